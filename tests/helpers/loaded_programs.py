@@ -26,21 +26,19 @@ def write(compiled: Any, transform: fusioncache.FusionCache, position: int = -1)
     return program
 
 
-def build(
-    compiled: Any, program: ProgramText, backend: str = "eager", bytecode: bytes | None = None
-) -> tuple[Any, TemplateCalls]:
+def build(compiled: Any, program: ProgramText, bytecode: bytes | None = None) -> tuple[Any, TemplateCalls]:
     """Returns the entry of a program for a compiled function, over an empty cache, and the calls that it has."""
     cache, calls = fusioncache.Cache(record=False, store=False), TemplateCalls(lambda template, collecting: None)
     data = thunder.compile_data(compiled)
-    backends = RegionBackends(backend, "auto", cache, Ledger(cache.ledger))
+    backends = RegionBackends("eager", "auto", cache, Ledger(cache.ledger))
     compiled = compile_program(program, bytecode)
     return build_program(program, compiled, data.fn, TemplateLoader(cache, backends, calls, data)), calls
 
 
-def load(model: Any, program: ProgramText, backend: str = "eager", bytecode: bytes | None = None) -> Any:
+def load(model: Any, program: ProgramText, bytecode: bytes | None = None) -> Any:
     """Compiles a model anew and gives it a program, as if Thunder had derived it."""
-    compiled, _ = compile_with(model, backend, fusioncache.Cache(record=False, store=False))
-    thunder.compile_stats(compiled).interpreter_cache.append(build(compiled, program, backend, bytecode)[0])
+    compiled, _ = compile_with(model, cache=fusioncache.Cache(record=False, store=False))
+    thunder.compile_stats(compiled).interpreter_cache.append(build(compiled, program, bytecode)[0])
     return compiled
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
+from unittest import mock
 
 import thunder
 import torch
@@ -94,23 +94,8 @@ def assert_same(key: Key, other: Key) -> None:
     assert other == key and other.digest == key.digest
 
 
-@contextmanager
-def changed(owner: Any, name: Any, value: Any) -> Iterator[None]:
+def changed(owner: Any, name: Any, value: Any) -> AbstractContextManager[Any]:
     """Gives an attribute of an object, or an item of a dict, another value for a while."""
-    get, put, drop = (
-        (lambda: owner[name], operator.setitem, operator.delitem)
-        if isinstance(owner, dict)
-        else (lambda: vars(owner)[name], setattr, delattr)
-    )
-    try:
-        old, was_there = get(), True
-    except KeyError:
-        old, was_there = None, False
-    put(owner, name, value)
-    try:
-        yield
-    finally:
-        if was_there:
-            put(owner, name, old)
-        else:
-            drop(owner, name)
+    if isinstance(owner, dict):
+        return mock.patch.dict(owner, {name: value})
+    return mock.patch.object(owner, name, value, create=not hasattr(owner, name))

@@ -30,9 +30,17 @@ def make_reads(number: int) -> tuple[Read, ...]:
     return Read("variable", "HOME", "1"), Read("variable", "NUMBER", str(number))
 
 
-def keep(store: Store, number: int, unfit: tuple[str, ...] = (), text: int | None = None) -> bool:
-    text_ = make_text(number if text is None else text)
-    return keep_program(store, KEY, text_, make_reads(number), name="Model", seconds=number, unfit=unfit)
+def keep(store: Store, number: int, unfit: tuple[str, ...] = (), reads: int | None = None) -> bool:
+    found = make_reads(number if reads is None else reads)
+    return keep_program(store, KEY, make_text(number), found, name="Model", seconds=number, unfit=unfit)
+
+
+def exchange(store: Store, contents: dict[str, dict[str, bytes | None]]) -> None:
+    """Writes slots again with other artifacts; None leaves one out."""
+    loaded = {slot: {**store.load(KEY, slot), **others} for slot, others in contents.items()}
+    for slot, artifacts in loaded.items():
+        store.remove(KEY, slot)
+        assert store.save(KEY, slot, {name: each for name, each in artifacts.items() if each is not None})
 
 
 def found(store: Store) -> list[tuple[str, int]]:
@@ -47,44 +55,41 @@ def test_a_program_comes_back(store):
     assert candidate.text == make_text(3)
     assert candidate.reads == make_reads(3)
     assert (candidate.slot, candidate.seconds) == ("program", 3.0)
+    assert candidate.bytecode.startswith(b"fusioncache bytecode ")
     assert store.entry(KEY.digest, "program").name == "Model"
 
 
-def test_programs_with_other_reads_have_slots_of_their_own(store):
-    assert all(keep(store, number) for number in range(4))
-    assert found(store) == list(zip(PROGRAM_SLOTS, range(4), strict=True))
-
-
-def test_a_program_with_the_same_reads_is_there_already(store):
-    assert keep(store, 1) and not keep(store, 1, text=2)
+def test_programs_with_other_reads_or_that_did_not_fit_have_slots_until_the_oldest_goes(store):
+    assert keep(store, 1) and not keep(store, 2, reads=1)
     assert found(store) == [("program", 1)]
-
-
-def test_a_program_that_did_not_fit_is_not_the_same(store):
-    assert keep(store, 1) and keep(store, 1, unfit=("program",), text=2)
-    assert found(store) == [("program", 1), ("program-1", 2)]
-
-
-def test_the_oldest_goes_when_all_slots_are_taken(store):
-    assert all(keep(store, number) for number in range(6))
-    assert found(store) == [("program", 4), ("program-1", 5), ("program-2", 2), ("program-3", 3)]
+    assert keep(store, 2, reads=1, unfit=("program",)) and keep(store, 3) and keep(store, 4)
+    assert found(store) == list(zip(PROGRAM_SLOTS, [1, 2, 3, 4], strict=True))
+    assert keep(store, 5) and keep(store, 6)
+    assert found(store) == list(zip(PROGRAM_SLOTS, [5, 6, 3, 4], strict=True))
 
 
 @pytest.mark.parametrize("artifact", ["program", "reads"])
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"format":999}', None])
 def test_what_does_not_decode_is_removed(store, artifact, content):
     assert keep(store, 1)
-    artifacts = dict(store.load(KEY, "program"))
-    store.remove(KEY, "program")
-    artifacts[artifact] = content
-    store.save(KEY, "program", {name: each for name, each in artifacts.items() if each is not None})
+    exchange(store, {"program": {artifact: content}})
     with pytest.warns(RuntimeWarning, match="a stored program that does not decode"):
         assert keep(store, 2)
     assert found(store) == [("program", 2)]
 
 
+@pytest.mark.parametrize("artifact", ["bytecode", "regions"])
+@pytest.mark.parametrize("content", [b"of a later format", None])
+def test_what_is_for_speed_or_for_people_may_be_of_any_format_or_missing(store, artifact, content):
+    assert keep(store, 1)
+    exchange(store, {"program": {artifact: content}})
+    assert found(store) == [("program", 1)]
+    (candidate,) = find_candidates(store, KEY)
+    assert artifact == "regions" or candidate.bytecode == content
+
+
 def test_killed_at_every_step_of_keeping(tmp_path, monkeypatch):
-    """Whoever comes next finds the whole program or none, and can keep it."""
+    """The next process finds the whole program or none, and can keep it."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # still a step
     steps, complete = 0, False
     while not complete:
@@ -120,29 +125,10 @@ def test_processes_that_keep_at_once_keep_each_program_once(tmp_path, monkeypatc
     assert len(list(tmp_path.glob("kept-*"))) == 3
 
 
-def test_bytecode_is_kept_beside_and_may_be_missing(store):
-    assert keep(store, 1)
-    (candidate,) = find_candidates(store, KEY)
-    assert candidate.bytecode.startswith(b"fusioncache bytecode ")
-    artifacts = dict(store.load(KEY, "program"))
-    store.remove(KEY, "program")
-    del artifacts["bytecode"]
-    store.save(KEY, "program", artifacts)
-    (candidate,) = find_candidates(store, KEY)
-    assert candidate.bytecode is None
-
-
-def exchange_artifacts(store: Store, name: str) -> None:
-    """Writes two programs again, each with this artifact of the other one."""
-    loaded = {slot: dict(store.load(KEY, slot)) for slot in PROGRAM_SLOTS[:2]}
-    for slot, other in zip(PROGRAM_SLOTS[:2], reversed(PROGRAM_SLOTS[:2]), strict=True):
-        store.remove(KEY, slot)
-        assert store.save(KEY, slot, {**loaded[slot], name: loaded[other][name]})
-
-
 def test_bytecode_of_another_program_is_not_used(store):
     assert keep(store, 1) and keep(store, 2)
-    exchange_artifacts(store, "bytecode")
+    one, other = (dict(store.load(KEY, slot))["bytecode"] for slot in PROGRAM_SLOTS[:2])
+    exchange(store, {PROGRAM_SLOTS[0]: {"bytecode": other}, PROGRAM_SLOTS[1]: {"bytecode": one}})
     for candidate in find_candidates(store, KEY):
         with pytest.raises(ValueError, match="no code of this program"):
             decode_code(candidate.bytecode, candidate.text)
@@ -163,19 +149,10 @@ def test_files_of_two_programs_that_changed_places_are_used_by_none(store):
 
 def test_an_entry_of_something_else_is_no_program(store):
     assert keep(store, 2)
-    store.remove(KEY, "program")
-    store.save(KEY, "program", {"region": b"{}", "request": b"{}", "recipe": b"{}"})
+    exchange(store, {"program": {"region": b"{}", "program": None, "reads": None, "bytecode": None}})
     with pytest.warns(RuntimeWarning, match="a stored program that does not decode: KeyError"):
         assert found(store) == []
     assert keep(store, 1) and found(store) == [("program", 1)]
-
-
-@pytest.mark.parametrize("artifact", ["bytecode", "regions"])
-def test_what_is_for_speed_or_for_people_may_be_of_any_format(store, artifact):
-    """The program is loaded: who reads these says what to do without."""
-    artifacts = {"program": encode(make_text(1)), "reads": encode_reads(make_reads(1)), artifact: b"of a later format"}
-    assert store.save(KEY, "program", artifacts)
-    assert found(store) == [("program", 1)]
 
 
 def test_an_artifact_that_goes_while_others_are_read_is_a_program_less(store):

@@ -6,7 +6,7 @@ import inspect
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -16,19 +16,168 @@ import fake_cuda
 import pytest
 import thunder
 import torch
-from program_keys import Model, assert_names, assert_same, changed, jit, key_of
+from program_keys import assert_names, assert_same, changed, jit, key_of
 from store_contents import fork, wait_for
-from thunder.core import devices, interpreter, rematerialization, utils
+from stored_programs import compile_anew, counts
+from thunder.core import devices, interpreter, jit_ext, rematerialization, transforms, utils, vjp_utils
+from thunder.extend import ImplInfo, OperatorExecutor, get_executor
+from thunder.torch.langctx import _method_name_to_fn_map as torch_methods
 
-from fusioncache.accelerators.programs.definitions import Definitions
+import fusioncache
+from fusioncache.accelerators.programs.definitions import Definitions, ForeignRuns
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.function_map import Epoch
 from fusioncache.ir.errors import Declined
 from fusioncache.ir.keys import read_values
 
-_ROOT = Path(thunder.__file__).parent
-_TOOL = 2
-"""A number in ``sys.monitoring`` that neither debuggers, nor profilers, nor coverage, nor other helpers have."""
+X = torch.zeros(3, 4)
+FIND_CUT = rematerialization.find_cut.__code__
+
+
+def add_constant(code: CodeType, constant: object = 7) -> CodeType:
+    return code.replace(co_consts=(*code.co_consts, constant))
+
+
+def add_nested_constant(code: CodeType) -> CodeType:
+    nested = (add_constant(each) if isinstance(each, CodeType) else each for each in code.co_consts)
+    return code.replace(co_consts=tuple(nested))
+
+
+CODES = {
+    "a constant": add_constant(FIND_CUT),
+    "a nested constant": add_nested_constant(FIND_CUT),
+    "an instruction": FIND_CUT.replace(co_code=FIND_CUT.co_code[:-2] + bytes([dis.opmap["NOP"], 0])),
+}
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_code_that_was_changed_in_place_is_another_one(name, jitted, key, monkeypatch):
+    monkeypatch.setattr(rematerialization.find_cut, "__code__", CODES[name])
+    assert_names("Thunder's `thunder.core.rematerialization`", key, key_of(jitted, X))
+
+
+def test_what_cannot_be_described_of_thunder_refuses_the_program(jitted, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(Declined, match=r"^Thunder's modules: "):
+        patch.setattr(utils, "of_others", iter(()), raising=False)
+        key_of(jitted, X)
+    monkeypatch.setattr(rematerialization.find_cut, "__code__", add_constant(FIND_CUT, object()))
+    with pytest.raises(
+        Declined, match=r"^Thunder's modules: a constant of type object in code has no value to compare"
+    ):
+        key_of(jitted, X)
+
+
+def other_silu(a, inplace=False):
+    """Stands in for silu."""
+    return a
+
+
+SILU = "torch.nn.functional.silu"
+MAP, INTERPRETED = thunder.torch._torch_to_thunder_function_map, thunder.core.interpreter._default_lookaside_map
+TORCHEX = get_executor("torch")
+# A table or a module, what is put there, and what the difference is called.
+TABLES = {
+    "an entry of others": (MAP, torch.nn.functional.silu, other_silu, f"Thunder's `map.{SILU}"),
+    "an entry more": (MAP, other_silu, thunder.torch.silu, "Thunder's `map.*other_silu"),
+    "a default lookaside": (INTERPRETED, other_silu, other_silu, "Thunder's `thunder.core.interpreter`"),
+    "a rule for gradients": (transforms._grad_fn_map, SILU, other_silu, "Thunder's `thunder.core.transforms`"),
+    "a method of tensors": (torch_methods, "silu", other_silu, "Thunder's `thunder.torch.langctx`"),
+    "a flag": (utils, "_DEBUG_ASSERTS", 2, "Thunder's `thunder.core.utils`"),
+    **{
+        f"an executor's {part}": (
+            TORCHEX.implmap,
+            SILU,
+            ImplInfo(**{part: other_silu}),
+            "the option executors.torch.operations",
+        )
+        for part in ("checker", "execution_transform", "grad_transform")
+    },
+    "an executor's lookaside": (TORCHEX._lookasides, other_silu, other_silu, "the option executors.torch.lookasides"),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_key_names_the_table_of_thunder_that_changed(name, jitted, key):
+    owner, entry, value, expected = TABLES[name]
+    with changed(owner, entry, value):
+        other = key_of(jitted, X)
+    assert_names(expected, key, other)
+
+
+def list_foreign(key):
+    return [line for line in key.texts["function map"].splitlines() if line.startswith("foreign.")]
+
+
+class Saying(OperatorExecutor):
+    """Says what its code depends on."""
+
+    def cache_key(self):
+        return "1"
+
+
+@pytest.mark.parametrize(("kind", "is_named"), [(OperatorExecutor, True), (Saying, False)])
+def test_code_of_others_is_in_the_key_unless_its_executor_says_what_it_depends_on(kind, is_named):
+    def may_run(*_):
+        return True
+
+    executor = kind("of_others", version="1")
+    executor._implmap[SILU] = ImplInfo(checker=may_run)
+    compiled = thunder.jit(torch.nn.SiLU(), executors=[executor], transforms=[fusioncache.FusionCache(backend="eager")])
+    epoch = Epoch()
+    for tables in ({}, {}, {"also_here": may_run}):
+        with mock.patch.dict(vars(utils), tables):
+            key = key_of(compiled, X, epoch=epoch)
+        assert any("may_run is run by Thunder" in line for line in list_foreign(key)) is is_named
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("name", ["compile", "sin"])
+def test_what_is_in_place_of_torch_compile_derives_nothing(jitted, key, name, is_there):
+    """Lightning puts one there, and Thunder's tables have what they find there, also when ``thunderfx`` took it out."""
+    own = getattr(torch, name)
+
+    def of_others(*args):
+        return args
+
+    of_others.__wrapped__ = own
+    there = of_others if is_there else own
+    with changed(torch, name, there), changed(jit_ext._general_jit_lookaside_map, of_others, jit_ext.wrap_const):
+        other = key_of(jitted, X)
+        assert other.digest != key.digest
+        assert bool(list_foreign(other)) is (name != "compile")
+
+
+def name_trusted(value):
+    definitions = Definitions(Describer())
+    with definitions.trusting():
+        return definitions.name(value)
+
+
+def test_names_of_definitions_tell_values_apart():
+    name = name_trusted
+    assert name(utils.check) == name(utils.check) != name(utils.check_type)
+    assert "core/utils.py" in name(utils.enable_debug_asserts)
+    assert name(torch.relu) != name(torch.sin) and name(torch.Tensor.sin) != name(torch.sin)
+    assert name(1) != name(1.0) != name(True) and name("1") != name(1) and name(-0.0) != name(0.0)
+    assert name({"a": 1, "b": 2}) == name({"b": 2, "a": 1}) != name({"a": 1, "b": 3})
+    assert name(thunder.torch.silu) != name(thunder.torch.relu)
+    assert name(torch.float32) != name(torch.float64) and name(int | str) != name(int | float)
+    assert name(type("V", (str,), {})("1")) != name(type("V", (str,), {})("2"))
+    assert len({name(each) for each in (lambda: 1, lambda: 2, lambda x: x, lambda x: -x)}) == 4
+    cycle = []
+    cycle.append(cycle)
+    assert name(cycle) == name(cycle)
+
+
+def test_what_torch_sets_when_a_function_is_first_called_changes_no_name(monkeypatch):
+    function = torch.utils.checkpoint.checkpoint
+    inner = function.__wrapped__
+    monkeypatch.delattr(inner, "__dynamo_disable", raising=False)
+    before = name_trusted(function)
+    monkeypatch.setattr(inner, "__dynamo_disable", torch._dynamo.disable(inner), raising=False)
+    assert name_trusted(function) == before
+    monkeypatch.setattr(inner, "another", 1, raising=False)
+    assert name_trusted(function) != before
 
 
 @contextlib.contextmanager
@@ -38,12 +187,13 @@ def note_functions() -> Iterator[set[tuple[str, str]]]:
     Of a function that is nested in another one, or in a class, the name is that of the outermost.
     """
     found: set[tuple[str, str]] = set()
-    monitoring, run = sys.monitoring, interpreter._run_frame
+    root, monitoring, run = Path(thunder.__file__).parent, sys.monitoring, interpreter._run_frame
+    tool = 2  # which neither debuggers, nor profilers, nor coverage, nor other helpers have
 
     def note(code: CodeType, *_: Any) -> Any:
         path = Path(code.co_filename)
-        if code.co_flags & inspect.CO_NEWLOCALS and code.co_flags & inspect.CO_OPTIMIZED and path.is_relative_to(_ROOT):
-            parts = ("thunder", *path.relative_to(_ROOT).with_suffix("").parts)
+        if code.co_flags & inspect.CO_NEWLOCALS and code.co_flags & inspect.CO_OPTIMIZED and path.is_relative_to(root):
+            parts = ("thunder", *path.relative_to(root).with_suffix("").parts)
             found.add((".".join(parts).removesuffix(".__init__"), code.co_qualname.partition(".")[0]))
         return monitoring.DISABLE
 
@@ -51,87 +201,17 @@ def note_functions() -> Iterator[set[tuple[str, str]]]:
         note(frame.code)
         return run(frame, *args, **kwargs)
 
-    monitoring.use_tool_id(_TOOL, "note_functions")
-    monitoring.register_callback(_TOOL, monitoring.events.PY_START, note)
+    monitoring.use_tool_id(tool, "note_functions")
+    monitoring.register_callback(tool, monitoring.events.PY_START, note)
     monitoring.restart_events()
-    monitoring.set_events(_TOOL, monitoring.events.PY_START)
+    monitoring.set_events(tool, monitoring.events.PY_START)
     try:
         with mock.patch.object(interpreter, "_run_frame", interpret):
             yield found
     finally:
-        monitoring.set_events(_TOOL, monitoring.events.NO_EVENTS)
-        monitoring.register_callback(_TOOL, monitoring.events.PY_START, None)
-        monitoring.free_tool_id(_TOOL)
-
-
-X = torch.zeros(3, 4)
-
-
-@contextlib.contextmanager
-def given_code(function: Any, code: CodeType) -> Iterator[None]:
-    """Gives a function another code in place."""
-    before = function.__code__
-    function.__code__ = code
-    try:
-        yield
-    finally:
-        function.__code__ = before
-
-
-def exchange(items: tuple[Any, ...], find: Callable[[Any], bool], new: Callable[[Any], Any]) -> tuple[Any, ...]:
-    """Returns the items with the first that is found exchanged for another one."""
-    index = next(index for index, each in enumerate(items) if find(each))
-    return (*items[:index], new(items[index]), *items[index + 1 :])
-
-
-def nested_code(code: CodeType) -> CodeType:
-    """The code with a constant more in a code object that is nested in it."""
-    changed = exchange(
-        code.co_consts,
-        lambda each: isinstance(each, CodeType),
-        lambda each: each.replace(co_consts=(*each.co_consts, 7)),
-    )
-    return code.replace(co_consts=changed)
-
-
-def other_steps(code: CodeType) -> CodeType:
-    """The code with one instruction that does nothing in the place of another one."""
-    place = next(each.offset for each in dis.get_instructions(code) if each.opname == "LOAD_CONST")
-    steps = bytearray(code.co_code)
-    steps[place] = dis.opmap["NOP"]
-    return code.replace(co_code=bytes(steps))
-
-
-FIND_CUT = rematerialization.find_cut.__code__
-CODES = {
-    "a constant": lambda: FIND_CUT.replace(co_consts=(*FIND_CUT.co_consts, 1)),
-    "a nested constant": lambda: nested_code(FIND_CUT),
-    "an instruction": lambda: other_steps(FIND_CUT),
-}
-
-
-@pytest.mark.parametrize("name", CODES)
-def test_code_that_was_changed_in_place_is_another_one(name, jitted, key):
-    """It says that it stands where it stood before."""
-    with given_code(rematerialization.find_cut, CODES[name]()):
-        other = key_of(jitted, X)
-    assert_names("Thunder's `thunder.core.rematerialization`", key, other)
-
-
-def test_code_with_a_constant_that_has_no_value_refuses_the_program(jitted):
-    code = FIND_CUT.replace(co_consts=(*FIND_CUT.co_consts, object()))
-    with (
-        given_code(rematerialization.find_cut, code),
-        pytest.raises(Declined, match=r"^Thunder's modules: a constant of type object in code has no value to compare"),
-    ):
-        key_of(jitted, X)
-
-
-def test_lambdas_of_one_line_are_told_apart():
-    definitions = Definitions(Describer())
-    with definitions.trusting():
-        names = {definitions.name(each) for each in (lambda: 1, lambda: 2, lambda x: x, lambda x: -x)}
-    assert len(names) == 4
+        monitoring.set_events(tool, monitoring.events.NO_EVENTS)
+        monitoring.register_callback(tool, monitoring.events.PY_START, None)
+        monitoring.free_tool_id(tool)
 
 
 class Mixed(torch.nn.Module):
@@ -155,18 +235,19 @@ class Mixed(torch.nn.Module):
 
 
 def find_missing(ran: set[tuple[str, str]], listed: set[str]) -> set[str]:
-    """What ran and is neither in a module that is listed nor listed itself."""
     return {f"{module}.{name}" for module, name in ran if not {module, f"{module}.{name}"} & listed}
 
 
 @pytest.mark.parametrize("grad", [True, False])
-def test_all_of_thunders_code_that_runs_is_in_the_key(grad, eager_regions):
+def test_all_of_thunders_code_that_runs_is_in_the_key_and_changes_nothing_in_it(grad, eager_regions):
     compiled, tokens = jit(Mixed()), torch.tensor([1, 2, 3, 5])
-    listed = set(read_values(key_of(compiled, tokens).texts["function map"]))
-    with torch.set_grad_enabled(grad), note_functions() as ran:
-        compiled(tokens)
+    with torch.set_grad_enabled(grad):
+        before = key_of(compiled, tokens)
+        with note_functions() as ran:
+            compiled(tokens)
+        assert_same(before, key_of(compiled, tokens))
     assert len({module for module, _ in ran}) > 25
-    assert not find_missing(ran, listed)
+    assert not find_missing(ran, set(read_values(before.texts["function map"])))
 
 
 def test_all_of_the_code_that_makes_regions_for_nvfuser_is_in_the_key():
@@ -229,11 +310,100 @@ def test_only_what_dynamo_adds_is_left_out(name, jitted, key):
         assert_names("Thunder's `thunder.core.utils`", key, key_of(jitted, X))
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_the_key_is_the_same_after_the_program_was_derived(training, eager_regions):
-    """A program whose key changes while it is derived is not kept."""
-    jitted = jit(Model())
-    with torch.set_grad_enabled(training):
-        before = key_of(jitted, X)
-        jitted(X)
-        assert key_of(jitted, X) == before
+def run_one():
+    return 1
+
+
+def run_other():
+    return 2
+
+
+def watch(*functions):
+    return ForeignRuns({each.__name__: (each.__code__,) for each in functions})
+
+
+def is_kept(runs):
+    try:
+        runs.check()
+    except Declined as reason:
+        assert re.match("Thunder runs .*, and nothing records what that reads; give", str(reason))
+        return False
+    return True
+
+
+def test_what_ran_while_it_was_watched_is_told():
+    run_one()
+    first = watch(run_one, run_other)
+    assert is_kept(first)
+    second = watch(run_one)
+    run_other()
+    third = watch(run_other)
+    assert [is_kept(each) for each in (first, second, third)] == [False, True, True]
+    run_one()
+    assert [is_kept(each) for each in (second, third)] == [False, True]
+
+
+def test_what_cannot_be_watched_counts_as_run(monkeypatch):
+    """Classes, and all where others have all numbers of ``sys.monitoring``."""
+    assert not is_kept(ForeignRuns({"a.Class": None}))
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.monitoring, "get_tool", lambda number: "a test")
+        assert not is_kept(watch(run_one))
+        assert is_kept(ForeignRuns({}))
+    assert is_kept(watch(run_one))
+    assert [sys.monitoring.get_tool(number) for number in range(6)].count("fusioncache") == 1
+
+
+def test_functions_at_one_place_are_all_watched_even_of_equal_code():
+    definitions = Definitions(Describer())
+    functions = [types.FunctionType(run_one.__code__.replace(), {"__name__": __name__}) for _ in range(2)]
+    for each in functions:
+        definitions.name(each)
+    place = f"{__name__}.run_one"
+    assert definitions.foreign == {place: tuple(each.__code__ for each in functions)}
+    runs = ForeignRuns(definitions.foreign)
+    assert is_kept(runs)
+    functions[1]()
+    assert not is_kept(runs)
+    definitions.name(type("run_one", (), {}))
+    assert definitions.foreign == {place: None}
+
+
+def test_derivatives_of_earlier_programs_are_derived_again():
+    vjp_utils._cache["by code of others"] = None
+    watch(run_one)
+    assert not vjp_utils._cache
+
+
+def is_able(*_):
+    return False
+
+
+def cosine(a):
+    return OWN_COSINE(a)
+
+
+OWN_COSINE = thunder.clang.cos
+
+
+def test_programs_for_which_code_of_others_runs_are_refused_and_others_kept(tmp_path, monkeypatch):
+    """What an executor asks of an operation, and what stands in for a function of Thunder's; classes refuse all."""
+
+    def call(function):
+        executor = OperatorExecutor("of_others", version="1")
+        executor._implmap[SILU] = ImplInfo(checker=is_able)
+        jit = {"executors": [executor, *fusioncache.executors()]}
+        compiled, transform = compile_anew(lambda x: function(x), tmp_path, jit=jit)
+        compiled(X)
+        return counts(transform)
+
+    monkeypatch.setattr(thunder.clang, "cos", cosine)
+    found = [call(function) for function in (torch.nn.functional.silu, torch.cos, torch.sin, torch.sin)]
+    assert [each[:2] for each in found] == [(0, 0), (0, 0), (0, 1), (1, 0)]
+    reasons = [next(iter(each[2]), "") for each in found]
+    assert "test_function_map.is_able, and nothing" in reasons[0]
+    assert "test_function_map.cosine, and nothing" in reasons[1]
+    assert reasons[2:] == ["", ""]
+    monkeypatch.setattr(utils, "of_others", Saying, raising=False)
+    _, kept, reasons = call(torch.tan)
+    assert kept == 0 and any("test_function_map.Saying, and nothing" in reason for reason in reasons)

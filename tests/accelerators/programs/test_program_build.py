@@ -1,26 +1,38 @@
-"""A program that was written and is built again: nothing is interpreted, and every bit is the same."""
+"""A program that is written and built again: nothing is interpreted, every bit is the same; and why one is not kept."""
 
 import copy
-import dataclasses
+import enum
+import threading
+from dataclasses import replace
+from functools import partial
 from importlib.util import MAGIC_NUMBER
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import thunder
 import torch
 from in_place_models import Counters
 from loaded_programs import build, load, no_interpretation, run, write
-from models import Blocks, are_same, compile_with
+from models import Blocks, Residual, are_same, compile_plain, compile_with
+from thunder.core.baseutils import build_callable
 from thunder.core.trace import TraceTag
+from thunder.executors import pythonex
+from thunder.extend import OperatorExecutor, deregister_executor, register_executor
+from torch.nn.functional import silu
 
 import fusioncache
-import fusioncache.accelerators.programs.build as compiler
-from fusioncache.accelerators.programs.build import decode_code, encode_code, name_file
+from fusioncache.accelerators.programs import build as building
+from fusioncache.accelerators.programs.text import ModuleReference, NamedReference, SymbolReference
+from fusioncache.ir.errors import Declined
+from fusioncache.process.secrets import write_text
+from fusioncache.transform.executor import FusionCacheExecutor
 
 OFFSET = torch.tensor([1.0, 2.0])
 
 
 def scale(x, factors, *, by=2.0, kind="silu"):
-    return torch.nn.functional.silu(x + OFFSET * factors[0]) * by, x.to(torch.float16), torch.rand(2)
+    return silu(x + OFFSET * factors[0]) * by, x.to(torch.float16), torch.rand(2)
 
 
 class Tied(torch.nn.Module):
@@ -40,32 +52,39 @@ class Tied(torch.nn.Module):
 
 
 CASES = {
-    "training": (lambda: Blocks(1), lambda: (torch.randn(3, 16),), "eager"),
-    "tied": (Tied, lambda: (torch.tensor([1, 5, 2, 2]),), "eager"),
-    "in place": (lambda: Counters(2), lambda: (torch.randn(4, 6),), "eager"),
-    "function": (lambda: scale, lambda: (torch.randn(3, 2), [torch.randn(2), "s", 1.5, None]), "eager"),
+    "training": (lambda: Blocks(1), lambda: (torch.randn(3, 16),)),
+    "tied": (Tied, lambda: (torch.tensor([1, 5, 2, 2]),)),
+    "in place": (lambda: Counters(2), lambda: (torch.randn(4, 6),)),
+    "function": (lambda: scale, lambda: (torch.randn(3, 2), [torch.randn(2), "s", 1.5, None])),
 }
+
+
+def write_case(name):
+    """Returns a model that was not called, inputs, what Thunder's own entry computes for two calls, and the program."""
+    make, make_inputs = CASES[name]
+    torch.manual_seed(0)
+    model, inputs = make(), make_inputs()
+    twin = copy.deepcopy(model)
+    compiled, transform = compile_with(model, cache=fusioncache.Cache(record=False, store=False))
+    results = [run(compiled, model, *inputs) for _ in range(2)]
+    return twin, inputs, results, write(compiled, transform)
 
 
 @pytest.fixture(scope="module")
 def written():
-    """Each model with its inputs and backend, what Thunder's own entry computes, and the program."""
-    cases = {}
-    for name, (make, make_inputs, backend) in CASES.items():
-        torch.manual_seed(0)
-        model, inputs = make(), make_inputs()
-        twin = copy.deepcopy(model)
-        compiled, transform = compile_with(model, backend, fusioncache.Cache(record=False, store=False))
-        results = [run(compiled, model, *inputs) for _ in range(2)]
-        cases[name] = twin, inputs, backend, results, write(compiled, transform)
-    return cases
+    return write_case("training")
+
+
+@pytest.fixture
+def training(written):
+    model, *rest = written
+    return copy.deepcopy(model), *rest
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_built_program_computes_the_same_bits_and_nothing_is_interpreted(written, name):
-    model, inputs, backend, expected, program = written[name]
-    model = copy.deepcopy(model)
-    compiled = load(model, program, backend)
+def test_a_built_program_computes_the_same_bits_and_nothing_is_interpreted(name):
+    model, inputs, expected, program = write_case(name)
+    compiled = load(model, program)
     with no_interpretation():
         results = [run(compiled, model, *inputs) for _ in range(2)]
     assert all(map(are_same, results, expected))
@@ -74,80 +93,255 @@ def test_a_built_program_computes_the_same_bits_and_nothing_is_interpreted(writt
     assert stats.last_prologue_execution_stop >= stats.last_prologue_execution_start > 0
 
 
-def test_a_built_prologue_checks_as_the_first_one_did(written):
-    model, inputs, backend, _, program = written["training"]
-    model = copy.deepcopy(model)
-    compiled = load(model, program, backend)
-    with no_interpretation(), pytest.raises(AssertionError, match="interpreted"):
-        compiled(torch.randn(5, 16))
-    with no_interpretation(), pytest.raises(AssertionError, match="interpreted"):
-        compiled(inputs[0].double())
-    model.eval()
-    with no_interpretation(), pytest.raises(AssertionError, match="interpreted"):
-        compiled(*inputs)
+def test_a_built_prologue_checks_as_the_first_one_did(training):
+    model, inputs, _, program = training
+    compiled = load(model, program)
+    for others, is_training in (((torch.randn(5, 16),), True), ((inputs[0].double(),), True), (inputs, False)):
+        model.train(is_training)
+        with no_interpretation(), pytest.raises(AssertionError, match="interpreted"):
+            compiled(*others)
 
 
-def test_thunder_shows_the_texts_of_a_built_program_as_its_traces(written):
-    """They have the tags of Thunder's own."""
-    model, inputs, backend, _, program = written["training"]
-    model = copy.deepcopy(model)
-    compiled = load(model, program, backend)
+def test_thunder_shows_the_texts_of_a_built_program_as_its_traces_with_its_tags(training):
+    model, inputs, _, program = training
+    compiled = load(model, program)
     with no_interpretation():
         run(compiled, model, *inputs)
     shown = {
-        "prologue": thunder.last_prologue_traces(compiled),
-        "computation": thunder.last_traces(compiled),
-        "backward": thunder.last_backward_traces(compiled),
-        "epilogue": thunder.compile_stats(compiled).last_epilogue_traces,
+        "prologue": (thunder.last_prologue_traces(compiled), set()),
+        "computation": (thunder.last_traces(compiled), {TraceTag.AUGMENTED_FORWARD}),
+        "backward": (thunder.last_backward_traces(compiled), {TraceTag.BACKWARD}),
+        "epilogue": (thunder.compile_stats(compiled).last_epilogue_traces, set()),
     }
-    for part, (trace,) in shown.items():
+    for part, ((trace,), tags) in shown.items():
+        assert trace.tags == tags
         assert repr(trace) == trace.python() == getattr(program, part).source
+        assert trace.python_ctx().keys() >= getattr(program, part).context.keys()
         with pytest.raises(AttributeError, match="a loaded trace has a text and no bound symbols"):
             _ = trace.bound_symbols
-    assert {part: trace.tags for part, (trace,) in shown.items()} == {
-        "prologue": set(),
-        "computation": {TraceTag.AUGMENTED_FORWARD},
-        "backward": {TraceTag.BACKWARD},
-        "epilogue": set(),
-    }
 
 
-def test_templates_are_called_under_the_names_in_the_text(written):
-    model, _, backend, _, program = written["training"]
-    compiled, _ = compile_with(copy.deepcopy(model), backend)
-    entry, calls = build(compiled, program, backend)
-    functions = {call.target.function for call in calls.all()}
-    assert {entry.computation_traces[-1].python_ctx().get(name) for name in program.computation.context} & functions
-    assert len(calls.all()) == len(set(program.templates().values()))
-
-
-def test_bytecode_is_used_for_the_very_text_and_python_it_was_made_of(written, monkeypatch):
-    model, inputs, backend, expected, program = written["training"]
-    content = encode_code(program)
-    assert [code.co_filename for code in decode_code(content, program)] == [
-        name_file(each) for each in program.traces()
-    ]
-    model = copy.deepcopy(model)
+def test_bytecode_is_used_for_the_very_text_and_python_it_was_made_of(training, monkeypatch):
+    model, inputs, expected, program = training
+    content = building.encode_code(program)
+    names = [code.co_filename for code in building.decode_code(content, program)]
+    assert names == [*map(building.name_file, program.traces())]
     with monkeypatch.context() as nothing_is_compiled:
-        nothing_is_compiled.setattr(compiler, "compile_trace", lambda trace: pytest.fail("compiled"))
-        compiled = load(model, program, backend, content)
+        nothing_is_compiled.setattr(building, "compile_trace", lambda trace: pytest.fail("compiled"))
+        compiled = load(model, program, bytecode=content)
     with no_interpretation():
         assert are_same(run(compiled, model, *inputs), expected[0])
-    changed = dataclasses.replace(
-        program, epilogue=dataclasses.replace(program.epilogue, source="def epilogue():\n  ...")
-    )
-    wrong = [content[:-1], content + b" ", content.replace(b"0", b"1"), b"", encode_code(changed)]
+    changed = replace(program, epilogue=replace(program.epilogue, source="def epilogue():\n  ..."))
+    wrong = [content[:-1], content + b" ", content.replace(b"0", b"1"), b"", building.encode_code(changed)]
     wrong.append(content.replace(MAGIC_NUMBER.hex().encode(), b"00000000", 1))
     for each in wrong:
         with pytest.raises(ValueError, match="no code of this program for this Python"):
-            decode_code(each, program)
-        build(compiled, program, backend, each)
+            building.decode_code(each, program)
+        build(compiled, program, bytecode=each)
 
 
-def test_what_is_no_python_does_not_fit(written):
-    model, _, backend, _, program = written["training"]
-    compiled, _ = compile_with(copy.deepcopy(model), backend)
+def test_what_is_no_python_does_not_fit(training):
+    model, _, _, program = training
+    compiled, _ = compile_with(model)
     for body in ("  return (", "  x\x00"):
-        wrong = dataclasses.replace(program.computation, source=f"def computation(x):\n{body}")
+        wrong = replace(program.computation, source=f"def computation(x):\n{body}")
         with pytest.raises(ValueError, match="the text of computation is no Python"):
-            build(compiled, dataclasses.replace(program, computation=wrong), backend)
+            build(compiled, replace(program, computation=wrong))
+
+
+class Result:
+    pass
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+def helper(x):
+    return x
+
+
+def computation(x):
+    return x
+
+
+def make(name: str, *lines: str, **context):
+    """A function as Thunder compiles the text of a trace."""
+    return build_callable(name, "\n".join(lines), f"thunder.{name}", context)
+
+
+def compute(result: str, head: str = "", args: str = "x", **context):
+    """A forward pass that returns this."""
+    return make("computation", head, f"def computation({args}):", f"  return {result}", **context)
+
+
+def write_forward(forward, function=helper):
+    entry = SimpleNamespace(
+        prologue_fn=make("prologue", "def prologue(*args):", "  return args", __function_obj=function),
+        computation_fn=forward,
+        epilogue_fn=make("epilogue", "def epilogue():", "  return ()"),
+        backward_fn=None,
+        return_none_instead_of_grads=False,
+    )
+    return building.write_program(entry, helper, lambda function: None).computation
+
+
+def write_calling(value, name="used"):
+    """Returns the reference to a value that a forward pass uses by this name."""
+    return write_forward(compute(f"{name}(x)", **{name: value})).context[name]
+
+
+def test_a_text_is_stored_as_a_digest_if_what_the_program_depends_on_has_it():
+    forward = compute("x.used('Zq a text')")
+    with pytest.raises(Declined, match="its computation has a string that is not stored"):
+        write_forward(forward)
+    digest = write_text("Zq a text")
+    assert write_forward(forward).source.endswith(f"  return x.used({digest!r})")
+
+
+@pytest.mark.parametrize(
+    ("value", "module", "name"),
+    [
+        (torch.preserve_format, "torch", "preserve_format"),
+        (torch.float16, "torch", "float16"),
+        (torch.strided, "torch", "strided"),
+        (torch.Tensor, "torch", "Tensor"),
+        (silu, "torch.nn.functional", "silu"),
+        (Result, __name__, "Result"),
+        (Color.RED, __name__, "Color.RED"),
+    ],
+)
+def test_a_value_is_referred_to_by_its_name(value, module, name, monkeypatch):
+    found = write_calling(value)
+    assert (found.module, found.name) == (module, name)
+    assert bool(found.text) == (value in (silu, Result, Color.RED))
+    assert building.Resolver().find_value(found) is value
+    if found.text:  # where nothing else would tell of a change
+        changed = Color if value is Color.RED else value
+        monkeypatch.setattr(changed, *(("__defaults__", (True,)) if value is silu else ("more", 1)), raising=False)
+        with pytest.raises(ValueError, match="is another one than when the program was made"):
+            building.Resolver().find_value(found)
+
+
+def test_a_module_is_referred_to_by_its_name():
+    found = write_calling(torch)
+    assert found == ModuleReference("torch") and building.resolve_module(found) is torch
+
+
+def test_an_implementation_is_referred_to_by_its_executor():
+    (function,) = pythonex.ex.opmap["check_len"].bind([], 0, output=None)._call_ctx.values()
+    reference = write_calling(function, "check_len")
+    assert (reference.executor, reference.symbol) == ("python", "check_len")
+    assert building.Resolver().find_function(reference) is function
+    with (
+        mock.patch.dict(pythonex.ex.opmap, check_len=pythonex.ex.opmap["check_empty"]),
+        pytest.raises(ValueError, match="executor python has no function for check_len"),
+    ):
+        building.Resolver().find_function(reference)
+    with (
+        mock.patch.object(function, "__kwdefaults__", {"length": 1}),
+        pytest.raises(ValueError, match="check_len of executor python is another one than when"),
+    ):
+        building.Resolver().find_function(reference)
+
+
+def test_an_implementation_without_a_value_is_not_kept():
+    executor = OperatorExecutor("holds_a_lock")
+    executor.register_operator("locked", meta=helper, fn=partial(helper, threading.Lock()))
+    (function,) = executor.opmap["locked"].bind(0, output=None)._call_ctx.values()
+    register_executor(executor)
+    try:
+        with pytest.raises(Declined, match=r"it calls locked, which cannot be compared: a _thread\.lock has no value"):
+            write_calling(function, "locked")
+    finally:
+        deregister_executor(executor)
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (helper, "it calls used"),
+        (lambda x: x, "it calls used"),
+        (pytest, "it holds a value of type module"),
+        (torch.ones(1), "it holds a tensor as a constant"),
+        (object(), "it holds a value of type object"),
+        (type("Local", (), {}), "it holds a value of type Local"),
+    ],
+)
+def test_what_cannot_be_found_again_is_not_kept(value, what):
+    with pytest.raises(Declined) as refusal:
+        write_calling(value)
+    assert str(refusal.value) == f"{what}, which another process cannot find again"
+
+
+@pytest.mark.parametrize(
+    ("forward", "reason"),
+    [
+        (compute("x", head="import random"), "computation imports random, which stored programs may not use"),
+        (compute("__function_obj(x)"), "computation takes values from where another process cannot"),
+        (compute("x", args="x=[]"), "computation has values of its own"),
+        (helper, "computation is no function that Thunder compiled"),
+        (computation, "computation is no function that Thunder compiled"),
+        (len, "computation is no function that Thunder compiled"),
+    ],
+)
+def test_what_has_no_text_is_not_kept(forward, reason):
+    with pytest.raises(Declined) as refusal:
+        write_forward(forward)
+    assert str(refusal.value) == f"its {reason}"
+
+
+def test_the_prologue_of_another_function_is_not_kept():
+    assert write_forward(compute("x")).source == "\ndef computation(x):\n  return x"
+    with pytest.raises(Declined, match="its prologue checks another function than the one that was compiled"):
+        write_forward(compute("x"), function=len)
+
+
+def test_regions_as_thunder_made_them_and_verified_calls_are_not_kept():
+    compiled = compile_plain(Residual(1))
+    with mock.patch.object(FusionCacheExecutor, "own_backend", return_value="eager"):
+        compiled(torch.randn(10, 10))
+    with pytest.raises(Declined, match="it calls Fusion, which another process cannot find again"):
+        write(compiled, fusioncache.FusionCache(backend="eager"))
+    compiled, transform = compile_with(Residual(1), verify=True)
+    compiled(torch.randn(10, 10))
+    with pytest.raises(Declined, match="cannot find again"):
+        write(compiled, transform)
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        NamedReference("torch", "os.system"),
+        NamedReference("torch", "nn"),
+        NamedReference("torch", "nothing"),
+        NamedReference("torch.nn.functional", "torch.rsqrt"),
+        NamedReference("pytest", "raises"),
+        NamedReference("not_imported_anywhere", "Result"),
+        NamedReference("thunder.not_there", "Result"),
+        SymbolReference("python", "not_there"),
+        SymbolReference("not there", "check_len"),
+    ],
+)
+def test_a_reference_leads_to_nothing_else(reference):
+    with pytest.raises(ValueError, match=r"not there|has no|may use|cannot be imported"):
+        (building.Resolver().find_function if isinstance(reference, SymbolReference) else building.resolve_name)(
+            reference
+        )
+
+
+def test_what_is_written_is_what_thunder_compiled():
+    def without_maker(source: str) -> list[str]:
+        # Thunder compiles a copy of the last trace.
+        return [line for line in source.split("\n") if not line.startswith("# Constructed by")]
+
+    compiled, transform = compile_with(Residual(1))
+    compiled(torch.randn(10, 10))
+    program = write(compiled, transform)
+    prologue, forward, backward = (
+        last(compiled)[-1] for last in (thunder.last_prologue_traces, thunder.last_traces, thunder.last_backward_traces)
+    )
+    assert program.backward is not None
+    assert program.prologue.source == prologue.python(include_decorators=False)
+    assert without_maker(program.computation.source) == without_maker(forward.python())
+    assert program.backward.source == backward.python()

@@ -1,22 +1,36 @@
-"""Programs as bytes: every program survives, and nothing else passes for one."""
+"""What is stored of a program, as bytes: all of it comes back, nothing else passes for it, and formats are these."""
+
+import hashlib
+import json
 
 import pytest
 import random_regions
+from drawn_regions import draw_residual
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from report_records import make_placement, make_region_record
 
+from fusioncache.accelerators.programs import build, key, text
 from fusioncache.accelerators.programs.text import (
+    AgreementReference,
+    GroupReference,
     ModuleReference,
     NamedReference,
     ProgramText,
+    Read,
     SymbolReference,
     TemplateReference,
     TemplateUse,
     TraceText,
     decode,
+    decode_reads,
     encode,
+    encode_reads,
 )
 from fusioncache.ir import Graph, Instance
+from fusioncache.ir.keys import INGREDIENTS, Level
+from fusioncache.observe.record import kept_regions
+from fusioncache.observe.record.observations import ChoiceRecord, PlanCost
 from fusioncache.template.plan import Plan
 
 HEADS = ("# Constructed by nobody", "import torch", "import thunder.core.dtypes as dtypes", "from torch import Tensor")
@@ -80,15 +94,12 @@ def test_programs_survive_and_parts_of_them_do_not(program, data):
         decode(content[: data.draw(st.integers(0, len(content) - 1))])
 
 
-def trace(*lines: str, **context) -> TraceText:
-    return TraceText("run", "\n".join(lines), context)
-
-
 WHOLE = ("import torch", "", "@torch.no_grad()", "@no_autocast", "def run(x):", "  # x", "", "  return x")
 
 
-def program_of(one: TraceText) -> ProgramText:
-    return ProgramText(trace(*WHOLE), one, None, trace(*WHOLE))
+def program_of(*lines: str, **context) -> ProgramText:
+    whole = TraceText("run", "\n".join(WHOLE))
+    return ProgramText(whole, TraceText("run", "\n".join(lines), context), None, whole)
 
 
 @pytest.mark.parametrize(
@@ -107,9 +118,9 @@ def program_of(one: TraceText) -> ProgramText:
     ],
 )
 def test_a_source_is_one_function_and_imports_what_was_reviewed(lines, reason):
-    assert decode(encode(program_of(trace(*WHOLE)))) == program_of(trace(*WHOLE))
+    assert decode(encode(program_of(*WHOLE))) == program_of(*WHOLE)
     with pytest.raises(ValueError, match=f"^program.computation {reason}"):
-        decode(encode(program_of(trace(*lines))))
+        decode(encode(program_of(*lines)))
 
 
 @pytest.mark.parametrize(
@@ -124,13 +135,83 @@ def test_a_source_is_one_function_and_imports_what_was_reviewed(lines, reason):
 )
 def test_references_name_what_stored_programs_may_use(context):
     with pytest.raises(ValueError, match="context"):
-        decode(encode(program_of(trace(*WHOLE, **context))))
+        decode(encode(program_of(*WHOLE, **context)))
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"fusioncache program 1", b"{}", encode(program_of(trace(*WHOLE))).replace(b'"format":6', b'"format":5', 1)],
+    [b"", b"fusioncache program 1", b"{}", encode(program_of(*WHOLE)).replace(b'"format":6', b'"format":5', 1)],
 )
 def test_what_is_no_program_of_this_format_is_none(content):
     with pytest.raises(ValueError, match=r"not strict JSON|format (None|5), not 6"):
         decode(content)
+
+
+TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+READS = st.lists(st.builds(Read, st.sampled_from(text.KINDS), TEXTS, TEXTS), max_size=5).map(tuple)
+
+
+@given(READS)
+def test_reads_are_what_they_were_before_they_were_bytes(reads):
+    assert decode_reads(encode_reads(reads)) == reads
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"format": 3, "reads": []},
+        {"reads": []},
+        {"format": 2, "reads": {}},
+        {"format": 2, "reads": [], "more": 1},
+        {"format": 2, "reads": [{"kind": "global", "name": "a.b"}]},
+        {"format": 2, "reads": [{"kind": "guess", "name": "a.b", "text": ""}]},
+        {"format": 2, "reads": [{"kind": "global", "name": 1, "text": ""}]},
+    ],
+)
+def test_what_is_no_json_of_reads_is_refused(body):
+    with pytest.raises(ValueError, match="reads"):
+        decode_reads(json.dumps(body).encode())
+
+
+def make_program() -> ProgramText:
+    """A program with a reference of each kind."""
+    graph = draw_residual(2)
+    instance = Instance(graph, tuple(range(len(graph.inputs))), (0,), graph)
+    use = TemplateUse((2,), Plan.FOLD, "nvfuser", instance, ((((4, 8), (8, 1)), None),))
+    context = {
+        "torch": ModuleReference("torch"),
+        "silu": NamedReference("torch.nn.functional", "silu", "text"),
+        "check_len": SymbolReference("python", "check_len", "text"),
+        "template": TemplateReference("eager", (("option", ("a",)), ("other", None)), graph, "0" * 64, (use,)),
+        "group": (group := GroupReference(1, "ranks 0,1 of 2 over nccl")),
+        "agree": AgreementReference(((group, ("all_gather float32 (2,)",)),)),
+    }
+    prologue, epilogue = (TraceText(name, f"def {name}(x):\n  return x\n") for name in ("prologue", "epilogue"))
+    return ProgramText(prologue, TraceText("run", "def run(x):\n  return x\n", context), None, epilogue, True)
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def test_the_ingredients_of_a_key_are_these():
+    names = [kind.name for kind in INGREDIENTS.values() if kind.level is Level.PROGRAM]
+    expected = [
+        *("arguments", "classes", "family format", "function map", "jit options", "model", "program format"),
+        *("program versions", "splits format", "state", "variables"),
+    ]
+    assert (key.FORMAT, sorted(names)) == (6, expected)
+
+
+def test_the_bytes_of_each_format_are_these():
+    """A change of these changes the number of the format as well, and then this test."""
+    reads = encode_reads([Read(kind, f"{kind}.name", "text") for kind in text.KINDS])
+    region = make_region_record(3, "h.3", 3, "forward", "0" * 64, trace_number=0, model="GPT", reason=None)
+    choice = ChoiceRecord("GPT", "forward", 0, "t3", 4, "fold", (PlanCost("fold", 64, 32, 2),))
+    regions = kept_regions.encode_regions([region], [choice], [make_placement()])
+    assert (text.FORMAT, digest(encode(make_program()))) == (6, "d1dfa504612b30cdc901d0c088ef0536")
+    assert (text.READS_FORMAT, digest(reads)) == (2, "38c47d47e99aa7b8ebfa37be4315bee6")
+    assert (kept_regions.FORMAT, digest(regions)) == (4, "40abbdbd8ba1f1de6daa03414040efde")
+    # What follows the header of bytecode is Python's own and another one for each of its versions.
+    header = build.encode_code(make_program()).partition(b"\n")[0].split(b" ")
+    assert (build.CODE_FORMAT, header[:3], len(header)) == (1, [b"fusioncache", b"bytecode", b"1"], 6)

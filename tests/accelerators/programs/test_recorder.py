@@ -1,168 +1,206 @@
 """Whatever a trace reads besides its key is a read: unchanged it is equal, changed it is the one that differs."""
 
-import builtins
+import collections
+import enum
+import functools
+import math
 import os
+import sys
 import types
 
 import pytest
-import reading_programs as programs
 import torch
-from reading_programs import Model, look_around
-from recorded_reads import compare, record
+import torch.nn.functional as F
+from described import Box
+from recorded_reads import compare, describe_key, record
+from torch._dynamo import mutation_guard
 
 from fusioncache import tracing
+from fusioncache.accelerators.programs import introspection
+from fusioncache.accelerators.programs.describe import Describer, list_lines
+from fusioncache.accelerators.programs.introspection import MARK
+from fusioncache.accelerators.programs.text import Read, find_difference, find_text
+from fusioncache.ir.errors import Declined
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
-F = torch.nn.functional
+SCALE = 2.0
+NUMBERS = [1.0, 2.0]
+TABLE = {"one": 1.0, "two": 2.0}
+FLAGS = {"fast": True}
+CHOICES = {"relu", "silu"}
+SIZES = {8, 0}
+WORDS = ["1", "2"]
+SETTINGS = types.SimpleNamespace(gain=0.5)
+CONFIG = Box(width=4, factor=1.5, inner={"eps": 0.5})
+Kind = enum.Enum("Kind", "PLAIN DOUBLE", module=__name__)
+KIND = Kind.PLAIN
 
 
-@pytest.fixture(scope="module")
-def recorded():
-    """What a function and a module read, and these."""
+def helper(x, amount=1.0, *, shift=0.25):
+    return x * amount + shift
+
+
+def decorate(function):
+    @functools.wraps(function)
+    def doubled(*args):
+        return function(*args) * 2
+
+    return doubled
+
+
+@decorate
+def decorated(x):
+    return x + 1
+
+
+class Base:
+    offset = 0.5
+
+    def shifted(self, x):
+        return x + self.offset
+
+
+class Derived(Base):
+    def __init__(self, factor):
+        self.factor = factor
+
+    @property
+    def twice(self):
+        return self.factor * 2
+
+    @staticmethod
+    def halved(x):
+        return x * 0.5
+
+    @classmethod
+    def named(cls, x):
+        return x + cls.offset
+
+    def __call__(self, x):
+        return self.named(self.halved(self.shifted(x))) * self.twice
+
+
+PARTIAL = functools.partial(helper, amount=4.0)
+REGISTRY = {"act": F.relu}
+OBJECT = Derived(1.5)
+
+
+def look_around(x):
+    """Reads one of everything."""
+    x = x * SCALE + sum(NUMBERS) + TABLE["two"] + len(NUMBERS)
+    x = x + sum(list(map(int, WORDS))) + sum(SIZES) + vars(SETTINGS)["gain"]
+    x = helper(x) + PARTIAL(x) + decorated(x)
+    x = REGISTRY["act"](x) + F.silu(x) + torch.tanh(x) + OBJECT(x)
+    from math import e
+
+    if "silu" in CHOICES:
+        x = x * sorted(SIZES)[-1] + e
+    if KIND is Kind.DOUBLE:
+        x = x * 2
+    if FLAGS.get("fast") and CONFIG.width > 2:
+        x = x * CONFIG.factor + CONFIG.inner["eps"] + math.pi
+    if os.environ.get("OF_A_TEST", "no") == "yes":
+        x = x + 1
+
+    def nested(y):
+        return y + 0.125
+
+    counted = [nested(x) for _ in range(2)]
+    counted.append(x)
+    pairs = collections.OrderedDict(first=x)
+    pairs["second"] = counted[0]
+    return functools.reduce(lambda a, b: a + b, [*counted, *pairs.values()])
+
+
+class Model(torch.nn.Module):
+    kind = "plain"
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+        self.register_buffer("count", torch.zeros(()))
+
+    @property
+    def scale(self):
+        return SCALE * 2
+
+    def forward(self, x):
+        self.count = self.count + 1
+        x = self.layer(x) * self.scale
+        return F.relu(x) if self.kind == "plain" else x
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _hooks():
     tracing.install()
-    model = Model()
-    yield {"function": (record(look_around, X).reads(), look_around), "module": (record(model, X).reads(), model)}
+    yield
     tracing.uninstall()
 
 
-def with_other_code(function, **changes):
-    """The same function but for some of its code."""
-    made = types.FunctionType(
-        function.__code__.replace(**changes),
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    made.__kwdefaults__ = function.__kwdefaults__
-    made.__module__, made.__qualname__ = function.__module__, function.__qualname__
-    return made
-
-
-def with_other_constant(function, old, new):
-    """The same function with another constant, at any depth."""
-
-    def change(code):
-        constants = [
-            change(each)
-            if isinstance(each, types.CodeType)
-            else new
-            if type(each) is type(old) and each == old
-            else each
-            for each in code.co_consts
-        ]
-        return code.replace(co_consts=tuple(constants))
-
-    return change(function.__code__)
+@pytest.fixture(scope="module")
+def recorded(_hooks):
+    """What a function and a module read, and these."""
+    model = Model()
+    return {"function": (record(look_around, X).reads(), look_around), "module": (record(model, X).reads(), model)}
 
 
 def another(x, *args, **kwargs):
-    """Another function."""
     return x
 
 
-def add(*args, own=sum):
-    """Does what ``sum`` does."""
-    return own(*args)
-
-
-def set_cell(patch, cell, value):
-    before = cell.cell_contents
-    cell.cell_contents = value
-    patch.callback(setattr, cell, "cell_contents", before)
-
-
-class Patch:
-    """Changes one thing, and gives it back."""
-
-    def __init__(self, monkeypatch):
-        self.set, self.item, self.variable = monkeypatch.setattr, monkeypatch.setitem, monkeypatch.setenv
-        self.callbacks = []
-
-    def callback(self, function, *args):
-        self.callbacks.append((function, args))
-
-
+THIS, MODULES = sys.modules[__name__], torch.nn.modules.module
+UNDECORATED = decorated.__wrapped__
+GET = collections.abc.Mapping.get
+# More is in tests/programs/test_program_mutations.py.
+# What is changed, the read that names it, of what it is an attribute or an item, under which name, and what it is then.
 CHANGES = {
-    # of the function
-    "a number": ("global reading_programs.SCALE", lambda p: p.set(programs, "SCALE", 3.0)),
-    "the type of a number": ("global reading_programs.SCALE", lambda p: p.set(programs, "SCALE", 2)),
-    "an item of a list": ("global reading_programs.NUMBERS", lambda p: p.set(programs, "NUMBERS", [1.0, 3.0])),
-    "an item of a dict": ("global reading_programs.TABLE", lambda p: p.item(programs.TABLE, "two", 2.5)),
-    "a function": ("global reading_programs.helper", lambda p: p.set(programs, "helper", another)),
-    "code": (
-        "global reading_programs.helper",
-        lambda p: p.set(programs.helper, "__code__", with_other_code(programs.helper, co_names=("other",)).__code__),
-    ),
-    "a default": ("global reading_programs.helper", lambda p: p.set(programs.helper, "__defaults__", (2.0,))),
-    "a closure cell": ("global reading_programs.CLOSED", lambda p: set_cell(p, programs.CLOSED.__closure__[0], 4.0)),
+    "the type of a number": ("global SCALE", THIS, "SCALE", 2),
+    "an item of a list": ("global NUMBERS", THIS, "NUMBERS", [1.0, 3.0]),
+    "an item of a dict": ("global TABLE", TABLE, "two", 2.5),
+    "a function": ("global helper", THIS, "helper", another),
+    "code": ("global helper", helper, "__code__", helper.__code__.replace(co_names=("other",))),
+    "a default": ("global helper", helper, "__defaults__", (2.0,)),
     "the function in a closure": (
-        "global reading_programs.decorated",
-        lambda p: p.set(
-            programs.decorated.__wrapped__, "__code__", with_other_constant(programs.decorated.__wrapped__, 1, 2)
-        ),
+        "global decorated",
+        UNDECORATED,
+        "__code__",
+        UNDECORATED.__code__.replace(co_consts=(*UNDECORATED.__code__.co_consts, 2)),
     ),
-    "an argument of a partial": (
-        "global reading_programs.PARTIAL",
-        lambda p: p.item(programs.PARTIAL.keywords, "amount", 5.0),
-    ),
-    "a function in a registry": (
-        "global reading_programs.REGISTRY",
-        lambda p: p.item(programs.REGISTRY, "act", F.gelu),
-    ),
-    "an attribute of an object": ("global reading_programs.OBJECT", lambda p: p.set(programs.OBJECT, "factor", 2.5)),
-    "an attribute on top of a class's": (
-        "global reading_programs.OBJECT",
-        lambda p: p.set(programs.OBJECT, "offset", 0.5, raising=False),
-    ),
-    "an attribute of a class in the MRO": (
-        "global reading_programs.OBJECT",
-        lambda p: p.set(programs.Base, "offset", 0.75),
-    ),
-    "a property": ("global reading_programs.OBJECT", lambda p: p.set(programs.Derived, "twice", property(another))),
-    "a member of an enumeration": (
-        "global reading_programs.KIND",
-        lambda p: p.set(programs, "KIND", programs.Kind.DOUBLE),
-    ),
-    "a field of a dataclass": ("global reading_programs.CONFIG", lambda p: p.set(programs.CONFIG, "factor", 2.0)),
-    "a function of torch's, in Python": ("attribute torch.nn.functional.silu", lambda p: p.set(F, "silu", another)),
-    "a function of torch's, in C": ("attribute torch.tanh", lambda p: p.set(torch, "tanh", torch.sin)),
-    "a constant of a module": ("attribute math.pi", lambda p: p.set(programs.math, "pi", 3.0)),
-    "which module a name stands for": ("global reading_programs.F", lambda p: p.set(programs, "F", torch)),
-    "what is imported on the way": ("attribute math.e", lambda p: p.set(programs.math, "e", 3.0)),
-    "an item of a set": ("global reading_programs.SIZES", lambda p: p.set(programs, "SIZES", {8, 1})),
-    "what map takes": ("global reading_programs.WORDS", lambda p: p.set(programs, "WORDS", ["1", "3"])),
-    "what map applies": ("builtin reading_programs.int", lambda p: p.set(programs, "int", float, raising=False)),
-    "what vars finds": ("global reading_programs.SETTINGS", lambda p: p.set(programs.SETTINGS, "gain", 0.75)),
-    "a choice": ("global reading_programs.CHOICES", lambda p: p.set(programs, "CHOICES", {"relu"})),
-    "a variable": ("variable READING_PROGRAMS", lambda p: p.variable("READING_PROGRAMS", "yes")),
-    "the environment": ("attribute os.environ", lambda p: p.set(os, "environ", dict(os.environ))),
-    "a builtin": ("builtin reading_programs.sum", lambda p: p.set(builtins, "sum", add)),
-    "a global before a builtin": (
-        "builtin reading_programs.sum",
-        lambda p: p.set(programs, "sum", another, raising=False),
-    ),
-    "a function of Python's library": (
-        "function collections.abc:Mapping.get",
-        lambda p: p.set(programs.collections.abc.Mapping.get, "__defaults__", (0,)),
-    ),
+    "an argument of a partial": ("global PARTIAL", PARTIAL.keywords, "amount", 5.0),
+    "a function in a registry": ("global REGISTRY", REGISTRY, "act", F.gelu),
+    "an attribute of an object": ("global OBJECT", OBJECT, "factor", 2.5),
+    "an attribute on top of a class's": ("global OBJECT", OBJECT, "offset", 0.5),
+    "an attribute of a class in the MRO": ("global OBJECT", Base, "offset", 0.75),
+    "a property": ("global OBJECT", Derived, "twice", property(another)),
+    "a member of an enumeration": ("global KIND", THIS, "KIND", Kind.DOUBLE),
+    "an attribute that is compared": ("global CONFIG", CONFIG, "factor", 2.0),
+    "a constant of a module": ("attribute math.pi", math, "pi", 3.0),
+    "which module a name stands for": ("global F", THIS, "F", torch),
+    "what is imported on the way": ("attribute math.e", math, "e", 3.0),
+    "an item of a set": ("global SIZES", THIS, "SIZES", {8, 1}),
+    "what map takes": ("global WORDS", THIS, "WORDS", ["1", "3"]),
+    "what map applies": ("builtin int", THIS, "int", float),
+    "what vars finds": ("global SETTINGS", SETTINGS, "gain", 0.75),
+    "a choice": ("global CHOICES", THIS, "CHOICES", {"relu"}),
+    "the environment": ("attribute os.environ", os, "environ", dict(os.environ)),
+    "a global before a builtin": ("builtin sum", THIS, "sum", another),
+    "a function of Python's library": ("function collections.abc:Mapping.get", GET, "__defaults__", (0,)),
 }
-"""What is changed, the read that names it, and how it is changed."""
-
 OF_MODULE = {
-    "what a property reads": ("global reading_programs.SCALE", lambda p: p.set(programs, "SCALE", 3.0)),
-    "a function of torch's modules": ("attribute torch.nn.functional.linear", lambda p: p.set(F, "linear", F.bilinear)),
+    "what a property reads": ("global SCALE", THIS, "SCALE", 3.0),
+    "a function of torch's modules": ("attribute torch.nn.functional.linear", F, "linear", F.bilinear),
     "a hook for all modules": (
         "global torch.nn.modules.module._global_forward_hooks",
-        lambda p: p.callback(torch.nn.modules.module.register_module_forward_hook(another).remove),
+        MODULES._global_forward_hooks,
+        0,
+        another,
     ),
-    "a class that is asked for": (
-        "global torch.nn.modules.module.Buffer",
-        lambda p: p.set(torch.nn.modules.module, "Buffer", torch.nn.Parameter),
-    ),
+    "a class that is asked for": ("global torch.nn.modules.module.Buffer", MODULES, "Buffer", torch.nn.Parameter),
     "whether somebody traces": (
         "query torch._C._get_tracing_state()",
-        lambda p: p.set(torch._C, "_get_tracing_state", torch._C._is_tracing),
+        torch._C,
+        "_get_tracing_state",
+        torch._C._is_tracing,
     ),
 }
 CASES = [("function", what) for what in CHANGES] + [("module", what) for what in OF_MODULE]
@@ -172,24 +210,147 @@ CASES = [("function", what) for what in CHANGES] + [("module", what) for what in
 def test_what_is_changed_is_the_read_that_differs(subject, what, recorded, monkeypatch):
     reads, function = recorded[subject]
     assert compare(reads, function) is None
-    name, change = (CHANGES if subject == "function" else OF_MODULE)[what]
-    patch = Patch(monkeypatch)
-    change(patch)
-    try:
+    expected, owner, name, value = (CHANGES if subject == "function" else OF_MODULE)[what]
+    with monkeypatch.context() as patch:
+        if isinstance(owner, collections.abc.MutableMapping):
+            patch.setitem(owner, name, value)
+        else:
+            patch.setattr(owner, name, value, raising=False)
         differing = compare(reads, function)
-    finally:
-        for callback, args in patch.callbacks:
-            callback(*args)
-        monkeypatch.undo()
-    assert differing == name
+    kind, _, name = expected.partition(" ")
+    assert differing in (expected, f"{kind} {__name__}.{name}")
     assert compare(reads, function) is None
 
 
 def test_what_a_trace_cannot_tell_apart_is_no_difference(recorded, monkeypatch):
     reads, function = recorded["function"]
-    monkeypatch.setattr(programs, "sum", sum, raising=False)  # in the module, where it was a builtin
-    monkeypatch.setattr(programs, "unread", 1, raising=False)
+    monkeypatch.setattr(THIS, "sum", sum, raising=False)  # in the module, where it was a builtin
+    monkeypatch.setattr(THIS, "unread", 1, raising=False)
     monkeypatch.setattr(torch, "unread", 1, raising=False)
-    monkeypatch.setattr(programs, "TABLE", dict(programs.TABLE))
+    monkeypatch.setattr(THIS, "TABLE", dict(TABLE))
     monkeypatch.setenv("UNREAD", "1")
     assert compare(reads, function) is None
+
+
+def test_a_module_that_was_not_imported_is_a_difference_and_stays_so():
+    read = Read("attribute", "antigravity.webbrowser", "nothing")
+    found = find_difference([read], Describer())
+    assert found is not None and (found.read, found.now) == (read, None)
+    assert "antigravity" not in sys.modules
+
+
+def test_a_name_that_is_missing_is_found_as_nothing():
+    assert find_text("attribute", "math.no_such_name", Describer()) == "nothing"
+    assert find_text("global", "math.no_such_name", Describer()) == "nothing"
+    assert find_text("function", "math:no_such_name", Describer()) is None
+
+
+def test_a_function_is_found_in_the_body_of_a_class_and_of_its_bases():
+    assert introspection.find_qualified("collections.abc", "Mapping.get") is vars(collections.abc.Mapping)["get"]
+    assert introspection.find_qualified("collections", "OrderedDict.update") is vars(collections.OrderedDict)["update"]
+    with pytest.raises(LookupError):
+        introspection.find_qualified("collections.abc", "Mapping.get.__code__")
+
+
+def test_only_listed_questions_are_asked(monkeypatch):
+    assert find_text("query", "torch.get_default_dtype()", Describer()) == "torch.float32"
+    assert find_text("query", 'torch.is_autocast_enabled("cpu")', Describer()) == "False"
+    assert find_text("query", "torch.seed()", Describer()) is None
+    assert find_text("query", "os.getpid()", Describer()) is None
+    monkeypatch.setattr(torch, "get_default_dtype", lambda: torch.float32)
+    assert find_text("query", "torch.get_default_dtype()", Describer()) is None
+
+
+@pytest.mark.parametrize("args", [(), ("cpu",), (1, True), ("a'b\"",)])
+def test_a_question_is_python_that_asks_it(args):
+    name, _, rest = introspection.write_question("f", args).partition("(")
+    assert name == "f" and eval(f"({rest[:-1]},)" if args else "()") == args
+
+
+def test_a_namespace_with_builtins_of_its_own_is_none_of_a_module(monkeypatch):
+    assert introspection.find_builtins({"__builtins__": __builtins__}) is introspection.find_builtins({})
+    with pytest.raises(LookupError):
+        introspection.find_builtins({"__builtins__": {"len": len}})
+
+
+def test_a_module_is_found_by_its_names_only_if_they_are_its_own():
+    assert introspection.find_module_name(vars(torch.nn.functional)) == "torch.nn.functional"
+    assert introspection.find_module_name(vars(collections.abc.Mapping)) is None
+    assert introspection.find_module_name({"__name__": "torch"}) is None
+    assert introspection.find_module_name(collections.abc.Mapping.get.__globals__) in (
+        "_collections_abc",
+        "collections.abc",
+    )
+
+
+class Making(torch.nn.Module):
+    """Makes a module each time, as litgpt's models do."""
+
+    def forward(self, x):
+        return torch.nn.Identity()(x) * 2
+
+
+@pytest.fixture
+def tag(monkeypatch):
+    """What Dynamo does to modules when it first runs. It did not before, and afterwards all is as it was."""
+    for name in ("__init__", "__setstate__"):
+        monkeypatch.setattr(torch.nn.Module, name, introspection.find_original(vars(torch.nn.Module)[name]))
+    monkeypatch.setattr(torch.nn.Module, MARK, True, raising=False)
+    monkeypatch.delattr(torch.nn.Module, MARK)
+    return mutation_guard.install_generation_tagging_init
+
+
+def describe_making():
+    return dict(list_lines(describe_key(Making()).list_classes()))
+
+
+def test_a_model_is_described_and_reads_as_before_dynamo_ran(tag):
+    before, reads = describe_making(), record(Making(), X).reads()
+    tag()
+    assert torch.nn.Module.__init__.__qualname__.endswith("patched_init")
+    assert describe_making() == before
+    assert record(Making(), X).reads() == reads != ()
+
+
+@pytest.mark.parametrize("name", ["__init__", "__setstate__"])
+def test_another_function_is_another_class_whether_dynamo_ran_or_not(name, tag, monkeypatch):
+    before = describe_making()
+    original = vars(torch.nn.Module)[name]
+    monkeypatch.setattr(torch.nn.Module, name, lambda self, *args, **kwargs: original(self, *args, **kwargs))
+    other = describe_making()
+    tag()
+    assert describe_making() == other != before
+
+
+def test_tags_of_others_are_another_class_and_are_read(tag, monkeypatch):
+    before = describe_making()
+    tag()
+    wrapper = vars(torch.nn.Module)["__init__"]
+    other_code = wrapper.__code__.replace(co_consts=(*wrapper.__code__.co_consts, 1))
+    cell = wrapper.__closure__[0]
+    for owner, name, value in ((wrapper, "__code__", other_code), (cell, "cell_contents", lambda self: None)):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, value)
+            assert describe_making() != before
+        assert describe_making() == before
+    monkeypatch.setattr(mutation_guard.GenerationTracker, "tag", classmethod(lambda cls, module: None))
+    assert describe_making() != before
+    assert "torch._dynamo.mutation_guard.GenerationTracker" in {each.name for each in record(Making(), X).reads()}
+
+
+def test_what_asks_whether_dynamo_ran_or_fills_its_tables_is_not_kept(tag):
+    table, key = mutation_guard.ExactWeakKeyDictionary(), torch.nn.Identity()
+
+    def ask(x):
+        return x * 2 if getattr(torch.nn.Module, MARK, True) else x
+
+    def fill(x):
+        table[key] = 1
+        return x
+
+    for happens in (lambda: None, tag):
+        happens()
+        with pytest.raises(Declined, match=f"{MARK} of .* has no value to compare: it says that Dynamo ran"):
+            record(ask, X).reads()
+    with pytest.raises(Declined):
+        record(fill, X).reads()

@@ -1,14 +1,13 @@
 """Values that hold secrets: other secrets have other texts, equal ones equal texts, and no text has one in it."""
 
+import collections
+import dataclasses
 import enum
 import functools
 import os
 import pathlib
 import re
 import types
-import typing
-from collections import OrderedDict, defaultdict, deque
-from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -30,9 +29,7 @@ def _cheap(monkeypatch):
     secrets.forget()
 
 
-class Pair(typing.NamedTuple):
-    name: str
-    secret: str
+Pair = collections.namedtuple("Pair", "name secret")
 
 
 class Text(str):
@@ -57,16 +54,12 @@ def make_closure(password):
     return lambda x: (x, password)
 
 
-def make_class(secret, **more):
-    return dataclass(
-        type("Made", (), {"api_key": secret, "password": secret, "__annotations__": {"password": str}, **more})
-    )
+def make_class(secret):
+    return dataclasses.make_dataclass("Made", [("password", str, secret)], namespace={"api_key": secret})
 
 
 def make_listing(secret):
-    return dataclass(
-        type("Made", (), {"tokens": field(default_factory=lambda: secret), "__annotations__": {"tokens": list}})
-    )
+    return dataclasses.make_dataclass("Made", [("tokens", list, dataclasses.field(default_factory=lambda: secret))])
 
 
 KINDS = {
@@ -78,9 +71,9 @@ KINDS = {
     "items below": lambda secret: {"credentials": {"user": secret, "more": [secret, (secret, {1: secret})]}},
     "a list": lambda secret: Box(api_keys=[secret]),
     "a set": lambda secret: Box(api_keys={secret}),
-    "an ordered dict": lambda secret: OrderedDict(password=secret),
-    "a default dict": lambda secret: defaultdict(None, password=secret),
-    "a queue": lambda secret: Box(secrets=deque([secret])),
+    "an ordered dict": lambda secret: collections.OrderedDict(password=secret),
+    "a default dict": lambda secret: collections.defaultdict(None, password=secret),
+    "a queue": lambda secret: Box(secrets=collections.deque([secret])),
     "a namespace": lambda secret: types.SimpleNamespace(password=secret),
     "a proxy": lambda secret: types.MappingProxyType({"password": secret}),
     "a named tuple": lambda secret: Pair("name", secret),
@@ -115,8 +108,7 @@ def test_secrets_are_told_apart_and_in_no_text(kinds):
             (described(make(secret)), str(walked(make(secret))), Definitions(Describer()).name(make(secret)))
             for secret in (first, first, other)
         ]
-        assert texts[0] == texts[1], kind
-        assert all(one != another for one, another in zip(texts[0][:1], texts[2][:1], strict=True)), kind
+        assert texts[0] == texts[1] and texts[0][0] != texts[2][0], kind
         assert "zq" not in str(texts).lower(), kind
 
 

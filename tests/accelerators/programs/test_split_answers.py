@@ -9,7 +9,9 @@ import torch
 from behind_dynamo import compile_behind_dynamo
 from thunder.common import CompileData
 from thunder.dynamo import utils
+from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 import fusioncache
 from fusioncache.accelerators.programs import key, programs, splits
@@ -36,7 +38,7 @@ def make_key():
     return make_answers_key(CompileData(fn=lambda: None, disable_preprocessing=True), Epoch())[0]
 
 
-def make_node(*args, target=torch.add, **kwargs):
+def make_node(*args, **kwargs):
     """Returns an operation of a graph: each tensor among its arguments is the result of another one."""
     graph = torch.fx.Graph()
 
@@ -47,28 +49,42 @@ def make_node(*args, target=torch.add, **kwargs):
         node.meta["example_value"] = value
         return node
 
-    return graph.call_function(target, tuple(map(place, args)), {name: place(each) for name, each in kwargs.items()})
+    return graph.call_function(torch.add, tuple(map(place, args)), {name: place(each) for name, each in kwargs.items()})
 
 
-def describe(node, symbol=ltorch.add, **options):
-    return describe_operation(Definitions(Describer()), symbol, node, options.items())
+def describe(*args, symbol=ltorch.add, options=(), **kwargs):
+    return describe_operation(Definitions(Describer()), symbol, make_node(*args, **kwargs), options)
 
 
-X = torch.ones(2, 3)
+def own_addition(x, y):
+    return x + y
+
+
+class OwnTensor(torch.Tensor):
+    pass
+
+
+def make_symbolic():
+    sizes = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.STATIC])
+    mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=False)
+    return mode.from_tensor(torch.ones(5, 3), symbolic_context=sizes, source=ConstantSource("x"))
+
+
+X, SYMBOLIC = torch.ones(2, 3), make_symbolic()
 OPERATIONS = {
-    "the operation": lambda: describe(make_node(X, 1.0)),
-    "another symbol": lambda: describe(make_node(X, 1.0), ltorch.sub),
-    "another shape": lambda: describe(make_node(torch.ones(3, 2), 1.0)),
-    "another dtype": lambda: describe(make_node(X.double(), 1.0)),
-    "another device": lambda: describe(make_node(torch.ones(2, 3, device="meta"), 1.0)),
-    "a tensor that requires a gradient": lambda: describe(make_node(torch.ones(2, 3, requires_grad=True), 1.0)),
-    "tensors in a tuple": lambda: describe(make_node((X,), 1.0)),
-    "another number": lambda: describe(make_node(X, 2.0)),
-    "a dtype": lambda: describe(make_node(X, torch.float32)),
-    "a slice": lambda: describe(make_node(X, slice(None, 1))),
-    "a keyword": lambda: describe(make_node(X, other=1.0)),
-    "another keyword": lambda: describe(make_node(X, alpha=1.0)),
-    "an option": lambda: describe(make_node(X, 1.0), disable_torch_autograd="True"),
+    "the operation": lambda: describe(X, 1.0),
+    "another symbol": lambda: describe(X, 1.0, symbol=ltorch.sub),
+    "another shape": lambda: describe(torch.ones(3, 2), 1.0),
+    "another dtype": lambda: describe(X.double(), 1.0),
+    "another device": lambda: describe(torch.ones(2, 3, device="meta"), 1.0),
+    "a tensor that requires a gradient": lambda: describe(torch.ones(2, 3, requires_grad=True), 1.0),
+    "tensors in a tuple": lambda: describe((X,), 1.0),
+    "another number": lambda: describe(X, 2.0),
+    "a dtype": lambda: describe(X, torch.float32),
+    "a slice": lambda: describe(X, slice(None, 1)),
+    "a keyword": lambda: describe(X, other=1.0),
+    "another keyword": lambda: describe(X, alpha=1.0),
+    "an option": lambda: describe(X, 1.0, options={"disable_torch_autograd": "True"}.items()),
 }
 
 
@@ -78,44 +94,20 @@ def test_operations_that_differ_in_one_thing_are_not_the_same():
     assert len(set(one.values())) == len(one)
 
 
-def own_addition(x, y):
-    return x + y
-
-
-class OwnTensor(torch.Tensor):
-    """A class of the user's."""
-
-
-def make_without_example():
-    node = make_node(X, 1.0)
-    node.args[0].meta.clear()
-    return node
-
-
 UNDESCRIBED = {
-    "a function of the user's": lambda: describe(make_node(X, 1.0), own_addition),
-    "a tensor of the user's": lambda: describe(make_node(X.as_subclass(OwnTensor), 1.0)),
-    "a sparse tensor": lambda: describe(make_node(X.to_sparse(), 1.0)),
-    "an operand without an example": lambda: describe(make_without_example()),
-    "an object": lambda: describe(make_node(X, threading.Lock())),
+    "a function of the user's": lambda: describe(X, 1.0, symbol=own_addition),
+    "a tensor of the user's": lambda: describe(X.as_subclass(OwnTensor), 1.0),
+    "a sparse tensor": lambda: describe(X.to_sparse(), 1.0),
+    "an operand without an example": lambda: describe(torch.fx.Graph().placeholder("x"), 1.0),
+    "an object": lambda: describe(X, threading.Lock()),
+    "a symbolic size": lambda: describe(SYMBOLIC, 1.0),
+    "a symbolic number": lambda: describe(X, SYMBOLIC.shape[0]),
 }
 
 
 @pytest.mark.parametrize("what", UNDESCRIBED)
 def test_what_is_not_known_to_be_the_same_is_asked_for(what):
     assert UNDESCRIBED[what]() is None
-
-
-def test_symbolic_sizes_are_asked_for():
-    from torch._dynamo.source import ConstantSource
-    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
-
-    sizes = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.STATIC])
-    mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=False)
-    symbolic = mode.from_tensor(torch.ones(5, 3), symbolic_context=sizes, source=ConstantSource("x"))
-    assert type(symbolic.shape[0]) is torch.SymInt
-    assert describe(make_node(symbolic, 1.0)) is None
-    assert describe(make_node(X, symbolic.shape[0])) is None
 
 
 CHANGES = {
@@ -145,14 +137,11 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("what", FOREIGN)
-def test_where_others_take_part_nothing_is_taken_over(what, monkeypatch):
+def test_where_others_take_part_or_a_mode_does_nothing_is_taken_over(what, monkeypatch):
+    with FakeTensorMode(), pytest.raises(Declined, match="a torch mode is active"):
+        make_key()
     FOREIGN[what](monkeypatch)
     with pytest.raises(Declined, match="Thunder runs functions that are not its own"):
-        make_key()
-
-
-def test_under_a_mode_nothing_is_taken_over():
-    with FakeTensorMode(), pytest.raises(Declined, match="a torch mode is active"):
         make_key()
 
 
@@ -205,8 +194,8 @@ def test_a_graph_is_split_alike_with_the_answers_of_an_earlier_process(tmp_path,
     results = []
     for _ in range(2):
         memory = SplitMemory()
-        monkeypatch.setattr(splits, "split_memory_of_process", lambda memory=memory: memory)
-        monkeypatch.setattr(programs, "split_memory_of_process", lambda memory=memory: memory)
+        for module in (splits, programs):
+            monkeypatch.setattr(module, "split_memory_of_process", lambda memory=memory: memory)
         compiled, _ = compile_behind_dynamo(Net(), tmp_path)
         x = torch.ones(3, requires_grad=True)
         compiled(x).backward()

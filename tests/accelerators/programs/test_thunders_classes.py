@@ -36,116 +36,85 @@ def copy(name, code=None, own=None, defaults=None, closure=None, **attributes):
 
 def make(bases=(int,), meta=type, **body):
     """Returns a class like Thunder's but for this. What is None is left out of it."""
+    own = vars(type(count()))
+    since_3_13 = {name: own[name] for name in ("__firstlineno__", "__static_attributes__") if name in own}
     parts = {"__new__": copy("__new__"), "__call__": copy("__call__"), "__module__": proxies.__name__}
-    since_3_13 = {
-        name: value
-        for name, value in vars(type(count())).items()
-        if name in ("__firstlineno__", "__static_attributes__")
-    }
     body = {"__qualname__": PLACE, **since_3_13, **parts, **body}
     return meta("_Numel", bases, {name: value for name, value in body.items() if value is not None})
 
 
-def changed(made, name, value):
-    setattr(made, name, value)
-    return made
-
-
-def calling(**body):
-    return make(__call__=copy("__call__", **body))
-
-
-def with_cell():
-    def outer(value):
-        def __call__(self):
-            return int(self) + value
-
-        return __call__
-
-    return outer(0).__code__
-
-
-def code_of(name):
-    return getattr(type(count()), name).__code__
+def derive(base):
+    return type("Derived", (base,), {})
 
 
 def other_code(self):
     return int(self) + 1
 
 
-class Meta(type):
-    pass
-
-
-class Whole(int):
-    pass
-
-
-class Mixin:
-    pass
-
-
-OTHERS = {
-    "another function's": lambda: make(__qualname__="TensorProxy.__getitem__.<locals>._Numel"),
-    "another module": lambda: make(__module__="thunder.core.utils"),
-    "another name": lambda: changed(make(), "__name__", "Numel"),
-    "a metaclass": lambda: make(meta=Meta),
-    "another base": lambda: make(bases=(float,)),
-    "one base more": lambda: make(bases=(Mixin, int)),
-    "another function": lambda: calling(code=other_code.__code__.replace(co_name="__call__")),
-    "another constant": lambda: make(
-        __new__=copy("__new__", code_of("__new__").replace(co_consts=(None, "Wanted int, got ")))
-    ),
-    "a default": lambda: calling(defaults=(3,)),
-    "a default by keyword": lambda: calling(__kwdefaults__={"self": 3}),
-    "a cell": lambda: calling(code=with_cell(), closure=(CellType(0),)),
-    "other globals": lambda: calling(own=dict(vars(proxies))),
-    "an attribute of a function": lambda: calling(limit=3),
-    "an annotation": lambda: calling(__annotations__={"return": int}),
-    "a parameter of types": lambda: calling(__type_params__=(typing.TypeVar("T"),)),
-    "words about it": lambda: calling(__doc__="Returns it."),
-    "a function's name": lambda: calling(__name__="call"),
-    "a function's place": lambda: calling(__qualname__="call"),
-    "a function's module": lambda: calling(__module__=__name__),
-    "no function": lambda: make(__call__=None),
-    "a class method": lambda: make(__new__=classmethod(copy("__new__"))),
-    "a builtin": lambda: make(__call__=int),
-    "one function more": lambda: make(__add__=copy("__call__")),
-    "an attribute": lambda: make(limit=3),
-    "words about the class": lambda: make(__doc__="A number."),
-    "slots": lambda: make(__slots__=()),
-    "attributes of its own kind": lambda: make(__dict__=property(lambda self: {})),
-    "another class's attributes": lambda: make(__dict__=vars(Whole)["__dict__"]),
+CALL = other_code.__code__.replace(co_name="__call__")
+CELL = (lambda value: lambda self: int(self) + value)(0).__code__.replace(co_name="__call__")
+OF_THE_CLASS = {
+    "another function's": {"__qualname__": "TensorProxy.__getitem__.<locals>._Numel"},
+    "another module": {"__module__": "thunder.core.utils"},
+    "a metaclass": {"meta": derive(type)},
+    "another base": {"bases": (float,)},
+    "one base more": {"bases": (derive(object), int)},
+    "another constant": {
+        "__new__": copy("__new__", type(count()).__new__.__code__.replace(co_consts=(None, "Wanted int, got ")))
+    },
+    "a class method": {"__new__": classmethod(copy("__new__"))},
+    "no function": {"__call__": None},
+    "a builtin": {"__call__": int},
+    "one function more": {"__add__": copy("__call__")},
+    "an attribute": {"limit": 3},
+    "words about the class": {"__doc__": "A number."},
+    "slots": {"__slots__": ()},
+    "attributes of its own kind": {"__dict__": property(lambda self: {})},
+    "another class's attributes": {"__dict__": vars(derive(int))["__dict__"]},
+}
+OF_A_FUNCTION = {
+    "another function": {"code": CALL},
+    "a default": {"defaults": (3,)},
+    "a default by keyword": {"__kwdefaults__": {"self": 3}},
+    "a cell": {"code": CELL, "closure": (CellType(0),)},
+    "other globals": {"own": dict(vars(proxies))},
+    "an attribute of a function": {"limit": 3},
+    "an annotation": {"__annotations__": {"return": int}},
+    "a parameter of types": {"__type_params__": (typing.TypeVar("T"),)},
+    "words about it": {"__doc__": "Returns it."},
+    "a function's name": {"__name__": "call"},
+    "a function's place": {"__qualname__": "call"},
+    "a function's module": {"__module__": __name__},
 }
 
 
-def test_thunders_own_is_known():
+def test_thunders_own_is_known_and_one_that_differs_in_nothing():
     one, other = count(), count()
     assert type(one) is not type(other)
     assert is_thunders_class(type(one)) and is_numel(one)
     assert type(vars(type(one))["__dict__"]) is GetSetDescriptorType
-
-
-def test_one_that_differs_in_nothing_is_known():
     assert is_thunders_class(make())
 
 
-@pytest.mark.parametrize("what", OTHERS)
+@pytest.mark.parametrize("what", [*OF_THE_CLASS, *OF_A_FUNCTION])
 def test_one_that_differs_is_not_known(what):
-    assert not is_thunders_class(OTHERS[what]())
+    differing = OF_THE_CLASS.get(what) or {"__call__": copy("__call__", **OF_A_FUNCTION[what])}
+    assert not is_thunders_class(make(**differing))
 
 
-def test_one_with_other_builtins_is_not_known(monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setitem(vars(proxies), "__builtins__", dict(vars(builtins)))
-        made = calling()
-    assert not is_thunders_class(made)
+def test_one_with_another_name_or_other_builtins_is_not_known(monkeypatch):
+    renamed = make()
+    renamed.__name__ = "Numel"
+    monkeypatch.setitem(vars(proxies), "__builtins__", dict(vars(builtins)))
+    made = make(__call__=copy("__call__"))
+    monkeypatch.undo()
+    assert not is_thunders_class(renamed) and not is_thunders_class(made)
 
 
 def test_what_another_function_in_place_of_thunders_makes_is_not_known(monkeypatch):
     def exchange(code):
         if code.co_name == "__call__":
-            return other_code.__code__.replace(co_name="__call__", co_qualname=code.co_qualname)
+            return CALL.replace(co_qualname=code.co_qualname)
         parts = (exchange(each) if isinstance(each, CodeType) else each for each in code.co_consts)
         return code.replace(co_consts=tuple(parts))
 
