@@ -430,20 +430,6 @@ def test_ways_to_train_settle_on_a_few_captures_and_copy_no_gradient(captured, t
     assert LENT not in stats.not_captured
 
 
-def test_gradients_of_inputs(captured):
-    layers, _, ledger = captured
-    kept = []
-    for seed in range(STEPS):
-        inputs = [make_input(seed).requires_grad_() for _ in range(2)]
-        for each, x in zip(layers, inputs, strict=True):
-            each.weight.grad = None
-            each(x * 1.0 if seed % 2 else x).square().sum().backward()
-        kept = [*kept[-1:], inputs]
-        assert all(torch.equal(one.grad, other.grad) for one, other in [*kept, [each.weight for each in layers]]), seed
-    assert ledger.stats().gradients_copied == 0
-    assert not ledger.stats().not_captured
-
-
 def test_models_one_after_the_other_whose_gradients_are_added_up():
     """In a backward each of them is replayed while what those after it lent is not back."""
     graphs, _, ledger = make_graphs()

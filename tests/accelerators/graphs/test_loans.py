@@ -156,8 +156,10 @@ def give_parts(saved_for_backward, cotangents):
     return both[: len(x)], both[len(x) :]
 
 
-@pytest.mark.parametrize(("backward", "captures", "copied"), [(give_saved, 2, 18), (give_parts, 4, 0)])
-def test_what_forward_saved_is_not_lent_and_gradients_that_share_memory_are(backward, captures, copied):
+@pytest.mark.parametrize(
+    ("backward", "captures", "copied"), [(compute_gradients, 4, 0), (give_saved, 2, 18), (give_parts, 4, 0)]
+)
+def test_gradients_of_inputs_are_lent_but_what_forward_saved_is_not(backward, captures, copied):
     graphs, recorder, ledger = make_graphs()
     layer, plain = Layer(graphs, backward=backward), Layer(backward=backward)
     kept = []
@@ -165,7 +167,7 @@ def test_what_forward_saved_is_not_lent_and_gradients_that_share_memory_are(back
         pair = [make_input(seed).requires_grad_() for _ in range(2)]
         for each, x in zip((layer, plain), pair, strict=True):
             each.weight.grad = None
-            each(x).sum().backward()
+            each(x).square().sum().backward()
         kept = [*kept[-1:], pair]  # of shared memory one part is held by what was put in, for two steps longer
         assert all(torch.equal(one.grad, other.grad) for one, other in [*kept, (layer.weight, plain.weight)]), seed
     assert recorder.owns(layer.weight.grad) == (not copied)
