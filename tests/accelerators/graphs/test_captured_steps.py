@@ -1,7 +1,9 @@
 """Steps of training whose forward and backward are captured come to what they do without graphs, whatever happens."""
 
 import random
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -126,11 +128,6 @@ def compute_again_for_backward(each, seed):
     return one, other
 
 
-def save_something_else(each, seed):
-    with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.bfloat16, torch.Tensor.float):
-        return step(each, seed)
-
-
 def replace_what_was_saved(each, seed):
     output = each(make_input(seed))
     output.grad_fn._raw_saved_tensors[1].register_hooks(torch.Tensor.bfloat16, torch.Tensor.float)
@@ -145,7 +142,6 @@ ACTS = {
     keep_the_graph_over_steps: (8, {KEPT, OVERLAP}),
     give_a_gradient_whose_elements_are_one: (2, set()),
     compute_again_for_backward: (0, {"saved-tensor hooks are active"}),
-    save_something_else: (0, {"saved-tensor hooks are active"}),
     replace_what_was_saved: (1, {"the tensors saved for backward were replaced"}),
 }
 """What happens in a step, with how many replays there are in the end, and why something was not captured."""
@@ -220,12 +216,12 @@ def set_product_precision(value):
 
 SETTINGS = {
     "deterministic": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True),
-    "precision": (
+    "precision of sums": (
         lambda: MATMUL.allow_bf16_reduced_precision_reduction,
         lambda value: setattr(MATMUL, "allow_bf16_reduced_precision_reduction", value),
         False,
     ),
-    "products": (lambda: MATMUL.fp32_precision, set_product_precision, "tf32"),
+    "precision of products": (lambda: MATMUL.fp32_precision, set_product_precision, "tf32"),
     "attention": (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp, False),
 }
 
@@ -246,16 +242,50 @@ def test_a_setting_of_torch_that_changes(settled, get, set_, value):
     assert (recorder.records, ledger.stats().graph_replays) == (records + 2, replays + 4)
 
 
-def test_a_mode_that_sees_each_operation_sees_them(settled):
-    layers, _, ledger = settled
+def save_something_else(graphs, recorder):
+    return torch.autograd.graph.saved_tensors_hooks(torch.Tensor.bfloat16, torch.Tensor.float)
+
+
+def see_each_operation(graphs, recorder):
+    return Operations()
+
+
+@contextmanager
+def capture_the_call(graphs, recorder):
+    recorder.unready = "the call is captured by another CUDA graph"
+    yield
+    recorder.unready = None
+
+
+@contextmanager
+def replay_on_another_thread(graphs, recorder):
+    of_device = graphs.memory_of(torch.device("cpu"))
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(of_device.begin).result() is None
+        yield
+        pool.submit(of_device.end).result()
+
+
+AS_THEY_ARE = {
+    save_something_else: {"saved-tensor hooks are active": 1},
+    see_each_operation: {},
+    capture_the_call: {"the call is captured by another CUDA graph": 1},
+    replay_on_another_thread: {"another thread replays": 1},
+}
+
+
+@pytest.mark.parametrize(("meanwhile", "reasons"), AS_THEY_ARE.items())
+def test_where_programs_run_as_they_are_and_are_replayed_afterwards(settled, graphs, meanwhile, reasons):
+    layers, recorder, ledger = settled
     replays = ledger.stats().graph_replays
-    counts = []
+    found = []
     for each in layers:
-        with Operations() as seen:
-            step(each, 1)
-        counts.append(seen.names)
-    assert counts[0] == counts[1]
-    assert ledger.stats().graph_replays == replays
+        with meanwhile(graphs, recorder) as seen:
+            found.append((*step(each, 1), Counter(seen and seen.names)))
+    assert are_equal(found[0][:2], found[1][:2]) and found[0][2] == found[1][2]
+    assert (ledger.stats().graph_replays, dict(ledger.stats().not_captured)) == (replays, reasons)
+    assert are_alike(layers, step, 2)
+    assert (ledger.stats().graph_replays, dict(ledger.stats().not_captured)) == (replays + 2, reasons)
 
 
 def test_on_a_cpu_nothing_is_captured(captured):
@@ -287,17 +317,6 @@ def test_a_backward_whose_capture_fails_leaves_the_forward_captured(captured, re
     assert len(recwarn) == 1
 
 
-def test_while_the_recorder_is_not_ready_programs_run_as_they_are(settled):
-    layers, recorder, ledger = settled
-    recorder.unready = "the call is captured by another CUDA graph"
-    assert are_alike(layers, step, 1)
-    assert dict(ledger.stats().not_captured) == {recorder.unready: 1}
-    recorder.unready = None
-    replays = ledger.stats().graph_replays
-    step(layers[0], 1)
-    assert ledger.stats().graph_replays == replays + 2
-
-
 def test_a_backward_on_another_stream_is_waited_for(settled):
     """Replays do not wait for that stream, and would overwrite what it reads."""
     layers, recorder, ledger = settled
@@ -315,18 +334,6 @@ def test_a_backward_on_another_stream_is_waited_for(settled):
     recorder.unready = None
     step(layers[0], 6)
     assert recorder.finished == finished + 1
-
-
-def test_another_thread_runs_its_program_as_it_is(settled, graphs):
-    layers, _, ledger = settled
-    memory_ = graphs.memory_of(torch.device("cpu"))
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(memory_.begin).result() is None
-        assert are_alike(layers, step, 2)
-        assert dict(ledger.stats().not_captured) == {"another thread replays": 1}
-        pool.submit(memory_.end).result()
-    assert are_alike(layers, step, 3)
-    assert ledger.stats().not_captured["another thread replays"] == 1
 
 
 def test_saved_memory_goes_to_others_when_it_is_not_needed(settled, graphs):
