@@ -40,11 +40,6 @@ def make_options(**options: Any) -> dict[str, Any]:
     return {"cache": cache, "backend": "eager", "jobs": 0, "programs": False, **options}
 
 
-def find_stats(jitted: Any) -> fusioncache.Stats:
-    (transform,) = (one for one in jitted._lc_transforms if isinstance(one, fusioncache.FusionCache))
-    return transform.stats()
-
-
 def train_all(rank: int, folder: Path) -> dict[str, Any]:
     mesh = init_device_mesh("cpu", (COPIES, SHARDS), mesh_dim_names=("replicate", "shard"))
     found: dict[str, Any] = {
@@ -52,7 +47,6 @@ def train_all(rank: int, folder: Path) -> dict[str, Any]:
     }
     found["one copy"] = train_one(rank, mesh["shard"], "zero3", "auto", folder)
     found["refused"] = refuse(mesh)
-    found["programs"] = count_programs(rank, folder)
     return found
 
 
@@ -66,6 +60,7 @@ def train_one(rank: int, mesh: Any, mode: str, order: str, folder: Path) -> dict
         values += [take_step(jitted, rank, step), distributed.clip_grad_norm_(jitted, 0.5)]
         optimizer.step()
         optimizer.zero_grad()
+    (transform,) = (one for one in jitted._lc_transforms if isinstance(one, fusioncache.FusionCache))
     forward, backward = thunder.last_traces(jitted)[-1], thunder.last_backward_traces(jitted)[-1]
     # Thunder calls a buffer of the module itself ".scale".
     weights = {name.removeprefix("."): tensor.clone() for name, tensor in jitted.original_state_dict().items()}
@@ -78,7 +73,7 @@ def train_one(rank: int, mesh: Any, mode: str, order: str, folder: Path) -> dict
         "sequence": [call for call in calls if call.startswith(("gather", "reduce"))],
         "backward": list_calls(backward),
         "saved": count_saved(forward),
-        "bypasses": dict(find_stats(jitted).bypasses),
+        "bypasses": dict(transform.stats().bypasses),
     }
 
 
@@ -175,20 +170,6 @@ def test_a_process_loads_what_two_copies_saved(trained, folder, mode):
     expected = trained[0][f"{mode} auto"]["weights"]
     assert all(torch.equal(state["model"][name], tensor) for name, tensor in expected.items())
     assert torch.equal(state["model"]["head.weight"], expected["embedding.weight"])
-
-
-def count_programs(rank: int, folder: Path) -> tuple[int, int]:
-    mesh = init_device_mesh("cpu", (COPIES, SHARDS), mesh_dim_names=("replicate", "shard"))
-    options = make_options(cache=fusioncache.Cache(record=False, store=folder / "programs"), programs=True)
-    jitted = distributed.fsdp(make_model(), mesh, device=CPU, **options)
-    take_step(jitted, rank, 0)
-    return find_stats(jitted).programs_made, find_stats(jitted).programs_loaded
-
-
-def test_in_a_second_job_every_rank_of_the_mesh_loads_its_program(trained, folder):
-    assert [rank["programs"] for rank in trained] == [(1, 0)] * (COPIES * SHARDS)
-    count = partial(count_programs, folder=folder)
-    assert run_ranks(count, COPIES * SHARDS) == [(0, 1)] * (COPIES * SHARDS)
 
 
 def train_one_copy_on_gpus(rank: int) -> dict[str, Any]:

@@ -268,7 +268,7 @@ def replay_on_another_thread(graphs, recorder):
 
 AS_THEY_ARE = {
     save_something_else: {"saved-tensor hooks are active": 1},
-    see_each_operation: {},
+    see_each_operation: {"a torch mode that intercepts each operation is active": 2},
     capture_the_call: {"the call is captured by another CUDA graph": 1},
     replay_on_another_thread: {"another thread replays": 1},
 }

@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,19 +61,6 @@ def test_a_job_finds_all_that_was_compiled_ahead_and_it_is_not_compiled_again(tm
     assert job.told == [True, True] and not job.backend.compiled
     again = fusioncache.warm(tmp_path)
     assert (again.known, again.ready, again.compiled) == (4, 2, 0) and len(here.compiled) == 2
-
-
-@pytest.mark.parametrize(("machine", "result"), [("here", "compiled"), ("there", "refused")])
-def test_a_worker_that_started_under_other_settings_compiles_nothing_for_a_call(tmp_path, monkeypatch, machine, result):
-    """A pool starts beside the import of the package: what decides over code may change before the first call."""
-    fill_store(tmp_path / "asking")
-    asking, store = Store.open(tmp_path / "asking"), Store.open(tmp_path / "store")
-    backend = PersistentEager({"machine": machine})
-    monkeypatch.setattr(warmer, "make_backend", lambda name, **options: backend)
-    for entry in asking.entries():
-        task = replace(warmer.read_request(asking, f"{entry.digest}.{entry.backend}"), digest=entry.digest)
-        assert warmer.EntryCompiler(store).compile(task).result == result
-    assert len(backend.compiled) == len(store.entries()) == (2 if result == "compiled" else 0)
 
 
 def test_several_versions_of_a_template_are_one(tmp_path, here):
