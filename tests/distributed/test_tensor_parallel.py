@@ -188,13 +188,17 @@ def trained(request, pair) -> list[dict[str, Any]]:
     return pair if request.param == 2 else run_ranks(train_three, 3)
 
 
-def assert_equal_but_for_sums(ranks: Sequence[Sequence[Values]], model: torch.nn.Module, alone: list[Values]) -> None:
-    """Compares steps of ranks with those of one process."""
+def join_all(ranks: Sequence[Sequence[Values]], model: torch.nn.Module) -> list[Values]:
+    """Returns what all ranks have together, of each step or way to compute."""
     wholes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    for *parts, expected in zip(*ranks, alone, strict=True):
-        found = join(parts, wholes)
-        assert found.keys() == expected.keys()
-        for name, value in found.items():
+    return [join(parts, wholes) for parts in zip(*ranks, strict=True)]
+
+
+def assert_equal_but_for_sums(found: Sequence[Values], alone: Sequence[Values]) -> None:
+    """Compares steps of ranks with those of one process."""
+    for ours, expected in zip(found, alone, strict=True):
+        assert ours.keys() == expected.keys()
+        for name, value in ours.items():
             most = float(expected[name].abs().max())
             assert most > 1e-5, name
             torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-12 * most, msg=name)
@@ -204,12 +208,12 @@ def test_losses_and_gradients_are_those_of_one_process_but_for_the_order_of_sums
     sizes = SIZES[len(trained)]
     alone = take_steps(jit_alone(GatedLlama(sizes)), sizes)
     for mode in trained[0].keys() & {"plain", "sequence"}:
-        assert_equal_but_for_sums([rank[mode]["steps"] for rank in trained], GatedLlama(sizes), alone)
+        assert_equal_but_for_sums(join_all([rank[mode]["steps"] for rank in trained], GatedLlama(sizes)), alone)
 
 
 def test_with_equal_seeds_ranks_drop_what_one_process_does(pair):
     alone = take_steps(jit_alone(GatedLlama(DROPPING)), DROPPING, 1)
-    assert_equal_but_for_sums([rank["dropping"]["steps"] for rank in pair], GatedLlama(DROPPING), alone)
+    assert_equal_but_for_sums(join_all([rank["dropping"]["steps"] for rank in pair], GatedLlama(DROPPING)), alone)
 
 
 def test_weights_that_are_converted_are_cut_as_well(pair):
@@ -223,9 +227,7 @@ def assert_equal_bits(ranks: Sequence[Sequence[Values]], model: torch.nn.Module)
     """Compares what ranks compute in some ways with what one process does."""
     expected = compute_once(model)
     assert all(value.any() for value in expected.values())
-    wholes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    for parts in zip(*ranks, strict=True):
-        found = join(parts, wholes)
+    for found in join_all(ranks, model):
         assert found.keys() == expected.keys()
         assert all(torch.equal(value, expected[name]) for name, value in found.items())
 

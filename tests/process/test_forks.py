@@ -5,7 +5,7 @@ import os
 import signal
 import tempfile
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 import torch
@@ -33,34 +33,21 @@ def ends_well(work) -> bool:
     return wait_for(fork(child)) == 0
 
 
-class Holder(threading.Thread):
-    """Does something on a thread of its own that stops halfway until the test is over."""
+@contextmanager
+def stopped_halfway(work):
+    """Does something on a thread of its own that stops where it calls what it is given, until the block is over."""
+    halfway, go_on = threading.Event(), threading.Event()
 
-    def __init__(self, work):
-        super().__init__()
-        self.halfway, self.go_on = threading.Event(), threading.Event()
-        self.work, self.is_stopped = work, False
+    def stop():
+        halfway.set()
+        go_on.wait()
 
-    def run(self):
-        try:
-            self.work()
-        finally:
-            self.halfway.set()
-
-    def stop(self):
-        self.is_stopped = True
-        self.halfway.set()
-        self.go_on.wait()
-
-    def __enter__(self):
-        self.start()
-        self.halfway.wait()
-        assert self.is_stopped, "it ended before it was halfway"
-        return self
-
-    def __exit__(self, *_):
-        self.go_on.set()
-        self.join()
+    thread = threading.Thread(target=work, args=(stop,))
+    thread.start()
+    assert halfway.wait(60), "it ended before it was halfway"
+    yield
+    go_on.set()
+    thread.join()
 
 
 def model(x):
@@ -73,21 +60,22 @@ def test_a_thread_compiles_while_another_one_forks(monkeypatch):
     cache = fusioncache.Cache(record=False, store=False)
     shared, _ = compile_with(model, cache=cache)
     x = torch.ones(3)
-    holder = Holder(lambda: shared(x))
 
-    def halfway(*args):
-        if threading.current_thread() is holder:
-            holder.stop()
-        return own(*args)
+    def compile_and_stop(stop):
+        def halfway(*args):
+            if threading.current_thread() is not threading.main_thread():
+                stop()
+            return own(*args)
 
-    monkeypatch.setattr(Eager, "compile", halfway)
+        monkeypatch.setattr(Eager, "compile", halfway)
+        shared(x)
 
     def child():
         for compiled in (shared, compile_with(model, cache=cache)[0]):
             assert torch.equal(compiled(x), model(x))
         assert cache.stats().compiles == 1
 
-    with holder:
+    with stopped_halfway(compile_and_stop):
         assert ends_well(child)
     assert cache.stats().compiles == 1
 
@@ -98,11 +86,11 @@ def test_all_locks_may_be_held_by_threads_that_are_gone(tmp_path):
     compiled(torch.ones(3))
     assert process.cache.store is not None
 
-    def hold_all():
+    def hold_all(stop):
         with ExitStack() as held:
             for each in list(forks.locks):
                 held.enter_context(each)
-            holder.stop()
+            stop()
 
     def child():
         assert torch.equal(compiled(torch.ones(4)), model(torch.ones(4)))
@@ -112,7 +100,7 @@ def test_all_locks_may_be_held_by_threads_that_are_gone(tmp_path):
         cache.write_record()
         cache.clear()
 
-    with (holder := Holder(hold_all)):
+    with stopped_halfway(hold_all):
         assert ends_well(child)
 
 
@@ -131,11 +119,11 @@ def test_what_the_thread_that_forks_holds_it_still_holds():
         mine.release()
         assert not taken(mine)
 
-    def hold():
+    def hold(stop):
         with other:
-            holder.stop()
+            stop()
 
-    with (holder := Holder(hold)), mine:
+    with stopped_halfway(hold), mine:
         assert taken(mine) and taken(other)
         assert ends_well(child)
 
@@ -166,7 +154,7 @@ def test_temporary_files_of_a_child_do_not_go_where_nvfuser_opens_its_database(t
     def child():
         assert os.environ.get("TMPDIR") == before
 
-    with (holder := Holder(lambda: KernelDatabase().compile(((), ()), holder.stop))):
+    with stopped_halfway(lambda stop: KernelDatabase().compile(((), ()), stop)):
         assert os.environ["TMPDIR"].startswith(str(tmp_path))
         assert ends_well(child)
     assert os.environ.get("TMPDIR") == before
