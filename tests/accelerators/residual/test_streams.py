@@ -170,6 +170,12 @@ def test_costs_count_bytes():
     assert costs[CARRY].kernels == 3
 
 
+def test_sums_that_are_rounded_between_the_adds_are_not_folded():
+    stream = line(range(1, 5))
+    rounded = replace(stream, sums=tuple(replace(each, direct=False) for each in stream.sums))
+    assert costs_of(stream).keys() - costs_of(rounded).keys() == {ResidualPlan.FOLD}
+
+
 def test_what_is_chosen_follows_from_the_costs():
     forward, backward = costs_of(line(range(1, 101))), costs_of(line(range(100, 0, -1)))
     assert choose(forward) is CARRY
