@@ -14,9 +14,9 @@ NOISE = 0xFF
 
 
 class Pool:
-    """Blocks of memory, each of which is free when nobody but the pool owns it. Aliases own nothing, as on a GPU.
+    """Blocks of memory, each of which is free when only the pool owns it. Aliases own nothing, as on a GPU.
 
-    When the last replay is gone, so is what nobody owns.
+    When the last replay is gone, so is what has no owner.
     """
 
     def __init__(self):

@@ -1,4 +1,4 @@
-"""Files are their owner's alone, whatever the mask of the process and whoever made them."""
+"""Files are their owner's alone, whatever the mask of the process and of all versions."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""Torch's guards of tensors: what they notice, and that nobody relies on one that notices less."""
+"""Torch's guards of tensors: what they notice, and that none is used that notices less."""
 
 from contextlib import contextmanager
 from weakref import ref

@@ -1,4 +1,4 @@
-"""Gradients that lie in a graph's memory: whoever holds one finds in it what it was given."""
+"""Gradients that lie in a graph's memory: each holder of one finds in it what it was given."""
 
 import gc
 
@@ -61,7 +61,7 @@ HOLDERS = {
 
 @pytest.mark.parametrize("first", [1, 4], ids=["owned", "not owned"])
 @pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
-def test_whoever_holds_a_gradient_finds_it_as_it_was(hold, first):
+def test_each_holder_of_a_gradient_finds_it_as_it_was(hold, first):
     graphs, recorder, ledger = make_graphs()
     layer, plain, other = Layer(graphs), Layer(), Layer(graphs)
     settle(layer, first)
@@ -197,7 +197,7 @@ def test_while_a_backward_is_under_way_nothing_is_back():
     gradient_leases = graphs.memory_of(torch.device("cpu")).gradient_leases
     seen = []
 
-    def look():  # by now one gradient is added to another one, and nobody has the other any more
+    def look():  # by now one gradient is added to another one, and nothing holds the other any more
         gradient_leases.settle()
         seen.append(len(gradient_leases.list_names(1)))
 
