@@ -38,6 +38,32 @@ wait    s2:4 = wait(r2)
 wait    s3:32 = wait(r3)
 compute return(s1, s2, s3)
 """
+COPIES = """
+compute d3:64 = matmul(g, x3)
+compute g2:16 = layer(g, p3)
+compute d2:64 = matmul(g2, x2)
+compute g1:16 = layer(g2, p2)
+compute d1:64 = matmul(g1, x1)
+compute g0:16 = layer(g1, p1)
+reduce  r1:32 = reduce_scatter(d1)
+reduce  r2:32 = reduce_scatter(d2)
+reduce  r3:32 = reduce_scatter(d3)
+wait    s1:32 = wait(r1)
+compute b1:32 = div(s1)
+reduce  q1:32 = all_reduce(b1)
+wait    t1:32 = wait(q1)
+wait    s2:32 = wait(r2)
+compute b2:32 = div(s2)
+reduce  q2:32 = all_reduce(b2)
+wait    t2:32 = wait(q2)
+wait    s3:32 = wait(r3)
+compute b3:32 = div(s3)
+reduce  q3:32 = all_reduce(b3)
+wait    t3:32 = wait(q3)
+compute return(t1, t2, t3, g0)
+"""
+"""Of two copies of the shards, of which each averages its gradients with the other."""
+
 NEEDED = """
 compute a:8 = matmul(x, w)
 reduce  r:8 = all_reduce(a)
@@ -56,6 +82,12 @@ SCHEDULES = {
     "gathers that a bound holds back": (FORWARD, Bounds(64, 64), "f1 p1 f2 x1 p2 v2 f3 x2 p3 y return"),
     # Reduces start behind what they add up, with its division.
     "reduces": (BACKWARD, Bounds(72, 72), "x1 g2 d3 a3 r3 g1 a2 r2 d1 s3 a1 r1 s1 s2 return"),
+    # What copies of shards reduce starts two reduces behind that between the shards.
+    "copies": (
+        COPIES,
+        Bounds(600, 600),
+        "d3 r3 g2 d2 r2 g1 d1 r1 s3 b3 q3 g0 s2 b2 q2 s1 b1 q1 t1 t2 t3 return",
+    ),
     "what something computed needs travels at once": (NEEDED, Bounds(200, 200, 200), "a r d s y q t return"),
 }
 
