@@ -75,14 +75,21 @@ def train_three(rank: int) -> dict[str, Any]:
     return {"plain": train_one(share(GatedLlama(SIZES[3])), SIZES[3]), "whole numbers": [compute_whole_numbers()]}
 
 
+def list_collectives(calls: list[str]) -> list[str]:
+    return [call for call in calls if call.startswith(("gather", "reduce"))]
+
+
+def list_kinds(calls: list[str]) -> list[str]:
+    """Returns what collectives do."""
+    return [call.split()[1] for call in list_collectives(calls)]
+
+
 def train_one(jitted: Any, sizes: Sizes, steps: int = 3) -> dict[str, Any]:
     seen = take_steps(jitted, sizes, steps)
-    transform = find_transform(jitted)
-    calls = [list_calls(traces(jitted)[-1]) for traces in (thunder.last_traces, thunder.last_backward_traces)]
+    (transform,) = (one for one in jitted._lc_transforms if isinstance(one, fusioncache.FusionCache))
     return {
         "steps": seen,
-        "calls": calls,
-        "sequence": [[call for call in each if call.startswith(("gather", "reduce"))] for each in calls],
+        "calls": [list_calls(traces(jitted)[-1]) for traces in (thunder.last_traces, thunder.last_backward_traces)],
         "templates": sorted(call.template.key.digest for call in transform.calls()),
         "compiles": transform.stats().compiles,
         "bypasses": dict(transform.stats().bypasses),
@@ -97,17 +104,11 @@ def list_slices(trace: Any) -> list[list[str]]:
     return [[type(arg).__name__ for arg in one.args[1:]] for one in symbols if one.sym.name == "slice_prim"]
 
 
-def find_transform(jitted: Any) -> fusioncache.FusionCache:
-    (found,) = (one for one in jitted._lc_transforms if isinstance(one, fusioncache.FusionCache))
-    return found
-
-
 @torch.no_grad()
 def compute_length(jitted: Any, length: int) -> dict[str, Any]:
     """Returns what a model gives for a sequence of another length, and the kinds of its collectives."""
     result = jitted(draw_tokens(SIZES[2])[:, :length])
-    calls = list_calls(thunder.last_traces(jitted)[-1])
-    return {"result": result, "kinds": [call.split()[1] for call in calls if call.startswith(("gather", "reduce"))]}
+    return {"result": result, "kinds": list_kinds(list_calls(thunder.last_traces(jitted)[-1]))}
 
 
 def compute_under_autocast(model: Any) -> torch.Tensor:
@@ -131,23 +132,27 @@ def compute_once(model: Any) -> Values:
 
 def train_on(jitted: Any, sizes: Sizes, folder: Path) -> dict[str, Any]:
     """Clips and trains for a step more, saves all, spoils it, loads it and goes on; and once more without this."""
-    optimizer = torch.optim.AdamW(jitted.parameters(), lr=0.01)
+    optimizer, new = (torch.optim.AdamW(jitted.parameters(), lr=0.01) for _ in range(2))
     norm = take_clipped_step(jitted, optimizer, sizes, 0)
-    both = {"model": distributed.state_dict(jitted), "optimizer": distributed.optimizer_state_dict(jitted, optimizer)}
-    checkpoint.save(both, checkpoint_id=folder)
-    kept = {name: tensor.clone() for name, tensor in jitted.original_state_dict().items()}
+    checkpoint.save(describe(jitted, optimizer), checkpoint_id=folder)
+    kept = copy_state(jitted)
     take_clipped_step(jitted, optimizer, sizes, 1)
     first = [parameter.detach().clone() for parameter in jitted.parameters()]
     spoil(jitted)
-    new = torch.optim.AdamW(jitted.parameters(), lr=0.01)
-    both = {"model": distributed.state_dict(jitted), "optimizer": distributed.optimizer_state_dict(jitted, new)}
-    checkpoint.load(both, checkpoint_id=folder)
+    checkpoint.load(describe(jitted, new), checkpoint_id=folder)
     take_clipped_step(jitted, new, sizes, 1)
     again = [parameter.detach().clone() for parameter in jitted.parameters()]
     spoil(jitted)
     jitted.load_original_state_dict({name.removeprefix("."): tensor for name, tensor in kept.items()})
-    loaded = {name: tensor.clone() for name, tensor in jitted.original_state_dict().items()}
-    return {"norm": norm, "kept": kept, "loaded": loaded, "trained on": (first, again)}
+    return {"norm": norm, "kept": kept, "loaded": copy_state(jitted), "trained on": (first, again)}
+
+
+def describe(jitted: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    return {"model": distributed.state_dict(jitted), "optimizer": distributed.optimizer_state_dict(jitted, optimizer)}
+
+
+def copy_state(jitted: Any) -> Values:
+    return {name: tensor.clone() for name, tensor in jitted.original_state_dict().items()}
 
 
 @torch.no_grad()
@@ -159,11 +164,10 @@ def spoil(jitted: Any) -> None:
 def take_clipped_step(jitted: Any, optimizer: torch.optim.Optimizer, sizes: Sizes, seed: int) -> torch.Tensor:
     tokens = draw_tokens(sizes, seed)
     torch.nn.functional.cross_entropy(jitted(tokens).flatten(0, 1), tokens.flatten()).backward()
-    clip = torch.nn.utils.clip_grad_norm_
     if isinstance(jitted, thunder.ThunderModule):
         norm = distributed.clip_grad_norm_(jitted, 0.1)
     else:
-        norm = clip(jitted.parameters(), 0.1)
+        norm = torch.nn.utils.clip_grad_norm_(jitted.parameters(), 0.1)
     optimizer.step()
     optimizer.zero_grad()
     return norm.float()
@@ -184,13 +188,17 @@ def trained(request, pair) -> list[dict[str, Any]]:
     return pair if request.param == 2 else run_ranks(train_three, 3)
 
 
-def assert_equal_but_for_sums(ranks: Sequence[Sequence[Values]], model: torch.nn.Module, alone: list[Values]) -> None:
-    """Compares steps of ranks with those of one process."""
+def join_all(ranks: Sequence[Sequence[Values]], model: torch.nn.Module) -> list[Values]:
+    """Returns what all ranks have together, of each step or way to compute."""
     wholes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    for *parts, expected in zip(*ranks, alone, strict=True):
-        found = join(parts, wholes)
-        assert found.keys() == expected.keys()
-        for name, value in found.items():
+    return [join(parts, wholes) for parts in zip(*ranks, strict=True)]
+
+
+def assert_equal_but_for_sums(found: Sequence[Values], alone: Sequence[Values]) -> None:
+    """Compares steps of ranks with those of one process."""
+    for ours, expected in zip(found, alone, strict=True):
+        assert ours.keys() == expected.keys()
+        for name, value in ours.items():
             most = float(expected[name].abs().max())
             assert most > 1e-5, name
             torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-12 * most, msg=name)
@@ -200,12 +208,12 @@ def test_losses_and_gradients_are_those_of_one_process_but_for_the_order_of_sums
     sizes = SIZES[len(trained)]
     alone = take_steps(jit_alone(GatedLlama(sizes)), sizes)
     for mode in trained[0].keys() & {"plain", "sequence"}:
-        assert_equal_but_for_sums([rank[mode]["steps"] for rank in trained], GatedLlama(sizes), alone)
+        assert_equal_but_for_sums(join_all([rank[mode]["steps"] for rank in trained], GatedLlama(sizes)), alone)
 
 
 def test_with_equal_seeds_ranks_drop_what_one_process_does(pair):
     alone = take_steps(jit_alone(GatedLlama(DROPPING)), DROPPING, 1)
-    assert_equal_but_for_sums([rank["dropping"]["steps"] for rank in pair], GatedLlama(DROPPING), alone)
+    assert_equal_but_for_sums(join_all([rank["dropping"]["steps"] for rank in pair], GatedLlama(DROPPING)), alone)
 
 
 def test_weights_that_are_converted_are_cut_as_well(pair):
@@ -219,9 +227,7 @@ def assert_equal_bits(ranks: Sequence[Sequence[Values]], model: torch.nn.Module)
     """Compares what ranks compute in some ways with what one process does."""
     expected = compute_once(model)
     assert all(value.any() for value in expected.values())
-    wholes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    for parts in zip(*ranks, strict=True):
-        found = join(parts, wholes)
+    for found in join_all(ranks, model):
         assert found.keys() == expected.keys()
         assert all(torch.equal(value, expected[name]) for name, value in found.items())
 
@@ -253,56 +259,48 @@ def test_a_module_lets_go_of_what_is_cut_if_it_is_to(pair):
 
 
 def test_templates_and_collectives_of_all_ranks_are_those_of_one(trained):
-    first, *others = trained
+    first = trained[0]
     for mode in first.keys() & {"plain", "sequence"}:
         assert first[mode]["compiles"] == len(set(first[mode]["templates"])) > 5
-        assert first[mode]["sequence"][0] and first[mode]["sequence"][1]
-        for other in others:
-            assert other[mode]["templates"] == first[mode]["templates"]
-            assert other[mode]["sequence"] == first[mode]["sequence"]
-        assert not any(rank[mode]["bypasses"] for rank in trained)
+        assert all(map(list_collectives, first[mode]["calls"]))
+        for rank in trained:
+            assert rank[mode]["templates"] == first[mode]["templates"]
+            assert list(map(list_collectives, rank[mode]["calls"])) == list(map(list_collectives, first[mode]["calls"]))
+            assert not rank[mode]["bypasses"]
+            # Thunder's translators run a region where its template cannot, and add up the lists of a slice.
+            assert set(map(tuple, rank[mode]["slices"])) == {("list", "list", "list")}
 
 
 def test_ranks_add_up_once_behind_each_row_layer_and_once_in_front_of_each_group_of_column_layers(trained):
     """The embedding, attention and the gated product; then the head. The norm of queries adds up its own gradient."""
-    forward, backward = trained[0]["plain"]["sequence"]
-    assert [call.split()[1] for call in forward] == ["all_reduce"] * 3 + ["all_gather"]
-    assert [call.split()[1] for call in backward] == ["all_reduce"] * 4
+    forward, backward = trained[0]["plain"]["calls"]
+    assert list_kinds(forward) == ["all_reduce"] * 3 + ["all_gather"]
+    assert list_kinds(backward) == ["all_reduce"] * 4
     head_size = SIZES[len(trained)].head_size
-    assert sum(f"({head_size},)" in call for call in backward) == 1
+    assert sum(f"({head_size},)" in call for call in list_collectives(backward)) == 1
 
 
-def test_a_region_that_is_cut_is_one_for_thunders_translators_too(trained):
-    """They run it where its template cannot, and add up the lists of a slice."""
-    for rank in trained:
-        assert rank["plain"]["slices"] and set(map(tuple, rank["plain"]["slices"])) == {("list", "list", "list")}
-
-
-def test_with_sequences_cut_ranks_scatter_sums_and_gather_rows(pair):
-    forward, backward = pair[0]["sequence"]["sequence"]
-    assert [call.split()[1] for call in forward] == ["reduce_scatter", "all_gather"] * 3 + ["all_gather"]
-    kinds = [call.split()[1] for call in backward]
-    assert kinds.count("reduce_scatter") == kinds.count("all_gather") == 3
-
-
-def test_the_plan_is_the_same_for_all_lengths_that_ranks_divide(pair):
-    """And the residual stream stays whole where they do not."""
-    first, second, odd = pair[0]["lengths"]
-    assert first["kinds"] == second["kinds"] == [call.split()[1] for call in pair[0]["sequence"]["sequence"][0]]
-    assert odd["kinds"] == ["all_reduce"] * 3 + ["all_gather"]
+def test_with_sequences_cut_ranks_scatter_sums_and_gather_rows_at_all_lengths_that_they_divide(pair):
+    """The residual stream stays whole where they do not."""
+    forward, backward = map(list_kinds, pair[0]["sequence"]["calls"])
+    assert forward == ["reduce_scatter", "all_gather"] * 3 + ["all_gather"]
+    assert backward.count("reduce_scatter") == backward.count("all_gather") == 3
+    assert [found["kinds"] for found in pair[0]["lengths"]] == [
+        *(forward, forward, ["all_reduce"] * 3 + ["all_gather"]),
+    ]
     model = jit_alone(GatedLlama(SIZES[2]))
     take_steps(model, SIZES[2])
-    expected = [model(draw_tokens(SIZES[2])[:, :length]).detach() for length in LENGTHS]
-    for number, one in enumerate(expected):
+    for number, length in enumerate(LENGTHS):
+        expected = model(draw_tokens(SIZES[2])[:, :length]).detach()
         for rank in pair:
             found = rank["lengths"][number]["result"]
-            torch.testing.assert_close(found, one, rtol=0, atol=1e-12 * float(one.abs().max()))
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-12 * float(expected.abs().max()))
 
 
 def test_waits_come_where_something_is_first_used(pair):
     for mode in ("plain", "sequence"):
         for calls in pair[0][mode]["calls"]:
-            assert sum(call.startswith(("gather", "reduce")) for call in calls) == calls.count("wait")
+            assert len(list_collectives(calls)) == calls.count("wait")
     backward = pair[0]["plain"]["calls"][1]
     head = next(index for index, call in enumerate(backward) if call.startswith("reduce"))
     # The gradient of the head's weight is computed while ranks add up that of what it takes.

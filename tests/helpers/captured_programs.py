@@ -31,19 +31,23 @@ def compute_gradients(saved_for_backward, cotangents):
     return gradient @ weight.T, x.T @ gradient
 
 
-def make_graphs(recorder=None):
+def make_graphs():
     """What captures, with its recorder and its counts."""
-    recorder, ledger = recorder or FakeRecorder(), Ledger()
+    recorder, ledger = FakeRecorder(), Ledger()
     return CudaGraphs(ledger, lambda device: recorder), recorder, ledger
+
+
+def capture(function, writes=False):
+    """A function that is captured, with the recorder and the counts."""
+    graphs, recorder, ledger = make_graphs()
+    return graphs.capture(ForwardFunction(function, False, writes=writes), None)[0], recorder, ledger
 
 
 class Layer:
     """A layer that is called as Thunder calls what it compiled, captured if it is given what captures."""
 
-    def __init__(self, graphs=None, weight=None, forward=compute, backward=compute_gradients):
-        generator = torch.Generator().manual_seed(1)
-        weight = torch.randn(WIDTH, WIDTH, generator=generator) if weight is None else weight
-        self.weight = torch.nn.Parameter(weight.clone())
+    def __init__(self, graphs=None, forward=compute, backward=compute_gradients):
+        self.weight = torch.nn.Parameter(torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(1)))
         self.forward, self.backward = forward, backward
         if graphs is not None:
             self.forward, self.backward = graphs.capture(ForwardFunction(forward, True), backward)
@@ -67,35 +71,38 @@ def make_input(seed, rows=3):
     return torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(seed))
 
 
-def step(layer, x):
-    """The output, and the gradient of the weight alone."""
-    layer.weight.grad = None
-    output = layer(x)
-    output.backward(torch.ones_like(output))
-    return output.detach().clone(), layer.weight.grad
+def go_back(output, **options):
+    output.backward(torch.ones_like(output), **options)
 
 
 def add_gradient(layer, seed):
-    """Goes forward and backward, and adds to the gradient that the weight has."""
+    """Goes forward and backward, and adds to the gradient that the weight has; returns the output."""
     output = layer(make_input(seed))
-    output.backward(torch.ones_like(output))
+    go_back(output)
+    return output
+
+
+def step(layer, seed):
+    """Returns the output, and the gradient of the weight alone."""
+    layer.weight.grad = None
+    return add_gradient(layer, seed).detach().clone(), layer.weight.grad
+
+
+def settle(layer, steps=3):
+    """Takes steps until forward and backward are captured."""
+    for seed in range(steps):
+        step(layer, seed)
 
 
 def are_equal(ones, others):
     return all(torch.equal(one, other) for one, other in zip(ones, others, strict=True))
 
 
-def are_alike(act, layer, plain, *given):
-    """Whether a function gives the same outputs, and the same gradient of the weight, for either layer."""
+def are_alike(layers, act=step, *given):
+    """Whether a function gives the same outputs, and the same gradient of the weight, for a layer and a plain one."""
     results = []
-    for each in (layer, plain):
+    for each in layers:
         each.weight.grad = None
         outputs = act(each, *given)
         results.append((*[output.detach() for output in outputs], each.weight.grad))
     return are_equal(*results)
-
-
-def settle(layer, steps=3):
-    """Takes steps until forward and backward are captured."""
-    for seed in range(steps):
-        step(layer, make_input(seed))

@@ -1,6 +1,6 @@
 """torch's attention by cuDNN, played on a CPU: the same operations, computed step by step."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,9 +10,7 @@ import torch
 from fusioncache.accelerators.attention import executor
 
 
-def find_scores(
-    query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor | None, is_causal: bool, scale: float | None
-) -> torch.Tensor:
+def find_scores(query: Any, key: Any, bias: Any, is_causal: bool, scale: float | None) -> torch.Tensor:
     """Returns the scores of all keys for all queries, in float32."""
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     scores = query.float() @ key.float().transpose(-1, -2) * scale
@@ -27,48 +25,23 @@ def lay_out_like(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def play_forward(
-    query: Any,
-    key: Any,
-    value: Any,
-    bias: Any,
-    saves: bool,
-    dropout: float = 0.0,
-    is_causal: bool = False,
-    debug: bool = False,
-    *,
-    scale: float | None = None,
+    query: Any, key: Any, value: Any, bias: Any, saves: bool, dropout: float = 0.0, is_causal: bool = False, **rest: Any
 ) -> Any:
     """Stands for ``_scaled_dot_product_cudnn_attention``; what it need not return is nothing that can be used."""
     assert dropout == 0.0
     assert bias is None or bias.stride(-1) == 1
-    scores = find_scores(query, key, bias, is_causal, scale)
+    scores = find_scores(query, key, bias, is_causal, rest.get("scale"))
     sums = scores.logsumexp(-1, keepdim=True)
     result = lay_out_like(query, (scores - sums).exp() @ value.float())
     none = torch.empty(0)
-    sums = sums if saves else none
-    return result, sums, none, none, query.shape[-2], key.shape[-2], none, none, none
+    return result, sums if saves else none, none, none, query.shape[-2], key.shape[-2], none, none, none
 
 
 def play_backward(
-    gradient: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    result: Any,
-    sums: Any,
-    seed: Any,
-    offset: Any,
-    bias: Any,
-    query_ends: Any,
-    key_ends: Any,
-    queries: int,
-    keys: int,
-    dropout: float,
-    is_causal: bool,
-    *,
-    scale: float | None = None,
+    gradient: Any, query: Any, key: Any, value: Any, result: Any, sums: Any, *rest: Any, scale: float | None = None
 ) -> Any:
     """Stands for ``_scaled_dot_product_cudnn_attention_backward``."""
+    _seed, _offset, bias, _query_ends, _key_ends, queries, keys, dropout, is_causal = rest
     assert (queries, keys, dropout) == (query.shape[-2], key.shape[-2], 0.0)
     assert sums.shape == (*query.shape[:-1], 1)
     weights = (find_scores(query, key, bias, is_causal, scale) - sums).exp()
@@ -76,30 +49,31 @@ def play_backward(
     of_weights = gradient @ value.float().transpose(-1, -2)
     of_scores = weights * (of_weights - (gradient * result.float()).sum(-1, keepdim=True))
     of_scores = of_scores * (query.shape[-1] ** -0.5 if scale is None else scale)
-    found = (
-        of_scores @ key.float(),
-        of_scores.transpose(-1, -2) @ query.float(),
-        weights.transpose(-1, -2) @ gradient,
-    )
-    return tuple(map(lay_out_like, (query, key, value), found))
+    of_query, of_key = of_scores @ key.float(), of_scores.transpose(-1, -2) @ query.float()
+    return tuple(map(lay_out_like, (query, key, value), (of_query, of_key, weights.transpose(-1, -2) @ gradient)))
+
+
+@contextmanager
+def play_kernels(kind: str, forward: Callable[..., Any], backward: Callable[..., Any]) -> Iterator[None]:
+    """Has a CPU compute attention of a kind by these functions."""
+    library = torch.library.Library("aten", "IMPL")
+    library.impl(f"_scaled_dot_product_{kind}_attention", forward, "CPU")
+    library.impl(f"_scaled_dot_product_{kind}_attention_backward", backward, "CPU")
+    try:
+        yield
+    finally:
+        library._destroy()
 
 
 @contextmanager
 def play_cudnn(patch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, ...]]]:
     """Has a CPU compute attention as a GPU with cuDNN does; gives what torch was asked about each, by then."""
     asked: list[tuple[Any, ...]] = []
-    own = executor.can_attend_with_cudnn
 
-    def can_attend(*given: Any) -> bool:
+    def can_attend_with_cudnn(*given: Any) -> bool:
         asked.append(given)
         return True
 
-    can_attend.__name__ = own.__name__
-    library = torch.library.Library("aten", "IMPL")
-    library.impl("_scaled_dot_product_cudnn_attention", play_forward, "CPU")
-    library.impl("_scaled_dot_product_cudnn_attention_backward", play_backward, "CPU")
-    patch.setattr(executor, "can_attend_with_cudnn", can_attend)
-    try:
+    patch.setattr(executor, "can_attend_with_cudnn", can_attend_with_cudnn)
+    with play_kernels("cudnn", play_forward, play_backward):
         yield asked
-    finally:
-        library._destroy()

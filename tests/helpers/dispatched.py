@@ -7,11 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Operations(TorchDispatchMode):
-    """Notes the operations that come to torch's dispatcher.
-
-    Attributes:
-        names: how often each came.
-    """
+    """Notes in ``names`` how often each operation comes to torch's dispatcher."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -14,9 +14,9 @@ NOISE = 0xFF
 
 
 class Pool:
-    """Blocks of memory, each of which is free when nobody but the pool owns it. Aliases own nothing, as on a GPU.
+    """Blocks of memory, each of which is free when only the pool owns it. Aliases own nothing, as on a GPU.
 
-    When the last replay is gone, so is what nobody owns.
+    When the last replay is gone, so is what has no owner.
     """
 
     def __init__(self):
@@ -83,8 +83,9 @@ class FakeRecorder:
         self.records += 1
         if self.error is not None:
             raise self.error
-        replayed = [self._borrow(each) for each in arguments]
-        outside = {find_memory(each) for each in arguments if is_tensor(each) and not self.owns(each)}
+        # As a graph has them, which owns nothing.
+        replayed = [Aliases().make(each) if is_plain(each) else each for each in arguments]
+        outside = {find_memory(each) for each in arguments if isinstance(each, torch.Tensor) and not self.owns(each)}
         given = [Aliases().make_bytes(each) for each in arguments if is_plain(each)]
         contents = [each.clone() for each in given]
         results = list(function(arguments))
@@ -98,14 +99,12 @@ class FakeRecorder:
 
         def replay():
             values = list(function(replayed.copy()))
-            contents = [
-                None if place is None else read_bytes(value) for value, place in zip(values, places, strict=True)
-            ]
+            pairs = [(value, place) for value, place in zip(values, places, strict=True) if place is not None]
+            contents = [Aliases().make_bytes(value).clone() for value, _ in pairs]
             for block in noise:
                 block.fill_(NOISE)
-            for place, content in zip(places, contents, strict=True):
-                if place is not None:
-                    place[: content.numel()].copy_(content)
+            for (_, place), content in zip(pairs, contents, strict=True):
+                place[: content.numel()].copy_(content)
 
         memory.add(replay)
         return GraphRecording(replay, results)
@@ -113,10 +112,6 @@ class FakeRecorder:
     def owns(self, value):
         """Whether it is a tensor in memory of a pool."""
         return is_plain(value) and find_memory(value) in self.addresses()
-
-    def _borrow(self, value):
-        """An argument as a graph has it, which owns nothing."""
-        return Aliases().make(value) if is_plain(value) else value
 
     def _move(self, values, outside, pool):
         """The values in memory of the pool, views as views, but for those that lie in what the function was given."""
@@ -161,19 +156,14 @@ def see_writes_of(one, other):
     return other._version != before
 
 
-def is_tensor(value):
-    return isinstance(value, torch.Tensor)
-
-
 def is_plain(value):
     """Whether it is a tensor with memory that is the fake's business."""
-    if not is_tensor(value) or value.layout is not torch.strided or value.device.type != "cpu":
-        return False
-    return value.numel() > 0
-
-
-def read_bytes(tensor):
-    return Aliases().make_bytes(tensor).clone()
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout is torch.strided
+        and value.device.type == "cpu"
+        and value.numel() > 0
+    )
 
 
 def find_memory(tensor):

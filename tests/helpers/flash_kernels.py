@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import thunder.torch as ltorch
 import torch
-from cudnn_kernels import find_scores, play_backward
+from cudnn_kernels import find_scores, play_backward, play_kernels
 from thunder.executors import sdpaex
 from thunder.executors.utils import SpdaBackend
 
@@ -28,48 +28,24 @@ class FlashKernels:
         self.copies = 0
 
     def forward(
-        self,
-        query: Any,
-        key: Any,
-        value: Any,
-        dropout: float = 0.0,
-        is_causal: bool = False,
-        debug: bool = False,
-        *,
-        scale: float | None = None,
+        self, query: Any, key: Any, value: Any, dropout: float = 0.0, is_causal: bool = False, **rest: Any
     ) -> Any:
         """Stands for ``_scaled_dot_product_flash_attention``."""
-        assert dropout == 0.0 and not debug
-        scores = find_scores(query, key, None, is_causal, scale)
+        assert dropout == 0.0
+        scores = find_scores(query, key, None, is_causal, rest.get("scale"))
         sums = scores.logsumexp(-1)
         result = lay_out_as_query(query, (scores - sums[..., None]).exp() @ value.float())
         none = torch.empty(0, dtype=torch.int64)
         return result, sums, none, none, query.shape[-2], key.shape[-2], none, none, none
 
     def backward(
-        self,
-        gradient: Any,
-        query: Any,
-        key: Any,
-        value: Any,
-        result: Any,
-        sums: Any,
-        query_ends: Any,
-        key_ends: Any,
-        queries: int,
-        keys: int,
-        dropout: float,
-        is_causal: bool,
-        seed: Any,
-        offset: Any,
-        *,
-        scale: float | None = None,
+        self, gradient: Any, query: Any, key: Any, value: Any, result: Any, sums: Any, *rest: Any, **scale: Any
     ) -> Any:
         """Stands for ``_scaled_dot_product_flash_attention_backward``."""
         self.copies += sum(not each.transpose(1, 2).is_contiguous() for each in (gradient, result))
-        none = torch.empty(0)
-        rest = (none, none, None, none, none, queries, keys, dropout, is_causal)
-        found = play_backward(gradient, query, key, value, result, sums[..., None], *rest, scale=scale)
+        query_ends, key_ends, *sizes, seed, offset = rest
+        as_of_cudnn = (seed, offset, None, query_ends, key_ends, *sizes)
+        found = play_backward(gradient, query, key, value, result, sums[..., None], *as_of_cudnn, **scale)
         return tuple(map(lay_out_as_query, (query, key, value), found))
 
 
@@ -77,15 +53,10 @@ class FlashKernels:
 def play_flash_attention(patch: pytest.MonkeyPatch) -> Iterator[FlashKernels]:
     """Has Thunder use flash attention on a CPU, as it does on a GPU."""
     kernels = FlashKernels()
-    library = torch.library.Library("aten", "IMPL")
-    library.impl("_scaled_dot_product_flash_attention", kernels.forward, "CPU")
-    library.impl("_scaled_dot_product_flash_attention_backward", kernels.backward, "CPU")
     known = sdpaex.sdpa_ex.implmap
     name = ltorch.scaled_dot_product_attention.id
     patch.setattr(known[name], "checker", lambda *args, **options: True)
     patch.setattr(sdpaex, "_fused_sdp_choice", lambda *args, **options: SpdaBackend.FLASH_ATTENTION)
     patch.setattr(sdpaex, "_input_dtype_check_fused_scaled_dot_product_attention", lambda *args: None)
-    try:
+    with play_kernels("flash", kernels.forward, kernels.backward):
         yield kernels
-    finally:
-        library._destroy()

@@ -44,15 +44,16 @@ class Attention(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         sizes, (batch, length, width) = self.sizes, x.shape
         query = self.q(x).view(batch, length, sizes.heads, sizes.head_size).transpose(1, 2)
-        key, value = (
-            layer(x).view(batch, length, sizes.groups, 1, sizes.head_size).permute(0, 2, 3, 1, 4)
-            for layer in (self.k, self.v)
-        )
-        shape = batch, sizes.groups, sizes.heads // sizes.groups, length, sizes.head_size
-        key, value = (one.expand(shape).reshape(batch, sizes.heads, length, sizes.head_size) for one in (key, value))
-        query, key = self.turn(self.norm(query)), self.turn(key)
-        attended = scaled_dot_product_attention(query, key, value, None, sizes.dropout, is_causal=True)
+        query, key = self.turn(self.norm(query)), self.turn(self.repeat(self.k(x)))
+        attended = scaled_dot_product_attention(query, key, self.repeat(self.v(x)), None, sizes.dropout, is_causal=True)
         return self.proj(attended.transpose(1, 2).contiguous().view(batch, length, width))
+
+    def repeat(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the heads of each group."""
+        sizes, (batch, length) = self.sizes, x.shape[:2]
+        grouped = x.view(batch, length, sizes.groups, 1, sizes.head_size).permute(0, 2, 3, 1, 4)
+        expanded = grouped.expand(batch, sizes.groups, sizes.heads // sizes.groups, length, sizes.head_size)
+        return expanded.reshape(batch, sizes.heads, length, sizes.head_size)
 
     def turn(self, x: torch.Tensor) -> torch.Tensor:
         half, length = self.sizes.head_size // 2, x.shape[2]

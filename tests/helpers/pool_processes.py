@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -36,10 +36,7 @@ class ForkedProcess:
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            try:
-                number, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:
-                number, status = self.pid, 0
+            number, status = os.waitpid(self.pid, os.WNOHANG)
             if number == self.pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
@@ -114,18 +111,3 @@ def make_pool(directory: Path, jobs: int, backend: str = "") -> Iterator[pool.Co
         yield made
     finally:
         made.end()
-
-
-_REST_SECONDS = 1.0
-_MOST_SECONDS = 60.0
-
-
-def _list_ticks(parent: int) -> Iterator[int]:
-    """Returns the processor's time that each descendant of a process has had."""
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            # The name, in parentheses, may have anything in it.
-            fields = file.read_text().rpartition(")")[2].split()
-            if int(fields[1]) == parent:
-                yield int(fields[11]) + int(fields[12])
-                yield from _list_ticks(int(file.parent.name))

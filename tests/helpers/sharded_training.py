@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -24,7 +24,6 @@ class Block(torch.nn.Module):
         self.down = torch.nn.Linear(2 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the block's result."""
         y = self.norm(x)
         return x + self.down(torch.nn.functional.silu(self.gate(y)) * self.up(y))
 
@@ -44,7 +43,6 @@ class TiedModel(torch.nn.Module):
         self.dropout = dropout
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Returns logits."""
         x = self.block(self.embedding(tokens) * self.scale)
         x = torch.nn.functional.dropout(x, self.dropout, self.training) if self.dropout else x
         return self.head(self.norm(x))
@@ -116,38 +114,19 @@ def run_ranks(work: Callable[[int], Any], world: int = 2, backend: str = "gloo")
 
     Each imports the function anew: what the tests before did to this process, and CUDA, do not outlive a fork.
     """
-    start_method = choose_start_method(backend)
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.start_processes(_run, (world, folder, work, backend), world, start_method=start_method)
+        _start(work, world, backend, folder)
         return [torch.load(f"{folder}/{rank}", weights_only=True) for rank in range(world)]
-
-
-def choose_start_method(backend: str) -> Literal["spawn", "forkserver"]:
-    if backend == "nccl":
-        return "spawn"
-    # Each process would import for itself what is not there when it is forked.
-    torch.multiprocessing.set_forkserver_preload(
-        ["quick_process", "thunder", "pytest", "fusioncache.distributed", "sharded_training"]
-    )
-    return "forkserver"
 
 
 def run_with_losses(work: Callable[[int], Any], patience: float) -> Any:
     """Returns what a function returns in the first process of a job of two, of which the other one may be lost.
 
-    Args:
-        work: it, as in ``run_ranks``.
-        patience: how many seconds the first one may take.
-
     Raises:
-        TimeoutError: if it takes longer.
+        TimeoutError: if the first one takes longer than so many seconds.
     """
     with tempfile.TemporaryDirectory() as folder:
-        given = (2, folder, work, "gloo")
-        job = torch.multiprocessing.start_processes(
-            _run, given, 2, join=False, start_method=choose_start_method("gloo")
-        )
-        first, second = job.processes
+        first, second = _start(work, 2, "gloo", folder, join=False).processes
         first.join(patience)
         for process in (first, second):
             process.kill()
@@ -155,6 +134,15 @@ def run_with_losses(work: Callable[[int], Any], patience: float) -> Any:
         if not Path(folder, "0").exists():
             raise TimeoutError(f"the first rank left nothing; it ended with {first.exitcode}")
         return torch.load(f"{folder}/0", weights_only=True)
+
+
+def _start(work: Callable[[int], Any], world: int, backend: str, folder: str, **options: bool) -> Any:
+    # Each process would import for itself what is not there when it is forked.
+    torch.multiprocessing.set_forkserver_preload(
+        ["quick_process", "thunder", "pytest", "fusioncache.distributed", "sharded_training"]
+    )
+    options["start_method"] = "spawn" if backend == "nccl" else "forkserver"
+    return torch.multiprocessing.start_processes(_run, (world, folder, work, backend), world, **options)
 
 
 def _run(rank: int, world: int, folder: str, work: Callable[[int], Any], backend: str) -> None:

@@ -5,7 +5,7 @@ import os
 import signal
 import tempfile
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 import torch
@@ -21,102 +21,76 @@ from fusioncache.cache import peers as ranks_module
 from fusioncache.cache.peers import Ranks
 from fusioncache.process import forks
 
-LONGEST = 60
-"""Seconds after which a child that hangs is ended."""
-
-
-def forked(work) -> int:
-    """A child that does this, and is ended if it hangs."""
-
-    def child():
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(LONGEST)
-        work()
-
-    return fork(child)
-
 
 def ends_well(work) -> bool:
     """Whether a forked child does this and ends."""
-    return wait_for(forked(work)) == 0
+
+    def child():
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(60)  # if it hangs
+        work()
+
+    return wait_for(fork(child)) == 0
 
 
-class Holder(threading.Thread):
-    """Does something on a thread of its own that stops halfway until the test is over."""
+@contextmanager
+def stopped_halfway(work):
+    """Does something on a thread of its own that stops where it calls what it is given, until the block is over."""
+    halfway, go_on = threading.Event(), threading.Event()
 
-    def __init__(self, work):
-        super().__init__()
-        self.halfway, self.go_on = threading.Event(), threading.Event()
-        self._work = work
-        self._stopped = False
+    def stop():
+        halfway.set()
+        go_on.wait()
 
-    def run(self):
-        try:
-            self._work()
-        finally:
-            self.halfway.set()
-
-    def stop(self):
-        self._stopped = True
-        self.halfway.set()
-        self.go_on.wait()
-
-    def __enter__(self):
-        self.start()
-        self.halfway.wait()
-        assert self._stopped, "it ended before it was halfway"
-        return self
-
-    def __exit__(self, *_):
-        self.go_on.set()
-        self.join()
+    thread = threading.Thread(target=work, args=(stop,))
+    thread.start()
+    assert halfway.wait(60), "it ended before it was halfway"
+    yield
+    go_on.set()
+    thread.join()
 
 
 def model(x):
     return torch.tanh(x) * 2
 
 
-def jitted(cache):
-    return compile_with(model, cache=cache)[0]
-
-
 def test_a_thread_compiles_while_another_one_forks(monkeypatch):
     """The same template, in the same cache, and in the very same model."""
     own = Eager.compile
     cache = fusioncache.Cache(record=False, store=False)
-    shared = jitted(cache)
+    shared, _ = compile_with(model, cache=cache)
     x = torch.ones(3)
-    holder = Holder(lambda: shared(x))
 
-    def halfway(*args):
-        if threading.current_thread() is holder:
-            holder.stop()
-        return own(*args)
+    def compile_and_stop(stop):
+        def halfway(*args):
+            if threading.current_thread() is not threading.main_thread():
+                stop()
+            return own(*args)
 
-    monkeypatch.setattr(Eager, "compile", halfway)
+        monkeypatch.setattr(Eager, "compile", halfway)
+        shared(x)
 
     def child():
-        for compiled in (shared, jitted(cache)):
+        for compiled in (shared, compile_with(model, cache=cache)[0]):
             assert torch.equal(compiled(x), model(x))
         assert cache.stats().compiles == 1
 
-    with holder:
+    with stopped_halfway(compile_and_stop):
         assert ends_well(child)
     assert cache.stats().compiles == 1
 
 
 def test_all_locks_may_be_held_by_threads_that_are_gone(tmp_path):
     cache = fusioncache.Cache(record=True, store=tmp_path)
-    compiled, process = jitted(cache), Process(tmp_path)
-    x = torch.ones(3)
-    compiled(x)
+    (compiled, _), process = compile_with(model, cache=cache), Process(tmp_path)
+    compiled(torch.ones(3))
     assert process.cache.store is not None
 
-    def hold_all():
+    def hold_all(stop):
         with ExitStack() as held:
             for each in list(forks.locks):
                 held.enter_context(each)
-            holder.stop()
+            stop()
 
     def child():
         assert torch.equal(compiled(torch.ones(4)), model(torch.ones(4)))
@@ -126,7 +100,7 @@ def test_all_locks_may_be_held_by_threads_that_are_gone(tmp_path):
         cache.write_record()
         cache.clear()
 
-    with (holder := Holder(hold_all)):
+    with stopped_halfway(hold_all):
         assert ends_well(child)
 
 
@@ -145,11 +119,11 @@ def test_what_the_thread_that_forks_holds_it_still_holds():
         mine.release()
         assert not taken(mine)
 
-    def hold():
+    def hold(stop):
         with other:
-            holder.stop()
+            stop()
 
-    with (holder := Holder(hold)), mine:
+    with stopped_halfway(hold), mine:
         assert taken(mine) and taken(other)
         assert ends_well(child)
 
@@ -173,16 +147,14 @@ def test_a_child_leaves_its_parents_job_alone(monkeypatch):
 @pytest.mark.parametrize("before", ["/somewhere", None])
 def test_temporary_files_of_a_child_do_not_go_where_nvfuser_opens_its_database(tmp_path, monkeypatch, before):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", before or "")
     if before is None:
-        monkeypatch.delenv("TMPDIR", raising=False)
-    else:
-        monkeypatch.setenv("TMPDIR", before)
-    database = KernelDatabase()
+        monkeypatch.delenv("TMPDIR")
 
     def child():
         assert os.environ.get("TMPDIR") == before
 
-    with (holder := Holder(lambda: database.compile(((), ()), holder.stop))):
+    with stopped_halfway(lambda stop: KernelDatabase().compile(((), ()), stop)):
         assert os.environ["TMPDIR"].startswith(str(tmp_path))
         assert ends_well(child)
     assert os.environ.get("TMPDIR") == before
@@ -198,42 +170,40 @@ def test_all_locks_are_made_in_one_place():
     assert [str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if makes(path)] == ["process/forks.py"]
 
 
+def import_on_a_thread(work) -> threading.Thread:
+    """Returns a thread that has begun to import something, and does this meanwhile."""
+    begun = threading.Event()
+
+    def run():
+        with forks.imports:
+            begun.set()
+            work()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert begun.wait(60)
+    return thread
+
+
 def test_a_child_imports_what_a_thread_of_its_parent_was_importing(tmp_path, monkeypatch):
     (tmp_path / "imported_slowly.py").write_text("import time\ntime.sleep(0.3)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    begun = threading.Event()
-
-    def import_slowly():
-        with forks.imports:
-            begun.set()
-            __import__("imported_slowly")
-
-    thread = threading.Thread(target=import_slowly)
-    thread.start()
-    assert begun.wait(60)
+    thread = import_on_a_thread(lambda: __import__("imported_slowly"))
     assert ends_well(lambda: __import__("imported_slowly"))
     thread.join()
 
 
 def test_a_thread_that_imports_for_long_holds_no_fork_up(monkeypatch):
     monkeypatch.setattr(forks, "IMPORT_SECONDS", 0.05)
-    begun, done = threading.Event(), threading.Event()
+    done = threading.Event()
+    thread = import_on_a_thread(lambda: done.wait(60))
 
-    def import_for_long():
-        with forks.imports:
-            begun.set()
-            done.wait(60)
-
-    def use_in_child():
+    def use():
         with forks.imports:
             pass
 
-    thread = threading.Thread(target=import_for_long)
-    thread.start()
-    assert begun.wait(60)
-    assert ends_well(use_in_child)
+    assert ends_well(use)
     done.set()
     thread.join()
-    with forks.imports:  # the parent's is as it was
-        pass
-    assert ends_well(use_in_child)
+    use()  # the parent's is as it was
+    assert ends_well(use)

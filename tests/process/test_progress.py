@@ -4,6 +4,7 @@ import io
 import sys
 import threading
 
+import pytest
 from pool_processes import wait_until
 
 from fusioncache.process import warning
@@ -15,27 +16,33 @@ class Terminal(io.StringIO):
         return True
 
 
-def wait_for(terminal: Terminal, text: str) -> None:
-    wait_until(lambda: text in terminal.getvalue())
-
-
-def test_nothing_is_said_for_less_than_five_seconds(monkeypatch):
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
+def set_terminal(monkeypatch) -> Terminal:
+    """Returns a terminal to which everything is said at once."""
+    made = Terminal()
     assert warning.SILENCE == 5.0
-    monkeypatch.setattr(warning, "SILENCE", 600.0)
+    monkeypatch.setattr(sys, "stderr", made)
+    monkeypatch.setattr(warning, "SILENCE", 0.0)
+    return made
+
+
+def refuse(self):
+    raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize(("what", "value"), [((warning, "SILENCE"), 600.0), ((threading.Timer, "start"), refuse)])
+def test_nothing_is_said_at_first_and_where_no_thread_can_be_started(monkeypatch, what, value):
+    terminal = set_terminal(monkeypatch)
+    monkeypatch.setattr(*what, value)
     with ProgressLine().show(lambda: "compiling"):
         pass
     assert terminal.getvalue() == ""
 
 
 def test_a_line_is_written_anew_and_erased_in_the_end_and_no_thread_stays(monkeypatch):
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(warning, "SILENCE", 0.0)
+    terminal = set_terminal(monkeypatch)
     before, line = set(threading.enumerate()), ProgressLine()
     with line.show(lambda: "compiling 3 regions, 3 left"):
-        wait_for(terminal, "3 left")
+        wait_until(lambda: "3 left" in terminal.getvalue())
         with line.show(lambda: "one inside"):
             line.say("compiling 3 regions, 2 left")
     said = "".join(f"\r\x1b[Kfusioncache: compiling 3 regions, {left} left" for left in (3, 2))
@@ -54,28 +61,13 @@ def test_where_there_is_no_terminal_there_is_neither_line_nor_thread(monkeypatch
                 assert set(threading.enumerate()) <= before
 
 
-def test_where_no_thread_can_be_started_nothing_is_shown(monkeypatch):
-    def refuse(self):
-        raise RuntimeError("can't start new thread")
-
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(threading.Timer, "start", refuse)
-    done = []
-    with ProgressLine().show(lambda: "compiling"):
-        done.append(True)
-    assert done and terminal.getvalue() == ""
-
-
 def test_a_terminal_that_fails_ends_nothing(monkeypatch):
-    failed = threading.Event()
+    terminal, failed = set_terminal(monkeypatch), threading.Event()
 
-    class Broken(Terminal):
-        def write(self, text: str) -> int:
-            failed.set()
-            raise OSError
+    def fail(text: str) -> int:
+        failed.set()
+        raise OSError
 
-    monkeypatch.setattr(warning, "SILENCE", 0.0)
-    monkeypatch.setattr(sys, "stderr", Broken())
+    monkeypatch.setattr(terminal, "write", fail)
     with ProgressLine().show(lambda: "compiling"):
         assert failed.wait(240)

@@ -1,4 +1,7 @@
-"""Torch's guards of tensors: what they notice, and that nobody relies on one that notices less."""
+"""Torch's guards of tensors: what they notice, and that none is used that notices less."""
+
+from contextlib import contextmanager
+from weakref import ref
 
 import pytest
 import torch
@@ -53,19 +56,8 @@ def test_each_change_alone_is_noticed(name, grad):
         assert not guard(*values)
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.parametrize("wrap", [torch.Tensor.detach, torch.nn.Parameter])
-def test_nested_tensors_do_not_end_the_process(wrap):
-    """Torch's own guards end it where a value has no strides."""
-    nested = wrap(torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]))
-    assert guard_tensors([nested]) is None
-    like = wrap(torch.zeros(2, 3))
-    guard = guard_tensors([like])
-    assert guard(like) and not guard(nested)
-
-
 class Strange(torch.Tensor):
-    """Strides that only somebody's own code tells, which does not."""
+    """Strides that code of its own tells, which does not."""
 
     @staticmethod
     def __new__(cls):
@@ -76,9 +68,16 @@ class Strange(torch.Tensor):
         return NotImplemented
 
 
-def test_neither_do_tensors_whose_strides_fail():
-    assert guard_tensors([Strange()]) is None
-    assert not guard_tensors([torch.zeros(2, 3)])(Strange())
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("is_nested", [True, False], ids=["nested", "strange"])
+@pytest.mark.parametrize("wrap", [torch.Tensor.detach, torch.nn.Parameter])
+def test_tensors_without_strides_do_not_end_the_process(wrap, is_nested):
+    """Torch's own guards do."""
+    made = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]) if is_nested else Strange()
+    other, like = wrap(made) if is_nested else made, wrap(torch.zeros(2, 3))
+    assert guard_tensors([other]) is None
+    guard = guard_tensors([like])
+    assert guard(like) and not guard(other)
 
 
 def test_a_tensor_that_is_given_twice_says_nothing():
@@ -99,8 +98,6 @@ def test_there_is_no_guard_of_other_values(values):
 
 
 def test_a_guard_keeps_no_tensor():
-    from weakref import ref
-
     tensor = torch.zeros(2)
     seen, guard = ref(tensor), guard_tensors([tensor])
     del tensor
@@ -123,13 +120,14 @@ def describe(tensor):
 
 
 BLIND = ["class", "dtype", "device", "shape", "strides", "gradient", "negative", "conjugate"]
+ALSO = {"shape": ("rows", "strides")}
 
 
 def make_blind(*missed):
-    """Guards of another torch's, which do not look at some things."""
+    """Returns guards of another torch's, which do not look at some things."""
 
     class Guards:
-        def __init__(self, *tensors, dynamic_dims_sizes, dynamic_dims_strides):
+        def __init__(self, *tensors, **_dynamic):
             self.known = [self.look(each) for each in tensors]
 
         def look(self, value):
@@ -158,10 +156,9 @@ def other_torch(monkeypatch):
 
 @pytest.mark.parametrize("missed", BLIND)
 def test_guards_that_miss_something_are_not_used(missed, other_torch):
-    others = {"shape": ("shape", "rows", "strides"), "device": ("device",)}.get(missed, (missed,))
     other_torch(make_blind())
     assert guard_tensors([torch.zeros(2)]) is not None
-    other_torch(make_blind(*others))
+    other_torch(make_blind(missed, *ALSO.get(missed, ())))
     assert guard_tensors([torch.zeros(2)]) is None
 
 
@@ -176,36 +173,30 @@ def test_a_torch_without_guards(monkeypatch, other_torch):
     assert guard_tensors([torch.zeros(2)]) is None
 
 
-@pytest.mark.parametrize("context", [torch.inference_mode, torch.no_grad, lambda: torch.device("meta")])
-def test_it_is_tried_in_any_context(context, other_torch):
-    tensor_guards.find_maker.cache_clear()
-    with context():
-        guard_tensors([torch.zeros(2, device="cpu")])
-    assert guard_tensors([torch.zeros(2)])(torch.zeros(2))
+class UnseenMode(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        pytest.fail("it was seen")
 
 
-def test_modes_do_not_see_it_tried(other_torch):
-    tensor_guards.find_maker.cache_clear()
-    seen = []
-
-    class Seeing(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            seen.append(function)
-            return function(*args, **(kwargs or {}))
-
-    tensor = torch.zeros(2)
-    with Seeing():
-        assert guard_tensors([tensor]) is not None
-    assert not seen
-
-
-def test_it_is_tried_with_another_default_dtype(other_torch):
-    tensor_guards.find_maker.cache_clear()
+@contextmanager
+def default_dtype():
     torch.set_default_dtype(torch.float64)
     try:
-        assert guard_tensors([torch.zeros(2)]) is not None
+        yield
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+CONTEXTS = [torch.inference_mode, torch.no_grad, lambda: torch.device("meta"), UnseenMode, default_dtype]
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_it_is_tried_in_any_context(context, other_torch):
+    tensor_guards.find_maker.cache_clear()
+    tensor = torch.zeros(2)
+    with context():
+        assert guard_tensors([tensor]) is not None
+    assert guard_tensors([tensor])(torch.zeros(2))
 
 
 @pytest.mark.gpu

@@ -17,20 +17,17 @@ def test_a_warning_names_the_package_and_the_line_of_the_user():
     assert caught[0].filename == __file__
 
 
-def test_where_warnings_are_errors_the_message_is_logged(caplog):
+def fail_to_show(*_args, **_options):
+    raise OSError("no screen")
+
+
+@pytest.mark.parametrize("shows", [None, fail_to_show], ids=["warnings are errors", "no screen"])
+def test_a_warning_that_cannot_be_shown_is_logged(caplog, monkeypatch, shows):
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error" if shows is None else "always")
+        monkeypatch.setattr(warnings, "showwarning", shows or warnings.showwarning)
         warn("50% is wrong")
     assert caplog.record_tuples == [("fusioncache", logging.WARNING, "fusioncache: 50% is wrong")]
-
-
-def test_what_shows_warnings_may_fail(caplog, monkeypatch):
-    def broken(*_args, **_options):
-        raise OSError("no screen")
-
-    monkeypatch.setattr(warnings, "showwarning", broken)
-    warn("something is wrong")
-    assert caplog.messages == ["fusioncache: something is wrong"]
 
 
 def test_a_model_runs_where_warnings_are_errors_and_everything_goes_wrong(tmp_path, monkeypatch, caplog):

@@ -29,11 +29,7 @@ def asked():
 
 
 class Attention(torch.nn.Module):
-    """A layer of attention.
-
-    Args:
-        options: of ``scaled_dot_product_attention``; ``mask=True`` is a mask of bits in place of ``is_causal``.
-    """
+    """A layer of attention with these options; ``mask=True`` is a mask of bits in place of ``is_causal``."""
 
     def __init__(self, mask: bool = False, **options):
         super().__init__()
@@ -43,13 +39,10 @@ class Attention(torch.nn.Module):
         self.is_masked, self.options = mask, options
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns a tensor of shape (rows, heads, length, size)."""
         rows, length = x.shape[:2]
         parts = self.project(x).view(rows, length, 3, HEADS, SIZE).permute(2, 0, 3, 1, 4)
-        options = dict(self.options)
-        if self.is_masked:
-            options["attn_mask"] = self.mask[None, None, :length, :length]
-        return scaled_dot_product_attention(parts[0], parts[1], parts[2], **options)
+        mask = self.mask[None, None, :length, :length] if self.is_masked else None
+        return scaled_dot_product_attention(parts[0], parts[1], parts[2], mask, **self.options)
 
 
 KINDS = {"causal": {"is_causal": True}, "of all": {}, "scaled": {"is_causal": True, "scale": 0.3}}
@@ -101,7 +94,6 @@ class Rotated(torch.nn.Module):
         self.project, self.join = torch.nn.Linear(16, 48, bias=False), torch.nn.Linear(16, 16, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns a tensor of the shape of its argument."""
         query, key, value = self.project(x).view(*x.shape[:2], 3, HEADS, SIZE).permute(2, 0, 3, 1, 4).unbind(0)
         query, key = (torch.cat((-each[..., 4:], each[..., :4]), -1) + each for each in (query, key))
         return self.join(scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2))
@@ -135,21 +127,17 @@ def test_a_result_that_is_returned_is_a_tensor_of_its_own(tmp_path, asked):
     torch.testing.assert_close(found, expected + 1.0)
 
 
-class Returned(torch.nn.Module):
-    """Copies, with attention and without: one alone, one that is returned as well, one that attention alone takes."""
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Returns two copies and a result."""
-        alone, query = x.transpose(1, 2).contiguous(), (x + 1).transpose(1, 2).contiguous()
-        return alone, query, scaled_dot_product_attention(query.transpose(1, 2), x, x)
+def return_copies(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Returns a copy, another one that attention takes as well, and attention, which takes a copy of its own."""
+    alone, query = x.transpose(1, 2).contiguous(), (x + 1).transpose(1, 2).contiguous()
+    return alone, query, scaled_dot_product_attention(query.transpose(1, 2), x, x)
 
 
 @pytest.mark.parametrize("with_gradients", [False, True])
 def test_a_copy_that_is_returned_stays(tmp_path, asked, with_gradients):
-    model = Returned()
-    compiled, _ = compile_with_cudnn(model, tmp_path)
+    compiled, _ = compile_with_cudnn(return_copies, tmp_path)
     x = torch.randn(2, HEADS, 5, SIZE, requires_grad=with_gradients)
-    found, expected = compiled(x), model(x)
+    found, expected = compiled(x), return_copies(x)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
         assert one.stride() == other.stride()
@@ -172,20 +160,12 @@ def test_a_mask_is_taken_without_gradients_alone(tmp_path, asked):
     assert all(with_gradients for *_, with_gradients in asked)
 
 
-class TransposedMask(torch.nn.Module):
-    """Takes a mask whose last dimension is not dense."""
-
-    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Returns a tensor like the first one."""
-        return scaled_dot_product_attention(x, x, x, mask.transpose(-1, -2))
-
-
 @torch.no_grad()
 def test_a_bias_is_dense_whatever_its_mask_is(tmp_path, asked):
-    model = TransposedMask()
-    compiled, _ = compile_with_cudnn(model, tmp_path)
-    x, mask = torch.randn(1, HEADS, 6, SIZE), torch.ones(1, 1, 6, 6, dtype=torch.bool).tril().transpose(-1, -2)
-    torch.testing.assert_close(compiled(x, mask.contiguous()), model(x, mask))
+    attend = lambda x, mask: scaled_dot_product_attention(x, x, x, mask.transpose(-1, -2))  # noqa: E731
+    compiled, _ = compile_with_cudnn(attend, tmp_path)
+    x, mask = torch.randn(1, HEADS, 6, SIZE), torch.ones(1, 1, 6, 6, dtype=torch.bool).triu()
+    torch.testing.assert_close(compiled(x, mask), attend(x, mask))
     assert count_calls(compiled, "make_attention_bias") == 1
 
 
@@ -207,6 +187,7 @@ class Meta:
 
 
 QUERY, BITS = Meta(1, HEADS, 4, SIZE), Meta(1, 1, 4, 4, dtype=thunder.dtypes.bool8)
+CUDNN = SDPBackend.CUDNN_ATTENTION.value
 GIVEN = {"query": QUERY, "key": QUERY, "value": QUERY, "mask": None}
 GIVEN |= {"dropout": 0.0, "is_causal": True, "scale": None, "with_gradients": True}
 TAKEN = {"all as it is": {}, "without gradients": {"with_gradients": False}}
@@ -242,7 +223,7 @@ def torch_chooses(monkeypatch):
 
 @pytest.mark.parametrize("change", TAKEN.values(), ids=TAKEN)
 def test_torch_is_asked_about_what_it_will_be_given(torch_chooses, change):
-    seen, given = torch_chooses(SDPBackend.CUDNN_ATTENTION.value), GIVEN | change
+    seen, given = torch_chooses(CUDNN), GIVEN | change
     assert executor.can_attend_with_cudnn(*given.values())
     ((query, key, value, mask, dropout, is_causal), options, with_gradients), *_ = seen
     assert [tuple(each.shape) for each in (query, key, value)] == [QUERY.shape] * 3
@@ -256,7 +237,7 @@ def test_torch_is_asked_about_what_it_will_be_given(torch_chooses, change):
 
 @pytest.mark.parametrize("change", LEFT.values(), ids=LEFT)
 def test_what_cudnn_is_not_given(torch_chooses, change):
-    seen = torch_chooses(SDPBackend.CUDNN_ATTENTION.value)
+    seen = torch_chooses(CUDNN)
     assert not executor.can_attend_with_cudnn(*(GIVEN | change).values())
     assert not seen
 
@@ -276,10 +257,7 @@ def test_lengths_are_filled_in_and_the_choice_is_made_again(tmp_path, asked, mon
     assert (thunder.cache_misses(compiled), transform.stats().programs_filled) == (2, len(LENGTHS) - 2)
     assert {query.shape[2] for query, *_ in asked} >= set(LENGTHS)
 
-    def refuse(query, *others):
-        return query.shape[2] != 11
-
-    monkeypatch.setattr(executor, "can_attend_with_cudnn", refuse)
+    monkeypatch.setattr(executor, "can_attend_with_cudnn", lambda query, *others: query.shape[2] != 11)
     assert_close(take_step(compiled, model, 11), take_step(model, model, 11))
     assert thunder.cache_misses(compiled) == 3
     assert not count_calls(compiled, "cudnn_attend_forward")
@@ -300,8 +278,5 @@ def test_a_later_process_loads_its_program_and_asks_for_the_same_executor(tmp_pa
 
 
 def test_the_plugin_brings_it_in_front_of_all_others():
-    names = [
-        [each.name for each in fusioncache.Plugin(**options).setup_executors()]
-        for options in ({}, {"attention": "cudnn"})
-    ]
-    assert names[1] == [NAME, *names[0]]
+    plain, ours = (fusioncache.Plugin(**options).setup_executors() for options in ({}, {"attention": "cudnn"}))
+    assert [each.name for each in ours] == [NAME, *(each.name for each in plain)]

@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from captured_programs import make_graphs
+from captured_programs import capture
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusioncache.accelerators.graphs.buffers import is_dense, make_buffer, overlaps
 from fusioncache.accelerators.graphs.calls import take_apart
-from fusioncache.accelerators.graphs.captures import ForwardFunction
 from fusioncache.ir.errors import Declined
 
 
@@ -40,11 +39,9 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_results_are_as_without_a_graph(name):
-    function = FUNCTIONS[name]
-    graphs, recorder, ledger = make_graphs()
-    captured, _ = graphs.capture(ForwardFunction(function, False), None)
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_results_are_as_without_a_graph(function):
+    captured, recorder, ledger = capture(function)
     still = numbers(4, 4, seed=99)
     kept = []
     for seed in range(5):
@@ -52,54 +49,41 @@ def test_results_are_as_without_a_graph(name):
         (found, build), (expected, _) = take_apart(captured(x, still)), take_apart(function(x, still))
         kept.append((found, expected))
         assert type(build(found)) is type(function(x, still))
-        assert_alike(found, expected, x, still)
+        assert list(map(describe, found)) == list(map(describe, expected))
+        assert relate(*found, x, still) == relate(*expected, x, still)
     assert ledger.stats().captures == 1, ledger.stats().not_captured
     # What was returned before is still what it was.
-    for found, expected in kept:
-        assert all(
-            torch.equal(*pair) for pair in zip(found, expected, strict=True) if isinstance(pair[0], torch.Tensor)
-        )
-    inside = recorder.pool.addresses()
-    tensors = [each for found, _ in kept for each in found if isinstance(each, torch.Tensor) and each.numel()]
-    assert not {each.untyped_storage().data_ptr() for each in tensors} & inside
+    pairs = [pair for both in kept for pair in zip(*both, strict=True) if isinstance(pair[0], torch.Tensor)]
+    assert all(torch.equal(*pair) for pair in pairs)
+    places = {found.untyped_storage().data_ptr() for found, _ in pairs if found.numel()}
+    assert not places & recorder.pool.addresses()
 
 
-def assert_alike(found, expected, *arguments):
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        if not isinstance(other, torch.Tensor):
-            assert (type(one), one) == (type(other), other)
-            continue
-        assert (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
-        assert torch.equal(one, other)
-        assert [one is each for each in arguments] == [other is each for each in arguments]
-        assert [share_memory(one, each) for each in arguments] == [share_memory(other, each) for each in arguments]
-    assert find_shared(found) == find_shared(expected)
-    assert find_same(found) == find_same(expected)
+def describe(value):
+    """What a value looks like from outside."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.shape, value.stride()
+    return type(value), value
 
 
-def find_same(values):
-    return [[one is other for other in values] for one in values if isinstance(one, torch.Tensor)]
-
-
-def find_shared(values):
-    tensors = [each for each in values if isinstance(each, torch.Tensor)]
-    return [[share_memory(one, other) for other in tensors] for one in tensors]
-
-
-def share_memory(one, other):
-    return one.numel() > 0 and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+def relate(*values):
+    """Which tensors are the same, and which of them share memory."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    places = [tensor.untyped_storage().data_ptr() if tensor.numel() else id(tensor) for tensor in tensors]
+    one_tensor = [[one is other for other in tensors] for one in tensors]
+    return one_tensor, [[one == other for other in places] for one in places]
 
 
 class Odd(torch.Tensor):
     pass
 
 
+SPECIAL = "it returns a sparse, quantized, conjugated or negated tensor"
 REFUSED = {
     "a set": (lambda x: ({1, 2}, x + 1), "it returns a value of type set"),
     "a tensor of another class": (lambda x: (x.as_subclass(Odd),), "it returns a value of type Odd"),
-    "a sparse tensor": (lambda x: (x.to_sparse(),), "it returns a sparse, quantized, conjugated or negated tensor"),
-    "a conjugate": (lambda x: ((x + 0j).conj(),), "it returns a sparse, quantized, conjugated or negated tensor"),
+    "a sparse tensor": (lambda x: (x.to_sparse(),), SPECIAL),
+    "a conjugate": (lambda x: ((x + 0j).conj(),), SPECIAL),
     "another device": (lambda x: (x.new_ones(2, device="meta"),), "results on several devices"),
     "other bits of an argument": (
         lambda x: (x.view(torch.int32),),
@@ -108,11 +92,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_results_that_a_graph_cannot_give_again(name):
-    function, reason = REFUSED[name]
-    graphs, recorder, ledger = make_graphs()
-    captured, _ = graphs.capture(ForwardFunction(function, False), None)
+@pytest.mark.parametrize(("function", "reason"), REFUSED.values(), ids=REFUSED)
+def test_results_that_a_graph_cannot_give_again(function, reason):
+    captured, recorder, ledger = capture(function)
     for seed in range(4):
         assert len(captured(numbers(2, 3, seed=seed))) == len(function(numbers(2, 3)))
     assert ledger.stats().captures == 0
@@ -133,9 +115,9 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_a_buffer_lies_as_the_argument_does(name):
-    one, other = (LAYOUTS[name](numbers(4, 6, seed=seed)) for seed in range(2))
+@pytest.mark.parametrize("lay_out", LAYOUTS.values(), ids=LAYOUTS)
+def test_a_buffer_lies_as_the_argument_does(lay_out):
+    one, other = (lay_out(numbers(4, 6, seed=seed)) for seed in range(2))
     buffer = make_buffer(one)
     for argument in (one, other):
         buffer.fill(argument)

@@ -1,4 +1,4 @@
-"""The recorder of a GPU, with torch's part of it played by others."""
+"""The recorder of a GPU and its workspace for cuBLAS, with torch's part of them played by others."""
 
 import gc
 from contextlib import nullcontext
@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fusioncache.accelerators.graphs.cuda import find_recorder
+from fusioncache.accelerators.graphs import cuda
+from fusioncache.accelerators.graphs.cuda import Workspace, find_recorder
 from fusioncache.ir.errors import Declined
 
 DEVICE = torch.device("cuda", 0)
@@ -31,6 +32,10 @@ class Driver:
         self.pools += 1
         return 0, self.pools
 
+    @property
+    def begun(self):
+        return [what for what in self.told if what.startswith("begin (")]
+
 
 @pytest.fixture
 def driver(monkeypatch):
@@ -39,7 +44,6 @@ def driver(monkeypatch):
     class Graph:
         def capture_begin(self, pool=None, capture_error_mode=None):
             assert capture_error_mode == "thread_local"
-            assert not gc.isenabled() or pool is None
             driver.tell("begin", pool)
 
         def capture_end(self):
@@ -62,38 +66,38 @@ def driver(monkeypatch):
     for name, value in names.items():
         monkeypatch.setattr(torch.cuda, name, value)
     workspace = SimpleNamespace(stream="side", prepare=lambda: driver.tell("prepare"))
-    monkeypatch.setattr("fusioncache.accelerators.graphs.cuda.borrow_workspace", lambda device, borrower: workspace)
-    monkeypatch.setattr(torch, "empty", lambda *_, device: torch.zeros(1))
+    monkeypatch.setattr(cuda, "borrow_workspace", lambda device, borrower: workspace)
+    monkeypatch.setattr(cuda, "make_stream", lambda device: SimpleNamespace(number=driver.make_pool()))
+    matrix = torch.ones(2, 2)
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: matrix)
+    for name in ("mm", "addmm"):
+        monkeypatch.setattr(torch, name, lambda *_, name=name: driver.tell(name))
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: driver.stream, raising=False)
     for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
         told = name.removeprefix("_cuda_")
         monkeypatch.setattr(torch._C, name, lambda index, pool, told=told: driver.tell(told, pool), raising=False)
-    return driver
+    yield driver
+    gc.collect()
+    cuda.find_idle.cache_clear()
 
 
 def take(arguments):
+    assert not gc.isenabled()
     taken = arguments.copy()
     arguments.clear()
     return taken
 
 
-def test_captures_that_live_share_a_pool(driver):
+def test_captures_that_live_share_a_pool_which_ends_with_the_last_of_them(driver):
     recorder = find_recorder(DEVICE)
+    recorder.record(take, [])
     first, _second = recorder.record(take, [1, 2]), recorder.record(take, [3])
     assert first.results == [1, 2]
     first.replay()
-    begun = [what for what in driver.told if what.startswith("begin")]
-    assert len(begun) == 2 and begun[0] == begun[1]
     assert driver.told[-1] == "replay"
+    ended, *living = driver.begun
+    assert len(living) == 2 and len(set(living)) == 1 and ended not in living
     assert gc.isenabled()
-
-
-def test_a_pool_ends_with_its_last_capture(driver):
-    recorder = find_recorder(DEVICE)
-    for _ in range(2):
-        recorder.record(take, [])
-    begun = [what for what in driver.told if what.startswith("begin")]
-    assert begun[0] != begun[1]
 
 
 def test_pools_have_nothing_in_common(driver):
@@ -104,7 +108,7 @@ def test_pools_have_nothing_in_common(driver):
         recorder.record(take, [], 1)
     driver.fails.clear()
     kept += [recorder.record(take, [], pool) for pool in (0, 1, 2)]
-    forward, one, two, again, broken, *after = [what for what in driver.told if what.startswith("begin (")]
+    forward, one, two, again, broken, *after = driver.begun
     assert len({forward, one, two}) == 3
     assert one == again == broken != after[1]
     assert (forward, two) == (after[0], after[2])
@@ -157,6 +161,30 @@ def test_random_numbers_are_known_by_seed_and_offset(driver):
         setattr(torch.cuda.default_generators[0], name, lambda: 9)
         assert recorder.read_random_state() != before
         setattr(torch.cuda.default_generators[0], name, own)
+
+
+def test_both_workspaces_come_out_of_one_pool_each_time_and_the_first_graph_keeps_it(driver):
+    own, kept = Workspace(DEVICE), []
+    for _ in range(3):
+        own.prepare()
+        kept.append(next(each for each in gc.get_referents(own) if type(each).__name__ == "Graph"))
+    assert driver.told == [driver.begun[0], "mm", "addmm", "end"] * 3
+    assert kept[0] is kept[1] is kept[2]
+
+
+def test_a_capture_of_a_workspace_that_fails_is_ended(driver):
+    driver.fails.add("addmm")
+    with pytest.raises(RuntimeError, match="addmm failed"):
+        Workspace(DEVICE).prepare()
+    assert driver.told[-1] == "end"
+
+
+def test_without_a_stream_nothing_is_captured(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: 0)
+    monkeypatch.setattr(cuda.ctypes, "CDLL", lambda name: SimpleNamespace(cuStreamCreate=lambda handle, flags: 2))
+    with pytest.raises(Declined, match="CUDA has no stream"):
+        Workspace(DEVICE)
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_a_model_that_is_dropped_leaves_its_memory_to_others():
     assert reserve() <= before + 2**27  # of each stream cuBLAS keeps some memory
 
 
-def test_the_call_is_captured_by_somebody_else():
+def test_a_call_that_another_graph_captures():
     torch.manual_seed(0)
     compiled, transform = compile_model(
         torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU()).cuda(), graphs=True
@@ -187,7 +187,7 @@ def test_workspaces_of_cublas_that_torch_lets_go_of(captures_again):
     assert transform.stats().captures == 4 and not transform.stats().not_captured
 
 
-def test_nobody_has_the_stream_of_captures():
+def test_streams_of_captures_are_given_to_no_other_caller():
     device = torch.device("cuda", 0)
     borrowers = [Deep() for _ in range(2)]
     workspaces = [borrow_workspace(device, borrower) for borrower in borrowers]

@@ -1,22 +1,25 @@
-"""Gradients that lie in a graph's memory: whoever holds one finds in it what it was given."""
+"""Gradients that lie in a graph's memory: each holder of one finds in it what it was given."""
 
 import gc
 
 import pytest
 import torch
-from captured_programs import Layer, add_gradient, compute_gradients, make_graphs, make_input, settle
+from captured_programs import (
+    Layer,
+    add_gradient,
+    are_alike,
+    compute_gradients,
+    go_back,
+    make_graphs,
+    make_input,
+    settle,
+    step,
+)
 
 from fusioncache.accelerators.graphs import captures
 from fusioncache.accelerators.graphs.memory import LENT, can_lend
 
 STEPS = 10
-
-
-@pytest.fixture
-def captured():
-    """A layer that is captured, one that is not, what captures, and the counts."""
-    graphs, recorder, ledger = make_graphs()
-    return Layer(graphs), Layer(), recorder, ledger
 
 
 class Square(torch.autograd.Function):
@@ -57,8 +60,8 @@ HOLDERS = {
 
 
 @pytest.mark.parametrize("first", [1, 4], ids=["owned", "not owned"])
-@pytest.mark.parametrize("name", HOLDERS)
-def test_whoever_holds_a_gradient_finds_it_as_it_was(name, first):
+@pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
+def test_each_holder_of_a_gradient_finds_it_as_it_was(hold, first):
     graphs, recorder, ledger = make_graphs()
     layer, plain, other = Layer(graphs), Layer(), Layer(graphs)
     settle(layer, first)
@@ -68,33 +71,27 @@ def test_whoever_holds_a_gradient_finds_it_as_it_was(name, first):
         other.weight.grad = None
     held = []
     for seed in range(4):
-        layer.weight.grad = plain.weight.grad = None
-        add_gradient(layer, seed)
-        add_gradient(plain, seed)
+        step(layer, seed)
+        step(plain, seed)
         assert recorder.owns(layer.weight.grad)
-        reads = HOLDERS[name](layer.weight.grad), HOLDERS[name](plain.weight.grad.clone())
+        reads = hold(layer.weight.grad), hold(plain.weight.grad.clone())
         layer.weight.grad = None
         held.append(reads)
         assert all(torch.equal(given(), expected()) for given, expected in held), seed
     assert not ledger.stats().not_captured
     del held, reads
     captures = ledger.stats().captures
-    for seed in range(3):
-        add_gradient(layer, seed)
-        layer.weight.grad = None
+    settle(layer)
     assert ledger.stats().captures == captures
     assert ledger.stats().gradients_copied == 0
 
 
 def test_gradients_that_are_kept_for_long_are_copied_at_last(captured):
-    layer, plain, _, ledger = captured
-
-    def find_gradient(each, seed):
-        return torch.autograd.grad(each(make_input(seed)).sum(), each.weight)[0]
-
+    layers, _, ledger = captured
     kept = []
     for seed in range(3 * STEPS):
-        kept = [*kept[-STEPS:], (find_gradient(layer, seed), find_gradient(plain, seed))]
+        pair = [torch.autograd.grad(each(make_input(seed)).sum(), each.weight)[0] for each in layers]
+        kept = [*kept[-STEPS:], pair]
         assert all(torch.equal(*pair) for pair in kept), seed
     stats = ledger.stats()
     # Four steps are replayed, further ones run as they are until the first of the four is not kept any more.
@@ -137,9 +134,8 @@ def test_nothing_is_captured_where_a_gradient_lies_that_is_not_owned():
     assert torch.equal(layer.weight.grad, plain.weight.grad)
 
 
-def test_another_process_gets_a_copy(captured, monkeypatch):
-    layer, _, recorder, _ = captured
-    settle(layer)
+def test_another_process_gets_a_copy(settled, monkeypatch):
+    (layer, _), recorder, _ = settled
     monkeypatch.setattr(torch.UntypedStorage, "_share_cuda_", lambda storage: storage, raising=False)
     shared = layer.weight.grad._typed_storage()._share_cuda_()
     assert torch.equal(torch.empty(0).set_(shared, 0, layer.weight.shape), layer.weight.grad)
@@ -153,19 +149,6 @@ def give_saved(saved_for_backward, cotangents):
     return hidden, gradient
 
 
-def test_what_forward_saved_is_not_lent():
-    graphs, _, ledger = make_graphs()
-    layer, plain = Layer(graphs, backward=give_saved), Layer(backward=give_saved)
-    kept = []
-    for seed in range(5):
-        kept.append([make_input(seed).requires_grad_() for _ in range(2)])
-        for each, x in zip((layer, plain), kept[-1], strict=True):
-            each.weight.grad = None
-            each(x).sum().backward()
-        assert all(torch.equal(one.grad, other.grad) for one, other in kept), seed
-    assert (ledger.stats().captures, ledger.stats().gradients_copied) == (2, 8)
-
-
 def give_parts(saved_for_backward, cotangents):
     """Returns gradients that share memory."""
     x, gradient = compute_gradients(saved_for_backward, cotangents)
@@ -173,20 +156,22 @@ def give_parts(saved_for_backward, cotangents):
     return both[: len(x)], both[len(x) :]
 
 
-def test_gradients_that_share_memory():
+@pytest.mark.parametrize(
+    ("backward", "captures", "copied"), [(compute_gradients, 4, 0), (give_saved, 2, 18), (give_parts, 4, 0)]
+)
+def test_gradients_of_inputs_are_lent_but_what_forward_saved_is_not(backward, captures, copied):
     graphs, recorder, ledger = make_graphs()
-    layer, plain = Layer(graphs, backward=give_parts), Layer(backward=give_parts)
+    layer, plain = Layer(graphs, backward=backward), Layer(backward=backward)
     kept = []
     for seed in range(STEPS):
         pair = [make_input(seed).requires_grad_() for _ in range(2)]
         for each, x in zip((layer, plain), pair, strict=True):
             each.weight.grad = None
-            each(x).sum().backward()
-        kept = [*kept[-1:], pair]  # one part of the memory is held by what was put in, for two steps longer
-        assert all(torch.equal(one.grad, other.grad) for one, other in kept), seed
-        assert torch.equal(layer.weight.grad, plain.weight.grad), seed
-    assert recorder.owns(layer.weight.grad)
-    assert ledger.stats().captures == 4
+            each(x).square().sum().backward()
+        kept = [*kept[-1:], pair]  # of shared memory one part is held by what was put in, for two steps longer
+        assert all(torch.equal(one.grad, other.grad) for one, other in [*kept, (layer.weight, plain.weight)]), seed
+    assert recorder.owns(layer.weight.grad) == (not copied)
+    assert (ledger.stats().captures, ledger.stats().gradients_copied) == (captures, copied)
 
 
 class Between(torch.autograd.Function):
@@ -212,13 +197,12 @@ def test_while_a_backward_is_under_way_nothing_is_back():
     gradient_leases = graphs.memory_of(torch.device("cpu")).gradient_leases
     seen = []
 
-    def look():  # by now one gradient is added to another one, and nobody has the other any more
+    def look():  # by now one gradient is added to another one, and nothing holds the other any more
         gradient_leases.settle()
         seen.append(len(gradient_leases.list_names(1)))
 
     x = Between.apply(Between.apply(make_input(1).requires_grad_(), look), bool)
-    output = layer(x)
-    output.backward(torch.ones_like(output))
+    go_back(layer(x))
     gradient_leases.settle()
     assert seen == [1]
     assert not gradient_leases.list_names(1)
@@ -231,11 +215,8 @@ def test_a_torch_that_does_not_say_who_holds_memory(captured, monkeypatch, name)
         patch.delattr(torch._C, name)
         assert not can_lend.__wrapped__()
     monkeypatch.setattr(captures, "can_lend", lambda: False)
-    layer, plain, recorder, ledger = captured
+    layers, recorder, ledger = captured
     for seed in range(4):
-        layer.weight.grad = plain.weight.grad = None
-        add_gradient(layer, seed)
-        add_gradient(plain, seed)
-        assert torch.equal(layer.weight.grad, plain.weight.grad)
-        assert not recorder.owns(layer.weight.grad)
+        assert are_alike(layers, step, seed)
+        assert not recorder.owns(layers[0].weight.grad)
     assert (ledger.stats().captures, ledger.stats().gradients_copied) == (2, 6)

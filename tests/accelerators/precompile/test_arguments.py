@@ -46,7 +46,7 @@ def test_numbers_are_one_but_for_sizes():
     assert tuple(tensor.shape) == (7, 2)
 
 
-def test_nobodys_random_numbers_become_others():
+def test_random_numbers_of_a_process_stay_as_they_are():
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)

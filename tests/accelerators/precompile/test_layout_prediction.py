@@ -1,6 +1,6 @@
 """How arguments will lie is foreseen from a trace: what is handed over is what calls ask for."""
 
-from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,25 +73,17 @@ def test_what_is_handed_over_is_what_calls_ask_for(tmp_path, monkeypatch, make, 
     assert len(recorder.wanted - recorder.handed.keys()) <= unforeseen
 
 
-class _Proxy:
-    def __init__(self, name: str, *shape: int):
-        self.name, self._shape, self.shape = name, shape, shape
+def make_proxy(name: str) -> Any:
+    shape = 2, 8, 64, 64
+    return SimpleNamespace(name=name, _shape=shape, shape=shape)
 
 
-class _Call:
-    def __init__(self, name: str, args: Sequence[Any], *results: _Proxy):
-        self.sym = type("Symbol", (), {"name": name, "id": name, "is_fusion": False})
-        self.args, self.kwargs, self.flat_proxy_outs = args, {}, list(results)
-
-
-def read(*calls: _Call, **before: Strided | None) -> dict[str, Strided | None]:
-    prediction = LayoutPrediction(before)
-    prediction.read_trace(type("Trace", (), {"bound_symbols": calls}), {})
-    return prediction.layouts
-
-
-def test_gradients_of_flash_attention_lie_as_the_heads_do():
-    q, k, v, *grads = (_Proxy(name, 2, 8, 64, 64) for name in ("q", "k", "v", "dq", "dk", "dv"))
-    call = _Call("sdpafx_scaled_dot_product_efficient_attention_backward", [_Proxy("g", 2, 8, 64, 64), q, k, v], *grads)
+def test_gradients_of_efficient_attention_lie_as_the_heads_do():
+    q, k, v, *grads = map(make_proxy, ("q", "k", "v", "dq", "dk", "dv"))
+    name = "sdpafx_scaled_dot_product_efficient_attention_backward"
+    symbol = SimpleNamespace(name=name, id=name, is_fusion=False)
+    call = SimpleNamespace(sym=symbol, args=[make_proxy("g"), q, k, v], kwargs={}, flat_proxy_outs=grads)
     view = Strided((2, 8, 64, 64), (98304, 64, 1536, 1))
-    assert read(call, v=view) == {"v": view, "dv": Strided((2, 8, 64, 64), (32768, 64, 512, 1))}
+    prediction = LayoutPrediction({"v": view})
+    prediction.read_trace(SimpleNamespace(bound_symbols=[call]), {})
+    assert prediction.layouts == {"v": view, "dv": Strided((2, 8, 64, 64), (32768, 64, 512, 1))}

@@ -1,7 +1,5 @@
 """Lengths that the user names: their templates are compiled before a call has them, in a job and by ``warm``."""
 
-from collections.abc import Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,8 +12,6 @@ from recorded_asks import Recorder
 from store_processes import PersistentEager
 
 import fusioncache
-from fusioncache.accelerators.precompile.ahead import PoolHelpers
-from fusioncache.accelerators.precompile.entry_compiler import NO_WORKER, CompileTask, TaskOutcome
 from fusioncache.accelerators.sizes.scaling import MOST_LENGTHS, check_lengths, scale_sizes
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.torch_settings import apply_torch_settings
@@ -160,56 +156,19 @@ def test_lengths_are_taken_once_and_in_their_order():
         check_lengths(range(2, MOST_LENGTHS + 3))
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "expected"),
-    [
-        ({0: (2, 64)}, {0: (2, 96)}, {0: (2, 128)}),
-        ({0: (2, 64), 1: (2, 65)}, {0: (2, 96), 1: (2, 97)}, {0: (2, 128), 1: (2, 129)}),  # as much longer
-        ({0: (64,), 1: (32, 8)}, {0: (96,), 1: (48, 8)}, {0: (128,), 1: (64, 8)}),  # as many times as long
-        ({0: (4, 64)}, {0: (8, 96)}, None),
-        ({0: (4, 64)}, {0: (4, 64)}, None),
-    ],
-)
+SCALED = [
+    ({0: (2, 64)}, {0: (2, 96)}, {0: (2, 128)}),
+    ({0: (2, 64), 1: (2, 65)}, {0: (2, 96), 1: (2, 97)}, {0: (2, 128), 1: (2, 129)}),  # as much longer
+    ({0: (64,), 1: (32, 8)}, {0: (96,), 1: (48, 8)}, {0: (128,), 1: (64, 8)}),  # as many times as long
+]
+
+
+@pytest.mark.parametrize(("one", "other", "expected"), SCALED)
 def test_sizes_follow_from_the_length(one, other, expected):
-    if expected is None:
-        with pytest.raises(Declined):
-            scale_sizes(one, other, 128)
-    else:
-        assert scale_sizes(one, other, 128) == expected
+    assert scale_sizes(one, other, 128) == expected
 
 
-class Pool:
-    """A pool whose tasks end when the test says so."""
-
-    jobs, has_failed = 2, False
-
-    def __init__(self) -> None:
-        self.tasks: list[tuple[CompileTask, Future[TaskOutcome]]] = []
-
-    def start(self) -> bool:
-        return True
-
-    def submit(self, tasks: Sequence[CompileTask]) -> list[Future[TaskOutcome]]:
-        futures: list[Future[TaskOutcome]] = [Future() for _ in tasks]
-        self.tasks += zip(tasks, futures, strict=True)
-        return futures
-
-
-def test_what_calls_wait_for_comes_before_lengths_to_come(tmp_path, recorder):
-    train(tmp_path, 5, 7, recorder=recorder, lengths=[9, 12])
-    asks, pool, done = [*recorder.later.values()], Pool(), []
-    helpers: Any = PoolHelpers(Store.open(tmp_path), pool)  # type: ignore[arg-type]
-    helpers.hand_over(asks[:1])
-    assert helpers.hand_over_later(asks, lambda: done.append(1)) == len(asks) - 1
-    assert len(pool.tasks) == 1  # a call waits for that
-    pool.tasks[0][1].set_result(TaskOutcome("compiled"))
-    assert len(pool.tasks) == 3  # then one for each worker
-    pool.tasks[1][1].set_result(TaskOutcome("refused", "other settings here"))
-    assert len(pool.tasks) == 4 and len(done) == 1
-    helpers.hand_over(asks[-1:])
-    assert len(pool.tasks) == 5
-    pool.tasks[2][1].set_result(TaskOutcome("compiled"))
-    assert len(pool.tasks) == 5 and len(done) == 2
-    pool.tasks[4][1].set_result(NO_WORKER)
-    pool.tasks[5][1].set_result(NO_WORKER)
-    assert len(pool.tasks) == 6  # no worker starts, and nothing is handed over any more
+@pytest.mark.parametrize("other", [{0: (8, 96)}, {0: (4, 64)}])
+def test_sizes_of_two_lengths_or_of_none_do_not(other):
+    with pytest.raises(Declined):
+        scale_sizes({0: (4, 64)}, other, 128)

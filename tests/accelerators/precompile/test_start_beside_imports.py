@@ -33,19 +33,14 @@ def _wanted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     pool.pools.clear()
 
 
-def test_the_first_cache_gets_the_pool_that_was_started():
-    start_default_pool()
-    (made,) = pool.pools.values()
-    assert made.pid is not None and not made.is_wanted
-    assert find_pool(Store.open(), 2, "nvfuser") is made and made.is_wanted
-
-
-@pytest.mark.parametrize(("jobs", "backend"), [(3, "nvfuser"), (2, "inductor")])
-def test_another_pool_than_is_asked_for_is_ended(jobs, backend):
+@pytest.mark.parametrize(("jobs", "backend"), [(2, "nvfuser"), (3, "nvfuser"), (2, "inductor")])
+def test_the_first_cache_gets_the_pool_that_was_started_or_ends_it(jobs, backend):
     start_default_pool()
     (first,) = pool.pools.values()
+    assert first.pid is not None and not first.is_wanted
     found = find_pool(Store.open(), jobs, backend)
-    assert found is not None and (found.jobs, found.backend) == (jobs, backend) and first.has_failed
+    assert found is not None and found.is_wanted and (found.jobs, found.backend) == (jobs, backend)
+    assert (found is first) == (not first.has_failed) == ((jobs, backend) == (2, "nvfuser"))
 
 
 def test_a_pool_that_the_first_transform_does_without_is_ended():
@@ -64,43 +59,25 @@ def test_what_a_cache_got_stays_whatever_the_next_one_asks_for():
     assert find_pool(Store.open(), 3, "nvfuser") is found
 
 
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [
-        ("FUSIONCACHE_JOBS", "0"),
-        ("FUSIONCACHE_JOBS", "some"),  # which is said when a cache asks
-        ("FUSIONCACHE_STORE", "0"),
-        ("FUSIONCACHE_VERIFY", "1"),
-        ("FUSIONCACHE_ACCELERATORS", "programs,tracing"),
-    ],
-)
-def test_none_starts_where_a_variable_says_otherwise(monkeypatch, variable, value):
-    monkeypatch.setenv(variable, value)
-    start_default_pool()
-    assert not pool.pools
+NONE = {
+    "no jobs": lambda patch: patch.setenv("FUSIONCACHE_JOBS", "0"),
+    "jobs that are no number, which is said when a cache asks": lambda patch: patch.setenv("FUSIONCACHE_JOBS", "some"),
+    "no store": lambda patch: patch.setenv("FUSIONCACHE_STORE", "0"),
+    "verify mode": lambda patch: patch.setenv("FUSIONCACHE_VERIFY", "1"),
+    "another accelerator": lambda patch: patch.setenv("FUSIONCACHE_ACCELERATORS", "programs,tracing"),
+    "no GPU in use": lambda patch: patch.setattr(pool, "gpu_in_use", lambda: None),
+    "no nvFuser": lambda patch: patch.setattr(pool, "find_spec", lambda name: None),
+    "few cores": lambda patch: (
+        patch.delenv("FUSIONCACHE_JOBS"),
+        patch.setattr(pool, "count_cores", lambda: 3),
+    ),
+    "a store that has something": lambda patch: fill_store(default_path()),
+}
 
 
-def test_none_starts_without_a_gpu_in_use(monkeypatch):
-    monkeypatch.setattr(pool, "gpu_in_use", lambda: None)
-    start_default_pool()
-    assert not pool.pools
-
-
-def test_none_starts_without_nvfuser(monkeypatch):
-    monkeypatch.setattr(pool, "find_spec", lambda name: None)
-    start_default_pool()
-    assert not pool.pools
-
-
-def test_none_starts_with_few_cores(monkeypatch):
-    monkeypatch.delenv("FUSIONCACHE_JOBS")
-    monkeypatch.setattr(pool, "count_cores", lambda: 3)
-    start_default_pool()
-    assert not pool.pools
-
-
-def test_none_starts_for_a_store_that_has_something():
-    fill_store(default_path())
+@pytest.mark.parametrize("change", NONE.values(), ids=NONE)
+def test_none_starts_with(monkeypatch, change):
+    change(monkeypatch)
     start_default_pool()
     assert not pool.pools
 

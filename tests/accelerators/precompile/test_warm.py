@@ -1,15 +1,21 @@
 """Compiling ahead of use: what another version or machine asked for is compiled for this one, and nothing twice."""
 
-from dataclasses import replace
+import os
+import signal
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
+from pool_processes import fork_process
 from signing_keys import make_signing_key
 from store_processes import PersistentEager, Process, X, Y, fill_store, make_region, make_unary_region
 
 import fusioncache
 from fusioncache.accelerators.precompile import entry_compiler as warmer
+from fusioncache.accelerators.precompile import pool
+from fusioncache.backends.api import Run, make_backend
+from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.exchange import pull, push
 from fusioncache.cache.executable import REGION, REQUEST
@@ -45,33 +51,14 @@ def here(monkeypatch: pytest.MonkeyPatch) -> PersistentEager:
     return backend
 
 
-def test_a_job_finds_all_that_was_compiled_ahead(tmp_path, here):
+def test_a_job_finds_all_that_was_compiled_ahead_and_it_is_not_compiled_again(tmp_path, here):
     fill_store(tmp_path)
     warmed = fusioncache.warm(tmp_path)
     assert (warmed.known, warmed.ready, warmed.compiled, warmed.refused) == (2, 0, 2, {})
     job = Process(tmp_path, PersistentEager({"machine": "there"}))
-    assert torch.equal(job.run(make_region(), X, Y)[1], Y - X) and torch.equal(
-        job.run(make_unary_region(), X)[0], X.cos()
-    )
+    assert torch.equal(job.run(make_region(), X, Y)[1], Y - X)
+    assert torch.equal(job.run(make_unary_region(), X)[0], X.cos())
     assert job.told == [True, True] and not job.backend.compiled
-
-
-@pytest.mark.parametrize(("machine", "result"), [("here", "compiled"), ("there", "refused")])
-def test_a_worker_that_started_under_other_settings_compiles_nothing_for_a_call(tmp_path, monkeypatch, machine, result):
-    """A pool starts beside the import of the package: what decides over code may change before the first call."""
-    fill_store(tmp_path / "asking")
-    asking, store = Store.open(tmp_path / "asking"), Store.open(tmp_path / "store")
-    backend = PersistentEager({"machine": machine})
-    monkeypatch.setattr(warmer, "make_backend", lambda name, **options: backend)
-    for entry in asking.entries():
-        task = replace(warmer.read_request(asking, f"{entry.digest}.{entry.backend}"), digest=entry.digest)
-        assert warmer.EntryCompiler(store).compile(task).result == result
-    assert len(backend.compiled) == len(store.entries()) == (2 if result == "compiled" else 0)
-
-
-def test_what_is_ready_is_not_compiled_again(tmp_path, here):
-    fill_store(tmp_path)
-    fusioncache.warm(tmp_path)
     again = fusioncache.warm(tmp_path)
     assert (again.known, again.ready, again.compiled) == (4, 2, 0) and len(here.compiled) == 2
 
@@ -89,15 +76,6 @@ def test_a_dry_run_says_what_would_be_compiled(tmp_path, here):
     assert len(Store.open(tmp_path).entries()) == 2
 
 
-def test_what_cannot_be_kept_here_is_refused_and_not_tried_again(tmp_path, here):
-    fill_store(tmp_path)
-    here.refuse = "no such kernel"
-    for _ in range(2):
-        warmed = fusioncache.warm(tmp_path)
-        assert warmed.refused == {"cannot be stored: no such kernel": 2} and not warmed.failed
-    assert len(here.compiled) == 2
-
-
 def test_what_could_not_be_kept_this_time_is_tried_again(tmp_path, here):
     first = Process(tmp_path, PersistentEager(refuse="busy", lasting=False))
     first.run(make_unary_region(), X)
@@ -109,24 +87,72 @@ def test_what_could_not_be_kept_this_time_is_tried_again(tmp_path, here):
     assert fusioncache.warm(tmp_path).compiled == 2
 
 
-def test_what_fails_costs_only_itself(tmp_path, here, monkeypatch):
-    fill_store(tmp_path)
+def refuse(path, here, patch):
+    here.refuse = "no such kernel"
+
+
+def fail(path, here, patch):
     compile_ = here.compile
-    monkeypatch.setattr(
-        here, "compile", lambda graph, args: 1 / 0 if graph == make_unary_region() else compile_(graph, args)
-    )
-    warmed = fusioncache.warm(tmp_path)
-    assert (warmed.compiled, warmed.refused, warmed.failed) == (1, {"failed: ZeroDivisionError": 1}, 1)
+    patch.setattr(here, "compile", lambda graph, args: 1 / 0 if graph == make_unary_region() else compile_(graph, args))
 
 
-def test_a_damaged_entry_costs_only_itself(tmp_path, here):
+def damage(path, here, patch):
+    store = Store.open(path)
+    entry = store.entry(store.entries()[0].digest, "eager")
+    (part,) = [part for part in entry.artifacts if part.name == REGION]
+    (path / "objects" / part.object[:2] / part.object).write_bytes(b"{}")
+
+
+def put_a_request_of_another_entry(path, here, patch):
+    put(Store.open(path), make_unary_region("tan"), make_unary_region("sin"))
+
+
+def put_another_device(path, here, patch):
+    put(Store.open(path), make_unary_region(device="xpu"))
+
+
+def put_an_older_version(path, here, patch):
+    assert Store.open(path).save(make_key(make_unary_region(), {}), "eager", {REGION: b"{}", "code": b""})
+
+
+def have_no_backend(path, here, patch):
+    patch.setattr(warmer, "make_backend", lambda name, **options: make_backend("other"))
+
+
+def have_a_backend_that_stores_nothing(path, here, patch):
+    patch.setattr(warmer, "make_backend", make_backend)
+
+
+def have_a_store_that_takes_nothing(path, here, patch):
+    patch.setattr(Store, "save", lambda *args, **more: False)
+
+
+REFUSALS = {
+    refuse: ({"cannot be stored: no such kernel": 2}, 0, 0),
+    fail: ({"failed: ZeroDivisionError": 1}, 1, 1),
+    damage: ({"damaged": 1}, 1, 1),
+    put_a_request_of_another_entry: ({"damaged": 1}, 2, 1),
+    put_another_device: ({"other device type: xpu": 1}, 2, 0),
+    put_an_older_version: ({"stored without its compile request, by an older version": 1}, 2, 0),
+    have_no_backend: ({"no backend eager here": 2}, 0, 0),
+    have_a_backend_that_stores_nothing: ({"backend eager stores nothing": 2}, 0, 0),
+    have_a_store_that_takes_nothing: ({"not stored": 2}, 0, 2),
+}
+
+
+@pytest.mark.parametrize("change", REFUSALS)
+def test_what_is_refused_costs_only_itself(tmp_path, here, monkeypatch, change):
     fill_store(tmp_path)
-    store = Store.open(tmp_path)
-    digest = store.entries()[0].digest
-    (part,) = [part for part in store.entry(digest, "eager").artifacts if part.name == REGION]
-    (tmp_path / "objects" / part.object[:2] / part.object).write_bytes(b"{}")
-    warmed = fusioncache.warm(store)
-    assert (warmed.compiled, warmed.refused, warmed.failed) == (1, {"damaged": 1}, 1)
+    change(tmp_path, here, monkeypatch)
+    warmed = fusioncache.warm(tmp_path)
+    assert (warmed.refused, warmed.compiled, warmed.failed) == REFUSALS[change]
+
+
+def test_what_cannot_be_kept_here_is_not_tried_again(tmp_path, here):
+    fill_store(tmp_path)
+    here.refuse = "no such kernel"
+    assert fusioncache.warm(tmp_path).refused == fusioncache.warm(tmp_path).refused
+    assert len(here.compiled) == 2
 
 
 def test_what_came_is_compiled_only_while_its_key_is_trusted(tmp_path, here, monkeypatch):
@@ -143,43 +169,6 @@ def test_what_came_is_compiled_only_while_its_key_is_trusted(tmp_path, here, mon
     assert fusioncache.warm(there).compiled == 2
 
 
-def test_a_request_that_is_not_the_entrys_own_is_refused(tmp_path, here):
-    store = Store.open(tmp_path)
-    put(store, make_unary_region("cos"), make_unary_region("sin"))
-    assert fusioncache.warm(store).refused == {"damaged": 1} and not here.compiled
-
-
-def test_entries_for_other_devices_and_of_older_versions_are_left_out(tmp_path, here):
-    store = Store.open(tmp_path)
-    put(store, make_unary_region(device="xpu"))
-    assert store.save(make_key(make_unary_region(), {}), "eager", {REGION: b"{}", "code": b""})
-    refused = {
-        "other device type: xpu": 1,
-        "stored without its compile request, by an older version": 1,
-    }
-    warmed = fusioncache.warm(store)
-    assert (warmed.known, warmed.refused, warmed.failed) == (2, refused, 0)
-
-
-def test_a_backend_that_is_not_here_is_named(tmp_path, monkeypatch):
-    store = Store.open(tmp_path)
-    put(store, make_unary_region())
-    assert fusioncache.warm(store).refused == {"backend eager stores nothing": 1}
-
-    def missing(name: str, **options: Any) -> None:
-        raise ValueError("no compiler")
-
-    monkeypatch.setattr(warmer, "make_backend", missing)
-    assert fusioncache.warm(store).refused == {"no backend eager here": 1}
-
-
-def test_what_the_store_does_not_take_is_not_called_compiled(tmp_path, here, monkeypatch):
-    store = Store.open(tmp_path)
-    put(store, make_unary_region())
-    monkeypatch.setattr(store, "save", lambda *args, **more: False)
-    assert fusioncache.warm(store).refused == {"not stored": 1}
-
-
 def test_the_options_of_the_backend_come_back(tmp_path, monkeypatch):
     made = []
     environment = PersistentEager().environment()
@@ -189,11 +178,12 @@ def test_the_options_of_the_backend_come_back(tmp_path, monkeypatch):
     builder = BackendExecutables(process.backend, process.cache, process.ledger).builder(environment)
     graph = canonicalize(make_unary_region()).graph
     builder.build(builder.region_task(graph, instance_of(graph, canonicalize(graph).binding), PLACE), [X])
-    monkeypatch.setattr(
-        warmer,
-        "make_backend",
-        lambda name, **options: made.append((name, options)) or PersistentEager({"machine": "b"}),
-    )
+
+    def make(name, **options):
+        made.append((name, options))
+        return PersistentEager({"machine": "b"})
+
+    monkeypatch.setattr(warmer, "make_backend", make)
     assert fusioncache.warm(tmp_path).compiled == 1
     assert made == [("eager", options)]
 
@@ -207,3 +197,39 @@ def test_the_environment_of_artifacts_is_read_at_each_build(tmp_path):
         process.backend.more["machine"] = machine
         builder.build(builder.region_task(canonical.graph, instance, PLACE), [X])
     assert len(process.backend.compiled) == 2 and len(process.backend.loaded) == 1
+
+
+class Mortal(PersistentEager):
+    """One operation is its death."""
+
+    def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
+        if any(op.name == "prims.exp" for op in graph.ops):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().compile(graph, args)
+
+
+@pytest.mark.filterwarnings("ignore:This process")
+def test_several_processes_of_which_one_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "start_process", fork_process)
+    monkeypatch.setattr(warmer, "make_backend", lambda name, **options: Mortal({"machine": "there"}))
+    before, after = Process(tmp_path), Process(tmp_path, PersistentEager({"machine": "there"}))
+    before.run(make_region(), X, Y)
+    before.run(make_unary_region("exp"), X)
+    warmed = fusioncache.warm(tmp_path, jobs=2)
+    assert (warmed.known, warmed.compiled, warmed.refused, warmed.failed) == (2, 1, {"worker died": 1}, 1)
+    after.run(make_region(), X, Y)
+    assert after.told == [True]
+
+
+def test_what_an_older_torchinductor_compiled(tmp_path):
+    class Older(Inductor):
+        def environment(self) -> Any:
+            return {**super().environment(), "versions": "torch 2.9.0"}
+
+    before, after = Process(tmp_path, Older()), Process(tmp_path, Inductor())
+    before.run(make_region(), X, Y)
+    warmed = fusioncache.warm(tmp_path)
+    assert (warmed.ready, warmed.compiled, warmed.refused) == (0, 1, {})
+    assert torch.allclose(after.run(make_region(), X, Y)[0], X.sin())
+    assert (before.told, after.told) == ([False], [True])
+    assert fusioncache.warm(tmp_path).ready == 1

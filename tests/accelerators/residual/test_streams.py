@@ -4,14 +4,15 @@ from dataclasses import replace
 from math import isqrt
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fusioncache.accelerators.residual.plans import RegionChange, ResidualPlan, choose, costs_of, events_of
 from fusioncache.accelerators.residual.sums import FEWEST_SUMS, Around, FusedCall, Stream, Sum, Want, streams_of
-from fusioncache.ir import Const, Op, Ref, Region, TensorType
+from fusioncache.ir import Op, Ref, Region, TensorType
 
 CARRY, SEGMENTED = ResidualPlan.CARRY, ResidualPlan.SEGMENTED
 FLOAT = TensorType("float32", (2, 3), "cpu")
-HALF = replace(FLOAT, dtype="bfloat16")
 
 
 class Written:
@@ -28,9 +29,6 @@ class Written:
         self.ops.append(Op(f"prims.{name}", refs + extra, (type_,)))
         self.names.append(result)
         return self
-
-    def converted(self, result: str, arg: str, type_: TensorType = FLOAT):
-        return self.op("convert_element_type", result, arg, type_=type_, extra=(Const("dtype", type_.dtype),))
 
     def call(self, position: int, *outputs: str) -> FusedCall:
         region = Region(tuple(self.types), tuple(self.ops), tuple(map(self.names.index, outputs)))
@@ -66,50 +64,6 @@ def test_a_stream_says_what_is_added_and_where_it_is_wanted():
     ]
 
 
-def test_terms_may_be_converted_and_sums_are_kept_as_they_are_computed():
-    calls = []
-    for position in range(4):
-        region = Written(**{f"a{i}": HALF for i in range(6)}).converted("x0", "a0")
-        for i in range(1, 6):
-            region.converted(f"c{i}", f"a{i}").op("add", f"x{i}", f"x{i - 1}", f"c{i}")
-        calls.append(region.op("tanh", f"y{position}", "x5").call(position, f"y{position}"))
-    (stream,) = streams_of(calls)
-    assert [(sum_.name, sum_.terms, sum_.size, sum_.term_size) for sum_ in stream.sums[:2]] == [
-        ("x1", ("a0", "a1"), 24, 24),
-        ("x2", ("a2",), 24, 12),
-    ]
-    assert ResidualPlan.FOLD in costs_of(stream)
-
-
-def test_sums_that_are_rounded_between_the_adds_are_kept_rounded():
-    calls = []
-    for position in range(4):
-        region = Written(**{f"a{i}": HALF for i in range(5)}).converted("u0", "a0")
-        for i in range(1, 5):
-            region.converted(f"c{i}", f"a{i}").op("add", f"s{i}", f"u{i - 1}", f"c{i}")
-            region.converted(f"r{i}", f"s{i}", HALF).converted(f"u{i}", f"r{i}")
-        calls.append(region.op("tanh", f"y{position}", "u4").call(position, f"y{position}"))
-    (stream,) = streams_of(calls)
-    assert [(sum_.name, sum_.parent, sum_.dtype, sum_.size) for sum_ in stream.sums] == [
-        (f"r{i}", f"r{i - 1}" if i > 1 else None, "bfloat16", 12) for i in range(1, 5)
-    ]
-    assert ResidualPlan.FOLD not in costs_of(stream)
-
-
-def test_a_stream_may_branch():
-    calls = [recomputed(3, 0), recomputed(4, 1)]
-    region = Written(x0=FLOAT, a1=FLOAT, a2=FLOAT, a3=FLOAT, b=FLOAT)
-    for i in range(1, 4):
-        region.op("add", f"x{i}", f"x{i - 1}", f"a{i}")
-    region.op("add", "z", "b", "x3").op("tanh", "y2", "z")
-    (stream,) = streams_of([*calls, region.call(2, "y2")])
-    assert {sum_.name: sum_.parent for sum_ in stream.sums} == {
-        "x1": None, "x2": "x1", "x3": "x2", "x4": "x3", "z": "x3",
-    }  # fmt: skip
-    for plan in events_of(stream):
-        check(stream, plan)
-
-
 def test_a_sum_that_a_call_already_gives_goes_on_by_name():
     (stream,) = streams_of([recomputed(3, 0), recomputed(4, 1, give=True), recomputed(6, 2, start=4)])
     assert [sum_.name for sum_ in stream.sums] == [f"x{i}" for i in range(1, 7)]
@@ -118,54 +72,47 @@ def test_a_sum_that_a_call_already_gives_goes_on_by_name():
     assert [event.takes for event in events] == [(), ("x3",), ("x4",)]
 
 
-def test_what_is_computed_once_is_no_stream():
-    assert streams_of([recomputed(5, 0)]) == ()
-    assert streams_of([recomputed(FEWEST_SUMS - 1, 0), recomputed(FEWEST_SUMS - 1, 1)]) == ()
-    assert len(streams_of([recomputed(FEWEST_SUMS, 0), recomputed(FEWEST_SUMS, 1)])) == 1
-
-
-def with_third(op: str, *args: str, **inputs: TensorType) -> FusedCall:
+def with_third(op: str, *args: str) -> FusedCall:
     """A region in which x3 is the result of another op than in ``recomputed``."""
-    region = Written(x0=FLOAT, a1=FLOAT, a2=FLOAT, a3=FLOAT, **inputs)
+    region = Written(x0=FLOAT, a1=FLOAT, a2=FLOAT, a3=FLOAT)
     region.op("mul", "p", "a3", "a3").op("add", "x1", "x0", "a1").op("add", "x2", "x1", "a2")
     return region.op(op, "x3", *args).op("tanh", "y", "x3").call(9, "y")
 
 
-@pytest.mark.parametrize(
-    "odd", [with_third("sub", "x2", "a3"), with_third("add", "a3", "x2"), with_third("add", "x2", "p")]
-)
-def test_a_value_that_a_region_computes_in_another_way_is_left_alone(odd):
-    assert len(streams_of([recomputed(5, 0), recomputed(5, 1)])[0].sums) == 5
-    assert streams_of([recomputed(5, 0), recomputed(5, 1), odd]) == ()
+def with_symbolic_sizes(call: FusedCall) -> FusedCall:
+    symbolic = replace(FLOAT, shape=(2, Ref(0)))
+    return replace(call, region=replace(call.region, inputs=(symbolic,) * len(call.region.inputs)))
 
 
-@pytest.mark.parametrize("names", [{"defined": {"x3"}}, {"written": {"a3"}}, {"written": {"x0"}}])
-def test_values_that_others_define_or_write_are_left_alone(names):
-    assert streams_of([recomputed(5, 0), recomputed(5, 1)], Around(**names)) == ()
+TWICE = [recomputed(5, 0), recomputed(5, 1)]
+LEFT = {
+    "computed once": (TWICE[:1], {}),
+    "too few sums": ([recomputed(FEWEST_SUMS - 1, 0), recomputed(FEWEST_SUMS - 1, 1)], {}),
+    "also a difference": ([*TWICE, with_third("sub", "x2", "a3")], {}),
+    "added the other way round": ([*TWICE, with_third("add", "a3", "x2")], {}),
+    "another term": ([*TWICE, with_third("add", "x2", "p")], {}),
+    "defined by others": (TWICE, {"defined": {"x3"}}),
+    "a term that is written": (TWICE, {"written": {"a3"}}),
+    "a head that is written": (TWICE, {"written": {"x0"}}),
+    "symbolic sizes": (list(map(with_symbolic_sizes, TWICE)), {}),
+}
 
 
-def test_symbolic_sizes_are_left_alone():
-    symbolic = TensorType("float32", (2, Ref(0)), "cpu")
-    call = recomputed(5, 0)
-    region = replace(call.region, inputs=(symbolic,) * len(call.region.inputs))
-    assert streams_of([replace(call, region=region), replace(call, region=region, position=1)]) == ()
-
-
-def value_of(stream: Stream) -> dict[str, tuple[str, ...]]:
-    """What each sum is: all that was added, in order."""
-    values: dict[str, tuple[str, ...]] = {}
-    for sum_ in stream.sums:
-        values[sum_.name] = (values[sum_.parent] if sum_.parent else ()) + sum_.terms
-    return values
+@pytest.mark.parametrize(("calls", "around"), LEFT.values(), ids=LEFT)
+def test_what_is_no_stream(calls, around):
+    assert len(streams_of(TWICE)[0].sums) == 5
+    assert len(streams_of([recomputed(FEWEST_SUMS, 0), recomputed(FEWEST_SUMS, 1)])) == 1
+    assert streams_of(calls, Around(**around)) == ()
 
 
 def check(stream: Stream, plan: ResidualPlan) -> tuple[int, int]:
     """Does what a plan says; returns how many terms and sums were read, and how many sums were alive at most."""
-    sums, values = {sum_.name: sum_ for sum_ in stream.sums}, value_of(stream)
+    sums, values = {sum_.name: sum_ for sum_ in stream.sums}, {}
+    for sum_ in stream.sums:
+        values[sum_.name] = (values[sum_.parent] if sum_.parent else ()) + sum_.terms
     events = events_of(stream)[plan]
     last = {name: number for number, event in enumerate(events) for name in event.takes}
-    alive: dict[str, tuple[str, ...]] = {}
-    given: set[str] = set()
+    alive, given_before = {}, set()
     reads = most = 0
     for number, event in enumerate(events):
         local = {name: alive[name] for name in event.takes}
@@ -174,8 +121,8 @@ def check(stream: Stream, plan: ResidualPlan) -> tuple[int, int]:
             local[name] = (local[sum_.parent] if sum_.parent else ()) + sum_.terms
             reads += len(sum_.terms)
         reads += len(event.takes)
-        assert given.isdisjoint(event.gives), "a sum is given once"
-        given.update(event.gives)
+        assert given_before.isdisjoint(event.gives), "a sum is given once"
+        given_before.update(event.gives)
         alive.update({name: local[name] for name in event.gives})
         most = max(most, len(alive))
         assert all(local[name] == values[name] for name in local)
@@ -189,7 +136,7 @@ def check(stream: Stream, plan: ResidualPlan) -> tuple[int, int]:
     return reads, most
 
 
-@pytest.mark.parametrize("depth", [4, 16, 100, 400])
+@pytest.mark.parametrize("depth", [4, 100])
 def test_carrying_forward_reads_each_term_once_and_keeps_one_sum(depth):
     reads, alive = check(line(range(1, depth + 1)), CARRY)
     assert reads == 2 * depth
@@ -197,7 +144,7 @@ def test_carrying_forward_reads_each_term_once_and_keeps_one_sum(depth):
     assert set(events_of(line(range(1, depth + 1)))) == {CARRY}
 
 
-@pytest.mark.parametrize("depth", [4, 16, 100, 399, 400])
+@pytest.mark.parametrize("depth", [4, 99, 400])
 def test_segments_backward_read_linearly_and_keep_the_square_root(depth):
     reads, alive = check(line(range(depth, 0, -1)), SEGMENTED)
     assert reads <= 5 * depth + 1  # terms: twice; sums: once to go on from and once in the regions
@@ -206,10 +153,12 @@ def test_segments_backward_read_linearly_and_keep_the_square_root(depth):
     assert terms <= 2 * depth
 
 
-@pytest.mark.parametrize("order", [[3, 1, 5, 2, 5, 4], [5, 5, 5, 1], [9, 4, 9, 2, 7, 7, 1], [2, 40, 39, 2, 38, 41, 37]])
-@pytest.mark.parametrize("plan", [CARRY, SEGMENTED])
-def test_any_order_is_served(order, plan):
-    check(line(order), plan)
+@given(st.lists(st.integers(1, 40), min_size=2, max_size=12))
+@settings(max_examples=30)
+def test_any_order_is_served(order):
+    stream = line(order)
+    for plan in events_of(stream):
+        check(stream, plan)
 
 
 def test_costs_count_bytes():
@@ -219,6 +168,12 @@ def test_costs_count_bytes():
     assert [costs[plan].alive for plan in costs] == [0, 10, 20]
     assert costs[ResidualPlan.INLINE].kernels == 100
     assert costs[CARRY].kernels == 3
+
+
+def test_sums_that_are_rounded_between_the_adds_are_not_folded():
+    stream = line(range(1, 5))
+    rounded = replace(stream, sums=tuple(replace(each, direct=False) for each in stream.sums))
+    assert costs_of(stream).keys() - costs_of(rounded).keys() == {ResidualPlan.FOLD}
 
 
 def test_what_is_chosen_follows_from_the_costs():

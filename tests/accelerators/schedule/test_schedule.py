@@ -1,8 +1,11 @@
-"""Schedules of small programs, as text: calls in, steps out."""
+"""Schedules of small programs, as text: calls in, steps out; and their timelines."""
+
+import sys
 
 import pytest
 from written_calls import read_calls
 
+from fusioncache.accelerators.schedule.calls import measure_peaks
 from fusioncache.accelerators.schedule.order import Bounds, Placement, schedule_calls, write_schedule
 
 FORWARD = """
@@ -35,67 +38,6 @@ wait    s2:4 = wait(r2)
 wait    s3:32 = wait(r3)
 compute return(s1, s2, s3)
 """
-
-
-def schedule(text: str, bounds: Bounds) -> str:
-    graph = read_calls(text)
-    found = schedule_calls(graph, bounds)
-    assert not found.reason
-    return write_schedule(graph, found) + "\n"
-
-
-def test_gathers_start_in_order_of_need_and_are_waited_for_where_they_are_used():
-    assert schedule(FORWARD, Bounds(72, 72)) == (
-        "gather   f1 = all_gather(w1)                      # 64 B in flight\n"
-        "wait     p1 = wait(f1)                            # 0 B in flight\n"
-        "gather   f2 = all_gather(w2)                      # 8 B in flight\n"
-        "gather   f3 = all_gather(w3)                      # 72 B in flight\n"
-        "compute  x1 = embed(tokens, p1)\n"
-        "wait     p2 = wait(f2)                            # 64 B in flight\n"
-        "view     v2 = expand(p2)\n"
-        "compute  x2 = norm(x1, v2)\n"
-        "wait     p3 = wait(f3)                            # 0 B in flight\n"
-        "compute  y = linear(x2, p3)\n"
-        "compute  return(y, x1, x2, p3)\n"
-    )
-
-
-def test_a_bound_holds_gathers_back():
-    assert schedule(FORWARD, Bounds(64, 64)) == (
-        "gather   f1 = all_gather(w1)                      # 64 B in flight\n"
-        "wait     p1 = wait(f1)                            # 0 B in flight\n"
-        "gather   f2 = all_gather(w2)                      # 8 B in flight\n"
-        "compute  x1 = embed(tokens, p1)\n"
-        "wait     p2 = wait(f2)                            # 0 B in flight\n"
-        "view     v2 = expand(p2)\n"
-        "gather   f3 = all_gather(w3)                      # 64 B in flight\n"
-        "compute  x2 = norm(x1, v2)\n"
-        "wait     p3 = wait(f3)                            # 0 B in flight\n"
-        "compute  y = linear(x2, p3)\n"
-        "compute  return(y, x1, x2, p3)\n"
-    )
-
-
-def test_reduces_start_behind_what_they_add_up_with_their_divisions():
-    assert schedule(BACKWARD, Bounds(72, 72)) == (
-        "compute  x1, x2, p3 = unpack(saved)\n"
-        "compute  g2 = matmul(g, p3)\n"
-        "compute  d3 = matmul(g, x2)\n"
-        "compute  a3 = div(d3)\n"
-        "reduce   r3 = reduce_scatter(a3)                  # 64 B in flight\n"
-        "compute  g1, d2 = norm_backward(g2, x1)\n"
-        "compute  a2 = div(d2)\n"
-        "reduce   r2 = reduce_scatter(a2)                  # 72 B in flight\n"
-        "compute  d1 = embedding_backward(g1, tokens)\n"
-        "wait     s3 = wait(r3)                            # 8 B in flight\n"
-        "compute  a1 = div(d1)\n"
-        "reduce   r1 = reduce_scatter(a1)                  # 72 B in flight\n"
-        "wait     s1 = wait(r1)                            # 8 B in flight\n"
-        "wait     s2 = wait(r2)                            # 0 B in flight\n"
-        "compute  return(s1, s2, s3)\n"
-    )
-
-
 COPIES = """
 compute d3:64 = matmul(g, x3)
 compute g2:16 = layer(g, p3)
@@ -122,52 +64,58 @@ compute return(t1, t2, t3, g0)
 """
 """Of two copies of the shards, of which each averages its gradients with the other."""
 
+NEEDED = """
+compute a:8 = matmul(x, w)
+reduce  r:8 = all_reduce(a)
+wait    s:8 = wait(r)
+compute d:8 = matmul(x, v)
+reduce  q:8 = all_reduce(d)
+wait    t:8 = wait(q)
+compute y:8 = norm(s)
+compute return(y, t)
+"""
+"""One sum is needed by something computed, the other one is only returned."""
 
-def test_what_copies_of_shards_reduce_starts_two_reduces_behind_that_between_the_shards():
-    assert schedule(COPIES, Bounds(600, 600)) == (
-        "compute  d3 = matmul(g, x3)\n"
-        "reduce   r3 = reduce_scatter(d3)                  # 64 B in flight\n"
-        "compute  g2 = layer(g, p3)\n"
-        "compute  d2 = matmul(g2, x2)\n"
-        "reduce   r2 = reduce_scatter(d2)                  # 128 B in flight\n"
-        "compute  g1 = layer(g2, p2)\n"
-        "compute  d1 = matmul(g1, x1)\n"
-        "reduce   r1 = reduce_scatter(d1)                  # 192 B in flight\n"
-        "wait     s3 = wait(r3)                            # 128 B in flight\n"
-        "compute  b3 = div(s3)\n"
-        "reduce   q3 = all_reduce(b3)                      # 160 B in flight\n"
-        "compute  g0 = layer(g1, p1)\n"
-        "wait     s2 = wait(r2)                            # 96 B in flight\n"
-        "compute  b2 = div(s2)\n"
-        "reduce   q2 = all_reduce(b2)                      # 128 B in flight\n"
-        "wait     s1 = wait(r1)                            # 64 B in flight\n"
-        "compute  b1 = div(s1)\n"
-        "reduce   q1 = all_reduce(b1)                      # 96 B in flight\n"
-        "wait     t1 = wait(q1)                            # 64 B in flight\n"
-        "wait     t2 = wait(q2)                            # 32 B in flight\n"
-        "wait     t3 = wait(q3)                            # 0 B in flight\n"
-        "compute  return(t1, t2, t3, g0)\n"
-    )
+SCHEDULES = {
+    # Gathers start in order of need, and are waited for where they are used.
+    "gathers": (FORWARD, Bounds(72, 72), "f1 p1 f2 f3 x1 p2 v2 x2 p3 y return"),
+    "gathers that a bound holds back": (FORWARD, Bounds(64, 64), "f1 p1 f2 x1 p2 v2 f3 x2 p3 y return"),
+    # Reduces start behind what they add up, with its division.
+    "reduces": (BACKWARD, Bounds(72, 72), "x1 g2 d3 a3 r3 g1 a2 r2 d1 s3 a1 r1 s1 s2 return"),
+    # What copies of shards reduce starts two reduces behind that between the shards.
+    "copies": (
+        COPIES,
+        Bounds(600, 600),
+        "d3 r3 g2 d2 r2 g1 d1 r1 s3 b3 q3 g0 s2 b2 q2 s1 b1 q1 t1 t2 t3 return",
+    ),
+    "what something computed needs travels at once": (NEEDED, Bounds(200, 200, 200), "a r d s y q t return"),
+}
 
 
-def test_what_something_computed_needs_travels_at_once():
-    text = """
-    compute a:8 = matmul(x, w)
-    reduce  r:8 = all_reduce(a)
-    wait    s:8 = wait(r)
-    compute d:8 = matmul(x, v)
-    reduce  q:8 = all_reduce(d)
-    wait    t:8 = wait(q)
-    compute y:8 = norm(s)
-    compute return(y, t)
-    """
-    lines = schedule(text, Bounds(200, 200, 200)).splitlines()
-    assert [line.split("#")[0].strip() for line in lines[:3]] == [
-        "compute  a = matmul(x, w)",
-        "reduce   r = all_reduce(a)",
-        "compute  d = matmul(x, v)",
+@pytest.mark.parametrize(("text", "bounds", "order"), SCHEDULES.values(), ids=SCHEDULES)
+def test_where_collectives_start_and_are_waited_for(text, bounds, order):
+    graph = read_calls(text)
+    found = schedule_calls(graph, bounds)
+    assert not found.reason
+    assert " ".join((*graph.calls[index].gives, "return")[0] for index in found.order) == order
+    assert [len(step) for step in found.steps] == [1] * len(graph.calls)
+
+
+def test_a_schedule_is_written_with_what_is_in_flight():
+    graph = read_calls(FORWARD)
+    assert write_schedule(graph, schedule_calls(graph, Bounds(72, 72))).splitlines() == [
+        "gather   f1 = all_gather(w1)                      # 64 B in flight",
+        "wait     p1 = wait(f1)                            # 0 B in flight",
+        "gather   f2 = all_gather(w2)                      # 8 B in flight",
+        "gather   f3 = all_gather(w3)                      # 72 B in flight",
+        "compute  x1 = embed(tokens, p1)",
+        "wait     p2 = wait(f2)                            # 64 B in flight",
+        "view     v2 = expand(p2)",
+        "compute  x2 = norm(x1, v2)",
+        "wait     p3 = wait(f3)                            # 0 B in flight",
+        "compute  y = linear(x2, p3)",
+        "compute  return(y, x1, x2, p3)",
     ]
-    assert not any("+" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -179,10 +127,7 @@ def test_what_something_computed_needs_travels_at_once():
             "gather f = all_gather(w)\ncompute y = add(f)\ncompute return(y)",
             "the result of a collective is used by something else than one wait",
         ),
-        (
-            "compute y = add(x)\ncompute y = add(x)\ncompute return(y)",
-            "a value is defined twice, or too late",
-        ),
+        ("compute y = add(x)\ncompute y = add(x)\ncompute return(y)", "a value is defined twice, or too late"),
         ("compute return(x)", "there is no collective"),
     ],
 )
@@ -193,13 +138,41 @@ def test_what_is_not_understood_keeps_its_order(text, reason):
     assert found.order == tuple(range(len(graph.calls)))
 
 
+def place(text, bounds):
+    graph = read_calls(text)
+    return Placement(graph, schedule_calls(graph, bounds), bounds)
+
+
 def test_a_placement_tells_what_was_gained():
-    graph = read_calls(BACKWARD)
-    bounds = Bounds(72, 72)
-    placement = Placement(graph, schedule_calls(graph, bounds), bounds)
+    placement = place(BACKWARD, Bounds(72, 72))
     assert placement.before().alive > placement.after().alive
     assert str(placement) == (
         "3 collectives in 3 calls: gathers in flight 0 B at most (0 B as Thunder ordered them), reduces 72 B (136 B), "
         "what travels alive 172 B (236 B)"
     )
-    assert placement.timeline() == write_schedule(graph, placement.schedule)
+    assert placement.timeline() == write_schedule(placement.graph, placement.schedule)
+
+
+def test_in_a_timeline_each_collective_lasts_from_its_start_to_its_wait():
+    placement = place(FORWARD, Bounds(sys.maxsize, sys.maxsize))
+    timeline = placement.describe()
+    assert timeline.calls == (
+        *("all_gather", "wait", "all_gather", "all_gather", "embed", "wait", "expand", "norm", "wait"),
+        *("linear", "return"),
+    )
+    ways = [(flight.name, flight.start, flight.end, flight.beside) for flight in timeline.flights]
+    assert ways == [("all_gather", 0, 1, 0), ("all_gather", 2, 5, 1), ("all_gather", 3, 8, 2)]
+    assert max(timeline.alive) == measure_peaks(placement.graph, placement.schedule.order).alive
+    assert timeline.alive[-1] == 64  # what is returned
+
+
+def test_a_bound_costs_what_starts_later_for_it():
+    (cost,) = place(FORWARD, Bounds(64, 64)).describe().bounds
+    assert (cost.name, cost.bound, cost.most, cost.without, cost.delayed) == ("gathers in flight", 64, 64, 72, 1)
+
+
+def test_collectives_that_travel_together_start_in_one_step():
+    placement = place(FORWARD, Bounds(1024, 1024, 72))
+    timeline, steps = placement.describe(), placement.schedule.steps
+    starts = [flight.start for flight in timeline.flights]
+    assert len(set(starts)) < len(starts) and len(timeline.calls) == len(steps) == len(timeline.alive)

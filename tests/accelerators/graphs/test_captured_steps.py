@@ -1,0 +1,485 @@
+"""Steps of training whose forward and backward are captured come to what they do without graphs, whatever happens."""
+
+import random
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+import torch
+import torch.utils.checkpoint
+from captured_programs import (
+    WIDTH,
+    Layer,
+    add_gradient,
+    are_alike,
+    are_equal,
+    compute,
+    go_back,
+    make_graphs,
+    make_input,
+    settle,
+    step,
+)
+from dispatched import Operations
+
+from fusioncache.accelerators.graphs import memory
+from fusioncache.accelerators.graphs.captures import ForwardFunction
+from fusioncache.accelerators.graphs.cuda import find_recorder
+from fusioncache.accelerators.graphs.graph_capture import CudaGraphs
+from fusioncache.accelerators.graphs.memory import LENT
+
+STEPS = 10
+
+
+def transpose(layer):
+    layer.weight.data = layer.weight.data.t()
+
+
+def replace(layer):
+    layer.weight.data = layer.weight.data * 2
+
+
+def copy_in(layer):
+    layer.weight.copy_(layer.weight * 2)
+
+
+def load(layer):
+    layer.weight.data.copy_(torch.ones(WIDTH, WIDTH) * 0.25)
+
+
+def exchange(layer):
+    layer.weight = torch.nn.Parameter(layer.weight.detach() * 3)
+
+
+@torch.no_grad()
+def change_both(layers, change):
+    for layer in layers:
+        change(layer)
+
+
+@pytest.mark.parametrize(("change", "captures"), {copy_in: 2, load: 2, replace: 4, exchange: 4, transpose: 4}.items())
+def test_a_weight_that_changes_between_steps(settled, change, captures):
+    layers, _, ledger = settled
+    change_both(layers, change)
+    assert all(are_alike(layers, step, seed) for seed in range(3))
+    assert ledger.stats().captures == captures
+    assert not ledger.stats().not_captured
+
+
+@pytest.mark.parametrize(("change", "refused"), {replace: 1, transpose: 1, exchange: 0}.items())
+def test_a_weight_that_changes_between_forward_and_backward(settled, change, refused):
+    layers, _, ledger = settled
+    weights, outputs = [each.weight for each in layers], [each(make_input(5)) for each in layers]
+    change_both(layers, change)
+    for weight, output in zip(weights, outputs, strict=True):
+        weight.grad = None
+        go_back(output)
+    assert are_equal(*zip(outputs, (weight.grad for weight in weights), strict=True))
+    assert ledger.stats().not_captured.get("the tensors saved for backward were replaced", 0) == refused
+
+
+def test_a_weight_that_moves_in_each_step_is_copied_at_last(settled):
+    layers, recorder, ledger = settled
+    for seed in range(8):
+        change_both(layers, replace)
+        assert are_alike(layers, step, seed), seed
+    assert ledger.stats().captures == 6
+    assert ledger.stats().graph_replays > 12
+    assert recorder.finished == 2
+
+
+def two_outputs(each, seed):
+    one, other = each(make_input(seed)), each(make_input(seed + 10))
+    go_back(one)
+    go_back(other)
+    return one, other
+
+
+def keep_the_graph(each, seed):
+    output = each(make_input(seed))
+    for _ in range(2):
+        go_back(output, retain_graph=True)
+    go_back(output)
+    return (output,)
+
+
+def keep_the_graph_over_steps(each, seed):
+    output = each(make_input(seed))
+    go_back(output, retain_graph=True)
+    for other in range(3):
+        add_gradient(each, other)
+    go_back(output)
+    return (output,)
+
+
+def give_a_gradient_whose_elements_are_one(each, seed):
+    output = each(make_input(seed))
+    (output.sum() * seed).backward()
+    return (output,)
+
+
+def compute_again_for_backward(each, seed):
+    """Torch keeps the second call's saved tensors, and forgets that call."""
+    one, other = (
+        torch.utils.checkpoint.checkpoint(each, make_input(seed + place), use_reentrant=False) for place in range(2)
+    )
+    (one + other).sum().backward()
+    return one, other
+
+
+def replace_what_was_saved(each, seed):
+    output = each(make_input(seed))
+    output.grad_fn._raw_saved_tensors[1].register_hooks(torch.Tensor.bfloat16, torch.Tensor.float)
+    go_back(output)
+    return (output,)
+
+
+KEPT, OVERLAP = "a backward pass with retain_graph=True", "a call before the backward pass of the previous call"
+ACTS = {
+    two_outputs: (4, {OVERLAP}),
+    keep_the_graph: (2, {KEPT}),
+    keep_the_graph_over_steps: (8, {KEPT, OVERLAP}),
+    give_a_gradient_whose_elements_are_one: (2, set()),
+    compute_again_for_backward: (0, {"saved-tensor hooks are active"}),
+    replace_what_was_saved: (1, {"the tensors saved for backward were replaced"}),
+}
+"""What happens in a step, with how many replays there are in the end, and why something was not captured."""
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3], ids=["from the start", "when warm", "when captured"])
+@pytest.mark.parametrize("act", ACTS)
+def test_what_happens_in_a_step(captured, act, steps):
+    layers, _, ledger = captured
+    settle(layers[0], steps)
+    for seed in range(4):
+        assert are_alike(layers, act, seed), seed
+    replays, reasons = ACTS[act]
+    before = ledger.stats().graph_replays
+    act(layers[0], 1)
+    assert ledger.stats().graph_replays == before + replays
+    assert reasons - {OVERLAP} <= set(ledger.stats().not_captured) <= reasons
+    assert are_alike(layers, step, 6)
+
+
+def test_what_is_saved_and_changed_raises_as_without_a_graph(settled):
+    for each in settled[0]:
+        x = make_input(1)
+        output = each(x)
+        x.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            output.sum().backward()
+
+
+def save_only_what_is_computed(x, weight):
+    made, ((_, _, hidden), _) = compute(x, weight)
+    return made, ((hidden, x @ weight), (2.0,))
+
+
+def compute_from_these(saved_for_backward, cotangents):
+    saved, (factor,) = saved_for_backward
+    saved_for_backward.clear()
+    (gradient,) = cotangents
+    cotangents.clear()
+    hidden, scaled = saved
+    saved.clear()
+    return None, (gradient.sum() * factor * hidden.sum() + scaled.sum()).expand(WIDTH, WIDTH).clone()
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_of_what_only_the_graph_has_one_tensor_is_kept_so_that_a_second_backward_raises(keeps):
+    graphs, _, ledger = make_graphs()
+    layers = [Layer(given, forward=save_only_what_is_computed, backward=compute_from_these) for given in (graphs, None)]
+    settle(layers[0])
+
+    def act(each):
+        output = each(make_input(7))
+        output.sum().backward(retain_graph=keeps)
+        if keeps:
+            output.sum().backward()
+        with pytest.raises(RuntimeError, match="a second time"):
+            output.sum().backward()
+        return (output,)
+
+    assert are_alike(layers, act)
+    assert ledger.stats().captures >= 2
+    assert len(layers[0](make_input(1)).grad_fn._raw_saved_tensors) == 1
+
+
+MATMUL = torch.backends.cuda.matmul
+
+
+def set_product_precision(value):
+    MATMUL.allow_tf32 = value == "tf32"
+    MATMUL.fp32_precision = value
+
+
+SETTINGS = {
+    "deterministic": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True),
+    "precision of sums": (
+        lambda: MATMUL.allow_bf16_reduced_precision_reduction,
+        lambda value: setattr(MATMUL, "allow_bf16_reduced_precision_reduction", value),
+        False,
+    ),
+    "precision of products": (lambda: MATMUL.fp32_precision, set_product_precision, "tf32"),
+    "attention": (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp, False),
+}
+
+
+@pytest.mark.parametrize(("get", "set_", "value"), SETTINGS.values(), ids=SETTINGS)
+def test_a_setting_of_torch_that_changes(settled, get, set_, value):
+    layers, recorder, ledger = settled
+    before, records, replays = get(), recorder.records, ledger.stats().graph_replays
+    try:
+        set_(value)
+        assert are_alike(layers, step, 1)
+        assert ledger.stats().graph_replays == replays
+        step(layers[0], 2)
+        assert recorder.records == records + 2
+    finally:
+        set_(before)
+    step(layers[0], 3)
+    assert (recorder.records, ledger.stats().graph_replays) == (records + 2, replays + 4)
+
+
+def save_something_else(graphs, recorder):
+    return torch.autograd.graph.saved_tensors_hooks(torch.Tensor.bfloat16, torch.Tensor.float)
+
+
+def see_each_operation(graphs, recorder):
+    return Operations()
+
+
+@contextmanager
+def capture_the_call(graphs, recorder):
+    recorder.unready = "the call is captured by another CUDA graph"
+    yield
+    recorder.unready = None
+
+
+@contextmanager
+def replay_on_another_thread(graphs, recorder):
+    of_device = graphs.memory_of(torch.device("cpu"))
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(of_device.begin).result() is None
+        yield
+        pool.submit(of_device.end).result()
+
+
+AS_THEY_ARE = {
+    save_something_else: {"saved-tensor hooks are active": 1},
+    see_each_operation: {"a torch mode that intercepts each operation is active": 2},
+    capture_the_call: {"the call is captured by another CUDA graph": 1},
+    replay_on_another_thread: {"another thread replays": 1},
+}
+
+
+@pytest.mark.parametrize(("meanwhile", "reasons"), AS_THEY_ARE.items())
+def test_where_programs_run_as_they_are_and_are_replayed_afterwards(settled, graphs, meanwhile, reasons):
+    layers, recorder, ledger = settled
+    replays = ledger.stats().graph_replays
+    found = []
+    for each in layers:
+        with meanwhile(graphs, recorder) as seen:
+            found.append((*step(each, 1), Counter(seen and seen.names)))
+    assert are_equal(found[0][:2], found[1][:2]) and found[0][2] == found[1][2]
+    assert (ledger.stats().graph_replays, dict(ledger.stats().not_captured)) == (replays, reasons)
+    assert are_alike(layers, step, 2)
+    assert (ledger.stats().graph_replays, dict(ledger.stats().not_captured)) == (replays + 2, reasons)
+
+
+def test_on_a_cpu_nothing_is_captured(captured):
+    _, _, ledger = captured
+    layers = Layer(CudaGraphs(ledger, find_recorder)), Layer()
+    assert all(are_alike(layers, step, seed) for seed in range(3))
+    assert dict(ledger.stats().not_captured) == {"tensors on the CPU": 2}
+
+
+def test_a_capture_that_fails_is_tried_once(captured, recwarn):
+    layers, recorder, ledger = captured
+    recorder.error = RuntimeError("operation not permitted when stream is capturing")
+    assert all(are_alike(layers, step, seed) for seed in range(4))
+    assert dict(ledger.stats().not_captured) == {"capture failed: RuntimeError": 1}
+    assert recorder.records == 1
+    (warning,) = recwarn
+    said = "a forward program runs without a CUDA graph, as it cannot be captured: operation not"
+    assert said in str(warning.message)
+
+
+def test_a_backward_whose_capture_fails_leaves_the_forward_captured(captured, recwarn):
+    layers, recorder, ledger = captured
+    settle(layers[0], 1)
+    output = layers[0](make_input(1))
+    recorder.error = RuntimeError("no")
+    go_back(output)
+    assert all(are_alike(layers, step, seed) for seed in range(4))
+    assert ledger.stats().captures == 1
+    assert len(recwarn) == 1
+
+
+def test_a_backward_on_another_stream_is_waited_for(settled):
+    """Replays do not wait for that stream, and would overwrite what it reads."""
+    layers, recorder, ledger = settled
+    finished = recorder.finished
+
+    def change_the_stream(each):
+        output = each(make_input(5))
+        recorder.unready = "another stream than that of the first call"
+        go_back(output)
+        return (output,)
+
+    assert are_alike(layers, change_the_stream)
+    assert recorder.finished == finished + 1
+    assert dict(ledger.stats().not_captured) == {recorder.unready: 1}
+    recorder.unready = None
+    step(layers[0], 6)
+    assert recorder.finished == finished + 1
+
+
+def test_saved_memory_goes_to_others_when_it_is_not_needed(settled, graphs):
+    """Forward and backward of one layer need no more than those of another one after it."""
+    pool = settled[1].pool
+    before = len(pool.blocks)
+    assert len(pool.free()) == before
+    other = Layer(graphs)
+    settle(other)
+    assert len(pool.blocks) == before
+
+
+def test_a_program_between_forward_and_backward_of_another(captured, graphs):
+    """It was captured when nothing was leased, so its memory may be what the other one saved in."""
+    layers, _, ledger = captured
+    look, _ = graphs.capture(ForwardFunction(lambda x: (x.exp().cos(), x + 1), False), None)
+    for seed in range(3):
+        look(make_input(seed))
+    settle(layers[0])
+    assert ledger.stats().captures == 3
+
+    def look_between(each, seed):
+        output, x = each(make_input(seed)), make_input(seed + 1)
+        seen = look(x) if each is layers[0] else (x.exp().cos(), x + 1)
+        go_back(output)
+        return output, *seen
+
+    for seed in range(6):
+        assert are_alike(layers, look_between, seed), seed
+    # From then on there is a capture of it that leaves alone what was leased.
+    replays = ledger.stats().graph_replays
+    look_between(layers[0], 1)
+    assert ledger.stats().graph_replays == replays + 3
+
+
+def test_what_is_called_least_goes(captured, monkeypatch, graphs):
+    monkeypatch.setattr(memory, "MOST_CAPTURES", 1)
+    layers, recorder, ledger = captured
+    for pair in (layers, (Layer(graphs), Layer()), layers):
+        assert all(are_alike(pair, step, seed) for seed in range(4))
+    assert ledger.stats().captures == 6
+    assert recorder.finished == 2
+
+
+def test_a_forward_that_waits_for_its_backward_does_not_go(captured, monkeypatch, graphs):
+    monkeypatch.setattr(memory, "MOST_CAPTURES", 1)
+    layers, _, ledger = captured
+    second = Layer(graphs)
+    settle(layers[0], 2)
+    settle(second, 2)
+
+    def act(each):
+        output = each(make_input(5))
+        settle(second, 2)
+        go_back(output)
+        return (output,)
+
+    assert are_alike(layers, act)
+    captures = ledger.stats().captures
+    step(layers[0], 6)
+    assert ledger.stats().captures == captures
+
+
+def zero_in_place(layer, optimizer, seed):
+    optimizer.zero_grad(set_to_none=seed == 3)
+    add_gradient(layer, seed)
+    optimizer.step()
+
+
+def add_up_in_one_backward(layer, optimizer, seed):
+    optimizer.zero_grad()
+    outputs = [layer(make_input(4 * seed + part)) for part in range(3)]
+    torch.stack(outputs).square().sum().backward()
+    optimizer.step()
+
+
+def step_in_a_hook(layer, optimizer, seed):
+    def take(weight):
+        optimizer.step()
+        weight.grad = None
+
+    handle = layer.weight.register_post_accumulate_grad_hook(take)
+    add_gradient(layer, seed)
+    handle.remove()
+
+
+WAYS = {zero_in_place: 3, add_up_in_one_backward: 11, step_in_a_hook: 2}
+"""Ways to train, and how many captures each needs."""
+
+
+@pytest.mark.parametrize(("train", "captures"), WAYS.items())
+def test_ways_to_train_settle_on_a_few_captures_and_copy_no_gradient(captured, train, captures):
+    layers, _, ledger = captured
+    optimizers = [torch.optim.SGD([each.weight], 0.01, momentum=0.9) for each in layers]
+    for seed in range(STEPS):
+        for each, optimizer in zip(layers, optimizers, strict=True):
+            train(each, optimizer, seed)
+        assert torch.equal(*(each.weight for each in layers)), seed
+    stats = ledger.stats()
+    assert (stats.captures, stats.gradients_copied) == (captures, 0)
+    assert LENT not in stats.not_captured
+
+
+def test_models_one_after_the_other_whose_gradients_are_added_up():
+    """In a backward each of them is replayed while what those after it lent is not back."""
+    graphs, _, ledger = make_graphs()
+    ones, others = [Layer(graphs) for _ in range(3)], [Layer() for _ in range(3)]
+    for seed in range(STEPS):
+        for layers in (ones, others):
+            for part in range(3):
+                x = make_input(3 * seed + part)
+                for layer in layers:
+                    x = layer(x)
+                x.square().sum().backward()
+        for one, other in zip(ones, others, strict=True):
+            assert torch.equal(one.weight.grad, other.weight.grad), seed
+            one.weight.grad = other.weight.grad = None
+    stats = ledger.stats()
+    assert (stats.captures, stats.gradients_copied, dict(stats.not_captured)) == (9, 0, {})
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_is_held_in_whatever_order(seed):
+    """Steps of two models, whose outputs wait for their backward and whose gradients are held for a while."""
+    graphs, _, ledger = make_graphs()
+    draw = random.Random(seed)
+    pairs = [(Layer(graphs), Layer()) for _ in range(2)]
+    waiting, held = [], []
+    for number in range(200):
+        pair = draw.choice(pairs)
+        act = draw.choice(["forward", "backward", "backward", "none", "zero", "hold", "drop"])
+        if act == "forward" or not waiting:
+            waiting.append([layer(make_input(number)) for layer in pair])
+        elif act == "backward" or len(waiting) > 3:
+            for output in waiting.pop(draw.randrange(len(waiting))):
+                go_back(output)
+        elif act == "drop":
+            del held[: draw.randrange(3)]
+        elif pair[0].weight.grad is not None:
+            if act == "hold":
+                held.append([layer.weight.grad.detach()[1:] for layer in pair])
+            for layer in pair:
+                if act == "zero":
+                    layer.weight.grad.zero_()
+                else:
+                    layer.weight.grad = None
+        there = [[layer.weight.grad for layer in pair] for pair in pairs if pair[0].weight.grad is not None]
+        assert all(torch.equal(one, other) for one, other in held + there), (number, act)
+    assert ledger.stats().graph_replays > 40
