@@ -10,9 +10,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 
 def train(compiled: Any, *args: Any, **kwargs: Any) -> list[Any]:
     """Returns what comes of a step: the structure of the results, results, gradients of parameters and arguments."""
-    leaves = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor) and each.is_leaf]
-    if isinstance(compiled, torch.nn.Module):
-        leaves += compiled.parameters()
+    parameters = compiled.parameters() if isinstance(compiled, torch.nn.Module) else ()
+    given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor) and each.requires_grad]
+    leaves = [*parameters, *(each for each in given if each.is_leaf)]
     for each in leaves:
         each.grad = None
     results, structure = tree_flatten(compiled(*args, **kwargs))
