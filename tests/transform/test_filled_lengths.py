@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -40,79 +41,6 @@ class Program(torch.nn.Module):
 def of_product(compute: Callable) -> Callable:
     """Returns a function of the parameter as well, so that there is a gradient of it."""
     return lambda weight, x, *more: compute(x @ weight, *more)
-
-
-@of_product
-def same_twice(x):
-    """Two operations that are one where the length is 100."""
-    return x * torch.ones(x.shape[1], WIDTH) * torch.ones(100, WIDTH).sum()
-
-
-@of_product
-def broadcast(x):
-    """Sums that are as long as they are wide where the length is the width."""
-    return x + x.sum(1)[:, None] * x.sum(2)[:, :, None]
-
-
-@of_product
-def means(x):
-    """Numbers with a point that are made of the length, forward and backward."""
-    return functional.layer_norm(x, (WIDTH,)) * x.mean(1)[:, None] + x.sum(1)[:, None] / x.shape[1]
-
-
-@of_product
-def scales(x):
-    """The same, computed by the program itself."""
-    length = x.shape[1]
-    return x * (1 / length) + x.sum((0, 1)) / (0.5 * float(length) + x.shape[0]) - 3.0 * length
-
-
-@of_product
-def differences(x):
-    """One that is 0.0 at one length, and has another sign on either side of it."""
-    return x * ((x.shape[1] - 65) * 0.5) + 1.0 / (x.shape[1] + 1)
-
-
-@of_product
-def cut(x):
-    """A part of each row, padded again in backward."""
-    half = x[:, x.shape[1] // 2 :]
-    return torch.cat((half * 2.0, x[:, : x.shape[1] // 2]), 1) * torch.tanh(x)
-
-
-@of_product
-def take_rows(x):
-    """As many tokens as the table has rows take it as it is, and fewer ones a part of it."""
-    return x * torch.arange(12 * WIDTH).view(12, WIDTH)[: x.shape[1]]
-
-
-def rows(weight, x):
-    """All tokens in one dimension, and back."""
-    return ((x @ weight).reshape(-1, WIDTH) @ weight).view(*x.shape[:2], 4, -1).transpose(1, 2).flatten(2)
-
-
-def convolution(weight, x):
-    """In backward a pad by what is left of the length, which our own passes look at."""
-    return functional.conv1d((x @ weight).transpose(1, 2), weight[:, :, None].expand(WIDTH, WIDTH, 3), stride=2)
-
-
-def of_a_batch(weight, batch):
-    """A training step on a container, whatever its other parts are."""
-    x, mask = batch[:2]
-    return ((x @ weight) * mask[..., None]).square().sum((0, 2)) / x.shape[1]
-
-
-def looks_up(weight, tokens, x):
-    return functional.embedding(tokens, weight) + torch.tanh(x @ weight) / tokens.shape[1]
-
-
-def leaves_out(weight, x, unused):
-    """Nothing is computed of the second argument, whose size Thunder checks all the same."""
-    return x @ weight
-
-
-def returns_numbers(weight, x):
-    return {"all": [x.shape[0], (math.prod(x.shape),)], x.shape[1]: x @ weight}
 
 
 def make(length, count=2):
@@ -166,19 +94,65 @@ class Case:
     later: tuple[tuple[Any, bool], ...] = ((50, True),)
 
 
+def rows(weight, x):
+    """All tokens in one dimension, and back."""
+    return ((x @ weight).reshape(-1, WIDTH) @ weight).view(*x.shape[:2], 4, -1).transpose(1, 2).flatten(2)
+
+
+def leave_out(weight, x, unused):
+    """Nothing is computed of the second argument, whose size Thunder checks all the same."""
+    return x @ weight
+
+
+@of_product
+def make_twice(x):
+    return x * torch.ones(x.shape[1], WIDTH) * torch.ones(100, WIDTH).sum()
+
+
+@of_product
+def take_rows(x):
+    """As many tokens as the table has rows take it as it is, and fewer ones a part of it."""
+    return x * torch.arange(12 * WIDTH).view(12, WIDTH)[: x.shape[1]]
+
+
 NONE, TABLE = ((50, False),), ((6, True), (12, False))
 CASES = {
-    "broadcast": Case(broadcast),
-    "a part": Case(cut),
-    "operations that become the same": Case(same_twice, 1, 2, MORE),
-    "means": Case(means, 2, 1, MORE),
-    "numbers made of the length": Case(scales, 2, 1, MORE),
-    "a number of either sign": Case(differences, 2, 0, (*FEW, 65, 100)),
-    "one dimension": Case(rows, 2, 1, MORE),
-    "a convolution": Case(convolution),
-    "a tuple": Case(of_a_batch, make=make_tuple),
-    "expanded": Case(looks_up, make=expand),
-    "returned numbers": Case(returns_numbers, 0, later=NONE),
+    "sums as long as they are wide": Case(of_product(lambda x: x + x.sum(1)[:, None] * x.sum(2)[:, :, None])),
+    "parts, padded in backward": Case(
+        of_product(lambda x: torch.cat((x[:, x.shape[1] // 2 :] * 2.0, x[:, : x.shape[1] // 2]), 1) * torch.tanh(x))
+    ),
+    "two operations that are one at 100": Case(make_twice, 1, 2, MORE),
+    "numbers with a point, forward and backward": Case(
+        of_product(lambda x: functional.layer_norm(x, (WIDTH,)) * x.mean(1)[:, None] + x.sum(1)[:, None] / x.shape[1]),
+        2,
+        1,
+        MORE,
+    ),
+    "numbers that the program computes": Case(
+        of_product(
+            lambda x: x * (1 / x.shape[1]) + x.sum((0, 1)) / (0.5 * float(x.shape[1]) + x.shape[0]) - 3.0 * x.shape[1]
+        ),
+        2,
+        1,
+        MORE,
+    ),
+    "a number of either sign, and 0.0": Case(
+        of_product(lambda x: x * ((x.shape[1] - 65) * 0.5) + 1.0 / (x.shape[1] + 1)), 2, 0, (*FEW, 65, 100)
+    ),
+    "all tokens in one dimension": Case(rows, 2, 1, MORE),
+    "a pad that our own passes look at": Case(
+        lambda w, x: functional.conv1d((x @ w).transpose(1, 2), w[:, :, None].expand(WIDTH, WIDTH, 3), stride=2)
+    ),
+    "a tuple": Case(
+        lambda w, batch: ((batch[0] @ w) * batch[1][..., None]).square().sum((0, 2)) / batch[0].shape[1],
+        make=make_tuple,
+    ),
+    "expanded": Case(
+        lambda w, tokens, x: functional.embedding(tokens, w) + torch.tanh(x @ w) / tokens.shape[1], make=expand
+    ),
+    "returned numbers": Case(
+        lambda w, x: {"all": [x.shape[0], (math.prod(x.shape),)], x.shape[1]: x @ w}, 0, later=NONE
+    ),
     "at first the longest": Case(take_rows, 1, 1, (12, 10, 9, 8, 12, 10), later=TABLE),
     "then the longest": Case(take_rows, 1, 1, (10, 12, 9, 8, 12, 10), later=TABLE),
     # Programs that are told a number, as Dynamo does that.
@@ -186,8 +160,8 @@ CASES = {
         of_product(lambda x, n: x + torch.arange(n)[:, None] + torch.ones(n, WIDTH).sum(0)), make=with_number
     ),
     "compares": Case(of_product(lambda x, n: x * 2 if n > 70 else x + 1), 1, 0, (*FEW, 65, 100), with_number),
-    "looks it up": Case(of_product(lambda x, n: x * {64: 1.0, 96: 2.0}.get(n, 3.0)), 0, make=with_number, later=NONE),
-    "the length so far": Case(
+    "looks it up": Case(of_product(lambda x, n: x * {64: 1.0}.get(n, 3.0)), 0, make=with_number, later=NONE),
+    "was the length so far": Case(
         of_product(lambda x, n: x.sum(1, keepdim=True).expand(x.shape[0], n, WIDTH)),
         4,
         1,
@@ -195,11 +169,11 @@ CASES = {
         with_number,
     ),
     # An argument of which nothing is computed may have any size.
-    "both vary": Case(leaves_out, 2, 0, ((2, 2), (3, 3), (4, 4), (5, 5)), with_unused, (((6, 6), True),)),
-    "it varies": Case(leaves_out, 2, 0, ((2, 7), (2, 9), (2, 3), (2, 5)), with_unused, (((2, 8), True),)),
+    "both vary": Case(leave_out, 2, 0, ((2, 2), (3, 3), (4, 4), (5, 5)), with_unused, (((6, 6), True),)),
+    "it varies": Case(leave_out, 2, 0, ((2, 7), (2, 9), (2, 3), (2, 5)), with_unused, (((2, 8), True),)),
     # As long as both were the same, it is not known which of them is checked for which.
-    "both were the same": Case(leaves_out, 1, 1, ((2, 2), (3, 3), (4, 9), (5, 6)), with_unused),
-    "both were 1": Case(leaves_out, 1, 0, ((2, 7), (3, 9), (4, 1), (1, 4), (5, 6)), with_unused),
+    "both were the same": Case(leave_out, 1, 1, ((2, 2), (3, 3), (4, 9), (5, 6)), with_unused),
+    "both were 1": Case(leave_out, 1, 0, ((2, 7), (3, 9), (4, 1), (1, 4), (5, 6)), with_unused),
 }
 """What else programs do with sizes is in ``test_watched_lengths.py``, before Thunder's passes."""
 
@@ -217,7 +191,7 @@ def test_each_length_has_thunders_bits_here_and_in_a_later_process(name, tmp_pat
     stats = both.transform.stats()
     reasons = " ".join((*stats.passes_repeated, *stats.programs_interpreted))
     assert (stats.programs_filled, stats.programs_replayed) == (case.filled, case.replayed), reasons
-    assert ("become the same at these sizes" in reasons) is (case.compute is same_twice)
+    assert ("become the same at these sizes" in reasons) is (case.compute is make_twice)
     assert "failed" not in reasons, reasons
     later, transform = compile_anew(both.model, tmp_path / "store")
     for sizes, fills in case.later:
@@ -298,10 +272,6 @@ def test_what_a_program_does_to_its_batch_is_what_it_does_with_thunder(compute, 
     assert transform.stats().programs_filled == filled
 
 
-class Table(dict):
-    pass
-
-
 def make_cycle() -> list[Any]:
     cycle: list[Any] = [torch.ones(3)]
     cycle.append(cycle)
@@ -315,7 +285,7 @@ def make_cycle() -> list[Any]:
         {"x": torch.ones(3), "y": "torch.Tensor torch.float32 (3,) (1,) cpu"},
         [torch.ones(3), object()],
         [torch.ones(3), 1j],
-        [torch.ones(3), Table(x=1)],
+        [torch.ones(3), OrderedDict(x=1)],
         [torch.ones(3), torch.nn.Parameter(torch.ones(3))],
         {("a", "b"): torch.ones(3)},
         {1.5: torch.ones(3)},
@@ -324,7 +294,7 @@ def make_cycle() -> list[Any]:
         {None: torch.ones(3)},
         [torch.ones(3)] * 2,
         make_cycle(),
-        Table(x=torch.ones(3)),
+        OrderedDict(x=torch.ones(3)),
     ],
     ids=lambda each: type(each).__name__,
 )
