@@ -3,7 +3,6 @@
 import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from unittest.mock import Mock
 
 import pytest
 import thunder
@@ -273,16 +272,6 @@ def test_gradients_that_go_another_way_are_not_handed_on():
         compiled(X).sum().backward()
         assert thunder.cache_hits(compiled) == 1
         assert list_gradients(compiled) == [None] * 4
-
-
-def test_functions_that_are_made_otherwise_are_called_as_they_are():
-    for compiled in both():
-        before = train(compiled, X)
-        entries = thunder.compile_stats(compiled).interpreter_cache
-        computation, backward = (Mock(side_effect=each) for each in (entries[0].computation_fn, entries[0].backward_fn))
-        entries[0] = entries[0]._replace(computation_fn=computation, backward_fn=backward)
-        assert are_equal(train(compiled, X), before)
-        assert computation.call_count == backward.call_count == 1
 
 
 def test_several_threads_call_at_a_time(pair):

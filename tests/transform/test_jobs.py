@@ -16,7 +16,7 @@ from pool_processes import fork_process, wait_until
 from store_processes import PersistentEager
 
 import fusioncache
-from fusioncache.accelerators.precompile import ahead, entry_compiler, pool
+from fusioncache.accelerators.precompile import ahead, pool
 from fusioncache.accelerators.precompile.ahead import PoolHelpers
 from fusioncache.backends.api import Run
 from fusioncache.ir import Graph
@@ -199,17 +199,6 @@ def test_what_was_made_under_other_settings_is_not_taken(tmp_path, monkeypatch, 
     assert stats.handed_over == stats.compiles == list_processes(tmp_path).count(os.getpid()) == len(expected[1])
     assert not stats.helped and not stats.loads
     assert all(count == 2 for count in read_compiled(tmp_path).values())
-
-
-def test_a_worker_with_other_settings_refuses(tmp_path, monkeypatch, expected):
-    other = lambda name, **options: Logging({"machine": "elsewhere"})  # noqa: E731
-    monkeypatch.setattr(entry_compiler, "make_backend", other)
-    job = Job(tmp_path, 2)
-    job.when_traced(job.wait)
-    assert are_equal(job.run(), expected[0])
-    stats = job.transform.stats()
-    assert stats.helped == 0 and stats.compiles == list_processes(tmp_path).count(os.getpid()) == len(expected[1])
-    assert read_compiled(tmp_path) == expected[1]
 
 
 def test_processes_start_where_a_program_is_derived_and_not_where_it_is_loaded(tmp_path):
