@@ -144,6 +144,9 @@ def test_the_program_leaves_that_was_not_taken_for_longest_and_has_no_memory_of_
     train(compiled, make_input(2))
     train(compiled, make_input(20))
     assert [is_held(compiled, entry) for entry in entries] == [True, True, False, *[True] * (MOST - 3)]
+    monkeypatch.setattr(program_list, "is_idle", lambda entry: False)
+    train(compiled, make_input(21))
+    assert len(entries_of(compiled)) == MOST + 1
 
 
 def test_all_entries_are_asked_whatever_was_done_to_them():

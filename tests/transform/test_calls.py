@@ -1,4 +1,4 @@
-"""A later call of a model goes a shorter way than Thunder's, and nobody can tell but by counting functions."""
+"""A later call of a model goes a shorter way than Thunder's, which only a count of functions tells."""
 
 import gc
 import weakref

@@ -2,7 +2,6 @@
 
 import math
 import sys
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,6 @@ from torch.nn import functional
 
 import fusioncache
 from fusioncache.accelerators.sizes import lengths
-from fusioncache.accelerators.sizes.values import find_tensors
 
 WIDTH = 40
 
@@ -270,36 +268,6 @@ def test_what_a_program_does_to_its_batch_is_what_it_does_with_thunder(compute, 
             outcomes.append((result, left))
         assert outcomes[0] == outcomes[1]
     assert transform.stats().programs_filled == filled
-
-
-def make_cycle() -> list[Any]:
-    cycle: list[Any] = [torch.ones(3)]
-    cycle.append(cycle)
-    return cycle
-
-
-@pytest.mark.parametrize(
-    "container",
-    [
-        {"x": torch.ones(3), "(2, 3)": 1},
-        {"x": torch.ones(3), "y": "torch.Tensor torch.float32 (3,) (1,) cpu"},
-        [torch.ones(3), object()],
-        [torch.ones(3), 1j],
-        [torch.ones(3), OrderedDict(x=1)],
-        [torch.ones(3), torch.nn.Parameter(torch.ones(3))],
-        {("a", "b"): torch.ones(3)},
-        {1.5: torch.ones(3)},
-        {True: torch.ones(3)},
-        {-1: torch.ones(3)},
-        {None: torch.ones(3)},
-        [torch.ones(3)] * 2,
-        make_cycle(),
-        OrderedDict(x=torch.ones(3)),
-    ],
-    ids=lambda each: type(each).__name__,
-)
-def test_a_container_with_something_else_keeps_its_sizes(container):
-    assert list(find_tensors((torch.ones(2), container), {})) == [0]
 
 
 def compute_tanh(x):

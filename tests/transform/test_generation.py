@@ -73,7 +73,7 @@ CHANGES = (
 
 @torch.no_grad()
 def test_what_changes_between_two_tokens_is_noticed(tmp_path):
-    """Thunder has the buffers that the model had when it was compiled: whoever replaces one tells it."""
+    """Thunder has the buffers that the model had when it was compiled: a program that replaces one tells it."""
     plain, (compiled, _) = compile_plain(make_model()), compile_anew(make_model(), tmp_path)
     both = (compiled, plain)
 

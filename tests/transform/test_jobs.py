@@ -1,4 +1,4 @@
-"""Compiling beside tracing: each template is compiled once, by whoever is first, and nothing of it reaches a result."""
+"""Compiling beside tracing: each template is compiled once, by one process, and nothing of it reaches a result."""
 
 import json
 import os
@@ -155,7 +155,7 @@ def test_what_a_filled_program_misses_is_compiled_beside(tmp_path, monkeypatch):
     assert set(made) == {stats.compiles // 4}  # whether a program was traced or filled in
 
 
-def test_what_nobody_has_begun_is_compiled_here_and_what_somebody_is_at_is_waited_for(tmp_path, monkeypatch, expected):
+def test_what_no_worker_has_begun_is_compiled_here_and_what_one_is_at_is_waited_for(tmp_path, monkeypatch, expected):
     """One worker, that does not end with its first one before this process has compiled another."""
     here = os.getpid()
 
