@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 import torch
 
@@ -25,28 +23,20 @@ class OwnNet(torch.nn.Module):
         return torch.tanh(y + self.linear(x))
 
 
-_NONE: Mapping[str, Any] = MappingProxyType({})
-
-
 def compile_behind_dynamo(
-    model: Callable,
-    store: Path | bool | None = False,
-    graphs: bool = False,
-    own: Mapping[str, Any] = _NONE,
-    **options: object,
+    model: Callable, store: Path | bool | None = False, graphs: bool = False, **options: object
 ) -> tuple[Callable, fusioncache.FusionCache]:
-    """The model under ``thunderfx``, with regions that run op by op.
+    """Returns the model under ``thunderfx``, with regions that run op by op, and its transform.
 
     Args:
         model: to compile.
         store: of the cache.
         graphs: as of ``FusionCache``.
-        own: more options of ``FusionCache``.
         options: of ``thunderfx``.
     """
     from thunder.dynamo import thunderfx
 
     torch._dynamo.reset()
     cache = fusioncache.Cache(store=store, record=False)
-    transform = fusioncache.FusionCache(cache=cache, backend="eager", graphs=graphs, **own)
+    transform = fusioncache.FusionCache(cache=cache, backend="eager", graphs=graphs)
     return thunderfx(model, executors=fusioncache.executors(), transforms=[transform], **options), transform

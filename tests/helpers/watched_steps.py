@@ -11,56 +11,38 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
-import thunder
 import torch
-from models import Block
+from models import Block, compile_with
 
-import fusioncache
 from fusioncache.cache.backend_executables import SOON
 from fusioncache.process import forks
 
 _STEPS = 30
-_PATIENCE = 240.0
+_PATIENCE = 120.0
 
 
-class Watch:
-    """What happened while it watched.
+@contextmanager
+def watch():
+    """Yields a counter of audit events, records of loggers, warnings and collections, for the time of the body."""
+    events, is_watching = Counter(), True
 
-    Attributes:
-        events: audit events, records of loggers, warnings and collections, by name.
-    """
+    def note(what, detail):
+        if is_watching and what != "builtins.id":
+            events[f"{what} {detail}"[:200]] += 1
 
-    def __init__(self):
-        self.events = Counter()
-        self._is_watching = False
-        sys.addaudithook(self._hear)
-        logging.getLogger().addHandler(self._make_handler())
-        logging.getLogger().setLevel(logging.DEBUG)
-        gc.callbacks.append(lambda phase, _: self._note("gc", phase))
-        warnings.showwarning = lambda message, *_args, **_options: self._note("warning", message)
-
-    def _make_handler(self):
-        handler = logging.Handler()
-        handler.emit = lambda record: self._note("log", record.getMessage())
-        return handler
-
-    def _hear(self, event, args):
-        if event != "builtins.id":
-            self._note(event, args[:1])
-
-    def _note(self, what, detail):
-        if self._is_watching:
-            self.events[f"{what} {detail}"[:200]] += 1
-
-    def __enter__(self):
-        gc.disable()  # what is collected now is asked for
-        self._is_watching = True
-
-    def __exit__(self, *_):
-        self._is_watching = False
-        gc.enable()
+    handler = logging.Handler()
+    handler.emit = lambda record: note("log", record.getMessage())
+    logging.getLogger().addHandler(handler)
+    logging.getLogger().setLevel(logging.DEBUG)
+    warnings.showwarning = lambda message, *_args, **_options: note("warning", message)
+    gc.disable()  # what is collected now is asked for
+    gc.callbacks.append(lambda phase, _: note("gc", phase))
+    sys.addaudithook(lambda event, args: note(event, args[:1]))
+    yield events
+    is_watching = False
+    gc.enable()
 
 
 def run_while_locked(steps):
@@ -68,14 +50,7 @@ def run_while_locked(steps):
 
     The thread that takes them has done so before: its first launch of a stored kernel lays out what that is given.
     """
-    ready, done, held, free = (threading.Event() for _ in range(4))
-
-    def hold():
-        with ExitStack() as stack:
-            for lock in list(forks.locks):
-                stack.enter_context(lock)
-            held.set()
-            free.wait(_PATIENCE)
+    ready, done, held = (threading.Event() for _ in range(3))
 
     def take():
         steps()
@@ -84,14 +59,17 @@ def run_while_locked(steps):
         steps()
         done.set()
 
+    def hold():
+        ready.wait()
+        with ExitStack() as stack:
+            for lock in list(forks.locks):
+                stack.enter_context(lock)
+            held.set()
+            done.wait(_PATIENCE)
+            return done.is_set()
+
     threading.Thread(target=take, daemon=True).start()
-    ready.wait()
-    holder = threading.Thread(target=hold)
-    holder.start()
-    is_done = done.wait(_PATIENCE / 2)
-    free.set()
-    holder.join()
-    return is_done
+    return hold()
 
 
 def main():
@@ -99,8 +77,7 @@ def main():
     backend, sizes = sys.argv[1], json.loads(sys.argv[2])
     device = "cuda" if backend == "nvfuser" else "cpu"
     model = Block().to(device)
-    transform = fusioncache.FusionCache(backend=backend, jobs=0)
-    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+    compiled, transform = compile_with(model, backend, jobs=0)
     inputs = [torch.ones(size, 3, 16, device=device) for size in sizes]
 
     def steps(count):
@@ -109,22 +86,19 @@ def main():
                 compiled(x).sum().backward()
                 model.zero_grad()
 
-    watch = Watch()
     steps(SOON + 2)
     for thread in threading.enumerate():
         if isinstance(thread, threading.Timer):  # writes what the first steps did, shortly after them
             thread.join()
     before = transform.stats()
-    with watch:
+    with watch() as events:
         steps(_STEPS)
     is_free = run_while_locked(lambda: steps(2))
     gc.collect()
     gc.disable()
     steps(2)
-    garbage = gc.collect()
-    same = before == transform.stats()
-    found = {"events": watch.events, "locks": len(forks.locks), "free": is_free, "garbage": garbage, "same": same}
-    print(json.dumps(found))
+    found = {"events": events, "locks": len(forks.locks), "free": is_free, "garbage": gc.collect()}
+    print(json.dumps({**found, "same": before == transform.stats()}))
 
 
 if __name__ == "__main__":

@@ -6,11 +6,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import thunder
 import torch
+from both_ways import are_equal, train
 from models import Small
+from stored_programs import compile_anew
 
-import fusioncache
 from fusioncache.backends.inductor import persistence
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
@@ -19,13 +19,9 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInduct
 class Job:
     """A model with TorchInductor and a store, and what was compiled at once."""
 
-    def __init__(self, store: Path | bool, **options: Any):
+    def __init__(self, store: Path):
         torch.manual_seed(0)
-        self.model, self.x = Small(), torch.randn(3, 5, 16)
-        self.cache = fusioncache.Cache(record=False, store=store)
-        self.transform = fusioncache.FusionCache(cache=self.cache, backend="inductor", **{"jobs": 0, **options})
-        executors = fusioncache.executors()
-        self.compiled = thunder.jit(self.model, executors=executors, transforms=[self.transform])
+        self.compiled, self.transform = compile_anew(Small(), store, "inductor")
 
     def step(self, *, trains: bool = True) -> tuple[list[torch.Tensor], list[int]]:
         """Returns output and gradients, and of how many regions each run of the compiler was."""
@@ -35,18 +31,9 @@ class Job:
             runs.append(len(lowered))
             return together(lowered)
 
+        x = torch.randn(3, 5, 16, generator=torch.Generator().manual_seed(0))
         with mock.patch.object(persistence, "compile_kernels", count), torch.set_grad_enabled(trains):
-            output = self.compiled(self.x)
-            if trains:
-                output.square().sum().backward()
-        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-        results = [output.detach(), *(gradient.clone() for gradient in gradients)]
-        self.model.zero_grad()
-        return results, runs
-
-
-def equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    return all(map(torch.equal, one, other))
+            return train(self.compiled, x), runs
 
 
 @pytest.fixture(scope="module", name="first")
@@ -64,11 +51,11 @@ def test_the_first_call_compiles_for_all_and_every_step_and_process_has_the_same
     assert (stats.loads, stats.handed_over, dict(stats.bypasses)) == (0, 0, {})
     assert sum(template.compile_seconds for template in job.transform.cache.templates()) > 0
     again, more = job.step()
-    assert equal(results, again) and not more
+    assert are_equal(results, again) and not more
 
     second = Job(store)
     loaded, runs = second.step()
-    assert equal(results, loaded) and not runs
+    assert are_equal(results, loaded) and not runs
     assert (second.transform.stats().compiles, second.transform.stats().loads) == (0, stats.compiles)
 
 
@@ -79,7 +66,7 @@ def test_a_loaded_program_whose_code_is_gone_is_compiled_at_once(first, tmp_path
         path.unlink()
     again, more = job.step()
     assert job.transform.stats().programs_loaded == 1
-    assert equal(results, again) and more == runs
+    assert are_equal(results, again) and more == runs
 
 
 def test_ranks_of_a_job_compile_each_region_once_between_them(tmp_path):
@@ -104,12 +91,11 @@ def test_without_a_compiler_regions_run_operation_by_operation_and_it_is_said_on
     monkeypatch.setattr("fusioncache.transform.shared_region.problem", lambda *args: "no GPU")
     with pytest.warns(RuntimeWarning) as warned:
         for _ in range(2):
-            cache = fusioncache.Cache(record=False, store=tmp_path)
-            transform = fusioncache.FusionCache(cache=cache, jobs=0)
+            model = Small()
+            compiled, transform = compile_anew(model, tmp_path, "auto")
     advice = "there is no C++ compiler: install one (apt install g++), or set CXX to one"
     assert [str(one.message) for one in warned] == [f"fusioncache: regions run operation by operation, as {advice}"]
-    model, x = Small(), torch.randn(3, 16)
-    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+    x = torch.randn(3, 16)
     compiled(x).sum().backward()
     torch.testing.assert_close(compiled(x), model(x))
     assert transform.stats().templates and not transform.stats().bypasses

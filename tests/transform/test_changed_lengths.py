@@ -2,15 +2,19 @@
 
 import contextlib
 import inspect
-import math
 import shutil
+from collections import OrderedDict
 from types import CodeType
+from unittest.mock import Mock
 
 import pytest
 import thunder
 import torch
 from blank_programs import blank
+from both_ways import BothWays, are_equal, train
 from instructions import list_instructions
+from signing_keys import make_signing_key
+from store_contents import collect_warnings
 from stored_programs import compile_anew, without_interpreter
 
 from fusioncache.accelerators.layers import session
@@ -18,9 +22,20 @@ from fusioncache.accelerators.programs import build, key
 from fusioncache.accelerators.programs.build import compile_trace, write_program
 from fusioncache.accelerators.programs.template_loader import find_references
 from fusioncache.accelerators.sizes import lengths
+from fusioncache.accelerators.sizes.families import Family, find_families, keep_family
 from fusioncache.accelerators.sizes.lengths import Lengths
+from fusioncache.backends.eager import Eager
+from fusioncache.cache.exchange import pull, push
+from fusioncache.ir import Key
+from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir.keys import read_key
+from fusioncache.store import Store, read_through
+from fusioncache.store.entry import FAMILY_SLOTS
+from fusioncache.store.remote import Remote
+from fusioncache.store.signing import put_key
 
 SCALE = 2.0
+FIRST, SECOND = 64, 96
 
 
 def scale(x):
@@ -57,47 +72,47 @@ def tokens(length, batch=2):
     return torch.randint(0, 50, (batch, length), generator=torch.Generator().manual_seed(length))
 
 
-def train(compiled, model, *args, **kwargs):
-    model.zero_grad()
-    result = compiled(*args, **kwargs)
-    if result.requires_grad:
-        result.float().sum().backward()
-    return [result, *(each.grad.clone() for each in model.parameters() if each.grad is not None)]
-
-
 def counts(transform):
-    """Returns how many programs were not interpreted, and why others were."""
+    """Returns how many programs were filled in and were loaded, and why passes ran for others."""
     stats = transform.stats()
-    return stats.programs_replayed + stats.programs_filled, dict(stats.programs_interpreted)
+    return stats.programs_filled, stats.programs_loaded, dict(stats.passes_repeated)
 
 
 def make_known(directory):
     """Returns a model, compiled and called at two lengths, and its transform."""
     model = Model()
     compiled, transform = compile_anew(model, directory)
-    for length in (64, 96):
-        train(compiled, model, tokens(length))
+    for length in (FIRST, SECOND):
+        train(compiled, tokens(length))
     return model, compiled, transform
+
+
+def list_slots(directory):
+    """Returns the families in a store: their form's key, and their slots."""
+    return [each for each in Store.open(directory, remote="").entries() if each.backend in FAMILY_SLOTS]
 
 
 @pytest.fixture(scope="module", name="stored")
 def _stored(tmp_path_factory):
-    return tmp_path_factory.mktemp("lengths")
-
-
-@pytest.fixture(scope="module", name="pair")
-def _pair(stored):
-    """A model that has seen two lengths, and the same as Thunder does it that interprets each length."""
-    model, compiled, transform = make_known(stored / "store")
-    shutil.copytree(stored / "store", stored / "two lengths")
-    own, _ = compile_anew(model, stored / "own", programs=False, sizes="static")
-    return model, compiled, transform, own
+    """A store that a process has left which had two lengths."""
+    directory = tmp_path_factory.mktemp("lengths") / "store"
+    make_known(directory)
+    return directory
 
 
 @pytest.fixture(name="store")
-def _store(pair, stored, tmp_path):
-    """A store that a process has left which had two lengths."""
-    return shutil.copytree(stored / "two lengths", tmp_path / "store")
+def _store(stored, tmp_path):
+    """A copy of it, where ``BothWays`` looks."""
+    return shutil.copytree(stored, tmp_path / "store")
+
+
+@pytest.fixture(scope="module", name="pair")
+def _pair(tmp_path_factory):
+    """A model that has seen two lengths, in both ways."""
+    both = BothWays(Model(), tmp_path_factory.mktemp("pair"))
+    for length in (FIRST, SECOND):
+        train(both.compiled, tokens(length))
+    return both
 
 
 @pytest.mark.parametrize("fills", [True, False])
@@ -113,7 +128,7 @@ def test_the_program_is_thunders_to_the_letter(tmp_path, monkeypatch, fills):
             if fills and transform is pair[1]:
                 patch.setattr(build, "compile_trace", None)  # that was done at the second length
             with without_interpreter() if transform is pair[1] else contextlib.nullcontext():
-                results.append(train(compiled, model, tokens(200)))
+                results.append(train(compiled, tokens(200)))
         entry = thunder.compile_stats(compiled).interpreter_cache[-1]
         written = write_program(entry, model, find_references(transform.calls()))
         texts.append([blank(written), sorted(written.templates())])
@@ -124,7 +139,7 @@ def test_the_program_is_thunders_to_the_letter(tmp_path, monkeypatch, fills):
             runs = inspect.unwrap(functions[trace.name]).__code__
             assert list_instructions(runs)[-1] == list_instructions(code)[-1]
     assert texts[0] == texts[1]
-    assert all(map(torch.equal, *results))
+    assert are_equal(*results)
     stats = pair[1].stats()
     assert (stats.programs_filled, stats.programs_replayed) == (int(fills), int(not fills))
 
@@ -148,39 +163,6 @@ CHANGES = {
 What is known of a length goes by the key of a program but for sizes, and by what was read. Other tests say what is in
 these: ``test_program_mutations.py``, ``test_last_key.py``. These changes show that both are asked.
 """
-
-
-def _try(compiled, model, length):
-    try:
-        return train(compiled, model, tokens(length))
-    except (AssertionError, RuntimeError) as error:
-        return error
-
-
-def _assert_alike(expected, found):
-    assert type(expected) is type(found)
-    if isinstance(expected, list):
-        assert len(found) == len(expected)
-        assert all(map(torch.equal, found, expected))
-    else:  # Thunder holds parameters and buffers that the model had at first
-        assert str(found) == str(expected)
-
-
-@pytest.mark.parametrize("what", CHANGES)
-def test_what_changed_is_seen(pair, what):
-    model, compiled, transform, own = pair
-    length = 100 + 2 * list(CHANGES).index(what)
-    before = counts(transform)[0]
-    with pytest.MonkeyPatch.context() as patch:
-        undo = CHANGES[what](model, patch)
-        _assert_alike(*(_try(each, model, length) for each in (own, compiled)))
-        if undo is not None:
-            undo()
-    assert counts(transform)[0] == before
-    train(compiled, model, tokens(length + 1))
-    assert counts(transform)[0] == before + 1
-
-
 LATER = {
     **{name: CHANGES[name] for name in ("the default dtype", "an attribute", "a global")},
     "the version of the format": lambda _, patch: patch.setattr(key, "FAMILY_FORMAT", key.FAMILY_FORMAT + 1),
@@ -188,50 +170,127 @@ LATER = {
 }
 
 
-@pytest.mark.parametrize("what", LATER)
-def test_what_changed_is_seen_by_a_later_process(store, tmp_path, what):
-    model = Model()
+def check_changed(change, make, length):
+    """Asserts that a changed model gives what it gives with Thunder, which may be an error. Returns the models."""
+
+    def attempt(compiled):
+        try:
+            return train(compiled, tokens(length))
+        except (AssertionError, RuntimeError) as error:  # Thunder holds parameters and buffers of the beginning
+            return [type(error), str(error)]
+
     with pytest.MonkeyPatch.context() as patch:
-        undo = LATER[what](model, patch)
-        compiled, transform = compile_anew(model, store)
-        own, _ = compile_anew(model, tmp_path / "own", programs=False, sizes="static")
-        _assert_alike(*(_try(each, model, 40) for each in (own, compiled)))
+        both = make()
+        undo = change(both.model, patch)
+        assert are_equal(*map(attempt, (both.own, both.compiled)))
         if undo is not None:
             undo()
-        assert transform.stats().programs_filled == 0
+    return both
 
 
-@pytest.mark.parametrize(
-    "argument",
-    [tokens(200).int(), tokens(400)[:, ::2], tokens(1)],
-)
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_changed_is_seen(pair, what):
+    length, before = 100 + 2 * list(CHANGES).index(what), pair.underived
+    check_changed(CHANGES[what], lambda: pair, length)
+    assert pair.underived == before
+    train(pair.compiled, tokens(length + 1))
+    assert pair.underived == before + 1
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("what", LATER)
+def test_what_changed_is_seen_by_a_later_process(tmp_path, what):
+    both = check_changed(LATER[what], lambda: BothWays(Model(), tmp_path), 40)
+    assert both.transform.stats().programs_filled == 0
+
+
+@pytest.mark.parametrize("argument", [tokens(200).int(), tokens(400)[:, ::2], tokens(1)])
 def test_other_arguments_are_interpreted(pair, argument):
-    model, compiled, transform, own = pair
-    before = counts(transform)[0]
-    assert all(map(torch.equal, train(compiled, model, argument), train(own, model, argument)))
-    assert counts(transform)[0] == before
+    before = pair.underived
+    pair.check(argument)
+    assert pair.underived == before
 
 
 def test_numbers_in_parameters_and_buffers_may_change(pair):
-    model, compiled, transform, own = pair
-    before = counts(transform)[0]
+    before = pair.underived
     with torch.no_grad():
-        model.table.add_(1.0)
-        model.head.weight.mul_(2.0)
-    assert all(map(torch.equal, train(compiled, model, tokens(201)), train(own, model, tokens(201))))
-    assert counts(transform)[0] == before + 1
+        pair.model.table.add_(1.0)
+        pair.model.head.weight.mul_(2.0)
+    pair.check(tokens(201))
+    assert pair.underived == before + 1
 
 
 def test_arguments_that_vary_together(pair):
-    model, compiled, transform, own = pair
-    before = counts(transform)[0]
-    for number, length in enumerate((64, 96, 8)):
-        weights = torch.rand(2, length, requires_grad=True)
-        found, expected = (train(each, model, tokens(length), weights=weights) for each in (compiled, own))
-        assert all(map(torch.equal, found, expected))
-        assert counts(transform)[0] - before == max(0, number - 1)
+    before = pair.underived
+    for number, length in enumerate((FIRST, SECOND, 8)):
+        pair.check(tokens(length), weights=torch.rand(2, length, requires_grad=True))
+        assert pair.underived - before == max(0, number - 1)
     with pytest.raises(Exception, match="broadcast"):
-        train(compiled, model, tokens(300), weights=torch.rand(2, 200, requires_grad=True))
+        train(pair.compiled, tokens(300), weights=torch.rand(2, 200, requires_grad=True))
+
+
+class Step(torch.nn.Module):
+    """What a training step is: a batch in, a loss out, and whatever else is in the batch may change it."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, batch):
+        rows, mask = batch["rows"], batch["more"]["mask"]
+        loss = (self.linear(rows) * mask[:, None]).square().sum() / rows.shape[0]
+        for number, name in enumerate(batch):
+            loss = loss * (number + 2) if name == "rows" else loss + number
+        loss = loss * batch.get("scale", 1)
+        return loss * 2 if batch.get("label") == "twice" else loss
+
+
+def make_batch(length):
+    generator = torch.Generator().manual_seed(length)
+    more = {"mask": torch.rand(length, generator=generator)}
+    rows = torch.randn(length, 4, generator=generator)
+    return {"rows": rows, "more": more, "scale": 3, "label": "once", "nothing": None}
+
+
+BATCHES = {
+    "a number": lambda batch: batch | {"scale": 4},
+    "a number of another type": lambda batch: batch | {"scale": 3.0},
+    "a text": lambda batch: batch | {"label": "twice"},
+    "a text like sizes": lambda batch: batch | {"label": "(2, 4)"},
+    "a key like sizes": lambda batch: batch | {"(x)": 1},
+    "a key that is a number": lambda batch: batch | {1.5: 1},
+    "a key of two texts": lambda batch: batch | {("a", "b"): 1},
+    "a complex number": lambda batch: batch | {"more numbers": [1j]},
+    "one key more": lambda batch: batch | {"extra": 1},
+    "another order": lambda batch: dict(reversed(batch.items())),
+    "another order of axes": lambda batch: batch | {"rows": batch["rows"].T.contiguous().T},
+    "a tensor twice": lambda batch: batch | {"again": batch["rows"]},
+    "gradients": lambda batch: batch | {"rows": batch["rows"].requires_grad_()},
+    "another dtype": lambda batch: batch | {"more": {"mask": batch["more"]["mask"] > 0.5}},
+    "another container": OrderedDict,
+    "another container within": lambda batch: batch | {"more": OrderedDict(batch["more"])},
+    "a parameter": lambda batch: batch | {"rows": torch.nn.Parameter(batch["rows"])},
+    "a size of 1": lambda batch: make_batch(1),
+}
+
+
+@pytest.fixture(scope="module", name="step")
+def _step(tmp_path_factory):
+    """A step that has seen three lengths, in both ways."""
+    both = BothWays(Step(), tmp_path_factory.mktemp("step"))
+    for length in (10, 14, 18):
+        both.check(make_batch(length))
+    assert both.underived == 1
+    return both
+
+
+@pytest.mark.parametrize("change", BATCHES.values(), ids=BATCHES)
+def test_whatever_else_in_a_batch_is_another_one_is_another_program(change, step):
+    """As far as Thunder's prologue sees it: not in which order keys are, where there is a program for the sizes."""
+    for length in (18, 21):  # a length that there was, and one that there was not
+        step.check(change(make_batch(length)))
+        step.check(make_batch(length))
 
 
 class Block(torch.nn.Module):
@@ -262,16 +321,12 @@ class Deep(torch.nn.Module):
 
 def test_blocks_that_are_copied_are_called_again(tmp_path):
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))  # from now on Dynamo tags each new module
-    model = Deep()
-    compiled, transform = compile_anew(model, tmp_path / "store")
-    own, _ = compile_anew(model, tmp_path / "own", programs=False, sizes="static")
+    both = BothWays(Deep(), tmp_path)
     for length in (64, 96):
-        train(compiled, model, tokens(length))
+        train(both.compiled, tokens(length))
         assert session.OUTCOMES[-1].written == 1
-    with without_interpreter():
-        found = train(compiled, model, tokens(200, 3))
-    assert all(map(torch.equal, found, train(own, model, tokens(200, 3))))
-    assert counts(transform) == (1, {})
+    both.check(tokens(200, 3))
+    assert both.underived == 1
 
 
 class Quiet(thunder.core.transform_common.Transform):
@@ -297,24 +352,150 @@ def test_where_every_length_is_interpreted(tmp_path, options, reasons):
     compiled, transform = compile_anew(scale, tmp_path, **options)
     for length in (64, 96, 200):
         assert torch.equal(compiled(torch.ones(2, length)), torch.full((2, length), 2.0))
-    assert counts(transform) == (0, reasons)
+    stats = transform.stats()
+    assert (stats.programs_filled, stats.programs_replayed, stats.programs_interpreted) == (0, 0, reasons)
 
 
-def test_it_goes_on_where_no_family_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(lengths, "keep_family", lambda *_, **__: False)
-    compiled, transform = compile_anew(scale, tmp_path)
-    for length in (64, 96, 200, 65, 8):
-        assert torch.equal(compiled(torch.ones(2, length)), torch.full((2, length), 2.0))
-    assert counts(transform) == (3, {})
-    assert transform.stats().programs_made == 2
-    later, transform = compile_anew(scale, tmp_path)
-    later(torch.ones(2, 200))
-    assert (transform.stats().programs_loaded, transform.stats().programs_made) == (0, 1)
+def test_a_later_process_fills_in_each_length_and_leaves_nothing_in_the_store(store, tmp_path):
+    def list_entries():
+        return {(each.digest, each.backend) for each in Store.open(store, remote="").entries()}
+
+    before, both = list_entries(), BothWays(Model(), tmp_path)
+    assert len(list_slots(store)) == 1
+    for number, length in enumerate((40, 299), 1):
+        both.check(tokens(length))
+        assert counts(both.transform) == (number, 0, {})
+    assert thunder.cache_misses(both.compiled) == 0
+    stats = both.transform.stats()
+    assert stats.programs_made == 0
+    assert not stats.bypasses  # or its regions would be on record with the templates of another length
+    assert list_entries() == before
 
 
-def test_returned_lengths_are_of_a_plain_type(tmp_path):
-    compiled, _ = compile_anew(lambda x: {"all": [x.shape[0], (math.prod(x.shape),)], x.shape[1]: x + 1}, tmp_path)
-    for length in (64, 96, 65):
-        found = compiled(torch.ones(2, length))
-        numbers = [*found["all"][:1], *found["all"][1], list(found)[1]]
-        assert numbers == [2, 2 * length, length] and {*map(type, numbers)} == {int}
+def test_a_family_comes_from_a_remote(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_TRUST", "unsigned")
+    monkeypatch.setattr(read_through, "WAIT_SECONDS", 60.0)  # a busy machine is no slow remote
+    push(Store.open(store, remote=""), Remote(str(tmp_path / "remote")))
+    for remote in (str(tmp_path / "remote"), ""):
+        monkeypatch.setenv("FUSIONCACHE_REMOTE", remote)
+        compiled, transform = compile_anew(Model(), tmp_path / "here")
+        train(compiled, tokens(40))
+        assert counts(transform) == (1, 0, {})
+
+
+def test_a_family_that_came_keeps_its_signature_and_goes_with_its_key(store, tmp_path, monkeypatch):
+    """What a process learns of it is not stored, or programs of the other machine would outlive its key."""
+    ci = make_signing_key("ci")
+    monkeypatch.setenv("FUSIONCACHE_TRUST", ci.public)
+    own, there = Store.open(store, remote=""), Store.open(tmp_path / "there", remote="")
+    push(own, Remote(str(tmp_path / "remote")), key=ci)
+    pull(there, Remote(str(tmp_path / "remote")))
+    (entry,) = list_slots(tmp_path / "there")
+    form = Key(entry.digest, entry.text, ())
+    (came,), (made,) = find_families(there, form), find_families(own, form)
+    assert (came.came, made.came) == (True, False)
+    for family in (came, made):
+        family.known = family.known[::-1]  # as if it had learned something
+        assert keep_family(there, form, family, "model")
+        assert list_slots(tmp_path / "there") == [entry] and entry.origin.key == ci.public
+    put_key(ci.public, "ci", "revoked")
+    with pytest.warns(RuntimeWarning, match="signed by a key that was revoked"):
+        assert not keep_family(there, form, came, "model")
+        assert find_families(there, form) == ()
+        assert keep_family(there, form, made, "model")
+    assert [each.origin for each in list_slots(tmp_path / "there")] == [None]
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("length", [400, 1])
+def test_a_length_on_the_other_side_is_derived(tmp_path, length):
+    """Of a comparison of the model's, or of 1, which is never general."""
+    both = BothWays(Model(), tmp_path)
+    both.check(tokens(length))
+    filled, loaded, reasons = counts(both.transform)
+    assert (filled, loaded, len(reasons)) == (0, 0, 1)
+    (reason,) = reasons
+    assert ("compares: args[0][1] < 300" in reason) is (length == 400)
+    train(both.compiled, tokens(40))
+    assert both.underived == 1  # what was known is known still
+
+
+def test_a_number_that_was_constant_by_chance_is_learned_for_later_processes(store, tmp_path):
+    compiled, transform = compile_anew(Model(), store)
+    train(compiled, tokens(40, 5))
+    assert counts(transform) == (0, 0, {"args[0][0] was 2 so far": 1})
+    with without_interpreter():
+        train(compiled, tokens(30, 3))
+    both = BothWays(Model(), tmp_path)
+    both.check(tokens(33, 4))
+    assert counts(both.transform) == (1, 0, {}) and thunder.cache_misses(both.compiled) == 0
+    assert len(list_slots(store)) == 1  # in the stead of what was there
+
+
+def run_in_another_environment(patch):
+    own = Eager.environment
+    patch.setattr(Eager, "environment", lambda self: {**own(self), "versions": "others"})
+
+
+def refuse_programs(patch):
+    for method in ("fill", "learn"):
+        patch.setattr(Family, method, Mock(side_effect=Declined("they differ in more than numbers", Scope.LENGTH)))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "is_kept"),
+    [
+        (run_in_another_environment, "its templates are others here", True),
+        (refuse_programs, "they differ in more than numbers", False),
+    ],
+)
+def test_a_family_with_other_templates_is_seen_and_a_wrong_one_is_forgotten(
+    store, monkeypatch, change, reason, is_kept
+):
+    """If a program is derived that is none of it, nothing says that those that it fills in are right."""
+    change(monkeypatch)
+    compiled, transform = compile_anew(Model(), store)
+    train(compiled, tokens(40))
+    assert counts(transform) == (0, 0, {reason: 1})
+    assert bool(list_slots(store)) is is_kept
+
+
+@pytest.mark.parametrize(
+    ("keep", "refused"),
+    [(Mock(return_value=False), {}), (Mock(side_effect=ZeroDivisionError), {"failed: ZeroDivisionError": 1})],
+)
+def test_a_family_that_is_not_kept_costs_later_processes_a_derivation(tmp_path, monkeypatch, keep, refused):
+    monkeypatch.setattr(lengths, "keep_family", keep)
+    with collect_warnings() as messages:
+        model, compiled, transform = make_known(tmp_path / "store")
+        with without_interpreter():
+            train(compiled, tokens(40))
+    assert counts(transform) == (1, 0, {}) and transform.stats().programs_made == 2
+    assert transform.stats().programs_refused == refused
+    assert ["ZeroDivisionError" in each for each in messages] == [True] * len(refused)
+    assert not list_slots(tmp_path / "store")
+    later, loading = compile_anew(model, tmp_path / "store")
+    train(later, tokens(SECOND))
+    assert counts(loading) == (0, 1, {})  # with what is on record of it
+    assert loading.stats().regions == transform.stats().regions / 3 and not loading.stats().bypasses
+    train(later, tokens(40))
+    assert thunder.cache_misses(later) == 1
+
+
+def test_what_does_not_decode_is_discarded(store):
+    """One whose digests are right, as another program may have written it."""
+    opened = Store.open(store, remote="")
+    (summary,) = list_slots(store)
+    entry = opened.entry(summary.digest, summary.backend)
+    name = key.program_key_of(read_key(entry.text))
+    artifacts = dict(opened.peek(name, summary.backend))
+    artifacts["family"] = artifacts["family"].replace(b'"looks"', b'"locks"')
+    opened.remove(name, summary.backend)
+    assert opened.save(name, summary.backend, artifacts)
+    compiled, transform = compile_anew(Model(), store)
+    with pytest.warns(RuntimeWarning, match="a stored family that does not decode"):
+        train(compiled, tokens(40))
+    assert counts(transform) == (0, 0, {})
+    assert not list_slots(store)
+    train(compiled, tokens(41))
+    assert len(list_slots(store)) == 1

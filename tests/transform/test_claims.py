@@ -30,20 +30,9 @@ VALUES = ((1.5, -2.0, 0.75), (3.0, 1.25, -0.5), (-1.0, 2.5, 4.0))
 RANDOM = {"bernoulli", "exponential", "rrelu", "put_grad"}
 
 
-class Real(float):
-    """As users may have it: a number of a class of their own."""
-
-
-class Whole(int):
-    """The same of an integer."""
-
-
-class Member(IntEnum):
-    """An integer with a name."""
-
-    TWO = 2
-
-
+# Numbers of classes of a user's own.
+Real, Whole = type("Real", (float,), {}), type("Whole", (int,), {})
+Member = IntEnum("Member", {"TWO": 2})
 NUMBERS = {"bool": (True,), "int": (3, Whole(3), -2, Member.TWO), "float": (2.5, Real(2.5)), "complex": (1 + 2j,)}
 
 
@@ -88,8 +77,8 @@ class Comparison:
 
     def __init__(self):
         cache = fusioncache.Cache(record=False, store=False)
-        make = lambda: fusioncache.FusionCache(cache=cache, backend="eager", programs=False, sizes="static")  # noqa: E731
-        self.transform, self.failing = make(), make()
+        options = {"cache": cache, "backend": "eager", "programs": False, "sizes": "static"}
+        self.transform, self.failing = (fusioncache.FusionCache(**options) for _ in range(2))
         self.executor = get_executor("fusioncache")
         self.counts: Counter[str] = Counter()
 
@@ -109,13 +98,12 @@ class Comparison:
             fallen = case.run(self.failing.transform_trace_post_optimization(ours))
         self.counts["fused"] += 1
         outcomes = expected, found, fallen
-        if any(isinstance(outcome, Exception) for outcome in outcomes):
-            return None if all(isinstance(outcome, Exception) for outcome in outcomes) else outcomes
+        failed = [isinstance(outcome, Exception) for outcome in outcomes]
+        if any(failed):
+            return None if all(failed) else outcomes
         tolerance = 64 * max((torch.finfo(each.dtype).eps for each in case.tensors if is_rounded(each)), default=2e-16)
-        if not are_alike(found, fallen) or not are_alike(found, expected, tolerance):
-            return outcomes
         self.counts["bitwise"] += are_alike(found, expected)
-        return None
+        return None if are_alike(found, fallen) and are_alike(found, expected, tolerance) else outcomes
 
 
 def is_rounded(tensor):
@@ -193,7 +181,6 @@ def test_what_is_claimed_computes_what_torch_computes():
             wrong.append((operation.name, args, outcome))
     assert not wrong, (len(wrong), wrong[:3])
     counts = comparison.counts
-    print(counts)
     assert counts["fused"] >= 3000 // STRIDE and counts["fused"] + counts["left to torch"] >= 6000 // STRIDE
     assert counts["bitwise"] >= 0.95 * counts["fused"]
 
@@ -213,12 +200,10 @@ where(m, i, 0); sum(i)
 
 
 def trace_text(text, values):
-    names = [name for name in values if name in compile(text, text, "eval").co_names]
-
     def function(*args):
-        return eval(text, {**vars(ltorch), "torch": torch}, dict(zip(names, args, strict=True)))
+        return eval(text, {**vars(ltorch), "torch": torch}, dict(zip(values, args, strict=True)))
 
-    return thunder.trace()(function, *(values[name] for name in names))
+    return thunder.trace()(function, *values.values())
 
 
 def test_what_models_usually_have_is_in_regions():
@@ -227,12 +212,11 @@ def test_what_models_usually_have_is_in_regions():
     for dtype in ("float32", "bfloat16"):
         x = torch.rand(2, 4, 8).to(getattr(torch, dtype))
         values = {"x": x, "w": x[0, 0], "v": x[0, :, 0], "m": x > 0.5, "i": torch.arange(8)}
-        for text in USUAL.replace("\n", ";").split(";"):
-            if not text.strip():
-                continue
-            trace = trace_text(text.strip(), values)
+        for text in filter(None, map(str.strip, USUAL.replace("\n", ";").split(";"))):
+            trace = trace_text(text, values)
+            found = [get_executor("fusioncache").can_fuse(symbol) for symbol in trace.bound_symbols]
             with mock.patch.object(executor, "agrees_with_torch", lambda _: True):
                 may_be = [get_executor("fusioncache").can_fuse(symbol) for symbol in trace.bound_symbols]
-            assert [get_executor("fusioncache").can_fuse(symbol) for symbol in trace.bound_symbols] == may_be, text
+            assert found == may_be, text
             count += any(may_be)
     assert count >= 110

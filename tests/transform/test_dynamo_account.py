@@ -2,29 +2,18 @@
 
 import pytest
 import torch
-from behind_dynamo import compile_behind_dynamo
+from behind_dynamo import OwnNet, compile_behind_dynamo
 
 from fusioncache.transform import dynamo_account
 from fusioncache.transform.dynamo_account import write_reason
 
 
-class Net(torch.nn.Module):
-    """Thunder lacks ``sinc``."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(4, 4)
-
-    def forward(self, x):
-        return torch.sinc(self.linear(x)) * 2.0
-
-
 @pytest.mark.parametrize("resets", [False, True])
 def test_all_parts_of_a_first_call_are_measured_and_nothing_of_a_second_one(resets):
     if resets:  # Dynamo forgets who listens
-        compile_behind_dynamo(Net())[0](torch.ones(2, 4))
+        compile_behind_dynamo(OwnNet())[0](torch.ones(2, 4))
         torch._dynamo.reset()
-    compiled, transform = compile_behind_dynamo(Net())
+    compiled, transform = compile_behind_dynamo(OwnNet())
     phases = []
     for _ in range(2):
         compiled(torch.ones(2, 4))
@@ -34,7 +23,7 @@ def test_all_parts_of_a_first_call_are_measured_and_nothing_of_a_second_one(rese
 
 
 def test_why_a_part_does_not_go_to_thunder_is_counted():
-    compiled, transform = compile_behind_dynamo(Net())
+    compiled, transform = compile_behind_dynamo(OwnNet())
     compiled(torch.ones(2, 4))
     assert transform.stats().bypasses == {
         "not given to Thunder: sinc only has an automatic torch fallback in thunder": 1
@@ -58,5 +47,5 @@ def test_a_reason_does_not_name_what_differs_from_graph_to_graph(text, reason):
 
 def test_whatever_fails_in_the_account_the_model_runs(monkeypatch):
     monkeypatch.setattr(dynamo_account, "write_reason", lambda text: 1 / 0)
-    compiled, transform = compile_behind_dynamo(Net())
+    compiled, transform = compile_behind_dynamo(OwnNet())
     assert compiled(torch.ones(2, 4)).shape == (2, 4) and not transform.stats().bypasses

@@ -6,11 +6,12 @@ import pytest
 import thunder
 import torch
 from store_contents import collect_warnings
+from stored_programs import compile_anew, counts
 
 import fusioncache
 from fusioncache.observe.record.database import RecordReader
 from fusioncache.process.warning import warn_once
-from fusioncache.transform import executor, executors
+from fusioncache.transform import executors
 from fusioncache.transform.provenance.source import Compilation
 
 X = torch.linspace(-1, 1, 6)
@@ -27,20 +28,17 @@ def model(x):
     return torch.tanh(x) * 2
 
 
-def no_fuser():
-    """Thunder's executors where there is no nvFuser: one of them fuses what losses are made of."""
-    return [executor for executor in thunder.extend.get_default_executors() if executor.name != "nvfuser"]
-
-
 def compiled(function, cache, fusers):
     return thunder.jit(function, executors=fusers, transforms=[fusioncache.FusionCache(cache=cache)])
 
 
 def test_it_is_said_once_and_recorded():
     cache = fusioncache.Cache(store=False)
+    # Where there is no nvFuser: one of them fuses what losses are made of.
+    fusers = [executor for executor in thunder.extend.get_default_executors() if executor.name != "nvfuser"]
     with collect_warnings() as messages:
         for function in (model, torch.sin, torch.nn.Linear(6, 6)):
-            compiled(function, cache, no_fuser())(X)
+            compiled(function, cache, fusers)(X)
     (message,) = messages
     stats = cache.stats()
     assert message == f"fusioncache: {next(iter(stats.bypasses))}"
@@ -76,14 +74,9 @@ def test_the_cause_decides_what_to_do(monkeypatch, cuda, installed, problem, sai
     assert all(part in reason for part in said) and (INSTALL in reason) is (INSTALL in said)
 
 
-def without_nvfuser(monkeypatch):
-    """Has our executor make the regions, also where nvFuser works."""
-    monkeypatch.setattr(executors, "problem", lambda backend, device: "not asked for")
-
-
 @pytest.mark.usefixtures("eager_regions")
 def test_regions_without_the_transform_are_said_once_to_be_compiled_one_by_one(monkeypatch):
-    without_nvfuser(monkeypatch)
+    monkeypatch.setattr(executors, "problem", lambda backend, device: "not asked for")  # nor does nvFuser make them
     with collect_warnings() as messages:
         for function in (model, lambda x: torch.tanh(x) * 3):
             thunder.jit(function, executors=fusioncache.executors())(X)
@@ -91,25 +84,14 @@ def test_regions_without_the_transform_are_said_once_to_be_compiled_one_by_one(m
     assert messages == [f"fusioncache: regions are compiled one by one, not shared: {advice}"]
 
 
-def as_with_nvfuser(monkeypatch):
-    """Our executor stands for nvFuser, and says nothing itself. Returns the executors, and what is said."""
-    said = []
+def test_the_check_keeps_no_program_from_being_stored(monkeypatch, tmp_path):
+    """Our executor stands for nvFuser."""
     monkeypatch.setattr(executors, "problem", lambda *names: None)
     *others, check = fusioncache.executors()
     assert fusioncache.executors()[-1] is check  # the same object each time, so that lists of executors stay equal
-    monkeypatch.setattr(executor, "warn_once", said.append)
-    return [
-        *(each for each in others if each.name != "nvfuser"),
-        thunder.extend.get_executor("fusioncache"),
-        check,
-    ], said
-
-
-def test_the_check_keeps_no_program_from_being_stored(monkeypatch, tmp_path):
-    given, _ = as_with_nvfuser(monkeypatch)
+    others = [each for each in others if each.name != "nvfuser"]
+    given = [*others, thunder.extend.get_executor("fusioncache"), check]
     for made, loaded in ((1, 0), (0, 1)):
-        cache = fusioncache.Cache(store=tmp_path, record=False)
-        transform = fusioncache.FusionCache(cache=cache, backend="eager")
-        thunder.jit(model, executors=given, transforms=[transform])(X)
-        stats = transform.stats()
-        assert (stats.programs_made, stats.programs_loaded, dict(stats.programs_refused)) == (made, loaded, {})
+        compiled, transform = compile_anew(model, tmp_path, jit={"executors": given})
+        compiled(X)
+        assert counts(transform) == (loaded, made, {})

@@ -47,12 +47,6 @@ def list_sizes(family):
     return [each.sizes[0][0] for each in family.known]
 
 
-@pytest.fixture(name="store")
-def _store(tmp_path):
-    store = Store.open(tmp_path / "store", remote="")
-    yield store
-
-
 def test_all_of_a_family_comes_back():
     family = make_family(12, 20, 30)
     found = decode_family(encode_family(family))
@@ -79,45 +73,36 @@ def test_programs_that_are_none_of_one_family_are_none():
         decode_family({**artifacts, "program-1": encode(other.text)})
 
 
-def test_what_processes_know_of_one_family_comes_together(store):
-    keep_family(store, FORM, make_family(12, 20), "Model")
-    here = make_family(20, 30, place="elsewhere/model.py:1")
-    keep_family(store, FORM, here, "Model")
-    (found,) = find_families(store, FORM)
-    assert list_sizes(found) == list_sizes(here) == [20, 30, 12]
-    for length in range(40, 50):
-        found.learn(make_program(length))
-    assert len(found.known) == MOST_KNOWN
-
-
-def test_the_oldest_goes_where_there_is_no_room(store):
-    families = [make_family(12, 20, most=100 + number) for number in range(len(FAMILY_SLOTS))]
-    families.append(make_family(12, 20, reads="another"))
-    for family in families:
-        keep_family(store, FORM, family, "Model")
-    found = find_families(store, FORM)
-    assert len(found) == len(FAMILY_SLOTS)
-    assert [any(each.is_same(family) for each in found) for family in families] == [False, True, True, True, True]
-
-
-def test_one_is_forgotten_and_no_other(store):
-    one, other = make_family(12, 20), make_family(12, 20, reads="another")
-    for family in (one, other):
-        keep_family(store, FORM, family, "Model")
-    forget_family(store, FORM, one)
-    (found,) = find_families(store, FORM)
-    assert found.is_same(other)
-
-
-def test_a_program_of_another_family_is_not_learned():
+def test_a_family_learns_what_is_of_it_up_to_a_number():
     family = make_family(12, 20)
     assert not family.learn(make_program(12))  # which is known
     assert not family.learn(make_program(300, " + 1.5"))  # behind the look
     with pytest.raises(Declined):
         family.learn(make_program(30, " + 1.5"))
     assert list_sizes(family) == [12, 20]
-    assert family.learn(make_program(30))
-    assert list_sizes(family) == [12, 20, 30]
+    for length in range(30, 40):
+        family.learn(make_program(length))
+    assert list_sizes(family) == [12, 20, *range(30, 40)][:MOST_KNOWN]
+
+
+def test_a_store_has_one_slot_for_each_family_and_the_oldest_goes_where_there_is_no_room(tmp_path):
+    store = Store.open(tmp_path / "store", remote="")
+    families = [make_family(12, 20, most=100 + number) for number in range(len(FAMILY_SLOTS))]
+    families.append(make_family(12, 20, reads="another"))
+    for family in families:
+        keep_family(store, FORM, family, "Model")
+
+    def list_kept():
+        return [any(each.is_same(family) for each in find_families(store, FORM)) for family in families]
+
+    assert list_kept() == [False, True, True, True, True] and len(find_families(store, FORM)) == len(FAMILY_SLOTS)
+    here = make_family(20, 30, most=101, place="elsewhere/model.py:1")
+    keep_family(store, FORM, here, "Model")
+    (found,) = (each for each in find_families(store, FORM) if each.is_same(here))
+    assert list_sizes(found) == list_sizes(here) == [20, 30, 12]
+    assert list_kept() == [False, True, True, True, True]
+    forget_family(store, FORM, here)
+    assert list_kept() == [False, False, True, True, True]
 
 
 def test_what_has_choices_is_no_family():

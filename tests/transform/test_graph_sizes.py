@@ -36,13 +36,9 @@ def train(compiled, x):
     return [result, *torch.autograd.grad(result.square().sum(), [x, WEIGHT])]
 
 
-def list_functions(compiled):
-    """Returns what Thunder compiled, graph by graph."""
-    return [each for info in compiled._backend.subgraph_infos for each in info.thunder_compiled_fns]
-
-
 def count_traces(compiled):
-    return sum(thunder.compile_stats(each).cache_misses for each in list_functions(compiled))
+    functions = [each for info in compiled._backend.subgraph_infos for each in info.thunder_compiled_fns]
+    return sum(thunder.compile_stats(each).cache_misses for each in functions)
 
 
 def run(compiled, model, sizes):

@@ -125,30 +125,31 @@ def test_what_torch_cannot_compute_is_refused(change, message):
         compiled(**arguments)
 
 
-def train(model, compiled, steps, device="cpu", dtype=torch.float32):
-    """Yields after each step what came out of it, and the parameters."""
-    optimizer, generator = torch.optim.SGD(model.parameters(), 0.1), torch.Generator().manual_seed(1)
-    for _ in range(steps):
-        out = compiled(torch.randn(24, 16, generator=generator).to(device, dtype))
-        optimizer.zero_grad()
-        out.square().mean().backward()
-        optimizer.step()
-        yield [out.detach(), *(parameter.detach().clone() for parameter in model.parameters())]
+def train_experts(backend="eager", device="cpu", dtype=torch.float32, **tolerances):
+    """Asserts that experts train as without Thunder; returns the model, what was compiled of it, and its transform."""
+    torch.manual_seed(0)
+    model = Experts().to(device, dtype)
+    plain = copy.deepcopy(model)
+    compiled, transform = compile_with(model, backend)
+    optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (model, plain)]
+    compiles, counts = set(), set()
+    for step in range(5):
+        x = torch.randn(24, 16, generator=torch.Generator().manual_seed(step)).to(device, dtype)
+        counts.add(tuple(plain.count_tokens(x)))
+        ours, own = compiled(x), plain(x)
+        for out, optimizer in zip((ours, own), optimizers, strict=True):
+            optimizer.zero_grad()
+            out.square().mean().backward()
+            optimizer.step()
+        torch.testing.assert_close([ours, *model.parameters()], [own, *plain.parameters()], **tolerances)
+        compiles.add(transform.stats().compiles)
+    assert len(counts) == 5
+    assert thunder.cache_misses(compiled) == len(compiles) == 1
+    assert not transform.stats().bypasses
 
 
 def test_experts_train_while_the_routing_changes():
-    torch.manual_seed(0)
-    model = Experts()
-    plain, counts = copy.deepcopy(model), []
-    plain.register_forward_pre_hook(lambda module, args: counts.append(module.count_tokens(*args)))
-    compiled, transform = compile_with(model)
-    compiles = set()
-    for ours, own in zip(train(model, compiled, 5), train(plain, plain, 5), strict=True):
-        torch.testing.assert_close(ours, own)
-        compiles.add(transform.stats().compiles)
-    assert len(set(map(tuple, counts))) == 5
-    assert thunder.cache_misses(compiled) == len(compiles) == 1
-    assert not transform.stats().bypasses
+    train_experts()
 
 
 def test_the_groups_are_a_value_of_the_region_that_nvfuser_gets():
@@ -227,16 +228,7 @@ def test_every_form_has_the_bits_of_torch_on_a_gpu(form):
 
 @pytest.mark.gpu
 def test_experts_train_on_a_gpu():
-    torch.manual_seed(0)
-    model = Experts().to("cuda", torch.bfloat16)
-    plain = copy.deepcopy(model)
-    compiled, transform = compile_with(model, "auto")
-    compiles = set()
-    runs = (train(each, run, 5, "cuda", torch.bfloat16) for each, run in ((model, compiled), (plain, plain)))
-    for ours, own in zip(*runs, strict=True):
-        torch.testing.assert_close(ours, own, atol=3e-2, rtol=3e-2)
-        compiles.add(transform.stats().compiles)
-    assert thunder.cache_misses(compiled) == len(compiles) == 1
+    train_experts("auto", "cuda", torch.bfloat16, atol=3e-2, rtol=3e-2)
 
 
 @pytest.mark.gpu

@@ -82,31 +82,26 @@ def test_traces_of_two_models_may_come_in_any_order(order):
         assert counts[key] == len(find_fused(trace))
 
 
-@pytest.mark.parametrize("shared", [True, False], ids=["one function", "two functions"])
-def test_threads_that_compile_at_once_each_get_their_own(shared, monkeypatch):
-    both_wait = threading.Barrier(2, timeout=120)
-    put = Handover.put
+@pytest.mark.parametrize("depths", [(3, 3), (3, 4)], ids=["one function", "two functions"])
+def test_threads_that_compile_at_once_each_get_their_own(depths, monkeypatch):
+    both_wait, put = threading.Barrier(2, timeout=120), Handover.put
 
     def put_and_wait(self, trace, state):
         put(self, trace, state)
         both_wait.wait()
-
-    monkeypatch.setattr(Handover, "put", put_and_wait)
-    transform = transform_with_recompute()
-    stacks = [stack(3)] * 2 if shared else [stack(3), stack(4)]
-    compiled = (
-        [compile_with(stacks[0][0], transform)] * 2 if shared else [compile_with(m, transform) for m, _ in stacks]
-    )
 
     def gradients(function, inputs):
         x = inputs.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(function(x).sum(), x)
         return gradient
 
+    transform, stacks = transform_with_recompute(), {depth: stack(depth) for depth in depths}
+    compiled = {depth: compile_with(stacks[depth][0], transform) for depth in stacks}
+    monkeypatch.setattr(Handover, "put", put_and_wait)
     with ThreadPoolExecutor(2) as threads:
-        found = list(threads.map(gradients, compiled, [x for _, x in stacks]))
+        found = list(threads.map(lambda depth: gradients(compiled[depth], stacks[depth][1]), depths))
     monkeypatch.setattr(Handover, "put", put)
-    assert are_same(found, [gradients(compile_with(model), x) for model, x in stacks])
+    assert are_same(found, [gradients(compile_with(stacks[depth][0]), stacks[depth][1]) for depth in depths])
     assert not transform.stats().bypasses and len(transform.choices()) == 2
 
 

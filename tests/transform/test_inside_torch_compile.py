@@ -11,6 +11,7 @@ from stored_programs import compile_anew, counts
 from thunder.dynamo import thunderfx
 from torch._dynamo import utils
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import checkpoint
 
 import fusioncache
 
@@ -35,11 +36,6 @@ def note_frames():
         utils.clear_compilation_metrics()
         utils.set_compilation_metrics_limit(utils.DEFAULT_COMPILATION_METRICS_LIMIT)
         torch._dynamo.reset()
-
-
-def is_thunders(file):
-    """True if a file is Thunder's or ours, or stands for code that either made."""
-    return file.startswith((*FOLDERS, *GENERATED))
 
 
 def curve(x):
@@ -70,10 +66,6 @@ def stepping(call):
     return torch.compile(step, backend="eager")
 
 
-def checkpointed(call):
-    return dynamo(lambda x: torch.utils.checkpoint.checkpoint(call, x, use_reentrant=False))
-
-
 def warm(call):
     for length in LENGTHS:
         call(make_input(length))
@@ -84,7 +76,7 @@ INSIDE = {
     "eager": dynamo,
     "any length": lambda call: dynamo(call, dynamic=True),
     "called before": warm,
-    "a checkpoint": checkpointed,
+    "a checkpoint": lambda call: dynamo(lambda x: checkpoint(call, x, use_reentrant=False)),
     "backward inside": stepping,
     "inside thunderfx": lambda call: thunderfx(lambda x: call(x) + 1),
 }
@@ -99,7 +91,7 @@ def take_steps(call, model):
         if result.requires_grad:
             result.sum().backward()
         found += [result.detach(), x.grad]
-    return [*found, *(each.grad for each in model.parameters())] if isinstance(model, torch.nn.Module) else found
+    return [*found, *(each.grad for each in getattr(model, "parameters", list)())]
 
 
 @pytest.mark.parametrize("way", INSIDE)
@@ -111,13 +103,9 @@ def test_dynamo_compiles_what_is_around_and_nothing_of_a_compiled_function(way, 
             found = take_steps(INSIDE[way](compiled), model)
         with torch.compiler.set_stance("force_eager"):
             torch.testing.assert_close(found, take_steps(INSIDE[way](own), own))
-        assert [each for each in files if is_thunders(each)] == []
+        assert [each for each in files if each.startswith((*FOLDERS, *GENERATED))] == []
         assert sum(counts(transform)[:2]) > 0 and not counts(transform)[2]
         assert any(each == __file__ for each in files)
-
-
-def whole(call):
-    return dynamo(call, fullgraph=True)
 
 
 def exported(call):
@@ -128,17 +116,13 @@ def exported(call):
     return lambda x: torch.export.export(Caller(), (x,), strict=True).module()(x)
 
 
-def differentiated(call):
-    return torch.func.grad(lambda x: call(x).sum())
-
-
 OTHERS = {
-    "fullgraph": whole,
+    "fullgraph": lambda call: dynamo(call, fullgraph=True),
     "export": exported,
     "jit.trace": lambda call: lambda x: torch.jit.trace(call, (x,))(x),
     "make_fx of symbols": lambda call: lambda x: make_fx(call, tracing_mode="symbolic")(x)(x + 1),
     "vmap": torch.vmap,
-    "func.grad": differentiated,
+    "func.grad": lambda call: torch.func.grad(lambda x: call(x).sum()),
 }
 
 

@@ -1,4 +1,4 @@
-"""Compiling beside tracing: each template is compiled once, by whoever is first, and nothing of it reaches a result."""
+"""Compiling beside tracing: each template is compiled once, by one process, and nothing of it reaches a result."""
 
 import json
 import os
@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from both_ways import are_equal, train
 from models import Small, compile_with
 from pool_processes import fork_process, wait_until
 from store_processes import PersistentEager
 
 import fusioncache
-from fusioncache.accelerators.precompile import ahead, entry_compiler, pool
+from fusioncache.accelerators.precompile import ahead, pool
 from fusioncache.accelerators.precompile.ahead import PoolHelpers
 from fusioncache.backends.api import Run
 from fusioncache.ir import Graph
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process")
 
 
 class Logging(PersistentEager):
-    """Leaves a line for each compilation, of whichever process: the process, and a number that is the graph's."""
+    """Leaves a line for each compilation, of whichever process: the process, and the graph."""
 
     folder = Path()
     before: Callable[[Graph], object] = staticmethod(lambda graph: None)
@@ -62,14 +63,15 @@ def end_pools() -> None:
     pool.pools.clear()
 
 
+def list_processes(folder: Path) -> list[int]:
+    """Returns the process of each compilation."""
+    file = folder / "compiled"
+    return [json.loads(line)[0] for line in file.read_text().splitlines()] if file.exists() else []
+
+
 def read_compiled(folder: Path) -> Counter[str]:
     """Returns how often each graph was compiled, in all processes."""
-    lines = (folder / "compiled").read_text().splitlines()
-    return Counter(json.loads(line)[1] for line in lines)
-
-
-def compiled_here(folder: Path) -> int:
-    return sum(json.loads(line)[0] == os.getpid() for line in (folder / "compiled").read_text().splitlines())
+    return Counter(json.loads(line)[1] for line in (folder / "compiled").read_text().splitlines())
 
 
 class Job:
@@ -80,11 +82,6 @@ class Job:
         self.model, self.x = Small(), torch.randn(5, 16) if x is None else x
         self.cache = fusioncache.Cache(record=False, store=folder / "store")
         self.compiled, self.transform = compile_with(self.model, cache=self.cache, backend="eager", jobs=number)
-
-    @property
-    def helpers(self) -> PoolHelpers:
-        assert isinstance(self.cache.helpers, PoolHelpers)
-        return self.cache.helpers
 
     def when_traced(self, act: Callable[[], object]) -> None:
         """Does something when all is handed over, before the first call."""
@@ -98,38 +95,29 @@ class Job:
 
         self.transform.transform_trace_post_optimization = traced  # type: ignore[method-assign]
 
-    def run(self) -> list[torch.Tensor]:
-        output = self.compiled(self.x)
-        output.square().sum().backward()  # so that the gradient which arrives is contiguous, as that of a loss is
-        return [output, *(parameter.grad for parameter in self.model.parameters() if parameter.grad is not None)]
-
-    def infer(self) -> torch.Tensor:
-        with torch.no_grad():
-            return self.compiled(self.x)
+    def run(self) -> list[Any]:
+        return train(self.compiled, self.x)
 
     def wait(self) -> None:
-        """Has the calls wait until all that was handed over is compiled."""
-        self.when_traced(lambda: wait_until(lambda: not self.helpers.waiting()))
+        """Waits until all that was handed over is compiled."""
+        assert isinstance(self.cache.helpers, PoolHelpers)
+        wait_until(lambda: not self.cache.helpers.waiting())
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[torch.Tensor], Mapping[str, int]]:
+def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], Mapping[str, int]]:
     """Returns what comes of it in one process, and what that compiles."""
     alone = tmp_path_factory.mktemp("alone")
     with pytest.MonkeyPatch.context() as patch, logging_to(alone, patch):
         return Job(alone, 0).run(), read_compiled(alone)
 
 
-def same(results: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
-    return all(map(torch.equal, results, others)) and len(results) == len(others)
-
-
 def test_all_that_calls_ask_for_is_compiled_beside(tmp_path, expected):
     job = Job(tmp_path, 2)
-    job.wait()
-    assert same(job.run(), expected[0])
+    job.when_traced(job.wait)
+    assert are_equal(job.run(), expected[0])
     stats = job.transform.stats()
-    assert read_compiled(tmp_path) == expected[1] and not compiled_here(tmp_path)
+    assert read_compiled(tmp_path) == expected[1] and os.getpid() not in list_processes(tmp_path)
     assert stats.handed_over == stats.helped == stats.loads == len(expected[1]) and not stats.compiles
     assert not stats.bypasses and not stats.unkept
 
@@ -140,19 +128,12 @@ def test_what_a_loaded_program_misses_is_compiled_beside(tmp_path, monkeypatch, 
     for entry in (tmp_path / "store").glob("entries/*/*.eager"):
         entry.unlink()
     (tmp_path / "compiled").unlink()
-    hand_over = PoolHelpers.hand_over
-
-    def hand_over_and_wait(self: PoolHelpers, asks: Any) -> int:
-        count = hand_over(self, asks)
-        wait_until(lambda: not self.waiting())
-        return count
-
-    monkeypatch.setattr(PoolHelpers, "hand_over", hand_over_and_wait)
-    job = Job(tmp_path, 2)
-    assert same(job.run(), expected[0])
+    job, hand_over = Job(tmp_path, 2), PoolHelpers.hand_over
+    monkeypatch.setattr(PoolHelpers, "hand_over", lambda self, asks: (hand_over(self, asks), job.wait())[0])
+    assert are_equal(job.run(), expected[0])
     stats = job.transform.stats()
     assert (stats.programs_loaded, stats.programs_made, stats.handed_over) == (1, 0, len(expected[1]))
-    assert read_compiled(tmp_path) == expected[1] and not compiled_here(tmp_path)
+    assert read_compiled(tmp_path) == expected[1] and os.getpid() not in list_processes(tmp_path)
     assert stats.helped == stats.loads == len(expected[1]) and not stats.compiles
 
 
@@ -174,44 +155,32 @@ def test_what_a_filled_program_misses_is_compiled_beside(tmp_path, monkeypatch):
     assert set(made) == {stats.compiles // 4}  # whether a program was traced or filled in
 
 
-def test_what_nobody_has_begun_is_compiled_here_and_what_somebody_is_at_is_waited_for(tmp_path, monkeypatch, expected):
+def test_what_no_worker_has_begun_is_compiled_here_and_what_one_is_at_is_waited_for(tmp_path, monkeypatch, expected):
     """One worker, that does not end with its first one before this process has compiled another."""
     here = os.getpid()
 
     def before(graph: Graph) -> None:
         if os.getpid() != here:
-            wait_until(lambda: any(json.loads(line)[0] == here for line in lines()))
-
-    def lines() -> list[str]:
-        return (tmp_path / "compiled").read_text().splitlines()
+            wait_until(lambda: here in list_processes(tmp_path))
 
     monkeypatch.setattr(Logging, "before", staticmethod(before))
     job = Job(tmp_path, 1)
-    job.when_traced(lambda: wait_until(lambda: (tmp_path / "compiled").exists()))
-    assert same(job.run(), expected[0])
+    job.when_traced(lambda: wait_until(lambda: list_processes(tmp_path)))
+    assert are_equal(job.run(), expected[0])
     stats = job.transform.stats()
     assert read_compiled(tmp_path) == expected[1]
-    assert stats.compiles == compiled_here(tmp_path) > 0 < stats.helped
+    assert stats.compiles == list_processes(tmp_path).count(here) > 0 < stats.helped
 
 
 def test_a_call_with_another_layout_compiles_for_itself(tmp_path):
     x = torch.randn(16, 5).mT
     job = Job(tmp_path, 2, x)
-    job.wait()
-    assert same(job.run(), Job(tmp_path / "alone", 0, x).run() if (tmp_path / "alone").mkdir() is None else [])
+    job.when_traced(job.wait)
+    found = job.run()
     stats = job.transform.stats()
     assert 0 < stats.helped < stats.handed_over and stats.compiles > 0
-
-
-def test_a_worker_with_other_settings_refuses(tmp_path, monkeypatch, expected):
-    other = lambda name, **options: Logging({"machine": "elsewhere"})  # noqa: E731
-    monkeypatch.setattr(entry_compiler, "make_backend", other)
-    job = Job(tmp_path, 2)
-    job.wait()
-    assert same(job.run(), expected[0])
-    stats = job.transform.stats()
-    assert stats.helped == 0 and stats.compiles == compiled_here(tmp_path) == len(expected[1])
-    assert read_compiled(tmp_path) == expected[1]
+    (tmp_path / "alone").mkdir()
+    assert are_equal(found, Job(tmp_path / "alone", 0, x).run())
 
 
 def test_what_was_made_under_other_settings_is_not_taken(tmp_path, monkeypatch, expected):
@@ -221,13 +190,13 @@ def test_what_was_made_under_other_settings_is_not_taken(tmp_path, monkeypatch, 
     job = Job(tmp_path, 2)
 
     def change() -> None:
-        wait_until(lambda: not job.helpers.waiting())
+        job.wait()
         setting["machine"] = "elsewhere"
 
     job.when_traced(change)
-    assert same(job.run(), expected[0])
+    assert are_equal(job.run(), expected[0])
     stats = job.transform.stats()
-    assert stats.handed_over == stats.compiles == compiled_here(tmp_path) == len(expected[1])
+    assert stats.handed_over == stats.compiles == list_processes(tmp_path).count(os.getpid()) == len(expected[1])
     assert not stats.helped and not stats.loads
     assert all(count == 2 for count in read_compiled(tmp_path).values())
 
@@ -243,7 +212,8 @@ def test_processes_start_where_a_program_is_derived_and_not_where_it_is_loaded(t
     second.run()
     assert second.transform.stats().programs_loaded == 1
     assert made.pid is None
-    second.infer()
+    with torch.no_grad():
+        second.run()
     assert second.transform.stats().programs_made == 1
     assert made.pid is not None
 

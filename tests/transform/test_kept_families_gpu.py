@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from both_ways import BothWays, are_equal, train
 from stored_programs import compile_anew, without_interpreter
 
 from fusioncache.accelerators.sizes.families import find_families
@@ -29,12 +30,8 @@ class Attention(torch.nn.Module):
         return torch.tanh(found.transpose(1, 2).reshape(x.shape)) + x
 
 
-def train(compiled, model, length):
-    model.zero_grad()
-    x = torch.randn(2, length, 64, generator=torch.Generator().manual_seed(length)).to("cuda", torch.bfloat16)
-    result = compiled(x)
-    result.float().sum().backward()
-    return [result, *(each.grad for each in model.parameters())]
+def make_input(length):
+    return torch.randn(2, length, 64, generator=torch.Generator().manual_seed(length)).to("cuda", torch.bfloat16)
 
 
 def read_decisions(directory):
@@ -46,32 +43,26 @@ def read_decisions(directory):
     return {each.function for each in family.passes.decisions}
 
 
-@pytest.fixture(name="store")
-def _store(tmp_path):
-    """A store that a process has left which had two lengths."""
+@pytest.fixture(name="both")
+def _both(tmp_path):
+    """The model in both ways, in a process over a store that another one has left which had two lengths."""
     model = Attention().to("cuda", torch.bfloat16)
     compiled, _ = compile_anew(model, tmp_path / "store")
     for length in (64, 96):
-        train(compiled, model, length)
-    return tmp_path / "store"
+        train(compiled, make_input(length))
+    return BothWays(model, tmp_path)
 
 
-def test_attention_is_filled_in_by_a_later_process(store, tmp_path):
-    assert read_decisions(store) == {"_fused_sdp_choice"}
-    model = Attention().to("cuda", torch.bfloat16)
-    compiled, transform = compile_anew(model, store)
-    own, _ = compile_anew(model, tmp_path / "own", programs=False, sizes="static")
+def test_attention_is_filled_in_by_a_later_process(both, tmp_path):
+    assert read_decisions(tmp_path / "store") == {"_fused_sdp_choice"}
     for number, length in enumerate((200, 65), 1):
         with without_interpreter():
-            found = train(compiled, model, length)
-        assert all(map(torch.equal, found, train(own, model, length)))
-        assert transform.stats().programs_filled == number
+            found = train(both.compiled, make_input(length))
+        assert are_equal(found, train(both.own, make_input(length)))
+        assert both.transform.stats().programs_filled == number
 
 
-def test_where_it_is_decided_otherwise_nothing_is_filled_in(store, tmp_path):
-    model = Attention().to("cuda", torch.bfloat16)
-    compiled, transform = compile_anew(model, store)
-    own, _ = compile_anew(model, tmp_path / "own", programs=False, sizes="static")
+def test_where_it_is_decided_otherwise_nothing_is_filled_in(both):
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        assert all(map(torch.equal, train(compiled, model, 200), train(own, model, 200)))
-    assert transform.stats().programs_filled == 0
+        both.check(make_input(200))
+    assert both.transform.stats().programs_filled == 0

@@ -6,6 +6,7 @@ import pytest
 import torch
 from models import compile_with
 from store_processes import PersistentEager, Process, X, Y, make_region
+from stored_programs import compile_anew
 
 import fusioncache
 from fusioncache.humanize import format_duration
@@ -31,20 +32,14 @@ class Layers(torch.nn.Module):
 LINE = "x = torch.tanh(x * factor) + torch.sin(x)"
 
 
-def run(model: torch.nn.Module, **options) -> fusioncache.FusionCache:
-    compiled, transform = compile_with(model, cache=fusioncache.Cache(record=False), **options)
-    with torch.no_grad():
-        compiled(torch.randn(4, 8))
-    return transform
-
-
 def said(capfd: pytest.CaptureFixture[str]) -> list[str]:
     return capfd.readouterr().err.splitlines()
 
 
 def test_each_new_template_is_explained_once_with_the_line_of_the_user(capfd):
-    model = Layers(2.0, 2.0, 3.0, 2.0)
-    transform = run(model, explain=True)
+    compiled, transform = compile_with(Layers(2.0, 2.0, 3.0, 2.0), cache=fusioncache.Cache(record=False), explain=True)
+    with torch.no_grad():
+        compiled(torch.randn(4, 8))
     first, at_first, second, at_second = said(capfd)
     assert transform.stats().misses == 2
     known, new = (stats.name for stats in transform.cache.templates())
@@ -59,9 +54,7 @@ def test_what_is_loaded_is_one_line_and_not_explained(capfd, monkeypatch, tmp_pa
     monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda *args, **options: PersistentEager())
 
     def process(*factors: float) -> tuple[list[str], fusioncache.Stats]:
-        cache = fusioncache.Cache(record=False, store=tmp_path)
-        model = Layers(*factors)
-        compiled, transform = compile_with(model, cache=cache, explain=True, programs=False)
+        compiled, transform = compile_anew(Layers(*factors), tmp_path, explain=True, programs=False)
         for _ in range(2):
             compiled(torch.randn(4, 8)).sum().backward()
         return said(capfd), transform.stats()

@@ -1,0 +1,50 @@
+"""Models as Thunder alone derives them at each length, and as we do, call by call."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from stored_programs import compile_anew
+from torch.utils._pytree import tree_flatten, tree_leaves
+
+
+def train(compiled: Any, *args: Any, **kwargs: Any) -> list[Any]:
+    """Returns what comes of a step: the structure of the results, results, gradients of parameters and arguments."""
+    parameters = compiled.parameters() if isinstance(compiled, torch.nn.Module) else ()
+    given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor) and each.requires_grad]
+    leaves = [*parameters, *(each for each in given if each.is_leaf)]
+    for each in leaves:
+        each.grad = None
+    results, structure = tree_flatten(compiled(*args, **kwargs))
+    trained = [each for each in results if isinstance(each, torch.Tensor) and each.requires_grad]
+    if trained:
+        sum(each.float().square().sum() for each in trained).backward()
+    return [str(structure), *results, *(each.grad for each in leaves)]
+
+
+def are_equal(found: list[Any], expected: list[Any]) -> bool:
+    """True if all is of the same type and value, bit for bit."""
+    pairs = zip(found, expected, strict=True)
+    return all(
+        torch.equal(one, other) if isinstance(one, torch.Tensor) else (type(one), one) == (type(other), other)
+        for one, other in pairs
+    )
+
+
+class BothWays:
+    """A model with Thunder alone, which derives each length, and with our transform over a store in a directory."""
+
+    def __init__(self, model: Any, directory: Path, **options: Any):
+        self.model = model
+        self.own, _ = compile_anew(model, directory / "own", programs=False, sizes="static", **options)
+        self.compiled, self.transform = compile_anew(model, directory / "store", **options)
+
+    def check(self, *args: Any, **kwargs: Any) -> None:
+        """Asserts that a step has the same bits in both ways."""
+        assert are_equal(train(self.compiled, *args, **kwargs), train(self.own, *args, **kwargs))
+
+    @property
+    def underived(self) -> int:
+        """How many programs were filled in, or made by Thunder's passes alone."""
+        stats = self.transform.stats()
+        return stats.programs_filled + stats.programs_replayed
