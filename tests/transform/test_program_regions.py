@@ -3,15 +3,13 @@
 from dataclasses import replace
 
 import torch
-from models import Blocks, are_same, step
+from models import Blocks, step
 from recorded_templates import make_cast_template, make_chain_template
 from report_records import make_region_record
-from stored_programs import Cell, compile_anew, counts
+from stored_programs import compile_anew, counts
 
 from fusioncache.accelerators.programs.derivation import collect_regions
-from fusioncache.accelerators.programs.programs import count_regions, find_candidates, keep_program
-from fusioncache.ir import Ingredient, Key
-from fusioncache.ir.keys import read_key
+from fusioncache.accelerators.programs.programs import count_regions
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import ChoiceRecord, PlanCost, RegionRecord
 
@@ -65,19 +63,3 @@ def test_a_run_that_loads_has_the_regions_of_the_run_that_derived(tmp_path):
     for count in ("regions", "templates", "hits", "misses", "bypasses"):
         assert getattr(derived[0], count) == getattr(loaded[0], count)
     assert derived[0].hits and derived[1].records(RegionRecord, 0) == loaded[1].records(RegionRecord, 0)
-
-
-def test_regions_that_cannot_be_read_are_not_counted_and_the_program_is_loaded(tmp_path):
-    torch.manual_seed(0)
-    model, x = Cell(), torch.randn(3, 4)
-    compiled, transform = compile_anew(model, tmp_path)
-    expected, store = compiled(x), transform.cache.store
-    (entry,) = [store.entry(each.digest, each.backend) for each in store.entries() if each.backend == "program"]
-    key = Key(entry.digest, entry.text, tuple(Ingredient(*part, "") for part in read_key(entry.text).items()))
-    (candidate,) = find_candidates(store, key)
-    assert b"forward" in candidate.regions
-    store.remove(key, "program")
-    assert keep_program(store, key, candidate.text, candidate.reads, name="Cell", seconds=1, regions=b"x")
-    again, transform = compile_anew(model, tmp_path)
-    assert are_same([again(x)], [expected])
-    assert counts(transform) == (1, 0, {}) and transform.stats().regions == 0
