@@ -5,6 +5,7 @@ On two GPUs collectives travel together over NCCL and average, and nvFuser makes
 
 import os
 import re
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -23,33 +24,24 @@ from fusioncache.accelerators.sizes.lengths import SHARED, Lengths
 MODES = ("zero3", "ddp", "hybrid")
 """ZeRO3 does all that ZeRO2 does, and more."""
 VOCABULARY, LENGTHS = 33, (12, 10, 8)
-FILLED = len(LENGTHS) - 2
 
 
 def find_device() -> str:
-    """Returns where this rank computes."""
     return "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
 
 
 def make_shared(mode: str, **given: Any) -> Any:
     """Shares a model in one way; the first rank of the mesh has another copy than the second one."""
     torch.manual_seed(0)
-    device = find_device()
+    device, model = find_device(), TiedModel(VOCABULARY)
     backend = "auto" if device == "cuda" else "eager"
     options = {"cache": fusioncache.Cache(record=False), "backend": backend, "jobs": 0, **given}
     if mode == "hybrid":
         mesh = init_device_mesh(device, (2, 1), mesh_dim_names=("replicate", "shard"))
         where = torch.device(device, torch.cuda.current_device()) if device == "cuda" else torch.device(device)
-        return distributed.fsdp(TiedModel(VOCABULARY), mesh, device=where, **options)
-    transform = fusioncache.FusionCache(**options)
-    model = TiedModel(VOCABULARY).to(device)
-    jitted = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
-    return share(jitted, mode)
-
-
-def find_stats(jitted: Any) -> fusioncache.Stats:
-    (transform,) = (one for one in jitted._lc_transforms if isinstance(one, fusioncache.FusionCache))
-    return transform.stats()
+        return distributed.fsdp(model, mesh, device=where, **options)
+    transforms = [fusioncache.FusionCache(**options)]
+    return share(thunder.jit(model.to(device), executors=fusioncache.executors(), transforms=transforms), mode)
 
 
 def take_step(jitted: Any, rank: int, length: int, *, alone: bool = False) -> list[torch.Tensor]:
@@ -77,22 +69,23 @@ def compare(rank: int, ones: Any, others: Any, length: int, **given: Any) -> tup
     return all(torch.equal(*pair) for pair in pairs), write_statements(ones) == write_statements(others)
 
 
-def count_filled(jitted: Any) -> int:
-    """Returns how many programs this rank filled in, or loaded because the other rank was quicker to store them."""
-    stats = find_stats(jitted)
-    return stats.programs_filled + stats.programs_loaded
+def describe(jitted: Any) -> dict[str, Any]:
+    """Returns counts, and why something was traced; a rank loads what the other one was quicker to fill in."""
+    (transform,) = (one for one in jitted._lc_transforms if isinstance(one, fusioncache.FusionCache))
+    stats = transform.stats()
+    reasons = {**stats.programs_interpreted, **stats.passes_repeated, **stats.programs_refused}
+    filled = stats.programs_filled + stats.programs_loaded
+    return {"filled": filled, "traced": thunder.cache_misses(jitted), "reasons": reasons}
 
 
-def run_all(rank: int, folder: Path) -> dict[str, Any]:
+def run_all(rank: int, folder: Path, run_one: Callable[[int, str, Any, Any], dict[str, Any]]) -> dict[str, Any]:
     os.environ["FUSIONCACHE_DIR"], os.environ["FUSIONCACHE_STORE"] = str(folder), "1"
-    return {mode: run_one(rank, mode) for mode in MODES}
+    return {mode: run_one(rank, mode, make_shared(mode), make_shared(mode, programs=False)) for mode in MODES}
 
 
-def run_one(rank: int, mode: str) -> dict[str, Any]:
-    filled, traced = make_shared(mode), make_shared(mode, programs=False)
+def run_first(rank: int, mode: str, filled: Any, traced: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"equal": [compare(rank, filled, traced, length) for length in LENGTHS]}
-    found["filled"] = count_filled(filled)
-    found["traced"] = thunder.cache_misses(filled), thunder.cache_misses(traced)
+    found.update(describe(filled), all=thunder.cache_misses(traced))
     found["own"] = compare(rank, filled, traced, (7, 9)[rank])
     with pytest.MonkeyPatch.context() as patch:
         if rank == 1:  # which derives what the other one fills in
@@ -101,22 +94,11 @@ def run_one(rank: int, mode: str) -> dict[str, Any]:
     found["first"] = compare(rank, filled, traced, LENGTHS[0])
     if mode == "ddp":
         found["alone"] = [compare(rank, filled, traced, length, alone=True) for length in LENGTHS]
-    found["reasons"] = dict(find_stats(filled).programs_interpreted) | dict(find_stats(filled).passes_repeated)
-    return found
+    return {**found, "reasons": describe(filled)["reasons"]}
 
 
-def run_later(rank: int, folder: Path) -> dict[str, Any]:
-    os.environ["FUSIONCACHE_DIR"], os.environ["FUSIONCACHE_STORE"] = str(folder), "1"
-    return {mode: run_later_one(rank, mode) for mode in MODES}
-
-
-def run_later_one(rank: int, mode: str) -> dict[str, Any]:
-    filled, traced = make_shared(mode), make_shared(mode, programs=False)
-    equal = compare(rank, filled, traced, 13)
-    stats = find_stats(filled)
-    reasons = dict(stats.programs_interpreted) | dict(stats.passes_repeated) | dict(stats.programs_refused)
-    found = {"equal": equal, "filled": count_filled(filled), "traced": thunder.cache_misses(filled)}
-    return {**found, "reasons": reasons}
+def run_later(rank: int, mode: str, filled: Any, traced: Any) -> dict[str, Any]:
+    return {"equal": compare(rank, filled, traced, 13), **describe(filled)}
 
 
 ON_GPUS = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="it takes two GPUs")]
@@ -128,42 +110,26 @@ def backend(request):
 
 
 @pytest.fixture(scope="module")
-def folder(backend, tmp_path_factory):
-    return tmp_path_factory.mktemp("programs")
-
-
-@pytest.fixture(scope="module")
-def found(backend, folder):
-    return run_ranks(partial(run_all, folder=folder), backend=backend)
-
-
-@pytest.fixture(scope="module")
-def later(backend, found, folder):
-    return run_ranks(partial(run_later, folder=folder), backend=backend)
+def found(backend, tmp_path_factory):
+    """What two jobs over one store return."""
+    folder = tmp_path_factory.mktemp("programs")
+    return [run_ranks(partial(run_all, folder=folder, run_one=run), backend=backend) for run in (run_first, run_later)]
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_from_the_third_length_on_nothing_is_traced(found, mode):
-    for rank in found:
-        assert (rank[mode]["filled"], rank[mode]["traced"]) == (FILLED, (2, len(LENGTHS))), rank[mode]["reasons"]
-        assert SHARED not in rank[mode]["reasons"]
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_what_is_filled_in_is_what_is_traced_to_the_letter_and_to_the_bit(found, mode):
+def test_from_the_third_length_on_nothing_is_traced_and_programs_and_bits_are_those_of_traced_ones(found, mode):
     """Ranks may have lengths of their own, and one may derive what another fills in."""
-    for rank in found:
-        assert rank[mode]["equal"] == [(True, True)] * len(LENGTHS)
-        assert rank[mode]["first"] == rank[mode]["own"] == rank[mode]["mixed"] == (True, True)
-
-
-def test_steps_that_add_up_nothing_have_programs_of_their_own(found):
-    for rank in found:
-        assert rank["ddp"]["alone"] == [(True, True)] * 3
+    for rank in (each[mode] for each in found[0]):
+        assert (rank["filled"], rank["traced"], rank["all"]) == (len(LENGTHS) - 2, 2, len(LENGTHS)), rank["reasons"]
+        assert SHARED not in rank["reasons"]
+        assert rank["equal"] == [(True, True)] * len(LENGTHS)
+        assert rank["first"] == rank["own"] == rank["mixed"] == (True, True)
+        # Steps that add up nothing have programs of their own.
+        assert rank.get("alone", rank["equal"]) == [(True, True)] * len(LENGTHS)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_later_job_fills_in_its_first_length(later, mode, backend):
-    for rank in later:
-        assert (rank[mode]["equal"], rank[mode]["filled"], rank[mode]["traced"]) == ((True, True), 1, 0), rank[mode]
-        assert rank[mode]["reasons"] == {} or backend == "nccl"
+def test_a_later_job_fills_in_its_first_length(found, mode, backend):
+    for rank in (each[mode] for each in found[1]):
+        assert (rank["equal"], rank["filled"], rank["traced"]) == ((True, True), 1, 0), rank
+        assert rank["reasons"] == {} or backend == "nccl"

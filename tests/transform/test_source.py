@@ -14,22 +14,12 @@ from fusioncache.observe.record.observations import Line, RegionRecord
 from fusioncache.transform.provenance.source import is_library, library_folders
 
 
-def watched(
-    model, *inputs: torch.Tensor, train: bool = True, **options
-) -> tuple[list[RegionRecord], fusioncache.Cache]:
-    """The regions of a model, and the cache that knows more of them."""
+def watched(model, x: torch.Tensor) -> tuple[list[RegionRecord], fusioncache.Cache]:
+    """The regions of a model that takes a step, and the cache that knows more of them."""
     cache = fusioncache.Cache(record=False)
-    compiled, _ = compile_with(model, cache=cache, **options)
-    if train:
-        step(compiled, model, *inputs)
-    else:
-        with torch.no_grad():
-            compiled(*inputs)
+    compiled, _ = compile_with(model, cache=cache)
+    step(compiled, model, x)
     return list(cache.ledger.history.records(RegionRecord)), cache
-
-
-def of(regions: list[RegionRecord], trace: str) -> list[RegionRecord]:
-    return [region for region in regions if region.trace == trace]
 
 
 def line_of(function, text: str) -> Line:
@@ -38,45 +28,39 @@ def line_of(function, text: str) -> Line:
     return Line(models.__file__, number)
 
 
-@pytest.fixture(scope="module")
-def blocks() -> list[RegionRecord]:
-    return watched(Blocks(3), torch.randn(2, 16))[0]
-
-
-def test_forward_regions_carry_their_layer_and_module(blocks):
-    inside = ["norm", None, None]
-    expected = [
-        (layer, f"blocks.{layer}.{part}" if part else f"blocks.{layer}") for layer in range(3) for part in inside
-    ]
+def test_regions_carry_their_layer_their_module_and_the_users_line():
+    regions, _ = watched(Blocks(3), torch.randn(2, 16))
+    forward, backward = ([each for each in regions if each.trace == trace] for trace in ("forward", "backward"))
+    modules = [f"blocks.{layer}{part}" for layer in range(3) for part in (".norm", "", "")]
     # The last residual add is followed by the head, which is no layer.
-    assert [(r.source.layer, r.source.module) for r in of(blocks, "forward")] == [*expected, (2, "blocks.2")]
-
-
-def test_backward_regions_carry_their_layer_from_the_last_to_the_first(blocks):
-    layers = [region.source.layer for region in of(blocks, "backward")]
-    assert layers == sorted(layers, reverse=True)
-    assert set(layers) == {0, 1, 2}
-    norms = [region.source.module for region in of(blocks, "backward") if "norm" in str(region.source.module)]
+    assert [each.source.module for each in forward] == [*modules, "blocks.2"]
+    assert [each.source.layer for each in forward] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 2]
+    layers = [each.source.layer for each in backward]
+    assert layers == sorted(layers, reverse=True) and set(layers) == {0, 1, 2}
+    norms = [each.source.module for each in backward if "norm" in str(each.source.module)]
     assert norms == ["blocks.2.norm", "blocks.1.norm"]
+    # The users' lines come before those of libraries.
+    line = line_of(Block.forward, "return x +")
+    assert all(each.source.lines[0] == line for each in forward[1:])
+    (library,) = forward[0].source.lines
+    assert library.library and library.file.endswith("normalization.py")
+    assert [found.library for found in forward[3].source.lines] == [False, True]
+    # Backward regions have those of the operations that they are the gradient of.
+    assert [line in each.source.lines for each in backward[1:-1]] == [True] * 8
 
 
-def test_a_function_has_lines_and_no_modules():
+def test_a_stream_has_one_line_and_a_function_has_lines_and_no_modules():
     def double_tanh(x):
         return torch.tanh(x) * 2
 
-    (region,), _ = watched(double_tanh, torch.randn(3), train=False)
+    regions, _ = watched(Residual(2), torch.randn(10, 10))
+    assert {region.source.lines for region in regions} == {(line_of(Residual.forward, "x = x +"),)}
+    cache = fusioncache.Cache(record=False)
+    compile_with(double_tanh, cache=cache)[0](torch.randn(3))
+    (region,) = cache.ledger.history.records(RegionRecord)
     assert region.model.endswith("double_tanh")
     assert (region.source.module, region.source.layer) == (None, None)
     assert [(line.file, line.library) for line in region.source.lines] == [(__file__, False)]
-
-
-def test_forward_regions_carry_the_users_line_and_that_before_those_of_libraries(blocks):
-    line = line_of(Block.forward, "return x +")
-    first, *others = of(blocks, "forward")
-    assert all(region.source.lines[0] == line for region in others)
-    (library,) = first.source.lines
-    assert library.library and library.file.endswith("normalization.py")
-    assert [found.library for found in of(blocks, "forward")[3].source.lines] == [False, True]
 
 
 def test_torch_and_thunder_are_libraries_wherever_they_are_installed(monkeypatch):
@@ -92,23 +76,12 @@ def test_torch_and_thunder_are_libraries_wherever_they_are_installed(monkeypatch
         is_library.cache_clear(), library_folders.cache_clear()
 
 
-def test_backward_regions_carry_the_lines_of_the_operations_they_are_the_gradient_of(blocks):
-    line = line_of(Block.forward, "return x +")
-    assert [line in region.source.lines for region in of(blocks, "backward")[1:-1]] == [True] * 8
-    regions, _ = watched(Residual(2), torch.randn(10, 10))
-    assert {region.source.lines for region in regions} == {(line_of(Residual.forward, "x = x +"),)}
-
-
-def test_a_thunder_that_tells_nothing_costs_only_the_sources(monkeypatch):
-    monkeypatch.setattr("fusioncache.transform.provenance.trace_notes.current_compilation", lambda: 1 / 0)
+@pytest.mark.parametrize("what", ["current_compilation", "find_sources"])
+def test_a_thunder_that_tells_nothing_and_a_trace_that_cannot_be_read_cost_only_the_sources(what, monkeypatch):
+    monkeypatch.setattr(f"fusioncache.transform.provenance.trace_notes.{what}", lambda *_: 1 / 0)
     regions, cache = watched(Residual(1), torch.randn(10, 10))
     assert len(regions) == cache.stats().regions == cache.stats().hits + cache.stats().misses
-    assert {(region.model, region.source.lines, region.source.module) for region in regions} == {(None, (), None)}
-    assert cache.ledger.phases().tracing is None
-
-
-def test_a_trace_that_cannot_be_looked_through_costs_only_the_sources(monkeypatch):
-    monkeypatch.setattr("fusioncache.transform.provenance.trace_notes.find_sources", lambda *_: 1 / 0)
-    regions, cache = watched(Residual(1), torch.randn(10, 10))
-    assert len(regions) == cache.stats().regions
     assert {region.source.lines for region in regions} == {()}
+    if what == "current_compilation":
+        assert {(region.model, region.source.module) for region in regions} == {(None, None)}
+        assert cache.ledger.phases().tracing is None
