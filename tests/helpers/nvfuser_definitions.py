@@ -10,7 +10,6 @@ from fusioncache.backends.nvfuser.definition import define, describe_contiguous,
 
 
 def add_residuals(x, *weights):
-    """Computes residual adds of a matrix, for each weight one."""
     import thunder.torch as ltorch
 
     for weight in weights:

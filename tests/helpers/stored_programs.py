@@ -52,7 +52,6 @@ def without_interpreter() -> Iterator[None]:
 
 
 def counts(transform: Any) -> tuple[int, int, dict[str, int]]:
-    """How many programs were loaded and made, and why some were neither."""
     stats = transform.stats()
     return stats.programs_loaded, stats.programs_made, dict(stats.programs_refused)
 

@@ -65,8 +65,6 @@ class Attention(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """An MLP with a GELU gate."""
-
     def __init__(self, size: int):
         super().__init__()
         self.gate, self.up = (nn.Linear(size, 2 * size, bias=False) for _ in range(2))
@@ -131,8 +129,6 @@ class Convolutional(nn.Module):
 
 
 class Experts(nn.Module):
-    """Layers of experts."""
-
     def __init__(self, layers: int = 3, size: int = 128):
         super().__init__()
         self.embedding, self.head = nn.Embedding(VOCABULARY, size), nn.Linear(size, VOCABULARY)

@@ -24,13 +24,19 @@ from fusioncache.ir.keys import read_key
 
 @pytest.fixture
 def cell(tmp_path):
-    """A store with the program of a small model, that model, and an input."""
     torch.manual_seed(0)
     model, x = Cell(), torch.randn(3, 4)
     compiled, transform = compile_anew(model, tmp_path)
     compiled(x)
     assert counts(transform) == (0, 1, {})
     return tmp_path, model, x
+
+
+@pytest.fixture
+def later(cell):
+    """The model, and how a later process compiles it."""
+    directory, model, x = cell
+    return *compile_anew(model, directory), model, x
 
 
 def test_a_program_is_loaded_and_nothing_is_interpreted_also_by_threads_at_their_first_call(tmp_path, monkeypatch):
@@ -59,18 +65,16 @@ def test_a_program_is_loaded_and_nothing_is_interpreted_also_by_threads_at_their
     assert counts(transform) == (4, 0, {})
 
 
-def test_a_model_that_is_changed_after_loading_is_guarded_as_by_thunder(cell):
-    directory, model, x = cell
-    compiled, transform = compile_anew(model, directory)
+def test_a_model_that_is_changed_after_loading_is_guarded_as_by_thunder(later):
+    compiled, transform, model, x = later
     compiled(x)
     model.scale = 3.0
     assert torch.equal(compiled(x), model(x))
     assert counts(transform) == (1, 1, {})
 
 
-def test_a_failed_guard_of_a_loaded_program_is_a_reason(cell, monkeypatch):
-    directory, model, x = cell
-    compiled, transform = compile_anew(model, directory)
+def test_a_failed_guard_of_a_loaded_program_is_a_reason(later, monkeypatch):
+    compiled, transform, model, x = later
     keeper = type(transform.program_keeper)
     build = keeper.build
 
@@ -113,9 +117,8 @@ def test_only_one_transform_with_thunders_own_cache_keeps_programs(tmp_path, tra
         ("programs.build_program", (0, 2, {"failed: KeyError": 1})),
     ],
 )
-def test_what_can_be_neither_described_nor_built_is_derived_as_ever(cell, monkeypatch, what, expected):
-    directory, model, x = cell
-    compiled, transform = compile_anew(model, directory)
+def test_what_can_be_neither_described_nor_built_is_derived_as_ever(later, monkeypatch, what, expected):
+    compiled, transform, model, x = later
 
     def fail(*_args):
         raise KeyError("no such thing")
@@ -127,9 +130,8 @@ def test_what_can_be_neither_described_nor_built_is_derived_as_ever(cell, monkey
     assert counts(transform) == expected
 
 
-def test_what_fails_while_thunder_traces_is_not_kept(cell):
-    directory, model, _ = cell
-    compiled, transform = compile_anew(model, directory)
+def test_what_fails_while_thunder_traces_is_not_kept(later):
+    compiled, transform, *_ = later
     for _ in range(2):
         with pytest.raises(RuntimeError):
             compiled(torch.randn(3, 5))
@@ -151,7 +153,6 @@ def test_a_program_is_not_kept_if_its_key_changes_meanwhile(tmp_path, monkeypatc
 
 
 def list_replaced():
-    """Returns what Thunder's modules have that is written in ours, by module and name."""
     thunders = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "thunder"]
     return [
         (module.__name__, name)
@@ -178,9 +179,8 @@ def test_uninstall_gives_thunder_its_own_back(cell):
     assert type(thunder.compile_stats(compiled).interpreter_cache) is ProgramList
 
 
-def test_a_loaded_and_a_derived_program_forget_the_arguments_of_their_first_call(cell):
-    directory, model, x = cell
-    compiled, transform = compile_anew(model, directory)
+def test_a_loaded_and_a_derived_program_forget_the_arguments_of_their_first_call(later):
+    compiled, transform, _, x = later
     watched = []
     for rows in (3, 2):
         watched.append(weakref.ref(inputs := x[:rows].clone()))

@@ -28,7 +28,6 @@ def stack(kind: str, depth: int = 4, dtype=torch.float32) -> tuple[Stack, torch.
 
 
 def saved(compiled) -> dict[str, int]:
-    """The bytes of each tensor that the last forward pass saves for backward, but for the parameters."""
     values, (tensors, _) = thunder.last_traces(compiled)[-1].bound_symbols[-1].args
     inputs = {proxy.name for proxy in values["flat_args"]}
     return {proxy.name: proxy.numel * proxy.dtype.bytes for proxy in tensors if proxy.name not in inputs}
@@ -84,7 +83,6 @@ def test_torchinductor_keeps_every_bit(kind):
 
 @pytest.mark.parametrize(("kind", "dtype"), [("post", torch.bfloat16), ("gated", torch.float16)])
 def test_what_torchinductor_would_not_round_is_left_alone(kind, dtype, monkeypatch):
-    """It says so itself; its regions run op by op here."""
     monkeypatch.setattr(Inductor, "compile", Eager.compile)
     model, x = stack(kind, 2, dtype)
     compiled, transform = compile_with(model, "inductor", recompute="residual", residual="inline")

@@ -6,11 +6,8 @@ import pytest
 import thunder
 import torch
 from models import find_fused
-from thunder.common import CompileData, CompileStats
 from thunder.core import devices, dtypes, prims
-from thunder.core.compile_data import compile_data_and_stats
-from thunder.core.options import CACHE_OPTIONS
-from thunder.core.proxies import CONSTRAINT, FloatProxy, IntegerProxy, TensorProxy
+from thunder.core.proxies import FloatProxy, IntegerProxy, TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.core.trace import TraceCtx, tracectx
 
@@ -66,23 +63,6 @@ def test_a_result_that_is_not_used_keeps_its_place():
     assert region.outputs == (2,)
 
 
-def test_symbolic_sizes_are_values():
-    trace = TraceCtx(None)
-    option = CACHE_OPTIONS.SYMBOLIC_VALUES
-    symbolic = CompileData(fn=print, executors_list=(), cache_option=option, disable_preprocessing=True)
-    with tracectx(trace), compile_data_and_stats(symbolic, CompileStats()):
-        size = IntegerProxy("i0", 5, constraint=CONSTRAINT.DYNAMIC)
-        x = TensorProxy("x", shape=(size, 3), device=devices.Device("cpu"), dtype=dtypes.float32)
-        y = TensorProxy("y", shape=(size,), device=devices.Device("cpu"), dtype=dtypes.float32)
-        z = TensorProxy("z", shape=(size, 4), device=devices.Device("cpu"), dtype=dtypes.float32)
-        total = prims.sum.bind(x, (1,), output=y)
-        subsymbols = (total, prims.broadcast_in_dim.bind(y, (size, 4), (0,), output=z))
-    region = region_of(Symbol("r", meta=None, is_fusion=True).bind(x, output=[z], subsymbols=subsymbols))
-    assert region.sizes == 1
-    assert region.inputs == (TensorType("float32", (Ref(1), 3), "cpu"),)
-    assert region.ops[1].args[1] == (Ref(1), Const("int", "4"))
-
-
 def full_on(device):
     return prims.full((2, 3), 1.0, device=devices.Device(device), dtype=dtypes.float32)
 
@@ -130,7 +110,20 @@ def test_a_write_into_an_input_and_random_numbers_from_a_seed_are_taken():
     assert read(draw, SHAPE, number, number).ops[0].name == "prims.uniform_philox"
 
 
+def with_parts(fusion, **fields):
+    return fusion.from_bsym(subsymbols=(fusion.subsymbols[0].from_bsym(**fields), *fusion.subsymbols[1:]))
+
+
+class Sharded(TensorProxy): ...
+
+
+def make_sharded():
+    with tracectx(TraceCtx(None)):
+        return Sharded("s", shape=(2, 3), device=devices.Device("cpu"), dtype=dtypes.float32)
+
+
 MINE = thunder.extend.OperatorExecutor("others").register_operator("mine", like=lambda x: x, fn=torch.sin)
+IMPOSTOR = Symbol("sin", meta=lambda x: x, id=prims.PrimIDs.SIN, is_prim=True)
 
 
 @pytest.mark.parametrize(
@@ -153,24 +146,6 @@ def test_other_writes_the_state_of_a_generator_and_operations_of_others_are_refu
     assert caught.value.reason == why
 
 
-def with_parts(fusion, **fields):
-    """Returns a fused call whose first operation has other parts."""
-    return fusion.from_bsym(subsymbols=(fusion.subsymbols[0].from_bsym(**fields), *fusion.subsymbols[1:]))
-
-
-class Sharded(TensorProxy):
-    """Another tensor than a tensor."""
-
-
-def make_sharded():
-    with tracectx(TraceCtx(None)):
-        return Sharded("s", shape=(2, 3), device=devices.Device("cpu"), dtype=dtypes.float32)
-
-
-IMPOSTOR = Symbol("sin", meta=lambda x: x, id=prims.PrimIDs.SIN, is_prim=True)
-"""A symbol with a known id and another meaning."""
-
-
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
@@ -186,16 +161,7 @@ IMPOSTOR = Symbol("sin", meta=lambda x: x, id=prims.PrimIDs.SIN, is_prim=True)
         (lambda fusion: with_parts(fusion, args=(fusion.args[0], "Zq a text")), "a string among its arguments"),
         (lambda fusion: fusion.from_bsym(args=(make_sharded(),)), "a value of type Sharded"),
     ],
-    ids=[
-        "impostor",
-        "from nowhere",
-        "computed twice",
-        "given twice",
-        "no value",
-        "literal",
-        "no plain word",
-        "no tensor",
-    ],
+    ids=["impostor", "nowhere", "computed twice", "given twice", "no value", "literal", "no plain word", "no tensor"],
 )
 def test_what_no_region_has_is_refused(spoil, why):
     fusion = fusion_of(lambda x: prims.cos(prims.sin(x)), SHAPE)

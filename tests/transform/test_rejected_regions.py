@@ -59,7 +59,6 @@ class Model(torch.nn.Module):
 
 
 def step(model, call, length):
-    """Returns the result and the gradients."""
     model.zero_grad()
     result = call(torch.linspace(-1, 1, 4 * length).reshape(length, 4))
     result.sum().backward()

@@ -52,7 +52,6 @@ WRITES = {
 
 
 def take_step(model, call, write):
-    """Returns gradients of a step, between whose halves something is written."""
     model.zero_grad()
     model.mean.data.fill_(3.0)
     shift = torch.full((4,), 0.25)

@@ -25,8 +25,6 @@ CARRY, SEGMENTED = ResidualPlan.CARRY, ResidualPlan.SEGMENTED
 
 
 class Carry(Transform):
-    """Carries streams, and does nothing else."""
-
     def transform_trace_post_optimization(self, trace, **kwargs):
         return replan_streams(trace, CARRY, None)[0]
 
@@ -39,7 +37,6 @@ def train(model, *inputs, **options):
 
 
 def plans(transform) -> list[ResidualPlan]:
-    """Of the streams in forward, then of those in backward."""
     return [choice.plan for choice in transform.choices()]
 
 
@@ -60,8 +57,6 @@ def made(model_type, layers: int, dtype=torch.float32):
 
 
 class Two(torch.nn.Module):
-    """Two streams, one behind the other."""
-
     def __init__(self, layers: int):
         super().__init__()
         self.one, self.other = Residual(layers), Residual(layers)
@@ -104,7 +99,6 @@ def test_calls_do_not_grow_with_depth(wanted):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_streams_of_a_compiler_that_drops_roundings_are_carried_only_where_nothing_is_rounded(dtype, monkeypatch):
-    """TorchInductor, whose regions run op by op here."""
     monkeypatch.setattr(Inductor, "compile", Eager.compile)
     model, x = made(Residual, 4, dtype)
     result, transform, compiled = train(model, x, backend="inductor", residual="carry")

@@ -22,7 +22,6 @@ def draw_layouts(seed, count, mixed):
 
 
 def without(function):
-    """Compiles a function with plain Thunder, of which torch executes everything."""
     return thunder.jit(function, executors=[])
 
 

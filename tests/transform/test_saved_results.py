@@ -57,7 +57,6 @@ def return_joined(layer, result):
 
 
 def add_joined(layer, result):
-    """A region has what was a copy of the result."""
     joined = join_heads(result)
     return layer.join(joined) + joined.sin()
 
@@ -72,13 +71,10 @@ def split_heads(layer, result):
 
 
 def swap_otherwise(layer, result):
-    """Heads and sizes change places."""
     return result.permute(0, 2, 3, 1).flatten(2) @ layer.join.weight
 
 
 class Layer(torch.nn.Module):
-    """A layer of attention between two linear ones."""
-
     def __init__(self, heads_of=turned, finish=join, *, bias=False, frozen=False, writes=False):
         super().__init__()
         torch.manual_seed(0)
@@ -96,8 +92,6 @@ class Layer(torch.nn.Module):
 
 
 class Stack(Layer):
-    """Two layers of the same weights."""
-
     def forward(self, x):
         return super().forward(torch.tanh(super().forward(x)))
 
@@ -108,7 +102,6 @@ ONCE = {
     "what is multiplied is not saved for a weight's gradient": {"frozen": True},
     "rows later": {"heads_of": rows_later, "bias": True},
 }
-"""What is saved once."""
 TWICE = {
     **{
         each.__name__: {"finish": each}
@@ -136,7 +129,6 @@ def call_once(call, length=6):
 
 
 def take_step(call, model, length=6):
-    """Returns outputs and gradients, also of the input."""
     outputs, total, x = call_once(call, length)
     return [*outputs, *torch.autograd.grad(total, [x, *(each for each in model.parameters() if each.requires_grad)])]
 
@@ -183,7 +175,6 @@ def test_what_is_written_between_forward_and_backward_is_noticed_as_before(tmp_p
 
 
 def write_between(compiled, silently):
-    """Returns the gradient of the input, or what is raised."""
     outputs, total, x = call_once(compiled)
     (outputs[-1].data if silently else outputs[-1].detach()).mul_(2.0)
     try:

@@ -75,8 +75,6 @@ def multiply(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 class Scale(torch.nn.Module):
-    """Has a parameter, whose size tells one model from another."""
-
     def __init__(self, width: int = 4):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.linspace(0.5, 2, width))

@@ -15,7 +15,6 @@ from fusioncache.transform.provenance.source import is_library, library_folders
 
 
 def watched(model, x: torch.Tensor) -> tuple[list[RegionRecord], fusioncache.Cache]:
-    """The regions of a model that takes a step, and the cache that knows more of them."""
     cache = fusioncache.Cache(record=False)
     compiled, _ = compile_with(model, cache=cache)
     step(compiled, model, x)

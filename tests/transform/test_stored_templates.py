@@ -111,8 +111,7 @@ def test_plans_and_arities_are_those_of_the_process_that_derived_the_program():
         assert are_same(run(compiled, loaded, inputs), expected)
 
 
-class Taken(Exception):
-    """A region that was made, and must not be run."""
+class Taken(Exception): ...
 
 
 @pytest.mark.parametrize("grad", [False, True])

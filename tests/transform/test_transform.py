@@ -144,7 +144,6 @@ def test_what_another_executor_claimed_stays_with_it():
 
 
 def test_the_seconds_of_first_calls_count_for_a_full_collection(cache, monkeypatch):
-    """And no later step does."""
     told: list[float] = []
     monkeypatch.setattr(templates, "collect_behind", lambda seconds: told.append(seconds) or 0.5)
     model, x = Blocks(2), torch.randn(5, 16)

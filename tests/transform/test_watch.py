@@ -24,7 +24,6 @@ pytestmark = pytest.mark.usefixtures("eager_regions")
 
 @pytest.fixture
 def lonely_operations(monkeypatch):
-    """Regions of one operation are left as Thunder made them."""
 
     def odd(fusion):
         if len(fusion.subsymbols) == 1:

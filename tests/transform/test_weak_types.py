@@ -4,8 +4,6 @@ import pytest
 import torch
 from models import compile_with, find_all_fused
 
-import fusioncache
-
 PROGRAMS = {
     "a product": lambda m, x: m * 200,
     "a sum": lambda m, x: (m * 1000).sum(),
@@ -21,16 +19,12 @@ PROGRAMS = {
 CASES = [*((name, "eager") for name in PROGRAMS), ("of two", "inductor")]
 
 
-def compile_program(program, backend="eager"):
-    return compile_with(program, backend, fusioncache.Cache(record=False, store=False))[0]
-
-
 @pytest.mark.parametrize(("name", "backend"), CASES)
 def test_bits_and_integers_give_what_torch_gives(name, backend):
     def program(ids, x):
         return PROGRAMS[name](ids != 0, x), torch.sin(x) * 2
 
-    compiled, results, gradients = compile_program(program, backend), [], []
+    compiled, results, gradients = compile_with(program, backend)[0], [], []
     for function in (compiled, program):
         x = torch.linspace(-1, 1, 4).requires_grad_()
         results.append(function(torch.arange(4), x))
@@ -45,6 +39,6 @@ def test_what_is_asked_to_be_int8_is_fused():
     def program(m):
         return m.to(torch.int8) * 100 + 100
 
-    compiled, m = compile_program(program), torch.tensor([True, False])
+    compiled, m = compile_with(program)[0], torch.tensor([True, False])
     torch.testing.assert_close(compiled(m), program(m))
     assert len(find_all_fused(compiled)) == 1
