@@ -1,12 +1,16 @@
-"""What becomes of each region of a model, taken down one by one: that it agrees with what was counted."""
+"""What becomes of each region of a model, and where it comes from, taken down one by one; it agrees with the counts."""
 
+import inspect
 import warnings
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
+import models
 import pytest
+import thunder
 import torch
-from models import Blocks, Residual, compile_with, recompute, step
+from models import Block, Blocks, Residual, compile_with, recompute, step
 from report_records import make_region_record
 from stored_programs import compile_anew, counts
 
@@ -16,10 +20,16 @@ from fusioncache.accelerators.programs.programs import count_regions
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.observe.record.database import RecordReader
 from fusioncache.observe.record.ledger import Ledger
-from fusioncache.observe.record.observations import ChoiceRecord, CompileRecord, RegionRecord
+from fusioncache.observe.record.observations import ChoiceRecord, CompileRecord, Line, RegionRecord
 from fusioncache.transform import sharing
+from fusioncache.transform.provenance.source import is_library, library_folders
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
+
+
+@pytest.fixture
+def cache() -> fusioncache.Cache:
+    return fusioncache.Cache()
 
 
 @pytest.fixture
@@ -43,8 +53,7 @@ def trained(model: torch.nn.Module, cache: fusioncache.Cache) -> fusioncache.Fus
     return transform
 
 
-def test_regions_on_disk_agree_with_the_counts():
-    cache = fusioncache.Cache()
+def test_regions_on_disk_agree_with_the_counts(cache):
     trained(Blocks(2), cache)
     trained(Blocks(2), cache)
     cache.write_record()
@@ -60,8 +69,7 @@ def test_regions_on_disk_agree_with_the_counts():
     assert all((region.plan, region.reason) == ("inline", None) and region.ops for region in regions)
 
 
-def test_executables_and_phases_on_disk_agree_with_the_counts():
-    cache = fusioncache.Cache()
+def test_executables_and_phases_on_disk_agree_with_the_counts(cache):
     trained(Blocks(1), cache)
     cache.write_record()
     (run,) = RecordReader().runs()
@@ -76,8 +84,7 @@ def test_executables_and_phases_on_disk_agree_with_the_counts():
     assert run.phases.planning + run.phases.canonicalizing == pytest.approx(run.stats.canonicalize_seconds)
 
 
-def test_a_bypassed_region_carries_its_reason(lonely_operations):
-    cache = fusioncache.Cache(record=False)
+def test_a_bypassed_region_carries_its_reason(cache, lonely_operations):
     trained(Blocks(2), cache)
     left = [region for region in cache.ledger.history.records(RegionRecord) if region.outcome == "bypass"]
     assert {(region.digest, region.plan, region.reason) for region in left} == {(None, None, "a lonely operation")}
@@ -86,8 +93,7 @@ def test_a_bypassed_region_carries_its_reason(lonely_operations):
     assert {region.source.layer for region in left} == {0, 1}
 
 
-def test_streams_are_taken_down_as_they_were_chosen():
-    cache = fusioncache.Cache()
+def test_streams_are_taken_down_as_they_were_chosen(cache):
     with recompute():
         transform = trained(Residual(4), cache)
     cache.write_record()
@@ -138,3 +144,70 @@ def test_a_region_without_a_template_is_counted_with_its_reason_again():
     count_regions(collect_regions(first, 0), "GPT", second, cache, lambda digest: None)
     assert second.stats().bypasses == cache.stats().bypasses == {"unknown op": 1}
     assert second.history.records(RegionRecord, 0) == first.history.records(RegionRecord, 0) != ()
+
+
+def line_of(function, text: str) -> Line:
+    lines, first = inspect.getsourcelines(function)
+    (number,) = (first + place for place, line in enumerate(lines) if text in line)
+    return Line(models.__file__, number)
+
+
+def test_regions_carry_their_layer_their_module_and_the_users_line(cache):
+    trained(Blocks(3), cache)
+    regions = cache.ledger.history.records(RegionRecord)
+    forward, backward = ([each for each in regions if each.trace == trace] for trace in ("forward", "backward"))
+    modules = [f"blocks.{layer}{part}" for layer in range(3) for part in (".norm", "", "")]
+    # The last residual add is followed by the head, which is no layer.
+    assert [each.source.module for each in forward] == [*modules, "blocks.2"]
+    assert [each.source.layer for each in forward] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 2]
+    layers = [each.source.layer for each in backward]
+    assert layers == sorted(layers, reverse=True) and set(layers) == {0, 1, 2}
+    norms = [each.source.module for each in backward if "norm" in str(each.source.module)]
+    assert norms == ["blocks.2.norm", "blocks.1.norm"]
+    # The users' lines come before those of libraries.
+    line = line_of(Block.forward, "return x +")
+    assert all(each.source.lines[0] == line for each in forward[1:])
+    (library,) = forward[0].source.lines
+    assert library.library and library.file.endswith("normalization.py")
+    assert [found.library for found in forward[3].source.lines] == [False, True]
+    # Backward regions have those of the operations that they are the gradient of.
+    assert [line in each.source.lines for each in backward[1:-1]] == [True] * 8
+
+
+def test_a_stream_has_one_line_and_a_function_has_lines_and_no_modules(cache):
+    def double_tanh(x):
+        return torch.tanh(x) * 2
+
+    trained(Residual(2), cache)
+    found = cache.ledger.history.records(RegionRecord)
+    assert {region.source.lines for region in found} == {(line_of(Residual.forward, "x = x +"),)}
+    compile_with(double_tanh, cache=cache)[0](torch.randn(3))
+    region = cache.ledger.history.records(RegionRecord)[-1]
+    assert region.model.endswith("double_tanh")
+    assert (region.source.module, region.source.layer) == (None, None)
+    assert [(line.file, line.library) for line in region.source.lines] == [(__file__, False)]
+
+
+def test_torch_and_thunder_are_libraries_wherever_they_are_installed(monkeypatch):
+    for package in (torch, thunder):
+        file = Path(package.__file__).with_name("functional.py")
+        assert is_library(str(file))
+        monkeypatch.setattr(package.__spec__, "submodule_search_locations", ["/elsewhere/" + package.__name__])
+    is_library.cache_clear(), library_folders.cache_clear()
+    try:
+        assert is_library("/elsewhere/thunder/clang.py") and is_library("/elsewhere/torch/nn/functional.py")
+        assert not is_library("/elsewhere/model.py")
+    finally:
+        is_library.cache_clear(), library_folders.cache_clear()
+
+
+@pytest.mark.parametrize("what", ["current_compilation", "find_sources"])
+def test_a_thunder_that_tells_nothing_and_a_trace_that_cannot_be_read_cost_only_the_sources(what, cache, monkeypatch):
+    monkeypatch.setattr(f"fusioncache.transform.provenance.trace_notes.{what}", lambda *_: 1 / 0)
+    trained(Residual(1), cache)
+    regions = cache.ledger.history.records(RegionRecord)
+    assert len(regions) == cache.stats().regions == cache.stats().hits + cache.stats().misses
+    assert {region.source.lines for region in regions} == {()}
+    if what == "current_compilation":
+        assert {(region.model, region.source.module) for region in regions} == {(None, None)}
+        assert cache.ledger.phases().tracing is None

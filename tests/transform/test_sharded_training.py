@@ -176,8 +176,9 @@ def trained(folder) -> list[dict[Any, Any]]:
 
 
 def computing(calls: list[str]) -> list[str]:
-    """Returns what computes: neither collectives nor what takes a parameter's padding off."""
-    return sorted(call for call in calls if not call.startswith(("gather", "reduce", "wait", "agree", "torch_slice")))
+    """Returns what computes: neither collectives nor views of whole parameters."""
+    others = ("gather", "reduce", "wait", "agree", "torch_slice", "expand", "unsqueeze", "unpack_trivial")
+    return sorted(call for call in calls if not call.startswith(others))
 
 
 def sequence(calls: list[str]) -> list[str]:
