@@ -72,7 +72,7 @@ def share_at_once(model: torch.nn.Module, mode: str) -> Any:
 
 def train_all(rank: int, folder: Path) -> dict[str, Any]:
     found = {(mode, order): train_one(rank, mode, order, folder) for mode in MODES for order in (*ORDERS, AT_ONCE)}
-    return {**found, "written in place": run_in_place(), "differing": run_differing(rank)}
+    return {**found, "written in place": run_in_place()}
 
 
 def train_one(rank: int, mode: str, order: str, folder: Path) -> dict[str, Any]:
@@ -156,8 +156,8 @@ def run_in_place() -> dict[str, Any]:
 
 
 def run_differing(rank: int) -> str:
-    """Returns what ends a rank if one of them has another vocabulary. Nothing can follow in the same job."""
-    jitted, _ = jit(TiedModel(33 * (1 + (rank == 1))), "zero2")
+    """Returns what ends a rank if one of them has another vocabulary."""
+    jitted, _ = jit(TiedModel(33 * (1 + rank)), "zero2")
     try:
         jitted(torch.zeros(2, 8, dtype=torch.int64))
     except RuntimeError as error:
@@ -264,12 +264,12 @@ def test_where_something_is_written_in_place_the_order_stays(trained):
     assert run["bypasses"]["a trace with collectives writes in place"] == 1
 
 
-def test_a_rank_that_differs_is_refused_with_the_difference_and_nothing_hangs(trained):
-    ended = [rank["differing"] for rank in trained]
+def test_a_rank_that_differs_is_refused_with_the_difference_and_nothing_hangs():
+    ended = run_ranks(run_differing)
     assert all(ended)
     (refused, *_) = [text for text in ended if text.startswith("CollectiveMismatch")]
     assert "collective 1 is all_gather float32" in refused
-    assert "(11, 16) on rank 0" in refused and "(22, 16) on rank 1" in refused
+    assert "(17, 16) on rank 0" in refused and "(33, 16) on rank 1" in refused
 
 
 def lose_a_rank(rank: int) -> str:
