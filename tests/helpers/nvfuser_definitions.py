@@ -10,7 +10,6 @@ from fusioncache.backends.nvfuser.definition import define, describe_contiguous,
 
 
 def add_residuals(x, *weights):
-    """Computes residual adds of a matrix, for each weight one."""
     import thunder.torch as ltorch
 
     for weight in weights:
@@ -33,16 +32,9 @@ def define_regions(traces: list) -> set[str]:
     """Returns the distinct definitions that Thunder asks nvFuser to compile for the regions of its traces."""
     with fake_cuda.pretend_gpu():
         create = nvfuser_executor().create_fd
-        return {
-            repr(
-                create(
-                    call.subsymbols, [_describe_contiguous(arg.shape) for arg in call.args], call.args, outputs_of(call)
-                )
-            )
-            for trace in traces
-            for call in find_fused(trace)
-        }
+        calls = [call for trace in traces for call in find_fused(trace)]
+        return {repr(create(call.subsymbols, _describe(call.args), call.args, outputs_of(call))) for call in calls}
 
 
-def _describe_contiguous(shape) -> tuple:
-    return describe_tensor(tuple(shape), torch.empty(shape, device="meta").stride())
+def _describe(args) -> list[tuple]:
+    return [describe_tensor(tuple(arg.shape), torch.empty(arg.shape, device="meta").stride()) for arg in args]

@@ -5,6 +5,7 @@ its own, and its regions run op by op: its pass and all that Thunder keeps for i
 """
 
 import hashlib
+import importlib
 import json
 import sys
 import types
@@ -13,16 +14,6 @@ from typing import Any
 import torch
 from fake_cuda import find_nvfuser_executor, pretend_gpu
 from models import Blocks, step
-
-
-def take_cpu_for_a_gpu() -> Any:
-    """Returns Thunder's nvFuser executor, which then fuses what lies on the CPU."""
-    executor = find_nvfuser_executor()
-    from thunder.executors import nvfuserex_impl
-
-    # It asks for the type of a device by this name.
-    nvfuserex_impl.DeviceType = types.SimpleNamespace(CUDA=nvfuserex_impl.DeviceType.CPU)
-    return executor
 
 
 def take_steps(device: str, *, graphs: bool = False, **options: Any) -> dict[str, Any]:
@@ -53,7 +44,10 @@ if __name__ == "__main__":
     if sys.argv[1] == "cuda":
         FOUND = take_steps("cuda", graphs="--graphs" in sys.argv)
     else:
-        EXECUTOR = take_cpu_for_a_gpu()
+        EXECUTOR = find_nvfuser_executor()
+        nvfuserex_impl = importlib.import_module("thunder.executors.nvfuserex_impl")
+        # It asks for the type of a device by this name.
+        nvfuserex_impl.DeviceType = types.SimpleNamespace(CUDA=nvfuserex_impl.DeviceType.CPU)
         with pretend_gpu():
             FOUND = take_steps("cpu", executors=[EXECUTOR])
     print(json.dumps(FOUND))

@@ -1,7 +1,5 @@
 """Models compiled as in one process after the other, over a directory of programs that all of them share."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,17 +19,7 @@ def compile_anew(
 ) -> tuple[Any, Any]:
     """Compiles a model as a process does that has done nothing yet, over a store that others have used.
 
-    The record and templates in memory are its own.
-
-    Args:
-        model: to compile.
-        directory: of the store.
-        backend: for ``FusionCache``.
-        jit: options of ``thunder.jit``, whose transforms come behind ours.
-        options: of ``FusionCache``.
-
-    Returns:
-        The compiled model, and its transform.
+    Returns it and its transform. Those among the options of ``thunder.jit`` come behind ours.
     """
     import thunder
 
@@ -44,10 +32,7 @@ def compile_anew(
 
 @contextlib.contextmanager
 def without_interpreter() -> Iterator[None]:
-    """Takes Thunder's interpreter away: whatever is traced here raises.
-
-    No function is replaced, as programs depend on Thunder's own: the interpreter's code raises where it begins.
-    """
+    """Has what is traced here raise where the interpreter begins: programs depend on Thunder's own functions."""
     from thunder.core import interpreter
 
     monitoring, code = sys.monitoring, interpreter.interpret.__code__
@@ -67,13 +52,12 @@ def without_interpreter() -> Iterator[None]:
 
 
 def counts(transform: Any) -> tuple[int, int, dict[str, int]]:
-    """How many programs were loaded and made, and why some were neither."""
     stats = transform.stats()
     return stats.programs_loaded, stats.programs_made, dict(stats.programs_refused)
 
 
 class Cell(torch.nn.Module):
-    """A small model whose forward pass goes by an attribute, and that traces in a fraction of a second."""
+    """A model that traces in a fraction of a second; its forward pass goes by an attribute."""
 
     def __init__(self, size: int = 4, scale: float = 2.0):
         super().__init__()

@@ -1,10 +1,5 @@
 """Small models of tokens: encoder and decoder, convolutions, experts."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-
 import torch
 from torch import nn
 from torch.nn import functional
@@ -13,13 +8,7 @@ VOCABULARY = 512
 
 
 class GroupedExperts(nn.Module):
-    """A router that picks two experts for each token, sorts the tokens by them, and multiplies all of them at once.
-
-    Args:
-        size: of a token.
-        width: of what an expert computes in between.
-        experts: how many.
-    """
+    """A router that picks two experts for each token, sorts the tokens by them, and multiplies all of them at once."""
 
     def __init__(self, size: int, width: int, experts: int):
         super().__init__()
@@ -32,7 +21,6 @@ class GroupedExperts(nn.Module):
         return torch.topk(torch.softmax(self.router(x), -1), 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns what the experts make of tokens."""
         weights, chosen = self.route(x)
         order = torch.argsort(chosen.flatten(), stable=True)
         counts = functional.one_hot(chosen.flatten(), self.up.shape[0]).sum(0)
@@ -50,7 +38,6 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.rand(size) + 0.5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Takes and returns (batch, tokens, size)."""
         wide = x.float()
         return self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
 
@@ -63,10 +50,7 @@ class Attention(nn.Module):
         self.q, self.k, self.v, self.o = (nn.Linear(size, size, bias=False) for _ in range(4))
         self.heads = heads
 
-    def forward(
-        self, x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor | None = None, causal: bool = False
-    ) -> torch.Tensor:
-        """Takes (batch, tokens, size) twice, and returns what ``x`` becomes."""
+    def forward(self, x, y, bias=None, causal=False):
         scores = self._split(self.q(x)) @ self._split(self.k(y)).transpose(-1, -2)
         if bias is not None:
             scores = scores + bias
@@ -81,15 +65,12 @@ class Attention(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """An MLP with a GELU gate."""
-
     def __init__(self, size: int):
         super().__init__()
         self.gate, self.up = (nn.Linear(size, 2 * size, bias=False) for _ in range(2))
         self.down = nn.Linear(2 * size, size, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Takes and returns (batch, tokens, size)."""
         return self.down(functional.gelu(self.gate(x), approximate="tanh") * self.up(x))
 
 
@@ -110,16 +91,15 @@ class EncoderDecoder(nn.Module):
         self.encoded, self.decoded = RMSNorm(size), RMSNorm(size)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Takes (batch, tokens) and returns logits, (batch, tokens, vocabulary)."""
         x, y = self.embedding(tokens), self.embedding(tokens.flip(1))
         place = torch.arange(tokens.shape[1], device=tokens.device)
         bias = self.relative((place[:, None] - place[None]).clamp(-31, 31) + 32).permute(2, 0, 1).unsqueeze(0)
-        for norm, attention, last, mlp in self.encoder:  # type: ignore[misc]  # a ModuleList of four
+        for norm, attention, last, mlp in self.encoder:
             h = norm(x)
             x = x + attention(h, h, bias)
             x = x + mlp(last(x))
         x = self.encoded(x)
-        for norm, attention, second, cross, last, mlp in self.decoder:  # type: ignore[misc]
+        for norm, attention, second, cross, last, mlp in self.decoder:
             h = norm(y)
             y = y + attention(h, h, causal=True)
             y = y + cross(second(y), x)
@@ -140,19 +120,15 @@ class Convolutional(nn.Module):
         self.scale = nn.ParameterList(nn.Parameter(torch.full((size,), 0.1 + layer)) for layer in range(layers))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Takes (batch, tokens) and returns logits, (batch, tokens, vocabulary)."""
         x = self.embedding(tokens)
-        for depthwise, norm, up, down, scale in zip(
-            self.depthwise, self.norm, self.up, self.down, self.scale, strict=True
-        ):
+        layers = zip(self.depthwise, self.norm, self.up, self.down, self.scale, strict=True)
+        for depthwise, norm, up, down, scale in layers:
             h = norm(depthwise(x.transpose(1, 2)).transpose(1, 2))
             x = x + scale * down(functional.gelu(up(h)))
         return self.head(x)
 
 
 class Experts(nn.Module):
-    """Layers in which each token goes to two of eight experts, by one grouped product for all of them."""
-
     def __init__(self, layers: int = 3, size: int = 128):
         super().__init__()
         self.embedding, self.head = nn.Embedding(VOCABULARY, size), nn.Linear(size, VOCABULARY)
@@ -160,13 +136,10 @@ class Experts(nn.Module):
         self.experts = nn.ModuleList(GroupedExperts(size, 2 * size, 8) for _ in range(layers))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Takes (batch, tokens) and returns logits, (batch, tokens, vocabulary)."""
         x = self.embedding(tokens)
         for norm, experts in zip(self.norm, self.experts, strict=True):
             x = x + experts(norm(x).flatten(0, 1)).unflatten(0, tokens.shape)
         return self.head(x)
 
 
-MODELS: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
-    {"encoder-decoder": EncoderDecoder, "convolutional": Convolutional, "experts": Experts}
-)
+MODELS = {"encoder-decoder": EncoderDecoder, "convolutional": Convolutional, "experts": Experts}

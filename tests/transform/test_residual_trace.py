@@ -12,20 +12,19 @@ from thunder.core import prims
 from thunder.core.transform_common import Transform
 from thunder.executors import torch_compile
 from thunder.extend import ImplInfo
-from unrounded_backend import Unrounded
 
 import fusioncache
 from fusioncache.accelerators.residual.chaining import replan_streams
 from fusioncache.accelerators.residual.plans import ResidualPlan
 from fusioncache.accelerators.residual.rebuild import VARIES
+from fusioncache.backends.eager import Eager
+from fusioncache.backends.inductor.backend import Inductor
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 CARRY, SEGMENTED = ResidualPlan.CARRY, ResidualPlan.SEGMENTED
 
 
 class Carry(Transform):
-    """Carries streams, and does nothing else."""
-
     def transform_trace_post_optimization(self, trace, **kwargs):
         return replan_streams(trace, CARRY, None)[0]
 
@@ -38,19 +37,15 @@ def train(model, *inputs, **options):
 
 
 def plans(transform) -> list[ResidualPlan]:
-    """Of the streams in forward, then of those in backward."""
     return [choice.plan for choice in transform.choices()]
-
-
-def expected(model, *inputs):
-    return step(compile_plain(model), model, *inputs)
 
 
 @functools.cache
 def reference(model_type, layers: int, dtype=torch.float32) -> list[torch.Tensor]:
     """What a step of this recomputed model computes as Thunder has it: traced once for all tests."""
+    model, x = made(model_type, layers, dtype)
     with recompute():
-        return expected(*made(model_type, layers, dtype))
+        return step(compile_plain(model), model, x)
 
 
 def made(model_type, layers: int, dtype=torch.float32):
@@ -61,15 +56,29 @@ def made(model_type, layers: int, dtype=torch.float32):
     return torch.nn.Sequential(start, model_type(layers)).to(dtype), torch.randn(shape).to(dtype)
 
 
+class Two(torch.nn.Module):
+    def __init__(self, layers: int):
+        super().__init__()
+        self.one, self.other = Residual(layers), Residual(layers)
+
+    def forward(self, x):
+        return self.other(self.one.weights[0] @ self.one(x))
+
+
 @pytest.mark.parametrize("wanted", [CARRY, SEGMENTED], ids=str)
-@pytest.mark.parametrize(("model_type", "dtype"), [(Residual, torch.float32), (Blocks, torch.bfloat16)], ids=str)
-def test_every_bit_stays_as_it_was(model_type, dtype, wanted):
-    model, x = made(model_type, 5, dtype)
+@pytest.mark.parametrize(
+    ("model_type", "layers", "dtype"),
+    [(Residual, 5, torch.float32), (Blocks, 5, torch.bfloat16), (Two, 4, torch.bfloat16)],
+    ids=str,
+)
+def test_every_bit_stays_as_it_was(model_type, layers, dtype, wanted):
+    model, x = made(model_type, layers, dtype)
     result, transform, _ = train(model, x, residual=wanted.value)
-    assert are_same(result, reference(model_type, 5, dtype))
+    assert are_same(result, reference(model_type, layers, dtype))
     assert not transform.stats().bypasses
     if dtype is torch.bfloat16:  # in float32 Thunder saves what backward needs
-        assert plans(transform)[1:] == [wanted]
+        streams = 1 + (model_type is Two)
+        assert len(plans(transform)) == 2 * streams and plans(transform)[streams:] == [wanted] * streams
 
 
 @pytest.mark.parametrize("wanted", [CARRY, SEGMENTED])
@@ -90,37 +99,13 @@ def test_calls_do_not_grow_with_depth(wanted):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_streams_of_a_compiler_that_drops_roundings_are_carried_only_where_nothing_is_rounded(dtype, monkeypatch):
-    monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda name, **_: Unrounded())
+    monkeypatch.setattr(Inductor, "compile", Eager.compile)
     model, x = made(Residual, 4, dtype)
-    results = {}
-    with recompute():
-        for plan in ("inline", "carry"):
-            compiled, transform = compile_with(model, residual=plan)
-            results[plan] = step(compiled, model, x)
-    assert are_same(results["inline"], results["carry"])
-    if dtype is torch.float32:
-        assert [choice.plan for choice in transform.choices()] == [CARRY]
-    else:
-        assert transform.stats().bypasses == {VARIES: 2} and not transform.choices()
+    result, transform, compiled = train(model, x, backend="inductor", residual="carry")
+    assert are_same(result, reference(Residual, 4, dtype))
+    assert plans(transform) == ([CARRY] if dtype is torch.float32 else [])
+    assert transform.stats().bypasses == ({} if dtype is torch.float32 else {VARIES: 2})
     assert transform.stats().regions == len(find_all_fused(compiled))
-
-
-class Two(torch.nn.Module):
-    """Two streams, one behind the other."""
-
-    def __init__(self, layers: int):
-        super().__init__()
-        self.one, self.other = Residual(layers), Residual(layers)
-
-    def forward(self, x):
-        return self.other(self.one.weights[0] @ self.one(x))
-
-
-def test_several_streams():
-    model, x = made(Two, 4, torch.bfloat16)
-    result, transform, _ = train(model, x, residual=SEGMENTED.value)
-    assert are_same(result, reference(Two, 4, torch.bfloat16))
-    assert len(plans(transform)) == 4 and plans(transform)[2:] == [SEGMENTED] * 2
 
 
 def test_regions_of_thunders_torch_compile_executor(monkeypatch):

@@ -5,32 +5,29 @@ from collections import Counter
 import pytest
 import thunder
 import torch
-from models import compile_plain, compile_with
+from models import are_same, compile_plain, compile_with
 from stored_programs import compile_anew, without_interpreter
 from thunder.extend import OperatorExecutor
 from thunder_versions import IS_FIRST
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import fusioncache
 from fusioncache.accelerators.steps.tokens import COPIES, NAMES, WRITE_ROWS, write_rows_
 from fusioncache.accelerators.steps.views import NOTHING
 from fusioncache.tracing import uninstall
 
-ROWS = torch.arange(1.0, 7.0).reshape(2, 3)
-PLACES = torch.tensor([3, 1])
-
-
-@pytest.fixture(autouse=True)
-def _eager_regions(eager_regions):
-    """What Thunder alone runs is to have the same bits."""
+pytestmark = pytest.mark.usefixtures("eager_regions")
+"""What Thunder alone runs is to have the same bits."""
+ROWS, PLACES = torch.arange(1.0, 7.0).reshape(2, 3), torch.tensor([3, 1])
 
 
 class Cache(torch.nn.Module):
     """Has a buffer of five rows, and a parameter, and does with them what the test says."""
 
-    def __init__(self, act, dtype=torch.float32):
+    def __init__(self, act):
         super().__init__()
-        self.register_buffer("rows", torch.arange(15, dtype=dtype).reshape(5, 3))
+        self.register_buffer("rows", torch.arange(15, dtype=torch.float32).reshape(5, 3))
         self.weight = torch.nn.Parameter(torch.full((3,), 0.5))
         self.act = act
 
@@ -49,11 +46,6 @@ def read_around(cache, rows, places):
     return before, view * 2, cache.rows.sum(0), view
 
 
-def leave(cache, rows, places):
-    cache.rows.index_copy_(0, places, rows * cache.weight)
-    return rows + 1
-
-
 def write_all(cache, rows, places):
     scaled = rows * cache.weight
     return cache.rows[:].index_copy_(-2, places, scaled) + 1
@@ -68,11 +60,6 @@ def write_twice(cache, rows, places):
     return rows
 
 
-def write_into_a_part(cache, rows, places):
-    cache.rows[1:5, :2].index_copy_(0, places, rows[:, :2] * cache.weight[:2])
-    return cache.rows[1] * 2
-
-
 def write_each(cache, rows, places):
     for number in range(2):
         cache.rows[number].index_copy_(-1, (places - 1)[number : number + 1], rows[number, :1])
@@ -85,71 +72,69 @@ def shift(cache, rows, places):
     return cache.rows * 1
 
 
-def return_it(cache, rows, places):
-    return cache.rows.index_copy_(0, places, rows), cache.rows
-
-
-def write_into_what_is_computed(cache, rows, places):
-    computed = cache.rows * cache.weight
-    written = computed.index_copy_(0, places, rows)
-    return computed + written
-
-
-ACTS = (write, read_around, leave, write_twice, write_into_a_part, write_each, shift, return_it)
-ACTS += (write_all, write_into_what_is_computed)
+ACTS = {
+    write: 1,
+    read_around: 1,
+    write_all: 1,
+    write_each: 2,
+    shift: 2,
+    write_twice: 4,
+    lambda cache, rows, places: (cache.rows.index_copy_(0, places, rows * cache.weight), rows + 1)[1]: 1,
+    lambda cache, rows, places: (cache.rows.index_copy_(0, places, rows), cache.rows): 1,
+    lambda cache, rows, places: cache.rows.index_copy_(0, places.int(), rows): 1,
+    lambda cache, rows, places: cache.rows[1:5, :2].index_copy_(0, places, rows[:, :2] * cache.weight[:2])[1] * 2: 1,
+    lambda cache, rows, places: (made := cache.rows * cache.weight) + made.index_copy_(0, places, rows): 1,
+}
 
 
 def look(compiled, model, *args):
-    """What a call returns or raises, and what is in the buffer then."""
+    """Returns which results share the buffer's memory, or what is raised; the results, and what is in the buffer."""
     try:
-        results = compiled(*args)
-        results = results if isinstance(results, tuple) else (results,)
+        results = tree_leaves(compiled(*args))
     except Exception as error:
-        return [type(error), model.rows.clone()]
+        return type(error), [model.rows.clone()]
     memory = model.rows.untyped_storage().data_ptr()
     shared = [(each is model.rows, each.untyped_storage().data_ptr() == memory) for each in results]
-    return [shared, *(each.clone() for each in results), model.rows.clone()]
+    return shared, [*(each.clone() for each in results), model.rows.clone()]
 
 
-def are_same(one, other):
-    assert len(one) == len(other)
-    return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(one, other, strict=True))
+def compile_ours(model, **options):
+    return compile_with(model, programs=False, **options)[0]
 
 
-def compare(act, *args, times=2, **options):
-    """Has Thunder, and us, do the same to a buffer several times; returns what was taken out of our program."""
+def assert_alike(one, other):
+    assert one[0] == other[0] and are_same(one[1], other[1])
+
+
+def compare(act, *args):
+    """Has Thunder, and us, do the same to a buffer twice; returns how many copies were taken out of our program."""
     plain, model = Cache(act), Cache(act)
     alone = compile_plain(plain)
-    compiled, transform = compile_with(model, programs=False, **options)
-    for _ in range(times):
-        assert are_same(look(compiled, model, *args), look(alone, plain, *args))
-    return transform.stats().taken_out
+    compiled, transform = compile_with(model, programs=False)
+    for _ in range(2):
+        assert_alike(look(compiled, model, *args), look(alone, plain, *args))
+    return transform.stats().taken_out.get(COPIES, 0)
 
 
-@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
+@pytest.mark.parametrize(("act", "writes"), ACTS.items())
 @torch.no_grad()
-def test_values_memory_and_the_buffer_are_thunders(act):
-    assert compare(act, ROWS, PLACES)[COPIES] == 2 * {write_twice: 4, write_each: 2, shift: 2}.get(act, 1)
+def test_values_memory_and_the_buffer_are_thunders(act, writes):
+    assert compare(act, ROWS, PLACES) == 2 * writes
 
 
 @torch.no_grad()
 def test_arguments_that_torch_refuses_in_place_or_at_all():
-    assert compare(write, ROWS, torch.tensor([2, 2]))[COPIES] == 2  # the last one stays
+    assert compare(write, ROWS, torch.tensor([2, 2])) == 2  # the last one stays
     compare(write, ROWS[:1], PLACES[:1].reshape(()))
     shared = torch.arange(12.0).reshape(4, 3)
     compare(lambda cache, one, other: one.index_copy_(0, torch.arange(2), other) * 2, shared, shared[:2])
-    integers = torch.arange(8).reshape(4, 2)
     if IS_FIRST:  # later versions, alone, write rows twice that overlap
+        integers = torch.arange(8).reshape(4, 2)
         compare(lambda cache, one, other: one.index_copy_(0, torch.arange(3), other) * 2, shared, shared[1:])
         compare(lambda cache, one, places: one.index_copy_(0, places, one[2:] + 1) * 2, integers, integers[:2, 1])
-
-
-@torch.no_grad()
-def test_where_there_is_no_such_row_it_is_as_without_thunder():
-    for places in (torch.tensor([0, 5]), torch.tensor([0, -1])):
+    for places in (torch.tensor([0, 5]), torch.tensor([0, -1])):  # there is no such row: as without Thunder
         model, eager = Cache(write), Cache(write)
-        compiled, _ = compile_with(model, programs=False)
-        assert are_same(look(compiled, model, ROWS, places), look(eager, eager, ROWS, places))
+        assert_alike(look(compile_ours(model), model, ROWS, places), look(eager, eager, ROWS, places))
 
 
 def test_what_is_wider_than_its_memory_raises_as_in_torch():
@@ -165,55 +150,42 @@ def test_rows_that_lie_in_the_buffer_are_read_before_any_is_written():
 
 
 @torch.no_grad()
-def test_a_write_of_another_type_stays_thunders():
-    """Of rows; places of another type are places."""
-    assert COPIES not in compare(write, ROWS.double(), PLACES)
-    taken = compare(lambda cache, rows, places: cache.rows.index_copy_(0, places.int(), rows), ROWS, PLACES)
-    assert taken[COPIES] == 2
+def test_rows_of_another_type_and_gradients_that_are_turned_on_leave_copies_where_they_are():
+    def turn_on(cache, rows, places):
+        cache.rows.index_copy_(0, places, rows)
+        with torch.enable_grad():
+            return cache.rows * cache.weight
+
+    assert compare(write, ROWS.double(), PLACES) == compare(turn_on, ROWS, PLACES) == 0
 
 
 def test_what_may_compute_gradients_is_left_alone():
-    """Also where gradients are off for a part of it alone, or on."""
 
     def train(cache, rows, places):
         with torch.no_grad():
             cache.rows.index_copy_(0, places, rows * 2)
         return cache.weight * cache.rows[:2] * 3 + rows
 
-    found = []
-    for compile_model in (compile_plain, lambda model: compile_with(model, programs=False)[0]):
-        model = Cache(train)
-        compiled, rows = compile_model(model), ROWS.clone().requires_grad_()
-        compiled(rows, PLACES).backward(torch.ones(2, 3))
-        assert WRITE_ROWS not in str(thunder.last_traces(compiled)[-1])
-        found.append([rows.grad, model.weight.grad, model.rows])
-    assert are_same(*found)
-
-
-def test_gradients_that_are_wanted_where_none_were():
-    def turn_on(cache, rows, places):
-        cache.rows.index_copy_(0, places, rows)
-        with torch.enable_grad():
-            return cache.rows * cache.weight
-
-    with torch.no_grad():
-        assert COPIES not in compare(turn_on, ROWS, PLACES)
-
-
-def test_a_leaf_that_requires_a_gradient_is_not_written():
     def write_parameter(cache, rows, places):
         return cache.leaf.index_copy_(0, places, rows) * 2
 
-    for compile_model in (compile_plain, lambda model: compile_with(model, programs=False)[0]):
+    found = []
+    for compile_model in (compile_plain, compile_ours):
+        model, rows = Cache(train), ROWS.clone().requires_grad_()
+        compiled = compile_model(model)
+        compiled(rows, PLACES).backward(torch.ones(2, 3))
+        assert WRITE_ROWS not in str(thunder.last_traces(compiled)[-1])
+        found.append([rows.grad, model.weight.grad, model.rows])
         model = Cache(write_parameter)
         model.leaf = torch.nn.Parameter(torch.zeros(5, 3))
         with pytest.raises(RuntimeError, match="leaf Variable"):
             compile_model(model)(ROWS, PLACES)
+    assert are_same(*found)
 
 
 def test_inference_tensors_and_version_counters():
     model = Cache(write)
-    compiled, _ = compile_with(model, programs=False)
+    compiled = compile_ours(model)
     with torch.no_grad():
         before = model.rows._version
         compiled(ROWS, PLACES)
@@ -221,61 +193,53 @@ def test_inference_tensors_and_version_counters():
     saved = (model.weight * model.rows).sum()
     with torch.inference_mode():
         compiled(ROWS, PLACES)
+        kept = torch.zeros(5, 3)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         saved.backward()
-    with torch.inference_mode():
-        kept = torch.zeros(5, 3)
     with torch.no_grad():  # regions of Thunder's write into it as well
         assert write_rows_(kept, 0, PLACES, ROWS) is kept
     assert torch.equal(kept[PLACES], ROWS)
 
 
-def without_order(name, value):
-    def compile_model(model, **options):
-        transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", programs=False)
-        options = {"transforms": [transform], "executors": fusioncache.executors(), name: value, **options}
-        return thunder.jit(model, **options)
-
-    return compile_model
-
-
-def copies_of_its_own(executor):
-    """Has an executor make the copy with the rows in it, in a way of its own."""
+def copies_of_its_own():
+    """Returns executors of which one makes the copy with the rows in it, in a way of its own."""
     import thunder.torch as ltorch
 
     def copy(a, dim, index, source):
         return torch.index_copy(a, dim, index, source + 1)
 
+    executor = OperatorExecutor("others")
     operator = executor.register_operator("own_index_copy", like=ltorch.index_copy, fn=copy)
     executor.register_implementation(ltorch.index_copy, operator)
     return [executor, *fusioncache.executors()]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"fusion_type": "dataflow"}, {"skip_inplace_alias_updates": True}, {"executors": copies_of_its_own()}, None],
+    ids=["thunder's order", "no names", "another executor", "not asked"],
+)
 @torch.no_grad()
-def test_where_it_is_not_done():
-    others = copies_of_its_own(OperatorExecutor("others"))
-    ways = {
-        "thunder's order": without_order("fusion_type", "dataflow"),
-        "no names": without_order("skip_inplace_alias_updates", True),
-        "another executor": without_order("executors", others),
-        "not asked": lambda model: compile_with(model, programs=False, lean="thunder")[0],
-    }
-    for name, compile_model in ways.items():
-        model = Cache(write)
-        compiled = compile_model(model)
-        compiled(ROWS, PLACES)
-        assert WRITE_ROWS not in str(thunder.last_traces(compiled)[-1]), name
-        assert torch.equal(model.rows[PLACES], ROWS * 0.5 + (name == "another executor"))
-    uninstall()
+def test_where_rows_are_not_written_in_place(options):
+    lean = "thunder" if options is None else "auto"
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", programs=False, lean=lean)
+    options = {"executors": fusioncache.executors(), **(options or {})}
     model = Cache(write)
-    compiled, _ = compile_with(model, programs=False)  # puts it there again
+    compiled = thunder.jit(model, transforms=[transform], **options)
+    compiled(ROWS, PLACES)
+    assert WRITE_ROWS not in str(thunder.last_traces(compiled)[-1])
+    assert torch.equal(model.rows[PLACES], ROWS * 0.5 + (len(options["executors"]) > len(fusioncache.executors())))
+
+
+@torch.no_grad()
+def test_a_new_transform_puts_writes_in_place_again_behind_uninstall():
+    uninstall()
+    compiled = compile_ours(Cache(write))
     compiled(ROWS, PLACES)
     assert WRITE_ROWS in str(thunder.last_traces(compiled)[-1])
 
 
 class Bytes(TorchDispatchMode):
-    """Counts the bytes that operations write which copy."""
-
     def __init__(self):
         super().__init__()
         self.written = Counter()
@@ -283,10 +247,8 @@ class Bytes(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         name = function.overloadpacket.__name__
-        if name in ("index_copy", "copy_"):
-            self.written[name] += result.nbytes
-        elif name == "index_copy_":
-            self.written[name] += args[3].nbytes
+        if name in ("index_copy", "copy_", "index_copy_"):
+            self.written[name] += (args[3] if name == "index_copy_" else result).nbytes
         return result
 
 

@@ -6,6 +6,7 @@ import torch
 from flash_kernels import play_flash_attention
 from stored_programs import compile_anew, without_interpreter
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._pytree import tree_leaves
 
 from fusioncache.accelerators.programs.definitions import ForeignRuns
 from fusioncache.accelerators.steps.views import RESULTS
@@ -19,185 +20,142 @@ def turn(heads):
     return torch.cat((-heads[..., half:], heads[..., :half]), -1) + heads
 
 
+def turned(layer, x):
+    """Returns query, key and value, of which a region turns the first two."""
+    parts = (layer.project(x) * 0.5).view(*x.shape[:2], 3, HEADS, SIZE).permute(2, 0, 3, 1, 4)
+    return turn(parts[0]), turn(parts[1]), parts[2]
+
+
+def turned_and_scaled(layer, x):
+    """The gradient of a number for each of a query's elements is a sum of the query's gradients."""
+    query, key, value = turned(layer, x)
+    return query * layer.scale, key, value
+
+
+def rows_later(layer, x):
+    """Positions come before rows, as in models that have their sequences first, until attention."""
+    parts = layer.project(x.transpose(0, 1)).view(x.shape[1], x.shape[0], 3, HEADS, SIZE).permute(2, 1, 3, 0, 4)
+    return parts[0] * 1.1, parts[1] * 1.2, parts[2]
+
+
 def join_heads(result):
     return result.transpose(1, 2).flatten(2)
 
 
-class Layer(torch.nn.Module):
-    """A layer of attention between two linear ones, whose queries and keys a region turns."""
+def join(layer, result):
+    return layer.join(join_heads(result))
 
-    def __init__(self):
+
+def return_result(layer, result):
+    return layer.join(join_heads(result)), result
+
+
+def return_joined(layer, result):
+    """Returns what was a copy of the result as well: the caller may write into it."""
+    joined = join_heads(result)
+    return layer.join(joined), joined
+
+
+def add_joined(layer, result):
+    joined = join_heads(result)
+    return layer.join(joined) + joined.sin()
+
+
+def keep_heads(layer, result):
+    return result @ layer.join.weight[:SIZE, :SIZE]
+
+
+def split_heads(layer, result):
+    result = result.transpose(1, 2)
+    return result.reshape(*result.shape[:2], HEADS, 2, SIZE // 2) @ layer.join.weight[: SIZE // 2, : SIZE // 2]
+
+
+def swap_otherwise(layer, result):
+    return result.permute(0, 2, 3, 1).flatten(2) @ layer.join.weight
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, heads_of=turned, finish=join, *, bias=False, frozen=False, writes=False):
         super().__init__()
         torch.manual_seed(0)
-        self.project = torch.nn.Linear(WIDTH, 3 * WIDTH)
-        self.join = torch.nn.Linear(WIDTH, WIDTH, bias=False)
-
-    def heads_of(self, x):
-        """Returns query, key and value."""
-        parts = (self.project(x) * 0.5).view(*x.shape[:2], 3, HEADS, SIZE).permute(2, 0, 3, 1, 4)
-        return turn(parts[0]), turn(parts[1]), parts[2]
-
-    def finish(self, result):
-        """Returns the layer's result for that of attention, of shape (rows, heads, positions, size)."""
-        return self.join(join_heads(result))
+        self.heads_of, self.finish, self.writes = heads_of, finish, writes
+        self.project, self.join = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH, bias=bias)
+        self.join.weight.requires_grad_(not frozen)
+        if heads_of is turned_and_scaled:
+            self.scale = torch.nn.Parameter(torch.rand(SIZE))
+        self.register_buffer("calls", torch.zeros(()))
 
     def forward(self, x):
-        return self.finish(scaled_dot_product_attention(*self.heads_of(x), is_causal=True))
+        if self.writes:
+            self.calls.add_(1.0)
+        return self.finish(self, scaled_dot_product_attention(*self.heads_of(self, x), is_causal=True))
 
 
 class Stack(Layer):
-    """Two layers of the same weights."""
-
     def forward(self, x):
         return super().forward(torch.tanh(super().forward(x)))
 
 
-class Scaled(Layer):
-    """The gradient of a number for each of a query's elements is a sum of the query's gradients."""
-
-    def __init__(self):
-        super().__init__()
-        self.scale = torch.nn.Parameter(torch.rand(SIZE))
-
-    def heads_of(self, x):
-        query, key, value = super().heads_of(x)
-        return query * self.scale, key, value
-
-
-class ResultReturned(Layer):
-    """A model that also returns the result as attention laid it out."""
-
-    def finish(self, result):
-        return self.join(join_heads(result)), result
-
-
-class JoinedReturned(Layer):
-    """A model that also returns what was a copy of the result: its caller may write into it."""
-
-    def finish(self, result):
-        joined = join_heads(result)
-        return self.join(joined), joined
-
-
-class JoinedAdded(Layer):
-    """A region has what was a copy of the result."""
-
-    def finish(self, result):
-        joined = join_heads(result)
-        return self.join(joined) + joined.sin()
-
-
-class HeadsKept(Layer):
-    """Its result is multiplied with heads first."""
-
-    def finish(self, result):
-        return result @ self.join.weight[:SIZE, :SIZE]
-
-
-class HeadsSplit(Layer):
-    """Its result is multiplied with heads that are not joined."""
-
-    def finish(self, result):
-        result = result.transpose(1, 2)
-        return result.reshape(*result.shape[:2], HEADS, 2, SIZE // 2) @ self.join.weight[: SIZE // 2, : SIZE // 2]
-
-
-class SwappedOtherwise(Layer):
-    """Heads and sizes change places."""
-
-    def finish(self, result):
-        return result.permute(0, 2, 3, 1).flatten(2) @ self.join.weight
-
-
-class Writing(Layer):
-    """Something is written in place."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, x):
-        self.calls.add_(1.0)
-        return super().forward(x)
-
-
-class Frozen(Layer):
-    """What is multiplied is not saved for a weight's gradient."""
-
-    def __init__(self):
-        super().__init__()
-        self.join.weight.requires_grad_(False)
-
-
-class FrozenReturned(Frozen, JoinedReturned):
-    """A model that also returns what is multiplied: its caller may write into it, so it is not saved."""
-
-
-class RowsLater(Layer):
-    """Positions come before rows, as in models that have their sequences first, until attention."""
-
-    def __init__(self):
-        super().__init__()
-        self.join = torch.nn.Linear(WIDTH, WIDTH)
-
-    def heads_of(self, x):
-        parts = self.project(x.transpose(0, 1)).view(x.shape[1], x.shape[0], 3, HEADS, SIZE).permute(2, 1, 3, 0, 4)
-        return parts[0] * 1.1, parts[1] * 1.2, parts[2]
+ONCE = {
+    "a layer": {},
+    "scaled": {"heads_of": turned_and_scaled},
+    "what is multiplied is not saved for a weight's gradient": {"frozen": True},
+    "rows later": {"heads_of": rows_later, "bias": True},
+}
+TWICE = {
+    **{
+        each.__name__: {"finish": each}
+        for each in (return_result, return_joined, add_joined, keep_heads, split_heads, swap_otherwise)
+    },
+    "something is written in place": {"writes": True},
+    "what is multiplied is returned, and not saved": {"frozen": True, "finish": return_joined},
+}
+"""What is saved as before: each differs from a layer by one thing."""
 
 
 @pytest.fixture(autouse=True)
-def _eager_regions(eager_regions):
-    """What Thunder alone runs is to have the same bits."""
-
-
-@pytest.fixture(autouse=True)
-def kernels():
-    """What is played."""
+def kernels(eager_regions):
+    """What is played. What Thunder alone runs is to have the same bits."""
     with pytest.MonkeyPatch.context() as patch, play_flash_attention(patch) as kernels:
         yield kernels
 
 
-ONCE = (Layer, Scaled, Frozen, RowsLater)
-"""What is saved once."""
-TWICE = (
-    ResultReturned, JoinedReturned, JoinedAdded, HeadsKept, HeadsSplit, SwappedOtherwise, Writing, FrozenReturned,
-)  # fmt: skip
-"""What is saved as before: each differs from a layer by one thing."""
+def call_once(call, length=6):
+    """Returns outputs, the sum of their squares, and an input that is no leaf: it lies as a program gives it."""
+    torch.manual_seed(length)
+    x = torch.randn(2, length, WIDTH, requires_grad=True).sin()
+    outputs = tree_leaves(call(x))
+    return outputs, sum(each.square().sum() for each in outputs), x
 
 
 def take_step(call, model, length=6):
-    """Returns outputs and gradients, also one of an input that is no leaf: it lies as a program gives it."""
-    torch.manual_seed(length)
-    x = torch.randn(2, length, WIDTH, requires_grad=True).sin()
-    outputs = call(x)
-    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    wanted = [x, *(each for each in model.parameters() if each.requires_grad)]
-    return [*outputs, *torch.autograd.grad(sum(each.square().sum() for each in outputs), wanted)]
+    outputs, total, x = call_once(call, length)
+    return [*outputs, *torch.autograd.grad(total, [x, *(each for each in model.parameters() if each.requires_grad)])]
 
 
-def list_saved(compiled):
-    return [proxy.name for proxy in thunder.last_traces(compiled)[-1].bound_symbols[-1].args[1][0]]
+def count_saved(compiled):
+    return len(thunder.last_traces(compiled)[-1].bound_symbols[-1].args[1][0])
 
 
 def compile_both(model, directory):
     return [compile_anew(model, directory / lean, lean=lean) for lean in ("auto", "thunder")]
 
 
-@pytest.mark.parametrize("kind", [*ONCE, *TWICE])
-def test_results_and_gradients_have_the_same_bits_and_strides(tmp_path, kernels, kind):
-    model = kind()
+@pytest.mark.parametrize("case", [*ONCE, *TWICE])
+def test_results_and_gradients_have_the_same_bits_and_strides(tmp_path, kernels, case):
+    model = Layer(**{**ONCE, **TWICE}[case])
     (compiled, transform), (plain, _) = compile_both(model, tmp_path)
     found, copies = take_step(compiled, model), kernels.copies
     expected = take_step(plain, model)
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one, other) and one.stride() == other.stride()
     torch.testing.assert_close(found, take_step(model, model))
-    assert transform.stats().taken_out.get(RESULTS, 0) == (kind in ONCE)
+    assert transform.stats().taken_out.get(RESULTS, 0) == (case in ONCE)
     assert not transform.stats().bypasses
-    if kind in (Layer, Scaled, Frozen):
+    if case in ONCE and case != "rows later":
         assert (copies, kernels.copies) == (0, 1)
-    is_one_less = len(list_saved(plain)) - len(list_saved(compiled)) == 1
-    assert is_one_less is (kind in ONCE and kind is not Frozen)
+    is_one_less = count_saved(plain) - count_saved(compiled) == 1
+    assert is_one_less is (case in ONCE and model.join.weight.requires_grad)
 
 
 @pytest.mark.parametrize("options", [{}, {"recompute": "residual"}], ids=str)
@@ -208,22 +166,16 @@ def test_several_layers_and_what_else_is_saved_otherwise(tmp_path, kernels, opti
     assert transform.stats().taken_out[RESULTS] == 2 and not kernels.copies
 
 
-@pytest.mark.parametrize("kind", [JoinedReturned, FrozenReturned, Layer])
-def test_what_is_written_between_forward_and_backward_is_noticed_as_before(tmp_path, kind):
-    model = kind()
-    both = compile_both(model, tmp_path)
+@pytest.mark.parametrize("options", [{"finish": return_joined}, {"finish": return_joined, "frozen": True}, {}], ids=str)
+def test_what_is_written_between_forward_and_backward_is_noticed_as_before(tmp_path, options):
+    both = compile_both(Layer(**options), tmp_path)
     for silently in (False, True):
         ours, plain = (write_between(compiled, silently) for compiled, _ in both)
         assert torch.equal(ours, plain) if isinstance(plain, torch.Tensor) else ours == plain
 
 
 def write_between(compiled, silently):
-    """Returns the gradient of the input, or what is raised."""
-    torch.manual_seed(0)
-    x = torch.randn(2, 6, WIDTH, requires_grad=True)
-    outputs = compiled(x)
-    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    total = sum(each.square().sum() for each in outputs)
+    outputs, total, x = call_once(compiled)
     (outputs[-1].data if silently else outputs[-1].detach()).mul_(2.0)
     try:
         return torch.autograd.grad(total, x)[0]
@@ -231,13 +183,8 @@ def write_between(compiled, silently):
         return str(error)[:60]
 
 
-@pytest.fixture
-def kept(monkeypatch):
-    """Programs are kept although what plays the kernels is nobody's that is known."""
-    monkeypatch.setattr(ForeignRuns, "check", lambda self: None)
-
-
-def test_lengths_are_filled_in_and_a_later_process_loads_the_same(tmp_path, kernels, kept):
+def test_lengths_are_filled_in_and_a_later_process_loads_the_same(tmp_path, kernels, monkeypatch):
+    monkeypatch.setattr(ForeignRuns, "check", lambda self: None)  # what plays the kernels is not known
     model = Layer()
     compiled, transform = compile_anew(model, tmp_path)
     for length in (6, 8, 10, 12):
@@ -262,5 +209,5 @@ def test_thunders_transform_for_graphs_captures_what_is_saved_once(tmp_path, mon
     found = take_step(compiled, model)
     assert transform.stats().taken_out[RESULTS] == 1
     assert "CUDAGraph" in str(thunder.last_backward_traces(compiled)[-1])
-    for one, other in zip(found, take_step(compile_anew(model, tmp_path, lean="thunder")[0], model), strict=True):
-        assert torch.equal(one, other)
+    expected = take_step(compile_anew(model, tmp_path, lean="thunder")[0], model)
+    assert all(map(torch.equal, found, expected))

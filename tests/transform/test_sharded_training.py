@@ -1,12 +1,18 @@
-"""Three ranks train as people do, over parameters that three do not divide: all bits are those of Thunder's own order.
+"""Ranks train as people do under Thunder's ``fsdp`` and ``ddp``: collectives move, and no bit does.
 
-The model has tied and frozen parameters, a buffer and dropout. Each step adds up gradients of two batches, under DDP
-the first one without a collective in its backward pass; then gradients are clipped, and a fused AdamW changes the
-shards. The second step has a length of its own. In the end all is saved, spoiled, loaded, and trained on.
+The model has tied and frozen parameters that three ranks do not divide, a buffer and dropout. Each step adds up
+gradients of two batches, under DDP the first one without a collective in its backward pass; then gradients are clipped,
+and a fused AdamW changes the shards. The second step has a length of its own. In the end all is saved, spoiled, loaded,
+and trained on.
 """
 
+import os
+import re
+import signal
 from contextlib import nullcontext
+from datetime import timedelta
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +20,68 @@ import pytest
 import thunder
 import torch
 import torch.distributed.checkpoint as checkpoint
-from sharded_training import TiedModel, equal_bits, run_ranks, share
+from sharded_training import (
+    TiedModel,
+    count_saved,
+    equal_bits,
+    list_calls,
+    make_model,
+    run_ranks,
+    run_with_losses,
+    share,
+    train,
+)
 
 import fusioncache
 import fusioncache.distributed as distributed
+from fusioncache.distributed.sharing import find_time_limits
 
-MODES = ("zero3", "ddp")
-"""ZeRO3 does all that ZeRO2 does, and more."""
-WORLD, VOCABULARY = 3, 37
-LENGTHS = (8, 12)
-"""Of the tokens of each step."""
+MODES, AT_ONCE = ("zero2", "zero3", "ddp"), "at once"
+ORDERS: dict[str, dict[str, Any]] = {
+    "thunder": {"schedule": "thunder"},
+    "auto": {"bucket_bytes": 4096},
+    "narrow": {"in_flight_bytes": 1},
+}
+"""Thunder's order, and ours: as it is, and with one message in flight."""
+GPU_ORDERS = {"thunder": {"schedule": "thunder"}, "auto": {"bucket_bytes": 0}, "together": {"bucket_bytes": 2**20}}
+WORLD, VOCABULARY, LENGTHS = 3, 37, (8, 12)
+GATHERED, TRAINED, WHOLE = 7, 6, 5
+"""How many parameters are gathered, how many have gradients, and how many backward needs whole."""
+OPTIONS = {"backend": "eager", "jobs": 0, "programs": False}
 
 
-def make_transform(order: str) -> fusioncache.FusionCache:
-    cache = fusioncache.Cache(record=False, store=False)
-    return fusioncache.FusionCache(cache=cache, backend="eager", jobs=0, programs=False, schedule=order)
+def make_cache() -> fusioncache.Cache:
+    return fusioncache.Cache(record=False, store=False)
 
 
-def train_all(rank: int, folder: Path) -> dict[str, dict[str, object]]:
-    return {f"{mode} {order}": train_one(rank, mode, order, folder) for mode in MODES for order in ("thunder", "auto")}
+def jit(model: torch.nn.Module, mode: str, **options: Any) -> tuple[Any, fusioncache.FusionCache]:
+    """Has Thunder share a model that it compiles with a transform of ours, which is returned as well."""
+    transform = fusioncache.FusionCache(cache=make_cache(), **{**OPTIONS, **options})
+    return share(thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), mode), transform
 
 
-def train_one(rank: int, mode: str, order: str, folder: Path) -> dict[str, object]:
+def share_at_once(model: torch.nn.Module, mode: str) -> Any:
+    if mode == "ddp":
+        shared = distributed.ddp(model, cache=make_cache(), **OPTIONS)
+    else:
+        options = {"reshard": mode == "zero3", "device": torch.device("cpu"), "cache": make_cache(), **OPTIONS}
+        shared = distributed.fsdp(model, **options)
+    assert find_time_limits(shared.process_group_for_ddp) == find_time_limits(None)
+    return shared
+
+
+def train_all(rank: int, folder: Path) -> dict[str, Any]:
+    found = {(mode, order): train_one(rank, mode, order, folder) for mode in MODES for order in (*ORDERS, AT_ONCE)}
+    return {**found, "written in place": run_in_place()}
+
+
+def train_one(rank: int, mode: str, order: str, folder: Path) -> dict[str, Any]:
     torch.manual_seed(0)
-    model, transform = TiedModel(VOCABULARY, dropout=0.1), make_transform(order)
-    jitted = share(thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), mode)
+    model = TiedModel(VOCABULARY, dropout=0.1)
+    if order == AT_ONCE:
+        jitted, transform = share_at_once(model, mode), None
+    else:
+        jitted, transform = jit(model, mode, **ORDERS[order])
     trained = [parameter for parameter in jitted.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=0.01, fused=True)
     values: list[torch.Tensor] = []
@@ -52,44 +95,74 @@ def train_one(rank: int, mode: str, order: str, folder: Path) -> dict[str, objec
         values += [parameter.grad.clone() for parameter in trained]
         optimizer.step()
         optimizer.zero_grad()
-    weights = {name: tensor.clone() for name, tensor in jitted.original_state_dict().items()}
-    saved = {} if order == "thunder" else save_and_load(jitted, optimizer, tokens[1], folder / mode)
-    return {"values": values, "weights": weights, "bypasses": dict(transform.stats().bypasses), **saved}
+    found = {"values": values, "weights": copy_weights(jitted), **(describe(jitted, transform) if transform else {})}
+    return {**found, **(save_and_load(jitted, optimizer, tokens[1], folder / mode) if order == "auto" else {})}
+
+
+def describe(jitted: Any, transform: fusioncache.FusionCache) -> dict[str, Any]:
+    """Returns what a model's last traces call, and what its transform counted."""
+    forward, backward = thunder.last_traces(jitted)[-1], thunder.last_backward_traces(jitted)[-1]
+    return {
+        "templates": sorted(call.template.key.digest for call in transform.calls()),
+        "compiles": transform.stats().compiles,
+        "forward": list_calls(forward),
+        "backward": list_calls(backward),
+        "bypasses": dict(transform.stats().bypasses),
+        "saved": count_saved(forward),
+        "in place": sum(symbol.sym.name == "all_reduce_in_place" for symbol in backward.bound_symbols),
+    }
+
+
+def copy_weights(jitted: Any) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in jitted.original_state_dict().items()}
 
 
 def save_and_load(jitted: Any, optimizer: torch.optim.Optimizer, tokens: torch.Tensor, folder: Path) -> dict[str, Any]:
     """Trains for a step more, twice: the second time with a new optimizer, from what was saved and loaded."""
-    both = {"model": distributed.state_dict(jitted), "optimizer": distributed.optimizer_state_dict(jitted, optimizer)}
-    checkpoint.save(both, checkpoint_id=folder)
+
+    def find_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        state = distributed.optimizer_state_dict(jitted, optimizer)
+        return {"model": distributed.state_dict(jitted), "optimizer": state}
+
+    checkpoint.save(find_state(optimizer), checkpoint_id=folder)
     first = train_on(jitted, optimizer, tokens)
-    parameters = optimizer.param_groups[0]["params"]
     with torch.no_grad():
         for parameter in jitted.parameters():
             parameter.fill_(7)
-    new = torch.optim.AdamW(parameters, lr=0.01, fused=True)
-    both = {"model": distributed.state_dict(jitted), "optimizer": distributed.optimizer_state_dict(jitted, new)}
-    checkpoint.load(both, checkpoint_id=folder)
-    loaded = {name: tensor.clone() for name, tensor in jitted.original_state_dict().items()}
-    again = train_on(jitted, new, tokens)
-    return {"loaded": loaded, "trained on": (first, again)}
+    new = torch.optim.AdamW(optimizer.param_groups[0]["params"], lr=0.01, fused=True)
+    checkpoint.load(find_state(new), checkpoint_id=folder)
+    return {"loaded": copy_weights(jitted), "trained on": (first, train_on(jitted, new, tokens))}
 
 
 def train_on(jitted: Any, optimizer: torch.optim.Optimizer, tokens: torch.Tensor) -> list[torch.Tensor]:
-    """Returns norms of gradients, and the parameters behind a step."""
     torch.manual_seed(0)
     take_step(jitted, tokens)
-    greatest = distributed.clip_grad_norm_(jitted, 0.001, float("inf"))
-    clipped = distributed.clip_grad_norm_(jitted, 1.0, float("inf"))
+    norms = [distributed.clip_grad_norm_(jitted, most, float("inf")) for most in (0.001, 1.0)]
     optimizer.step()
     optimizer.zero_grad()
-    return [greatest, clipped, *(tensor.clone() for tensor in jitted.original_state_dict().values())]
+    return [*norms, *copy_weights(jitted).values()]
 
 
 def take_step(jitted: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    """Adds to the gradients; returns the loss."""
     loss = torch.nn.functional.cross_entropy(jitted(tokens).flatten(0, 1), tokens.flatten())
     loss.backward()
     return loss.detach()
+
+
+def run_in_place() -> dict[str, Any]:
+    jitted, transform = jit(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)), "zero2")
+    jitted(torch.randn(8, 4)).sum().backward()
+    return describe(jitted, transform)
+
+
+def run_differing(rank: int) -> str:
+    """Returns what ends a rank if one of them has another vocabulary."""
+    jitted, _ = jit(TiedModel(33 * (1 + rank)), "zero2")
+    try:
+        jitted(torch.zeros(2, 8, dtype=torch.int64))
+    except RuntimeError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 @pytest.fixture(scope="module")
@@ -98,46 +171,148 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(folder) -> list[dict[str, dict[str, object]]]:
+def trained(folder) -> list[dict[Any, Any]]:
     return run_ranks(partial(train_all, folder=folder), WORLD)
 
 
+def computing(calls: list[str]) -> list[str]:
+    """Returns what computes: neither collectives nor views of whole parameters."""
+    others = ("gather", "reduce", "wait", "agree", "torch_slice", "expand", "unsqueeze", "unpack_trivial")
+    return sorted(call for call in calls if not call.startswith(others))
+
+
+def sequence(calls: list[str]) -> list[str]:
+    return [call for call in calls if call.startswith(("gather", "reduce"))]
+
+
+def in_flight(calls: list[str]) -> int:
+    """Returns how many collectives are under way at most."""
+    now = most = 0
+    for call in calls:
+        now += call.startswith(("gather", "reduce")) - (call == "wait")
+        most = max(most, now)
+    return most
+
+
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("mode", MODES)
-def test_every_bit_is_that_of_thunders_order(trained, mode):
+def test_all_bits_are_those_of_thunders_order_and_the_sequence_is_the_same_on_all_ranks(trained, mode, order):
+    counts = {"forward": GATHERED * (mode != "ddp"), "backward": TRAINED}
+    counts["backward"] += WHOLE * (mode == "zero3" and order != "thunder")
+    first = trained[0][mode, order]
     for rank in trained:
-        ours, theirs = rank[f"{mode} auto"], rank[f"{mode} thunder"]
-        assert len(ours["values"]) == len(theirs["values"]) > 3 * len(LENGTHS)
+        ours, theirs = rank[mode, order], rank[mode, "thunder"]
+        assert len(ours["values"]) == len(LENGTHS) * (3 + TRAINED)
         assert equal_bits(ours["values"], theirs["values"])
         assert equal_bits(list(ours["weights"].values()), list(theirs["weights"].values()))
+        for direction, count in counts.items():
+            assert len(sequence(ours[direction])) == count
+            assert sequence(ours[direction]) == sequence(first[direction])
+            assert computing(ours[direction]) == computing(theirs[direction])
         assert not ours["bypasses"]
+        # One rank compiles what all ask for; eager regions are counted, not kept.
+        assert ours["templates"] == first["templates"] and ours["compiles"] == len(set(ours["templates"]))
+        # Under DDP gradients are added up where they lie but for the tied one; under ZeRO3 no whole parameter is saved.
+        assert ours["in place"] == (TRAINED - 1) * (mode == "ddp" and order != "thunder")
+        assert ours["saved"] == WHOLE * (mode == "zero2" or (mode, order) == ("zero3", "thunder"))
+
+
+def test_bounds_hold(trained):
+    calls = trained[0]
+    for mode in MODES:
+        # With ZeRO3 one gather and one reduce.
+        assert in_flight(calls[mode, "narrow"]["backward"]) == 1 + (mode == "zero3")
+        assert in_flight(calls[mode, "auto"]["backward"]) >= TRAINED
+    assert in_flight(calls["zero2", "narrow"]["forward"]) == 1
+    assert in_flight(calls["zero2", "thunder"]["forward"]) == GATHERED
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_is_saved_is_loaded_and_training_goes_on_with_the_same_bits(trained, mode):
+def test_a_model_shared_by_one_call_is_the_same_and_what_is_saved_is_trained_on_with_the_same_bits(trained, mode):
     for rank in trained:
-        run = rank[f"{mode} auto"]
-        assert equal_bits(list(run["loaded"].values()), list(run["weights"].values()))
-        first, again = run["trained on"]
-        assert equal_bits(first, again)
+        ours = rank[mode, "auto"]
+        assert equal_bits(rank[mode, AT_ONCE]["values"], ours["values"])
+        assert equal_bits(list(ours["loaded"].values()), list(ours["weights"].values()))
+        assert equal_bits(*ours["trained on"])
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_one_process_loads_what_ranks_saved(trained, folder, mode):
     model = TiedModel(VOCABULARY)
     checkpoint.load({"model": model.state_dict()}, checkpoint_id=folder / mode, no_dist=True)
-    kept = {name.removeprefix("."): tensor for name, tensor in trained[0][f"{mode} auto"]["weights"].items()}
+    kept = {name.removeprefix("."): tensor for name, tensor in trained[0][mode, "auto"]["weights"].items()}
     assert kept.keys() <= model.state_dict().keys() | {"head.weight"}
     assert model.head.weight is model.embedding.weight
     for name, tensor in kept.items():
         assert torch.equal(model.state_dict()[name], tensor)
 
 
-def test_gradients_are_clipped_by_the_norm_of_all_ranks(trained):
-    for mode in MODES:
-        norms = [rank[f"{mode} auto"]["values"][2] for rank in trained]
-        assert equal_bits(norms, [norms[0]] * WORLD)
-        torch.testing.assert_close(norms[0], trained[0]["ddp auto"]["values"][2], rtol=1e-5, atol=0)
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients_are_clipped_by_the_norm_of_all_ranks(trained, mode):
+    norms = [rank[mode, "auto"]["values"][2] for rank in trained]
+    assert equal_bits(norms, [norms[0]] * WORLD)
+    torch.testing.assert_close(norms[0], trained[0]["ddp", "auto"]["values"][2], rtol=1e-5, atol=0)
+    for rank in trained:
+        greatest, clipped = rank[mode, "auto"]["trained on"][0][:2]
+        assert greatest > 0.001
+        torch.testing.assert_close(clipped, torch.tensor(0.001), rtol=1e-3, atol=0)
+
+
+def test_where_something_is_written_in_place_the_order_stays(trained):
+    run = trained[0]["written in place"]
+    assert in_flight(run["forward"]) == len(sequence(run["forward"])) == 4
+    assert run["bypasses"]["a trace with collectives writes in place"] == 1
+
+
+def test_a_rank_that_differs_is_refused_with_the_difference_and_nothing_hangs():
+    ended = run_ranks(run_differing)
+    assert all(ended)
+    (refused, *_) = [text for text in ended if text.startswith("CollectiveMismatch")]
+    assert "collective 1 is all_gather float32" in refused
+    assert "(17, 16) on rank 0" in refused and "(33, 16) on rank 1" in refused
+
+
+def lose_a_rank(rank: int) -> str:
+    """Returns what ends a rank whose other one stands still behind the forward pass."""
+    jitted = share_at_once(TiedModel(VOCABULARY), "zero2")
+    tokens = torch.zeros(2, 8, dtype=torch.int64)
+    jitted(tokens).sum().backward()
+    group = jitted.process_group_for_ddp
+    loss = jitted(tokens).sum()
+    torch.distributed.barrier()
+    torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=3), group)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def test_a_rank_that_is_lost_ends_the_job():
+    assert re.search("(?i)timed out|timeout", run_with_losses(lose_a_rank, patience=120))
+
+
+def train_on_gpus(rank: int) -> dict[str, Any]:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    found = {}
+    for mode, order in product(MODES, GPU_ORDERS):
+        jitted, transform = jit(make_model(width=256).cuda(), mode, backend="auto", **GPU_ORDERS[order])
+        values = [value.cpu() for value in train(jitted, rank, steps=2)]
+        found[f"{mode} {order}"] = {"values": values, **describe(jitted, transform)}
+    return found
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="it takes two GPUs")
+def test_on_two_gpus_all_bits_are_those_of_thunders_order_and_both_have_one_sequence():
+    trained = run_ranks(train_on_gpus, backend="nccl")
+    for mode, order in product(MODES, ("auto", "together")):
         for rank in trained:
-            greatest, clipped = rank[f"{mode} auto"]["trained on"][0][:2]
-            assert greatest > 0.001
-            torch.testing.assert_close(clipped, torch.tensor(0.001), rtol=1e-3, atol=0)
+            ours, theirs = rank[f"{mode} {order}"], rank[f"{mode} thunder"]
+            assert equal_bits(ours["values"], theirs["values"])
+            assert not ours["bypasses"]
+        calls = [sequence(rank[f"{mode} {order}"]["forward"] + rank[f"{mode} {order}"]["backward"]) for rank in trained]
+        assert calls[0] == calls[1] != []
+        assert mode != "zero3" or trained[0][f"{mode} {order}"]["saved"] == 0

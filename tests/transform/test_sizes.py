@@ -1,149 +1,302 @@
-"""Regions that differ only in sizes: when they share a compilation, and that each computes what it should."""
+"""Regions that differ only in sizes: what is compiled and loaded for each, in one process and in those after it.
+
+Each result is what torch computes, and lies as that does.
+"""
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
-from models import are_same, compile_plain, compile_with
+from models import compile_with
+from store_processes import CODE, PersistentEager
 
 import fusioncache
+from fusioncache.backends.api import Compiled
 from fusioncache.backends.eager import Eager
+from fusioncache.backends.inductor.backend import Inductor
+from fusioncache.backends.torch_settings import apply_torch_settings
+from fusioncache.cache.backend_executables import OFTEN, SOON
+from fusioncache.cache.peers import Ask, Wait
 from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir.keys import GENERAL_LAYOUT
+from fusioncache.observe.record.stats import Stats
+from fusioncache.store import Store
+from fusioncache.store.entry import SIZES_SLOT
 
-pytestmark = pytest.mark.usefixtures("eager_regions")
+
+class Storing(PersistentEager):
+    """Stores what TorchInductor would, for layouts as it tells them apart, without a compiler."""
+
+    compiles = True
+    machine = "here"
+
+    def layout(self, layouts):
+        return Inductor().layout(layouts)
+
+    def general_layout(self, layouts):
+        return Inductor().general_layout(layouts)
+
+    def artifact_environment(self):
+        return {"machine": self.machine}
+
+    def persist_general(self, general, args, values):
+        return Compiled(self.compile_general(general, args, values), {"code": CODE}, None)
+
+    def load_general(self, artifacts, general, args):
+        assert artifacts["code"] == CODE
+        return self.compile_general(general, args, general.values[0])
+
+
+@pytest.fixture(autouse=True)
+def _backend(eager_regions, monkeypatch):
+    monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda name, **_: Storing())
+
+
+def make(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+def scale(x: torch.Tensor) -> torch.Tensor:
+    return x * 0.3 + 1.5
+
+
+def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (x + y).tanh() * 2
+
+
+def multiply(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return ((x.tanh() * 2) @ y).tanh() * 2
+
+
+class Scale(torch.nn.Module):
+    def __init__(self, width: int = 4):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(0.5, 2, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight + 1.5
+
+
+@torch.no_grad()
+def call(compiled: Callable, function: Callable, *inputs: torch.Tensor) -> None:
+    result, expected = compiled(*inputs), function(*inputs)
+    assert torch.equal(result, expected) and result.stride() == expected.stride()
+
+
+def run(store: Path | bool, *calls: Sequence[Any], function: Callable = scale, **options: Any) -> Stats:
+    """What a process does that has a cache and a transform of its own. A call is tensors, or the shape of one."""
+    cache = fusioncache.Cache(store=store, record=False)
+    compiled, transform = compile_with(function, cache=cache, **options)
+    for each in calls:
+        call(compiled, function, *((make(*each),) if isinstance(each[0], int) else each))
+    stats = transform.stats()
+    assert not stats.bypasses and not stats.unkept
+    return stats
+
+
+def counts(stats: Stats) -> tuple[int, int, int, int]:
+    return stats.compiles, stats.loads, stats.generalizations, stats.general_hits
+
+
+def process(expected: tuple[int, int, int, int], *calls: Sequence[Any], **options: Any) -> tuple:
+    """What a process compiles, loads, generalizes and finds to be general, what it calls, and its options."""
+    return expected, calls, options
+
+
+def lay_out(length: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    a, b = make(5, length), make(length, 5).t()
+    return [(a, b), (b, a), (a[:, ::2], b[:, ::2]), (a[:1].expand(5, length), a)]
+
+
+TWO = [process((1, 0, 0, 0), (3, 6)), process((1, 0, 1, 0), (3, 9))]
+"""A process with one length, and one with another: the second length, although that process saw no other one."""
+HISTORIES = {
+    "nothing is compiled for lengths that no process had": [
+        *TWO,
+        process((0, 1, 0, 4), (3, 50), (3, 6), (3, 9), (3, 7)),
+        # The static one of the first length, and the general code.
+        process((0, 2, 0, 3), (3, 6), (3, 50), (3, 9), (3, 7)),
+        process((0, 1, 0, 1), (3, 50)),  # a loaded program
+    ],
+    "1 is never a length": [*TWO, process((1, 0, 0, 0), (1, 9))],
+    "a size of 1 or 0 is never general": [process((4, 0, 1, 1), *((3, size) for size in (5, 1, 0, 6, 1, 7, 0)))],
+    "where the batch varies as well, code is more general": [
+        *TWO,
+        process((1, 0, 1, 0), (4, 11)),
+        process((0, 1, 0, 2), (5, 13), (3, 21)),
+    ],
+    "static sizes have none but their own": [
+        *TWO,
+        process((0, 1, 0, 0), (3, 6), sizes="static"),
+        process((1, 0, 0, 0), (3, 9), sizes="static"),
+    ],
+    "another kind of layout has code of its own": [
+        *TWO,
+        process((1, 0, 1, 1), *([make(length, 3).t()] for length in (20, 30))),
+    ],
+    "layouts of one length share code or have their own": [
+        process((6, 0, 4, 6), *(each for length in (4, 6, 9) for each in lay_out(length)), function=add)
+    ],
+    "static code of the store goes before what must be compiled": [
+        process((2, 0, 0, 0), (3, 6), (3, 9), sizes="static"),
+        process((0, 2, 0, 0), (3, 6), (3, 9)),
+        # Once there is code for any sizes, static code is not looked for: that size may never come again.
+        process((1, 1, 1, 2), (3, 9), (3, 12), (3, 6), (3, 14)),
+    ],
+    "a loaded program is one more of its function": [TWO[0], process((1, 1, 1, 1), (3, 6), (3, 9), (3, 12))],
+    "a function goes on from its own processes": [
+        process((1, 0, 0, 0), (3, 4), function=Scale()),
+        # A model of another width: one length of it is compiled as it is.
+        process((1, 0, 0, 0), (3, 5), function=Scale(5)),
+        process((1, 0, 1, 0), (7, 5), function=Scale(5)),
+        process((1, 0, 1, 0), (9, 4), function=Scale(), sizes="dynamic"),
+    ],
+    **{
+        f"widths of one program share only if asked to: {sizes}": [
+            process((2, 0, shared, 0), (make(4, 6), make(6, 3)), function=multiply, sizes=sizes)
+        ]
+        for sizes, shared in {"auto": 0, "static": 0, "dynamic": 1}.items()
+    },
+}
+
+
+def repeat(store: Path, history: list[tuple]) -> None:
+    for expected, calls, options in history:
+        assert counts(run(store, *calls, **options)) == expected, calls
+
+
+@pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
+def test_what_processes_compile_and_load_for_sizes(history, tmp_path):
+    repeat(tmp_path, history)
 
 
 @pytest.fixture
-def cache() -> fusioncache.Cache:
-    return fusioncache.Cache(store=False, record=False)
+def store(tmp_path) -> Path:
+    repeat(tmp_path, TWO)
+    return tmp_path
 
 
-class Norm(torch.nn.Module):
-    """A norm, a gate and a mean over the rows, whose number is a number of the arithmetic."""
-
-    def __init__(self, width: int = 8):
-        super().__init__()
-        self.norm = torch.nn.RMSNorm(width)
-        self.up = torch.nn.Linear(width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.silu(self.up(self.norm(x))).mean(1) + x.sum(1)
+def test_what_code_depends_on_is_in_its_key(store, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(Storing, "machine", "there")
+        assert counts(run(store, (3, 50))) == (1, 0, 1, 0)
+    with apply_torch_settings({"torch.float32_matmul_precision": "high"}):
+        assert counts(run(store, (3, 50))) == (1, 0, 0, 0)
+    assert counts(run(store, (3, 50))) == (0, 1, 0, 1)
 
 
-def train(compiled: Callable, *shape: int) -> list[torch.Tensor]:
-    """One step on numbers that depend on the shape alone; its result and the gradient of its input."""
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    result = compiled(x)
-    result.sum().backward()
-    return [result, x.grad]
+@pytest.mark.parametrize(("word", "expected"), [(SIZES_SLOT, (1, 0, 0, 0)), (GENERAL_LAYOUT, (1, 0, 1, 0))])
+def test_what_is_damaged_is_compiled(store, word, expected):
+    """The end of each object of the entries of a slot, or with an ingredient, is cut off."""
+    damaged, opened = 0, Store.open(store)
+    for summary in opened.entries():
+        entry = opened.entry(summary.digest, summary.backend)
+        for artifact in entry.artifacts if word == entry.backend or word in dict(entry.ingredients) else ():
+            path = store / "objects" / artifact.object[:2] / artifact.object
+            path.chmod(0o600)
+            path.write_bytes(path.read_bytes()[:-1])
+            damaged += 1
+    assert damaged
+    with pytest.warns(RuntimeWarning, match="damaged"):
+        assert counts(run(store, (3, 50))) == expected
+    assert counts(run(store, (3, 50)))[0] == 0
 
 
-def test_a_size_of_1_or_0_is_never_general(cache):
-    compiled, transform = compile_with(lambda x: torch.tanh(x) * 2, cache=cache)
-    for length in (5, 1, 0, 6, 1, 7, 0):
-        x = torch.randn(3, length)
-        assert torch.equal(compiled(x), torch.tanh(x) * 2)
-    assert (transform.stats().compiles, transform.stats().generalizations, transform.stats().general_hits) == (4, 1, 1)
+def run_beside(store: Path, times: dict[int, int]) -> tuple[Stats, list[int]]:
+    """Calls lengths some times each; returns counts, and the lengths that are compiled beside this process, at once."""
+
+    def hand_over(asks: Sequence[Ask]) -> int:
+        handed.extend(ask.request.layouts[0][0][1] for ask in asks)
+        for ask in asks:
+            run(store, tuple(ask.request.layouts[0][0]), sizes="static")
+        return len(asks)
+
+    cache, handed = fusioncache.Cache(store=store, record=False), []
+    cache.helpers = Mock(**{"is_done.return_value": True, "note_missing.return_value": False}, hand_over=hand_over)
+    cache.helpers.wait_for.return_value = Wait()
+    compiled, transform = compile_with(scale, cache=cache)
+    for length, number in times.items():
+        for _ in range(number):
+            call(compiled, scale, make(3, length))
+    return transform.stats(), handed
 
 
-@pytest.mark.parametrize("sizes", ["auto", "static", "dynamic"])
-def test_widths_of_one_program_share_only_if_asked_to(cache, sizes):
-    compiled, transform = compile_with(lambda a, b: ((a.tanh() * 2) @ b).tanh() * 2, cache=cache, sizes=sizes)
-    compiled(torch.randn(4, 6), torch.randn(6, 3))
-    stats = transform.stats()
-    assert (stats.compiles, stats.generalizations) == (2, int(sizes == "dynamic"))
+def test_a_size_that_is_used_often_gets_its_own_function(store):
+    stats, handed = run_beside(store, {9: OFTEN + 30, 12: OFTEN - 1})
+    assert len(handed) == stats.handed_over == stats.reused_sizes == 1
+    assert counts(stats) == (0, 2, 0, 2)
+    assert counts(run(store, (3, 9))) == (0, 1, 0, 0)  # later processes have it at once
 
 
-def test_other_strides_at_another_length(cache):
-    compiled, transform = compile_with(lambda a, b: (a + b).tanh() * 2, cache=cache)
-    for length in (4, 6, 9):
-        a, b = torch.randn(5, length), torch.randn(length, 5).t()
-        for left, right in ((a, b), (b, a), (a[:, ::2], b[:, ::2]), (a[:1].expand(5, length), a)):
-            result = compiled(left, right)
-            expected = (left + right).tanh() * 2
-            assert torch.equal(result, expected) and result.stride() == expected.stride()
-    assert not transform.stats().bypasses
+def test_a_size_whose_general_function_is_not_kept_is_there_for_later_processes(tmp_path, monkeypatch):
+    """As with nvFuser. Without it two lengths would be compiled in each process, where ``static`` keeps both."""
+    persist = Storing.persist_general
+    monkeypatch.setattr(Storing, "persist_general", lambda *args: replace(persist(*args), artifacts=None))
+    stats, handed = run_beside(tmp_path, dict.fromkeys((6, 9, 12), SOON + 1))
+    assert counts(stats) == (2, 2, 1, 1)  # what is compiled at once is loaded at once
+    assert handed == [9, 12]
+    assert counts(run(tmp_path, (3, 6), (3, 9), (3, 12))) == (0, 3, 0, 0)
 
 
-def test_a_refusal_keeps_no_tensor_alive(cache, monkeypatch):
+def test_a_refusal_keeps_no_tensor_alive(monkeypatch):
     """The error would keep the frames that it came through: a whole model, and what is computed with it."""
 
     def refuse(*_):
         raise Declined("no", Scope.GENERAL)
 
     monkeypatch.setattr(Eager, "compile_general", refuse)
-    model = Norm()
-    compiled, transform = compile_with(model, cache=cache)
+    model = Scale()
+    compiled, transform = compile_with(model, cache=fusioncache.Cache(store=False, record=False))
     for length in (6, 9, 5):
-        result, gradient = train(compiled, 2, length, 8)
+        x = torch.randn(length, 4, requires_grad=True)
+        result = compiled(x)
+        result.sum().backward()
     assert transform.stats().own_sizes["no"] > 1
-    kept = [weakref.ref(each) for each in (result, gradient, model.up.weight, model.up.weight.grad)]
-    del model, compiled, result, gradient
+    kept = [weakref.ref(each) for each in (result, x.grad, model.weight, model.weight.grad)]
+    del model, compiled, result, x
     gc.collect()
     assert not [each() for each in kept if each() is not None]
 
 
-def test_code_that_is_not_for_a_size_is_not_used(cache, monkeypatch):
+def fail_above_six(values):
     """Conditions decide: here code is for sizes up to six, as if a compiler had found that out."""
+    if values[0] > 6:
+        raise Declined("too large", Scope.GENERAL)
+
+
+@pytest.mark.parametrize(
+    ("fails", "lengths", "expected", "reasons"),
+    [
+        (fail_above_six, (4, 6, 10, 5), (3, 0, 1, 1), {"too large": 1}),
+        (None, (3, 4, 5), (3, 0, 0, 0), {"compile failed: ZeroDivisionError": 2}),
+    ],
+    ids=["is not for a size", "fails"],
+)
+def test_where_general_code_is_of_no_use_sizes_have_their_own(fails, lengths, expected, reasons, monkeypatch):
     compile_general = Eager.compile_general
 
     def compile_some(self, general, args, values):
-        fit = compile_general(self, general, args, values)
-
-        def fit_some(args, values):
-            if values[0] > 6:
-                raise Declined("too large", Scope.GENERAL)
-            return fit(args, values)
-
-        return fit_some
+        fit = compile_general(self, general, args, values) if fails else 1 / 0
+        return lambda args, values: (fails(values), fit(args, values))[1]
 
     monkeypatch.setattr(Eager, "compile_general", compile_some)
-    compiled, transform = compile_with(lambda x: x.tanh() * 2, cache=cache)
-    for length in (4, 6, 10, 5):
-        x = torch.randn(3, length)
-        assert torch.equal(compiled(x), x.tanh() * 2)
-    stats = transform.stats()
-    assert (stats.compiles, stats.generalizations, stats.general_hits) == (3, 1, 1)
-    assert stats.own_sizes == {"too large": 1} and not stats.bypasses
+    stats = run(False, *((3, length) for length in lengths))
+    assert counts(stats) == expected
+    assert stats.own_sizes == reasons
 
 
-def test_what_fails_is_compiled_for_its_own_sizes(cache, monkeypatch):
-    def fail(*args: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr("fusioncache.backends.eager.Eager.compile_general", fail)
-    compiled, transform = compile_with(lambda x: x.tanh() * 2, cache=cache)
-    for length in (3, 4, 5):
-        x = torch.randn(2, length)
-        assert torch.equal(compiled(x), x.tanh() * 2)
-    stats = transform.stats()
-    assert stats.own_sizes == {"compile failed: ZeroDivisionError": 2}
-    assert (stats.compiles, stats.generalizations) == (3, 0) and not stats.bypasses
-
-
-def test_the_environment_says_what_the_option_does_not(cache, monkeypatch):
+def test_the_environment_says_what_the_option_does_not(monkeypatch):
     monkeypatch.setenv("FUSIONCACHE_SIZES", "static")
     for sizes, general in ((None, 0), ("auto", 1)):
-        compiled, transform = compile_with(lambda x: x.tanh() * 2, cache=cache, sizes=sizes)
-        for length in (3, 4):
-            compiled(torch.randn(2, length))
-        assert transform.stats().generalizations == general
-        cache.clear()
+        assert run(False, (2, 3), (2, 4), sizes=sizes).generalizations == general
     monkeypatch.setenv("FUSIONCACHE_SIZES", "some")
     with pytest.raises(ValueError, match="FUSIONCACHE_SIZES must be auto, static or dynamic, got 'some'"):
-        fusioncache.FusionCache(cache=cache)
+        fusioncache.FusionCache(cache=fusioncache.Cache(store=False, record=False))
     with pytest.raises(ValueError, match="sizes must be 'auto', 'static' or 'dynamic', got 'some'"):
-        fusioncache.FusionCache(cache=cache, sizes="some")
-
-
-def test_a_loaded_program_is_one_more_of_its_function(tmp_path):
-    model = Norm()
-    plain = compile_plain(model)
-    for lengths in ((3,), (3, 4, 5)):
-        compiled, transform = compile_with(model, cache=fusioncache.Cache(store=tmp_path, record=False))
-        for length in lengths:
-            assert are_same(train(compiled, 2, length, 8), train(plain, 2, length, 8))
-    stats = transform.stats()
-    assert stats.programs_loaded == 1 and stats.general_hits == stats.generalizations > 0
+        run(False, sizes="some")

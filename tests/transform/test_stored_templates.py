@@ -26,76 +26,60 @@ from fusioncache.transform.templates import TemplateCalls
 
 @pytest.fixture(scope="module")
 def derived():
-    """A model, its inputs, its outputs and gradients, its program, and the calls that it has."""
+    """A model, its program, the calls that it has, and another one of the same weights that is not compiled yet."""
     torch.manual_seed(0)
-    model, inputs = Blocks(2), torch.randn(3, 16)
+    model = Blocks(2)
     compiled, transform = compile_with(copy.deepcopy(model), cache=fusioncache.Cache(record=False, store=False))
-    results = run(compiled, thunder.compile_data(compiled).fn, inputs)
-    return model, inputs, results, write(compiled, transform), transform.calls()
+    run(compiled, thunder.compile_data(compiled).fn, torch.randn(3, 16))
+    return model, write(compiled, transform), transform.calls()
 
 
-def change(program: ProgramText, **fields) -> ProgramText:
-    """The program with each of its templates changed."""
-    traces = {
-        trace: dataclasses.replace(
-            text,
-            context={
-                name: dataclasses.replace(reference, **fields)
-                if isinstance(reference, TemplateReference)
-                else reference
-                for name, reference in text.context.items()
-            },
-        )
-        for trace in ("computation", "backward")
-        if (text := getattr(program, trace)) is not None
-    }
-    return dataclasses.replace(program, **traces)
+def build_changed(model, program: ProgramText, **fields):
+    """Builds a program with each of its templates changed for a model that is compiled anew; returns its calls."""
+
+    def change(text):
+        references = {
+            name: dataclasses.replace(each, **fields) if isinstance(each, TemplateReference) else each
+            for name, each in text.context.items()
+        }
+        return dataclasses.replace(text, context=references)
+
+    changed = {"computation": change(program.computation), "backward": change(program.backward)}
+    return build(compile_with(copy.deepcopy(model))[0], dataclasses.replace(program, **changed))[1]
 
 
 def test_templates_of_a_stored_program_are_those_that_thunder_would_have_called(derived):
-    model, _, _, program, calls = derived
-    compiled, _ = compile_with(copy.deepcopy(model))
-    _, loaded = build(compiled, program)
+    model, program, calls = derived
+    loaded = build_changed(model, program)
     assert set(map(refer_to, loaded.all())) == set(map(refer_to, calls))
     assert {call.template.key for call in loaded.all()} == {call.template.key for call in calls}
 
 
 @pytest.mark.parametrize(
-    ("fields", "reason"),
+    ("fields", "environment", "reason"),
     [
-        ({"digest": "0" * 64}, "is another template here"),
-        ({"backend": "not there"}, "not there"),
-        ({"options": (("strange", True),)}, "cannot be had from the backend eager"),
+        ({"digest": "0" * 64}, {}, "is another template here"),
+        ({}, {"settings": "other"}, "is another template here"),
+        ({"backend": "not there"}, {}, "not there"),
+        ({"options": (("strange", True),)}, {}, "cannot be had from the backend eager"),
+        ({"executor": "gone"}, {}, "no executor gone that fuses"),
     ],
 )
-def test_another_template_or_backend_does_not_fit(derived, fields, reason):
-    model, _, _, program, _ = derived
-    compiled, _ = compile_with(copy.deepcopy(model))
+def test_another_template_backend_setting_or_executor_does_not_fit(derived, fields, environment, reason, monkeypatch):
+    model, program, _ = derived
+    if "executor" in fields:
+        uses = next(iter(program.templates().values())).uses
+        fields = {"uses": tuple(dataclasses.replace(use, **fields) for use in uses)}
+    own = Eager.environment
+    monkeypatch.setattr(Eager, "environment", lambda self: {**own(self), **environment})
     with pytest.raises(ValueError, match=reason):
-        build(compiled, change(program, **fields))
-
-
-def test_settings_that_make_another_template_do_not_fit(derived):
-    model, _, _, program, _ = derived
-    compiled, _ = compile_with(copy.deepcopy(model))
-    with (
-        mock.patch.object(Eager, "environment", return_value={"backend": "eager", "settings": "other"}),
-        pytest.raises(ValueError, match="is another template here"),
-    ):
-        build(compiled, program)
-
-
-def test_an_executor_that_is_gone_does_not_fit(derived):
-    model, _, _, program, _ = derived
-    compiled, _ = compile_with(copy.deepcopy(model))
-    uses = tuple(dataclasses.replace(use, executor="gone") for use in next(iter(program.templates().values())).uses)
-    with pytest.raises(ValueError, match="no executor gone that fuses"):
-        build(compiled, change(program, uses=uses))
+        build_changed(model, program, **fields)
 
 
 def test_what_cannot_be_compiled_runs_operation_by_operation(derived):
     """In the process that loads there is no region that Thunder made: its operations are in the stored template."""
-    model, inputs, _, program, _ = derived
+    model, program, _ = derived
+    inputs = torch.randn(3, 16)
     with mock.patch.object(FusionCacheExecutor, "own_backend", return_value="eager"):
         plain = copy.deepcopy(model)
         expected = run(compile_plain(plain), plain, inputs)
@@ -127,8 +111,7 @@ def test_plans_and_arities_are_those_of_the_process_that_derived_the_program():
         assert are_same(run(compiled, loaded, inputs), expected)
 
 
-class Taken(Exception):
-    """A region that was made, and must not be run."""
+class Taken(Exception): ...
 
 
 @pytest.mark.parametrize("grad", [False, True])

@@ -2,6 +2,7 @@
 
 import copy
 from enum import IntEnum, StrEnum
+from unittest.mock import Mock
 
 import pytest
 import thunder
@@ -10,7 +11,6 @@ from loaded_programs import load, no_interpretation, run, write
 from models import Blocks, are_same, compile_with, find_all_fused, step
 from store_contents import collect_warnings
 
-import fusioncache
 from fusioncache.backends.eager import Eager
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.process.warning import warn_once
@@ -19,24 +19,17 @@ from fusioncache.transform import executor
 X = torch.linspace(-2, 3, 12).reshape(3, 4)
 
 
-@pytest.fixture(autouse=True)
-def nothing_said_yet(monkeypatch):
-    """Nothing was warned of so far, but that the transform is missing: ``test_executors.py`` is about that."""
-    warn_once.cache_clear()
-    monkeypatch.setattr(executor, "has_transform", lambda: True)
-
-
 class Compiled(list):
     """Stands for TorchInductor: notes what it compiles, and fails when it is told to."""
 
-    fails = True
+    error: Exception | None = TypeError("Dynamo takes no such number\nand more")
 
     def __call__(self, function):
         self.append(function)
 
         def call(*args):
-            if self.fails:
-                raise TypeError("Dynamo takes no such number\nand more")
+            if self.error:
+                raise self.error
             return function(*args)
 
         return call
@@ -45,9 +38,11 @@ class Compiled(list):
 @pytest.fixture
 def compiler(monkeypatch):
     """Takes TorchInductor's place where our executor compiles a region by itself."""
+    warn_once.cache_clear()
     compiled = Compiled()
-    monkeypatch.setattr("fusioncache.transform.executor.inductor_function", compiled)
-    monkeypatch.setattr("fusioncache.transform.executor.best_backend", lambda device: "inductor")
+    monkeypatch.setattr(executor, "has_transform", lambda: True)  # that it is missing is warned of elsewhere
+    monkeypatch.setattr(executor, "inductor_function", compiled)
+    monkeypatch.setattr(executor, "best_backend", lambda device: "inductor")
     return compiled
 
 
@@ -78,17 +73,10 @@ def test_what_the_operations_raise_as_well_is_raised_each_time(compiler):
         assert compiled(x, x).tolist() == [1, 1] and len(compiler) == 3
 
 
-def test_out_of_memory_is_not_hidden(compiler, monkeypatch):
-    def full(function):
-        raise torch.OutOfMemoryError("full")
-
-    monkeypatch.setattr("fusioncache.transform.executor.inductor_function", full)
+def test_out_of_memory_is_not_hidden(compiler):
+    compiler.error = torch.OutOfMemoryError("full")
     with pytest.raises(torch.OutOfMemoryError):
         thunder.jit(two_regions, executors=["fusioncache"])(X)
-
-
-def fail(*_, **__):
-    raise RuntimeError("no luck")
 
 
 @pytest.mark.parametrize("loaded", [False, True])
@@ -96,13 +84,10 @@ def test_what_takes_a_templates_place_compiles_nothing(compiler, monkeypatch, lo
     """Dynamo, which could not take a region for its template, is not asked about the same region once more."""
     torch.manual_seed(0)
     model, x = Blocks(2), torch.randn(3, 16)
-    compiled, transform = compile_with(copy.deepcopy(model), cache=fusioncache.Cache(record=False, store=False))
+    compiled, transform = compile_with(copy.deepcopy(model))
     expected = run(compiled, thunder.compile_data(compiled).fn, x)
-    monkeypatch.setattr(Eager, "compile", fail)
-    if loaded:
-        again = load(model, write(compiled, transform))
-    else:
-        again, _ = compile_with(model, cache=fusioncache.Cache(record=False, store=False))
+    monkeypatch.setattr(Eager, "compile", Mock(side_effect=RuntimeError("no luck")))
+    again = load(model, write(compiled, transform)) if loaded else compile_with(model)[0]
     with collect_warnings() as messages, no_interpretation() if loaded else pytest.MonkeyPatch.context():
         assert are_same(run(again, model, x), expected)
     assert len(messages) == 1 and "operation by operation: no luck" in messages[0]
@@ -111,19 +96,18 @@ def test_what_takes_a_templates_place_compiles_nothing(compiler, monkeypatch, lo
 
 def test_what_may_not_be_shared_is_compiled_by_itself(compiler, monkeypatch):
     """Settings that cannot be compared are no failure: the region is compiled as Thunder made it."""
+    compiler.error, real, calls = None, Eager.environment, iter([True])
 
-    def bypass(self):
+    def environment(self):
+        if next(calls, False):
+            return real(self)
         raise Declined("a setting without a value", Scope.REGION)
 
-    compiler.fails = False
     model, x = Blocks(1), torch.randn(3, 16)
-    compiled, transform = compile_with(model, cache=fusioncache.Cache(record=False, store=False))
+    compiled, transform = compile_with(model)
     expected = step(thunder.jit(model), model, x)
-    real = Eager.environment
-    calls = iter([True])
-    monkeypatch.setattr(Eager, "environment", lambda self: real(self) if next(calls, False) else bypass(self))
-    found = step(compiled, model, x)
-    torch.testing.assert_close(found, expected)
+    monkeypatch.setattr(Eager, "environment", environment)
+    torch.testing.assert_close(step(compiled, model, x), expected)
     assert compiler and "a setting without a value" in transform.stats().bypasses
 
 
@@ -141,20 +125,8 @@ class Whole(int):
     __index__ = __int__
 
 
-class Complex(complex):
-    pass
-
-
-class Text(str):
-    pass
-
-
-class Member(IntEnum):
-    TWO = 2
-
-
-class Name(StrEnum):
-    A = "a"
+Complex, Text = type("Complex", (complex,), {}), type("Text", (str,), {})
+Member, Name = IntEnum("Member", {"TWO": 2}), StrEnum("Name", {"A": "a"})
 
 
 class Scaled(torch.nn.Module):
@@ -168,13 +140,7 @@ class Scaled(torch.nn.Module):
         return hidden * 2 if self.name == "a" else hidden
 
 
-VALUES = [
-    (Real(2.0), "a"),
-    (Real("nan"), Text("a")),
-    (Whole(2), Text("a")),
-    (Member.TWO, Name.A),
-    (Complex(2 + 1j), "a"),
-]
+VALUES = [(Real(2.0), "a"), (Real("nan"), Text("a")), (Whole(2), Text("a")), (Member.TWO, Name.A), (Complex(1j), "a")]
 
 
 @pytest.mark.parametrize("early", [False, True])
@@ -183,8 +149,7 @@ def test_numbers_of_derived_classes_are_what_torch_reads_in_them(early):
     for number, name in VALUES:
         torch.manual_seed(0)
         model = Scaled(number if early else 2.0, name if early else "b")
-        cache = fusioncache.Cache(record=False, store=False)
-        compiled, transform = compile_with(model, cache=cache)
+        compiled, transform = compile_with(model)
         for _ in range(4):
             compiled(X)
         model.number, model.name = number, name
@@ -205,5 +170,5 @@ def test_what_python_writes_with_two_strokes():
     ]
     for function in functions:
         for x in (torch.tensor([0.5, 2.0, -3.0]), torch.tensor([1, -2, 7])):
-            compiled, _ = compile_with(function, cache=fusioncache.Cache(record=False, store=False))
+            compiled, _ = compile_with(function)
             torch.testing.assert_close(compiled(x), thunder.jit(function)(x), rtol=0, atol=0)

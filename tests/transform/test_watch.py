@@ -1,23 +1,51 @@
-"""What becomes of each region of a model, taken down one by one: that it agrees with what was counted."""
+"""What becomes of each region of a model, and where it comes from, taken down one by one; it agrees with the counts."""
 
+import inspect
 import warnings
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
+import models
 import pytest
+import thunder
 import torch
-from models import Blocks, Residual, compile_with, recompute, step
+from models import Block, Blocks, Residual, compile_with, recompute, step
+from report_records import make_region_record
+from stored_programs import compile_anew, counts
 
 import fusioncache
+from fusioncache.accelerators.programs.derivation import collect_regions
+from fusioncache.accelerators.programs.programs import count_regions
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.observe.record.database import RecordReader
-from fusioncache.observe.record.observations import ChoiceRecord, CompileRecord, RegionRecord
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.observe.record.observations import ChoiceRecord, CompileRecord, Line, RegionRecord
 from fusioncache.transform import sharing
+from fusioncache.transform.provenance.source import is_library, library_folders
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 
 
-def trained(model: torch.nn.Module, cache: fusioncache.Cache, **options) -> fusioncache.FusionCache:
-    compiled, transform = compile_with(model, cache=cache, **options)
+@pytest.fixture
+def cache() -> fusioncache.Cache:
+    return fusioncache.Cache()
+
+
+@pytest.fixture
+def lonely_operations(monkeypatch):
+
+    def odd(fusion):
+        if len(fusion.subsymbols) == 1:
+            raise Declined("a lonely operation", Scope.REGION)
+        return region_of(fusion)
+
+    region_of = sharing.region_of
+    monkeypatch.setattr(sharing, "region_of", odd)
+
+
+def trained(model: torch.nn.Module, cache: fusioncache.Cache) -> fusioncache.FusionCache:
+    compiled, transform = compile_with(model, cache=cache)
     x = torch.randn(10, 10) if isinstance(model, Residual) else torch.randn(2, 16)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -25,17 +53,14 @@ def trained(model: torch.nn.Module, cache: fusioncache.Cache, **options) -> fusi
     return transform
 
 
-def test_regions_on_disk_agree_with_the_counts():
-    cache = fusioncache.Cache()
+def test_regions_on_disk_agree_with_the_counts(cache):
     trained(Blocks(2), cache)
     trained(Blocks(2), cache)
     cache.write_record()
     (run,) = RecordReader().runs()
-    regions = RecordReader().regions(run.id)
+    regions, templates = RecordReader().regions(run.id), RecordReader().templates(run.id)
     assert Counter(region.outcome for region in regions) == {"hit": run.stats.hits, "miss": run.stats.misses}
-    assert Counter(region.digest for region in regions) == {
-        t.digest: t.regions for t in RecordReader().templates(run.id)
-    }
+    assert Counter(region.digest for region in regions) == {each.digest: each.regions for each in templates}
     assert {(region.model, region.trace, region.trace_number) for region in regions} == {
         ("Blocks", trace, number) for trace in ("forward", "backward") for number in (0, 1)
     }
@@ -44,8 +69,7 @@ def test_regions_on_disk_agree_with_the_counts():
     assert all((region.plan, region.reason) == ("inline", None) and region.ops for region in regions)
 
 
-def test_executables_and_phases_on_disk_agree_with_the_counts():
-    cache = fusioncache.Cache()
+def test_executables_and_phases_on_disk_agree_with_the_counts(cache):
     trained(Blocks(1), cache)
     cache.write_record()
     (run,) = RecordReader().runs()
@@ -60,15 +84,7 @@ def test_executables_and_phases_on_disk_agree_with_the_counts():
     assert run.phases.planning + run.phases.canonicalizing == pytest.approx(run.stats.canonicalize_seconds)
 
 
-def test_a_bypassed_region_carries_its_reason(monkeypatch):
-    def odd(fusion):
-        if len(fusion.subsymbols) == 1:
-            raise Declined("a lonely operation", Scope.REGION)
-        return region_of(fusion)
-
-    region_of = sharing.region_of
-    monkeypatch.setattr(sharing, "region_of", odd)
-    cache = fusioncache.Cache(record=False)
+def test_a_bypassed_region_carries_its_reason(cache, lonely_operations):
     trained(Blocks(2), cache)
     left = [region for region in cache.ledger.history.records(RegionRecord) if region.outcome == "bypass"]
     assert {(region.digest, region.plan, region.reason) for region in left} == {(None, None, "a lonely operation")}
@@ -77,8 +93,7 @@ def test_a_bypassed_region_carries_its_reason(monkeypatch):
     assert {region.source.layer for region in left} == {0, 1}
 
 
-def test_streams_are_taken_down_as_they_were_chosen():
-    cache = fusioncache.Cache()
+def test_streams_are_taken_down_as_they_were_chosen(cache):
     with recompute():
         transform = trained(Residual(4), cache)
     cache.write_record()
@@ -92,3 +107,107 @@ def test_streams_are_taken_down_as_they_were_chosen():
         assert {cost.plan: (cost.moved, cost.alive, cost.kernels) for cost in taken.costs} == costs
         assert taken.plan in costs and len(costs) > 1
     assert {choice.trace for choice in choices} <= {"forward", "backward"}
+
+
+@pytest.mark.parametrize("make", [lambda: Blocks(3), lambda: Residual(4)], ids=["blocks", "streams"])
+def test_a_run_that_loads_has_on_record_what_the_run_that_derived_has(make, tmp_path, monkeypatch):
+    """But that a template could not be compiled, which only the process can say."""
+    torch.manual_seed(0)
+    model, found = make(), []
+    x = torch.ones(10, 10 if isinstance(model, Residual) else 16)
+    for loaded in (0, 1):
+        compiled, transform = compile_anew(model, tmp_path)
+        with recompute(), monkeypatch.context() as patch, warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            if not loaded:
+                patch.setattr("fusioncache.backends.eager.Eager.compile", lambda *_: 1 / 0)
+            step(compiled, model, x)
+        assert counts(transform) == (loaded, 1 - loaded, {})
+        found.append((transform.stats(), transform.cache.ledger))
+    (first, derived), (second, again) = found
+    for count in ("regions", "templates", "hits", "misses"):
+        assert getattr(first, count) == getattr(second, count)
+    assert first.hits and first.bypasses and not second.bypasses
+    assert [each.arities for each in derived.templates()] == [each.arities for each in again.templates()]
+    assert again.history.models == derived.history.models and again.history.traces == 1
+    lasting = [replace(region, reason=None) for region in derived.history.records(RegionRecord, 0)]
+    assert list(again.history.records(RegionRecord, 0)) == lasting
+    choices = [ledger.history.records(ChoiceRecord, 0) for ledger in (derived, again)]
+    assert choices[0] == choices[1] and bool(choices[0]) == isinstance(model, Residual)
+
+
+def test_a_region_without_a_template_is_counted_with_its_reason_again():
+    first, cache = Ledger(), Ledger()
+    first.history.begin_trace("GPT")
+    first.history.add(make_region_record(0, "h.0", 0, model="GPT", reason="unknown op"))
+    second = Ledger(cache)
+    count_regions(collect_regions(first, 0), "GPT", second, cache, lambda digest: None)
+    assert second.stats().bypasses == cache.stats().bypasses == {"unknown op": 1}
+    assert second.history.records(RegionRecord, 0) == first.history.records(RegionRecord, 0) != ()
+
+
+def line_of(function, text: str) -> Line:
+    lines, first = inspect.getsourcelines(function)
+    (number,) = (first + place for place, line in enumerate(lines) if text in line)
+    return Line(models.__file__, number)
+
+
+def test_regions_carry_their_layer_their_module_and_the_users_line(cache):
+    trained(Blocks(3), cache)
+    regions = cache.ledger.history.records(RegionRecord)
+    forward, backward = ([each for each in regions if each.trace == trace] for trace in ("forward", "backward"))
+    modules = [f"blocks.{layer}{part}" for layer in range(3) for part in (".norm", "", "")]
+    # The last residual add is followed by the head, which is no layer.
+    assert [each.source.module for each in forward] == [*modules, "blocks.2"]
+    assert [each.source.layer for each in forward] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 2]
+    layers = [each.source.layer for each in backward]
+    assert layers == sorted(layers, reverse=True) and set(layers) == {0, 1, 2}
+    norms = [each.source.module for each in backward if "norm" in str(each.source.module)]
+    assert norms == ["blocks.2.norm", "blocks.1.norm"]
+    # The users' lines come before those of libraries.
+    line = line_of(Block.forward, "return x +")
+    assert all(each.source.lines[0] == line for each in forward[1:])
+    (library,) = forward[0].source.lines
+    assert library.library and library.file.endswith("normalization.py")
+    assert [found.library for found in forward[3].source.lines] == [False, True]
+    # Backward regions have those of the operations that they are the gradient of.
+    assert [line in each.source.lines for each in backward[1:-1]] == [True] * 8
+
+
+def test_a_stream_has_one_line_and_a_function_has_lines_and_no_modules(cache):
+    def double_tanh(x):
+        return torch.tanh(x) * 2
+
+    trained(Residual(2), cache)
+    found = cache.ledger.history.records(RegionRecord)
+    assert {region.source.lines for region in found} == {(line_of(Residual.forward, "x = x +"),)}
+    compile_with(double_tanh, cache=cache)[0](torch.randn(3))
+    region = cache.ledger.history.records(RegionRecord)[-1]
+    assert region.model.endswith("double_tanh")
+    assert (region.source.module, region.source.layer) == (None, None)
+    assert [(line.file, line.library) for line in region.source.lines] == [(__file__, False)]
+
+
+def test_torch_and_thunder_are_libraries_wherever_they_are_installed(monkeypatch):
+    for package in (torch, thunder):
+        file = Path(package.__file__).with_name("functional.py")
+        assert is_library(str(file))
+        monkeypatch.setattr(package.__spec__, "submodule_search_locations", ["/elsewhere/" + package.__name__])
+    is_library.cache_clear(), library_folders.cache_clear()
+    try:
+        assert is_library("/elsewhere/thunder/clang.py") and is_library("/elsewhere/torch/nn/functional.py")
+        assert not is_library("/elsewhere/model.py")
+    finally:
+        is_library.cache_clear(), library_folders.cache_clear()
+
+
+@pytest.mark.parametrize("what", ["current_compilation", "find_sources"])
+def test_a_thunder_that_tells_nothing_and_a_trace_that_cannot_be_read_cost_only_the_sources(what, cache, monkeypatch):
+    monkeypatch.setattr(f"fusioncache.transform.provenance.trace_notes.{what}", lambda *_: 1 / 0)
+    trained(Residual(1), cache)
+    regions = cache.ledger.history.records(RegionRecord)
+    assert len(regions) == cache.stats().regions == cache.stats().hits + cache.stats().misses
+    assert {region.source.lines for region in regions} == {()}
+    if what == "current_compilation":
+        assert {(region.model, region.source.module) for region in regions} == {(None, None)}
+        assert cache.ledger.phases().tracing is None

@@ -1,11 +1,8 @@
 """What Thunder takes for int8 because it is made of bits and an integer, and torch for int64, is what torch has."""
 
 import pytest
-import thunder
 import torch
-from models import find_all_fused
-
-import fusioncache
+from models import compile_with, find_all_fused
 
 PROGRAMS = {
     "a product": lambda m, x: m * 200,
@@ -27,15 +24,14 @@ def test_bits_and_integers_give_what_torch_gives(name, backend):
     def program(ids, x):
         return PROGRAMS[name](ids != 0, x), torch.sin(x) * 2
 
-    ids = torch.tensor([0, 1, 2, 3])
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=False), backend=backend)
-    compiled = thunder.jit(program, executors=fusioncache.executors(), transforms=[transform])
-    x, other = (torch.linspace(-1, 1, 4).requires_grad_() for _ in range(2))
-    found, expected = compiled(ids, x), program(ids, other)
-    torch.testing.assert_close(found, expected)
-    for results in (found, expected):
-        sum(result.sum() for result in results if result.requires_grad).backward()
-    torch.testing.assert_close(x.grad, other.grad)
+    compiled, results, gradients = compile_with(program, backend)[0], [], []
+    for function in (compiled, program):
+        x = torch.linspace(-1, 1, 4).requires_grad_()
+        results.append(function(torch.arange(4), x))
+        sum(result.sum() for result in results[-1] if result.requires_grad).backward()
+        gradients.append(x.grad)
+    torch.testing.assert_close(*results)
+    torch.testing.assert_close(*gradients)
     assert find_all_fused(compiled)
 
 
@@ -43,8 +39,6 @@ def test_what_is_asked_to_be_int8_is_fused():
     def program(m):
         return m.to(torch.int8) * 100 + 100
 
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=False), backend="eager")
-    compiled = thunder.jit(program, executors=fusioncache.executors(), transforms=[transform])
-    m = torch.tensor([True, False])
+    compiled, m = compile_with(program)[0], torch.tensor([True, False])
     torch.testing.assert_close(compiled(m), program(m))
     assert len(find_all_fused(compiled)) == 1

@@ -4,6 +4,7 @@ import pytest
 import thunder
 import thunder.torch as ltorch
 import torch
+from models import compile_plain, compile_with
 from thunder.core.symbol import BoundSymbolTag
 
 import fusioncache
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("eager_regions")
 def reads_first(x, y):
     first = x + 2
     x.mul_(2)
-    return first + 1
+    return first + 1, y + 1
 
 
 def reads_a_view_first(x, y):
@@ -51,24 +52,21 @@ def writes_what_it_made(x, y):
     return first + made
 
 
-PROGRAMS = (
-    reads_first, reads_a_view_first, writes_into_a_view, reads_between_two_writes, reads_the_other, writes_what_it_made,
-)  # fmt: skip
+PROGRAMS = (reads_first, reads_a_view_first, writes_into_a_view, reads_between_two_writes, reads_the_other)
+PROGRAMS += (writes_what_it_made,)
 
 
-@pytest.mark.parametrize("is_shared", [False, True], ids=["apart", "same"])
+@pytest.mark.parametrize("compile_program", [lambda program: compile_with(program)[0], compile_plain])
 @pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.parametrize("has_transform", [True, False], ids=["transform", "executor"])
-def test_a_read_comes_in_front_of_the_write_that_follows_it(program, is_shared, has_transform):
-    cache = fusioncache.Cache(record=False, store=False)
-    transforms = [fusioncache.FusionCache(backend="eager", cache=cache, jobs=0)] if has_transform else []
-    compiled = thunder.jit(program, executors=fusioncache.executors(), transforms=transforms)
-    results = []
-    for function in (program, compiled):
-        x = torch.arange(1.0, 25.0).reshape(8, 3)
-        y = x if is_shared else x + 0.5
-        results.append((function(x, y), x, y))
-    torch.testing.assert_close(*results, rtol=0, atol=0)
+def test_a_read_comes_in_front_of_the_write_that_follows_it(program, compile_program):
+    compiled = compile_program(program)
+    for is_shared in (False, True):
+        results = []
+        for function in (program, compiled):
+            x = torch.arange(1.0, 25.0).reshape(8, 3)
+            y = x if is_shared else x + 0.5
+            results.append((function(x, y), x, y))
+        torch.testing.assert_close(*results, rtol=0, atol=0)
 
 
 def test_no_region_has_operations_of_forward_and_of_backward(monkeypatch):
