@@ -1,9 +1,8 @@
 """Templates as text, in full."""
 
 import pytest
-from drawn_regions import Sketch, draw_residual
+from drawn_regions import draw, draw_residual
 
-from fusioncache.ir import TensorType
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key, template_name
 from fusioncache.template.text import graph_text
@@ -25,15 +24,13 @@ output %2
     assert text(draw_residual(adds, dtype=dtype)) == expected
 
 
-def rms_norm():
-    s = Sketch()
-    x, branch, weight = s.input(), s.input(), s.input(TensorType("float32", (3,), "cpu"))
-    total = s.op("add", x, branch)
-    mean = s.op("sum", s.op("mul", total, total), (1,), type_=TensorType("float32", (2,), "cpu"))
-    scale = s.op("rsqrt", s.op("add", s.op("mul", mean, 1 / 3), 1e-5))
-    spread = s.op("broadcast_in_dim", scale, (2, 3), (0,), type_=TensorType("float32", (2, 3), "cpu"))
-    weights = s.op("broadcast_in_dim", weight, (2, 3), (1,), type_=TensorType("float32", (2, 3), "cpu"))
-    return s.graph(s.op("mul", s.op("mul", total, spread), weights), total)
+NORM = draw(
+    "mul(mul(add(x, branch), broadcast_in_dim("
+    f"rsqrt(add(mul(sum(mul(add(x, branch), add(x, branch)), (1,)), {1 / 3}), 1e-5)), (2, 3), (0,))), "
+    "broadcast_in_dim(weight, (2, 3), (1,)))",
+    "add(x, branch)",
+    weight=(3,),
+)
 
 
 def test_a_norm_after_a_residual_add():
@@ -53,20 +50,18 @@ input %1: float32[3] cpu
 output %2
 output %11
 """
-    assert text(rms_norm()) == expected
+    assert text(NORM) == expected
 
 
 def test_constants_and_attributes_stand_in_ingredients_of_their_own():
-    key = make_key(canonicalize(rms_norm()).graph, {})
-    parts = {part.name: part.text for part in key.ingredients}
+    parts = make_key(canonicalize(NORM).graph, {}).texts
     assert parts["constants"] == "float 0x1.5555555555555p-2\nfloat 0x1.4f8b588e368f1p-17"
     assert parts["attributes"].splitlines()[:3] == ["dtype 'float32'", "int '2'", "int '3'"]
     assert "constant0" in parts["ops"] and "0.333" not in parts["ops"]
 
 
-def test_names_say_what_a_template_does_and_which_one_it_is():
-    graph = canonicalize(rms_norm()).graph
+@pytest.mark.parametrize(("region", "name"), [(NORM, "residual_sum_rsqrt"), (draw_residual(1), "residual_tanh")])
+def test_names_say_what_a_template_does_and_which_one_it_is(region, name):
+    graph = canonicalize(region).graph
     key = make_key(graph, {})
-    assert template_name(graph, key) == f"residual_sum_rsqrt_{key.digest[:8]}"
-    simple = canonicalize(draw_residual(1)).graph
-    assert template_name(simple, make_key(simple, {})).startswith("residual_tanh_")
+    assert template_name(graph, key) == f"{name}_{key.digest[:8]}"
