@@ -1,7 +1,7 @@
 """Generalizations of regions drawn by hand: their texts, their keys, and what happens when sizes fall together."""
 
 import pytest
-from drawn_regions import ENVIRONMENT, Sketch, draw_residual
+from drawn_regions import ENVIRONMENT, draw, draw_residual
 from generalized_regions import find_values, instantiate
 
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
@@ -11,24 +11,16 @@ from fusioncache.template.key import template_key
 from fusioncache.template.text import graph_text
 
 
-def tensor(*shape: int) -> TensorType:
-    return TensorType("float32", shape, "cpu")
-
-
 def of(graph: Graph) -> Generalization:
     return only(canonicalize(graph).graph)
 
 
 def norm(batch: int, length: int, width: int, eps: float = 1e-5) -> Generalization:
-    """An RMS norm whose rows leave as one dimension, padded to 256 columns if there are fewer."""
-    s = Sketch()
-    whole, rows = tensor(batch, length, width), tensor(batch, length)
-    x, weight = s.input(whole), s.input(tensor(width))
-    mean = s.op("mul", s.op("sum", s.op("mul", x, x), (2,), type_=rows), 0.5)
-    scale = s.op("broadcast_in_dim", s.op("rsqrt", s.op("add", mean, eps)), whole.shape, (0, 1), type_=whole)
-    product = s.op("mul", s.op("mul", x, scale), s.op("broadcast_in_dim", weight, whole.shape, (2,), type_=whole))
-    flat = s.op("reshape", product, (batch * length, width), type_=tensor(batch * length, width))
-    return of(s.graph(flat))
+    """An RMS norm whose rows leave as one dimension."""
+    shape = batch, length, width
+    scale = f"broadcast_in_dim(rsqrt(add(mul(sum(mul(x, x), (2,)), 0.5), {eps})), {shape}, (0, 1))"
+    product = f"mul(mul(x, {scale}), broadcast_in_dim(weight, {shape}, (2,)))"
+    return of(draw(f"reshape({product}, ({batch * length}, {width}))", x=shape, weight=(width,)))
 
 
 def text(generalization: Generalization) -> str:
@@ -64,18 +56,14 @@ output %14
 
 def test_a_number_that_varies_is_one_among_the_inputs():
     general = generalize([norm(2, 64, 32), norm(2, 64, 32, eps=1e-6)])
-    written = write_general_graph(general)
     assert "input %2: float\n" in text(general) and "prims.add(%6, %2)" in text(general)
-    assert written.graph.sizes == 0
+    assert write_general_graph(general).graph.sizes == 0
     assert find_values(general, norm(2, 64, 32, eps=0.5)) == (Const("float", (0.5).hex()),)
 
 
 def test_a_number_and_a_size_are_never_one_variable():
-    def region(size: int) -> Generalization:
-        s = Sketch()
-        return of(s.graph(s.op("mul", s.input(tensor(size)), float(size))))
-
-    assert len(generalize([region(2), region(3)]).variables) == 2
+    regions = [of(draw(f"mul(x, {float(size)})", x=(size,))) for size in (2, 3)]
+    assert len(generalize(regions).variables) == 2
 
 
 def test_what_falls_together_in_all_regions_is_one_variable_until_one_tells_it_apart():
@@ -101,28 +89,23 @@ def test_the_key_is_that_of_the_text_whichever_regions_it_came_from():
     assert keys.isdisjoint(alone)
 
 
-def turned(queries: int, keys: int, length: int, *, keys_first: bool = False) -> Generalization:
+def heads(queries: int, keys: int, length: int, *, keys_first: bool = False) -> Generalization:
     """Two tensors that are alike but for the number of heads, as queries and keys of grouped attention are."""
-    s = Sketch()
-    types = [tensor(2, heads, length, 16) for heads in ((keys, queries) if keys_first else (queries, keys))]
-    inputs = [s.input(type_) for type_ in types]
-    results = [s.op("sin", x) for x in inputs]
-    return of(s.graph(*results))
+    inputs = {"q": (2, queries, length, 16), "k": (2, keys, length, 16)}
+    return of(draw("sin(q)", "sin(k)", **{name: inputs[name] for name in ("kq" if keys_first else "qk")}))
 
 
 def test_what_is_alike_but_for_sizes_is_ordered_by_these():
-    general = generalize([turned(8, 4, 64), turned(8, 4, 96, keys_first=True)])
+    general = generalize([heads(8, 4, 64), heads(8, 4, 96, keys_first=True)])
     assert len(general.variables) == 1
-    assert find_values(general, turned(8, 4, 2)) == (2,)
-    assert find_values(general, turned(4, 8, 5, keys_first=True)) == (5,)
-    assert find_values(general, turned(8, 2, 64)) is None
+    assert find_values(general, heads(8, 4, 2)) == (2,)
+    assert find_values(general, heads(4, 8, 5, keys_first=True)) == (5,)
+    assert find_values(general, heads(8, 2, 64)) is None
 
 
 def test_what_is_alike_but_for_numbers_is_ordered_by_these():
     def region(*numbers: float) -> Generalization:
-        s = Sketch()
-        inputs = [s.input() for _ in numbers]
-        return of(s.graph(*(s.op("mul", s.op("sin", x), number) for x, number in zip(inputs, numbers, strict=True))))
+        return of(draw(*(f"mul(sin(x{place}), {number})" for place, number in enumerate(numbers))))
 
     assert region(0.5, 0.25, 3.0) == region(3.0, 0.5, 0.25) == region(0.25, 3.0, 0.5)
 
@@ -146,36 +129,26 @@ output %4
 
 
 def test_the_number_of_residual_terms_stays_a_parameter():
-    def region(adds: int, rows: int) -> Generalization:
-        s = Sketch()
-        total, *terms = [s.input(tensor(rows, 3)) for _ in range(adds + 1)]
-        for term in terms:
-            total = s.op("add", total, term)
-        return of(s.graph(s.op("tanh", total)))
+    def region(total: str, rows: int) -> Generalization:
+        return of(draw(f"tanh({total})", **dict.fromkeys("abcd", (rows, 3))))
 
-    general = generalize([region(1, 2), region(5, 4)])
-    assert find_values(general, region(9, 7)) == (7,)
+    general = generalize([region("add(a, b)", 2), region("add(add(a, b), c)", 4)])
+    assert find_values(general, region("add(add(add(a, b), c), d)", 7)) == (7,)
     assert "%2: float32[%1, 3] cpu = residual(%0, dtype:float32)" in text(general)
 
 
 def test_values_that_are_equal_by_chance_are_computed_once_and_make_a_region_of_its_own():
-    def region(rows: int, columns: int) -> Generalization:
-        s = Sketch()
-        x = s.input(tensor(4))
-        shapes = ((rows, 4), (columns, 4))
-        wide = [s.op("broadcast_in_dim", x, shape, (1,), type_=tensor(*shape)) for shape in shapes]
-        sums = [s.op("sum", value, (0,), type_=tensor(4)) for value in wide]
-        return of(s.graph(s.op("sub", *sums)))
+    def region(*rows: int) -> Generalization:
+        sums = (f"sum(broadcast_in_dim(x, ({count}, 4), (1,)), (0,))" for count in rows)
+        return of(draw(f"sub({', '.join(sums)})", x=(4,)))
 
     general = generalize([region(2, 3), region(5, 7)])
     assert find_values(general, region(9, 2)) == (9, 2)
     assert find_values(general, region(6, 6)) is None
 
 
-def test_only_regions_with_one_skeleton_are_generalized():
-    with pytest.raises(ValueError, match="0 skeletons, where all regions should have one"):
-        generalize([])
-    with pytest.raises(ValueError, match="2 skeletons, where all regions should have one"):
-        generalize([of(draw_residual(0)), of(draw_residual(1))])
-    general = generalize([norm(2, 64, 32), norm(3, 96, 32)])
-    assert find_values(general, of(draw_residual(0))) is None
+@pytest.mark.parametrize("adds", [(), (0, 1)])
+def test_only_regions_with_one_skeleton_are_generalized(adds):
+    with pytest.raises(ValueError, match=f"{len(adds)} skeletons, where all regions should have one"):
+        generalize([of(draw_residual(count)) for count in adds])
+    assert find_values(generalize([norm(2, 64, 32), norm(3, 96, 32)]), of(draw_residual(0))) is None

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sized_regions import Setting, draw_region, evaluate_general, recipes, settings_of_sizes
 
-from fusioncache.ir import Graph
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.generalization import Generalization, Variable, generalize, only, write_general_graph
 from fusioncache.template.skeleton import fill, read_holes, skeleton_of
@@ -84,11 +83,6 @@ def test_the_way_a_region_is_written_does_not_matter(recipe, setting, seed):
     assert only(canonicalize(other).graph) == only(canonicalize(graph).graph)
 
 
-def draw_numbers(graph: Graph) -> list[np.ndarray]:
-    chance = np.random.default_rng(0)
-    return [chance.integers(-3, 4, type_.shape).astype("float32") for type_ in graph.inputs]
-
-
 @quick
 @given(recipes(), several, settings_of_sizes(), st.data())
 def test_regions_share_only_if_they_compute_the_same(recipe, drawn, setting, data):
@@ -98,9 +92,9 @@ def test_regions_share_only_if_they_compute_the_same(recipe, drawn, setting, dat
     for steps in (recipe, [*recipe[:place], step, *recipe[place + 1 :]]):
         for one in (setting, *drawn):
             graph = draw_region(steps, one)
-            canonical = canonicalize(graph)
+            canonical, chance = canonicalize(graph), np.random.default_rng(0)
             values = find_values(general, only(canonical.graph))
             if values is not None:
-                inputs = draw_numbers(graph)
+                inputs = [chance.integers(-3, 4, type_.shape).astype("float32") for type_ in graph.inputs]
                 found = evaluate_general(general, values, canonical, inputs)
                 assert all(map(np.array_equal, found, evaluate(graph, inputs)))
