@@ -12,7 +12,7 @@ import fake_cuda
 import pytest
 import thunder
 import torch
-from drawn_regions import Sketch
+from drawn_regions import draw
 from in_place_models import InPlaceExecutor, run_counters
 from models import Blocks, Residual, are_same, compile_plain, compile_with, step
 from thunder.transforms.cudagraph import CUDAGraphTransform
@@ -77,14 +77,14 @@ def own_calls(monkeypatch) -> Counter:
 def wrong(monkeypatch):
     """Lets the templates' compiler make executables whose results are changed by a function."""
 
-    def use(change) -> None:
-        real = Eager.compile
+    def use(change, backend=Eager) -> None:
+        real = backend.compile
 
         def compile_wrongly(self, graph, args):
             run = real(self, graph, args)
             return lambda args: change(run, list(args))
 
-        monkeypatch.setattr(Eager, "compile", compile_wrongly)
+        monkeypatch.setattr(backend, "compile", compile_wrongly)
 
     return use
 
@@ -96,15 +96,20 @@ def untried(monkeypatch):
     monkeypatch.setattr(thunder, "__version__", "0.3.0.dev1")
 
 
-@pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1 was not tried")
-def test_each_template_is_compared_once_in_a_thunder_that_was_not_tried(untried, own_calls):
+def compare_steps(**options):
+    """Takes two steps with verified templates, compares them with plain ones, and returns what was counted."""
     model = Residual(2)
     x = input_of(model)
-    compiled, transform = compile_(model, verify=None)
+    compiled, transform = compile_(model, **options)
     expected = step(compile_plain(model), model, x)
     for _ in range(2):
         assert are_same(step(compiled, model, x), expected)
-    stats = transform.stats()
+    return transform.stats()
+
+
+@pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1 was not tried")
+def test_each_template_is_compared_once_in_a_thunder_that_was_not_tried(untried, own_calls):
+    stats = compare_steps(verify=None)
     assert stats.hits > 0 and stats.verified == stats.templates == own_calls.total()
     assert not reports()
 
@@ -112,14 +117,8 @@ def test_each_template_is_compared_once_in_a_thunder_that_was_not_tried(untried,
 @pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1 was not tried")
 def test_a_wrong_template_leaves_its_regions_in_a_thunder_that_was_not_tried(untried, own_calls, wrong):
     wrong(lambda run, args: [result + 1 for result in run(args)])
-    model = Residual(2)
-    x = input_of(model)
-    compiled, transform = compile_(model, verify=None)
-    expected = step(compile_plain(model), model, x)
     with pytest.warns(RuntimeWarning, match="computed something else than its region .* run as Thunder made them"):
-        assert are_same(step(compiled, model, x), expected)
-    assert are_same(step(compiled, model, x), expected)
-    stats = transform.stats()
+        stats = compare_steps(verify=None)
     assert stats.verified == 0 and stats.bypasses[DIFFERENT] == stats.templates == len(reports())
     assert own_calls.total() == 2 * stats.regions  # at each site, in each step
 
@@ -128,19 +127,12 @@ def test_a_wrong_template_leaves_its_regions_in_a_thunder_that_was_not_tried(unt
 def test_a_template_that_was_not_compared_is_not_captured_in_a_thunder_that_was_not_tried(untried, wrong, monkeypatch):
     wrong(lambda run, args: [result + 1 for result in run(args)])
     monkeypatch.setattr("fusioncache.verification.verifier.is_capturing", lambda: True)
-    model = Residual(2)
-    x = input_of(model)
-    compiled, transform = compile_(model, verify=None)
-    assert are_same(step(compiled, model, x), step(compile_plain(model), model, x))
-    assert transform.stats().verified == 0 and DIFFERENT not in transform.stats().bypasses
+    stats = compare_steps(verify=None)
+    assert stats.verified == 0 and DIFFERENT not in stats.bypasses
 
 
 def test_nothing_differs_in_training(own_calls):
-    model = Residual(2)
-    x = input_of(model)
-    compiled, transform = compile_(model)
-    assert are_same(step(compiled, model, x), step(compile_plain(model), model, x))
-    stats = transform.stats()
+    stats = compare_steps()
     assert stats.hits > 0 and not stats.bypasses
     assert sorted(own_calls.values()) == [1] * stats.regions
     assert not reports()
@@ -172,11 +164,17 @@ def test_two_chains_take_their_arities_first(own_calls):
     assert own_calls
 
 
-def test_regions_that_write_in_place_run_on_copies(monkeypatch, own_calls):
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", verify=True)
-    found = run_counters(3, "cpu", [InPlaceExecutor()], [transform])
+def count_in_place(steps=3, **options):
+    """Returns what models compute that write in place, without a cache and with one, and the transform."""
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", **options)
+    expected = run_counters(steps, "cpu", [InPlaceExecutor()])
+    return expected, run_counters(steps, "cpu", [InPlaceExecutor()], [transform]), transform
+
+
+def test_regions_that_write_in_place_run_on_copies(own_calls):
+    expected, found, transform = count_in_place(verify=True)
     assert own_calls and not transform.stats().bypasses
-    assert all(map(torch.equal, found, run_counters(3, "cpu", [InPlaceExecutor()])))
+    assert all(map(torch.equal, found, expected))
 
 
 def test_numbers_and_symbolic_sizes(own_calls):
@@ -274,17 +272,14 @@ def test_a_wrong_write_in_place_is_found(wrong):
         return results
 
     wrong(change)
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", verify=True)
     with pytest.raises(VerificationError, match="1 more"):
-        run_counters(1, "cpu", [InPlaceExecutor()], [transform])
+        count_in_place(1, verify=True)
     (report,) = reports()
     assert re.search(r"input \d, which it writes in place, differs in 1 of 24 elements", report.read_text())
 
 
 @pytest.mark.filterwarnings("ignore:fusioncache")
 def test_what_a_wrong_template_wrote_is_corrected_in_a_thunder_that_was_not_tried(untried, wrong):
-    expected = run_counters(3, "cpu", [InPlaceExecutor()])
-
     def change(run, args):
         results = run(args)
         written = {result.data_ptr() for result in results}
@@ -293,8 +288,7 @@ def test_what_a_wrong_template_wrote_is_corrected_in_a_thunder_that_was_not_trie
         return results
 
     wrong(change)
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager")
-    found = run_counters(3, "cpu", [InPlaceExecutor()], [transform])
+    expected, found, transform = count_in_place()
     assert transform.stats().bypasses[DIFFERENT] > 0
     assert all(map(torch.equal, found, expected))
 
@@ -322,21 +316,15 @@ def test_anything_else_is_refused(said, monkeypatch):
         fusioncache.FusionCache(cache=fusioncache.Cache())
 
 
-# ---- the rules, from the graph alone ----
-
-
-def normed(dtype: str = "bfloat16") -> Graph:
+def normed(dtype: str) -> Graph:
     """A stream of two terms; its sum, a function of it, what is left of its mean, and whether it is above that."""
-    s = Sketch()
-    stored, exact = TensorType(dtype, (4, 9), "cuda"), TensorType("float32", (4, 9), "cuda")
-    x, y = (s.to(value, "float32") for value in (s.input(stored), s.input(stored)))
-    total = s.op("add", x, y)
-    row = s.op("sum", total, (1,), type_=TensorType("float32", (4,), "cuda"))
-    wide = s.op("broadcast_in_dim", row, (4, 9), (0,), type_=exact)
-    centred = s.to(s.op("sub", total, wide), dtype)
-    above = s.op("gt", total, wide, type_=TensorType("bool", (4, 9), "cuda"))
-    back = s.to(centred, "float32")
-    return s.graph(total, s.op("tanh", total), row, centred, above, back, s.to(above, "float32"))
+    total = "add(convert_element_type(x, 'float32'), convert_element_type(y, 'float32'))"
+    row = f"sum({total}, (1,))"
+    wide = f"broadcast_in_dim({row}, (4, 9), (0,))"
+    centred, above = f"convert_element_type(sub({total}, {wide}), '{dtype}')", f"gt({total}, {wide})"
+    rounded = [f"convert_element_type({value}, 'float32')" for value in (centred, above)]
+    types = dict.fromkeys("xy", TensorType(dtype, (4, 9), "cuda"))
+    return draw(total, f"tanh({total})", row, centred, above, *rounded, **types)
 
 
 @pytest.mark.parametrize(
@@ -354,14 +342,17 @@ def test_where_every_bit_must_be_kept(dtype, plan, alike, every):
     assert keeps_every_bit(canonicalize(normed(dtype)).graph, plan, alike=alike) is every
 
 
-def test_how_far_a_reordered_value_may_be_off():
-    assert Reordered("bfloat16", 4096).relative == 2 * 2.0**-7
-    assert Reordered("float32", 1).relative == 2 * 2.0**-23
-    assert Reordered("float32", 4096).relative == 2 * 64 * 2.0**-23
-    assert Reordered("float64", 4).relative == 2 * 2 * 2.0**-52
-
-
-# ---- the comparison ----
+@pytest.mark.parametrize(
+    ("dtype", "elements", "relative"),
+    [
+        ("bfloat16", 4096, 2 * 2.0**-7),
+        ("float32", 1, 2 * 2.0**-23),
+        ("float32", 4096, 2 * 64 * 2.0**-23),
+        ("float64", 4, 2 * 2 * 2.0**-52),
+    ],
+)
+def test_how_far_a_reordered_value_may_be_off(dtype, elements, relative):
+    assert Reordered(dtype, elements).relative == relative
 
 
 @pytest.mark.parametrize(
@@ -424,9 +415,6 @@ def test_a_copy_has_the_layout_and_alignment_of_its_source():
         assert copy.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr() or not tensor.numel()
 
 
-# ---- nvFuser ----
-
-
 def test_a_report_has_both_definitions_of_nvfuser():
     """Without a GPU: the definitions that would have been compiled."""
     executor = fake_cuda.find_nvfuser_executor()
@@ -477,14 +465,8 @@ def test_writes_in_place_with_nvfuser(own_calls):
 
 
 @pytest.mark.gpu
-def test_a_wrong_executable_of_nvfuser_is_written_down(monkeypatch):
-    real = NvFuser.compile
-
-    def compile_wrongly(self, graph, args):
-        run = real(self, graph, args)
-        return lambda args: flip_a_bit(run, list(args))
-
-    monkeypatch.setattr(NvFuser, "compile", compile_wrongly)
+def test_a_wrong_executable_of_nvfuser_is_written_down(wrong):
+    wrong(flip_a_bit, NvFuser)
     compiled, _ = compile_(lambda x, y: torch.tanh(x) * y, backend="nvfuser")
     with pytest.raises(VerificationError, match="differs in 1 of 64 elements"):
         compiled(torch.randn(8, 8, device="cuda"), torch.randn(8, 8, device="cuda"))
