@@ -85,7 +85,8 @@ def draw(*outputs: str, device: str = "cpu", **inputs: tuple[int, ...] | ValueTy
         if isinstance(node, ast.Call) and text not in values:
             name, args = node.func.id, [read(arg) for arg in node.args]
             options = {each.arg: read(each.value) for each in node.keywords}
-            values[text] = sketch.op(name, *args, type_=_type_of(name, args, sketch.types, device), **options)
+            type_ = _type_of(name, args, options.get("dtype"), sketch.types, device)
+            values[text] = sketch.op(name, *args, type_=type_, **options)
         elif isinstance(node, ast.Tuple):
             return tuple(map(read, node.elts))
         elif text not in values:
@@ -97,14 +98,14 @@ def draw(*outputs: str, device: str = "cpu", **inputs: tuple[int, ...] | ValueTy
     return sketch.graph(*map(read, tree.elts))
 
 
-def _type_of(name: str, args: Sequence[Any], types: Sequence[ValueType], device: str) -> ValueType:
-    """Returns the type of what an operation computes of values of these types."""
+def _type_of(name: str, args: Sequence[Any], made: Const | None, types: Sequence[ValueType], device: str) -> ValueType:
+    """Returns the type of what an operation computes of values of these types, or makes of a dtype."""
     tensors = [types[arg.index] for arg in args if isinstance(arg, Ref)]
     literals = [arg for arg in args if not isinstance(arg, Ref)]
     old = next((type_ for type_ in tensors if isinstance(type_, TensorType)), TYPE if not tensors else tensors[0])
     if not isinstance(old, TensorType):
         return old
-    shape, dtype = old.shape, old.dtype
+    shape, dtype = old.shape, made.text if made else old.dtype
     match name, literals:
         case "where", _:
             dtype = next((type_.dtype for type_ in tensors[1:]), "float32")
@@ -116,6 +117,10 @@ def _type_of(name: str, args: Sequence[Any], types: Sequence[ValueType], device:
             shape = new
         case "iota", [length, *_]:
             shape = (length,)
+        case "matmul", _:
+            shape = (*shape[:-1], tensors[1].shape[-1])
+        case "linear", _:
+            shape = (*shape[:-1], tensors[1].shape[0])
         case "transpose", [order]:
             shape = tuple(shape[dimension] for dimension in order)
         case "sum" | "amax", [dimensions, *_]:
