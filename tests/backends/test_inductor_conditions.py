@@ -27,26 +27,10 @@ def test_integers_are_compared(text, expected):
     "text",
     [
         *("print(v0)", "v0.real", "v0 ** v1", "[v0]", "v0 if v1 else 0", "'a' == 'a'", "1.5 < v0", "lambda: 0"),
-        *(
-            "(v0 := 3)",
-            "v0 << v1",
-            "v0 is v1",
-            "v0 in (1, 2)",
-            "",
-            "v0 ==",
-            "import os",
-            "(" * 500,
-            "v0 + " * 9000 + "1",
-        ),
+        *("(v0 := 3)", "v0 << v1", "v0 is v1", "v0 in (1, 2)", "", "v0 ==", "import os"),
+        *("(" * 500, "v0 + " * 9000 + "1", "size_1_0 == v0"),
     ],
 )
 def test_anything_else_is_refused(text):
     with pytest.raises(Declined, match="condition"):
         check_condition(text, VALUES)
-    with pytest.raises(Declined, match="condition"):
-        evaluate(text, VALUES)
-
-
-def test_other_names_are_refused():
-    with pytest.raises(Declined, match="a condition with the name size_1_0"):
-        check_condition("size_1_0 == v0", VALUES)

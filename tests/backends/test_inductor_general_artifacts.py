@@ -7,35 +7,32 @@ from typing import Any
 
 import pytest
 import torch
-from drawn_regions import Sketch
+from drawn_regions import draw
 from generalized_regions import find_values
 from models import are_same
 
 from fusioncache.backends.api import Compiled, GeneralFunction, Run
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.ir import Const, Declined, Graph, NumberType, TensorType
-from fusioncache.template.generalization import RegionFamily, make_family, only
+from fusioncache.template.generalization import make_family, only
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
 
 
-def region(batch: int, length: int, width: int = 4) -> Graph:
-    """Rows that are normalized and then listed: batch * length is the size of no input."""
-    s = Sketch()
-    wide, flat = (TensorType("float32", shape, "cpu") for shape in ((batch, length, width), (batch * length, width)))
-    x, y = s.input(wide), s.input(wide)
-    total = s.op("add", s.op("tanh", x, type_=wide), s.op("mul", y, 0.3, type_=wide), type_=wide)
-    return s.graph(s.op("reshape", total, (batch * length, width), type_=flat))
+def region(batch: int, length: int) -> Graph:
+    """Rows that are computed and then listed: batch * length is the size of no input."""
+    shape = batch, length, 4
+    return draw(f"reshape(add(tanh(x), mul(y, 0.3)), ({batch * length}, 4))", x=shape, y=shape)
 
 
 FAMILY = make_family([region(2, 6), region(3, 7)])
 
 
-def arguments(batch: int, length: int, width: int = 4) -> list[torch.Tensor]:
+def arguments(batch: int, length: int) -> list[torch.Tensor]:
     """One as it comes, one whose first two dimensions lie the other way round."""
     generator = torch.Generator().manual_seed(length)
-    x = torch.randn(batch, length, width, generator=generator)
-    return [x, torch.randn(length, batch, width, generator=generator).transpose(0, 1)]
+    x = torch.randn(batch, length, 4, generator=generator)
+    return [x, torch.randn(length, batch, 4, generator=generator).transpose(0, 1)]
 
 
 @cache
@@ -43,9 +40,9 @@ def made() -> Compiled[GeneralFunction]:
     return Inductor().persist_general(FAMILY.general, arguments(3, 7), FAMILY.general.values[-1])
 
 
-def load(family: RegionFamily = FAMILY, **artifacts: bytes) -> Any:
-    content = {name.replace("_", "."): text for name, text in artifacts.items()}
-    return Inductor().load_general({**(made().artifacts or {}), **content}, family.general, arguments(2, 6))
+def load(signature: bytes | None = None) -> Any:
+    changes = {} if signature is None else {"signature.json": signature}
+    return Inductor().load_general({**(made().artifacts or {}), **changes}, FAMILY.general, arguments(2, 6))
 
 
 def fit(function: Any, *sizes: int) -> Run:
@@ -80,7 +77,7 @@ def test_conditions_decide():
     """As if TorchInductor had found out that rows of up to ten are computed in another way."""
     known = json.loads((made().artifacts or {})["signature.json"])["conditions"]
     assert "v2 == v0*v1" in known
-    narrow = load(signature_json=change(conditions=[*known, "v1 <= 10"]))
+    narrow = load(change(conditions=[*known, "v1 <= 10"]))
     assert are_same(list(fit(narrow, 5, 10)(arguments(5, 10))), list(fit(load(), 5, 10)(arguments(5, 10))))
     with pytest.raises(Declined, match="excludes these sizes"):
         fit(narrow, 5, 11)
@@ -100,18 +97,14 @@ def test_conditions_decide():
 )
 def test_damaged_conditions_are_refused(conditions):
     with pytest.raises((Declined, ValueError), match=r"condition|signature"):
-        load(signature_json=conditions if isinstance(conditions, bytes) else conditions())
+        load(conditions if isinstance(conditions, bytes) else conditions())
 
 
-def test_code_of_another_region_is_refused():
-    wide = make_family([region(2, 6, 5), region(3, 7, 5)])
-    assert wide.general != FAMILY.general
-    s = Sketch()
-    type_ = TensorType("float64", (3, 5), "cpu")
-    other = s.graph(s.op("sin", s.input(type_), type_=type_))
-    for args in ([torch.randn(3, 5, dtype=torch.float64)], [torch.randn(3, 5)] * 2):
-        with pytest.raises(ValueError, match=r"other types|another layout"):
-            Inductor().load_general(made().artifacts or {}, make_family([other]).general, args)
+@pytest.mark.parametrize("args", [[torch.randn(3, 5, dtype=torch.float64)], [torch.randn(3, 5)] * 2])
+def test_code_of_another_region_is_refused(args):
+    other = make_family([draw("sin(x)", x=TensorType("float64", (3, 5), "cpu"))])
+    with pytest.raises(ValueError, match=r"other types|another layout"):
+        Inductor().load_general(made().artifacts or {}, other.general, args)
 
 
 def test_what_cannot_be_stored_is_refused_and_says_why():
@@ -125,11 +118,7 @@ def test_what_cannot_be_stored_is_refused_and_says_why():
 
 def mean(length: int) -> Graph:
     """A mean of rows, whose number is made of the length, less a number among the inputs."""
-    s = Sketch()
-    number = s.input(NumberType("float"))
-    rows, total = s.input(TensorType("float32", (3, length), "cpu")), TensorType("float32", (3,), "cpu")
-    less = s.op("sub", rows, number)
-    return s.graph(s.op("div", s.op("sum", less, (1,), type_=total), float(length), type_=total))
+    return draw(f"div(sum(sub(x, n), (1,)), {float(length)})", n=NumberType("float"), x=(3, length))
 
 
 def test_code_with_numbers_that_vary_is_stored():

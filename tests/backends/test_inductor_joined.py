@@ -87,12 +87,13 @@ def test_only_a_single_function_behind_the_known_header_is_joined(source, joins)
     assert joined_kernels.can_join(source.format(joined_kernels.INCLUDE)) is joins
 
 
+def make_kernel():
+    body = 'extern "C" void kernel(const float* a, float* b)\n{ b[0] = a[0] + 1; }\n'
+    return joined_kernels.CollectedKernel(("const float*", "float*"), f"{joined_kernels.INCLUDE}\n{body}")
+
+
 def test_a_kernel_that_others_call_before_is_compiled_alone():
-    kernel = joined_kernels.CollectedKernel(
-        ("const float*", "float*"),
-        f'{joined_kernels.INCLUDE}\nextern "C" void kernel(const float* a, float* b)\n{{ b[0] = a[0] + 1; }}\n',
-    )
-    one, two = torch.ones(1), torch.zeros(1)
+    kernel, one, two = make_kernel(), torch.ones(1), torch.zeros(1)
     kernel(one, two)
     assert two.item() == 2.0 and kernel.finish().name == "kernel"
 
@@ -105,13 +106,9 @@ def test_a_joined_library_proves_all_that_its_probes_assumed(monkeypatch, tmp_pa
     built = []
     build = joined_kernels.build_and_load
     monkeypatch.setattr(joined_kernels, "build_and_load", lambda isa, code: built.append(code) or build(isa, code))
-    kernel = joined_kernels.CollectedKernel(
-        ("const float*", "float*"),
-        f'{joined_kernels.INCLUDE}\nextern "C" void kernel(const float* a, float* b)\n{{ b[0] = a[0] + 1; }}\n',
-    )
     with joined_kernels.collect_kernels():
         isas = valid_vec_isa_list()
-        library, _ = joined_kernels.compile_joined([kernel])
+        library, _ = joined_kernels.compile_joined([make_kernel()])
     for isa, name in joined_kernels.list_checks():
         assert getattr(isa, name) not in built
         for function in re.findall(r"(__avx512\w+chk_kernel\w*)\(", getattr(isa, name)):
@@ -120,23 +117,19 @@ def test_a_joined_library_proves_all_that_its_probes_assumed(monkeypatch, tmp_pa
     joined_kernels.forget_probes()
 
 
-KILOBYTE = "x" * 1000
+KILOBYTE, OTHER = "x" * 1000, "y" * 1000
 RUN = HEADER_SECONDS + KILOBYTE_SECONDS
+ALONE = ALONE_SECONDS + KILOBYTE_SECONDS
 
 
-def test_a_run_of_the_expected_length_gives_the_expected_seconds():
-    assert estimate_alone(RUN, [[KILOBYTE]]) == [pytest.approx(ALONE_SECONDS + KILOBYTE_SECONDS)]
-
-
-def test_a_slower_machine_scales_the_estimate():
-    assert estimate_alone(3 * RUN, [[KILOBYTE]]) == [pytest.approx(3 * (ALONE_SECONDS + KILOBYTE_SECONDS))]
-
-
-def test_equal_sources_are_compiled_once():
-    first, second = estimate_alone(1.0, [[KILOBYTE], [KILOBYTE, KILOBYTE]])
-    assert first > 0 and second == 0
-
-
-def test_a_graph_with_two_kernels_takes_two_runs_and_one_without_takes_none():
-    one, two, none = estimate_alone(1.0, [["a" * 1000], ["b" * 1000, "c" * 1000], []])
-    assert two == pytest.approx(2 * one) and none == 0
+@pytest.mark.parametrize(
+    ("seconds", "sources", "estimates"),
+    [
+        pytest.param(RUN, [[KILOBYTE]], [ALONE], id="a run of the expected length"),
+        pytest.param(3 * RUN, [[KILOBYTE]], [3 * ALONE], id="a slower machine"),
+        pytest.param(RUN, [[KILOBYTE], [KILOBYTE, KILOBYTE]], [ALONE, 0], id="equal sources are compiled once"),
+        pytest.param(RUN + KILOBYTE_SECONDS, [[KILOBYTE, OTHER], []], [2 * ALONE, 0], id="a run for each kernel"),
+    ],
+)
+def test_seconds_that_each_graph_would_have_taken_alone(seconds, sources, estimates):
+    assert estimate_alone(seconds, sources) == list(map(pytest.approx, estimates))

@@ -5,14 +5,10 @@ from math import inf
 import fake_cuda
 import pytest
 import torch
-from drawn_regions import Sketch
+from drawn_regions import draw
 
-from fusioncache.backends.nvfuser.general import (
-    compile_for_other_sizes,
-    expand_results,
-    make_arguments,
-)
-from fusioncache.ir import GeneralRegion, Graph, TensorType
+from fusioncache.backends.nvfuser.general import compile_for_other_sizes, expand_results, make_arguments
+from fusioncache.ir import GeneralRegion, Graph
 from fusioncache.template.generalization import make_family
 
 
@@ -21,44 +17,34 @@ def _needs_nvfuser():
     fake_cuda.find_nvfuser_executor()
 
 
-def tensor(*shape: int, dtype: str = "float32") -> TensorType:
-    return TensorType(dtype, shape, "cpu")
+def rows(length: int) -> Graph:
+    return draw("tanh(x)", x=(length, 4))
 
 
-def rows(length: int, width: int = 4) -> Graph:
-    s = Sketch()
-    x = s.input(tensor(length, width))
-    return s.graph(s.op("tanh", x, type_=tensor(length, width)))
-
-
-def merged(length: int, batch: int = 2) -> Graph:
+def merged(length: int) -> Graph:
     """Rows of a batch in one dimension, which is a size of its own."""
-    s, all_rows = Sketch(), tensor(batch * length, 4)
-    x, other = s.input(tensor(batch, length, 4)), s.input(all_rows)
-    return s.graph(s.op("add", s.op("reshape", x, all_rows.shape, type_=all_rows), other, type_=all_rows))
+    return draw(f"add(reshape(x, ({2 * length}, 4)), y)", x=(2, length, 4), y=(2 * length, 4))
 
 
 def flattened(length: int) -> Graph:
     """The same with a size that no input has."""
-    s = Sketch()
-    flat = s.op("reshape", s.input(tensor(2, length, 4)), (2 * length, 4), type_=tensor(2 * length, 4))
-    return s.graph(flat)
+    return draw(f"reshape(x, ({2 * length}, 4))", x=(2, length, 4))
 
 
 def begun(length: int) -> Graph:
     """The first ten rows, and all of them."""
-    s = Sketch()
-    x = s.input(tensor(length, 4))
-    first = s.op("slice_prim", x, (0, 0), (10, 4), (1, 1), type_=tensor(10, 4))
-    return s.graph(first, s.op("tanh", x, type_=tensor(length, 4)))
+    return draw("slice_prim(x, (0, 0), (10, 4), (1, 1))", "tanh(x)", x=(length, 4))
 
 
 def cut(length: int) -> Graph:
     """As many rows of a table of 64 as there are, added to them."""
-    s = Sketch()
-    x, table = s.input(tensor(length, 4)), s.input(tensor(64, 4))
-    first = s.op("slice_prim", table, (0, 0), (length, 4), (1, 1), type_=tensor(length, 4))
-    return s.graph(s.op("add", x, first, type_=tensor(length, 4)))
+    return draw(f"add(x, slice_prim(table, (0, 0), ({length}, 4), (1, 1)))", x=(length, 4), table=(64, 4))
+
+
+def widened(length: int) -> Graph:
+    """As many rows of a table as there are, for each of two."""
+    first = f"slice_prim(table, (0, 0), ({length}, 4), (1, 1))"
+    return draw(f"broadcast_in_dim({first}, (2, {length}, 4), (1, 2))", "tanh(x)", x=(length, 4), table=(64, 4))
 
 
 def generalize(*regions: Graph) -> GeneralRegion:
@@ -70,22 +56,19 @@ def ones_for(general: GeneralRegion) -> list[torch.Tensor]:
     return [torch.ones(type_.shape) for type_ in general.regions[-1].inputs]
 
 
-def sizes_of(general: GeneralRegion) -> list[int]:
-    """The first size of the first argument, for each other size."""
-    return [args[0].shape[0] for args, _ in make_arguments(general, ones_for(general), general.values[-1])]
-
-
-@pytest.mark.parametrize("draw", [merged, flattened])
-def test_sizes_grow_together(draw):
-    general = generalize(draw(8), draw(12))
+@pytest.mark.parametrize("region", [merged, flattened])
+def test_sizes_grow_together(region):
+    general = generalize(region(8), region(12))
     found = list(make_arguments(general, ones_for(general), general.values[-1]))
     assert [args[0].shape[:2] for args, _ in found] == [(2, 6), (2, 24), (2, 3)]
     assert all(set(values) == {args[0].shape[1], 2 * args[0].shape[1]} for args, values in found)
 
 
-def test_sizes_with_which_torch_computes_something_else_are_left_out():
-    assert sizes_of(generalize(begun(32), begun(48))) == [24, 96, 12]
-    assert sizes_of(generalize(cut(32), cut(48))) == [24, 12, 6, 3]
+@pytest.mark.parametrize(("region", "sizes"), [(begun, [24, 96, 12]), (cut, [24, 12, 6, 3])])
+def test_sizes_with_which_torch_computes_something_else_are_left_out(region, sizes):
+    general = generalize(region(32), region(48))
+    made = make_arguments(general, ones_for(general), general.values[-1])
+    assert [args[0].shape[0] for args, _ in made] == sizes
 
 
 def test_arguments_lie_as_the_first_ones_do():
@@ -105,15 +88,6 @@ def test_what_cannot_run_does_no_harm():
     assert compile_for_other_sizes(lambda values: fail, general, ones_for(general), (12,), inf) == 0
 
 
-def widened(length: int) -> Graph:
-    """As many rows of a table as there are, for each of two, and twice that."""
-    s, wide = Sketch(), tensor(2, length, 4)
-    x, table = s.input(tensor(length, 4)), s.input(tensor(64, 4))
-    rows = s.op("slice_prim", table, (0, 0), (length, 4), (1, 1), type_=tensor(length, 4))
-    widened = s.op("broadcast_in_dim", rows, wide.shape, (1, 2), type_=wide)
-    return s.graph(widened, s.op("tanh", x, type_=tensor(length, 4)))
-
-
 @pytest.mark.parametrize("length", [12, 20])
 def test_results_that_are_not_expanded_are_expanded(length):
     general = generalize(widened(8), widened(12))
@@ -124,14 +98,10 @@ def test_results_that_are_not_expanded_are_expanded(length):
     assert torch.equal(found, unexpanded.expand(2, length, 4)) and torch.equal(other, args[0].tanh())
 
 
-@pytest.mark.parametrize("shape", [(2, 12, 4), (1, 11, 4), (12, 4), (3, 12, 4)])
-def test_results_of_other_shapes_stay(shape):
+@pytest.mark.parametrize(
+    ("shape", "length"), [((2, 12, 4), 12), ((1, 11, 4), 12), ((12, 4), 12), ((3, 12, 4), 12), ((1, 12, 4), 1)]
+)
+def test_results_of_other_shapes_or_of_other_arguments_stay(shape, length):
     general, made = generalize(widened(8), widened(12)), torch.zeros(shape)
-    args = [torch.randn(12, 4), torch.randn(64, 4)]
+    args = [torch.randn(length, 4), torch.randn(64, 4)]
     assert expand_results(lambda args: [made, args[0].tanh()], general, [12])(args)[0] is made
-
-
-def test_where_arguments_are_not_what_they_should_be_results_stay():
-    general, made = generalize(widened(8), widened(12)), torch.zeros(1, 12, 4)
-    args = [torch.randn(1, 4), torch.randn(64, 4)]
-    assert expand_results(lambda args: [made, args[0]], general, [12])(args)[0] is made

@@ -5,7 +5,7 @@ import re
 
 import fake_cuda
 import pytest
-from drawn_regions import Sketch
+from drawn_regions import draw
 
 from fusioncache.backends.nvfuser.definition import define, describe_contiguous, find_repeats, nvfuser_executor
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
@@ -15,71 +15,43 @@ def tensor(*shape: int | Ref) -> TensorType:
     return TensorType("float32", shape, "cuda")
 
 
-KEYS, EXPANDED, HEADS = tensor(2, 3, 1, 8), tensor(2, 3, 4, 8), tensor(2, 12, 8)
+KEYS = (2, 3, 1, 8)
+EXPANDED = "broadcast_in_dim(keys, (2, 3, 4, 8), (0, 1, 2, 3))"
+"""Each of three keys four times, as four queries share it."""
+HEADS = f"reshape({EXPANDED}, (2, 12, 8))"
+COPIED = f"shallow_copy(reshape(shallow_copy({EXPANDED}), (2, 12, 8)))"
 
 
-def repeat(sketch: Sketch, keys: Ref, *, copies: bool = False) -> Ref:
-    """Each of three keys four times, as four queries share it."""
-    expanded = sketch.op("broadcast_in_dim", keys, (2, 3, 4, 8), (0, 1, 2, 3), type_=EXPANDED)
-    if copies:
-        expanded = sketch.op("shallow_copy", expanded)
-    heads = sketch.op("reshape", expanded, (2, 12, 8), type_=HEADS)
-    return sketch.op("shallow_copy", heads) if copies else heads
-
-
-def draw(*, computed: bool, copies: bool = False) -> Graph:
-    sketch = Sketch()
-    heads = repeat(sketch, sketch.input(KEYS), copies=copies)
-    return sketch.graph(sketch.op("tanh", heads) if computed else heads)
-
-
-def draw_merged(x: TensorType, expanded: TensorType, merged: TensorType, dimensions: tuple[int, ...]) -> Graph:
-    """Something is expanded to a type, and merged to another one."""
-    sketch = Sketch()
-    wide = sketch.op("broadcast_in_dim", sketch.input(x), expanded.shape, dimensions, type_=expanded)
-    return sketch.graph(sketch.op("tanh", sketch.op("reshape", wide, merged.shape, type_=merged)))
-
-
-def draw_between(name: str, *more: object, type_: TensorType = EXPANDED, merged: tuple[int, ...] = (2, 12, 8)) -> Graph:
-    """An operation is between the expanded keys and the reshape. Of tensors it also takes whole ones."""
-    sketch = Sketch()
-    keys, whole = sketch.input(KEYS), sketch.input(EXPANDED)
-    wide = sketch.op("broadcast_in_dim", keys, (2, 3, 4, 8), (0, 1, 2, 3), type_=EXPANDED)
-    between = sketch.op(
-        name, wide, *(whole if each == "whole" else wide if each == "wide" else each for each in more), type_=type_
-    )
-    return sketch.graph(sketch.op("tanh", sketch.op("reshape", between, merged, type_=tensor(*merged))))
-
-
-def draw_again(shape: tuple[int, ...]) -> Graph:
-    """What was merged is reshaped once more."""
-    sketch = Sketch()
-    return sketch.graph(
-        sketch.op("tanh", sketch.op("reshape", repeat(sketch, sketch.input(KEYS)), shape, type_=tensor(*shape)))
-    )
+def region(text: str, keys: tuple[int, ...] = KEYS) -> Graph:
+    return draw(text, device="cuda", keys=keys, **{"whole": (2, 3, 4, 8)} if "whole" in text else {})
 
 
 @pytest.mark.parametrize(
-    ("graph", "found"),
+    ("text", "keys", "found"),
     [
-        (draw(computed=True), {1}),
-        (draw(computed=True, copies=True), {2}),
-        (draw(computed=False), set()),
-        (draw(computed=False, copies=True), set()),
-        (draw_merged(tensor(2, 3, 8), tensor(2, 3, 4, 8), tensor(2, 12, 8), (0, 1, 3)), {1}),
-        (draw_merged(tensor(2, 3, 8), tensor(2, 3, 1, 8), tensor(6, 8), (0, 1, 3)), set()),
-        (draw_merged(tensor(8), tensor(3, 8), tensor(24), (1,)), {1}),
-        (draw_merged(tensor(), tensor(3, 8), tensor(24), ()), {1}),
-        (draw_between("cos"), {2}),
-        (draw_between("mul", "wide"), {2}),
-        (draw_between("mul", "whole"), set()),
-        (draw_between("transpose", (0, 2, 1, 3), type_=tensor(2, 4, 3, 8)), {2}),
-        (draw_between("sum", (3,), type_=tensor(2, 3, 4), merged=(2, 12)), {2}),
-        (draw_again((24, 8)), {1}),
-        (draw_again((2, 3, 4, 8)), {1}),
+        (f"tanh({HEADS})", KEYS, {1}),
+        (f"tanh({COPIED})", KEYS, {2}),
+        (HEADS, KEYS, set()),
+        (COPIED, KEYS, set()),
+        ("tanh(reshape(broadcast_in_dim(keys, (2, 3, 4, 8), (0, 1, 3)), (2, 12, 8)))", (2, 3, 8), {1}),
+        ("tanh(reshape(broadcast_in_dim(keys, (2, 3, 1, 8), (0, 1, 3)), (6, 8)))", (2, 3, 8), set()),
+        ("tanh(reshape(broadcast_in_dim(keys, (3, 8), (1,)), (24,)))", (8,), {1}),
+        ("tanh(reshape(broadcast_in_dim(keys, (3, 8), ()), (24,)))", (), {1}),
+        # An operation is between the expanded keys and the reshape.
+        (f"tanh(reshape(cos({EXPANDED}), (2, 12, 8)))", KEYS, {2}),
+        (f"tanh(reshape(mul({EXPANDED}, {EXPANDED}), (2, 12, 8)))", KEYS, {2}),
+        (f"tanh(reshape(mul({EXPANDED}, whole), (2, 12, 8)))", KEYS, set()),
+        (f"tanh(reshape(transpose({EXPANDED}, (0, 2, 1, 3)), (2, 12, 8)))", KEYS, {2}),
+        (f"tanh(reshape(sum({EXPANDED}, (3,)), (2, 12)))", KEYS, {2}),
+        # What was merged is reshaped once more.
+        (f"tanh(reshape({HEADS}, (24, 8)))", KEYS, {1}),
+        (f"tanh(reshape({HEADS}, (2, 3, 4, 8)))", KEYS, {1}),
+        # What stays as it is beside a merged dimension stays expanded.
+        ("tanh(reshape(reshape(broadcast_in_dim(keys, (5, 3, 4), (1, 2)), (5, 12)), (60,)))", (3, 1), {1, 2}),
     ],
 )
-def test_repeats_of_which_something_is_computed_are_found(graph, found):
+def test_repeats_of_which_something_is_computed_are_found(text, keys, found):
+    graph = region(text, keys)
     assert find_repeats(graph, [None] * len(graph.inputs)) == found
 
 
@@ -92,19 +64,9 @@ def test_repeats_of_which_something_is_computed_are_found(graph, found):
     ],
 )
 def test_an_argument_may_be_expanded(shape, contiguity, found):
-    sketch = Sketch()
-    merged = shape[0], shape[1] * shape[2], shape[3]
-    heads = sketch.op("reshape", sketch.input(tensor(*shape)), merged, type_=tensor(*merged))
-    layout = contiguity, (3, 2, 1, 0), ()
-    assert find_repeats(sketch.graph(sketch.op("tanh", heads)), [layout]) == found
-
-
-def test_what_stays_as_it_is_beside_a_merged_dimension_stays_expanded():
-    sketch = Sketch()
-    wide = sketch.op("broadcast_in_dim", sketch.input(tensor(3, 1)), (5, 3, 4), (1, 2), type_=tensor(5, 3, 4))
-    once = sketch.op("reshape", wide, (5, 12), type_=tensor(5, 12))
-    twice = sketch.op("reshape", once, (60,), type_=tensor(60))
-    assert find_repeats(sketch.graph(sketch.op("tanh", twice)), [None]) == {1, 2}
+    batch, groups, queries, size = shape
+    graph = region(f"tanh(reshape(keys, ({batch}, {groups * queries}, {size})))", shape)
+    assert find_repeats(graph, [(contiguity, (3, 2, 1, 0), ())]) == found
 
 
 def test_a_repeat_of_any_length_is_found():
@@ -125,20 +87,26 @@ def write(graph: Graph) -> str:
         return repr(define(graph, describe_contiguous(graph)))
 
 
-@pytest.mark.parametrize("copies", [False, True])
-def test_nvfuser_is_told_to_copy_what_is_repeated(copies):
-    calls = re.findall(r"(tv\d+) = fd\.ops\.(\w+)\((tv\d+)", write(draw(computed=True, copies=copies)))
+@pytest.mark.parametrize("heads", [HEADS, COPIED])
+def test_nvfuser_is_told_to_copy_what_is_repeated(heads):
+    calls = re.findall(r"(tv\d+) = fd\.ops\.(\w+)\((tv\d+)", write(region(f"tanh({heads})")))
     # nvFuser writes a copy as a cast to the type that it has.
     assert [name for _, name, _ in calls] == ["expand", "reshape", "cast", "tanh"]
     assert all(operand == result for (result, *_), (*_, operand) in itertools.pairwise(calls))
 
 
 @pytest.mark.parametrize(
-    "graph", [draw(computed=False), draw_between("mul", "whole"), draw_merged(KEYS, KEYS, tensor(6, 8), (0, 1, 2, 3))]
+    "text",
+    [
+        HEADS,
+        f"tanh(reshape(mul({EXPANDED}, whole), (2, 12, 8)))",
+        "tanh(reshape(broadcast_in_dim(keys, (2, 3, 1, 8), (0, 1, 2, 3)), (6, 8)))",
+    ],
 )
-def test_of_all_else_it_is_told_what_thunder_tells_it(graph):
+def test_of_all_else_it_is_told_what_thunder_tells_it(text):
     from fusioncache.backends.bound_symbols import bind
 
+    graph = region(text)
     found = write(graph)
     with fake_cuda.pretend_gpu():
         bound = bind(graph)
