@@ -88,21 +88,6 @@ def test_every_setting_of_torch_can_be_made_as_it_is_elsewhere():
     assert read_torch_settings() == here
 
 
-def test_variables_of_nvfuser_are_in_its_key(monkeypatch):
-    def key() -> dict[str, str]:
-        with fake_cuda.pretend_gpu():
-            return settings(NvFuser())
-
-    before = key()
-    assert read_torch_settings().keys() <= before.keys()
-    for name in ("NVFUSER_MASTER_PORT", "NVFUSER_DUMP", "TORCHINDUCTOR_MAX_AUTOTUNE"):
-        monkeypatch.setenv(name, "1")
-    assert key() == before
-    for name in ("NVFUSER_ENABLE", "NVFUSER_DISABLE", "PYTORCH_NVFUSER_MAX_REG_COUNT"):
-        monkeypatch.setenv(name, "1")
-        assert key()[name] == "'1' (at first None)"
-
-
 INDUCTOR, DYNAMO, FUNCTORCH = torch._inductor.config, torch._dynamo.config, torch._functorch.config
 
 
@@ -143,14 +128,35 @@ def test_a_setting_that_is_changed_in_place_is_seen():
     assert settings(Inductor()) == before
 
 
-def test_variables_and_threads_are_in_the_key_of_torchinductor(monkeypatch):
-    before = settings(Inductor())
-    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "NVFUSER_ENABLE"):
-        monkeypatch.setenv(name, "1")
-    assert settings(Inductor()) == before
-    for name in ("TORCHINDUCTOR_MAX_AUTOTUNE", "TORCH_COMPILE_GRAPH_FORMAT", "CXX", "TRITON_INTERPRET"):
-        monkeypatch.setenv(name, "odd \udcff")
-        assert settings(Inductor())[name] == "'odd \\udcff' (at first None)"
+@pytest.mark.parametrize(
+    ("kind", "counted", "left_out"),
+    [
+        (
+            Inductor,
+            ("TORCHINDUCTOR_MAX_AUTOTUNE", "TORCH_COMPILE_GRAPH_FORMAT", "CXX", "TRITON_INTERPRET"),
+            ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "NVFUSER_ENABLE"),
+        ),
+        (
+            NvFuser,
+            ("NVFUSER_ENABLE", "NVFUSER_DISABLE", "PYTORCH_NVFUSER_MAX_REG_COUNT"),
+            ("NVFUSER_MASTER_PORT", "NVFUSER_DUMP", "TORCHINDUCTOR_MAX_AUTOTUNE"),
+        ),
+    ],
+)
+def test_variables_are_in_the_key_of_their_compiler(kind, counted, left_out, monkeypatch):
+    with fake_cuda.pretend_gpu():
+        before = settings(kind())
+        assert read_torch_settings().keys() <= before.keys()
+        for name in left_out:
+            monkeypatch.setenv(name, "1")
+        assert settings(kind()) == before
+        for name in counted:
+            monkeypatch.setenv(name, "odd \udcff")
+            assert settings(kind())[name] == "'odd \\udcff' (at first None)"
+
+
+def test_the_number_of_threads_is_in_the_key_of_torchinductor(monkeypatch):
+    assert settings(Inductor())["torch.num_threads"] == str(torch.get_num_threads())
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
     assert settings(Inductor())["torch.num_threads"] == "77"
 
@@ -171,33 +177,31 @@ def test_a_variable_that_was_changed_is_not_like_one_that_was_so_from_the_beginn
 class Pass(CustomGraphPass):
     """Changes nothing, and says that it is what it is told to be."""
 
-    def __init__(self, uuid: Any):
-        self._uuid = uuid
+    def __init__(self, answer: Any):
+        self.answer = answer
 
     def __call__(self, graph: Any) -> None:
         pass
 
     def uuid(self) -> Any:
-        if isinstance(self._uuid, Exception):
-            raise self._uuid
-        return self._uuid
+        return self.answer() if callable(self.answer) else self.answer
 
 
 @pytest.mark.parametrize("name", ["post_grad_custom_post_pass", "joint_custom_pre_pass", "_pre_fusion_custom_pass"])
 def test_a_pass_is_in_the_key_by_its_uuid(name):
-    def key(uuid: Any) -> dict[str, str]:
-        with INDUCTOR.patch({name: Pass(uuid)}):
+    def key(answer: Any) -> dict[str, str]:
+        with INDUCTOR.patch({name: Pass(answer)}):
             return settings(Inductor())
 
     assert key("one") == key("one")
-    assert differing(key("one"), key(b"one")) == differing(key("one"), key("two")) == {f"{INDUCTOR.__name__}.{name}"}
-    assert differing(key("one"), settings(Inductor())) == {f"{INDUCTOR.__name__}.{name}"}
+    for other in (key(b"one"), key("two"), settings(Inductor())):
+        assert differing(key("one"), other) == {f"{INDUCTOR.__name__}.{name}"}
 
 
 NAMELESS = {
     "none": Pass(None),
     "object": Pass(object()),
-    "raises": Pass(ValueError()),
+    "raises": Pass(lambda: 1 / 0),
     "class": Pass,
     "lambda": lambda graph: None,
 }
@@ -235,19 +239,14 @@ def compiled(monkeypatch):
     return found
 
 
-class Model:
-    """A function of a user's, compiled anew by Thunder as if it were another model's."""
-
-    def __init__(self, function: Callable[..., Any], cache: fusioncache.Cache | None = None):
-        used = [fusioncache.FusionCache(cache=cache, backend="inductor")] if cache else []
-        self.transform = used[0] if used else None
-        self._compiled = thunder.jit(lambda *args: function(*args), executors=fusioncache.executors(), transforms=used)
-
-    def __call__(self, *args: Any) -> Any:
-        return self._compiled(*args)
+def compile_(function: Callable[..., Any], cache: fusioncache.Cache | None = None) -> Any:
+    """Returns a function of a user's, compiled anew by Thunder as if it were another model's."""
+    transforms = [fusioncache.FusionCache(cache=cache, backend="inductor")] if cache else []
+    return thunder.jit(lambda *args: function(*args), executors=fusioncache.executors(), transforms=transforms)
 
 
-def new_cache() -> fusioncache.Cache:
+@pytest.fixture
+def cache() -> fusioncache.Cache:
     return fusioncache.Cache(record=False, store=False)
 
 
@@ -260,11 +259,11 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float32)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_models_under_each_default_dtype_get_what_plain_thunder_gives(name, compiled):
-    x, mask, cache = torch.linspace(-1, 1, 12).reshape(3, 4), torch.ones(3, 4, dtype=torch.bool).tril(), new_cache()
+def test_models_under_each_default_dtype_get_what_plain_thunder_gives(name, compiled, cache):
+    x, mask = torch.linspace(-1, 1, 12).reshape(3, 4), torch.ones(3, 4, dtype=torch.bool).tril()
     for dtype in DTYPES:
         with apply_torch_settings({"torch.default_dtype": str(dtype)}):
-            expected, result = Model(FUNCTIONS[name])(x, mask), Model(FUNCTIONS[name], cache)(x, mask)
+            expected, result = compile_(FUNCTIONS[name])(x, mask), compile_(FUNCTIONS[name], cache)(x, mask)
         assert result.dtype == expected.dtype
         assert torch.equal(result, expected)
     assert (cache.stats().hits, len(compiled), dict(cache.stats().bypasses)) == (1, 3, {})
@@ -274,43 +273,32 @@ def scaled(x: torch.Tensor) -> torch.Tensor:
     return torch.tanh(x * 3.0)
 
 
-def test_a_new_layout_is_compiled_under_the_settings_of_its_call_and_shared_with_these(compiled):
-    x, cache = torch.randn(3, 4), new_cache()
-    turned = x.mT.contiguous().mT
-    early = Model(scaled, cache)
+def test_a_new_layout_is_compiled_under_the_settings_of_its_call_and_shared_with_these(compiled, cache):
+    x = torch.randn(3, 4)
+    turned, early = x.mT.contiguous().mT, compile_(scaled, cache)
     early(x)
     with INDUCTOR.patch(size_asserts=False):
         early(turned)
         assert [line.get("torch._inductor.config.size_asserts") for line in compiled] == [None, "False (default True)"]
-        Model(scaled, cache)(turned)
+        compile_(scaled, cache)(turned)
         assert len(compiled) == 2
-        Model(scaled, cache)(x)
+        compile_(scaled, cache)(x)
         assert len(compiled) == 3
-    Model(scaled, cache)(turned)
+    compile_(scaled, cache)(turned)
     assert len(compiled) == 4
 
 
-def test_regions_stay_as_thunder_made_them_under_a_pass_that_cannot_be_compared(compiled):
-    x, cache = torch.randn(3, 4), new_cache()
-    reason = "TorchInductor's setting pre_grad_custom_pass is a function without a uuid"
-    early = Model(scaled, cache)
+def test_regions_stay_as_thunder_made_them_under_a_pass_that_cannot_be_compared(compiled, cache):
+    x = torch.randn(3, 4)
+    early = compile_(scaled, cache)
     early(x)
     with INDUCTOR.patch(pre_grad_custom_pass=lambda graph: None), warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
-        late = Model(scaled, cache)
-        assert torch.equal(late(x), scaled(x))
-        assert late.transform.stats().bypasses == {reason: 1}
+        assert torch.equal(compile_(scaled, cache)(x), scaled(x))
         assert torch.equal(early(x.mT.contiguous().mT), scaled(x))
-        assert early.transform.stats().bypasses == {reason: 1}
+    reason = "TorchInductor's setting pre_grad_custom_pass is a function without a uuid"
+    assert cache.stats().bypasses == {reason: 2}
     assert len(compiled) == 1
-
-
-def warmed(process: Process, backend: Any, monkeypatch: pytest.MonkeyPatch) -> TaskOutcome:
-    """What becomes of the one entry in the process's store where there is this backend."""
-    monkeypatch.setattr(warmer, "make_backend", lambda name, **options: backend)
-    (entry,) = process.cache.store.entries()
-    store = Store.open(process.cache.store.directory)
-    return EntryCompiler(store).compile(read_request(store, f"{entry.digest}.{entry.backend}"))
 
 
 def test_what_is_compiled_ahead_is_for_the_settings_of_who_asked(tmp_path, monkeypatch):
@@ -319,7 +307,11 @@ def test_what_is_compiled_ahead_is_for_the_settings_of_who_asked(tmp_path, monke
     before, after, others = (Process(tmp_path, PersistentEager({"machine": name})) for name in ("old", "new", "new"))
     with apply_torch_settings(theirs):
         before.run(make_region(), X, Y)
-    assert warmed(before, PersistentEager({"machine": "new"}), monkeypatch) == TaskOutcome("compiled")
+    monkeypatch.setattr(warmer, "make_backend", lambda name, **options: PersistentEager({"machine": "new"}))
+    (entry,) = before.cache.store.entries()
+    store = Store.open(tmp_path)
+    task = read_request(store, f"{entry.digest}.{entry.backend}")
+    assert EntryCompiler(store).compile(task) == TaskOutcome("compiled")
     assert read_torch_settings() == here
     others.run(make_region(), X, Y)
     with apply_torch_settings(theirs):
