@@ -4,14 +4,7 @@ import pytest
 import thunder
 import torch
 
-from fusioncache.backends.api import (
-    BACKENDS,
-    Backend,
-    Description,
-    backend_class,
-    describe,
-    make_backend,
-)
+from fusioncache.backends.api import BACKENDS, Backend, Description, backend_class, describe, make_backend
 from fusioncache.backends.torch_settings import write_versions
 
 
@@ -19,15 +12,20 @@ from fusioncache.backends.torch_settings import write_versions
 def test_each_backend_follows_the_contract(name):
     kind = backend_class(name)
     assert issubclass(kind, Backend) and kind.name == name and kind.title
-    assert describe(name, {}) == Description()
+    assert describe(name, {}) == describe("of another version", {"kernels.cu": b""}) == Description()
 
 
-def test_what_an_unknown_backend_persisted_is_not_described():
-    assert describe("of another version", {"kernels.cu": b""}) == Description()
-    with pytest.raises(
-        ValueError, match="unknown backend 'other': use 'auto' or one of 'nvfuser', 'inductor', 'eager'"
-    ):
-        make_backend("other")
+@pytest.mark.parametrize(
+    ("name", "options", "error", "message"),
+    [
+        ("other", {}, ValueError, "unknown backend 'other': use 'auto' or one of 'nvfuser', 'inductor', 'eager'"),
+        ("eager", {"fold": "none"}, ValueError, "fold must be one of"),
+        ("eager", {"mode": "fast"}, TypeError, "mode"),
+    ],
+)
+def test_another_name_or_option_is_refused(name, options, error, message):
+    with pytest.raises(error, match=message):
+        make_backend(name, **options)
 
 
 def test_a_backend_that_persists_nothing_says_so():
@@ -35,17 +33,11 @@ def test_a_backend_that_persists_nothing_says_so():
     assert (eager.options(), eager.artifact_environment(), eager.definition(None)) == ({}, None, None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="backend eager persists nothing"):
         eager.load({}, None, [])  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="fold must be one of"):
-        make_backend("eager", fold="none")
-    with pytest.raises(TypeError):
-        make_backend("eager", mode="fast")
-
-
-BOTH = f"torch {torch.__version__}\nthunder {thunder.__version__}"
 
 
 def test_own_packages_come_first():
-    assert write_versions(("compiler", "1")) == f"compiler 1\n{BOTH}"
+    expected = f"compiler 1\ntorch {torch.__version__}\nthunder {thunder.__version__}"
+    assert write_versions(("compiler", "1")) == expected
 
 
 @pytest.mark.parametrize("package", ["torch", "thunder"])

@@ -33,16 +33,11 @@ def test_what_it_stands_in_for_is_as_it_was(monkeypatch):
     assert is_known(module.VecISA.check_build, row.digests)
 
 
-def test_a_later_process_does_not_ask(check):
+@pytest.mark.parametrize(("code", "answer", "asks"), [("code", True, 1), ("wrong", False, 2)])
+def test_yes_is_kept_for_later_processes_and_no_is_not(check, code, answer, asks):
     ask, asked = check
-    assert [ask(VecAVX2(), "code"), ask(VecAVX2(), "code")] == [True, True]
-    assert asked == ["code"]
-
-
-def test_no_is_not_kept(check):
-    ask, asked = check
-    assert [ask(VecAVX2(), "wrong"), ask(VecAVX2(), "wrong")] == [False, False]
-    assert asked == ["wrong"] * 2
+    assert [ask(VecAVX2(), code), ask(VecAVX2(), code)] == [answer, answer]
+    assert asked == [code] * asks
 
 
 def another(**attributes):
@@ -79,7 +74,6 @@ def test_other_options_have_it_ask_again(check):
     ask(VecAVX2(), "code")
     with config.patch({"cpp.simdlen": 8}):
         assert ask(VecAVX2(), "code") and len(asked) == 2
-    assert ask(VecAVX2(), "code") and len(asked) == 2
 
 
 def test_it_asks_where_nothing_can_be_known_or_kept(check, monkeypatch):
