@@ -1,4 +1,4 @@
-"""TorchInductor's code for any sizes, loaded: the same bits as the code for each size, or nothing."""
+"""TorchInductor's code for any sizes: of which sources it is made, in what numbers go in, and what is loaded."""
 
 import json
 import shutil
@@ -12,7 +12,9 @@ from generalized_regions import find_values
 from models import are_same
 
 from fusioncache.backends.api import Compiled, GeneralFunction, Run
+from fusioncache.backends.bound_symbols import FunctionSource, define_source, merge_sources
 from fusioncache.backends.inductor.backend import Inductor
+from fusioncache.backends.inductor.carried_region import carry_numbers
 from fusioncache.ir import Const, Declined, Graph, NumberType, TensorType
 from fusioncache.template.generalization import make_family, only
 
@@ -131,3 +133,95 @@ def test_code_with_numbers_that_vary_is_stored():
         run = function([0.5, x], (20, Const("float", (20.0).hex())))
         for number, expected in own.items():
             assert are_same(list(run([number, x])), expected)
+
+
+NUMBER = {"n": NumberType("float")}
+
+
+def lengths(text: str, dtype: str = "float32", device: str = "cpu") -> list[Graph]:
+    """Regions of two lengths with a number among the inputs."""
+    return [draw(text, **NUMBER, x=TensorType(dtype, (length,), device)) for length in (6, 9)]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_beside_dimensions_a_number_has_all_its_digits(dtype):
+    carried = carry_numbers(make_family(lengths("add(x, n)", dtype)).general)
+    assert carried.inputs == {0: "float64"} and carried.types[0] == TensorType("float64", (), "cpu")
+
+
+def test_without_dimensions_a_number_has_the_type_of_the_result():
+    regions = [draw(f"div(sum(x, (0,)), {float(length)})", "sin(x)", x=(length,)) for length in (6, 9)]
+    carried = carry_numbers(make_family(regions).general)
+    assert carried.numbers == {1: "float32"} and carried.types[1:] == (TensorType("float32", (), "cpu"),)
+    assert carried.places == ((0, 0),) and carried.without_numbers((20, Const("float", "x"))) == (20,)
+
+
+HALF = TensorType("bfloat16", (), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("regions", "reason"),
+    [
+        (lengths("pow(x, n)"), "in prims.pow"),
+        (lengths("div(n, x)"), "in prims.div"),
+        (lengths("add(x, n)", device="cuda"), "on a GPU"),
+        (lengths("add(x, n)", "complex64"), "together with complex64"),
+        ([draw("mul(x, n)", **NUMBER, x=HALF)], "together with bfloat16"),
+        ([draw("mul(x, n)", "mul(y, n)", **NUMBER, y=())], "together with tensors with and without dimensions"),
+        ([draw("mul(x, n)", "n", **NUMBER)], "is a result"),
+    ],
+)
+def test_what_would_have_other_bits_is_refused(regions, reason):
+    with pytest.raises(Declined, match=f"^a variable number {reason}$"):
+        carry_numbers(make_family(regions).general)
+
+
+def test_a_number_that_is_computed_with_is_refused():
+    with pytest.raises(Declined, match="a number computed from a variable number"):
+        carry_numbers(make_family([draw("mul(x, mul(n, 2.0))", **NUMBER)]).general)
+
+
+def merge(values: list[tuple[float, ...]], *bodies: str, first: tuple[int, ...] = ()) -> FunctionSource:
+    return merge_sources(
+        [FunctionSource(f"def region(x):\n  return {body}", {}) for body in bodies], values, first=first
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "bodies", "args", "result"),
+    [
+        ([(6, 12), (9, 18)], ["[x, 6, (12, 8), -3]", "[x, 9, (18, 8), -3]"], (7, 14), ["x", 7, (14, 8), -3]),
+        ([(4, 4.0), (6, 6.0)], ["(4, 4.0)", "(6, 6.0)"], (8, 8.5), (8, 8.5)),
+        ([(2, 2, 5), (3, 3, 6), (3, 4, 6)], ["(2, 2, 5)", "(3, 3, 6)", "(3, 4, 6)"], (7, 8, 9), (7, 8, 9)),
+    ],
+)
+def test_numbers_that_differ_are_the_variables(values, bodies, args, result):
+    assert define_source(merge(values, *bodies))("x", *args) == result
+
+
+def test_variables_change_places():
+    merged = merge([(2, 5.0, 7), (3, 6.0, 9)], "(2, 5.0, 7)", "(3, 6.0, 9)", first=(1,))
+    assert define_source(merged)("x", 5.5, 4, 8) == (4, 5.5, 8)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        *(("6", other) for other in ("36", "-9", "9.0", "True", "x")),
+        *(("x.sin()", "x.cos()"), ("(6, 6)", "(9,)"), ("x + 6", "x - 9"), ("f(6)", "f(n=9)")),
+        ("(6, True)", "(9, False)"),
+    ],
+)
+def test_what_is_no_value_of_a_variable_and_other_operations_are_refused(one, other):
+    with pytest.raises(Declined, match="Thunder"):
+        merge([(6,), (9,)], one, other)
+
+
+def test_names_stand_for_the_same_things():
+    one, other, third = (
+        FunctionSource(f"def region(x):\n  return f(x, {number})", {"f": function})
+        for number, function in ((6, len), (9, max), (9, len))
+    )
+    with pytest.raises(Declined, match="other operations"):
+        merge_sources([one, other], [(6,), (9,)])
+    assert merge_sources([one, third], [(6,), (9,)]).names == {"f": len}

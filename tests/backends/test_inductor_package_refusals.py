@@ -1,8 +1,11 @@
-"""What of TorchInductor's code is not kept, where what is kept does not fit, and what its key depends on."""
+"""What of TorchInductor's code is not kept, what of it is not loaded, as it does not fit or is made up, and its key."""
 
+import hashlib
+import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,14 +13,19 @@ from typing import Any
 
 import pytest
 import torch
+from commands import get_output
 from drawn_regions import draw
 from inductor_artifacts import CASES, SUM_OF_TWO, artifacts_of, made, two
+from recorded_templates import make_ledger, save_ledger
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusioncache.backends.api import Compiled
 from fusioncache.backends.inductor import artifacts
+from fusioncache.backends.inductor.artifacts import check_condition, evaluate
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.ir import Declined, NumberType
+from fusioncache.ir import Declined, NumberType, Template
+from fusioncache.store import Store
+from fusioncache.template.key import make_key
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
 
@@ -153,3 +161,159 @@ def test_the_key_stays_with_what_was_compiled_and_changes_with_what_matters():
     with torch._inductor.config.patch({"cpp.cxx": ("no such compiler",)}):
         assert backend.artifact_environment()["inductor compiler"] == ""
     assert backend.artifact_environment() == before
+
+
+def test_the_source_of_the_very_kernel_is_shown(monkeypatch):
+    graph, _ = CASES["two"]()
+    save_ledger(monkeypatch, make_ledger(Template(graph, make_key(graph, {}), "two")))
+    store = Store.open()
+    assert store.save(make_key(graph, {"layout": "any"}), "inductor", artifacts_of(made("two")))
+    ((kernel, *_),) = json.loads(artifacts_of(made("two"))["signature.json"])["kernels"]
+    text = get_output("show", "two", "--code")
+    assert f"# kernels.cpp\n// {kernel}\n" in text
+    assert 'extern "C"' in text
+    assert "tanh(" in text
+    assert text.endswith(artifacts_of(made("two"))["wrapper.py"].decode())
+
+
+HOSTILE_SIGNATURES = {
+    "no JSON": b"{",
+    "no UTF-8": b"\xff\xfe\xff",
+    "a list": b"[]",
+    "a number": b"1e999",
+    "nothing": b"null",
+    "deep": b"[" * 200_000,
+    "long": b"1" * 100_000,
+    "empty": b"{}",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_SIGNATURES)
+def test_a_hostile_signature_is_refused(name):
+    artifacts = {**artifacts_of(made("two")), "signature.json": HOSTILE_SIGNATURES[name]}
+    with pytest.raises(ValueError):
+        Inductor().load(artifacts, *CASES["two"]())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"format": value} for value in (3, 5, None)),
+        *({"surplus": 1}, {"inputs": 3}, {"inputs": []}, {"outputs": "1"}, {"threads": None}, {"wrapper": {}}),
+        *({"kernels": [[name, 0, "kernel"]]} for name in ("torch", "call", "a.b", [])),
+        *({"kernels": [["k", *place]]} for place in ([1, "kernel"], [-1, "kernel"], [0, "__dict__"], [0, "a.b"], [0])),
+        *({"kernels": 5}, {"kernels": {"ab": 1}}, {"kernels": [["k", 0, "kernel"], ["k", 0, "kernel"]]}),
+        *({"libraries": 5}, {"libraries": []}, {"libraries": ["0"]}),
+    ],
+    ids=str,
+)
+def test_a_signature_with_hostile_fields_is_refused(fields):
+    with pytest.raises(ValueError):
+        Inductor().load(changed(artifacts_of(made("two")), fields), *CASES["two"]())
+
+
+def changed(artifacts: Mapping[str, bytes], fields: Mapping[str, Any]) -> dict[str, bytes]:
+    signature = {**json.loads(artifacts["signature.json"]), **fields}
+    return {**artifacts, "signature.json": json.dumps(signature).encode()}
+
+
+@pytest.mark.parametrize("name", ["signature.json", "wrapper.py", "kernel-0.so"])
+def test_missing_cut_and_altered_artifacts_are_refused(name):
+    artifacts = artifacts_of(made("two"))
+    content = artifacts.pop(name)
+    middle = len(content) // 2
+    altered = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+    for other in ({}, {name: content[:middle]}, {name: b""}, *([{name: altered}] if name != "signature.json" else [])):
+        with pytest.raises(ValueError):
+            Inductor().load({**artifacts, **other}, *CASES["two"]())
+
+
+def test_a_library_that_is_none_is_refused_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for library in (b"", b"no library", artifacts_of(made("two"))["kernel-0.so"][:100]):
+        kernels, digests = [["k", 0, "kernel"]], [hashlib.sha256(library).hexdigest()]
+        wrapper = b"def call(args):\n    a, b = args\n    k(a)\n    return [a]\n"
+        fields = {"kernels": kernels, "libraries": digests, "wrapper": hashlib.sha256(wrapper).hexdigest()}
+        artifacts = {**artifacts_of(made("two")), "kernel-0.so": library, "wrapper.py": wrapper}
+        with pytest.raises(ValueError, match="does not load"):
+            Inductor().load(changed(artifacts, fields), *CASES["two"]())
+    assert not list(tmp_path.iterdir())
+
+
+START = "def call(args):\n    a, b = args\n    "
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        "import os\n",
+        "print(1)\n",
+        START + "import os\n",
+        START + "return a.__class__\n",
+        START + "return __import__('os')\n",
+        START + "return torch.load('x')\n",
+        START + "return torch.float32.__class__\n",
+        START + "return torch.ops\n",
+        START + "while True: pass\n",
+        START + "return [x for x in a]\n",
+        START + "return (lambda: a)()\n",
+        START + "return empty_strided_cpu((1,), (1,), 'x')\n",
+        START + "return empty_strided_cpu(size=(1,))\n",
+        START + "return empty_strided_cpu\n",
+        START + "return c\n",
+        START + "torch = a\n",
+        START + "reinterpret_tensor = a\n",
+        START + "del torch\n",
+        START + "a[0] = b\n",
+        START + "return f'{a}'\n",
+        START + "return " + "-" * 100_000 + "1\n",
+        START + "return " + "(" * 10_000 + ")" * 10_000 + "\n",
+        START + "return a" + ".b" * 50_000 + "\n",
+        START + "return [a]\ndef more(): pass\n",
+        "@print\n" + START + "return [a]\n",
+        "def call(args, more=print()):\n    return [args]\n",
+        "def call(args: print()):\n    return [args]\n",
+        "def call(args) -> print():\n    return [args]\n",
+        "async def call(args):\n    return [args]\n",
+        "\0",
+        "",
+        "#" * 5_000_000,
+    ],
+    ids=lambda wrapper: wrapper.removeprefix(START)[:40],
+)
+def test_a_wrapper_in_another_language_is_refused_before_it_runs(wrapper):
+    fields = {"wrapper": hashlib.sha256(wrapper.encode()).hexdigest()}
+    artifacts = changed({**artifacts_of(made("two")), "wrapper.py": wrapper.encode()}, fields)
+    with pytest.raises(Declined, match=r"a (long )?wrapper"):
+        Inductor().load(artifacts, *CASES["two"]())
+
+
+VALUES = {"v0": 6, "v1": 4, "size_0_1": 24}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("size_0_1 == v0*v1", True),
+        ("2 <= v0 and v0 <= 5", False),
+        ("v0 % v1 == 2 or False", True),
+        ("not v0 // 4 != 1", True),
+        ("-v0 + v1 - 1 < -2", True),
+    ],
+)
+def test_integers_are_compared(text, expected):
+    check_condition(text, VALUES)
+    assert evaluate(text, VALUES) is expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("print(v0)", "v0.real", "v0 ** v1", "[v0]", "v0 if v1 else 0", "'a' == 'a'", "1.5 < v0", "lambda: 0"),
+        *("(v0 := 3)", "v0 << v1", "v0 is v1", "v0 in (1, 2)", "", "v0 ==", "import os"),
+        *("(" * 500, "v0 + " * 9000 + "1", "size_1_0 == v0"),
+    ],
+)
+def test_anything_else_is_refused(text):
+    with pytest.raises(Declined, match="condition"):
+        check_condition(text, VALUES)
