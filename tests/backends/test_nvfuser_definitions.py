@@ -40,6 +40,11 @@ def shared(function, inputs: int, *, grad: bool, dtype: str = "float32", residua
         return transform, [transform.transform_trace_post_optimization(trace) for trace in traces]
 
 
+def write(graph: Graph) -> str:
+    with fake_cuda.pretend_gpu():
+        return repr(define(graph, describe_contiguous(graph)))
+
+
 @pytest.fixture(autouse=True)
 def _needs_nvfuser():
     fake_cuda.find_nvfuser_executor()
@@ -83,13 +88,8 @@ def test_bfloat16_sums_stay_in_float32_between_kernels():
 def test_a_tensor_like_another_one_is_a_full_one():
     """Our executor has such a one in its regions, for its strides, which nvFuser chooses itself."""
     type_ = TensorType("float32", (5, 8), "cuda")
-    ops = (
-        Op("torch.full_like", (Ref(0), Const("float", (2.0).hex())), (type_,)),
-        Op("prims.add", (Ref(0), Ref(1)), (type_,)),
-    )
-    graph = Graph((type_,), ops, (2,))
-    with fake_cuda.pretend_gpu():
-        text = repr(define(graph, describe_contiguous(graph)))
+    like = Op("torch.full_like", (Ref(0), Const("float", (2.0).hex())), (type_,))
+    text = write(Graph((type_,), (like, Op("prims.add", (Ref(0), Ref(1)), (type_,))), (2,)))
     assert text.count("ops.full") == text.count("ops.add") == 1
 
 
@@ -97,12 +97,8 @@ def test_a_definition_says_what_the_region_does():
     transform, _ = shared(add_residuals, 2, grad=False)
     (call,) = [call for call in transform.calls() if call.template.name.startswith("residual")]
     (executable,) = call.executables((1,))
-    with fake_cuda.pretend_gpu():
-        text = repr(define(executable.sources[0], describe_contiguous(executable.sources[0])))
-    assert text.count("define_tensor") == 2
-    assert text.count("ops.add") == 1
-    assert text.count("add_output") == 1
-    assert "tanh" not in text
+    text = write(executable.sources[0])
+    assert [text.count(name) for name in ("define_tensor", "ops.add", "add_output", "tanh")] == [2, 1, 1, 0]
 
 
 def test_other_options_are_another_template():
@@ -197,19 +193,14 @@ def test_an_argument_may_be_expanded(shape, contiguity, found):
 
 def test_a_repeat_of_any_length_is_found():
     length = Ref(1)
+    two, four, *places = (Const("int", str(number)) for number in (2, 4, 0, 1, 2))
     expanded, heads = tensor(2, 4, length), tensor(8, length)
-    sizes = tuple(Const("int", str(size)) for size in (2, 4)), tuple(Const("int", str(size)) for size in (0, 1, 2))
     ops = (
-        Op("prims.broadcast_in_dim", (Ref(0), (*sizes[0], length), sizes[1]), (expanded,)),
+        Op("prims.broadcast_in_dim", (Ref(0), (two, four, length), tuple(places)), (expanded,)),
         Op("prims.reshape", (Ref(2), (Const("int", "8"), length)), (heads,)),
         Op("prims.tanh", (Ref(3),), (heads,)),
     )
     assert find_repeats(Graph((tensor(2, 1, length),), ops, (4,), sizes=1), [None]) == {1}
-
-
-def write(graph: Graph) -> str:
-    with fake_cuda.pretend_gpu():
-        return repr(define(graph, describe_contiguous(graph)))
 
 
 @pytest.mark.parametrize("heads", [HEADS, COPIED])
@@ -282,25 +273,19 @@ def many_operations(x, y, weight):
     return (e * d.reshape(-1).reshape(d.shape) + ltorch.full_like(f, 2.0) * f).to(x.dtype)
 
 
-def make_regions() -> list[Graph]:
-    """Returns the regions of a training step, for a GPU that is not there."""
-    traces = [
-        trace
-        for dtype in ("float32", "bfloat16")
-        for trace in fake_cuda.make_traces(many_operations, [(10, 10)] * 3, grad=True, dtype=dtype)
-    ]
-    with fake_cuda.pretend_gpu():
-        return [region_of(fusion) for trace in traces for fusion in find_fused(trace)]
-
-
 def test_definitions_are_the_same_and_no_gpu_is_opened():
-    regions = make_regions()
     with fake_cuda.pretend_gpu():
+        regions = [
+            region_of(fusion)
+            for dtype in ("float32", "bfloat16")
+            for trace in fake_cuda.make_traces(many_operations, [(10, 10)] * 3, grad=True, dtype=dtype)
+            for fusion in find_fused(trace)
+        ]
         expected = [repr(define(region, describe_contiguous(region))) for region in regions]
-    sent = [
-        encode_region(Instance(region, tuple(range(len(region.inputs))), tuple(range(len(region.outputs))))).decode()
-        for region in regions
+    instances = [
+        Instance(region, tuple(range(len(region.inputs))), tuple(range(len(region.outputs)))) for region in regions
     ]
+    sent = [encode_region(instance).decode() for instance in instances]
     environment = {**os.environ, "PYTHONPATH": import_path(HELPERS)}
     command = [sys.executable, "-W", "ignore", "-c", _WORKER]
     done = subprocess.run(command, input=json.dumps(sent), capture_output=True, text=True, env=environment)

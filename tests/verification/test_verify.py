@@ -40,6 +40,9 @@ from fusioncache.verification.verifier import (
 )
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:fusioncache")
+
+
 @pytest.fixture(autouse=True)
 def _regions_without_a_compiler(monkeypatch):
     monkeypatch.setattr("fusioncache.transform.executor.best_backend", lambda device: "eager")
@@ -49,10 +52,6 @@ def _regions_without_a_compiler(monkeypatch):
 
 def compile_(model, verify: bool | str | None = True, backend: str = "eager"):
     return compile_with(model, backend, verify=verify)
-
-
-def input_of(model) -> torch.Tensor:
-    return torch.randn(10, 10) if isinstance(model, Residual) else torch.randn(5, 16)
 
 
 def reports() -> list[Path]:
@@ -98,8 +97,7 @@ def untried(monkeypatch):
 
 def compare_steps(**options):
     """Takes two steps with verified templates, compares them with plain ones, and returns what was counted."""
-    model = Residual(2)
-    x = input_of(model)
+    model, x = Residual(2), torch.randn(10, 10)
     compiled, transform = compile_(model, **options)
     expected = step(compile_plain(model), model, x)
     for _ in range(2):
@@ -107,14 +105,12 @@ def compare_steps(**options):
     return transform.stats()
 
 
-@pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1 was not tried")
 def test_each_template_is_compared_once_in_a_thunder_that_was_not_tried(untried, own_calls):
     stats = compare_steps(verify=None)
     assert stats.hits > 0 and stats.verified == stats.templates == own_calls.total()
     assert not reports()
 
 
-@pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1 was not tried")
 def test_a_wrong_template_leaves_its_regions_in_a_thunder_that_was_not_tried(untried, own_calls, wrong):
     wrong(lambda run, args: [result + 1 for result in run(args)])
     with pytest.warns(RuntimeWarning, match="computed something else than its region .* run as Thunder made them"):
@@ -123,7 +119,6 @@ def test_a_wrong_template_leaves_its_regions_in_a_thunder_that_was_not_tried(unt
     assert own_calls.total() == 2 * stats.regions  # at each site, in each step
 
 
-@pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1 was not tried")
 def test_a_template_that_was_not_compared_is_not_captured_in_a_thunder_that_was_not_tried(untried, wrong, monkeypatch):
     wrong(lambda run, args: [result + 1 for result in run(args)])
     monkeypatch.setattr("fusioncache.verification.verifier.is_capturing", lambda: True)
@@ -203,10 +198,9 @@ def test_each_layout_is_verified_once_or_in_every_call(verify, expected, own_cal
 
 
 def test_without_verify_mode_nothing_runs_twice(own_calls, monkeypatch):
-    model = Residual(2)
-    step(compile_(model, verify=None)[0], model, input_of(model))
+    compare_steps(verify=None)
     monkeypatch.setenv("FUSIONCACHE_VERIFY", "all")
-    step(compile_(model, verify=False)[0], model, input_of(model))
+    compare_steps(verify=False)
     assert not own_calls
 
 
@@ -239,7 +233,7 @@ def test_swapped_inputs_are_found_in_training(wrong):
     model = Blocks(2)
     compiled, _ = compile_(model)
     with pytest.raises(VerificationError, match=r"differs in \d+ of \d+ elements"):
-        step(compiled, model, input_of(model))
+        step(compiled, model, torch.randn(5, 16))
 
 
 def test_a_binding_that_is_wrong_for_a_later_region_is_found(monkeypatch):
@@ -278,7 +272,6 @@ def test_a_wrong_write_in_place_is_found(wrong):
     assert re.search(r"input \d, which it writes in place, differs in 1 of 24 elements", report.read_text())
 
 
-@pytest.mark.filterwarnings("ignore:fusioncache")
 def test_what_a_wrong_template_wrote_is_corrected_in_a_thunder_that_was_not_tried(untried, wrong):
     def change(run, args):
         results = run(args)
