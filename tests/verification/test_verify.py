@@ -39,7 +39,6 @@ from fusioncache.verification.verifier import (
     describe_difference,
 )
 
-
 pytestmark = pytest.mark.filterwarnings("ignore:fusioncache")
 
 
