@@ -74,17 +74,6 @@ def test_templates_of_normed_blocks_do_not_grow_with_depth(dtype):
     assert len(counts) == 1
 
 
-def test_bfloat16_sums_stay_in_float32_between_kernels():
-    with recompute():
-        transform, _ = shared(norm_residual, 17, grad=False, dtype="bfloat16")
-    (stream,) = [call for call in transform.calls() if max(call.arities())[:1] > (8,) and "sum" in call.template.name]
-    executables = stream.executables(max(stream.arities()))
-    assert len(executables) > 2
-    for fold, later in itertools.pairwise(executables):
-        assert all(fold.graph.ops[-1].outputs[0].dtype == "float32" for _ in fold.graph.outputs)
-        assert any(type_.dtype == "float32" for type_ in later.graph.inputs)
-
-
 def test_a_tensor_like_another_one_is_a_full_one():
     """Our executor has such a one in its regions, for its strides, which nvFuser chooses itself."""
     type_ = TensorType("float32", (5, 8), "cuda")

@@ -61,11 +61,6 @@ def test_a_number_that_varies_is_one_among_the_inputs():
     assert find_values(general, norm(2, 64, 32, eps=0.5)) == (Const("float", (0.5).hex()),)
 
 
-def test_a_number_and_a_size_are_never_one_variable():
-    regions = [of(draw(f"mul(x, {float(size)})", x=(size,))) for size in (2, 3)]
-    assert len(generalize(regions).variables) == 2
-
-
 def test_what_falls_together_in_all_regions_is_one_variable_until_one_tells_it_apart():
     square = generalize([norm(2, 32, 32), norm(2, 48, 48)])
     assert find_values(square, norm(2, 96, 96)) == (96, 192)
@@ -135,16 +130,6 @@ def test_the_number_of_residual_terms_stays_a_parameter():
     general = generalize([region("add(a, b)", 2), region("add(add(a, b), c)", 4)])
     assert find_values(general, region("add(add(add(a, b), c), d)", 7)) == (7,)
     assert "%2: float32[%1, 3] cpu = residual(%0, dtype:float32)" in text(general)
-
-
-def test_values_that_are_equal_by_chance_are_computed_once_and_make_a_region_of_its_own():
-    def region(*rows: int) -> Generalization:
-        sums = (f"sum(broadcast_in_dim(x, ({count}, 4), (1,)), (0,))" for count in rows)
-        return of(draw(f"sub({', '.join(sums)})", x=(4,)))
-
-    general = generalize([region(2, 3), region(5, 7)])
-    assert find_values(general, region(9, 2)) == (9, 2)
-    assert find_values(general, region(6, 6)) is None
 
 
 @pytest.mark.parametrize("adds", [(), (0, 1)])
