@@ -21,7 +21,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusioncache.backends.api import Compiled
 from fusioncache.backends.inductor import artifacts
-from fusioncache.backends.inductor.artifacts import check_condition, evaluate
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.ir import Declined, NumberType, Template
 from fusioncache.store import Store
@@ -272,9 +271,6 @@ def test_a_wrapper_in_another_language_is_refused_before_it_runs(wrapper):
         Inductor().load(artifacts, *CASES["two"]())
 
 
-VALUES = {"v0": 6, "v1": 4, "size_0_1": 24}
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -285,19 +281,5 @@ VALUES = {"v0": 6, "v1": 4, "size_0_1": 24}
         ("-v0 + v1 - 1 < -2", True),
     ],
 )
-def test_integers_are_compared(text, expected):
-    check_condition(text, VALUES)
-    assert evaluate(text, VALUES) is expected
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("print(v0)", "v0.real", "v0 ** v1", "[v0]", "v0 if v1 else 0", "'a' == 'a'", "1.5 < v0", "lambda: 0"),
-        *("(v0 := 3)", "v0 << v1", "v0 is v1", "v0 in (1, 2)", "", "v0 ==", "import os"),
-        *("(" * 500, "v0 + " * 9000 + "1", "size_1_0 == v0"),
-    ],
-)
-def test_anything_else_is_refused(text):
-    with pytest.raises(Declined, match="condition"):
-        check_condition(text, VALUES)
+def test_conditions_compare_integers(text, expected):
+    assert artifacts.evaluate(text, {"v0": 6, "v1": 4, "size_0_1": 24}) is expected

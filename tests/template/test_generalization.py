@@ -1,14 +1,22 @@
-"""Generalizations of regions drawn by hand: their texts, their keys, and what happens when sizes fall together."""
+"""Generalizations: their texts and keys, what falls together, what is a hole, by example and on random regions."""
 
+import math
+import random
+
+import numpy as np
 import pytest
-from drawn_regions import ENVIRONMENT, draw, draw_residual
+from drawn_regions import ENVIRONMENT, draw, draw_residual, evaluate, scramble
 from generalized_regions import find_values, instantiate
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sized_regions import Setting, draw_region, evaluate_general, recipes, settings_of_sizes
 
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.generalization import Generalization, Variable, generalize, only, write_general_graph
 from fusioncache.template.key import template_key
-from fusioncache.template.text import graph_text
+from fusioncache.template.skeleton import fill, read_holes, skeleton_of
+from fusioncache.template.text import graph_text, read_exactly, write_graph
 
 
 def of(graph: Graph) -> Generalization:
@@ -137,3 +145,184 @@ def test_only_regions_with_one_skeleton_are_generalized(adds):
     with pytest.raises(ValueError, match=f"{len(adds)} skeletons, where all regions should have one"):
         generalize([of(draw_residual(count)) for count in adds])
     assert find_values(generalize([norm(2, 64, 32), norm(3, 96, 32)]), of(draw_residual(0))) is None
+
+
+several = st.lists(settings_of_sizes(), min_size=2, max_size=4)
+quick = settings(max_examples=40)
+
+
+def region_at(recipe, setting: Setting) -> Generalization:
+    return only(canonicalize(draw_region(recipe, setting)).graph)
+
+
+def alike(recipe, drawn: list[Setting]) -> list[Generalization]:
+    """The regions of a recipe at these sizes that have the skeleton of the first one."""
+    found = [region_at(recipe, setting) for setting in drawn]
+    return [one for one in found if one.skeleton == found[0].skeleton]
+
+
+@quick
+@given(recipes(), settings_of_sizes())
+def test_a_skeleton_and_what_was_in_its_holes_are_the_region(recipe, setting):
+    graph = canonicalize(draw_region(recipe, setting)).graph
+    assert fill(skeleton_of(graph), read_holes(graph)) == graph
+    assert write_general_graph(only(graph)).graph == graph
+
+
+@quick
+@given(recipes())
+def test_regions_at_sizes_in_one_order_have_the_same_size_in_the_same_hole(recipe):
+    """That is, no two sizes are equal, and what is ordered by sizes is ordered alike."""
+    here, there = Setting(3, 11, 17, (0.1, 3.0)), Setting(4, 10, 19, (0.2, 5.0))
+    one, other = region_at(recipe, here), region_at(recipe, there)
+    assert one.skeleton == other.skeleton
+    meant = [{value: name for name, value in setting.sizes().items()} for setting in (here, there)]
+    pairs = [pair for pair in zip(one.symbols, other.symbols, strict=True) if isinstance(pair[0], int)]
+    assert [meant[0][size] for size, _ in pairs] == [meant[1][size] for _, size in pairs]
+
+
+@quick
+@given(recipes(), several)
+def test_a_generalization_is_the_least_general_one_of_which_each_region_is_an_instance(recipe, drawn):
+    regions = alike(recipe, drawn)
+    general = generalize(regions)
+    for one in regions:
+        assert instantiate(general, find_values(general, one)) == instantiate(one, ())
+    columns = list(zip(*(one.symbols for one in regions), strict=True))
+    for symbol, column in zip(general.symbols, columns, strict=True):
+        assert isinstance(symbol, Variable) == (len(set(column)) > 1)
+    assert len(general.variables) == len({column for column in columns if len(set(column)) > 1})
+    graph = write_general_graph(general).graph
+    assert read_exactly(write_graph(graph)) == graph
+
+
+@quick
+@given(recipes(), several, st.randoms(use_true_random=False))
+def test_neither_order_nor_grouping_of_the_regions_matters(recipe, drawn, chance):
+    regions = alike(recipe, drawn)
+    general = generalize(regions)
+    assert generalize(chance.sample(regions, len(regions))) == general
+    cut = chance.randint(1, len(regions))
+    groups = [group for group in (regions[:cut], regions[cut:]) if group]
+    assert generalize([generalize(group) for group in groups]) == general
+    assert generalize([general, *regions[cut:]]) == generalize([general]) == general
+
+
+@quick
+@given(recipes(), settings_of_sizes(), st.integers())
+def test_the_way_a_region_is_written_does_not_matter(recipe, setting, seed):
+    graph = draw_region(recipe, setting)
+    other = scramble(graph, random.Random(seed))
+    assert only(canonicalize(other).graph) == only(canonicalize(graph).graph)
+
+
+@quick
+@given(recipes(), several, settings_of_sizes(), st.data())
+def test_regions_share_only_if_they_compute_the_same(recipe, drawn, setting, data):
+    """Regions at sizes of which none went into the generalization, too, and of another recipe with one other step."""
+    general = generalize(alike(recipe, drawn))
+    place, step = data.draw(st.integers(0, len(recipe) - 1)), data.draw(recipes())[0]
+    for steps in (recipe, [*recipe[:place], step, *recipe[place + 1 :]]):
+        for one in (setting, *drawn):
+            graph = draw_region(steps, one)
+            canonical, chance = canonicalize(graph), np.random.default_rng(0)
+            values = find_values(general, only(canonical.graph))
+            if values is not None:
+                inputs = [chance.integers(-3, 4, type_.shape).astype("float32") for type_ in graph.inputs]
+                found = evaluate_general(general, values, canonical, inputs)
+                assert all(map(np.array_equal, found, evaluate(graph, inputs)))
+
+
+def region(text: str, type_: TensorType | None = None) -> Graph:
+    """What is computed of ``x``, in canonical order."""
+    return canonicalize(draw(text, x=type_ or (2, 3))).graph
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("sin(x)", (2, 3, 2, 3)),
+        ("sum(x, (0,))", (2, 3, 3)),
+        ("broadcast_in_dim(x, (5, 2, 3), (1, 2))", (2, 3, 5, 2, 3, 5, 2, 3)),
+        ("reshape(x, (3, 2, 1))", (2, 3, 3, 2, 3, 2)),
+        ("slice_prim(x, (0, 2), (2, 3), (1, 7))", (2, 3, 2, 2, 3, 2)),
+        ("pad(x, 0.5, ((0, 0, 2), (3, -1, 0)))", (2, 3, 3, 4, 5)),
+        ("mul(x, full((2, 3), 0.5))", (2, 3, 2, 3, 2, 3, 2, 3)),
+        ("mul(x, iota(6, start=2, step=3))", (2, 3, 6, 6, 2, 3)),
+    ],
+)
+def test_sizes_are_holes_in_types_and_in_arguments_that_are_made_of_them(text, values):
+    graph = region(text)
+    assert sorted(read_holes(graph)) == sorted(values)
+    assert fill(skeleton_of(graph), read_holes(graph)) == graph
+
+
+@pytest.mark.parametrize("text", ["add(x, 0.1)", "mul(x, 0.1)", "sub(x, 0.1)", "div(x, 0.1)", "sub(0.1, x)"])
+def test_a_number_that_may_be_a_tensor_is_a_hole(text):
+    assert [hole for hole in read_holes(region(text)) if isinstance(hole, Const)] == [Const("float", (0.1).hex())]
+
+
+NEVER_VARY = {
+    "dimension": ("sum(x, (0,))", "sum(x, (1,))"),
+    "dimension of 2 and more": ("sum(x, (2,))", "sum(x, (3,))"),
+    "dtype": ("convert_element_type(x, 'float16')", "convert_element_type(x, 'bfloat16')"),
+    "flag": ("sum(x, (0,), keep=True)", "sum(x, (0,), keep=False)"),
+    "integer in arithmetic": ("mul(x, 2)", "mul(x, 3)"),
+    "bool in arithmetic": ("mul(x, True)", "mul(x, False)"),
+    "2 and 2.0": ("mul(x, 2)", "mul(x, 2.0)"),
+    "exponent": ("pow(x, 2.0)", "pow(x, 3.0)"),
+    "base": ("pow(2.0, x)", "pow(3.0, x)"),
+    "numerator": ("div(2.0, x)", "div(3.0, x)"),
+    "bound": ("maximum(x, 2.0)", "maximum(x, 3.0)"),
+    "bound of a clamp, compared": ("gt(x, 2.0)", "gt(x, 3.0)"),
+    "filled in by a mask": ("where(True, x, 2.0)", "where(True, x, 3.0)"),
+    "padded with": ("pad(x, 2.0, ())", "pad(x, 3.0, ())"),
+    "filled with": ("mul(x, full((2, 3), 2.0))", "mul(x, full((2, 3), 3.0))"),
+    "step": ("slice_prim(x, (0,), (8,), (2,))", "slice_prim(x, (0,), (8,), (3,))"),
+    "dilation": ("pad(x, 0.0, ((2, 2, 2),))", "pad(x, 0.0, ((2, 2, 3),))"),
+    "cut off": ("pad(x, 0.0, ((-2, 5, 0),))", "pad(x, 0.0, ((-3, 6, 0),))"),
+    "of an unknown operation": ("unheard_of(x, 8)", "unheard_of(x, 9)"),
+    **{
+        f"the number {number}": ("mul(x, 2.0)", f"mul(x, {number})")
+        for number in (0.0, -0.0, 1.0, -1.0, math.inf, math.nan)
+    },
+}
+
+
+@pytest.mark.parametrize(("one", "other"), NEVER_VARY.values(), ids=NEVER_VARY)
+def test_what_never_varies(one, other):
+    assert skeleton_of(region(one)) != skeleton_of(region(other))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("float32", (2, 3), "cpu"), ("float32", (2, 3, 4), "cpu")),
+        (("float32", (2, 3), "cpu"), ("float64", (2, 3), "cpu")),
+        (("float32", (2, 3), "cpu"), ("float32", (2, 3), "cuda")),
+        (("float32", (2, 3), "cpu"), ("float32", (2, 1), "cpu")),
+        (("float32", (2, 3), "cpu"), ("float32", (0, 3), "cpu")),
+        (("float32", (2, 1), "cpu"), ("float32", (2, 0), "cpu")),
+    ],
+)
+def test_types_that_differ_in_more_than_sizes_of_2_and_more(one, other):
+    skeletons = [skeleton_of(region("sin(x)", TensorType(*type_))) for type_ in (one, one, other)]
+    assert skeletons[0] == skeletons[1] != skeletons[2]
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ((2, 3, 0.5, 1, 3), "in a hole"),
+        ((0, 3, 0.5, 2, 3), "in a hole"),
+        ((2, 3, math.nan, 2, 3), "in a hole"),
+        ((2, 3, 4, 2, 3), "in a hole for a number"),
+        ((2, 0.5, 0.5, 2, 3), "in a hole for a size"),
+        ((2, 3, 0.5, 2), "values for 5 holes"),
+        ((2, 3, 0.5, 2, 3, 2), "values for 5 holes"),
+    ],
+)
+def test_what_cannot_be_in_a_hole_is_refused(values, reason):
+    skeleton = skeleton_of(region("mul(x, 0.5)"))
+    with pytest.raises(ValueError, match=reason):
+        fill(skeleton, [Const("float", value.hex()) if isinstance(value, float) else value for value in values])

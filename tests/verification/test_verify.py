@@ -1,4 +1,4 @@
-"""Verify mode: what each template computes is compared with each of its regions, compiled on its own."""
+"""Verify mode: what each template computes is compared with each of its regions, compiled on its own, and marked."""
 
 import copy
 import os
@@ -24,14 +24,19 @@ from fusioncache.cache.call import Fallback
 from fusioncache.ir import Graph, TensorType
 from fusioncache.observe.record.database import RecordReader
 from fusioncache.process.warning import warn_once
+from fusioncache.store import Store
+from fusioncache.store.entry import VERIFIED_SLOT
 from fusioncache.template.canonical import canonicalize
+from fusioncache.template.key import program_key_of
 from fusioncache.template.plan import Plan, Reordered, keeps_every_bit
 from fusioncache.transform import sharing
 from fusioncache.verification import verifier
 from fusioncache.verification.verifier import (
     DIFFERENT,
+    LIMIT,
     Site,
     VerificationError,
+    VerifiedTemplates,
     Verifier,
     When,
     choose_when,
@@ -505,3 +510,51 @@ def test_every_bit_of_what_is_computed_element_by_element_must_be_the_same(off_b
     compiled(torch.randn(5, 3))
     with pytest.raises(fusioncache.VerificationError, match="every bit must be the same"):
         compiled(torch.randn(7, 3))
+
+
+KEY, OTHER = (program_key_of({"state": name}) for name in ("one", "another"))
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store.open(tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    ("sources", "key", "compiler", "found"),
+    [
+        ("sources", KEY, "nvfuser", True),
+        ("other", KEY, "nvfuser", False),
+        ("sources", OTHER, "nvfuser", False),
+        ("sources", KEY, "inductor", False),
+    ],
+)
+def test_a_later_process_finds_the_mark_of_its_thunder_its_template_and_its_compiler(
+    store, sources, key, compiler, found
+):
+    VerifiedTemplates(store, "sources").add(KEY, "nvfuser")
+    assert VerifiedTemplates(Store.open(store.directory), sources).has(key, compiler) is found
+
+
+@pytest.mark.parametrize("sources", ["", "sources"])
+def test_nothing_is_kept_without_a_store_or_known_sources(store, sources):
+    marks = VerifiedTemplates(store if not sources else None, sources)
+    marks.add(KEY, "nvfuser")
+    assert not marks.has(KEY, "nvfuser") and not store.entries()
+
+
+def test_marks_do_not_pile_up(store):
+    for number in range(LIMIT + 4):
+        marks = VerifiedTemplates(store, f"sources {number}")
+        marks.add(KEY, "nvfuser")
+        assert marks.has(KEY, "nvfuser")
+    known = [VerifiedTemplates(store, f"sources {number}").has(KEY, "nvfuser") for number in range(LIMIT + 4)]
+    assert known == [False] * LIMIT + [True] * 4
+
+
+def test_what_is_no_mark_stands_for_nothing(store):
+    store.save(KEY, VERIFIED_SLOT, {"verified.json": b"[]"}, name="verified template")
+    marks = VerifiedTemplates(store, "sources")
+    assert not marks.has(KEY, "nvfuser")
+    marks.add(KEY, "nvfuser")
+    assert marks.has(KEY, "nvfuser")
