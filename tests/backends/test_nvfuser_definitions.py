@@ -64,16 +64,6 @@ def test_the_definitions_of_a_recomputed_residual_stream_do_not_grow_with_depth(
     assert list(counts.values()) == [expected] * 2
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_templates_of_normed_blocks_do_not_grow_with_depth(dtype):
-    counts = set()
-    for weights in (4, 8):
-        transform, _ = shared(norm_residual, weights + 1, grad=True, dtype=dtype)
-        assert not transform.stats().bypasses
-        counts.add((transform.stats().templates, len(define_executables(transform))))
-    assert len(counts) == 1
-
-
 def test_a_tensor_like_another_one_is_a_full_one():
     """Our executor has such a one in its regions, for its strides, which nvFuser chooses itself."""
     type_ = TensorType("float32", (5, 8), "cuda")
