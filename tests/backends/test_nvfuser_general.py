@@ -102,15 +102,10 @@ def test_a_number_among_the_inputs_stays_one():
     assert len(re.findall(r"define_scalar\(None, dtype=DataType\.Double\)", text)) == 1 and "shape=[-1, 4]" in text
 
 
-COMPUTED = [
-    lambda one, other: one,
-    lambda one, other: one // 2,
-    lambda one, other: 256 - one,
-    lambda one, other: one - other,
-]
-
-
-@pytest.mark.parametrize("compute", COMPUTED)
+@pytest.mark.parametrize(
+    "compute",
+    [lambda one, other: one, lambda one, _: one // 2, lambda one, _: 256 - one, lambda one, other: one - other],
+)
 def test_a_translator_that_computes_with_a_size_is_refused(monkeypatch, compute):
     """Whatever numbers the regions have in common, what is made of a size is none of them."""
 
@@ -134,38 +129,26 @@ def test_a_translator_that_takes_a_size_for_constant_is_refused(monkeypatch):
         define_rows("padded")
 
 
-def tanh(length: int) -> Graph:
-    return draw("tanh(x)", x=(length, 4))
+REGIONS = {
+    "plain": lambda length: draw("tanh(x)", x=(length, 4)),
+    # Rows of a batch in one dimension, which is a size of its own, and which no input may have.
+    "merged": lambda length: draw(f"add(reshape(x, ({2 * length}, 4)), y)", x=(2, length, 4), y=(2 * length, 4)),
+    "flattened": lambda length: draw(f"reshape(x, ({2 * length}, 4))", x=(2, length, 4)),
+    # The first ten rows, and all of them; as many rows of a table as there are.
+    "begun": lambda length: draw("slice_prim(x, (0, 0), (10, 4), (1, 1))", "tanh(x)", x=(length, 4)),
+    "cut": lambda length: draw(f"add(x, {first_rows(length)})", x=(length, 4), table=(64, 4)),
+    "widened": lambda length: draw(
+        f"broadcast_in_dim({first_rows(length)}, (2, {length}, 4), (1, 2))", "tanh(x)", x=(length, 4), table=(64, 4)
+    ),
+}
 
 
-def merged(length: int) -> Graph:
-    """Rows of a batch in one dimension, which is a size of its own."""
-    return draw(f"add(reshape(x, ({2 * length}, 4)), y)", x=(2, length, 4), y=(2 * length, 4))
+def first_rows(length: int) -> str:
+    return f"slice_prim(table, (0, 0), ({length}, 4), (1, 1))"
 
 
-def flattened(length: int) -> Graph:
-    """The same with a size that no input has."""
-    return draw(f"reshape(x, ({2 * length}, 4))", x=(2, length, 4))
-
-
-def begun(length: int) -> Graph:
-    """The first ten rows, and all of them."""
-    return draw("slice_prim(x, (0, 0), (10, 4), (1, 1))", "tanh(x)", x=(length, 4))
-
-
-def cut(length: int) -> Graph:
-    """As many rows of a table of 64 as there are, added to them."""
-    return draw(f"add(x, slice_prim(table, (0, 0), ({length}, 4), (1, 1)))", x=(length, 4), table=(64, 4))
-
-
-def widened(length: int) -> Graph:
-    """As many rows of a table as there are, for each of two."""
-    first = f"slice_prim(table, (0, 0), ({length}, 4), (1, 1))"
-    return draw(f"broadcast_in_dim({first}, (2, {length}, 4), (1, 2))", "tanh(x)", x=(length, 4), table=(64, 4))
-
-
-def generalize(*regions: Graph) -> GeneralRegion:
-    return make_family(list(regions)).general
+def generalize(name: str, *lengths: int) -> GeneralRegion:
+    return make_family([REGIONS[name](length) for length in lengths or (8, 12)]).general
 
 
 def ones_for(general: GeneralRegion) -> list[torch.Tensor]:
@@ -173,23 +156,23 @@ def ones_for(general: GeneralRegion) -> list[torch.Tensor]:
     return [torch.ones(type_.shape) for type_ in general.regions[-1].inputs]
 
 
-@pytest.mark.parametrize("region", [merged, flattened])
-def test_sizes_grow_together(region):
-    general = generalize(region(8), region(12))
+@pytest.mark.parametrize("name", ["merged", "flattened"])
+def test_sizes_grow_together(name):
+    general = generalize(name)
     found = list(make_arguments(general, ones_for(general), general.values[-1]))
     assert [args[0].shape[:2] for args, _ in found] == [(2, 6), (2, 24), (2, 3)]
     assert all(set(values) == {args[0].shape[1], 2 * args[0].shape[1]} for args, values in found)
 
 
-@pytest.mark.parametrize(("region", "sizes"), [(begun, [24, 96, 12]), (cut, [24, 12, 6, 3])])
-def test_sizes_with_which_torch_computes_something_else_are_left_out(region, sizes):
-    general = generalize(region(32), region(48))
+@pytest.mark.parametrize(("name", "sizes"), [("begun", [24, 96, 12]), ("cut", [24, 12, 6, 3])])
+def test_sizes_with_which_torch_computes_something_else_are_left_out(name, sizes):
+    general = generalize(name, 32, 48)
     made = make_arguments(general, ones_for(general), general.values[-1])
     assert [args[0].shape[0] for args, _ in made] == sizes
 
 
 def test_arguments_lie_as_the_first_ones_do():
-    general = generalize(tanh(8), tanh(12))
+    general = generalize("plain")
     turned = torch.ones(4, 12).t()
     found = [args[0] for args, _ in make_arguments(general, [turned], general.values[-1])]
     assert found and all(x.stride() == (1, x.shape[0]) and not x.any() for x in found)
@@ -201,13 +184,13 @@ def test_what_cannot_run_does_no_harm():
     def fail(args):
         raise RuntimeError("out of memory")
 
-    general = generalize(tanh(8), tanh(12))
+    general = generalize("plain")
     assert compile_for_other_sizes(lambda values: fail, general, ones_for(general), (12,), inf) == 0
 
 
 @pytest.mark.parametrize("length", [12, 20])
 def test_results_that_are_not_expanded_are_expanded(length):
-    general = generalize(widened(8), widened(12))
+    general = generalize("widened")
     args = [torch.randn(length, 4), torch.randn(64, 4)]
     unexpanded = args[1][None, :length]
     found, other = expand_results(lambda args: [unexpanded, args[0].tanh()], general, [length])(args)
@@ -219,6 +202,6 @@ def test_results_that_are_not_expanded_are_expanded(length):
     ("shape", "length"), [((2, 12, 4), 12), ((1, 11, 4), 12), ((12, 4), 12), ((3, 12, 4), 12), ((1, 12, 4), 1)]
 )
 def test_results_of_other_shapes_or_of_other_arguments_stay(shape, length):
-    general, made = generalize(widened(8), widened(12)), torch.zeros(shape)
+    general, made = generalize("widened"), torch.zeros(shape)
     args = [torch.randn(length, 4), torch.randn(64, 4)]
     assert expand_results(lambda args: [made, args[0].tanh()], general, [12])(args)[0] is made
