@@ -75,11 +75,15 @@ def change(**fields: Any) -> bytes:
     return json.dumps({**json.loads((made().artifacts or {})["signature.json"]), **fields}).encode()
 
 
-def test_conditions_decide():
-    """As if TorchInductor had found out that rows of up to ten are computed in another way."""
+def add_condition(condition: str) -> bytes:
     known = json.loads((made().artifacts or {})["signature.json"])["conditions"]
     assert "v2 == v0*v1" in known
-    narrow = load(change(conditions=[*known, "v1 <= 10"]))
+    return change(conditions=[*known, condition])
+
+
+def test_conditions_decide():
+    """As if TorchInductor had found out that rows of up to ten are computed in another way."""
+    narrow = load(add_condition("v1 <= 10"))
     assert are_same(list(fit(narrow, 5, 10)(arguments(5, 10))), list(fit(load(), 5, 10)(arguments(5, 10))))
     with pytest.raises(Declined, match="excludes these sizes"):
         fit(narrow, 5, 11)
@@ -96,7 +100,7 @@ def test_conditions_decide():
 )
 def test_conditions_in_another_language_are_refused(condition):
     with pytest.raises(Declined, match="condition"):
-        load(change(conditions=[condition]))
+        load(add_condition(condition))
 
 
 @pytest.mark.parametrize(
