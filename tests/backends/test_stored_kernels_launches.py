@@ -80,12 +80,12 @@ def _make_run(monkeypatch):
     monkeypatch.setattr(stored_run, "_current_device", lambda: current[-1])
     monkeypatch.setattr(torch.cuda, "device", change_device)
 
-    def make(library, recipe=WITHOUT_OUTPUTS, *, stream=5, allocations=(0x3000, 0x4000), home=0):
+    def make(library, recipe=WITHOUT_OUTPUTS, *, stream=5, allocations=(0x3000, 0x4000), home=0, poison=False):
         given = iter(allocations)
         monkeypatch.setattr(stored_run, "_current_stream", lambda device: stream)
         monkeypatch.setattr(stored_run.guards, "_empty_strided_cuda", lambda *layout: next(given))
         artifacts = {"0.cubin": make_elf(), "kernels.cu": b"for people, so that nothing looks at it"}
-        return StoredRun(recipe, artifacts, lambda args: "compiled", library.driver, home).run
+        return StoredRun(recipe, artifacts, lambda args: "compiled", library.driver, home, poison=poison).run
 
     return make
 
@@ -258,16 +258,19 @@ def test_several_outputs_lie_in_one_allocation(make_run):
     assert rows._version == before and rows[0] == first + 1
 
 
-@pytest.mark.parametrize("poison", [False, True])
-def test_an_output_that_fills_its_allocation_is_made_in_one_and_workspaces_are_bytes(monkeypatch, poison):
+def test_an_output_that_fills_its_allocation_is_made_in_one_and_workspaces_are_bytes(monkeypatch):
     made = []
     monkeypatch.setattr(stored_run.guards, "_empty_strided_cuda", lambda *given: made.append(given))
-    monkeypatch.setattr(torch, "full", lambda size, value, **options: made.append((*size, value, options["dtype"])))
-    monkeypatch.setattr(torch, "device", lambda *name: "cpu")
-    for allocate in stored_run.make_allocators(RECIPE, poison):
+    for allocate in stored_run.make_allocators(RECIPE, poison=False):
         allocate()
-    layouts = [((4, 8), (8, 1), torch.float32), ((512,), (1,), torch.uint8)]
-    assert made == ([(size, 255, torch.uint8) for size in RECIPE.allocations] if poison else layouts)
+    assert made == [((4, 8), (8, 1), torch.float32), ((512,), (1,), torch.uint8)]
+
+
+def test_memory_may_be_filled_before_a_launch_so_that_it_shows_where_it_is_read_first(make_run, monkeypatch):
+    monkeypatch.setattr(torch, "device", lambda *name: "cpu")
+    recipe = replace(WITHOUT_OUTPUTS, outputs=(Fresh(FLAT, 0, 0), Fresh(FLAT, 1, 128)))
+    for output in make_run(Library(), recipe, poison=True)([make_flat(), torch.zeros(9, dtype=torch.bfloat16)[1:]]):
+        assert output.shape == (4, 8) and output.view(torch.uint8).unique().tolist() == [255]
 
 
 @pytest.mark.parametrize(("count", "message"), [(1, "2 arguments, not 1"), (2, "no tensor on")])
