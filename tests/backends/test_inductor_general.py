@@ -1,16 +1,23 @@
-"""TorchInductor's code for any sizes: bits and strides are those of the code for their own, whatever comes."""
+"""Functions and models through TorchInductor on the CPU: how often it compiles, and that every bit is the same."""
 
+import functools
+import shutil
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from models import are_same, compile_with
+from models import Blocks, Residual, are_same, compile_plain, compile_with, recompute, step
 
 import fusioncache
 from fusioncache.ir import Declined, Scope
+from fusioncache.template.plan import FOLD_WIDTHS
+from fusioncache.transform import executor
 
-pytestmark = pytest.mark.usefixtures("eager_regions")
+pytestmark = [
+    pytest.mark.usefixtures("eager_regions"),
+    pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler"),
+]
 
 
 class Both:
@@ -30,7 +37,8 @@ class Both:
         self.general(*args)
 
     def check(self, *args: torch.Tensor) -> None:
-        results, expected = (list(_listed(one(*args))) for one in (self.general, self.static))
+        results, expected = (one(*args) for one in (self.general, self.static))
+        results, expected = ([one] if isinstance(one, torch.Tensor) else list(one) for one in (results, expected))
         assert are_same(results, expected)
         assert [result.stride() for result in results] == [other.stride() for other in expected]
 
@@ -39,10 +47,6 @@ class Both:
         stats = self.transform.stats()
         assert not stats.bypasses
         return stats.compiles, stats.generalizations, stats.general_hits
-
-
-def _listed(results: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    return results if isinstance(results, tuple) else (results,)
 
 
 def softmax(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -67,23 +71,15 @@ def test_layouts_keep_bits_and_strides():
     assert stats.generalizations > 0 and stats.general_hits + sum(stats.own_sizes.values()) >= 2 and not stats.bypasses
 
 
-def test_arguments_may_be_one_tensor():
+def test_memory_may_be_shared_and_of_any_kind():
     both = Both(lambda a, b: (a - b * 0.5).tanh())
     for length in (4, 6, 10):
         a = torch.randn(2 * length)
         both.check(a[:length], a[1 : length + 1])
         both.check(a[:length], a[:length])
-    assert both.counts[0] == 2
-
-
-def test_what_a_tensor_is_besides_its_layout_does_not_matter():
-    both = Both(lambda x: x.tanh() * 2)
-    for length in (4, 6):
-        both.call(torch.randn(3, length))
     with torch.no_grad():
-        both.check(torch.nn.Parameter(torch.randn(3, 7)))
-        both.check(torch.randn(3, 7).requires_grad_())
-        both.check(torch._neg_view(torch.randn(3, 7)))
+        for other in (torch.nn.Parameter(a), a.clone().requires_grad_(), torch._neg_view(a)):
+            both.check(a, other)
     assert both.counts[0] == 2
 
 
@@ -117,15 +113,67 @@ def test_a_number_that_varies_is_nowhere_but_in_sums_and_products():
     assert both.transform.stats().own_sizes == {"a variable number in prims.pow": 2}
 
 
-def refuse_wrapper(*given: Any) -> Any:
-    raise Declined("a wrapper that calls other things", Scope.STORING)
-
-
 def test_code_that_cannot_be_stored_is_compiled_for_each_size(monkeypatch):
-    monkeypatch.setattr("fusioncache.backends.inductor.artifacts.check_wrapper", refuse_wrapper)
+    def refuse(*given: Any) -> None:
+        raise Declined("a wrapper that calls other things", Scope.STORING)
+
+    monkeypatch.setattr("fusioncache.backends.inductor.artifacts.check_wrapper", refuse)
     both = Both(softmax)
     for length in (64, 17):
         both.check(torch.randn(3, length), torch.randn(length))
     stats = both.transform.stats()
     assert not stats.generalizations and not stats.bypasses
     assert list(stats.own_sizes) == ["a wrapper that calls other things"]
+
+
+@pytest.fixture
+def uncached_compiles(monkeypatch):
+    """Counts the regions that the executor compiles by itself."""
+    compiled = []
+    original = executor.inductor_function
+
+    def counting(function):
+        compiled.append(function)
+        return original(function)
+
+    monkeypatch.setattr(executor, "inductor_function", counting)
+    monkeypatch.setattr(executor, "best_backend", lambda device: "inductor")
+    return compiled
+
+
+def recomputed(layers: int) -> tuple[Residual, torch.Tensor]:
+    torch.manual_seed(layers)
+    return Residual(layers).requires_grad_(False), torch.randn(10, 10)
+
+
+# One test for both plans, because the uncached regions take the longest to compile.
+def test_bits_of_a_recomputed_stream_do_not_change(uncached_compiles):
+    model, x = recomputed(3)
+    with recompute():
+        results = [compile_with(model, "inductor", residual=plan)[0](x) for plan in ("fold", "carry")]
+        assert not uncached_compiles
+        plain = compile_plain(model)(x)
+    assert all(torch.equal(result, plain) for result in results)
+    assert len(uncached_compiles) == 7
+
+
+def test_folds_of_every_width_have_the_bits_of_one_region(uncached_compiles):
+    def chain(*terms: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(functools.reduce(torch.add, terms))
+
+    terms = torch.randn(1 + sum(FOLD_WIDTHS), 10, 10)
+    compiled, transform = compile_with(chain, "inductor", residual="fold")
+    result = compiled(*terms)
+    assert transform.stats().compiles == len(FOLD_WIDTHS) + 1 and not uncached_compiles
+    assert torch.equal(result, compile_plain(chain)(*terms))
+    assert len(uncached_compiles) == 1
+
+
+def test_training_is_bitwise_that_of_uncached_regions(uncached_compiles):
+    torch.manual_seed(0)
+    model, x = Blocks(2), torch.randn(5, 16)
+    compiled, transform = compile_with(model, "inductor")
+    result = step(compiled, model, x)
+    assert are_same(result, step(compile_plain(model), model, x))
+    assert transform.stats().compiles < len(uncached_compiles)
+    assert not transform.stats().bypasses

@@ -1,4 +1,4 @@
-"""TorchInductor's code for any sizes, loaded: the same bits as the code for each size, or nothing."""
+"""TorchInductor's code for any sizes: of which sources it is made, in what numbers go in, and what is loaded."""
 
 import json
 import shutil
@@ -7,35 +7,34 @@ from typing import Any
 
 import pytest
 import torch
-from drawn_regions import Sketch
+from drawn_regions import draw
 from generalized_regions import find_values
 from models import are_same
 
 from fusioncache.backends.api import Compiled, GeneralFunction, Run
+from fusioncache.backends.bound_symbols import FunctionSource, define_source, merge_sources
 from fusioncache.backends.inductor.backend import Inductor
+from fusioncache.backends.inductor.carried_region import carry_numbers
 from fusioncache.ir import Const, Declined, Graph, NumberType, TensorType
-from fusioncache.template.generalization import RegionFamily, make_family, only
+from fusioncache.template.generalization import make_family, only
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
 
 
-def region(batch: int, length: int, width: int = 4) -> Graph:
-    """Rows that are normalized and then listed: batch * length is the size of no input."""
-    s = Sketch()
-    wide, flat = (TensorType("float32", shape, "cpu") for shape in ((batch, length, width), (batch * length, width)))
-    x, y = s.input(wide), s.input(wide)
-    total = s.op("add", s.op("tanh", x, type_=wide), s.op("mul", y, 0.3, type_=wide), type_=wide)
-    return s.graph(s.op("reshape", total, (batch * length, width), type_=flat))
+def region(batch: int, length: int) -> Graph:
+    """Rows that are computed and then listed: batch * length is the size of no input."""
+    shape = batch, length, 4
+    return draw(f"reshape(add(tanh(x), mul(y, 0.3)), ({batch * length}, 4))", x=shape, y=shape)
 
 
 FAMILY = make_family([region(2, 6), region(3, 7)])
 
 
-def arguments(batch: int, length: int, width: int = 4) -> list[torch.Tensor]:
+def arguments(batch: int, length: int) -> list[torch.Tensor]:
     """One as it comes, one whose first two dimensions lie the other way round."""
     generator = torch.Generator().manual_seed(length)
-    x = torch.randn(batch, length, width, generator=generator)
-    return [x, torch.randn(length, batch, width, generator=generator).transpose(0, 1)]
+    x = torch.randn(batch, length, 4, generator=generator)
+    return [x, torch.randn(length, batch, 4, generator=generator).transpose(0, 1)]
 
 
 @cache
@@ -43,9 +42,9 @@ def made() -> Compiled[GeneralFunction]:
     return Inductor().persist_general(FAMILY.general, arguments(3, 7), FAMILY.general.values[-1])
 
 
-def load(family: RegionFamily = FAMILY, **artifacts: bytes) -> Any:
-    content = {name.replace("_", "."): text for name, text in artifacts.items()}
-    return Inductor().load_general({**(made().artifacts or {}), **content}, family.general, arguments(2, 6))
+def load(signature: bytes | None = None) -> Any:
+    changes = {} if signature is None else {"signature.json": signature}
+    return Inductor().load_general({**(made().artifacts or {}), **changes}, FAMILY.general, arguments(2, 6))
 
 
 def fit(function: Any, *sizes: int) -> Run:
@@ -76,42 +75,48 @@ def change(**fields: Any) -> bytes:
     return json.dumps({**json.loads((made().artifacts or {})["signature.json"]), **fields}).encode()
 
 
-def test_conditions_decide():
-    """As if TorchInductor had found out that rows of up to ten are computed in another way."""
+def add_condition(condition: str) -> bytes:
     known = json.loads((made().artifacts or {})["signature.json"])["conditions"]
     assert "v2 == v0*v1" in known
-    narrow = load(signature_json=change(conditions=[*known, "v1 <= 10"]))
+    return change(conditions=[*known, condition])
+
+
+def test_conditions_decide():
+    """As if TorchInductor had found out that rows of up to ten are computed in another way."""
+    narrow = load(add_condition("v1 <= 10"))
     assert are_same(list(fit(narrow, 5, 10)(arguments(5, 10))), list(fit(load(), 5, 10)(arguments(5, 10))))
     with pytest.raises(Declined, match="excludes these sizes"):
         fit(narrow, 5, 11)
 
 
 @pytest.mark.parametrize(
-    "conditions",
+    "condition",
     [
-        b"{",
-        b"[]",
-        lambda: change(format=3),
-        lambda: change(conditions=[]),
-        lambda: change(conditions=["size_0_0 == v0"]),
-        lambda: change(conditions=["__import__('os')"]),
-        lambda: change(conditions="True"),
+        *("print(v0)", "v0.real", "v0 ** v1", "[v0]", "v0 if v1 else 0", "'a' == 'a'", "1.5 < v0", "lambda: 0"),
+        *("(v0 := 3)", "v0 << v1", "v0 is v1", "v0 in (1, 2)", "", "v0 ==", "import os", "__import__('os')"),
+        *("(" * 500, "v0 + " * 9000 + "1", "size_7_0 == v0"),
     ],
+    ids=lambda condition: condition[:40],
 )
-def test_damaged_conditions_are_refused(conditions):
-    with pytest.raises((Declined, ValueError), match=r"condition|signature"):
-        load(signature_json=conditions if isinstance(conditions, bytes) else conditions())
+def test_conditions_in_another_language_are_refused(condition):
+    with pytest.raises(Declined, match="condition"):
+        load(add_condition(condition))
 
 
-def test_code_of_another_region_is_refused():
-    wide = make_family([region(2, 6, 5), region(3, 7, 5)])
-    assert wide.general != FAMILY.general
-    s = Sketch()
-    type_ = TensorType("float64", (3, 5), "cpu")
-    other = s.graph(s.op("sin", s.input(type_), type_=type_))
-    for args in ([torch.randn(3, 5, dtype=torch.float64)], [torch.randn(3, 5)] * 2):
-        with pytest.raises(ValueError, match=r"other types|another layout"):
-            Inductor().load_general(made().artifacts or {}, make_family([other]).general, args)
+@pytest.mark.parametrize(
+    "fields", [{"format": 3}, {"conditions": []}, {"conditions": ["v0 == 2"]}, {"conditions": "True"}]
+)
+def test_damaged_signatures_are_refused(fields):
+    for signature in (b"{", b"[]", change(**fields)):
+        with pytest.raises((Declined, ValueError), match=r"condition|signature"):
+            load(signature)
+
+
+@pytest.mark.parametrize("args", [[torch.randn(3, 5, dtype=torch.float64)], [torch.randn(3, 5)] * 2])
+def test_code_of_another_region_is_refused(args):
+    other = make_family([draw("sin(x)", x=TensorType("float64", (3, 5), "cpu"))])
+    with pytest.raises(ValueError, match=r"other types|another layout"):
+        Inductor().load_general(made().artifacts or {}, other.general, args)
 
 
 def test_what_cannot_be_stored_is_refused_and_says_why():
@@ -125,11 +130,7 @@ def test_what_cannot_be_stored_is_refused_and_says_why():
 
 def mean(length: int) -> Graph:
     """A mean of rows, whose number is made of the length, less a number among the inputs."""
-    s = Sketch()
-    number = s.input(NumberType("float"))
-    rows, total = s.input(TensorType("float32", (3, length), "cpu")), TensorType("float32", (3,), "cpu")
-    less = s.op("sub", rows, number)
-    return s.graph(s.op("div", s.op("sum", less, (1,), type_=total), float(length), type_=total))
+    return draw(f"div(sum(sub(x, n), (1,)), {float(length)})", n=NumberType("float"), x=(3, length))
 
 
 def test_code_with_numbers_that_vary_is_stored():
@@ -142,3 +143,95 @@ def test_code_with_numbers_that_vary_is_stored():
         run = function([0.5, x], (20, Const("float", (20.0).hex())))
         for number, expected in own.items():
             assert are_same(list(run([number, x])), expected)
+
+
+NUMBER = {"n": NumberType("float")}
+
+
+def lengths(text: str, dtype: str = "float32", device: str = "cpu") -> list[Graph]:
+    """Regions of two lengths with a number among the inputs."""
+    return [draw(text, **NUMBER, x=TensorType(dtype, (length,), device)) for length in (6, 9)]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_beside_dimensions_a_number_has_all_its_digits(dtype):
+    carried = carry_numbers(make_family(lengths("add(x, n)", dtype)).general)
+    assert carried.inputs == {0: "float64"} and carried.types[0] == TensorType("float64", (), "cpu")
+
+
+def test_without_dimensions_a_number_has_the_type_of_the_result():
+    regions = [draw(f"div(sum(x, (0,)), {float(length)})", "sin(x)", x=(length,)) for length in (6, 9)]
+    carried = carry_numbers(make_family(regions).general)
+    assert carried.numbers == {1: "float32"} and carried.types[1:] == (TensorType("float32", (), "cpu"),)
+    assert carried.places == ((0, 0),) and carried.without_numbers((20, Const("float", "x"))) == (20,)
+
+
+HALF = TensorType("bfloat16", (), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("regions", "reason"),
+    [
+        (lengths("pow(x, n)"), "in prims.pow"),
+        (lengths("div(n, x)"), "in prims.div"),
+        (lengths("add(x, n)", device="cuda"), "on a GPU"),
+        (lengths("add(x, n)", "complex64"), "together with complex64"),
+        ([draw("mul(x, n)", **NUMBER, x=HALF)], "together with bfloat16"),
+        ([draw("mul(x, n)", "mul(y, n)", **NUMBER, y=())], "together with tensors with and without dimensions"),
+        ([draw("mul(x, n)", "n", **NUMBER)], "is a result"),
+    ],
+)
+def test_what_would_have_other_bits_is_refused(regions, reason):
+    with pytest.raises(Declined, match=f"^a variable number {reason}$"):
+        carry_numbers(make_family(regions).general)
+
+
+def test_a_number_that_is_computed_with_is_refused():
+    with pytest.raises(Declined, match="a number computed from a variable number"):
+        carry_numbers(make_family([draw("mul(x, mul(n, 2.0))", **NUMBER)]).general)
+
+
+def merge(values: list[tuple[float, ...]], *bodies: str, first: tuple[int, ...] = ()) -> FunctionSource:
+    return merge_sources(
+        [FunctionSource(f"def region(x):\n  return {body}", {}) for body in bodies], values, first=first
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "bodies", "args", "result"),
+    [
+        ([(6, 12), (9, 18)], ["[x, 6, (12, 8), -3]", "[x, 9, (18, 8), -3]"], (7, 14), ["x", 7, (14, 8), -3]),
+        ([(4, 4.0), (6, 6.0)], ["(4, 4.0)", "(6, 6.0)"], (8, 8.5), (8, 8.5)),
+        ([(2, 2, 5), (3, 3, 6), (3, 4, 6)], ["(2, 2, 5)", "(3, 3, 6)", "(3, 4, 6)"], (7, 8, 9), (7, 8, 9)),
+    ],
+)
+def test_numbers_that_differ_are_the_variables(values, bodies, args, result):
+    assert define_source(merge(values, *bodies))("x", *args) == result
+
+
+def test_variables_change_places():
+    merged = merge([(2, 5.0, 7), (3, 6.0, 9)], "(2, 5.0, 7)", "(3, 6.0, 9)", first=(1,))
+    assert define_source(merged)("x", 5.5, 4, 8) == (4, 5.5, 8)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        *(("6", other) for other in ("36", "-9", "9.0", "True", "x")),
+        *(("x.sin()", "x.cos()"), ("(6, 6)", "(9,)"), ("x + 6", "x - 9"), ("f(6)", "f(n=9)")),
+        ("(6, True)", "(9, False)"),
+    ],
+)
+def test_what_is_no_value_of_a_variable_and_other_operations_are_refused(one, other):
+    with pytest.raises(Declined, match="Thunder"):
+        merge([(6,), (9,)], one, other)
+
+
+def test_names_stand_for_the_same_things():
+    one, other, third = (
+        FunctionSource(f"def region(x):\n  return f(x, {number})", {"f": function})
+        for number, function in ((6, len), (9, max), (9, len))
+    )
+    with pytest.raises(Declined, match="other operations"):
+        merge_sources([one, other], [(6,), (9,)])
+    assert merge_sources([one, third], [(6,), (9,)]).names == {"f": len}

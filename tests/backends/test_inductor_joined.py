@@ -1,7 +1,9 @@
-"""Kernels of several regions from one run of the C++ compiler: the bits are those of each compiled alone."""
+"""The C++ compiler is run for several kernels at once, and asked once what the CPU can: all bits are as without."""
 
+import importlib.util
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from unittest import mock
@@ -9,11 +11,16 @@ from unittest import mock
 import pytest
 import torch
 from inductor_artifacts import CASES, artifacts_of, digest, made
+from torch._inductor import config, cpu_vec_isa
+from torch._inductor.cpu_vec_isa import VecAVX2
+from torch._inductor.runtime import cache_dir_utils
 
 from fusioncache.backends.api import Compiled
-from fusioncache.backends.inductor import joined_kernels
+from fusioncache.backends.inductor import environment, joined_kernels
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.backends.inductor.joined_kernels import ALONE_SECONDS, HEADER_SECONDS, KILOBYTE_SECONDS, estimate_alone
+from fusioncache.thunder_adapter.installation import is_known, list_patches
+from fusioncache.transform.vector_probing import replace_probe
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
 
@@ -87,12 +94,13 @@ def test_only_a_single_function_behind_the_known_header_is_joined(source, joins)
     assert joined_kernels.can_join(source.format(joined_kernels.INCLUDE)) is joins
 
 
+def make_kernel():
+    body = 'extern "C" void kernel(const float* a, float* b)\n{ b[0] = a[0] + 1; }\n'
+    return joined_kernels.CollectedKernel(("const float*", "float*"), f"{joined_kernels.INCLUDE}\n{body}")
+
+
 def test_a_kernel_that_others_call_before_is_compiled_alone():
-    kernel = joined_kernels.CollectedKernel(
-        ("const float*", "float*"),
-        f'{joined_kernels.INCLUDE}\nextern "C" void kernel(const float* a, float* b)\n{{ b[0] = a[0] + 1; }}\n',
-    )
-    one, two = torch.ones(1), torch.zeros(1)
+    kernel, one, two = make_kernel(), torch.ones(1), torch.zeros(1)
     kernel(one, two)
     assert two.item() == 2.0 and kernel.finish().name == "kernel"
 
@@ -105,13 +113,9 @@ def test_a_joined_library_proves_all_that_its_probes_assumed(monkeypatch, tmp_pa
     built = []
     build = joined_kernels.build_and_load
     monkeypatch.setattr(joined_kernels, "build_and_load", lambda isa, code: built.append(code) or build(isa, code))
-    kernel = joined_kernels.CollectedKernel(
-        ("const float*", "float*"),
-        f'{joined_kernels.INCLUDE}\nextern "C" void kernel(const float* a, float* b)\n{{ b[0] = a[0] + 1; }}\n',
-    )
     with joined_kernels.collect_kernels():
         isas = valid_vec_isa_list()
-        library, _ = joined_kernels.compile_joined([kernel])
+        library, _ = joined_kernels.compile_joined([make_kernel()])
     for isa, name in joined_kernels.list_checks():
         assert getattr(isa, name) not in built
         for function in re.findall(r"(__avx512\w+chk_kernel\w*)\(", getattr(isa, name)):
@@ -120,23 +124,107 @@ def test_a_joined_library_proves_all_that_its_probes_assumed(monkeypatch, tmp_pa
     joined_kernels.forget_probes()
 
 
-KILOBYTE = "x" * 1000
+KILOBYTE, OTHER = "x" * 1000, "y" * 1000
 RUN = HEADER_SECONDS + KILOBYTE_SECONDS
+ALONE = ALONE_SECONDS + KILOBYTE_SECONDS
 
 
-def test_a_run_of_the_expected_length_gives_the_expected_seconds():
-    assert estimate_alone(RUN, [[KILOBYTE]]) == [pytest.approx(ALONE_SECONDS + KILOBYTE_SECONDS)]
+@pytest.mark.parametrize(
+    ("seconds", "sources", "estimates"),
+    [
+        pytest.param(RUN, [[KILOBYTE]], [ALONE], id="a run of the expected length"),
+        pytest.param(3 * RUN, [[KILOBYTE]], [3 * ALONE], id="a slower machine"),
+        pytest.param(RUN, [[KILOBYTE], [KILOBYTE, KILOBYTE]], [ALONE, 0], id="equal sources are compiled once"),
+        pytest.param(RUN + KILOBYTE_SECONDS, [[KILOBYTE, OTHER], []], [2 * ALONE, 0], id="a run for each kernel"),
+    ],
+)
+def test_seconds_that_each_graph_would_have_taken_alone(seconds, sources, estimates):
+    assert estimate_alone(seconds, sources) == list(map(pytest.approx, estimates))
 
 
-def test_a_slower_machine_scales_the_estimate():
-    assert estimate_alone(3 * RUN, [[KILOBYTE]]) == [pytest.approx(3 * (ALONE_SECONDS + KILOBYTE_SECONDS))]
+@pytest.fixture(name="check")
+def _check(monkeypatch, tmp_path):
+    """Returns what asks, and a list that has an item for each time that it was not known."""
+    asked: list[str] = []
+    monkeypatch.setattr(environment, "artifact_environment", lambda: {"processor": "avx2"})
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    assert cache_dir_utils.cache_dir() == str(tmp_path)
+    monkeypatch.setattr(joined_kernels, "build_and_load", lambda self, code: asked.append(code) or "wrong" not in code)
+    return joined_kernels.can_use, asked
 
 
-def test_equal_sources_are_compiled_once():
-    first, second = estimate_alone(1.0, [[KILOBYTE], [KILOBYTE, KILOBYTE]])
-    assert first > 0 and second == 0
+def test_what_it_stands_in_for_is_as_it_was(monkeypatch):
+    spec = importlib.util.spec_from_file_location("another", cpu_vec_isa.__file__)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "another", module)
+    spec.loader.exec_module(module)
+    (row,) = list_patches()["vector probes"].rows
+    assert is_known(module.VecISA.check_build, row.digests)
 
 
-def test_a_graph_with_two_kernels_takes_two_runs_and_one_without_takes_none():
-    one, two, none = estimate_alone(1.0, [["a" * 1000], ["b" * 1000, "c" * 1000], []])
-    assert two == pytest.approx(2 * one) and none == 0
+@pytest.mark.parametrize(("code", "answer", "asks"), [("code", True, 1), ("wrong", False, 2)])
+def test_yes_is_kept_for_later_processes_and_no_is_not(check, code, answer, asks):
+    ask, asked = check
+    assert [ask(VecAVX2(), code), ask(VecAVX2(), code)] == [answer, answer]
+    assert asked == [code] * asks
+
+
+def another(**attributes):
+    other = VecAVX2()
+    for name, value in attributes.items():
+        setattr(other, name, value)
+    return other
+
+
+CHANGES = {
+    "the flags": lambda patch: another(_arch_flags="-mavx2 -mfma"),
+    "the macros": lambda patch: another(_macro=["OTHER"]),
+    "the compiler": lambda patch: patch.setattr(cpu_vec_isa, "_get_isa_dry_compile_fingerprint", lambda flags: "other"),
+    "the CPU": lambda patch: patch.setattr(environment, "artifact_environment", lambda: {"processor": "avx512f"}),
+    "where libraries are": lambda patch: patch.setenv("LD_LIBRARY_PATH", "/elsewhere"),
+    "what is loaded first": lambda patch: patch.setenv("LD_PRELOAD", ""),
+    "where modules are": lambda patch: patch.setenv("TORCH_CUSTOM_PYTHONPATH", "/elsewhere"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_changed_has_it_ask_again(what, check, monkeypatch):
+    ask, asked = check
+    ask(VecAVX2(), "code")
+    with monkeypatch.context() as patch:
+        changed = CHANGES[what](patch) or VecAVX2()
+        assert ask(changed, "code") and len(asked) == 2
+    assert ask(VecAVX2(), "code") and len(asked) == 2
+    assert ask(VecAVX2(), "other code") and len(asked) == 3
+
+
+def test_other_options_have_it_ask_again(check):
+    ask, asked = check
+    ask(VecAVX2(), "code")
+    with config.patch({"cpp.simdlen": 8}):
+        assert ask(VecAVX2(), "code") and len(asked) == 2
+
+
+def test_it_asks_where_nothing_can_be_known_or_kept(check, monkeypatch):
+    ask, asked = check
+    monkeypatch.setattr(environment, "artifact_environment", lambda: 1 / 0)
+    assert ask(VecAVX2(), "code") and ask(VecAVX2(), "code") and len(asked) == 2
+    monkeypatch.setattr(environment, "artifact_environment", dict)
+    monkeypatch.setattr(joined_kernels.Path, "touch", lambda *given: (_ for _ in ()).throw(OSError("full")))
+    assert ask(VecAVX2(), "code") and len(asked) == 3
+
+
+def test_a_library_is_built_and_loaded(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    plain = another(_macro=[], _arch_flags="")
+    assert joined_kernels.can_use(plain, "int known = 1;")
+    assert not joined_kernels.can_use(plain, "this is no C++")
+    assert not joined_kernels.can_use(plain, "int gone(); int used = gone();")
+    assert len(list(tmp_path.glob("fusioncache-instruction-sets/*"))) == 1
+
+
+def test_torchinductor_probes_itself_where_this_fails(monkeypatch):
+    monkeypatch.setattr("fusioncache.transform.vector_probing.can_use", lambda *given: 1 / 0)
+    asked: list[str] = []
+    probe = replace_probe(lambda self, code: asked.append(code) or True)
+    assert probe(VecAVX2(), "code") and asked == ["code"]

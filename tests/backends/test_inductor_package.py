@@ -6,14 +6,17 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
-from inductor_artifacts import CASES, artifacts_of, digest, made
+from inductor_artifacts import CASES, SUM_OF_TWO, artifacts_of, digest, made, two
 from repository import HELPERS, ROOT
 from threads_at_once import run_at_once
 
+from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor.backend import Inductor
+from fusioncache.ir import Graph
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
 
@@ -44,28 +47,22 @@ def test_code_made_for_one_tensor_twice_is_right_for_two():
     assert artifacts_of(twice) == artifacts_of(made("two"))
 
 
-def test_neither_autograd_nor_autocast_nor_inference_mode_changes_a_call():
-    _, args = CASES["two"]()
-    expected = digest(made("two").run(args))
-    parameters = [torch.nn.Parameter(arg) for arg in args]
+@pytest.mark.parametrize("name", ["two", "products"])
+def test_neither_autograd_nor_autocast_nor_inference_mode_changes_a_call(name):
+    _, args = CASES[name]()
+    expected = digest(made(name).run(args))
     with torch.autocast("cpu", torch.bfloat16):
-        (result,) = made("two").run(parameters)
-    assert not result.requires_grad
-    assert digest([result]) == expected
-    with torch.inference_mode():
-        assert digest(made("two").run(args)) == expected
-
-
-def test_products_are_taken_outside_autograd_and_autocast_and_leave_both_as_they_were():
-    _, args = CASES["products"]()
-    assert {"mm", "addmm", "bmm"} <= set(
-        re.findall(r"extern_kernels\.(\w+)", artifacts_of(made("products"))["wrapper.py"].decode())
-    )
-    with torch.autocast("cpu", torch.bfloat16):
-        results = made("products").run([torch.nn.Parameter(arg) for arg in args])
+        results = made(name).run([torch.nn.Parameter(arg) for arg in args])
         assert torch.is_autocast_enabled("cpu") and torch.is_grad_enabled()
     assert not any(result.requires_grad for result in results)
-    assert digest(results) == digest(made("products").run(args))
+    assert digest(results) == expected
+    with torch.inference_mode():
+        assert digest(made(name).run(args)) == expected
+
+
+def test_products_are_left_to_torch():
+    wrapper = artifacts_of(made("products"))["wrapper.py"].decode()
+    assert {"mm", "addmm", "bmm"} <= {*re.findall(r"extern_kernels\.(\w+)", wrapper)}
 
 
 LOADER = """
@@ -125,3 +122,54 @@ def test_threads_load_and_call_at_the_same_time():
 
     run_at_once(*(partial(work, number) for number in range(4)))
     assert not wrong
+
+
+class Counting(Inductor):
+    """Counts what it is asked to compile, which is then run op by op."""
+
+    compiles = 0
+
+    def compile(self, graph: Graph, args: Sequence[Any]) -> Any:
+        self.compiles += 1
+        return Eager().compile(graph, args)
+
+
+MEMORY = torch.arange(30.0)
+IN_OTHER_MEMORY = {
+    "unaligned": lambda: [torch.cat([torch.zeros(1), value.flatten()])[1:].view(4, 6) for value in two()],
+    "overlapping": lambda: [MEMORY[:24].view(4, 6), MEMORY[6:].view(4, 6)],
+    "one tensor": lambda: [two()[0]] * 2,
+    "wanting gradients": lambda: [torch.nn.Parameter(value) for value in two()],
+    "made for inference": torch.inference_mode()(lambda: [value.clone() for value in two()]),
+}
+
+
+@pytest.mark.parametrize("make", IN_OTHER_MEMORY.values(), ids=IN_OTHER_MEMORY)
+def test_kept_code_is_right_for_memory_wherever_it_lies(make):
+    backend, args = Counting(), make()
+    expected = torch.tanh(args[0] + args[1])
+    for run in (backend.load(artifacts_of(made("two")), SUM_OF_TWO, two()), made("two").run):
+        (result,) = run(args)
+        assert not result.requires_grad
+        assert torch.allclose(result, expected)
+        assert digest([result]) == digest(run([value.detach().clone() for value in args]))
+    assert backend.compiles == 0
+
+
+class Own(torch.Tensor):
+    """Of a type of its own."""
+
+
+@pytest.mark.parametrize(
+    "change", [torch._neg_view, lambda value: value.as_subclass(Own)], ids=["negative", "own type"]
+)
+def test_what_kernels_cannot_read_is_compiled_for_once(change):
+    backend, args = Counting(), [change(value) for value in two()]
+    run = backend.load(artifacts_of(made("two")), SUM_OF_TWO, two())
+    plain = digest(run(two()))
+    assert backend.compiles == 0
+    for _ in range(2):
+        assert torch.equal(run(args)[0], torch.tanh(args[0] + args[1]))
+        assert torch.equal(run([two()[0], args[1]])[0], torch.tanh(two()[0] + args[1]))
+        assert digest(run(two())) == plain
+    assert backend.compiles == 1

@@ -1,83 +1,61 @@
-"""What of TorchInductor's code is not kept, where what is kept does not fit, and what its key depends on."""
+"""What of TorchInductor's code is not kept, what of it is not loaded, as it does not fit or is made up, and its key."""
 
+import hashlib
+import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from drawn_regions import Sketch
-from inductor_artifacts import CASES, artifacts_of, made, sum_of_two, tensor, two
+from commands import get_output
+from drawn_regions import draw
+from inductor_artifacts import CASES, SUM_OF_TWO, artifacts_of, made, two
+from recorded_templates import make_ledger, save_ledger
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusioncache.backends.api import Compiled
-from fusioncache.backends.inductor import artifacts as compiled
-from fusioncache.backends.inductor import artifacts as files
-from fusioncache.backends.inductor import artifacts as language
+from fusioncache.backends.inductor import artifacts
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.ir import Const, Declined, Graph, NumberType, TensorType
+from fusioncache.ir import Declined, NumberType, Template
+from fusioncache.store import Store
+from fusioncache.template.key import make_key
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
 
 
-class Stub(Inductor):
-    """Compiles nothing, and says so."""
-
-    def compile(self, graph: Graph, args: Sequence[Any]) -> Any:
-        return "compiled by Inductor"
+class Own(torch.Tensor):
+    """Of a type of its own."""
 
 
-def in_place() -> tuple[Graph, list[Any]]:
-    s = Sketch()
-    x, y = s.input(tensor("float32", 4, 6)), s.input(tensor("float32", 4, 6))
-    return s.graph(s.op("copy_", s.op("add", x, y), x, grad_enabled=False)), two()
+IN_PLACE = draw("copy_(add(x, y), x, grad_enabled=False)", x=(4, 6), y=(4, 6))
+NUMBER = draw("mul(x, n)", x=(4, 6), n=NumberType("float"))
+ELSEWHERE = draw("full((2,), 1.0, device='cuda:0', dtype='float32')", device="cuda")
+NEGATED = torch.randn(4, 6, dtype=torch.complex64).conj().imag
 
 
-def numbers() -> tuple[Graph, list[Any]]:
-    s = Sketch()
-    x, n = s.input(tensor("float32", 4, 6)), s.input(NumberType("float"))
-    return s.graph(s.op("mul", x, n)), [two()[0], 2.0]
-
-
-def made_elsewhere() -> tuple[Graph, list[Any]]:
-    s = Sketch()
-    kind = {"device": Const("device", "cuda:0"), "dtype": Const("dtype", "float32")}
-    return s.graph(s.op("full", (2,), 1.0, **kind, type_=TensorType("float32", (2,), "cuda"))), []
-
-
-def subclass() -> tuple[Graph, list[Any]]:
-    class Own(torch.Tensor):
-        pass
-
-    return sum_of_two(), [two()[0], two()[1].as_subclass(Own)]
-
-
-def on_meta() -> tuple[Graph, list[Any]]:
-    return sum_of_two(), [value.to("meta") for value in two()]
-
-
-def negated() -> tuple[Graph, list[Any]]:
-    return sum_of_two(), [two()[0], torch.randn(4, 6, dtype=torch.complex64).conj().imag]
+@pytest.fixture(autouse=True)
+def _compiles_nothing(monkeypatch):
+    monkeypatch.setattr(Inductor, "compile", lambda self, graph, args: "compiled by Inductor")
 
 
 @pytest.mark.parametrize(
-    ("case", "reason", "lasting"),
+    ("graph", "args", "reason", "lasting"),
     [
-        (in_place, "in-place effects", True),
-        (numbers, "a number among the inputs", True),
-        (made_elsewhere, "a tensor that is not on the CPU", True),
-        (subclass, "an argument of type Own", False),
-        (on_meta, "a tensor that is not on the CPU", True),
-        (negated, "a tensor that is sparse, quantized or otherwise special", False),
+        (IN_PLACE, two(), "in-place effects", True),
+        (NUMBER, [two()[0], 2.0], "a number among the inputs", True),
+        (ELSEWHERE, [], "a tensor that is not on the CPU", True),
+        (SUM_OF_TWO, [two()[0], two()[1].as_subclass(Own)], "an argument of type Own", False),
+        (SUM_OF_TWO, [value.to("meta") for value in two()], "a tensor that is not on the CPU", True),
+        (SUM_OF_TWO, [two()[0], NEGATED], "a tensor that is sparse, quantized or otherwise special", False),
     ],
 )
-def test_what_cannot_be_kept_is_compiled_as_ever_and_says_why(case, reason, lasting):
-    assert Stub().persist(*case()) == Compiled("compiled by Inductor", None, reason, lasting)
+def test_what_cannot_be_kept_is_compiled_as_ever_and_says_why(graph, args, reason, lasting):
+    assert Inductor().persist(graph, args) == Compiled("compiled by Inductor", None, reason, lasting)
 
 
 class Watching(TorchDispatchMode):
@@ -87,67 +65,39 @@ class Watching(TorchDispatchMode):
 
 def test_what_a_mode_may_have_changed_is_not_kept():
     with Watching():
-        made = Stub().persist(*CASES["two"]())
-    assert made == Compiled("compiled by Inductor", None, "the mode Watching", lasting=False)
+        found = Inductor().persist(SUM_OF_TWO, two())
+    assert found == Compiled("compiled by Inductor", None, "the mode Watching", lasting=False)
 
 
 def test_what_fails_only_where_it_is_to_be_kept_is_compiled_as_ever(monkeypatch):
-    def fail(*args: Any) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr(compiled, "compile_graph", fail)
-    made = Stub().persist(*CASES["two"]())
-    assert made == Compiled(
-        "compiled by Inductor", None, "AssertionError where its code is to be stored", lasting=False
-    )
-
-
-def test_a_wrapper_that_calls_other_things_is_not_kept():
-    """As TorchInductor writes it for an operation that it leaves to torch."""
-    source = (
-        "def call(args):\n    a, = args\n    args.clear()\n    b = torch.ops.aten.sort.default(a)\n    return (b, )\n"
-    )
-    wrapper, outputs = compiled.read_wrapper(source)
-    assert outputs == 1
-    with pytest.raises(Declined, match="a wrapper that calls default"):
-        language.check_wrapper(wrapper, {})
-
-
-@pytest.mark.parametrize(
-    "call",
-    ["mm(a, a)", "mm(a, b, out=c, other=1)", "convolution(a, b)", "mm.__self__(a)", "mm(a, **b)", "__class__(a)"],
-)
-def test_products_are_called_only_as_torchinductor_does(call):
-    wrapper = "def call(args):\n    a, b = args\n    c = {}\n    return [c]\n"
-    good = call == "mm(a, a)"
-    with nullcontext() if good else pytest.raises(Declined, match="a wrapper that"):
-        language.check_wrapper(wrapper.format(f"extern_kernels.{call}"), {})
-    with pytest.raises(Declined, match="a wrapper that"):
-        language.check_wrapper(wrapper.format(f"a.{call}"), {})
+    monkeypatch.setattr(artifacts, "compile_graph", lambda *args: 1 / 0)
+    found = Inductor().persist(SUM_OF_TWO, two())
+    reason = "ZeroDivisionError where its code is to be stored"
+    assert found == Compiled("compiled by Inductor", None, reason, lasting=False)
 
 
 def test_a_product_that_was_replaced_is_not_kept():
-    own = {name: getattr(torch, name) for name in language.OPERATIONS}
-    compiled.check_operations(SimpleNamespace(**own))
-    compiled.check_operations(None)  # a wrapper without any
+    own = {name: getattr(torch, name) for name in artifacts.OPERATIONS}
+    artifacts.check_operations(SimpleNamespace(**own))
+    artifacts.check_operations(None)  # a wrapper without any
     for name in own:
         with pytest.raises(Declined, match="an operation that was replaced"):
-            compiled.check_operations(SimpleNamespace(**{**own, name: torch.add}))
+            artifacts.check_operations(SimpleNamespace(**{**own, name: torch.add}))
 
 
 def test_a_library_is_private_and_gone_once_it_is_loaded(tmp_path, monkeypatch):
-    artifacts, seen = artifacts_of(made("two")), []  # which imports TorchInductor
-    load = files.load_library
+    stored, seen = artifacts_of(made("two")), []  # which imports TorchInductor
+    load = artifacts.load_library
 
     def watching(library: bytes, folder: Path) -> Any:
         seen.append((folder.parent, folder.stat().st_mode & 0o777))
         return load(library, folder)
 
-    monkeypatch.setattr(files, "load_library", watching)
+    monkeypatch.setattr(artifacts, "load_library", watching)
     before = {name for name in sys.modules if "kernel" in name}
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    files.load_module.cache_clear()
-    Inductor().load(artifacts, *CASES["two"]())
+    artifacts.load_module.cache_clear()
+    Inductor().load(stored, *CASES["two"]())
     assert seen == [(tmp_path, 0o700)]
     assert not list(tmp_path.iterdir())
     assert {name for name in sys.modules if "kernel" in name} == before
@@ -166,18 +116,16 @@ def test_a_library_is_private_and_gone_once_it_is_loaded(tmp_path, monkeypatch):
 )
 def test_arguments_of_another_layout_are_refused(args):
     with pytest.raises(ValueError, match="stored code"):
-        Inductor().load(artifacts_of(made("two")), sum_of_two(), args)
+        Inductor().load(artifacts_of(made("two")), SUM_OF_TWO, args)
 
 
 def test_another_graph_or_number_of_threads_is_refused(monkeypatch):
-    s = Sketch()
-    x, y = s.input(tensor("float32", 4, 6)), s.input(tensor("float32", 4, 6))
-    backend, artifacts = Inductor(), artifacts_of(made("two"))
+    stored = artifacts_of(made("two"))
     with pytest.raises(ValueError, match="number of outputs"):
-        backend.load(artifacts, s.graph(x, y), two())
+        Inductor().load(stored, draw("x", "y", x=(4, 6), y=(4, 6)), two())
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
     with pytest.raises(ValueError, match="number of threads"):
-        backend.load(artifacts, sum_of_two(), two())
+        Inductor().load(stored, SUM_OF_TWO, two())
 
 
 def test_the_key_stays_with_what_was_compiled_and_changes_with_what_matters():
@@ -189,3 +137,133 @@ def test_the_key_stays_with_what_was_compiled_and_changes_with_what_matters():
     with torch._inductor.config.patch({"cpp.cxx": ("no such compiler",)}):
         assert backend.artifact_environment()["inductor compiler"] == ""
     assert backend.artifact_environment() == before
+
+
+def test_the_source_of_the_very_kernel_is_shown(monkeypatch):
+    graph, _ = CASES["two"]()
+    save_ledger(monkeypatch, make_ledger(Template(graph, make_key(graph, {}), "two")))
+    store = Store.open()
+    assert store.save(make_key(graph, {"layout": "any"}), "inductor", artifacts_of(made("two")))
+    ((kernel, *_),) = json.loads(artifacts_of(made("two"))["signature.json"])["kernels"]
+    text = get_output("show", "two", "--code")
+    assert f"# kernels.cpp\n// {kernel}\n" in text
+    assert 'extern "C"' in text
+    assert "tanh(" in text
+    assert text.endswith(artifacts_of(made("two"))["wrapper.py"].decode())
+
+
+def changed(artifacts: Mapping[str, bytes], fields: Mapping[str, Any]) -> dict[str, bytes]:
+    signature = {**json.loads(artifacts["signature.json"]), **fields}
+    return {**artifacts, "signature.json": json.dumps(signature).encode()}
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        *(b"{", b"\xff\xfe\xff", b"[]", b"1e999", b"null", b"[" * 200_000, b"1" * 100_000, b"{}"),
+        *({"format": value} for value in (3, 5, None)),
+        *({"surplus": 1}, {"inputs": 3}, {"inputs": []}, {"outputs": "1"}, {"threads": None}, {"wrapper": {}}),
+        *({"kernels": [[name, 0, "kernel"]]} for name in ("torch", "call", "a.b", [])),
+        *({"kernels": [["k", *place]]} for place in ([1, "kernel"], [-1, "kernel"], [0, "__dict__"], [0, "a.b"], [0])),
+        *({"kernels": 5}, {"kernels": {"ab": 1}}, {"kernels": [["k", 0, "kernel"], ["k", 0, "kernel"]]}),
+        *({"libraries": 5}, {"libraries": []}, {"libraries": ["0"]}),
+    ],
+    ids=lambda signature: str(signature)[:50],
+)
+def test_a_hostile_signature_is_refused(signature):
+    stored = artifacts_of(made("two"))
+    hostile = signature if isinstance(signature, bytes) else changed(stored, signature)["signature.json"]
+    with pytest.raises(ValueError):
+        Inductor().load({**stored, "signature.json": hostile}, *CASES["two"]())
+
+
+@pytest.mark.parametrize("name", ["signature.json", "wrapper.py", "kernel-0.so"])
+def test_missing_cut_and_altered_artifacts_are_refused(name):
+    artifacts = artifacts_of(made("two"))
+    content = artifacts.pop(name)
+    middle = len(content) // 2
+    altered = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+    for other in ({}, {name: content[:middle]}, {name: b""}, *([{name: altered}] if name != "signature.json" else [])):
+        with pytest.raises(ValueError):
+            Inductor().load({**artifacts, **other}, *CASES["two"]())
+
+
+def test_a_library_that_is_none_is_refused_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for library in (b"", b"no library", artifacts_of(made("two"))["kernel-0.so"][:100]):
+        kernels, digests = [["k", 0, "kernel"]], [hashlib.sha256(library).hexdigest()]
+        wrapper = b"def call(args):\n    a, b = args\n    k(a)\n    return [a]\n"
+        fields = {"kernels": kernels, "libraries": digests, "wrapper": hashlib.sha256(wrapper).hexdigest()}
+        artifacts = {**artifacts_of(made("two")), "kernel-0.so": library, "wrapper.py": wrapper}
+        with pytest.raises(ValueError, match="does not load"):
+            Inductor().load(changed(artifacts, fields), *CASES["two"]())
+    assert not list(tmp_path.iterdir())
+
+
+START = "def call(args):\n    a, b = args\n    "
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        "import os\n",
+        "print(1)\n",
+        START + "import os\n",
+        START + "return torch.ops.aten.sort.default(a)\n",
+        START + "return extern_kernels.convolution(a, b)\n",
+        START + "return extern_kernels.mm(a, b, out=a, other=1)\n",
+        START + "return extern_kernels.mm(a, **b)\n",
+        START + "return extern_kernels.mm.__self__(a)\n",
+        START + "return extern_kernels.__class__(a)\n",
+        START + "return a.mm(a, b)\n",
+        START + "return a.__class__\n",
+        START + "return __import__('os')\n",
+        START + "return torch.load('x')\n",
+        START + "return torch.float32.__class__\n",
+        START + "return torch.ops\n",
+        START + "while True: pass\n",
+        START + "return [x for x in a]\n",
+        START + "return (lambda: a)()\n",
+        START + "return empty_strided_cpu((1,), (1,), 'x')\n",
+        START + "return empty_strided_cpu(size=(1,))\n",
+        START + "return empty_strided_cpu\n",
+        START + "return c\n",
+        START + "torch = a\n",
+        START + "reinterpret_tensor = a\n",
+        START + "del torch\n",
+        START + "a[0] = b\n",
+        START + "return f'{a}'\n",
+        START + "return " + "-" * 100_000 + "1\n",
+        START + "return " + "(" * 10_000 + ")" * 10_000 + "\n",
+        START + "return a" + ".b" * 50_000 + "\n",
+        START + "return [a]\ndef more(): pass\n",
+        "@print\n" + START + "return [a]\n",
+        "def call(args, more=print()):\n    return [args]\n",
+        "def call(args: print()):\n    return [args]\n",
+        "def call(args) -> print():\n    return [args]\n",
+        "async def call(args):\n    return [args]\n",
+        "\0",
+        "",
+        "#" * 5_000_000,
+    ],
+    ids=lambda wrapper: wrapper.removeprefix(START)[:40],
+)
+def test_a_wrapper_in_another_language_is_refused_before_it_runs(wrapper):
+    fields = {"wrapper": hashlib.sha256(wrapper.encode()).hexdigest()}
+    artifacts = changed({**artifacts_of(made("two")), "wrapper.py": wrapper.encode()}, fields)
+    with pytest.raises(Declined, match=r"a (long )?wrapper"):
+        Inductor().load(artifacts, *CASES["two"]())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("size_0_1 == v0*v1", True),
+        ("2 <= v0 and v0 <= 5", False),
+        ("v0 % v1 == 2 or False", True),
+        ("not v0 // 4 != 1", True),
+        ("-v0 + v1 - 1 < -2", True),
+    ],
+)
+def test_conditions_compare_integers(text, expected):
+    assert artifacts.evaluate(text, {"v0": 6, "v1": 4, "size_0_1": 24}) is expected

@@ -1,18 +1,38 @@
-"""What nvFuser is asked to compile, without a GPU: real traces for cuda:0, real definitions, nothing executed."""
+"""What nvFuser is asked to compile, at known and at any sizes: real traces and definitions, nothing executed."""
 
 import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from math import inf
 
 import fake_cuda
 import pytest
 import thunder.torch as ltorch
+import torch
+from drawn_regions import draw
 from models import find_fused, recompute
 from nvfuser_definitions import add_residuals, define_executables, define_regions
+from repository import HELPERS, import_path
+from thunder_versions import VERSION
 
 import fusioncache
 from fusioncache import FusionCache
 from fusioncache.backends.nvfuser.backend import NvFuser
-from fusioncache.backends.nvfuser.definition import define, describe_contiguous
-from fusioncache.ir import Const, Graph, Op, Ref, TensorType
+from fusioncache.backends.nvfuser.definition import (
+    define,
+    describe_contiguous,
+    describe_tensor,
+    find_repeats,
+    nvfuser_executor,
+)
+from fusioncache.backends.nvfuser.general import compile_for_other_sizes, define_general, expand_results, make_arguments
+from fusioncache.ir import Const, Declined, GeneralRegion, Graph, Instance, NumberType, Op, Ref, TensorType
+from fusioncache.ir.template import encode_region
+from fusioncache.template.generalization import make_family
+from fusioncache.transform.region import region_of
 
 
 def norm_residual(x, *weights):
@@ -27,6 +47,11 @@ def shared(function, inputs: int, *, grad: bool, dtype: str = "float32", residua
     with fake_cuda.pretend_gpu():
         transform = FusionCache(cache=fusioncache.Cache(), residual=residual)
         return transform, [transform.transform_trace_post_optimization(trace) for trace in traces]
+
+
+def write(graph: Graph) -> str:
+    with fake_cuda.pretend_gpu():
+        return repr(define(graph, describe_contiguous(graph)))
 
 
 @pytest.fixture(autouse=True)
@@ -48,50 +73,12 @@ def test_the_definitions_of_a_recomputed_residual_stream_do_not_grow_with_depth(
     assert list(counts.values()) == [expected] * 2
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_templates_of_normed_blocks_do_not_grow_with_depth(dtype):
-    counts = set()
-    for weights in (4, 8):
-        transform, _ = shared(norm_residual, weights + 1, grad=True, dtype=dtype)
-        assert not transform.stats().bypasses
-        counts.add((transform.stats().templates, len(define_executables(transform))))
-    assert len(counts) == 1
-
-
-def test_bfloat16_sums_stay_in_float32_between_kernels():
-    with recompute():
-        transform, _ = shared(norm_residual, 17, grad=False, dtype="bfloat16")
-    (stream,) = [call for call in transform.calls() if max(call.arities())[:1] > (8,) and "sum" in call.template.name]
-    executables = stream.executables(max(stream.arities()))
-    assert len(executables) > 2
-    for fold, later in itertools.pairwise(executables):
-        assert all(fold.graph.ops[-1].outputs[0].dtype == "float32" for _ in fold.graph.outputs)
-        assert any(type_.dtype == "float32" for type_ in later.graph.inputs)
-
-
 def test_a_tensor_like_another_one_is_a_full_one():
     """Our executor has such a one in its regions, for its strides, which nvFuser chooses itself."""
     type_ = TensorType("float32", (5, 8), "cuda")
-    ops = (
-        Op("torch.full_like", (Ref(0), Const("float", (2.0).hex())), (type_,)),
-        Op("prims.add", (Ref(0), Ref(1)), (type_,)),
-    )
-    graph = Graph((type_,), ops, (2,))
-    with fake_cuda.pretend_gpu():
-        text = repr(define(graph, describe_contiguous(graph)))
+    like = Op("torch.full_like", (Ref(0), Const("float", (2.0).hex())), (type_,))
+    text = write(Graph((type_,), (like, Op("prims.add", (Ref(0), Ref(1)), (type_,))), (2,)))
     assert text.count("ops.full") == text.count("ops.add") == 1
-
-
-def test_a_definition_says_what_the_region_does():
-    transform, _ = shared(add_residuals, 2, grad=False)
-    (call,) = [call for call in transform.calls() if call.template.name.startswith("residual")]
-    (executable,) = call.executables((1,))
-    with fake_cuda.pretend_gpu():
-        text = repr(define(executable.sources[0], describe_contiguous(executable.sources[0])))
-    assert text.count("define_tensor") == 2
-    assert text.count("ops.add") == 1
-    assert text.count("add_output") == 1
-    assert "tanh" not in text
 
 
 def test_other_options_are_another_template():
@@ -124,3 +111,358 @@ def test_a_template_is_compiled_from_the_very_definition_that_thunder_wrote_for_
     with_unused_inputs = {definition for definition in ours - plain if "permute(tv0" in definition}
     assert ours - plain == with_unused_inputs
     assert len(with_unused_inputs) == (dtype == "bfloat16")
+
+
+def tensor(*shape: int | Ref) -> TensorType:
+    return TensorType("float32", shape, "cuda")
+
+
+KEYS = (2, 3, 1, 8)
+EXPANDED = "broadcast_in_dim(keys, (2, 3, 4, 8), (0, 1, 2, 3))"
+"""Each of three keys four times, as four queries share it."""
+HEADS = f"reshape({EXPANDED}, (2, 12, 8))"
+COPIED = f"shallow_copy(reshape(shallow_copy({EXPANDED}), (2, 12, 8)))"
+
+
+def region(text: str, keys: tuple[int, ...] = KEYS) -> Graph:
+    return draw(text, device="cuda", keys=keys, **{"whole": (2, 3, 4, 8)} if "whole" in text else {})
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "found"),
+    [
+        (f"tanh({HEADS})", KEYS, {1}),
+        (f"tanh({COPIED})", KEYS, {2}),
+        (HEADS, KEYS, set()),
+        (COPIED, KEYS, set()),
+        ("tanh(reshape(broadcast_in_dim(keys, (2, 3, 4, 8), (0, 1, 3)), (2, 12, 8)))", (2, 3, 8), {1}),
+        ("tanh(reshape(broadcast_in_dim(keys, (2, 3, 1, 8), (0, 1, 3)), (6, 8)))", (2, 3, 8), set()),
+        ("tanh(reshape(broadcast_in_dim(keys, (3, 8), (1,)), (24,)))", (8,), {1}),
+        ("tanh(reshape(broadcast_in_dim(keys, (3, 8), ()), (24,)))", (), {1}),
+        # An operation is between the expanded keys and the reshape.
+        (f"tanh(reshape(cos({EXPANDED}), (2, 12, 8)))", KEYS, {2}),
+        (f"tanh(reshape(mul({EXPANDED}, {EXPANDED}), (2, 12, 8)))", KEYS, {2}),
+        (f"tanh(reshape(mul({EXPANDED}, whole), (2, 12, 8)))", KEYS, set()),
+        (f"tanh(reshape(transpose({EXPANDED}, (0, 2, 1, 3)), (2, 12, 8)))", KEYS, {2}),
+        (f"tanh(reshape(sum({EXPANDED}, (3,)), (2, 12)))", KEYS, {2}),
+        # What was merged is reshaped once more.
+        (f"tanh(reshape({HEADS}, (24, 8)))", KEYS, {1}),
+        (f"tanh(reshape({HEADS}, (2, 3, 4, 8)))", KEYS, {1}),
+        # What stays as it is beside a merged dimension stays expanded.
+        ("tanh(reshape(reshape(broadcast_in_dim(keys, (5, 3, 4), (1, 2)), (5, 12)), (60,)))", (3, 1), {1, 2}),
+    ],
+)
+def test_repeats_of_which_something_is_computed_are_found(text, keys, found):
+    graph = region(text, keys)
+    assert find_repeats(graph, [None] * len(graph.inputs)) == found
+
+
+@pytest.mark.parametrize(
+    ("shape", "contiguity", "found"),
+    [
+        ((2, 3, 4, 8), (True, True, None, True), {0}),
+        ((2, 3, 4, 8), (True, True, True, True), set()),
+        ((2, 3, 1, 8), (True, True, None, True), set()),
+    ],
+)
+def test_an_argument_may_be_expanded(shape, contiguity, found):
+    batch, groups, queries, size = shape
+    graph = region(f"tanh(reshape(keys, ({batch}, {groups * queries}, {size})))", shape)
+    assert find_repeats(graph, [(contiguity, (3, 2, 1, 0), ())]) == found
+
+
+def test_a_repeat_of_any_length_is_found():
+    length = Ref(1)
+    two, four, *places = (Const("int", str(number)) for number in (2, 4, 0, 1, 2))
+    expanded, heads = tensor(2, 4, length), tensor(8, length)
+    ops = (
+        Op("prims.broadcast_in_dim", (Ref(0), (two, four, length), tuple(places)), (expanded,)),
+        Op("prims.reshape", (Ref(2), (Const("int", "8"), length)), (heads,)),
+        Op("prims.tanh", (Ref(3),), (heads,)),
+    )
+    assert find_repeats(Graph((tensor(2, 1, length),), ops, (4,), sizes=1), [None]) == {1}
+
+
+@pytest.mark.parametrize("heads", [HEADS, COPIED])
+def test_nvfuser_is_told_to_copy_what_is_repeated(heads):
+    calls = re.findall(r"(tv\d+) = fd\.ops\.(\w+)\((tv\d+)", write(region(f"tanh({heads})")))
+    # nvFuser writes a copy as a cast to the type that it has.
+    assert [name for _, name, _ in calls] == ["expand", "reshape", "cast", "tanh"]
+    assert all(operand == result for (result, *_), (*_, operand) in itertools.pairwise(calls))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEADS,
+        f"tanh(reshape(mul({EXPANDED}, whole), (2, 12, 8)))",
+        "tanh(reshape(broadcast_in_dim(keys, (2, 3, 1, 8), (0, 1, 2, 3)), (6, 8)))",
+    ],
+)
+def test_of_all_else_it_is_told_what_thunder_tells_it(text):
+    from fusioncache.backends.bound_symbols import bind
+
+    graph = region(text)
+    found = write(graph)
+    with fake_cuda.pretend_gpu():
+        bound = bind(graph)
+        thunders = nvfuser_executor().create_fd(
+            bound.bound_symbols, describe_contiguous(graph), list(bound.inputs), list(bound.outputs)
+        )
+    assert found == repr(thunders)
+
+
+_WORKER = """
+import json, sys
+from fusioncache.backends.nvfuser.translators import LateModule, import_torch
+import_torch()
+import torch
+asked = []
+for name in ("_cuda_init", "_cuda_getDeviceCount", "_cuda_isCurrentStreamCapturing"):
+    setattr(torch._C, name, lambda *args, name=name: asked.append(name))
+from fusioncache.backends.nvfuser.backend import NvFuser
+NvFuser.prepare()
+import fake_cuda
+from fusioncache.backends.nvfuser.definition import define, describe_contiguous
+from fusioncache.backends.torch_settings import write_versions
+from fusioncache.ir.template import decode_region
+regions = [decode_region(text.encode()).region for text in json.load(sys.stdin)]
+with fake_cuda.pretend_gpu():
+    texts = [repr(define(region, describe_contiguous(region))) for region in regions]
+late = sorted(name for name, module in sys.modules.items() if type(module) is LateModule)
+used = [torch.nested.nested_tensor, torch.optim.SGD, torch.distributions.Normal, torch._meta_registrations.meta_mm]
+meta = torch.ones(2, 3, device="meta") @ torch.ones(3, 4, device="meta")
+print(json.dumps({
+    "late": late, "unloaded": [name for name in late if type(sys.modules[name]) is LateModule],
+    "used": [one.__name__ for one in used], "meta": meta.shape,
+    "texts": texts, "asked": asked, "versions": write_versions(),
+    "whole": [name for name in ("thunder.core.jit_ext", "torch._dynamo") if name in sys.modules],
+}))
+"""
+
+
+def many_operations(x, y, weight):
+    import thunder.torch as ltorch
+
+    a = ltorch.softmax(ltorch.layer_norm(x, (x.shape[-1],), weight[0]), -1) + ltorch.gelu(y, approximate="tanh")
+    b = ltorch.rms_norm(y, (y.shape[-1],)) * ltorch.sigmoid(x) - ltorch.silu(a)
+    c = ltorch.cat([b[:, 5:], -b[:, :5]], -1).transpose(0, 1)
+    d = ltorch.where(c > 0, c.to(torch.float32), 0.5) ** 2 / (1 + ltorch.exp(c).sum(0, keepdim=True))
+    e = ltorch.var(d, -1, keepdim=True) + ltorch.amax(d, -1, keepdim=True) * ltorch.rsqrt(ltorch.abs(d.mean()) + 1e-5)
+    f = ltorch.pad(ltorch.tanh(weight @ a), (1, 2), value=0.0)[:, 1:-2]
+    return (e * d.reshape(-1).reshape(d.shape) + ltorch.full_like(f, 2.0) * f).to(x.dtype)
+
+
+def test_definitions_are_the_same_and_no_gpu_is_opened():
+    with fake_cuda.pretend_gpu():
+        regions = [
+            region_of(fusion)
+            for dtype in ("float32", "bfloat16")
+            for trace in fake_cuda.make_traces(many_operations, [(10, 10)] * 3, grad=True, dtype=dtype)
+            for fusion in find_fused(trace)
+        ]
+        expected = [repr(define(region, describe_contiguous(region))) for region in regions]
+    instances = [
+        Instance(region, tuple(range(len(region.inputs))), tuple(range(len(region.outputs)))) for region in regions
+    ]
+    sent = [encode_region(instance).decode() for instance in instances]
+    environment = {**os.environ, "PYTHONPATH": import_path(HELPERS)}
+    command = [sys.executable, "-W", "ignore", "-c", _WORKER]
+    done = subprocess.run(command, input=json.dumps(sent), capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(expected) >= 4 and sum(text.count("fd.ops.") for text in expected) > 100
+    assert found["texts"] == expected
+    assert not found["asked"] and not found["whole"]
+    assert {"torch._meta_registrations", "torch._refs", "torch.export", "torch.nested"} <= {*found["late"]}
+    assert "torch.export" in found["unloaded"] and len(found["unloaded"]) < len(found["late"])
+    assert found["used"] == ["nested_tensor", "SGD", "Normal", "meta_mm"] and found["meta"] == [2, 4]
+    assert f"thunder {VERSION}" in found["versions"]
+
+
+def define_family(*regions: Graph) -> str:
+    """Returns the definition for any sizes, of arguments that are contiguous."""
+    general = make_family(list(regions)).general
+    shapes = [getattr(type_, "shape", None) for type_ in regions[0].inputs]
+    with fake_cuda.pretend_gpu():
+        strides = [shape and torch.empty(shape, device="meta").stride() for shape in shapes]
+        layouts = [shape and describe_tensor(shape, its) for shape, its in zip(shapes, strides, strict=True)]
+        return repr(define_general(general, layouts))
+
+
+def rows(what: str, batch: int, length: int) -> Graph:
+    """A product of rows with a weight, at some sizes, and what is made of it."""
+    shape = batch, length, 4
+    product = f"mul(x, broadcast_in_dim(w, {shape}, (2,)))"
+    made = {
+        "merged": f"reshape({product}, ({batch * length}, 4))",
+        "half": f"slice_prim({product}, (0, 0, 0), ({batch}, {length // 2}, 4), (1, 1, 1))",
+        "padded": f"pad({product}, 0.0, ((0, 0, 0), (0, {256 - length}, 0), (0, 0, 0)))",
+        "masked": f"add({product}, full({shape}, 0.5, device='cuda', dtype='float32'))",
+        "scaled": f"mul({product}, {1 / length})",
+    }
+    return draw(made[what], device="cuda", x=shape, w=(4,))
+
+
+def define_rows(what: str) -> str:
+    return define_family(rows(what, 2, 8), rows(what, 3, 16))
+
+
+@pytest.mark.parametrize(
+    ("what", "line"),
+    [
+        ("merged", r"fd\.ops\.reshape\(\w+, new_shape=\[c\d+, 4\]\)"),
+        ("half", r"fd\.ops\.slice\(\w+, start_indices=\[0, 0, 0\], end_indices=\[c\d+, c\d+, 4\]"),
+        ("padded", r"fd\.ops\.pad\(\w+, pad_widths=\[0, 0, 0, c\d+, 0, 0\]"),
+        ("masked", r"fd\.ops\.full\(shape=\[c\d+, c\d+, 4\]"),
+    ],
+)
+def test_what_varies_is_symbolic(what, line):
+    text = define_rows(what)
+    assert "shape=[-1, -1, 4]" in text and re.search(line, text)
+
+
+def test_a_size_that_is_none_of_an_input_is_an_input():
+    assert len(re.findall(r"define_scalar\(None, dtype=DataType\.Int\)", define_rows("half"))) == 1
+
+
+def look_up(batch: int, length: int) -> Graph:
+    """A region with one of torch's functions, whose id is a text, where a primitive's is an enumeration's."""
+    tokens, weight, found = (
+        TensorType(dtype, shape, "cuda")
+        for dtype, shape in (("int64", (batch, length)), ("float32", (16, 4)), ("float32", (batch, length, 4)))
+    )
+    return Graph((tokens, weight), (Op("torch.embedding", (Ref(0), Ref(1)), (found,)),), (2,))
+
+
+def test_functions_of_torch_are_translated_as_well():
+    text = define_family(look_up(2, 8), look_up(3, 16))
+    assert "fd.ops.index_select(" in text and re.search(r"new_shape=\[c\d+, c\d+, 4\]", text)
+
+
+def test_a_dimension_that_is_left_out_where_sizes_are_known_is_no_size():
+    """A sum over all dimensions, the first of which is 1: nvFuser leaves that out where it knows the sizes."""
+    regions = [
+        draw(f"sum(reshape(x, (1, {length}, 4)), (0, 1, 2))", device="cuda", x=(length, 4)) for length in (8, 16)
+    ]
+    with fake_cuda.pretend_gpu():
+        definitions = [define(region, [describe_tensor((8, 4), (4, 1))]) for region in regions]
+    assert "dims=[0, 1, 2]" in define_family(*regions)
+    assert not any("2" in re.findall(r"dims=.*", repr(each))[-1] for each in definitions)
+
+
+def test_a_number_of_the_arithmetic_is_an_input():
+    text = define_rows("scaled")
+    assert len(re.findall(r"define_scalar\(None, dtype=DataType\.Double\)", text)) == 1
+    assert not re.search(r"0\.125|0\.0625", text)
+
+
+def test_a_number_among_the_inputs_stays_one():
+    number = NumberType("float")
+    text = define_family(*(draw("tanh(mul(x, n))", device="cuda", n=number, x=(length, 4)) for length in (8, 16)))
+    assert len(re.findall(r"define_scalar\(None, dtype=DataType\.Double\)", text)) == 1 and "shape=[-1, 4]" in text
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [lambda one, other: one, lambda one, _: one // 2, lambda one, _: 256 - one, lambda one, other: one - other],
+)
+def test_a_translator_that_computes_with_a_size_is_refused(monkeypatch, compute):
+    """Whatever numbers the regions have in common, what is made of a size is none of them."""
+
+    def merged(a, shape, *, fd, lc_to_nv_map):
+        batch, length, width = a.shape
+        made = abs(compute(*(int(getattr(size, "value", size)) for size in (batch, length))))
+        return fd.ops.reshape(lc_to_nv_map[a], new_shape=[made, -1, width])
+
+    monkeypatch.setattr("fusioncache.backends.nvfuser.general.TRANSLATORS", {"RESHAPE": merged})
+    with pytest.raises(Declined, match="takes for constant"):
+        define_rows("merged")
+
+
+def test_a_translator_that_takes_a_size_for_constant_is_refused(monkeypatch):
+    def pad(a, padding_value, padding_config, *, fd, lc_to_nv_map):
+        value = nvfuser_executor().getnv(padding_value, fd, lc_to_nv_map)
+        return fd.ops.pad(lc_to_nv_map[a], [0, 0, 0, 248, 0, 0], value)
+
+    monkeypatch.setattr("fusioncache.backends.nvfuser.general.TRANSLATORS", {"PAD": pad})
+    with pytest.raises(Declined, match="takes for constant"):
+        define_rows("padded")
+
+
+REGIONS = {
+    "plain": lambda length: draw("tanh(x)", x=(length, 4)),
+    # Rows of a batch in one dimension, which is a size of its own, and which no input may have.
+    "merged": lambda length: draw(f"add(reshape(x, ({2 * length}, 4)), y)", x=(2, length, 4), y=(2 * length, 4)),
+    "flattened": lambda length: draw(f"reshape(x, ({2 * length}, 4))", x=(2, length, 4)),
+    # The first ten rows, and all of them; as many rows of a table as there are.
+    "begun": lambda length: draw("slice_prim(x, (0, 0), (10, 4), (1, 1))", "tanh(x)", x=(length, 4)),
+    "cut": lambda length: draw(f"add(x, {first_rows(length)})", x=(length, 4), table=(64, 4)),
+    "widened": lambda length: draw(
+        f"broadcast_in_dim({first_rows(length)}, (2, {length}, 4), (1, 2))", "tanh(x)", x=(length, 4), table=(64, 4)
+    ),
+}
+
+
+def first_rows(length: int) -> str:
+    return f"slice_prim(table, (0, 0), ({length}, 4), (1, 1))"
+
+
+def generalize(name: str, *lengths: int) -> GeneralRegion:
+    return make_family([REGIONS[name](length) for length in lengths or (8, 12)]).general
+
+
+def ones_for(general: GeneralRegion) -> list[torch.Tensor]:
+    """Arguments of the last of its regions."""
+    return [torch.ones(type_.shape) for type_ in general.regions[-1].inputs]
+
+
+@pytest.mark.parametrize("name", ["merged", "flattened"])
+def test_sizes_grow_together(name):
+    general = generalize(name)
+    found = list(make_arguments(general, ones_for(general), general.values[-1]))
+    assert [args[0].shape[:2] for args, _ in found] == [(2, 6), (2, 24), (2, 3)]
+    assert all(set(values) == {args[0].shape[1], 2 * args[0].shape[1]} for args, values in found)
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("begun", [24, 96, 12]), ("cut", [24, 12, 6, 3])])
+def test_sizes_with_which_torch_computes_something_else_are_left_out(name, sizes):
+    general = generalize(name, 32, 48)
+    made = make_arguments(general, ones_for(general), general.values[-1])
+    assert [args[0].shape[0] for args, _ in made] == sizes
+
+
+def test_arguments_lie_as_the_first_ones_do():
+    general = generalize("plain")
+    turned = torch.ones(4, 12).t()
+    found = [args[0] for args, _ in make_arguments(general, [turned], general.values[-1])]
+    assert found and all(x.stride() == (1, x.shape[0]) and not x.any() for x in found)
+    for other in (torch.ones(12, 8)[:, :4], torch.ones(12, 1).expand(12, 4)):
+        assert not list(make_arguments(general, [other], general.values[-1]))
+
+
+def test_what_cannot_run_does_no_harm():
+    def fail(args):
+        raise RuntimeError("out of memory")
+
+    general = generalize("plain")
+    assert compile_for_other_sizes(lambda values: fail, general, ones_for(general), (12,), inf) == 0
+
+
+@pytest.mark.parametrize("length", [12, 20])
+def test_results_that_are_not_expanded_are_expanded(length):
+    general = generalize("widened")
+    args = [torch.randn(length, 4), torch.randn(64, 4)]
+    unexpanded = args[1][None, :length]
+    found, other = expand_results(lambda args: [unexpanded, args[0].tanh()], general, [length])(args)
+    assert found.shape == (2, length, 4) and found.stride() == (0, 4, 1) and found.data_ptr() == args[1].data_ptr()
+    assert torch.equal(found, unexpanded.expand(2, length, 4)) and torch.equal(other, args[0].tanh())
+
+
+@pytest.mark.parametrize(
+    ("shape", "length"), [((2, 12, 4), 12), ((1, 11, 4), 12), ((12, 4), 12), ((3, 12, 4), 12), ((1, 12, 4), 1)]
+)
+def test_results_of_other_shapes_or_of_other_arguments_stay(shape, length):
+    general, made = generalize("widened"), torch.zeros(shape)
+    args = [torch.randn(length, 4), torch.randn(64, 4)]
+    assert expand_results(lambda args: [made, args[0].tanh()], general, [12])(args)[0] is made

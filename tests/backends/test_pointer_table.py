@@ -3,9 +3,7 @@
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from functools import partial, reduce
-from math import prod
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,59 +24,50 @@ from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
 from fusioncache.template.plan import Plan
 
-
-@dataclass
-class Described:
-    """What is asked of a tensor."""
-
-    dtype: torch.dtype = torch.bfloat16
-    shape: tuple[int, ...] = (LEAST_TERM_BYTES // 2 // 1024, 1024)
-    is_cuda: bool = True
-    flat: bool = True
-
-    def is_contiguous(self) -> bool:
-        return self.flat
-
-    def numel(self) -> int:
-        return prod(self.shape)
-
-    def element_size(self) -> int:
-        return self.dtype.itemsize
-
-
+ROWS = LEAST_TERM_BYTES // 2 // 1024
 LONG = MOST_FOLDED_TERMS + 1
+HALF, FULL = torch.bfloat16, torch.float32
+
+
+def describe(dtype: torch.dtype = HALF, shape: tuple[int, ...] = (ROWS, 1024), cuda: bool = True, step: int = 1) -> Any:
+    """Returns what is asked of a tensor."""
+    tensor = torch.empty(*shape[:-1], step * shape[-1], dtype=dtype, device="meta")[..., ::step]
+    asked = ("is_contiguous", "numel", "element_size", "dtype", "shape")
+    return SimpleNamespace(is_cuda=cuda, **{name: getattr(tensor, name) for name in asked})
 
 
 def takes(fold: str, terms: int = LONG, total: str = "float32", head: Any = None, **term: Any) -> bool:
-    return takes_one_launch(fold, total, head or Described(**term), [Described(**term)] * terms)
+    return takes_one_launch(fold, total, head or describe(**term), [describe(**term)] * terms)
 
 
-def test_long_chains_of_large_terms_are_summed_in_one_launch():
-    small = Described().shape[0] - 1, 1024
-    assert takes("auto") and takes("auto", terms=1000) and takes("auto", total="float32_")
-    assert not takes("auto", terms=LONG - 1)
-    assert not takes("auto", shape=small)
-    assert takes("auto", shape=small, dtype=torch.float32)
-    assert takes("triton", terms=1, shape=(3,))
-    assert not takes("nvfuser", terms=1000)
+@pytest.mark.parametrize(
+    ("how", "taken"),
+    [
+        ({"fold": "auto"}, True),
+        ({"fold": "auto", "terms": 1000}, True),
+        ({"fold": "auto", "total": "float32_"}, True),
+        ({"fold": "auto", "terms": LONG - 1}, False),
+        ({"fold": "auto", "shape": (ROWS - 1, 1024)}, False),
+        ({"fold": "auto", "shape": (ROWS - 1, 1024), "dtype": FULL}, True),
+        ({"fold": "triton", "terms": 1, "shape": (3,)}, True),
+        ({"fold": "nvfuser", "terms": 1000}, False),
+    ],
+)
+def test_long_chains_of_large_terms_are_summed_in_one_launch(how, taken):
+    assert takes(**how) is taken
 
 
 @pytest.mark.parametrize("fold", ["auto", "triton"])
 def test_what_the_kernel_cannot_read_is_folded(fold):
-    assert takes(fold, head=Described(torch.float32))
-    assert takes(fold, head=Described(torch.float16))
+    assert takes(fold, head=describe(FULL)) and takes(fold, head=describe(torch.float16))
     assert not any(takes(fold, total=dtype) for dtype in ("float64", "bfloat16", "complex64", "int64"))
-    unread: list[dict[str, Any]] = [
-        *({"is_cuda": False}, {"flat": False}, {"shape": (0, 1024)}),
-        *({"dtype": dtype} for dtype in (torch.float64, torch.complex64, torch.int32)),
-    ]
-    for how in unread:
+    unread = [{"dtype": dtype} for dtype in (torch.float64, torch.complex64, torch.int32)]
+    for how in ({"cuda": False}, {"step": 2}, {"shape": (0, 1024)}, *unread):
         assert not takes(fold, **how)
-        assert not takes(fold, head=Described(**how))
-    assert not takes(fold, head=Described(shape=(1024, Described().shape[0])))
+        assert not takes(fold, head=describe(**how))
+    assert not takes(fold, head=describe(shape=(1024, ROWS)))
     assert not takes(fold, head=2.0)
-    mixed = [Described()] * LONG + [Described(torch.float32)]
-    assert not takes_one_launch("triton", "float32", Described(), mixed)
+    assert not takes_one_launch("triton", "float32", describe(), [describe()] * LONG + [describe(FULL)])
 
 
 def folded(terms: int, sum_chain: Any, device: str = "cpu") -> tuple[Any, Ledger]:
@@ -120,36 +109,34 @@ def test_the_backends_own_way_is_asked_once_for_a_layout_and_folds_are_compiled_
     assert ledger.stats().compile_seconds >= 0.25 and not ledger.stats().bypasses
 
 
-def test_a_missing_triton_is_counted_and_warned_about_once(monkeypatch):
+def fail_from(count: int) -> Any:
+    calls: list[Any] = []
+
+    def add(head: Any, terms: Any) -> Any:
+        calls.append(terms)
+        return sum(terms, head) if len(calls) < count else 1 / 0
+
+    return add
+
+
+@pytest.mark.parametrize(
+    ("sum_chain", "error"),
+    [
+        (partial(NvFuser.sum_chain, SimpleNamespace(fold="auto")), "ModuleNotFoundError"),  # without Triton
+        (lambda *_: fail_from(3), "ZeroDivisionError"),
+    ],
+)
+def test_what_fails_is_counted_warned_about_once_and_not_tried_again(sum_chain, error, monkeypatch):
     monkeypatch.delattr("fusioncache.backends.nvfuser.pointer_table", raising=False)
     monkeypatch.setitem(sys.modules, "fusioncache.backends.nvfuser.pointer_table", None)
     monkeypatch.setattr(nvfuser, "takes_one_launch", lambda *_: True)
-    call, ledger = folded(9, partial(NvFuser.sum_chain, SimpleNamespace(fold="auto")))
+    call, ledger = folded(9, sum_chain)
     args = inputs(9)
     with pytest.warns(RuntimeWarning, match="summed by folds, as one launch failed for named") as warned:
-        for _ in range(3):
+        for _ in range(4):
             assert torch.equal(call(*args)[0], expected(args))
     assert len(warned) == 1
-    assert ledger.stats().bypasses == {"one launch failed: ModuleNotFoundError": 1}
-
-
-def test_what_fails_later_is_not_tried_again():
-    calls = []
-
-    def sum_(head: Any, terms: Any) -> Any:
-        calls.append(1)
-        if len(calls) > 2:
-            raise RuntimeError("no launch")
-        return sum(terms, head)
-
-    call, ledger = folded(9, lambda *_: sum_)
-    args = inputs(9)
-    assert torch.equal(call(*args)[0], expected(args))
-    with pytest.warns(RuntimeWarning, match="no launch"):
-        for _ in range(3):
-            assert torch.equal(call(*args)[0], expected(args))
-    assert len(calls) == 3
-    assert ledger.stats().bypasses == {"one launch failed: RuntimeError": 1}
+    assert ledger.stats().bypasses == {f"one launch failed: {error}": 1}
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -1,9 +1,7 @@
 """Models that the project was not written for train at any length, in one process, for as long as you like.
 
-Each model takes training steps at random ones of some random lengths. The loss and the gradients are compared with
-those of eager PyTorch on the same parameters in float32. The error of a model is the largest of its steps. Eager
-PyTorch in the model's own dtype has one as well, and twice that one is allowed. Under ``compute-sanitizer --tool
-memcheck`` the tests show as well that no kernel touches memory that is not its own.
+The error of a model, in loss and gradients, is the largest of its steps. Eager PyTorch in the model's own dtype has one
+as well, and twice that is allowed. Under ``compute-sanitizer`` the tests show that kernels touch their memory alone.
 """
 
 import copy

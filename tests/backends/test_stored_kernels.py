@@ -1,31 +1,58 @@
-"""What keeps nvFuser's kernels, as far as no GPU is needed: its database, copies of arguments, and refusals."""
+"""What keeps nvFuser's kernels, as far as no GPU is needed: its database, captured runs, recipes, and refusals."""
 
+import ctypes
+import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from sample_recipe import make_elf
+from drawn_regions import draw
+from fake_driver import fake_driver
+from hypothesis import given
+from hypothesis import strategies as st
+from sample_recipe import FLAT, NAME, RECIPE, make_elf, make_launch, pack_words
 
 from fusioncache.backends.nvfuser import persistence
-from fusioncache.backends.nvfuser import persistence as kernel_database
-from fusioncache.backends.nvfuser.persistence import CompilingRun, copy_tensor, have_equal_bits, roll_tensor
-from fusioncache.backends.nvfuser.recipe import check_cubin
-from fusioncache.ir import Const, Declined, Graph, NumberType, Op, Ref, Scope, TensorType
+from fusioncache.backends.nvfuser.capture import (
+    FillNode,
+    KernelNode,
+    MemoryMap,
+    MemoryRange,
+    leave_uninitialized,
+    merge_ranges,
+    read_graph,
+    resolve_addresses,
+)
+from fusioncache.backends.nvfuser.persistence import CompilingRun, Row, copy_tensor, have_equal_bits, roll_tensor
+from fusioncache.backends.nvfuser.recipe import (
+    Duplicate,
+    Fill,
+    Fresh,
+    Input,
+    Layout,
+    Pointer,
+    View,
+    check_cubin,
+    decode,
+    encode,
+)
+from fusioncache.ir import Declined, NumberType, Scope
 
 OPTIONS = ((), ())
 
 
-def make_row(name, code, options=OPTIONS):
-    return kernel_database.Row(name, code, None, options)
+ROWS = {
+    name: [Row(name, code, None, OPTIONS) for code in codes]
+    for name, codes in {"a": ["code a", "another a"], "b": ["code b"], "d": ["code d", "twice"]}.items()
+}
 
 
 def test_rows_belong_to_a_run_by_name_and_code():
-    first, second, other = make_row("a", "code a"), make_row("b", "code b"), make_row("a", "another code a")
-    known = {"a": [first, other], "b": [second]}
-    assert kernel_database.match_rows(known, ["b", "a"], "code a\ncode b", OPTIONS) == (second, first)
-    assert kernel_database.match_rows(known, ["a"], "code a", OPTIONS) == (first,)
+    assert persistence.match_rows(ROWS, ["b", "a"], "code a\ncode b", OPTIONS) == (ROWS["b"][0], ROWS["a"][0])
+    assert persistence.match_rows(ROWS, ["a"], "code a", OPTIONS) == (ROWS["a"][0],)
 
 
 @pytest.mark.parametrize(
@@ -41,13 +68,8 @@ def test_rows_belong_to_a_run_by_name_and_code():
     ],
 )
 def test_rows_that_do_not_fit_are_refused(names, code, options, reason):
-    known = {
-        "a": [make_row("a", "code a")],
-        "b": [make_row("b", "code b")],
-        "d": [make_row("d", "code d"), make_row("d", "twice")],
-    }
     with pytest.raises(Declined, match=reason):
-        kernel_database.match_rows(known, names, code, options)
+        persistence.match_rows(ROWS, names, code, options)
 
 
 def write_row(name, code, cubin=b"\x7fELF"):
@@ -65,7 +87,7 @@ def write_row(name, code, cubin=b"\x7fELF"):
 
 def test_the_database_is_in_a_directory_of_its_own(monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    database = kernel_database.KernelDatabase()
+    database = persistence.KernelDatabase()
     folder = database.compile(OPTIONS, lambda: write_row("a", "code a"))
     assert os.environ["TMPDIR"] == str(tmp_path)
     assert folder.parent.stat().st_mode & 0o777 == 0o700
@@ -75,20 +97,20 @@ def test_the_database_is_in_a_directory_of_its_own(monkeypatch, tmp_path):
         database.compile(other, lambda: write_row("b", "code b", b"PTX"))
     database.note_compiled()
     (found,) = database.rows(["a"], "code a", OPTIONS)
-    assert kernel_database.read_cubin(found) == b"\x7fELF"
+    assert persistence.read_cubin(found) == b"\x7fELF"
     (found,) = database.rows(["b"], "code b", other)
     with pytest.raises(Declined, match="not compiled to the end"):
-        kernel_database.read_cubin(found)
-    kernel_database._remove(folder.parent, os.getpid() + 1)
+        persistence.read_cubin(found)
+    persistence._remove(folder.parent, os.getpid() + 1)
     assert folder.exists()
-    kernel_database._remove(folder.parent, os.getpid())
+    persistence._remove(folder.parent, os.getpid())
     assert not folder.exists()
 
 
 def test_a_compile_that_fails_leaves_the_environment_as_it_was(monkeypatch):
     monkeypatch.delenv("TMPDIR", raising=False)
     with pytest.raises(ZeroDivisionError):
-        kernel_database.KernelDatabase().compile(OPTIONS, lambda: 1 / 0)
+        persistence.KernelDatabase().compile(OPTIONS, lambda: 1 / 0)
     assert "TMPDIR" not in os.environ
 
 
@@ -106,7 +128,6 @@ def test_a_compile_that_fails_leaves_the_environment_as_it_was(monkeypatch):
         torch.rand(5, 5) > 0.5,
         torch.randn(4, 6, dtype=torch.bfloat16)[1:, ::2],
     ],
-    ids=lambda tensor: f"{tensor.dtype}-{tuple(tensor.shape)}-{tensor.stride()}",
 )
 def test_copies_lie_as_the_original(tensor):
     before = tensor.clone()
@@ -130,48 +151,28 @@ def test_bits_tell_zeros_apart_and_nans_together():
 def test_cubins_must_be_whole():
     image = make_elf()
     check_cubin(image)
-    for end in range(len(image)):
-        with pytest.raises(ValueError, match="a cubin that"):
-            check_cubin(image[:end])
-    for damaged in (
-        make_elf(machine=62),
-        make_elf(sections=((1, 64, 10**6),)),
-        make_elf(programs=((2**63, 8),)),
-        b"PTX",
-    ):
+    sections, programs = make_elf(sections=((1, 64, 10**6),)), make_elf(programs=((2**63, 8),))
+    for damaged in (*(image[:end] for end in range(len(image))), make_elf(machine=62), sections, programs, b"PTX"):
         with pytest.raises(ValueError, match="a cubin that"):
             check_cubin(damaged)
 
 
-TYPE = TensorType("float32", (2, 3), "cuda")
-ADD = Op("prims.add", (Ref(0), Const("int", "1")), (TYPE,))
-DRAW = Op("prims.uniform_philox", (Ref(0),), (TYPE,))
-
-
-def make(device):
-    return Op(
-        "prims.full",
-        ((Const("int", "2"),), Const("float", "0x1.0p+0")),
-        (TYPE,),
-        (("device", Const("device", device)),),
-    )
+ADD = draw("add(x, 1)", device="cuda")
 
 
 @pytest.mark.parametrize(
     ("graph", "args", "reason"),
     [
-        (Graph((TYPE, NumberType("int")), (ADD,), (2,)), [None], "a number among the inputs"),
-        (Graph((TYPE,), (DRAW,), (1,)), [None], "random numbers"),
-        (Graph((TYPE,), (ADD,), (2,), sizes=1), [None], "symbolic sizes"),
-        (Graph((), (make("cuda"),), (0,)), [], "no input or constant that names the GPU"),
-        (Graph((TYPE,), (ADD,), (1,)), [torch.zeros(2, 3)], "an input that is no CUDA tensor"),
+        (draw("add(x, n)", device="cuda", n=NumberType("int")), [None], "a number among the inputs"),
+        (draw("uniform_philox(x)", device="cuda"), [None], "random numbers"),
+        (replace(ADD, sizes=1), [None], "symbolic sizes"),
+        (draw("full((2,), 1.0, device='cuda')", device="cuda"), [], "no input or constant that names the GPU"),
+        (ADD, [torch.zeros(2, 3)], "an input that is no CUDA tensor"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_cannot_be_kept_is_known_before_it_is_compiled(graph, args, reason):
-    with pytest.raises(Declined) as refusal:
+    with pytest.raises(Declined, match=f"^{reason}$") as refusal:
         persistence.check_persistable(graph, args)
-    assert str(refusal.value) == reason
     assert refusal.value.scope is Scope.STORING
 
 
@@ -204,28 +205,294 @@ def test_gpus_of_several_kinds_are_told_apart(monkeypatch):
     assert persistence.list_device_kinds() == ("a, 132 SMs, 9.0", "b, 132 SMs, 9.0")
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     with pytest.raises(Declined, match="several kinds"):
-        persistence.check_persistable(Graph((TYPE,), (ADD,), (1,)), [torch.zeros(2, 3)])
-
-
-class Doubling:
-    """In place of nvFuser: runs once when it compiles, as nvFuser does."""
-
-    def __init__(self):
-        self.compiles = 0
-
-    def compile(self, graph, args):
-        self.compiles += 1
-        run = lambda args: [args[0].mul_(2)]  # noqa: E731
-        run(args)
-        return run
+        persistence.check_persistable(ADD, [torch.zeros(2, 3)])
 
 
 def test_compiling_for_other_arguments_writes_into_them_once():
-    write = Op("prims.copy_", (Ref(0), Ref(0)), (TYPE,))
-    nvfuser, arg = Doubling(), torch.ones(2, 3)
-    run = CompilingRun(nvfuser.compile, Graph((TYPE,), (write,), (1,)))
-    run([arg])
-    assert arg.unique().tolist() == [2]
-    run([arg])
-    assert arg.unique().tolist() == [4]
-    assert nvfuser.compiles == 1
+    compiled = []
+
+    def compile_(graph, args):
+        """Runs once when it compiles, as nvFuser does."""
+        compiled.append(graph)
+        args[0].mul_(2)
+        return lambda args: [args[0].mul_(2)]
+
+    arg = torch.ones(2, 3)
+    run = CompilingRun(compile_, draw("copy_(x, x)", device="cuda"))
+    for expected in (2, 4):
+        run([arg])
+        assert arg.unique().tolist() == [expected]
+    assert len(compiled) == 1
+
+
+def make_node(*parameters):
+    return KernelNode(1, NAME, (1, 1, 1), (32, 1, 1), 0, 49152, False, parameters)
+
+
+MEMORY = MemoryMap([MemoryRange(0x10000, 256), MemoryRange(0, 0), MemoryRange(0x30000, 64)])
+OTHER = MemoryMap([MemoryRange(0x50000, 256), MemoryRange(0, 0), MemoryRange(0x40000, 64)])
+
+
+def resolve(one, two, known=()):
+    return resolve_addresses([one], MEMORY, [two], OTHER, lambda number: number in known)
+
+
+def test_addresses_are_what_differs_and_lies_in_the_same_place():
+    (step,) = resolve(
+        make_node(pack_words(0x10010, 77), pack_words(5, 0x30000) + b"\x07\0\0\0"),
+        make_node(pack_words(0x50010, 77), pack_words(5, 0x40000) + b"\x07\0\0\0"),
+    )
+    assert step.pointers == (Pointer(0, 0, 0, 16), Pointer(1, 8, 2, 0))
+    assert step.parameters == (pack_words(0, 77), pack_words(5, 0) + b"\x07\0\0\0")
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "reason"),
+    [
+        (pack_words(0x10010), pack_words(0x50018), "differs between two runs"),
+        (pack_words(0x10010), pack_words(0x40010), "differs between two runs"),
+        (pack_words(0x10100), pack_words(0x50100), "differs between two runs"),
+        (pack_words(5), pack_words(6), "differs between two runs"),
+        (b"\x01\0\0\0", b"\x02\0\0\0", "differs between two runs"),  # an end that is no word
+        (pack_words(0x10010), pack_words(0x10010), "outlives"),
+        (pack_words(0x77777), pack_words(0x77777), "outlives"),
+    ],
+)
+def test_numbers_that_cannot_be_told_are_refused(one, two, reason):
+    with pytest.raises(Declined, match=reason):
+        resolve(make_node(one), make_node(two), known={0x77777})
+
+
+NODE = make_node(bytes(8))
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        *([replace(NODE, grid=(2, 1, 1))], [replace(NODE, name="other")], [replace(NODE, cooperative=True)]),
+        *([make_node(bytes(16))], [FillNode(0x50000, 8, 0)], []),
+    ],
+)
+def test_kernels_that_differ_are_refused(others):
+    with pytest.raises(Declined, match="differ between two runs"):
+        resolve_addresses([NODE], MEMORY, others, OTHER, lambda number: False)
+
+
+@given(st.lists(st.builds(MemoryRange, st.integers(0, 60), st.integers(0, 9))))
+def test_memory_that_is_allocated_again_is_in_one_region(pieces):
+    def bytes_of(*ranges):
+        return {byte for each in ranges for byte in range(each.start, each.start + each.size)}
+
+    found = merge_ranges(pieces)
+    MemoryMap(found)  # they are apart
+    assert bytes_of(*found) == bytes_of(*pieces)
+    assert all(any(bytes_of(piece) <= bytes_of(region) for region in found) for piece in pieces if piece.size)
+
+
+def test_memory_that_overlaps_is_refused():
+    with pytest.raises(Declined):
+        MemoryMap([MemoryRange(10, 10), MemoryRange(19, 1)])
+
+
+def make_graph_driver(*types, edges=None, name=NAME, parameters=(), clusters=(1, 1, 1), memset=()):
+    """A driver that knows one captured graph, whose nodes are numbered from 1 on."""
+    chain = {node: [node - 1] for node in range(2, len(types) + 1)}
+    edges = chain if edges is None else edges
+    contents = [ctypes.create_string_buffer(item, len(item)) for item in parameters]
+    addresses = (ctypes.c_void_p * (len(contents) + 1))(*map(ctypes.addressof, contents))
+
+    def some(found, count):
+        return (0, found, count) if count else (0, [], len(found))
+
+    def dependencies(node, count=0):
+        return (*some(edges.get(node, []), count)[:2], None, len(edges.get(node, [])))
+
+    def kernel(node):
+        found = driver.bindings.CUDA_KERNEL_NODE_PARAMS()
+        found.func, found.sharedMemBytes, found.kernelParams = 99, node, ctypes.addressof(addresses)
+        found.gridDimX, found.gridDimY, found.gridDimZ = 3, 2, 1
+        found.blockDimX, found.blockDimY, found.blockDimZ = 64, 1, 1
+        return 0, found
+
+    def fill(node):
+        found = driver.bindings.CUDA_MEMSET_NODE_PARAMS()
+        for field, value in {"dst": 4096, "elementSize": 4, "width": 8, "height": 1, **dict(memset)}.items():
+            setattr(found, field, value)
+        return 0, found
+
+    def attribute(node, which):
+        found = driver.bindings.CUlaunchAttributeValue()
+        if which == driver.bindings.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+            found.clusterDim.x, found.clusterDim.y, found.clusterDim.z = clusters
+        return 0, found
+
+    driver = fake_driver(
+        cuGraphGetNodes=lambda graph, count=0: some(list(range(len(types), 0, -1)), count),
+        cuGraphNodeGetDependencies_v2=dependencies,
+        cuGraphNodeGetType=lambda node: (0, driver.bindings.CUgraphNodeType[f"CU_GRAPH_NODE_TYPE_{types[node - 1]}"]),
+        cuGraphKernelNodeGetParams=kernel,
+        cuGraphMemsetNodeGetParams=fill,
+        cuGraphKernelNodeGetAttribute=attribute,
+        cuFuncGetName=lambda function: (0, name.encode()),
+        cuFuncGetParamInfo=lambda _, index: (0, 0, len(contents[index])) if contents[index:] else (1, None, None),
+        cuFuncGetAttribute=lambda which, _: (0, 49152 if which.name.endswith("DYNAMIC_SHARED_SIZE_BYTES") else 0),
+    )
+    return driver
+
+
+def test_a_graph_is_read_in_the_order_of_its_dependencies():
+    driver = make_graph_driver("KERNEL", "MEMSET", "KERNEL", parameters=(pack_words(1, 2), b"\x07"))
+    found = read_graph(driver, 0)
+    assert [getattr(node, "shared", None) for node in found] == [1, None, 3]
+    assert found[1] == FillNode(4096, 32, 0)
+    assert (found[0].grid, found[0].block, found[0].parameters) == ((3, 2, 1), (64, 1, 1), (pack_words(1, 2), b"\x07"))
+    assert (found[0].function, found[0].most_shared, found[0].cooperative) == (99, 49152, False)
+    assert read_graph(make_graph_driver(), 0) == []
+
+
+@pytest.mark.parametrize("edges", [{}, {2: [1], 3: [1]}, {2: [1], 3: [1, 2]}, {1: [3], 2: [1], 3: [2]}, {3: [2]}])
+def test_graphs_that_are_no_chain_are_refused(edges):
+    with pytest.raises(Declined, match="no fixed order"):
+        read_graph(make_graph_driver("MEMSET", "MEMSET", "MEMSET", edges=edges), 0)
+
+
+FILL = "_ZN2at6native29vectorized_elementwise_kernelILi8ENS0_11FillFunctorI{}EESt5arrayIPcLm1EEEEviT0_T1_"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "fill"), [("l", bytes(8), FillNode(4096, 40, 0)), ("h", b"\x07", FillNode(4096, 5, 7))]
+)
+def test_what_torch_fills_is_a_fill(kind, value, fill):
+    parameters = ((5).to_bytes(4, "little"), value, pack_words(4096))
+    assert read_graph(make_graph_driver("KERNEL", name=FILL.format(kind), parameters=parameters), 0) == [fill]
+
+
+@pytest.mark.parametrize(
+    ("type_", "graph", "reason"),
+    [
+        ("MEMCPY", {}, "a memcpy node"),
+        ("HOST", {}, "a host node"),
+        ("GRAPH", {}, "a child graph node"),
+        ("KERNEL", {"name": "cutlass_gemm", "parameters": (bytes(8),)}, "did not compile: cutlass_gemm"),
+        ("KERNEL", {"name": FILL.format("l") + "x", "parameters": (bytes(8),)}, "did not compile"),
+        ("KERNEL", {"name": FILL.format("l"), "parameters": (bytes(4), bytes(4), bytes(8))}, "other parameters"),
+        ("KERNEL", {"name": FILL.format("f"), "parameters": (bytes(4), b"\0\0\x80\x3f", bytes(8))}, "than one byte"),
+        ("KERNEL", {"parameters": (bytes(8),), "clusters": (2, 1, 1)}, "clusters"),
+        ("MEMSET", {"memset": {"height": 2}}, "a memset of rows"),
+        ("MEMSET", {"memset": {"elementSize": 8}}, "a memset of rows"),
+        ("MEMSET", {"memset": {"value": 0x01020304}}, "a memset of more than one byte"),
+    ],
+)
+def test_what_is_not_understood_is_refused(type_, graph, reason):
+    with pytest.raises(Declined, match=reason):
+        read_graph(make_graph_driver(type_, **graph), 0)
+
+
+@pytest.mark.parametrize("fill", [True, False])
+def test_new_memory_is_left_as_it_is_while_a_run_is_captured(fill, monkeypatch):
+    """Or else torch fills it with a kernel of its own where algorithms are to be deterministic."""
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", fill)
+    with pytest.raises(ZeroDivisionError), leave_uninitialized():
+        assert not torch.utils.deterministic.fill_uninitialized_memory
+        _ = 1 / 0
+    assert torch.utils.deterministic.fill_uninitialized_memory is fill
+
+
+WRITTEN_BEFORE = (
+    b'{"version":3,"inputs":[{"layout":{"dtype":"float32","shape":[4,8],"strides":[8,1]},"alignment":16},{'
+    b'"layout":{"dtype":"bfloat16","shape":[8],"strides":[1]},"alignment":2}],"allocations":[128,512],"out'
+    b'puts":[{"layout":{"dtype":"float32","shape":[4,8],"strides":[8,1]},"allocation":0,"offset":0},{"layo'
+    b'ut":{"dtype":"float32","shape":[8],"strides":[1]},"input":0,"offset":8,"itself":false},{"output":0},'
+    b'{"layout":{"dtype":"float32","shape":[4,8],"strides":[8,1]},"allocation":1,"offset":128}],"steps":[{'
+    b'"buffer":3,"delta":0,"size":256,"value":0},{"cubin":"0.cubin","function":"_ZN3nvf30nvfuser_pointwise'
+    b'_f0_c1_r0_g0E","grid":[7,2,1],"block":[128,1,1],"shared":16,"most_shared":49152,"cooperative":true,"'
+    b'parameters":["00000000000000000400000008000000","000000000000000000000000000000000000000000000000","'
+    b'05"],"pointers":[{"parameter":0,"offset":0,"buffer":0,"delta":0},{"parameter":1,"offset":8,"buffer":'
+    b'2,"delta":64}]}],"widest":16}'
+)
+"""The recipe as version 3 of the format was first written. Stores hold such recipes."""
+
+
+def test_recipes_in_stores_are_read_and_written_as_they_were():
+    assert decode(WRITTEN_BEFORE) == RECIPE
+    assert encode(RECIPE) == WRITTEN_BEFORE
+
+
+@pytest.mark.parametrize("alignment", [1, 4, 8])
+def test_other_recipes_come_back(alignment):
+    inputs, launch = (Input(FLAT, alignment), RECIPE.inputs[1]), make_launch(cooperative=False)
+    recipe = replace(RECIPE, inputs=inputs, outputs=(), steps=(launch,), widest=32)
+    assert decode(encode(recipe)) == recipe
+
+
+WRONG = {
+    "unknown dtype": {"inputs": lambda: (Input(Layout("float8", (1,), (1,)), 16),)},
+    "negative stride": {"inputs": lambda: (Input(Layout("float32", (2,), (-1,)), 16),)},
+    "alignment 3": {"inputs": lambda: (Input(FLAT, 3),)},
+    "output beyond its allocation": {"allocations": (127, 512)},
+    "negative allocation": {"allocations": (-1, 512)},
+    "unknown allocation": {"outputs": (Fresh(FLAT, 2, 0),)},
+    "again of a later one": {"outputs": (Duplicate(0),)},
+    "view beyond its input": {"outputs": (View(FLAT, 0, 1, False),)},
+    "view of another dtype": {"outputs": (View(Layout("int32", (8,), (1,)), 0, 0, False),)},
+    "itself in another layout": {"outputs": (View(Layout("float32", (32,), (1,)), 0, 0, True),)},
+    "output between elements": {"outputs": (Fresh(FLAT, 1, 2),)},
+    "fill beyond its buffer": {"steps": (Fill(2, 64, 65, 0),)},
+    "fill of a large byte": {"steps": (Fill(2, 0, 1, 256),)},
+    "fill of an unknown buffer": {"steps": (Fill(4, 0, 1, 0),)},
+    "pointer beyond its parameter": {"steps": (make_launch(pointers=(Pointer(0, 16, 0, 0),)),)},
+    "pointer across a parameter's end": {"steps": (make_launch(pointers=(Pointer(0, 12, 0, 0),)),)},
+    "pointer of an unknown parameter": {"steps": (make_launch(pointers=(Pointer(3, 0, 0, 0),)),)},
+    "pointer beyond its buffer": {"steps": (make_launch(pointers=(Pointer(0, 0, 0, 128),)),)},
+    "pointer before its buffer": {"steps": (make_launch(pointers=(Pointer(0, 0, 0, -8),)),)},
+    "two pointers in a place": {"steps": (make_launch(pointers=(Pointer(0, 0, 0, 0), Pointer(0, 0, 1, 0))),)},
+    "an address left in": {"steps": (make_launch(parameters=(b"\x01" * 16,), pointers=(Pointer(0, 0, 0, 0),)),)},
+    "no grid": {"steps": (make_launch(grid=(0, 1, 1)),)},
+    "too many threads": {"steps": (make_launch(block=(1024, 2, 1)),)},
+    "too much shared memory": {"steps": (make_launch(shared=2**20, most_shared=2**20),)},
+    "less shared memory than asked for": {"steps": (make_launch(most_shared=8),)},
+    "a cubin with a path": {"steps": (make_launch(cubin="../x"),)},
+    "a name with a zero": {"steps": (make_launch(function="a\0b"),)},
+    "too many parameters": {"steps": (make_launch(parameters=(bytes(40000),), pointers=()),)},
+    "true for a number": {"steps": (make_launch(grid=(True, 1, 1)),)},
+    "widest 64": {"widest": 64},
+}
+
+
+@pytest.mark.parametrize("change", WRONG.values(), ids=WRONG.keys())
+def test_recipes_that_cannot_be_are_refused(change):
+    with pytest.raises(ValueError, match="a recipe that is wrong about"):
+        replace(RECIPE, **{name: value() if callable(value) else value for name, value in change.items()})
+
+
+def paths(value, path=()):
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in items:
+        yield from paths(item, (*path, name))
+
+
+WRITTEN = json.loads(encode(RECIPE))
+JUNK = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.lists(st.integers()))
+
+
+@given(st.sampled_from(list(paths(WRITTEN))[1:]), JUNK)
+def test_damaged_recipes_are_refused_or_in_range(path, junk):
+    damaged = json.loads(encode(RECIPE))
+    parent = damaged
+    for name in path[:-1]:
+        parent = parent[name]
+    parent[path[-1]] = junk
+    try:
+        recipe = decode(json.dumps(damaged).encode())
+    except ValueError:
+        return
+    for step in recipe.steps:
+        for pointer in getattr(step, "pointers", ()):
+            assert 0 <= pointer.delta < recipe.extents[pointer.buffer]
+
+
+@pytest.mark.parametrize("text", ["[" * 100000, "{}", "null", '{"version":1,"version":1}', "\ud800"])
+def test_texts_that_are_no_recipe_are_refused(text):
+    with pytest.raises(ValueError):
+        decode(text.encode(errors="surrogatepass"))

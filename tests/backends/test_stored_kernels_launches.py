@@ -1,6 +1,7 @@
-"""Launches of stored nvFuser kernels: what the driver is told, for which arguments, and what a run gives back."""
+"""Runs of stored nvFuser kernels: what the driver is told, for which arguments, and what a run gives back."""
 
 import ctypes
+import re
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +12,7 @@ from fake_driver import fake_driver
 from sample_recipe import FLAT, NAME, RECIPE, make_elf, make_launch, pack_words
 
 from fusioncache.backends.nvfuser import stored_run
-from fusioncache.backends.nvfuser.driver import DriverError
+from fusioncache.backends.nvfuser.driver import NO_CONTEXT, DriverError
 from fusioncache.backends.nvfuser.recipe import Fresh, Input, Layout, Pointer, Recipe, View
 from fusioncache.backends.nvfuser.stored_run import StoredRun
 
@@ -57,27 +58,39 @@ class Library:
 
     def answer(self, *call):
         self.log.append(call)
-        return (self.codes.pop(0) if self.codes else 0,)
-
-
-ARGS = [0x1000, 0x2002]
+        code = self.codes.pop(0) if self.codes else 0
+        if isinstance(code, Exception):
+            raise code
+        return (code,)
 
 
 @pytest.fixture(name="make_run")
 def _make_run(monkeypatch):
-    """Returns what makes runs of the sample recipe that are given addresses in place of tensors."""
-    monkeypatch.setattr(stored_run, "data_ptr", lambda address: address)
-    monkeypatch.setattr(stored_run, "_get_device", lambda address: 0)
-    monkeypatch.setattr(stored_run, "_current_device", lambda: 0)
-    recipe = replace(RECIPE, outputs=())
+    """Returns what makes runs, whose arguments and allocations are addresses, or tensors with a number of a device."""
+    current = [0]
 
-    def make(library, *, stream=5, allocations=(0x3000, 0x4000)):
-        monkeypatch.setattr(stored_run, "_current_stream", lambda device: stream)
+    @contextmanager
+    def change_device(device):
+        current.append(device)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(stored_run, "data_ptr", lambda arg: arg if isinstance(arg, int) else arg.data_ptr())
+    monkeypatch.setattr(stored_run, "_get_device", lambda arg: getattr(arg, "device_number", 0))
+    monkeypatch.setattr(stored_run, "_current_device", lambda: current[-1])
+    monkeypatch.setattr(torch.cuda, "device", change_device)
+
+    def make(library, recipe=WITHOUT_OUTPUTS, *, stream=5, allocations=(0x3000, 0x4000), home=0, poison=False):
         given = iter(allocations)
+        monkeypatch.setattr(stored_run, "_current_stream", lambda device: stream)
         monkeypatch.setattr(stored_run.guards, "_empty_strided_cuda", lambda *layout: next(given))
-        return StoredRun(recipe, {"0.cubin": make_elf()}, lambda args: "compiled", library.driver, 0).run
+        artifacts = {"0.cubin": make_elf(), "kernels.cu": b"for people, so that nothing looks at it"}
+        return StoredRun(recipe, artifacts, lambda args: "compiled", library.driver, home, poison=poison).run
 
     return make
+
+
+WITHOUT_OUTPUTS, ARGS = replace(RECIPE, outputs=()), [0x1000, 0x2002]
 
 
 def test_a_launch_says_where_everything_lies(make_run):
@@ -94,18 +107,35 @@ def test_a_launch_says_where_everything_lies(make_run):
     assert library.log == [("fill", 0x6000, 0, 256, 5), (*expected[:-1], content)]
 
 
-def test_a_first_step_that_fails_is_told_from_others(make_run, caplog):
-    assert make_run(Library([1]))(ARGS) == "compiled"
-    assert "CUDA_ERROR_INVALID_VALUE (1), as a test says" in caplog.text
-    with pytest.raises(DriverError, match="CUDA_ERROR_ILLEGAL_ADDRESS"):
-        make_run(Library([0, 700]))(ARGS)
-    with pytest.raises(DriverError, match=r"unknown error \(7777\)"):
-        make_run(Library([0, 7777]))(ARGS)
+def test_the_default_stream_is_told_by_its_own_handle(make_run):
+    library = Library()
+    make_run(library, stream=0)(ARGS)
+    assert [call[-1] if call[0] == "fill" else call[5] for call in library.log] == [1, 1]
 
 
-def test_a_cubin_with_other_parameters_is_refused(make_run, caplog):
-    assert make_run(Library(sizes=[16, 24]))(ARGS) == "compiled"
-    assert "other parameters" in caplog.text
+@pytest.mark.parametrize(
+    ("library", "said"),
+    [
+        ({"codes": [1]}, r"CUDA_ERROR_INVALID_VALUE \(1\), as a test says"),
+        ({"codes": [ValueError("unknown")]}, "unknown"),
+        ({"sizes": [16, 24]}, "other parameters"),
+    ],
+)
+def test_what_does_not_load_or_fails_in_its_first_step_is_compiled(make_run, library, said, caplog):
+    assert make_run(Library(**library))(ARGS) == "compiled"
+    assert re.search(said, caplog.text)
+
+
+@pytest.mark.parametrize(("code", "said"), [(700, "CUDA_ERROR_ILLEGAL_ADDRESS"), (7777, r"unknown error \(7777\)")])
+def test_what_fails_later_is_an_error(make_run, code, said):
+    with pytest.raises(DriverError, match=said):
+        make_run(Library([0, code]))(ARGS)
+
+
+def test_a_thread_without_a_context_gets_one(make_run):
+    library = Library([NO_CONTEXT])
+    assert make_run(library)(ARGS) == []
+    assert library.bound == [0, 0] and [call[0] for call in library.log] == ["fill", "fill", "launch"]
 
 
 def test_a_recipe_without_its_cubin_is_refused():
@@ -113,55 +143,33 @@ def test_a_recipe_without_its_cubin_is_refused():
         StoredRun(RECIPE, {}, list, None, 0)
 
 
-IN_PLACE = Recipe(
-    inputs=(Input(FLAT, 16),),
-    allocations=(),
-    outputs=(View(FLAT, 0, 0, True), View(Layout("float32", (8,), (1,)), 0, 8, False)),
-    steps=(make_launch(parameters=(bytes(8),), pointers=(Pointer(0, 0, 0, 0),)),),
-    widest=16,
+@pytest.mark.parametrize(
+    ("addresses", "fit"),
+    [([16, 2], True), ([0, 6], True), ([8, 2], False), ([16, 4], False), ([16, 1], False), ([24, 2], False)],
 )
+def test_a_kernel_is_not_launched_on_what_is_aligned_otherwise(make_run, addresses, fit):
+    library = Library()
+    assert make_run(library)(addresses) == ([] if fit else "compiled")
+    assert bool(library.log) is fit
 
 
-def load_stored(monkeypatch, library):
-    """A run on device 0 unless a tensor has an attribute that says otherwise."""
-    monkeypatch.setattr(stored_run, "_get_device", lambda tensor: getattr(tensor, "device_number", 0))
-    current = [0]
-
-    @contextmanager
-    def change_device(device):
-        current.append(device)
-        yield
-        current.pop()
-
-    monkeypatch.setattr(stored_run, "_current_device", lambda: current[-1])
-    monkeypatch.setattr(stored_run, "_current_stream", lambda device: 5)
-    monkeypatch.setattr(torch.cuda, "device", change_device)
-    artifacts = {"0.cubin": make_elf(), "kernels.cu": b"for people, so that nothing looks at it"}
-    return StoredRun(IN_PLACE, artifacts, lambda args: "compiled", library.driver, 0).run
+LAUNCH = make_launch(parameters=(bytes(8),), pointers=(Pointer(0, 0, 0, 0),))
+VIEWS = View(FLAT, 0, 0, True), View(Layout("float32", (8,), (1,)), 0, 8, False)
+IN_PLACE = Recipe((Input(FLAT, 16),), (), VIEWS, (LAUNCH,), 16)
 
 
-def make_flat(off=0):
-    """A tensor in the layout of the recipe, so many elements behind an aligned address."""
-    memory = torch.zeros(64)
+def make_flat(device=0):
+    """A tensor in the layout of the recipe, at an aligned address."""
+    memory = torch.arange(64.0)
     first = -memory.data_ptr() % 16 // 4
-    return memory[first + off :][:32].view(4, 8)
+    tensor = memory[first:][:32].view(4, 8)
+    tensor.device_number = device
+    return tensor
 
 
-def test_a_kernel_is_not_launched_on_what_is_aligned_otherwise(monkeypatch):
+def test_a_thread_launches_while_another_one_does(make_run, monkeypatch):
     library = Library(sizes=[8])
-    run = load_stored(monkeypatch, library)
-    for off in (1, 2, 3, 5):
-        assert run([make_flat(off)]) == "compiled"
-    assert not library.log
-    for off in (0, 4):
-        arg = make_flat(off)
-        assert run([arg])[0] is arg
-        assert library.log.pop()[-1] == [pack_words(arg.data_ptr())]
-
-
-def test_a_thread_launches_while_another_one_does(monkeypatch):
-    library = Library(sizes=[8])
-    run = load_stored(monkeypatch, library)
+    run = make_run(library, IN_PLACE)
     first, second = make_flat(), make_flat()
     begun, free = threading.Event(), threading.Event()
 
@@ -170,7 +178,7 @@ def test_a_thread_launches_while_another_one_does(monkeypatch):
         assert free.wait(30)
         return 0
 
-    run([first])  # the cubin is loaded by whoever comes first
+    run([first])  # loads the cubin
     with monkeypatch.context() as patch:
         patch.setattr(library, "answer", lambda *call: library.log.append(call) or (launch_slowly(),))
         other = threading.Thread(target=run, args=([second],))
@@ -185,11 +193,10 @@ def test_a_thread_launches_while_another_one_does(monkeypatch):
     assert library.loads == [0]
 
 
-def test_a_device_on_which_nothing_loads_or_launches_gets_what_is_compiled(monkeypatch, caplog):
+def test_a_device_on_which_nothing_loads_or_launches_gets_what_is_compiled(make_run, caplog):
     library = Library(sizes=[8], refused={1})
-    run = load_stored(monkeypatch, library)
-    other = make_flat()
-    other.device_number = 1
+    run = make_run(library, IN_PLACE)
+    other = make_flat(device=1)
     assert [run([other]), run([other])] == ["compiled", "compiled"]
     assert library.loads == [1]
     run([make_flat()])
@@ -200,41 +207,73 @@ def test_a_device_on_which_nothing_loads_or_launches_gets_what_is_compiled(monke
     assert len(caplog.records) == 2
 
 
-def test_what_has_no_inputs_is_launched_on_the_gpu_that_its_region_names(monkeypatch):
-    library = Library(sizes=[8])
-    load_stored(monkeypatch, library)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch, "device", lambda *name: "cpu")
-    launch = make_launch(parameters=(bytes(8),), pointers=(Pointer(0, 0, 0, 0),))
-    recipe = Recipe((), (FLAT.extent,), (Fresh(FLAT, 0, 0),), (launch,), 16)
-    otherwise = lambda args: "compiled"  # noqa: E731
-    run = StoredRun(recipe, {"0.cubin": make_elf()}, otherwise, library.driver, 1, poison=True).run
-    (output,) = run([])
-    assert (output.shape, library.loads) == (FLAT.shape, [1])
+def test_what_has_no_inputs_is_launched_on_the_gpu_that_its_region_names(make_run):
+    library, output = Library(sizes=[8]), make_flat()
+    run = make_run(library, Recipe((), (128,), (Fresh(FLAT, 0, 0),), (LAUNCH,), 16), allocations=[output] * 2, home=1)
+    assert run([]) == [output] and library.loads == [1]
     assert library.log.pop()[-1] == [pack_words(output.data_ptr())]
     library.codes.append(1)
     assert run([]) == "compiled"
 
 
-def test_outputs_in_the_memory_of_an_input_are_unknown_to_autograd(monkeypatch):
-    run = load_stored(monkeypatch, Library(sizes=[8]))
+def test_outputs_in_the_memory_of_an_input_are_unknown_to_autograd(make_run):
     arg = make_flat().requires_grad_()
-    same, view = run([arg])
+    same, view = make_run(Library(sizes=[8]), IN_PLACE)([arg])
     assert same is arg
     assert not view.requires_grad
     assert view.data_ptr() == arg.data_ptr() + 32
 
 
-@pytest.mark.parametrize(
-    ("addresses", "fit"),
-    [([16, 2], True), ([0, 6], True), ([8, 2], False), ([16, 4], False), ([16, 1], False), ([24, 2], False)],
+def test_outputs_are_made_of_allocations(make_run):
+    args = [make_flat(), torch.zeros(9, dtype=torch.bfloat16)[1:]]
+    fresh = [make_flat(), torch.arange(512, dtype=torch.uint8)]
+    first, view, again, part = make_run(Library(), RECIPE, allocations=fresh)(args)
+    assert first is again is fresh[0]
+    assert torch.equal(view, args[0].flatten()[8:16]) and view.data_ptr() == args[0].data_ptr() + 32
+    assert part.shape == (4, 8) and part.data_ptr() == fresh[1].data_ptr() + 128
+    assert not part._is_view()
+
+
+ROWS, TAIL, WORDS = Layout("float32", (32,), (1,)), Layout("float32", (2, 4), (4, 1)), Layout("int32", (32,), (1,))
+SHARED = Recipe(
+    inputs=(),
+    allocations=(128,),
+    outputs=(Fresh(TAIL, 0, 96), Fresh(FLAT, 0, 0), Fresh(ROWS, 0, 0), Fresh(WORDS, 0, 0)),
+    steps=(LAUNCH,),
+    widest=16,
 )
-def test_addresses_must_be_aligned_as_captured(make_run, addresses, fit):
-    assert make_run(Library())(addresses) == ([] if fit else "compiled")
 
 
-def test_arguments_of_other_layouts_are_refused():
-    with pytest.raises(ValueError, match="2 arguments, not 1"):
-        stored_run.check_arguments(RECIPE, [torch.zeros(4, 8)])
-    with pytest.raises(ValueError, match="no tensor on"):
-        stored_run.check_arguments(RECIPE, [torch.zeros(4, 8), torch.zeros(8)])
+def test_several_outputs_lie_in_one_allocation(make_run):
+    memory = make_flat()
+    tail, whole, rows, words = make_run(Library(sizes=[8]), SHARED, allocations=[memory])([])
+    assert whole is memory
+    assert (rows.shape, rows.data_ptr(), rows.dtype) == ((32,), memory.data_ptr(), torch.float32)
+    assert (words.shape, words.data_ptr(), words.dtype) == ((32,), memory.data_ptr(), torch.int32)
+    assert torch.equal(tail, memory.flatten()[24:].view(2, 4))
+    # As nvFuser's are: nothing says that they share their memory, or were changed with one another.
+    assert not any(each._is_view() or each.requires_grad for each in (tail, rows, words))
+    before, first = rows._version, float(rows[0])
+    whole.add_(1)
+    assert rows._version == before and rows[0] == first + 1
+
+
+def test_an_output_that_fills_its_allocation_is_made_in_one_and_workspaces_are_bytes(monkeypatch):
+    made = []
+    monkeypatch.setattr(stored_run.guards, "_empty_strided_cuda", lambda *given: made.append(given))
+    for allocate in stored_run.make_allocators(RECIPE, poison=False):
+        allocate()
+    assert made == [((4, 8), (8, 1), torch.float32), ((512,), (1,), torch.uint8)]
+
+
+def test_memory_may_be_filled_before_a_launch_so_that_it_shows_where_it_is_read_first(make_run, monkeypatch):
+    monkeypatch.setattr(torch, "device", lambda *name: "cpu")
+    recipe = replace(WITHOUT_OUTPUTS, outputs=(Fresh(FLAT, 0, 0), Fresh(FLAT, 1, 128)))
+    for output in make_run(Library(), recipe, poison=True)([make_flat(), torch.zeros(9, dtype=torch.bfloat16)[1:]]):
+        assert output.shape == (4, 8) and output.view(torch.uint8).unique().tolist() == [255]
+
+
+@pytest.mark.parametrize(("count", "message"), [(1, "2 arguments, not 1"), (2, "no tensor on")])
+def test_arguments_of_other_layouts_are_refused(count, message):
+    with pytest.raises(ValueError, match=message):
+        stored_run.check_arguments(RECIPE, [torch.zeros(4, 8), torch.zeros(8)][:count])

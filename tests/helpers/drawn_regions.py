@@ -1,5 +1,6 @@
 """Regions drawn by hand, scrambled, and evaluated with numpy."""
 
+import ast
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -65,6 +66,74 @@ def encode_literal(value: Any) -> Arg:
     return Const("float", value.hex())
 
 
+def draw(*outputs: str, device: str = "cpu", **inputs: tuple[int, ...] | ValueType) -> Graph:
+    """Returns the region that computes these expressions, such as ``mul(x, sin(y))``.
+
+    Names are inputs, of the shapes or types that are given, or of 2 rows of 3 numbers. Equal calls are one operation.
+    """
+    tree = ast.parse(f"[{', '.join(outputs)}]", mode="eval").body
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    found = sorted((node.col_offset, node.id) for node in ast.walk(tree) if isinstance(node, ast.Name))
+    sketch, values = Sketch(), dict[str, Any](inf=float("inf"), nan=float("nan"))
+    for name in dict.fromkeys([*inputs, *(name for _, name in found)]):
+        given = inputs.get(name, (2, 3))
+        if name not in called | values.keys():
+            values[name] = sketch.input(TensorType("float32", given, device) if isinstance(given, tuple) else given)
+
+    def read(node: ast.expr) -> Any:
+        text = ast.unparse(node)
+        if isinstance(node, ast.Call) and text not in values:
+            name, args = node.func.id, [read(arg) for arg in node.args]
+            options = {each.arg: read(each.value) for each in node.keywords}
+            type_ = _type_of(name, args, options.get("dtype"), sketch.types, device)
+            values[text] = sketch.op(name, *args, type_=type_, **options)
+        elif isinstance(node, ast.Tuple):
+            return tuple(map(read, node.elts))
+        elif text not in values:
+            literal = ast.literal_eval(node)
+            is_device = literal in ("cpu", "cuda", "cuda:0")
+            return Const("device" if is_device else "dtype", literal) if isinstance(literal, str) else literal
+        return values[text]
+
+    return sketch.graph(*map(read, tree.elts))
+
+
+def _type_of(name: str, args: Sequence[Any], made: Const | None, types: Sequence[ValueType], device: str) -> ValueType:
+    """Returns the type of what an operation computes of values of these types, or makes of a dtype."""
+    tensors = [types[arg.index] for arg in args if isinstance(arg, Ref)]
+    literals = [arg for arg in args if not isinstance(arg, Ref)]
+    old = next((type_ for type_ in tensors if isinstance(type_, TensorType)), TYPE if not tensors else tensors[0])
+    if not isinstance(old, TensorType):
+        return old
+    shape, dtype = old.shape, made.text if made else old.dtype
+    match name, literals:
+        case "where", _:
+            dtype = next((type_.dtype for type_ in tensors[1:]), "float32")
+        case "eq" | "ne" | "lt" | "le" | "gt" | "ge", _:
+            dtype = "bool8"
+        case "convert_element_type", [new]:
+            dtype = new.text
+        case "broadcast_in_dim" | "reshape" | "full", [new, *_]:
+            shape = new
+        case "iota", [length, *_]:
+            shape = (length,)
+        case "matmul", _:
+            shape = (*shape[:-1], tensors[1].shape[-1])
+        case "linear", _:
+            shape = (*shape[:-1], tensors[1].shape[0])
+        case "transpose", [order]:
+            shape = tuple(shape[dimension] for dimension in order)
+        case "sum" | "amax", [dimensions, *_]:
+            shape = tuple(size for dimension, size in enumerate(shape) if dimension not in dimensions)
+        case "slice_prim", [starts, ends, *strides]:
+            steps = strides[0] if strides else (1,) * len(starts)
+            shape = tuple(-((start - end) // step) for start, end, step in zip(starts, ends, steps, strict=True))
+        case "pad", [_, config]:
+            wide = zip(shape, config, strict=False)
+            shape = tuple(low + size + (size - 1) * between + high for size, (low, high, between) in wide)
+    return TensorType(dtype, shape, old.device if tensors else device)
+
+
 def draw_residual(adds: int, *, dtype: str = "float32", swap: bool = False) -> Graph:
     """``tanh(((x + a1) + a2) + ...)``; inputs stored in ``dtype``, sums in float32."""
     sketch = Sketch()
@@ -80,8 +149,7 @@ def draw_residual(adds: int, *, dtype: str = "float32", swap: bool = False) -> G
 def make_template(name="sin", *, type_=TYPE, constant=2.0, dims=(0,), both=False) -> Graph:
     """Returns ``sum(2 * sin(x))`` in canonical form, and what is summed if asked."""
     s = Sketch()
-    x = s.input(type_)
-    value = s.op("mul", s.op(name, x), constant)
+    value = s.op("mul", s.op(name, s.input(type_)), constant)
     total = s.op("sum", value, dims)
     return canonicalize(s.graph(total, value) if both else s.graph(total)).graph
 

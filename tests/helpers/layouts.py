@@ -1,6 +1,7 @@
 """Layouts of tensors, and functions of torch's whose results lie as their arguments do, or otherwise."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,15 +23,9 @@ def in_order(*slowest_to_fastest: int) -> Lay:
     return lay
 
 
-def expand(dimension: int) -> Lay:
-    """Returns what expands the first part of a tensor to all of a dimension."""
-
-    def lay(tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.ndim:
-            return tensor
-        return tensor.narrow(dimension, 0, 1).clone().expand(tensor.shape)
-
-    return lay
+def expand(dimension: int, tensor: torch.Tensor) -> torch.Tensor:
+    """Expands the first part of a tensor to all of a dimension."""
+    return tensor.narrow(dimension, 0, 1).clone().expand(tensor.shape) if tensor.ndim else tensor
 
 
 def leave_gaps(tensor: torch.Tensor) -> torch.Tensor:
@@ -62,8 +57,8 @@ LAYOUTS: Mapping[str, Lay] = {
     "transposed": in_order(3, 2, 1, 0),
     "channels last": in_order(0, 2, 3, 1),
     "permuted": in_order(1, 0),
-    "expanded": expand(0),
-    "expanded in the last dimension": expand(-1),
+    "expanded": partial(expand, 0),
+    "expanded in the last dimension": partial(expand, -1),
     "with gaps": leave_gaps,
     "sliced with a step": step,
     "of one element": stride_oddly,
@@ -76,32 +71,24 @@ _UNARY = (
 _ACTIVATIONS = "celu elu gelu hardswish leaky_relu logsigmoid mish relu relu6 rrelu selu silu softplus tanhshrink"
 _BINARY = "add atan2 div eq fmod ge gt le lt maximum minimum mul ne pow remainder sub"
 
-_WITH_NUMBERS = "add div eq fmod ge gt le lt mul ne pow remainder sub"
-_OF_NUMBERS = "add div mul pow remainder sub"
 
-
-def _of_one(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x, y, m: function(x)
-
-
-def _of_two(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x, y, m: function(x, y)
-
-
-def _with_number(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x, y, m: function(x, 1.5)
-
-
-def _of_number(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x, y, m: function(1.5, x)
+def _each(
+    names: str, call: Callable[..., Any], named: str = "{}", module: Any = torch
+) -> Mapping[str, Callable[..., Any]]:
+    """Returns the cases of these functions, which are called in one way."""
+    return {named.format(name): partial(call, getattr(module, name)) for name in names.split()}
 
 
 CASES: Mapping[str, Callable[..., Any]] = {
-    **{name: _of_one(getattr(torch, name)) for name in _UNARY.split()},
-    **{name: _of_one(getattr(F, name)) for name in _ACTIVATIONS.split()},
-    **{name: _of_two(getattr(torch, name)) for name in _BINARY.split()},
-    **{f"{name} a number": _with_number(getattr(torch, name)) for name in _WITH_NUMBERS.split()},
-    **{f"a number {name}": _of_number(getattr(torch, name)) for name in _OF_NUMBERS.split()},
+    **_each(_UNARY, lambda function, x, y, m: function(x)),
+    **_each(_ACTIVATIONS, lambda function, x, y, m: function(x), module=F),
+    **_each(_BINARY, lambda function, x, y, m: function(x, y)),
+    **_each(
+        "add div eq fmod ge gt le lt mul ne pow remainder sub",
+        lambda function, x, y, m: function(x, 1.5),
+        "{} a number",
+    ),
+    **_each("add div mul pow remainder sub", lambda function, x, y, m: function(1.5, x), "a number {}"),
     "bitwise": lambda x, y, m: (m & (x > y), m | (x > y), m ^ (x > y), ~m),
     "where": lambda x, y, m: torch.where(m, x, y),
     "where numbers": lambda x, y, m: (torch.where(m, x, 1.0), torch.where(m, 1.0, y)),

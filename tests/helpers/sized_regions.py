@@ -1,6 +1,6 @@
 """Random regions that can be drawn at any sizes: what they compute is the same, whatever falls together."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ WIDEST = 13
 """What is padded is padded to this."""
 
 Shape = tuple[str, ...]
-"""The sizes of a tensor, as what they are: see ``Setting.measure``."""
+"""The sizes of a tensor, as what they are: see ``Setting.sizes``."""
 
 Step = tuple[str, int, int]
 """What is computed, and of which of the values so far."""
@@ -33,90 +33,50 @@ class Setting:
     width: int
     numbers: tuple[float, float]
 
-    def measure(self, size: str) -> int:
-        """The size of this name."""
-        return self.sizes()[size]
-
     def sizes(self) -> dict[str, int]:
         """All sizes, by what they are."""
         sizes = {"B": self.batch, "T": self.length, "D": self.width, "M": WIDEST}
         return sizes | {"T//2": self.length // 2, "B*T": self.batch * self.length, "M-T": WIDEST - self.length}
 
-    def type_of(self, shape: Shape) -> TensorType:
-        return TensorType("float32", tuple(map(self.measure, shape)), "cpu")
+    def measure(self, shape: Shape) -> tuple[int, ...]:
+        sizes = self.sizes()
+        return tuple(sizes[size] for size in shape)
 
 
-class _Drawing:
-    """One region, drawn step by step."""
-
-    def __init__(self, setting: Setting):
-        self.setting = setting
-        self.sketch = Sketch()
-        self.values = [(self.sketch.input(setting.type_of(shape)), shape) for shape in INPUTS]
-
-    def draw(self, name: str, shape: Shape, *args: object) -> None:
-        self.values.append((self.sketch.op(name, *args, type_=self.setting.type_of(shape)), shape))
-
-    def take(self, step: Step) -> None:
-        """Draws one step; one that does not fit the value's shape is a sine."""
-        name, one, other = step
-        value, shape = self.values[one % len(self.values)]
-        if not getattr(self, name)(value, shape, other):
-            self.draw("sin", shape, value)
-
-    def scale(self, value: Ref, shape: Shape, other: int) -> bool:
-        self.draw(("mul", "add", "sub")[other % 3], shape, value, (*self.setting.numbers, 0.5, 1.0, 0.0)[other % 5])
-        return True
-
-    def combine(self, value: Ref, shape: Shape, other: int) -> bool:
-        alike = [value for value, its in self.values if its == shape]
-        self.draw(("add", "mul", "sub", "maximum")[other % 4], shape, value, alike[other % len(alike)])
-        return True
-
-    def reduce(self, value: Ref, shape: Shape, other: int) -> bool:
-        dimension = other % max(1, len(shape))
-        if shape:
-            self.draw("sum", (*shape[:dimension], *shape[dimension + 1 :]), value, (dimension,))
-        return bool(shape)
-
-    def spread(self, value: Ref, shape: Shape, other: int) -> bool:
-        new, place = ("B", "T", "D", "M")[other % 4], other % (len(shape) + 1)
-        wide = (*shape[:place], new, *shape[place:])
-        kept = tuple(dimension for dimension in range(len(wide)) if dimension != place)
-        if len(wide) < 4:
-            self.draw("broadcast_in_dim", wide, value, tuple(map(self.setting.measure, wide)), kept)
-        return len(wide) < 4
-
-    def merge(self, value: Ref, shape: Shape, other: int) -> bool:
-        flat = ("B*T", *shape[2:])
-        if shape[:2] == ("B", "T"):
-            self.draw("reshape", flat, value, tuple(map(self.setting.measure, flat)))
-        return shape[:2] == ("B", "T")
-
-    def pad(self, value: Ref, shape: Shape, other: int) -> bool:
-        wide = tuple("M" if size == "T" else size for size in shape)
-        if wide != shape:
-            config = tuple((0, self.setting.measure("M-T") if size == "T" else 0, 0) for size in shape)
-            self.draw("pad", wide, value, 0.0, config)
-        return wide != shape
-
-    def cut(self, value: Ref, shape: Shape, other: int) -> bool:
-        half = tuple("T//2" if size == "T" else size for size in shape)
-        if half != shape:
-            self.draw("slice_prim", half, value, (0,) * len(half), tuple(map(self.setting.measure, half)))
-        return half != shape
-
-    def turn(self, value: Ref, shape: Shape, other: int) -> bool:
-        self.draw("transpose", shape[::-1], value, tuple(reversed(range(len(shape)))))
-        return True
-
-    def make(self, value: Ref, shape: Shape, other: int) -> bool:
-        self.draw("full", shape, tuple(map(self.setting.measure, shape)), 0.25)
-        return True
-
-    def count(self, value: Ref, shape: Shape, other: int) -> bool:
-        self.draw("iota", ("T",), self.setting.length)
-        return True
+def _choose(step: Step, setting: Setting, values: Mapping[Ref, Shape]) -> tuple[str, Shape, Sequence[object]]:
+    """Returns an operation, the shape of its result and its arguments; a sine if the step does not fit its value."""
+    name, one, other = step
+    value, shape = list(values.items())[one % len(values)]
+    halved, widened = (tuple(new if size == "T" else size for size in shape) for new in ("T//2", "M"))
+    place = other % (len(shape) + 1)
+    spread = (*shape[:place], "BTDM"[other % 4], *shape[place:])
+    match name:
+        case "scale":
+            number = (*setting.numbers, 0.5, 1.0, 0.0)[other % 5]
+            return ("mul", "add", "sub")[other % 3], shape, (value, number)
+        case "combine":
+            alike = [each for each, its in values.items() if its == shape]
+            return ("add", "mul", "sub", "maximum")[other % 4], shape, (value, alike[other % len(alike)])
+        case "reduce" if shape:
+            dimension = other % len(shape)
+            return "sum", (*shape[:dimension], *shape[dimension + 1 :]), (value, (dimension,))
+        case "spread" if len(spread) < 4:
+            kept = tuple(dimension for dimension in range(len(spread)) if dimension != place)
+            return "broadcast_in_dim", spread, (value, setting.measure(spread), kept)
+        case "merge" if shape[:2] == ("B", "T"):
+            return "reshape", ("B*T", *shape[2:]), (value, setting.measure(("B*T", *shape[2:])))
+        case "pad" if widened != shape:
+            config = tuple((0, setting.sizes()["M-T"] if size == "T" else 0, 0) for size in shape)
+            return "pad", widened, (value, 0.0, config)
+        case "cut" if halved != shape:
+            return "slice_prim", halved, (value, (0,) * len(halved), setting.measure(halved))
+        case "turn":
+            return "transpose", shape[::-1], (value, tuple(reversed(range(len(shape)))))
+        case "make":
+            return "full", shape, (setting.measure(shape), 0.25)
+        case "count":
+            return "iota", ("T",), (setting.length,)
+    return "sin", shape, (value,)
 
 
 STEPS = ("scale", "combine", "combine", "reduce", "spread", "merge", "pad", "cut", "turn", "make", "count")
@@ -137,10 +97,12 @@ def settings_of_sizes(sizes: st.SearchStrategy[int] | None = None) -> st.SearchS
 
 def draw_region(recipe: list[Step], setting: Setting) -> Graph:
     """The region of a recipe at these sizes. Its outputs are the last value and the one before."""
-    drawing = _Drawing(setting)
+    sketch = Sketch()
+    values = {sketch.input(TensorType("float32", setting.measure(shape), "cpu")): shape for shape in INPUTS}
     for step in recipe:
-        drawing.take(step)
-    return drawing.sketch.graph(*(value for value, _ in drawing.values[len(INPUTS) :][-2:]))
+        name, shape, args = _choose(step, setting, values)
+        values[sketch.op(name, *args, type_=TensorType("float32", setting.measure(shape), "cpu"))] = shape
+    return sketch.graph(*list(values)[len(INPUTS) :][-2:])
 
 
 def evaluate_general(

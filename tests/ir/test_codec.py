@@ -1,4 +1,4 @@
-"""Values as JSON: what was written comes back, and nothing else passes for it."""
+"""Values as JSON, and texts of keys: what was written comes back, and nothing else passes for it."""
 
 import json
 import re
@@ -8,15 +8,14 @@ from enum import Enum
 from typing import Annotated, ClassVar, Literal
 
 import pytest
-from drawn_regions import Sketch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_regions import graphs
 from store_processes import make_region
 
-from fusioncache.ir import Instance, NumberType, Ref, TensorType, codec
+from fusioncache.ir import Graph, Instance, NumberType, Op, Ref, TensorType, codec, keys
 from fusioncache.ir.strict_json import LARGEST
-from fusioncache.ir.template import decode_region, encode_region
+from fusioncache.ir.template import Request, decode_region, decode_request, encode_region, encode_request
 
 
 class Plan(Enum):
@@ -50,6 +49,7 @@ class Everything:
     either: int | float | bool | str | tuple[str, ...] | None
     options: Mapping[str, int] = field(default_factory=dict)
     sizes: int = 0
+    flag: bool = False
 
     def validate(self):
         if self.sizes > 100:
@@ -69,7 +69,7 @@ def test_every_type_comes_back(either):
 
 def test_a_field_that_has_its_default_is_left_out():
     content = codec.encode(replace(VALUE, options={}, sizes=0))
-    assert json.loads(content).keys() == {*VALUE.__dict__} - {"options", "sizes"}
+    assert json.loads(content).keys() == {*VALUE.__dict__} - {"options", "sizes", "flag"}
     assert codec.decode(Everything, content, "everything") == replace(VALUE, options={}, sizes=0)
 
 
@@ -81,12 +81,17 @@ def test_equal_values_have_equal_bytes():
     ("changes", "message"),
     [
         ({"name": "ABC"}, "everything.name is 'ABC', not a text like [a-z]+"),
+        ({"name": "abc\n"}, "not a text like [a-z]+"),
         ({"name": "\ud800"}, "everything.name is "),
         ({"plan": "third"}, "everything.plan is 'third', not one of first, second"),
         ({"plan": 1}, "everything.plan is 1, not a text"),
         ({"word": "maybe"}, "everything.word is 'maybe', not one of on, off"),
         ({"seconds": "1"}, "not a finite number"),
         ({"offset": 6}, "everything.offset is 6, not an integer from -5 to 5"),
+        ({"seconds": True}, "everything.seconds is True, not a finite number"),
+        ({"seconds": 10**400}, "not an integer from"),
+        ({"flag": 1}, "everything.flag is 1, not true or false"),
+        ({"sizes": LARGEST + 1}, f"not an integer from 0 to {LARGEST}"),
         ({"sizes": -1}, f"everything.sizes is -1, not an integer from 0 to {LARGEST}"),
         ({"sizes": 1.0}, "everything.sizes is 1.0, not an integer"),
         ({"sizes": True}, "everything.sizes is True, not an integer"),
@@ -139,13 +144,26 @@ def test_classes_of_the_same_fields_are_told_apart_by_their_tags():
         codec.decode(Oak, codec.encode(Elm(1)), "oak")
 
 
-def test_a_missing_field_and_another_format_are_refused():
-    body = json.loads(codec.encode(VALUE, format=2))
-    with pytest.raises(ValueError, match="everything is of format 2, not 3"):
-        codec.decode(Everything, json.dumps(body), "everything", format=3)
-    del body["name"]
-    with pytest.raises(ValueError, match="not an object with the fields name"):
-        codec.decode(Everything, json.dumps(body), "everything", format=2)
+STRICT = [
+    (b"{", "oak is not strict JSON"),
+    (b"\xff", "oak is not strict JSON"),
+    (b"[" * 100_000, "oak is not strict JSON"),
+    (b'{"age": 1, "age": 1}', "an object has a field twice"),
+    (b'[{"a": 1, "b": {"c": 1, "c": 2}}]', "an object has a field twice"),
+    (b'{"age": NaN}', "NaN is not a number"),
+    (b'{"age": -Infinity}', "-Infinity is not a number"),
+    (b'{"format": 1, "kind": "oak", "age": 1e999}', "oak.age is inf, not a finite number"),
+    (b'{"format": 1, "kind": "oak"}', "not an object with the fields age"),
+    *((b"[]", "oak is of format .*, not 1"), (b"{}", "oak is of format .*, not 1")),
+    *((b'{"format": %s}' % found, "oak is of format .*, not 1") for found in (b"2", b"true", b"1.0")),
+    (b'{"format": 1, "kind": "oak", "age": [%s1]}' % (b"1," * 1000), r"^oak.age is .{,80}, not a finite number$"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), STRICT)
+def test_what_is_not_strict_or_of_another_format_is_refused(content, message):
+    with pytest.raises(ValueError, match=message):
+        codec.decode(Oak, content, "oak", format=1)
 
 
 def test_what_has_no_json_is_not_encoded():
@@ -162,14 +180,12 @@ def test_a_region_comes_back_as_it_was(graph):
     assert decode_region(encode_region(instance)) == instance
 
 
+TENSOR = TensorType("bfloat16", (2, Ref(2)), "cuda")
+SIZED = Graph((TENSOR, NumberType("float")), (Op("prims.add", (Ref(0), Ref(1), (Ref(2),)), (TENSOR,)),), (3,), 1)
+
+
 def test_every_kind_of_type_and_argument_comes_back():
-    s = Sketch()
-    x = s.input(TensorType("bfloat16", (2, Ref(2)), "cuda"))
-    s.input(NumberType("float"))
-    graph = s.graph(s.op("add", x, x))
-    graph = replace(graph, sizes=1, ops=tuple(replace(op, args=(Ref(0), Ref(1), (Ref(2),))) for op in graph.ops))
-    graph = replace(graph, outputs=(3,))
-    instance = Instance(graph, (1, 0), (0,))
+    instance = Instance(SIZED, (1, 0), (0,))
     assert decode_region(encode_region(instance)) == instance
 
 
@@ -188,14 +204,93 @@ def test_no_other_bytes_pass_for_a_region(content):
         decode_region(content)
 
 
+LAYOUT = ((2, 3), (3, 1))
+OPTIONS = {"enable": ("a", "b"), "mode": None, "flag": True}
+REQUEST = Request(make_region(), (LAYOUT,) * 2, "nvfuser", OPTIONS, {"torch.flag": False})
+
+
+@pytest.mark.parametrize("request_", [REQUEST, Request(SIZED, (((2, 4), (4, 1)), None), "inductor", {})])
+def test_a_request_comes_back_as_it_was(request_):
+    assert decode_request(encode_request(request_)) == request_
+
+
+def test_a_request_written_before_there_were_settings_has_none():
+    body = json.loads(encode_request(REQUEST))
+    del body["settings"]
+    assert decode_request(json.dumps(body)) == replace(REQUEST, settings={})
+
+
+@pytest.mark.parametrize("layouts", [(), (LAYOUT,), (LAYOUT, None), (LAYOUT, ((2, 4), (4, 1))), (((2, 3), (3,)),) * 2])
+def test_a_request_for_other_arguments_is_refused(layouts):
+    with pytest.raises(ValueError):
+        decode_request(encode_request(Request(make_region(), layouts, "eager", {})))
+
+
 @given(data=st.data())
-@settings(max_examples=100)
-def test_a_region_with_a_byte_changed_is_a_sound_one_or_refused(data):
-    content = bytearray(encode_region(Instance(make_region(), (0, 1), (0, 1))))
+@settings(max_examples=200)
+def test_a_region_or_a_request_with_a_byte_changed_is_a_sound_one_or_refused(data):
+    given = data.draw(
+        st.sampled_from([encode_region(Instance(make_region(), (0, 1), (0, 1))), encode_request(REQUEST)])
+    )
+    content = bytearray(given)
     content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(32, 126))
     try:
-        instance = decode_region(bytes(content))
+        found = (decode_request if b"layouts" in given else decode_region)(bytes(content))
     except ValueError:
         return
-    known = instance.region.first_result + sum(len(op.outputs) for op in instance.region.ops)
-    assert all(value < known for value in instance.region.outputs)
+    region = found.graph if isinstance(found, Request) else found.region
+    known = region.first_result + sum(len(op.outputs) for op in region.ops)
+    assert all(value < known for value in region.outputs)
+    for type_, layout in zip(region.inputs, getattr(found, "layouts", ()), strict=False):
+        assert isinstance(type_, TensorType) and layout is not None
+        assert len(layout[0]) == len(layout[1]) == len(type_.shape)
+
+
+NAMES = st.text(st.characters(exclude_characters=" \n"), min_size=1)
+LINES = st.text(st.characters(exclude_characters="\n"))
+SIZES = st.lists(st.integers(0, 1 << 40), max_size=4).map(tuple)
+LAYOUTS = st.lists(st.none() | st.tuples(SIZES, SIZES)).map(tuple)
+
+
+@given(st.dictionaries(st.text(st.characters(exclude_characters="\n"), min_size=1), st.text()))
+def test_a_key(texts):
+    assert keys.read_key(keys.write_key(texts)) == texts
+
+
+@given(st.dictionaries(NAMES, LINES))
+def test_a_list_of_values(values):
+    assert keys.read_values(keys.write_values(values.items())) == values
+
+
+@given(LAYOUTS)
+def test_layouts(layouts):
+    assert keys.read_layouts(keys.write_layouts(layouts)) == layouts
+
+
+@given(LINES, st.text(st.characters(exclude_characters="()\n")))
+def test_a_value_that_is_not_the_default(value, default):
+    assert keys.read_changed(keys.write_changed(value, default)) == (value, default)
+
+
+def test_the_bytes_are_these():
+    assert keys.write_key({"a": "x", "b": ""}) == "a 1\nx\nb 0\n\n" != keys.write_key({"a": "x\nb 0\n"})
+    assert keys.write_values([("torch", "2.10.0"), ("enabled", True)]) == "torch 2.10.0\nenabled True"
+    assert [*keys.write_lines([("code", "a\nb"), ("enabled", True)])] == ["code a\\nb", "enabled True"]
+    assert (
+        keys.write_layouts((((2, 3), (3, 1)), None, ((), ()), ((4,), (1,))))
+        == "(2, 3) (3, 1)\nnumber\n() ()\n(4,) (1,)"
+    )
+    assert keys.write_changed("True", "False") == "True (default False)"
+
+
+def test_what_is_no_text_of_a_key_is_refused():
+    text = keys.write_key({"ops": "12345", "odd name": "ops 5\nfive\n"})
+    for one in (text[:-1], text + "x", "ops 3\n12345\n", "ops five\n", text * 2):
+        with pytest.raises(ValueError, match="no text of a key"):
+            keys.read_key(one)
+
+
+@pytest.mark.parametrize("text", ["any", "(2, 3)", "(2, 3) (3, 1) (1)", "(2, x) (3, 1)", "(2, 3) (3, 1)\n"])
+def test_what_says_no_layout_is_refused(text):
+    with pytest.raises(ValueError, match="no layout"):
+        keys.read_layouts(text)

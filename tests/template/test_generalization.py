@@ -1,18 +1,22 @@
-"""Generalizations of regions drawn by hand: their texts, their keys, and what happens when sizes fall together."""
+"""Generalizations: their texts and keys, what falls together, what is a hole, by example and on random regions."""
 
+import math
+import random
+
+import numpy as np
 import pytest
-from drawn_regions import ENVIRONMENT, Sketch, draw_residual
+from drawn_regions import ENVIRONMENT, draw, draw_residual, evaluate, scramble
 from generalized_regions import find_values, instantiate
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sized_regions import Setting, draw_region, evaluate_general, recipes, settings_of_sizes
 
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.generalization import Generalization, Variable, generalize, only, write_general_graph
 from fusioncache.template.key import template_key
-from fusioncache.template.text import graph_text
-
-
-def tensor(*shape: int) -> TensorType:
-    return TensorType("float32", shape, "cpu")
+from fusioncache.template.skeleton import fill, read_holes, skeleton_of
+from fusioncache.template.text import graph_text, read_exactly, write_graph
 
 
 def of(graph: Graph) -> Generalization:
@@ -20,15 +24,11 @@ def of(graph: Graph) -> Generalization:
 
 
 def norm(batch: int, length: int, width: int, eps: float = 1e-5) -> Generalization:
-    """An RMS norm whose rows leave as one dimension, padded to 256 columns if there are fewer."""
-    s = Sketch()
-    whole, rows = tensor(batch, length, width), tensor(batch, length)
-    x, weight = s.input(whole), s.input(tensor(width))
-    mean = s.op("mul", s.op("sum", s.op("mul", x, x), (2,), type_=rows), 0.5)
-    scale = s.op("broadcast_in_dim", s.op("rsqrt", s.op("add", mean, eps)), whole.shape, (0, 1), type_=whole)
-    product = s.op("mul", s.op("mul", x, scale), s.op("broadcast_in_dim", weight, whole.shape, (2,), type_=whole))
-    flat = s.op("reshape", product, (batch * length, width), type_=tensor(batch * length, width))
-    return of(s.graph(flat))
+    """An RMS norm whose rows leave as one dimension."""
+    shape = batch, length, width
+    scale = f"broadcast_in_dim(rsqrt(add(mul(sum(mul(x, x), (2,)), 0.5), {eps})), {shape}, (0, 1))"
+    product = f"mul(mul(x, {scale}), broadcast_in_dim(weight, {shape}, (2,)))"
+    return of(draw(f"reshape({product}, ({batch * length}, {width}))", x=shape, weight=(width,)))
 
 
 def text(generalization: Generalization) -> str:
@@ -64,18 +64,9 @@ output %14
 
 def test_a_number_that_varies_is_one_among_the_inputs():
     general = generalize([norm(2, 64, 32), norm(2, 64, 32, eps=1e-6)])
-    written = write_general_graph(general)
     assert "input %2: float\n" in text(general) and "prims.add(%6, %2)" in text(general)
-    assert written.graph.sizes == 0
+    assert write_general_graph(general).graph.sizes == 0
     assert find_values(general, norm(2, 64, 32, eps=0.5)) == (Const("float", (0.5).hex()),)
-
-
-def test_a_number_and_a_size_are_never_one_variable():
-    def region(size: int) -> Generalization:
-        s = Sketch()
-        return of(s.graph(s.op("mul", s.input(tensor(size)), float(size))))
-
-    assert len(generalize([region(2), region(3)]).variables) == 2
 
 
 def test_what_falls_together_in_all_regions_is_one_variable_until_one_tells_it_apart():
@@ -101,28 +92,23 @@ def test_the_key_is_that_of_the_text_whichever_regions_it_came_from():
     assert keys.isdisjoint(alone)
 
 
-def turned(queries: int, keys: int, length: int, *, keys_first: bool = False) -> Generalization:
+def heads(queries: int, keys: int, length: int, *, keys_first: bool = False) -> Generalization:
     """Two tensors that are alike but for the number of heads, as queries and keys of grouped attention are."""
-    s = Sketch()
-    types = [tensor(2, heads, length, 16) for heads in ((keys, queries) if keys_first else (queries, keys))]
-    inputs = [s.input(type_) for type_ in types]
-    results = [s.op("sin", x) for x in inputs]
-    return of(s.graph(*results))
+    inputs = {"q": (2, queries, length, 16), "k": (2, keys, length, 16)}
+    return of(draw("sin(q)", "sin(k)", **{name: inputs[name] for name in ("kq" if keys_first else "qk")}))
 
 
 def test_what_is_alike_but_for_sizes_is_ordered_by_these():
-    general = generalize([turned(8, 4, 64), turned(8, 4, 96, keys_first=True)])
+    general = generalize([heads(8, 4, 64), heads(8, 4, 96, keys_first=True)])
     assert len(general.variables) == 1
-    assert find_values(general, turned(8, 4, 2)) == (2,)
-    assert find_values(general, turned(4, 8, 5, keys_first=True)) == (5,)
-    assert find_values(general, turned(8, 2, 64)) is None
+    assert find_values(general, heads(8, 4, 2)) == (2,)
+    assert find_values(general, heads(4, 8, 5, keys_first=True)) == (5,)
+    assert find_values(general, heads(8, 2, 64)) is None
 
 
 def test_what_is_alike_but_for_numbers_is_ordered_by_these():
     def region(*numbers: float) -> Generalization:
-        s = Sketch()
-        inputs = [s.input() for _ in numbers]
-        return of(s.graph(*(s.op("mul", s.op("sin", x), number) for x, number in zip(inputs, numbers, strict=True))))
+        return of(draw(*(f"mul(sin(x{place}), {number})" for place, number in enumerate(numbers))))
 
     assert region(0.5, 0.25, 3.0) == region(3.0, 0.5, 0.25) == region(0.25, 3.0, 0.5)
 
@@ -146,36 +132,197 @@ output %4
 
 
 def test_the_number_of_residual_terms_stays_a_parameter():
-    def region(adds: int, rows: int) -> Generalization:
-        s = Sketch()
-        total, *terms = [s.input(tensor(rows, 3)) for _ in range(adds + 1)]
-        for term in terms:
-            total = s.op("add", total, term)
-        return of(s.graph(s.op("tanh", total)))
+    def region(total: str, rows: int) -> Generalization:
+        return of(draw(f"tanh({total})", **dict.fromkeys("abcd", (rows, 3))))
 
-    general = generalize([region(1, 2), region(5, 4)])
-    assert find_values(general, region(9, 7)) == (7,)
+    general = generalize([region("add(a, b)", 2), region("add(add(a, b), c)", 4)])
+    assert find_values(general, region("add(add(add(a, b), c), d)", 7)) == (7,)
     assert "%2: float32[%1, 3] cpu = residual(%0, dtype:float32)" in text(general)
 
 
-def test_values_that_are_equal_by_chance_are_computed_once_and_make_a_region_of_its_own():
-    def region(rows: int, columns: int) -> Generalization:
-        s = Sketch()
-        x = s.input(tensor(4))
-        shapes = ((rows, 4), (columns, 4))
-        wide = [s.op("broadcast_in_dim", x, shape, (1,), type_=tensor(*shape)) for shape in shapes]
-        sums = [s.op("sum", value, (0,), type_=tensor(4)) for value in wide]
-        return of(s.graph(s.op("sub", *sums)))
-
-    general = generalize([region(2, 3), region(5, 7)])
-    assert find_values(general, region(9, 2)) == (9, 2)
-    assert find_values(general, region(6, 6)) is None
+@pytest.mark.parametrize("adds", [(), (0, 1)])
+def test_only_regions_with_one_skeleton_are_generalized(adds):
+    with pytest.raises(ValueError, match=f"{len(adds)} skeletons, where all regions should have one"):
+        generalize([of(draw_residual(count)) for count in adds])
+    assert find_values(generalize([norm(2, 64, 32), norm(3, 96, 32)]), of(draw_residual(0))) is None
 
 
-def test_only_regions_with_one_skeleton_are_generalized():
-    with pytest.raises(ValueError, match="0 skeletons, where all regions should have one"):
-        generalize([])
-    with pytest.raises(ValueError, match="2 skeletons, where all regions should have one"):
-        generalize([of(draw_residual(0)), of(draw_residual(1))])
-    general = generalize([norm(2, 64, 32), norm(3, 96, 32)])
-    assert find_values(general, of(draw_residual(0))) is None
+several = st.lists(settings_of_sizes(), min_size=2, max_size=4)
+quick = settings(max_examples=40)
+
+
+def region_at(recipe, setting: Setting) -> Generalization:
+    return only(canonicalize(draw_region(recipe, setting)).graph)
+
+
+def alike(recipe, drawn: list[Setting]) -> list[Generalization]:
+    """The regions of a recipe at these sizes that have the skeleton of the first one."""
+    found = [region_at(recipe, setting) for setting in drawn]
+    return [one for one in found if one.skeleton == found[0].skeleton]
+
+
+@quick
+@given(recipes(), settings_of_sizes())
+def test_a_skeleton_and_what_was_in_its_holes_are_the_region(recipe, setting):
+    graph = canonicalize(draw_region(recipe, setting)).graph
+    assert fill(skeleton_of(graph), read_holes(graph)) == graph
+    assert write_general_graph(only(graph)).graph == graph
+
+
+@quick
+@given(recipes())
+def test_regions_at_sizes_in_one_order_have_the_same_size_in_the_same_hole(recipe):
+    """That is, no two sizes are equal, and what is ordered by sizes is ordered alike."""
+    here, there = Setting(3, 11, 17, (0.1, 3.0)), Setting(4, 10, 19, (0.2, 5.0))
+    one, other = region_at(recipe, here), region_at(recipe, there)
+    assert one.skeleton == other.skeleton
+    meant = [{value: name for name, value in setting.sizes().items()} for setting in (here, there)]
+    pairs = [pair for pair in zip(one.symbols, other.symbols, strict=True) if isinstance(pair[0], int)]
+    assert [meant[0][size] for size, _ in pairs] == [meant[1][size] for _, size in pairs]
+
+
+@quick
+@given(recipes(), several)
+def test_a_generalization_is_the_least_general_one_of_which_each_region_is_an_instance(recipe, drawn):
+    regions = alike(recipe, drawn)
+    general = generalize(regions)
+    for one in regions:
+        assert instantiate(general, find_values(general, one)) == instantiate(one, ())
+    columns = list(zip(*(one.symbols for one in regions), strict=True))
+    for symbol, column in zip(general.symbols, columns, strict=True):
+        assert isinstance(symbol, Variable) == (len(set(column)) > 1)
+    assert len(general.variables) == len({column for column in columns if len(set(column)) > 1})
+    graph = write_general_graph(general).graph
+    assert read_exactly(write_graph(graph)) == graph
+
+
+@quick
+@given(recipes(), several, st.randoms(use_true_random=False))
+def test_neither_order_nor_grouping_of_the_regions_matters(recipe, drawn, chance):
+    regions = alike(recipe, drawn)
+    general = generalize(regions)
+    assert generalize(chance.sample(regions, len(regions))) == general
+    cut = chance.randint(1, len(regions))
+    groups = [group for group in (regions[:cut], regions[cut:]) if group]
+    assert generalize([generalize(group) for group in groups]) == general
+    assert generalize([general, *regions[cut:]]) == generalize([general]) == general
+
+
+@quick
+@given(recipes(), settings_of_sizes(), st.integers())
+def test_the_way_a_region_is_written_does_not_matter(recipe, setting, seed):
+    graph = draw_region(recipe, setting)
+    other = scramble(graph, random.Random(seed))
+    assert only(canonicalize(other).graph) == only(canonicalize(graph).graph)
+
+
+@quick
+@given(recipes(), several, settings_of_sizes(), st.data())
+def test_regions_share_only_if_they_compute_the_same(recipe, drawn, setting, data):
+    """Regions at sizes of which none went into the generalization, too, and of another recipe with one other step."""
+    general = generalize(alike(recipe, drawn))
+    place, step = data.draw(st.integers(0, len(recipe) - 1)), data.draw(recipes())[0]
+    for steps in (recipe, [*recipe[:place], step, *recipe[place + 1 :]]):
+        for one in (setting, *drawn):
+            graph = draw_region(steps, one)
+            canonical, chance = canonicalize(graph), np.random.default_rng(0)
+            values = find_values(general, only(canonical.graph))
+            if values is not None:
+                inputs = [chance.integers(-3, 4, type_.shape).astype("float32") for type_ in graph.inputs]
+                found = evaluate_general(general, values, canonical, inputs)
+                assert all(map(np.array_equal, found, evaluate(graph, inputs)))
+
+
+def region(text: str, type_: TensorType | None = None) -> Graph:
+    """What is computed of ``x``, in canonical order."""
+    return canonicalize(draw(text, x=type_ or (2, 3))).graph
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("sin(x)", (2, 3, 2, 3)),
+        ("sum(x, (0,))", (2, 3, 3)),
+        ("broadcast_in_dim(x, (5, 2, 3), (1, 2))", (2, 3, 5, 2, 3, 5, 2, 3)),
+        ("reshape(x, (3, 2, 1))", (2, 3, 3, 2, 3, 2)),
+        ("slice_prim(x, (0, 2), (2, 3), (1, 7))", (2, 3, 2, 2, 3, 2)),
+        ("pad(x, 0.5, ((0, 0, 2), (3, -1, 0)))", (2, 3, 3, 4, 5)),
+        ("mul(x, full((2, 3), 0.5))", (2, 3, 2, 3, 2, 3, 2, 3)),
+        ("mul(x, iota(6, start=2, step=3))", (2, 3, 6, 6, 2, 3)),
+    ],
+)
+def test_sizes_are_holes_in_types_and_in_arguments_that_are_made_of_them(text, values):
+    graph = region(text)
+    assert sorted(read_holes(graph)) == sorted(values)
+    assert fill(skeleton_of(graph), read_holes(graph)) == graph
+
+
+@pytest.mark.parametrize("text", ["add(x, 0.1)", "mul(x, 0.1)", "sub(x, 0.1)", "div(x, 0.1)", "sub(0.1, x)"])
+def test_a_number_that_may_be_a_tensor_is_a_hole(text):
+    assert [hole for hole in read_holes(region(text)) if isinstance(hole, Const)] == [Const("float", (0.1).hex())]
+
+
+NEVER_VARY = {
+    "dimension": ("sum(x, (0,))", "sum(x, (1,))"),
+    "dimension of 2 and more": ("sum(x, (2,))", "sum(x, (3,))"),
+    "dtype": ("convert_element_type(x, 'float16')", "convert_element_type(x, 'bfloat16')"),
+    "flag": ("sum(x, (0,), keep=True)", "sum(x, (0,), keep=False)"),
+    "integer in arithmetic": ("mul(x, 2)", "mul(x, 3)"),
+    "bool in arithmetic": ("mul(x, True)", "mul(x, False)"),
+    "2 and 2.0": ("mul(x, 2)", "mul(x, 2.0)"),
+    "exponent": ("pow(x, 2.0)", "pow(x, 3.0)"),
+    "base": ("pow(2.0, x)", "pow(3.0, x)"),
+    "numerator": ("div(2.0, x)", "div(3.0, x)"),
+    "bound": ("maximum(x, 2.0)", "maximum(x, 3.0)"),
+    "bound of a clamp, compared": ("gt(x, 2.0)", "gt(x, 3.0)"),
+    "filled in by a mask": ("where(True, x, 2.0)", "where(True, x, 3.0)"),
+    "padded with": ("pad(x, 2.0, ())", "pad(x, 3.0, ())"),
+    "filled with": ("mul(x, full((2, 3), 2.0))", "mul(x, full((2, 3), 3.0))"),
+    "step": ("slice_prim(x, (0,), (8,), (2,))", "slice_prim(x, (0,), (8,), (3,))"),
+    "dilation": ("pad(x, 0.0, ((2, 2, 2),))", "pad(x, 0.0, ((2, 2, 3),))"),
+    "cut off": ("pad(x, 0.0, ((-2, 5, 0),))", "pad(x, 0.0, ((-3, 6, 0),))"),
+    "of an unknown operation": ("unheard_of(x, 8)", "unheard_of(x, 9)"),
+    **{
+        f"the number {number}": ("mul(x, 2.0)", f"mul(x, {number})")
+        for number in (0.0, -0.0, 1.0, -1.0, math.inf, math.nan)
+    },
+}
+
+
+@pytest.mark.parametrize(("one", "other"), NEVER_VARY.values(), ids=NEVER_VARY)
+def test_what_never_varies(one, other):
+    assert skeleton_of(region(one)) != skeleton_of(region(other))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("float32", (2, 3), "cpu"), ("float32", (2, 3, 4), "cpu")),
+        (("float32", (2, 3), "cpu"), ("float64", (2, 3), "cpu")),
+        (("float32", (2, 3), "cpu"), ("float32", (2, 3), "cuda")),
+        (("float32", (2, 3), "cpu"), ("float32", (2, 1), "cpu")),
+        (("float32", (2, 3), "cpu"), ("float32", (0, 3), "cpu")),
+        (("float32", (2, 1), "cpu"), ("float32", (2, 0), "cpu")),
+    ],
+)
+def test_types_that_differ_in_more_than_sizes_of_2_and_more(one, other):
+    skeletons = [skeleton_of(region("sin(x)", TensorType(*type_))) for type_ in (one, one, other)]
+    assert skeletons[0] == skeletons[1] != skeletons[2]
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ((2, 3, 0.5, 1, 3), "in a hole"),
+        ((0, 3, 0.5, 2, 3), "in a hole"),
+        ((2, 3, math.nan, 2, 3), "in a hole"),
+        ((2, 3, 4, 2, 3), "in a hole for a number"),
+        ((2, 0.5, 0.5, 2, 3), "in a hole for a size"),
+        ((2, 3, 0.5, 2), "values for 5 holes"),
+        ((2, 3, 0.5, 2, 3, 2), "values for 5 holes"),
+    ],
+)
+def test_what_cannot_be_in_a_hole_is_refused(values, reason):
+    skeleton = skeleton_of(region("mul(x, 0.5)"))
+    with pytest.raises(ValueError, match=reason):
+        fill(skeleton, [Const("float", value.hex()) if isinstance(value, float) else value for value in values])

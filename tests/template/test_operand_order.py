@@ -6,13 +6,13 @@ from functools import reduce
 import pytest
 import thunder
 import torch
-from drawn_regions import Sketch
+from drawn_regions import draw
 from store_processes import PersistentEager, Process, X, Y
 
 import fusioncache
 from fusioncache.accelerators.precompile import entry_compiler as warmer
 from fusioncache.accelerators.precompile.entry_compiler import read_request, survey
-from fusioncache.ir import Const, Op, Ref, TensorType
+from fusioncache.ir import Const, Op, Ref
 from fusioncache.ir.template import layouts_of
 from fusioncache.store import Store
 from fusioncache.template.canonical import canonicalize
@@ -21,41 +21,28 @@ from fusioncache.template.writer import instance_of
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 ROWS, COLUMNS = ((4, 6), (6, 1)), ((4, 6), (1, 4))
-
-
-def region(name="mul", *, turned=False):
-    """``sin(a) * cos(b)``; if asked, of the transpose of ``a``."""
-    s = Sketch()
-    wide, tall = (TensorType("float32", shape, "cpu") for shape in ((4, 6), (6, 4)))
-    a, b = s.input(tall if turned else wide), s.input(wide)
-    left = s.op("transpose", a, (1, 0), type_=wide) if turned else a
-    return s.graph(s.op(name, s.op("sin", left), s.op("cos", b)))
+PLAIN = draw("mul(sin(a), cos(b))", a=(4, 6), b=(4, 6))
+TURNED = draw("mul(sin(transpose(a, (1, 0))), cos(b))", a=(6, 4), b=(4, 6))
 
 
 @pytest.mark.parametrize(
     ("graph", "layouts", "depends"),
     [
-        (region(), (ROWS, ROWS), False),
-        (region(), (COLUMNS, COLUMNS), False),
-        (region(), (ROWS, COLUMNS), True),
-        (region(), (((4, 6), (12, 2)), ROWS), False),  # with gaps, in the same order
-        (region(), (((4, 6), (0, 1)), ROWS), False),  # expanded
-        (region(turned=True), (((6, 4), (4, 1)), ROWS), True),  # turned in the region
-        (region(turned=True), (((6, 4), (1, 6)), ROWS), True),  # and back again: for torch alone it would not
-        (region("sub"), (ROWS, COLUMNS), True),
-        (region("sub", turned=True), (((6, 4), (4, 1)), ROWS), False),
-        (region(), (((4, 7), (7, 1)), ROWS), True),  # not what Thunder was told
+        (PLAIN, (ROWS, ROWS), False),
+        (PLAIN, (COLUMNS, COLUMNS), False),
+        (PLAIN, (ROWS, COLUMNS), True),
+        (PLAIN, (((4, 6), (12, 2)), ROWS), False),  # with gaps, in the same order
+        (PLAIN, (((4, 6), (0, 1)), ROWS), False),  # expanded
+        (TURNED, (((6, 4), (4, 1)), ROWS), True),  # turned in the region
+        (TURNED, (((6, 4), (1, 6)), ROWS), True),  # and back again: for torch alone it would not
+        (draw("sub(sin(a), cos(b))", a=(4, 6), b=(4, 6)), (ROWS, COLUMNS), True),
+        (draw("sub(sin(transpose(a, (1, 0))), cos(b))", a=(6, 4), b=(4, 6)), (((6, 4), (4, 1)), ROWS), False),
+        (PLAIN, (((4, 7), (7, 1)), ROWS), True),  # not what Thunder was told
+        (draw("mul(flip(a, (0,)), b)", a=(4, 6), b=(4, 6)), (ROWS, ROWS), True),  # of unknown layout
     ],
-)  # fmt: skip
+)
 def test_results_depend_on_the_order_of_operands_with_different_layouts(graph, layouts, depends):
     assert depends_on_operand_order(graph, layouts) is depends
-
-
-def test_results_depend_on_the_order_of_operands_of_unknown_layout():
-    s = Sketch()
-    a, b = s.input(), s.input()
-    graph = s.graph(s.op("mul", s.op("flip", a, (0,)), b))
-    assert depends_on_operand_order(graph, (((2, 3), (3, 1)),) * 2)
 
 
 def strided(chance: random.Random, shape: tuple[int, ...]) -> torch.Tensor:
@@ -104,17 +91,16 @@ def test_strides_are_those_of_torch():
             assert found == Strided(tuple(expected.shape), expected.stride()), (name, known)
 
 
-def sine_first(a, b, w):
-    return (torch.sin(a) * torch.cos(b)) @ w
-
-
-def cosine_first(a, b, w):
-    return (torch.cos(b) * torch.sin(a)) @ w
-
-
-def compiled(function, cache=None):
-    transforms = [] if cache is None else [fusioncache.FusionCache(cache=cache, backend="eager")]
-    return thunder.jit(function, executors=fusioncache.executors(), transforms=transforms), *transforms
+def compare(function, args, cache=None):
+    """Compares results, to their strides, with those of Thunder without fusioncache. Returns the transform."""
+    cache = cache or fusioncache.Cache(record=False, store=False)
+    transform = fusioncache.FusionCache(cache=cache, backend="eager")
+    ours, plain = (
+        thunder.jit(function, executors=fusioncache.executors(), transforms=used)(*args) for used in ([transform], [])
+    )
+    for found, expected in zip(ours, plain, strict=True):
+        assert torch.equal(found, expected) and found.stride() == expected.stride()
+    return transform
 
 
 def operands(*, alike: bool):
@@ -126,9 +112,8 @@ def operands(*, alike: bool):
 @pytest.mark.parametrize(("alike", "compiles"), [(True, 1), (False, 2)])
 def test_regions_that_differ_in_the_order_of_operands_share_where_these_lie_alike(alike, compiles):
     cache = fusioncache.Cache(record=False, store=False)
-    for function in (sine_first, cosine_first):
-        (plain,), (ours, transform) = compiled(function), compiled(function, cache)
-        assert torch.equal(ours(*operands(alike=alike)), plain(*operands(alike=alike)))
+    compare(lambda a, b, w: ((torch.sin(a) * torch.cos(b)) @ w,), operands(alike=alike), cache)
+    transform = compare(lambda a, b, w: ((torch.cos(b) * torch.sin(a)) @ w,), operands(alike=alike), cache)
     assert cache.stats().compiles == compiles
     assert transform.stats().hits == 1
 
@@ -138,32 +123,31 @@ def test_two_regions_of_one_trace_each_keep_their_layout():
         first = torch.sin(a) * torch.cos(b)
         return first, torch.cos(b) * torch.sin((first @ w) @ w.t())
 
-    a, b, w = operands(alike=False)
-    ours, transform = compiled(turns, fusioncache.Cache(record=False, store=False))
-    (plain,) = compiled(turns)
-    for found, expected in zip(ours(a, b, w), plain(a, b, w), strict=True):
-        assert torch.equal(found, expected)
-        assert found.stride() == expected.stride()
+    transform = compare(turns, operands(alike=False))
     assert (transform.stats().templates, transform.stats().compiles) == (1, 2)
     assert len({call.target.name for call in transform.calls()}) == 2
 
 
-def product(*, commuted: bool):
-    """``sin(x) * y``, or with its operands the other way round."""
-    s = Sketch()
-    x, y = s.input(), s.input()
-    sine = s.op("sin", x)
-    return s.graph(s.op("mul", y, sine) if commuted else s.op("mul", sine, y))
+def test_a_chain_of_terms_that_lie_differently_is_not_folded():
+    def chain(*values):
+        return (torch.tanh(reduce(lambda total, term: term + total, values)),)
+
+    values = [torch.randn(6, 4).t() if number % 2 else torch.randn(4, 6) for number in range(8)]
+    assert compare(chain, values).stats().compiles == 1
+
+
+PRODUCTS = {False: draw("mul(sin(x), y)"), True: draw("mul(y, sin(x))", x=(2, 3))}
+"""The same product, with its operands the other way round if commuted."""
 
 
 @pytest.mark.parametrize(("x", "loads"), [(X, [True]), (X.mT.contiguous().mT, [False])])
 def test_a_stored_executable_is_loaded_for_the_other_order_only_where_operands_lie_alike(tmp_path, x, loads):
     first, second, third = Process(tmp_path), Process(tmp_path), Process(tmp_path)
-    first.run(product(commuted=False), x, Y)
-    (found,) = second.run(product(commuted=True), x, Y)
+    first.run(PRODUCTS[False], x, Y)
+    (found,) = second.run(PRODUCTS[True], x, Y)
     assert second.told == loads
     assert found.stride() == (Y * torch.sin(x)).stride()
-    third.run(product(commuted=True), x, Y)
+    third.run(PRODUCTS[True], x, Y)
     assert third.told == [True]
 
 
@@ -171,7 +155,7 @@ def test_both_orders_are_compiled_ahead(tmp_path, monkeypatch):
     monkeypatch.setattr(warmer, "make_backend", lambda name, **options: PersistentEager({"machine": "there"}))
     turned = X.mT.contiguous().mT
     for commuted in (False, True):
-        Process(tmp_path).run(product(commuted=commuted), turned, Y)
+        Process(tmp_path).run(PRODUCTS[commuted], turned, Y)
     store = Store.open(tmp_path)
     found = survey(store)
     assert (found.entries, len(found.seconds)) == (2, 2)
@@ -179,59 +163,37 @@ def test_both_orders_are_compiled_ahead(tmp_path, monkeypatch):
     assert [warmer.EntryCompiler(store).compile(task).result for task in tasks] == ["compiled", "compiled"]
     for commuted in (False, True):
         process = Process(tmp_path, PersistentEager({"machine": "there"}))
-        process.run(product(commuted=commuted), turned, Y)
+        process.run(PRODUCTS[commuted], turned, Y)
         assert process.told == [True]
-
-
-def test_a_chain_of_terms_that_lie_differently_is_not_folded():
-    def chain(*values):
-        return torch.tanh(reduce(lambda total, term: term + total, values))
-
-    values = [torch.randn(6, 4).t() if number % 2 else torch.randn(4, 6) for number in range(8)]
-    ours, transform = compiled(chain, fusioncache.Cache(record=False, store=False))
-    (plain,) = compiled(chain)
-    found, expected = ours(*values), plain(*values)
-    assert torch.equal(found, expected)
-    assert found.stride() == expected.stride()
-    assert transform.stats().compiles == 1
 
 
 def test_a_fold_that_is_a_region_of_its_own_does_not_pass_for_another_order(tmp_path):
     """An executable is asked without a region as well, by folds: what it was given then is the first region's only."""
-    graphs = {commuted: product(commuted=commuted) for commuted in (False, True)}
     process = Process(tmp_path)
-    executable = process.executable(graphs[False])
-    args = [(X.mT.contiguous().mT, Y)[index] for index in canonicalize(graphs[False]).binding.arguments]
-    canonical = canonicalize(graphs[True])
+    executable = process.executable(PRODUCTS[False])
+    args = [(X.mT.contiguous().mT, Y)[index] for index in canonicalize(PRODUCTS[False]).binding.arguments]
+    canonical = canonicalize(PRODUCTS[True])
     results = [
         executable.run_for(args, layouts_of(args), process.tell, instance)(args)[0]
-        for instance in (None, instance_of(graphs[True], canonical.binding))
+        for instance in (None, instance_of(PRODUCTS[True], canonical.binding))
     ]
     assert [result.stride() for result in results] == [(1, 2), (3, 1)]
     assert process.told == [False, False]
 
 
 @pytest.mark.parametrize(
-    ("tensor", "shape"),
-    [
-        (lambda *shape: torch.empty(shape), (2, 64, 8)),
-        (lambda *shape: torch.empty(shape[1], shape[0], shape[2]).transpose(0, 1), (2, 64, 8)),
-        (lambda *shape: torch.empty(*reversed(shape)).permute(2, 1, 0), (2, 64, 8)),
-        (lambda *shape: torch.empty(shape), (1, 64, 1)),
-        (lambda *shape: torch.empty(shape), ()),
-    ],
+    ("shape", "order"),
+    [((2, 64, 8), (0, 1, 2)), ((2, 64, 8), (1, 0, 2)), ((2, 64, 8), (2, 1, 0)), ((1, 64, 1), (0, 1, 2)), ((), ())],
 )
-def test_arguments_of_other_sizes_lie_alike(tensor, shape):
+def test_arguments_of_other_sizes_lie_alike(shape, order):
     other = tuple(96 if size == 64 else size for size in shape)
-    s = Sketch()
-    type_ = TensorType("float32", other, "cpu")
-    graph = s.graph(s.op("tanh", s.input(type_), type_=type_))
-    assert lay_out_alike(layouts_of([tensor(*shape)]), graph) == layouts_of([tensor(*other)])
+    given, expected = (
+        torch.empty([sizes[axis] for axis in order]).permute([order.index(axis) for axis in range(len(order))])
+        for sizes in (shape, other)
+    )
+    assert lay_out_alike(layouts_of([given]), draw("tanh(x)", x=other)) == layouts_of([expected])
 
 
-def test_how_arguments_with_gaps_or_overlaps_lie_is_not_known():
-    s = Sketch()
-    type_ = TensorType("float32", (2, 96), "cpu")
-    graph = s.graph(s.op("tanh", s.input(type_), type_=type_))
-    for tensor in (torch.empty(2, 128)[:, ::2], torch.empty(1, 64).expand(2, 64), torch.empty(64)):
-        assert lay_out_alike(layouts_of([tensor]), graph) is None
+@pytest.mark.parametrize("tensor", [torch.empty(2, 128)[:, ::2], torch.empty(1, 64).expand(2, 64), torch.empty(64)])
+def test_how_arguments_with_gaps_or_overlaps_lie_is_not_known(tensor):
+    assert lay_out_alike(layouts_of([tensor]), draw("tanh(x)", x=(2, 96))) is None

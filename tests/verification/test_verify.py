@@ -1,4 +1,4 @@
-"""Verify mode: what each template computes is compared with each of its regions, compiled on its own."""
+"""Verify mode: what each template computes is compared with each of its regions, compiled on its own, and marked."""
 
 import copy
 import os
@@ -12,7 +12,7 @@ import fake_cuda
 import pytest
 import thunder
 import torch
-from drawn_regions import Sketch
+from drawn_regions import draw
 from in_place_models import InPlaceExecutor, run_counters
 from models import Blocks, Residual, are_same, compile_plain, compile_with, step
 from thunder.transforms.cudagraph import CUDAGraphTransform
@@ -24,20 +24,27 @@ from fusioncache.cache.call import Fallback
 from fusioncache.ir import Graph, TensorType
 from fusioncache.observe.record.database import RecordReader
 from fusioncache.process.warning import warn_once
+from fusioncache.store import Store
+from fusioncache.store.entry import VERIFIED_SLOT
 from fusioncache.template.canonical import canonicalize
+from fusioncache.template.key import program_key_of
 from fusioncache.template.plan import Plan, Reordered, keeps_every_bit
 from fusioncache.transform import sharing
 from fusioncache.verification import verifier
 from fusioncache.verification.verifier import (
     DIFFERENT,
+    LIMIT,
     Site,
     VerificationError,
+    VerifiedTemplates,
     Verifier,
     When,
     choose_when,
     copy_tensor,
     describe_difference,
 )
+
+pytestmark = pytest.mark.filterwarnings("ignore:fusioncache")
 
 
 @pytest.fixture(autouse=True)
@@ -49,10 +56,6 @@ def _regions_without_a_compiler(monkeypatch):
 
 def compile_(model, verify: bool | str | None = True, backend: str = "eager"):
     return compile_with(model, backend, verify=verify)
-
-
-def input_of(model) -> torch.Tensor:
-    return torch.randn(10, 10) if isinstance(model, Residual) else torch.randn(5, 16)
 
 
 def reports() -> list[Path]:
@@ -77,14 +80,14 @@ def own_calls(monkeypatch) -> Counter:
 def wrong(monkeypatch):
     """Lets the templates' compiler make executables whose results are changed by a function."""
 
-    def use(change) -> None:
-        real = Eager.compile
+    def use(change, backend=Eager) -> None:
+        real = backend.compile
 
         def compile_wrongly(self, graph, args):
             run = real(self, graph, args)
             return lambda args: change(run, list(args))
 
-        monkeypatch.setattr(Eager, "compile", compile_wrongly)
+        monkeypatch.setattr(backend, "compile", compile_wrongly)
 
     return use
 
@@ -96,51 +99,39 @@ def untried(monkeypatch):
     monkeypatch.setattr(thunder, "__version__", "0.3.0.dev1")
 
 
-@pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1 was not tried")
-def test_each_template_is_compared_once_in_a_thunder_that_was_not_tried(untried, own_calls):
-    model = Residual(2)
-    x = input_of(model)
-    compiled, transform = compile_(model, verify=None)
+def compare_steps(**options):
+    """Takes two steps with verified templates, compares them with plain ones, and returns what was counted."""
+    model, x = Residual(2), torch.randn(10, 10)
+    compiled, transform = compile_(model, **options)
     expected = step(compile_plain(model), model, x)
     for _ in range(2):
         assert are_same(step(compiled, model, x), expected)
-    stats = transform.stats()
+    return transform.stats()
+
+
+def test_each_template_is_compared_once_in_a_thunder_that_was_not_tried(untried, own_calls):
+    stats = compare_steps(verify=None)
     assert stats.hits > 0 and stats.verified == stats.templates == own_calls.total()
     assert not reports()
 
 
-@pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1 was not tried")
 def test_a_wrong_template_leaves_its_regions_in_a_thunder_that_was_not_tried(untried, own_calls, wrong):
     wrong(lambda run, args: [result + 1 for result in run(args)])
-    model = Residual(2)
-    x = input_of(model)
-    compiled, transform = compile_(model, verify=None)
-    expected = step(compile_plain(model), model, x)
     with pytest.warns(RuntimeWarning, match="computed something else than its region .* run as Thunder made them"):
-        assert are_same(step(compiled, model, x), expected)
-    assert are_same(step(compiled, model, x), expected)
-    stats = transform.stats()
+        stats = compare_steps(verify=None)
     assert stats.verified == 0 and stats.bypasses[DIFFERENT] == stats.templates == len(reports())
     assert own_calls.total() == 2 * stats.regions  # at each site, in each step
 
 
-@pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1 was not tried")
 def test_a_template_that_was_not_compared_is_not_captured_in_a_thunder_that_was_not_tried(untried, wrong, monkeypatch):
     wrong(lambda run, args: [result + 1 for result in run(args)])
     monkeypatch.setattr("fusioncache.verification.verifier.is_capturing", lambda: True)
-    model = Residual(2)
-    x = input_of(model)
-    compiled, transform = compile_(model, verify=None)
-    assert are_same(step(compiled, model, x), step(compile_plain(model), model, x))
-    assert transform.stats().verified == 0 and DIFFERENT not in transform.stats().bypasses
+    stats = compare_steps(verify=None)
+    assert stats.verified == 0 and DIFFERENT not in stats.bypasses
 
 
 def test_nothing_differs_in_training(own_calls):
-    model = Residual(2)
-    x = input_of(model)
-    compiled, transform = compile_(model)
-    assert are_same(step(compiled, model, x), step(compile_plain(model), model, x))
-    stats = transform.stats()
+    stats = compare_steps()
     assert stats.hits > 0 and not stats.bypasses
     assert sorted(own_calls.values()) == [1] * stats.regions
     assert not reports()
@@ -172,11 +163,17 @@ def test_two_chains_take_their_arities_first(own_calls):
     assert own_calls
 
 
-def test_regions_that_write_in_place_run_on_copies(monkeypatch, own_calls):
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", verify=True)
-    found = run_counters(3, "cpu", [InPlaceExecutor()], [transform])
+def count_in_place(steps=3, **options):
+    """Returns what models compute that write in place, without a cache and with one, and the transform."""
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", **options)
+    expected = run_counters(steps, "cpu", [InPlaceExecutor()])
+    return expected, run_counters(steps, "cpu", [InPlaceExecutor()], [transform]), transform
+
+
+def test_regions_that_write_in_place_run_on_copies(own_calls):
+    expected, found, transform = count_in_place(verify=True)
     assert own_calls and not transform.stats().bypasses
-    assert all(map(torch.equal, found, run_counters(3, "cpu", [InPlaceExecutor()])))
+    assert all(map(torch.equal, found, expected))
 
 
 def test_numbers_and_symbolic_sizes(own_calls):
@@ -205,10 +202,9 @@ def test_each_layout_is_verified_once_or_in_every_call(verify, expected, own_cal
 
 
 def test_without_verify_mode_nothing_runs_twice(own_calls, monkeypatch):
-    model = Residual(2)
-    step(compile_(model, verify=None)[0], model, input_of(model))
+    compare_steps(verify=None)
     monkeypatch.setenv("FUSIONCACHE_VERIFY", "all")
-    step(compile_(model, verify=False)[0], model, input_of(model))
+    compare_steps(verify=False)
     assert not own_calls
 
 
@@ -241,7 +237,7 @@ def test_swapped_inputs_are_found_in_training(wrong):
     model = Blocks(2)
     compiled, _ = compile_(model)
     with pytest.raises(VerificationError, match=r"differs in \d+ of \d+ elements"):
-        step(compiled, model, input_of(model))
+        step(compiled, model, torch.randn(5, 16))
 
 
 def test_a_binding_that_is_wrong_for_a_later_region_is_found(monkeypatch):
@@ -274,17 +270,13 @@ def test_a_wrong_write_in_place_is_found(wrong):
         return results
 
     wrong(change)
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", verify=True)
     with pytest.raises(VerificationError, match="1 more"):
-        run_counters(1, "cpu", [InPlaceExecutor()], [transform])
+        count_in_place(1, verify=True)
     (report,) = reports()
     assert re.search(r"input \d, which it writes in place, differs in 1 of 24 elements", report.read_text())
 
 
-@pytest.mark.filterwarnings("ignore:fusioncache")
 def test_what_a_wrong_template_wrote_is_corrected_in_a_thunder_that_was_not_tried(untried, wrong):
-    expected = run_counters(3, "cpu", [InPlaceExecutor()])
-
     def change(run, args):
         results = run(args)
         written = {result.data_ptr() for result in results}
@@ -293,8 +285,7 @@ def test_what_a_wrong_template_wrote_is_corrected_in_a_thunder_that_was_not_trie
         return results
 
     wrong(change)
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager")
-    found = run_counters(3, "cpu", [InPlaceExecutor()], [transform])
+    expected, found, transform = count_in_place()
     assert transform.stats().bypasses[DIFFERENT] > 0
     assert all(map(torch.equal, found, expected))
 
@@ -322,21 +313,15 @@ def test_anything_else_is_refused(said, monkeypatch):
         fusioncache.FusionCache(cache=fusioncache.Cache())
 
 
-# ---- the rules, from the graph alone ----
-
-
-def normed(dtype: str = "bfloat16") -> Graph:
+def normed(dtype: str) -> Graph:
     """A stream of two terms; its sum, a function of it, what is left of its mean, and whether it is above that."""
-    s = Sketch()
-    stored, exact = TensorType(dtype, (4, 9), "cuda"), TensorType("float32", (4, 9), "cuda")
-    x, y = (s.to(value, "float32") for value in (s.input(stored), s.input(stored)))
-    total = s.op("add", x, y)
-    row = s.op("sum", total, (1,), type_=TensorType("float32", (4,), "cuda"))
-    wide = s.op("broadcast_in_dim", row, (4, 9), (0,), type_=exact)
-    centred = s.to(s.op("sub", total, wide), dtype)
-    above = s.op("gt", total, wide, type_=TensorType("bool", (4, 9), "cuda"))
-    back = s.to(centred, "float32")
-    return s.graph(total, s.op("tanh", total), row, centred, above, back, s.to(above, "float32"))
+    total = "add(convert_element_type(x, 'float32'), convert_element_type(y, 'float32'))"
+    row = f"sum({total}, (1,))"
+    wide = f"broadcast_in_dim({row}, (4, 9), (0,))"
+    centred, above = f"convert_element_type(sub({total}, {wide}), '{dtype}')", f"gt({total}, {wide})"
+    rounded = [f"convert_element_type({value}, 'float32')" for value in (centred, above)]
+    types = dict.fromkeys("xy", TensorType(dtype, (4, 9), "cuda"))
+    return draw(total, f"tanh({total})", row, centred, above, *rounded, **types)
 
 
 @pytest.mark.parametrize(
@@ -354,14 +339,17 @@ def test_where_every_bit_must_be_kept(dtype, plan, alike, every):
     assert keeps_every_bit(canonicalize(normed(dtype)).graph, plan, alike=alike) is every
 
 
-def test_how_far_a_reordered_value_may_be_off():
-    assert Reordered("bfloat16", 4096).relative == 2 * 2.0**-7
-    assert Reordered("float32", 1).relative == 2 * 2.0**-23
-    assert Reordered("float32", 4096).relative == 2 * 64 * 2.0**-23
-    assert Reordered("float64", 4).relative == 2 * 2 * 2.0**-52
-
-
-# ---- the comparison ----
+@pytest.mark.parametrize(
+    ("dtype", "elements", "relative"),
+    [
+        ("bfloat16", 4096, 2 * 2.0**-7),
+        ("float32", 1, 2 * 2.0**-23),
+        ("float32", 4096, 2 * 64 * 2.0**-23),
+        ("float64", 4, 2 * 2 * 2.0**-52),
+    ],
+)
+def test_how_far_a_reordered_value_may_be_off(dtype, elements, relative):
+    assert Reordered(dtype, elements).relative == relative
 
 
 @pytest.mark.parametrize(
@@ -424,9 +412,6 @@ def test_a_copy_has_the_layout_and_alignment_of_its_source():
         assert copy.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr() or not tensor.numel()
 
 
-# ---- nvFuser ----
-
-
 def test_a_report_has_both_definitions_of_nvfuser():
     """Without a GPU: the definitions that would have been compiled."""
     executor = fake_cuda.find_nvfuser_executor()
@@ -477,14 +462,8 @@ def test_writes_in_place_with_nvfuser(own_calls):
 
 
 @pytest.mark.gpu
-def test_a_wrong_executable_of_nvfuser_is_written_down(monkeypatch):
-    real = NvFuser.compile
-
-    def compile_wrongly(self, graph, args):
-        run = real(self, graph, args)
-        return lambda args: flip_a_bit(run, list(args))
-
-    monkeypatch.setattr(NvFuser, "compile", compile_wrongly)
+def test_a_wrong_executable_of_nvfuser_is_written_down(wrong):
+    wrong(flip_a_bit, NvFuser)
     compiled, _ = compile_(lambda x, y: torch.tanh(x) * y, backend="nvfuser")
     with pytest.raises(VerificationError, match="differs in 1 of 64 elements"):
         compiled(torch.randn(8, 8, device="cuda"), torch.randn(8, 8, device="cuda"))
@@ -500,3 +479,82 @@ def test_nothing_is_compared_while_a_cuda_graph_is_captured():
     expected = thunder.jit(model)(x)
     for _ in range(4):
         assert torch.equal(compiled(x), expected)
+
+
+@pytest.fixture
+def off_by_a_bit(monkeypatch):
+    """What is compiled for any sizes gives numbers that are a bit larger, as sums in another order may be."""
+    compile_general = Eager.compile_general
+
+    def compile_larger(self, general, args, values):
+        fit = compile_general(self, general, args, values)
+
+        def fit_larger(args, values):
+            run = fit(args, values)
+            return lambda args: [torch.nextafter(result, torch.tensor(torch.inf)) for result in run(args)]
+
+        return fit_larger
+
+    monkeypatch.setattr(Eager, "compile_general", compile_larger)
+
+
+def test_sums_may_be_added_up_in_another_order(off_by_a_bit):
+    compiled, transform = compile_with(lambda x: (x * 2).sum(0), verify=True)
+    for length in (5, 7, 9):
+        compiled(torch.randn(length, 3))
+    assert transform.stats().general_hits == 1 and transform.stats().verified == 3
+
+
+def test_every_bit_of_what_is_computed_element_by_element_must_be_the_same(off_by_a_bit):
+    compiled, _ = compile_with(lambda x: x.tanh() * 2, verify=True)
+    compiled(torch.randn(5, 3))
+    with pytest.raises(fusioncache.VerificationError, match="every bit must be the same"):
+        compiled(torch.randn(7, 3))
+
+
+KEY, OTHER = (program_key_of({"state": name}) for name in ("one", "another"))
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store.open(tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    ("sources", "key", "compiler", "found"),
+    [
+        ("sources", KEY, "nvfuser", True),
+        ("other", KEY, "nvfuser", False),
+        ("sources", OTHER, "nvfuser", False),
+        ("sources", KEY, "inductor", False),
+    ],
+)
+def test_a_later_process_finds_the_mark_of_its_thunder_its_template_and_its_compiler(
+    store, sources, key, compiler, found
+):
+    VerifiedTemplates(store, "sources").add(KEY, "nvfuser")
+    assert VerifiedTemplates(Store.open(store.directory), sources).has(key, compiler) is found
+
+
+@pytest.mark.parametrize("sources", ["", "sources"])
+def test_nothing_is_kept_without_a_store_or_known_sources(store, sources):
+    marks = VerifiedTemplates(store if not sources else None, sources)
+    marks.add(KEY, "nvfuser")
+    assert not marks.has(KEY, "nvfuser") and not store.entries()
+
+
+def test_marks_do_not_pile_up(store):
+    for number in range(LIMIT + 4):
+        marks = VerifiedTemplates(store, f"sources {number}")
+        marks.add(KEY, "nvfuser")
+        assert marks.has(KEY, "nvfuser")
+    known = [VerifiedTemplates(store, f"sources {number}").has(KEY, "nvfuser") for number in range(LIMIT + 4)]
+    assert known == [False] * LIMIT + [True] * 4
+
+
+def test_what_is_no_mark_stands_for_nothing(store):
+    store.save(KEY, VERIFIED_SLOT, {"verified.json": b"[]"}, name="verified template")
+    marks = VerifiedTemplates(store, "sources")
+    assert not marks.has(KEY, "nvfuser")
+    marks.add(KEY, "nvfuser")
+    assert marks.has(KEY, "nvfuser")
