@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from golden_commands import EMPTY, FULL, LONG, PULLED, Stage, set_stage
+from golden_commands import Stage, set_stage
+from golden_states import EMPTY, FULL, LONG, PULLED
 
 from fusioncache.cli.main import COMMANDS
 
@@ -29,8 +30,8 @@ _OF_MACHINE = ("doctor",)
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory) -> Iterator[Stage]:
-    with set_stage(tmp_path_factory.mktemp("golden")) as stage:
+def stage() -> Iterator[Stage]:
+    with set_stage() as stage:
         yield stage
 
 
@@ -73,6 +74,11 @@ def test_the_command_prints_the_json_that_its_golden_file_has(stage, command):
 def test_show_prints_the_definition_that_its_golden_file_has(stage):
     pytest.importorskip("nvfuser_direct")
     _check(stage, "show-definition", _NARROW)
+
+
+@pytest.mark.parametrize("session", sorted(path.stem for path in _FOLDER.glob("session-*.txt")))
+def test_a_session_prints_what_its_golden_file_has(stage, session):
+    _check(stage, session, _NARROW)
 
 
 def test_every_command_with_json_has_a_golden_file_for_it():

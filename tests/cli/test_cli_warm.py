@@ -4,7 +4,7 @@ import json
 import uuid
 
 import pytest
-from commands import call, get_error, get_output
+from commands import call, get_output
 from repository import HELPERS, import_path
 from signing_keys import make_signing_key
 from store_processes import PersistentEager, Process, X, Y, fill_store, make_region
@@ -66,16 +66,6 @@ def test_what_is_left_out_is_said_and_what_fails_is_an_error(tmp_path, here):
     result = call("warm", str(tmp_path / "other"), "--jobs", "1")
     assert (result.exit_code, result.stderr) == (1, "left out 2: failed: RuntimeError\n")
     assert result.stdout.startswith("compiled 0 of 2 templates in ")
-
-
-def test_wrong_usage_says_what_to_do(tmp_path):
-    for arguments in (("train.py",), ("train.py", "more"), ("s3://bucket/train.py",)):
-        assert f"there is no script {arguments[0]}: check its path." in get_error("warm", *arguments, code=2)
-    assert "is no script, and only a script takes arguments" in get_error("warm", str(tmp_path), "more", code=2)
-    script = tmp_path / "train.py"
-    script.write_text("")
-    assert "leave them out" in get_error("warm", "--dry-run", str(script), code=2)
-    assert "--jobs" in get_error("warm", "--jobs", "0", code=2)
 
 
 def test_a_script_is_run_with_its_own_options(tmp_path, monkeypatch, capfd):

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from recorded_templates import make_cast_template, make_ledger, save_ledger
 from report_records import Page, make_placement, make_run, read_newest
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -13,13 +12,13 @@ from fusioncache.cli.report import MOST_ROWS, Contents
 from fusioncache.observe.record.observations import FlightRecord
 
 
-def make_page(*placements) -> Page:
-    return Page(Contents(make_run(), (), (), (), placements))
+def show(*placements) -> str:
+    return Page.of(Contents(make_run(), (), (), (), placements)).section("collectives")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_each_collective_has_a_bar_and_each_bound_its_costs():
+    section = show(make_placement())
+    for text in (
         "<h3>Model, forward</h3>",
         "2 collectives in 2 calls</span> <span>1 beside something that is computed",
         '<svg class="timeline" viewBox="0 0 6 1" preserveAspectRatio="none" aria-hidden="true">',
@@ -29,27 +28,18 @@ def make_page(*placements) -> Page:
         '<td class="n">4.1 kB</td><td class="n">4.1 kB</td><td class="n">8.2 kB</td><td class="n">3</td>',
         "<td>all_reduce</td>",  # the first one is waited for before it
         "<td>the end</td>",
-    ],
-)
-def test_what_it_says(text):
-    assert text in make_page(make_placement()).section("collectives")
+    ):
+        assert text in section
 
 
 def test_an_order_that_stayed_says_why():
-    page = make_page(make_placement(reason="a trace with collectives writes in place", bounds=()))
-    assert "in the order that Thunder made: a trace with collectives writes" in page.section("collectives")
-
-
-def test_a_run_without_collectives_says_so(monkeypatch):
-    save_ledger(monkeypatch, make_ledger(make_cast_template()))
-    page = Page(read_newest())
-    assert "No trace of this run had collectives" in page.section("collectives")
-    assert '<a href="#collectives">Collectives <span>0</span></a>' in page.html
+    section = show(make_placement(reason="a trace with collectives writes in place", bounds=()))
+    assert "in the order that Thunder made: a trace with collectives writes" in section
 
 
 def test_of_many_collectives_the_first_are_listed():
     flights = tuple(FlightRecord("gather", "all_gather", 8, 0, 1, 0) for _ in range(MOST_ROWS + 7))
-    section = make_page(make_placement(flights=flights)).section("collectives")
+    section = show(make_placement(flights=flights))
     assert "And 7 more." in section and section.count('<th scope="row">all_gather</th>') == MOST_ROWS
 
 

@@ -84,7 +84,7 @@ def test_record_report_and_stats_show_the_same(monkeypatch):
     assert "one-time start of TorchInductor: 12.2 s\n" in text and "cost        about 375 ms: " in text
     assert "about 375 ms lost\n" in text.partition("\nall runs")[2]
     assert "one-time starts" in get_output("stats", "-v")
-    summary = Page(read_newest()).section("summary")
+    summary = Page.of(read_newest()).section("summary")
     assert "<b>about 375 ms lost</b>" in summary and "One-time start of TorchInductor: <b>12.2 s</b>" in summary
     table = ledger.stats()._repr_html_()
     assert "<th>start_seconds: TorchInductor</th><td>12.250</td>" in table and "<td>-0.375</td>" in table
