@@ -85,45 +85,25 @@ def test_what_comes_back_is_what_was_there(regions, choices, placements):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("place", "fields"),
     [
-        *(
-            ("trace", "sideways"),
-            ("trace", []),
-            ("outcome", "loaded"),
-            ("position", -1),
-            ("name", None),
-            ("reason", []),
-        ),
-        *(("ops", "4"), ("ops", True), ("ops", 1 << 63), ("arities", 3), ("arities", [-1]), ("digest", 2), ("more", 1)),
-        *(("source", {"layer": "1"}), ("source", {"module": 1}), ("name", "\ud800")),
+        *(("regions", {"trace": "sideways"}), ("regions", {"trace": []}), ("regions", {"outcome": "loaded"})),
+        *(("regions", {"position": -1}), ("regions", {"name": None}), ("regions", {"reason": []})),
+        *(("regions", {"ops": ops}) for ops in ("4", True, 1 << 63)),
+        *(("regions", {"arities": 3}), ("regions", {"arities": [-1]}), ("regions", {"digest": 2})),
+        *(("regions", {"more": 1}), ("regions", {"source": {"layer": "1"}}), ("regions", {"source": {"module": 1}})),
+        *(("regions", {"name": "\ud800"}), ("choices", {"trace": "sideways"}), ("choices", {"sums": -1})),
+        *(("choices", {"more": 1}), ("choices", {"costs": [[]]}), ("choices", {"costs": [{**COST, "kernels": "3"}]})),
+        ("choices", {"costs": [{name: item for name, item in COST.items() if name != "kernels"}]}),
+        *(("places", places) for places in ([], [1], [-1], [0, 0], 0)),
     ],
 )
-def test_a_region_with_any_other_field_is_refused(field, value):
-    content = json.loads(encode_regions([ONE], []))
-    content["kept"]["regions"][0][field] = value
-    with pytest.raises(ValueError, match="regions"):
-        decode_regions(json.dumps(content).encode(), "GPT", 7)
-
-
-@pytest.mark.parametrize("places", [[], [1], [-1], [0, 0], 0])
-def test_places_of_no_lines_are_refused(places):
-    content = json.loads(encode_regions([ONE], []))
-    content["places"] = places
-    with pytest.raises(ValueError, match="regions"):
-        decode_regions(json.dumps(content).encode(), "GPT", 7)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        *({"trace": "sideways"}, {"sums": -1}, {"more": 1}, {"costs": [[]]}, {"costs": [{**COST, "kernels": "3"}]}),
-        {"costs": [{name: item for name, item in COST.items() if name != "kernels"}]},
-    ],
-)
-def test_a_stream_with_any_other_field_is_refused(fields):
-    content = json.loads(encode_regions([], [STREAM]))
-    content["kept"]["choices"][0] |= fields
+def test_any_other_field_is_refused(place, fields):
+    content = json.loads(encode_regions([ONE], [STREAM]))
+    if place == "places":
+        content["places"] = fields
+    else:
+        content["kept"][place][0] |= fields
     with pytest.raises(ValueError, match="regions"):
         decode_regions(json.dumps(content).encode(), "GPT", 7)
 

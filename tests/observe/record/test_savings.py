@@ -47,12 +47,10 @@ def test_a_load_saves_a_compile_less_what_it_took():
 @pytest.mark.parametrize(
     ("hits", "arities", "executables", "expected"),
     [
-        (3, 1, 1, (3, 1)),
+        *((0, 1, 0, (0, 1)), (3, 1, 1, (3, 1))),
         (3, 1, 2, (3, 1)),  # a fold and a core
-        (3, 4, 4, (0, 4)),  # each arity was compiled here
-        (7, 4, 4, (4, 4)),
+        *((3, 4, 4, (0, 4)), (7, 4, 4, (4, 4))),  # each arity was compiled here
         (3, 4, 2, (3, 1)),  # folds serve all arities
-        (0, 1, 0, (0, 1)),
     ],
 )
 def test_the_first_region_of_each_arity_that_was_compiled_saves_nothing(hits, arities, executables, expected):
