@@ -16,17 +16,13 @@ from benchmarks.budget.spec import BASE_COMMIT, BATCH, COLD, FIGURES, LENGTHS, S
 from benchmarks.budget.verdict import compare
 from benchmarks.common import processes, runner
 from benchmarks.common.environment import Machine
-from benchmarks.common.models import NARROW, narrow_widths
+from benchmarks.common.models import NARROW
 
 SPEC = ProcessSpec("", COLD, 1, NARROW["cpu"], LENGTHS, BATCH, 2, 1, "eager", "cpu", "float32")
 SECONDS = {
     COLD: {"cold": 4.0, "second_length": 3.0, "third_length": 2.0, "collector": 0.3},
     SECOND: {"second": 1.0, "later": 0.5, "graphs": 0.25},
 }
-
-
-def find_verdict(*ratios):
-    return compare([(ratio, 1.0) for ratio in ratios], 0.03).verdict
 
 
 @pytest.mark.parametrize(
@@ -46,8 +42,8 @@ def find_verdict(*ratios):
     ],
 )
 def test_slower_is_what_noise_does_not_explain(ratios, verdict):
-    assert find_verdict(*ratios) == verdict
-    assert find_verdict(*reversed(ratios)) == verdict
+    pairs = [(ratio, 1.0) for ratio in ratios]
+    assert compare(pairs, 0.03).verdict == compare(pairs[::-1], 0.03).verdict == verdict
 
 
 def test_a_comparison_has_medians_and_the_range_of_the_ratios():
@@ -112,18 +108,6 @@ def test_sides_take_turns_and_a_slower_one_fails(tmp_path, monkeypatch):
     assert written["notes"] == ["base: no second process loaded a program", "3 of 3 pairs were measured"]
 
 
-def test_within_the_tolerance_all_is_well(tmp_path, monkeypatch):
-    fake_processes(monkeypatch, {"current": 1.02, "base": 1.0})
-    done, written = invoke(tmp_path, "--repeat", "3")
-    assert done.exit_code == 0, done.output
-    assert {point["verdict"] for point in written["points"]} == {"ok"}
-    monkeypatch.undo()
-    fake_processes(monkeypatch, {"current": 1.02, "base": 1.0})
-    file = tmp_path / "again.json"
-    options = ["--base", str(tmp_path / "earlier"), "--repeat", "3", "--tolerance", "0.01", "--json", str(file)]
-    assert CliRunner().invoke(budget.main, options).exit_code == 1
-
-
 def test_a_process_that_fails_ends_the_run(tmp_path, monkeypatch):
     fake_processes(monkeypatch, {"current": 1.0, "base": 1.0}, failing=("base", SECOND))
     done, written = invoke(tmp_path, "--repeat", "3")
@@ -144,12 +128,11 @@ def test_no_pair_begins_that_would_not_end_in_time(tmp_path, monkeypatch):
 def test_the_base_is_a_copy_with_bytecode(tmp_path):
     source = make_package(tmp_path / "source", "x = 1")
     side = sides.copy_base(tmp_path / "made", source, BASE_COMMIT)
-    package = side.folder / "fusioncache"
     assert (side.name, side.commit) == ("base", None) and side.folder == tmp_path / "made" / "base"
-    assert [path.name.partition(".")[0] for path in package.glob("__pycache__/*.pyc")] == ["__init__"]
+    compiled = (side.folder / "fusioncache").glob("__pycache__/*.pyc")
+    assert [path.name.partition(".")[0] for path in compiled] == ["__init__"]
     other = sides.copy_base(tmp_path / "other", make_package(tmp_path / "changed", "x = 2"), BASE_COMMIT)
-    assert side.digest != other.digest
-    assert sides.copy_base(tmp_path / "again", source, BASE_COMMIT).digest == side.digest
+    assert sides.copy_base(tmp_path / "again", source, BASE_COMMIT).digest == side.digest != other.digest
 
 
 def test_the_base_comes_from_git(tmp_path, monkeypatch):
@@ -197,22 +180,3 @@ def test_a_process_refuses_another_package(tmp_path, monkeypatch):
     forks.use(monkeypatch)
     with pytest.raises(processes.ProcessFailed, match="fusioncache is imported from"):
         processes.call("benchmarks.budget.worker", asdict(replace(SPEC, folder=str(tmp_path))))
-
-
-def test_what_is_not_captured_has_no_time_with_graphs():
-    pytest.importorskip("litgpt")
-    from benchmarks.budget import worker
-
-    argument = asdict(replace(SPEC, folder=str(ROOT), process=SECOND))
-    with pytest.raises(RuntimeError, match="not replayed from CUDA graphs"):
-        worker.time_graphs(worker.import_from(ROOT), worker.prepare(argument))
-
-
-def test_the_model_is_the_narrow_one_of_other_benchmarks():
-    pytest.importorskip("litgpt")
-    from benchmarks.budget import worker
-
-    config = worker.prepare(asdict(SPEC)).model.config
-    assert {name: getattr(config, name) for name in narrow_widths("Llama-2-7b-hf", "cpu")} == narrow_widths(
-        "Llama-2-7b-hf", "cpu"
-    )
