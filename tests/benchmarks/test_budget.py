@@ -55,21 +55,18 @@ def test_a_comparison_has_medians_and_the_range_of_the_ratios():
 
 
 def make_package(parent: Path, text: str = "") -> Path:
-    (parent / "fusioncache" / "__pycache__").mkdir(parents=True)
+    (parent / "fusioncache").mkdir(parents=True)
     (parent / "fusioncache" / "__init__.py").write_text(text)
-    (parent / "fusioncache" / "__pycache__" / "stale.pyc").write_text("")
     return parent
 
 
-def fake_processes(monkeypatch, factors, failing=None):
+def fake_processes(monkeypatch, factors):
     """Lets processes say what their side's factor makes of ``SECONDS``; returns what is asked of them."""
     asked = []
 
     def say(spec):
         name, process = Path(spec["folder"]).name, spec["process"]
         asked.append((name, process, spec["variables"].get("FUSIONCACHE_DIR")))
-        if (name, process) == failing:
-            raise processes.ProcessFailed("it died", "log")
         seconds = {figure: factors[name] * value for figure, value in SECONDS[process].items()}
         return {"seconds": seconds, "import": 0.1, "loss": 6.0, "counts": {"programs_loaded": int(name == "current")}}
 
@@ -108,14 +105,6 @@ def test_sides_take_turns_and_a_slower_one_fails(tmp_path, monkeypatch):
     assert written["notes"] == ["base: no second process loaded a program", "3 of 3 pairs were measured"]
 
 
-def test_a_process_that_fails_ends_the_run(tmp_path, monkeypatch):
-    fake_processes(monkeypatch, {"current": 1.0, "base": 1.0}, failing=("base", SECOND))
-    done, written = invoke(tmp_path, "--repeat", "3")
-    assert done.exit_code == 1
-    assert [point["error"] for point in written["points"]] == ["pair 1, second processes: it died"]
-    assert "0 of 3 pairs" in done.stdout and "it died" in done.stdout
-
-
 def test_no_pair_begins_that_would_not_end_in_time(tmp_path, monkeypatch):
     fake_processes(monkeypatch, {"current": 1.0, "base": 1.0})
     now = iter(range(0, 1000, 10))  # each look at the clock takes ten seconds
@@ -123,16 +112,6 @@ def test_no_pair_begins_that_would_not_end_in_time(tmp_path, monkeypatch):
     done, written = invoke(tmp_path, "--repeat", "9", "--limit", "200")
     assert done.exit_code == 0, done.output
     assert 0 < len(written["pairs"]) < 9 and f"{len(written['pairs'])} of 9 pairs" in done.stdout
-
-
-def test_the_base_is_a_copy_with_bytecode(tmp_path):
-    source = make_package(tmp_path / "source", "x = 1")
-    side = sides.copy_base(tmp_path / "made", source, BASE_COMMIT)
-    assert (side.name, side.commit) == ("base", None) and side.folder == tmp_path / "made" / "base"
-    compiled = (side.folder / "fusioncache").glob("__pycache__/*.pyc")
-    assert [path.name.partition(".")[0] for path in compiled] == ["__init__"]
-    other = sides.copy_base(tmp_path / "other", make_package(tmp_path / "changed", "x = 2"), BASE_COMMIT)
-    assert sides.copy_base(tmp_path / "again", source, BASE_COMMIT).digest == side.digest != other.digest
 
 
 def test_the_base_comes_from_git(tmp_path, monkeypatch):
@@ -146,15 +125,9 @@ def test_the_base_comes_from_git(tmp_path, monkeypatch):
     assert (side.folder / "fusioncache" / "__init__.py").read_text() == "committed = True"
     head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
     assert side.commit == head
-
-
-def test_without_git_history_it_is_said_what_to_pass(tmp_path, monkeypatch):
     monkeypatch.setattr(sides, "ROOT", tmp_path)
     done = CliRunner().invoke(budget.main, [])
-    assert done.exit_code == 2
-    assert BASE_COMMIT in done.output and "pass --base FOLDER" in done.output
-    done = CliRunner().invoke(budget.main, ["--base", str(tmp_path)])
-    assert done.exit_code == 2 and "no folder fusioncache" in done.output
+    assert done.exit_code == 2 and BASE_COMMIT in done.output and "pass --base FOLDER" in done.output
 
 
 def test_both_processes_measure_all_figures_of_a_cpu(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The shared runner: what becomes of processes and jobs, turns, medians, the result, the table, and bad options."""
+"""The shared runner: what becomes of processes and jobs, the result, and bad options."""
 
 import json
 import shlex
@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from benchmarks.common import job, processes, runner
 from benchmarks.common.environment import Machine
 from benchmarks.common.processes import ProcessFailed
-from benchmarks.common.runner import Run, find_medians, name_point, pick, take_turns
+from benchmarks.common.runner import Run, pick
 
 
 @pytest.fixture
@@ -60,16 +60,6 @@ def test_a_run_ends_with_1_if_a_point_failed_or_is_wrong(run, capsys, points, co
         run.finish("title", {"<way": pick("way"), "ms": pick("later", "step", scale=1e3, digits=1)})
     assert end.value.code == code
     assert "title" in (printed := capsys.readouterr().out) and ("error: one" in printed) is (code == 1)
-
-
-def test_turns_medians_and_columns():
-    assert list(take_turns("abc", 3)) == [*"abc", *"cba", *"abc"]
-    found = find_medians([{"a": 1.0, "b": None}, {"a": 5.0, "b": None}, {"a": 2.0, "c": 4.0}])
-    assert found == {"a": 2.0, "b": None, "c": 4.0}
-    point = {"way": "one", "later": {"step": 0.0125, "compiles": 3}}
-    assert pick("later", "step", scale=1e3)(point) == "12.50" and pick("later", "compiles")(point) == "3"
-    assert pick("first", "step")(point) is None
-    assert name_point({**point, "error": "x"}) == "one" and name_point({"layers": 2, "way": "b"}) == "layers 2, b"
 
 
 def test_a_process_that_raises_is_reported_with_its_reason(monkeypatch):
@@ -125,14 +115,11 @@ def test_ranks_of_a_job_answer_as_they_go_on(tmp_path, fails):
     [
         ("equality", "training --models llama-9", "'llama-9' is not one of llama-2, llama-3"),
         ("equality", "training --layers 2,deep", "'2,deep' is no list of numbers such as 2,4,real"),
-        ("equality", "training --reference lru", "--reference lru is nvFuser's own cache"),
         ("lengths", "--lengths 0,2", "'0,2' is no list of numbers"),
-        ("lengths", "--lengths ''", "'' is no list of numbers"),
         ("memory", "--json /dev/null/a.json", "cannot be written"),
         ("starts", "--ways jax", "'jax' is not one of eager, thunder"),
         ("starts", "--plot bench.pdf", "does not end in .svg or .png"),
         ("lengths", "--between 20 10", "is no range of lengths"),
-        ("distributed", "--env NCCL_P2P_DISABLE", "is not NAME=VALUE"),
         ("distributed", "--peers fusioncache-hybrid", "takes at least 4 ranks, not 2"),
     ],
 )

@@ -5,13 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.common.compiled import pad_to_powers_of_two
-from benchmarks.common.errors import compare_errors, judge, keep_wide
-from benchmarks.common.kernels import Kernel
+from benchmarks.common.errors import compare_errors, judge
 from benchmarks.common.models import Residual
 from benchmarks.common.tensors import compare, count_epsilons, digest_all, name_results, same_bits
 from benchmarks.distributed.__main__ import check_losses, compare_bits
-from benchmarks.distributed.measure import checksum, read_timeline
+from benchmarks.distributed.measure import checksum
 from benchmarks.equality import lengths, programs, traces, training
 from benchmarks.equality.programs import FIRST, SECOND, THUNDER
 from benchmarks.memory import set_against
@@ -19,7 +17,6 @@ from benchmarks.nvfuser_seconds import digest_code
 from benchmarks.saved_seconds import agrees
 from benchmarks.starts.__main__ import make_points
 from benchmarks.starts.worker import StartSpec
-from benchmarks.step_overhead import sum_kernels
 
 
 def test_bits_are_compared_and_not_values():
@@ -74,8 +71,6 @@ def test_twice_the_error_of_eager_is_allowed_and_no_more():
     assert compare_errors({"output": torch.tensor([1.019])}, eager, right, 1e-6)["correct"]
     assert not compare_errors({"output": torch.tensor([1.021])}, eager, right, 1e-6)["correct"]
     assert compare_errors({"output": torch.tensor([1.021])}, right, right, 0.02)["correct"]
-    with keep_wide(torch.float64):
-        assert torch.ones(1, dtype=torch.float64).float().dtype == torch.float64
 
 
 def start(way: str, digest: str, process: str = "cold", **more: Any) -> tuple[tuple[StartSpec, str], list[Any]]:
@@ -144,16 +139,6 @@ def test_what_is_wrong_at_lengths_is_named(steps, backend, says):
     assert lengths.find_problem({"steps": steps, "backend": backend, "epsilons": 64.0}) == says
 
 
-def test_sizes_of_one_are_counted_for_themselves():
-    kinds = ["many", "one row", "many", "one row", "one token", "many"]
-    steps = [step(kind=kind, length=length) for length, kind in enumerate(kinds)]
-    assert [each["length"] for each in lengths.list_later(steps)] == [5]
-    named = [lengths.name_kind(*sizes) for sizes in ((2, 8), (1, 8), (3, 1), (1, 1))]
-    assert named == ["many", "one row", "one token", "one row, one token"]
-    mask = torch.arange(3 * 1 * 5 * 5).reshape(3, 1, 5, 5)
-    assert lengths.cut(mask, 2, 4, 5).equal(mask[:2, :, :4, :4])
-
-
 def say(**changes: Any) -> dict[str, Any]:
     counts = {"traces": 0, "programs_made": 0, "programs_loaded": 0, "compiles": 0, "loads": 0}
     counts |= {"regions": 5, "templates": 5}
@@ -187,18 +172,6 @@ def test_what_a_second_process_does_otherwise_is_named(changes, says):
     assert says or programs.find_problem({"backend": "eager"}, loaded, {}) is None
 
 
-def test_traces_are_counted_and_the_interpreter_can_be_taken_away():
-    import thunder
-
-    x = torch.ones(2)
-    with programs.watch_interpreter(allowed=True) as found:
-        thunder.jit(torch.sin)(x)
-    assert found.traces == 1
-    with programs.watch_interpreter(allowed=False) as found, pytest.raises(AssertionError, match="interpreter was"):
-        thunder.jit(torch.cos)(x)
-    assert found.traces == 1 and thunder.jit(torch.cos)(x).equal(torch.cos(x))
-
-
 def test_the_first_line_that_differs_is_named():
     for found, expected in (
         ({"a": "1\n2"}, None),
@@ -225,17 +198,6 @@ def test_a_plan_is_set_against_the_reference():
     assert not found["correct"] and found["bitwise"] == 0 and found["differing"] == ["b", "c"]
     assert found["against"] == {"saved": 5, "peak": None, "step": 1.5}
     assert set_against(reference, reference)["correct"] and set_against(plan, None)["bitwise"] is None
-
-
-def test_exposed_is_communication_with_nothing_beside_it():
-    kernels = [
-        *(Kernel("gemm", 0, 100), Kernel("ncclDevKernel_AllGather", 50, 180), Kernel("nvfuser_kernel", 120, 140)),
-        *(Kernel("ncclDevKernel_ReduceScatter", 170, 200), Kernel("Memcpy DtoD (Device -> Device)", 300, 310)),
-    ]
-    found = read_timeline(kernels, steps=2)
-    assert (found.communication, found.computing, found.exposed) == (150 / 2, 130 / 2, 80 / 2)
-    assert (found.idle, found.gaps) == (100 / 2, 1 / 2)
-    assert sum_kernels(kernels[:3], 1)["nvFuser"] == {"milliseconds": 0.02, "kernels": 1.0}
 
 
 def test_a_checksum_sees_each_bit_and_where_it_is():
@@ -275,12 +237,3 @@ def test_code_is_the_same_under_other_numbers_only():
     one = "__global__ void nvfuser_a_f0_g1(T5 T7) { T7[i12] = T5[i12] * 1.5f; }"
     assert digest_code(one) == digest_code(one.replace("T5", "T2").replace("i12", "i4").replace("f0_g1", "f3_g0"))
     assert digest_code(one) != digest_code(one.replace("1.5f", "1.6f"))
-
-
-def test_padded_calls_have_the_lengths_that_were_asked_for():
-    seen = []
-    call = pad_to_powers_of_two(lambda tokens: seen.append(tokens.shape[1]) or tokens)
-    for length in (1, 2, 3, 64, 65):
-        tokens = torch.arange(length)[None]
-        assert torch.equal(call(tokens), tokens)
-    assert seen == [1, 2, 4, 64, 128]

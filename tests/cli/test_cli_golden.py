@@ -22,9 +22,7 @@ _SOURCE = re.compile(r"--(?:json|wide|code|definition|repro|trace)\b|^\$ fusionc
 _FITTED = ("diff", "explain", "ls", "show", "stats")
 """Commands that print names, paths and lists, as long as they may be."""
 _NO_STORE = ("bench", "completion")
-"""Commands that look into no store. ``bench`` has a golden file for its help only: with good input it runs minutes."""
-_NO_JSON = _NO_STORE
-"""Commands without ``--json``."""
+"""Commands that look into no store and have no ``--json``. ``bench`` has its help only: it runs minutes."""
 _OF_MACHINE = ("doctor",)
 """Commands whose output depends on the machine. ``test_cli_doctor.py`` tests it."""
 
@@ -66,7 +64,7 @@ def test_the_command_prints_what_its_golden_file_has(stage, command, columns):
     _check(stage, f"{command}-{columns}", columns)
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in _NO_JSON + _OF_MACHINE])
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in _NO_STORE + _OF_MACHINE])
 def test_the_command_prints_the_json_that_its_golden_file_has(stage, command):
     _check(stage, f"{command}-json", _NARROW)
 
@@ -82,7 +80,7 @@ def test_a_session_prints_what_its_golden_file_has(stage, session):
 
 
 def test_every_command_with_json_has_a_golden_file_for_it():
-    assert {command for command in COMMANDS if "  --json" not in _read(command)} == set(_NO_JSON)
+    assert {command for command in COMMANDS if "  --json" not in _read(command)} == set(_NO_STORE)
     for path in _FOLDER.glob("*-json.txt"):
         assert all(line.endswith(" --json") for line in _frame(path.read_text()) if line.startswith("$ ")), path
 
@@ -113,18 +111,14 @@ def test_long_names_fit_other_terminals_as_well(stage, command, columns):
 
 
 def _find_wide(text: str, columns: int) -> Iterator[str]:
-    """Yields the lines that are wider than the terminal, and neither source nor a path."""
+    """Yields the lines that are wider than the terminal, and neither source nor one path, which can be copied whole."""
     is_text = True
     for line in text.splitlines():
+        words = line.removeprefix("! ")
         if line.startswith(("## ", "$ ")):
             is_text = not _SOURCE.search(line)
-        elif is_text and len(line.removeprefix("! ")) > columns and not _is_path(line):
+        elif is_text and len(words) > columns and not ("/" in words and len(words.split()) == 1):
             yield line
-
-
-def _is_path(line: str) -> bool:
-    """Returns whether a line is one path, or has it at its end: it stays whole, so that it can be copied."""
-    return "/" in line and len(line.removeprefix("! ").split()) == 1
 
 
 def test_names_paths_and_lists_are_long_where_commands_print_them():

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shlex
 import shutil
 import sqlite3
 import time
@@ -27,6 +30,7 @@ from recorded_templates import (
     save_ledger,
 )
 from report_records import make_region_record, save_hostile_run
+from repository import ROOT
 from signing_keys import make_signing_key
 from store_contents import age_entry, find_entry, find_object, make_artifacts, save
 
@@ -44,7 +48,7 @@ from fusioncache.template.plan import inline
 
 NOW = STARTED + 3 * 86400
 _SETTINGS = "torch.default_dtype float32\ntorch.num_threads {}\ntorch.deterministic 0"
-_NEW = make_cast_template("cast_new", "nvfuser=0.2.37")
+_FILE = ROOT / "tests" / "cli" / "golden" / "runs.txt"
 _PROGRAM = SavedProgram()
 _CHANGED = SavedProgram({"model": _PROGRAM.texts["model"].replace("1e-05", "1e-06")})
 _OTHER_READS = SavedProgram(reads=(("attribute", SILU, OTHER_SILU), ("global", "mine.EPS", "1e-05")), slot="program-1")
@@ -59,8 +63,46 @@ State = Callable[[pytest.MonkeyPatch], Any]
 """Fills the directory of fusioncache; returns its words, if there are some."""
 
 
+_TEMPLATES = {"chain": CHAIN, "cast": CAST, "cast_new": make_cast_template("cast_new", "nvfuser=0.2.37")}
+_RUNS = dict(part.split("\n", 1) for part in _FILE.read_text().removeprefix("## ").split("\n## "))
+"""What is counted in runs, an event a line."""
+
+
+def _play(script: str, ledger: Ledger) -> Ledger:
+    """Returns the ledger, in which the events of a run are counted."""
+    for line in script.splitlines():
+        what, *words = shlex.split(line) or [""]
+        template = _TEMPLATES.get(words[0]) or make_cast_template(words[0], words[0]) if words else CAST
+        numbers = [float(word) for word in words if re.fullmatch(r"[\d.]+", word)]
+        match what:
+            case "trace":
+                ledger.history.begin_trace(words[0])
+            case "seconds":
+                ledger.history.add_seconds(words[0], *numbers)
+            case "count":
+                ledger.count(words[0], json.loads(words[1]), of=words[2] if words[2:] else None)
+            case "made" | "replayed" | "filled":
+                ledger.emit(f"program {what}", model=words[0])
+            case "refused":
+                ledger.emit("program refused", reason=words[0])
+            case "loaded":
+                ledger.count_program_loaded(words[0], *numbers)
+            case "bypass":
+                ledger.count_bypass(words[0], region=words[1:] == ["region"])
+            case "region":
+                ledger.count_region(template, (), hit=words[1] == "hit")
+            case "compile":
+                count_compile(ledger, template, *numbers)
+            case "load":
+                count_load(ledger, template, *numbers)
+            case "general":
+                ledger.count_general_hit(template, Alone(numbers[0], numbers[0]))
+    return ledger
+
+
 def _lay_full(patch: pytest.MonkeyPatch) -> Words:
-    _record_runs(patch)
+    save_ledger(patch, _play(_RUNS["the first of two runs"], make_run_ledger()))
+    save_other(patch, _play(_RUNS["the second of two runs"], Ledger()))
     words = _fill_store(Store.open())
     push(Store.open(), Remote(_find_remote()), key=CI)
     save_pack(Store.open(), Path(_find_remote(), "pack"), model="GPT", key=CI)
@@ -78,64 +120,14 @@ def _lay_pulled(patch: pytest.MonkeyPatch) -> Words:
     return words
 
 
-def _lay_nothing(patch: pytest.MonkeyPatch) -> Words:
+def _lay_nothing(patch: pytest.MonkeyPatch) -> None:
     _lay_full(patch)
     shutil.rmtree(os.environ[DIRECTORY.name])
-    return None
 
 
 def _lay_long(patch: pytest.MonkeyPatch) -> Words:
     record_long_runs(patch)
     return fill_long_store(Store.open())
-
-
-def _record_runs(patch: pytest.MonkeyPatch) -> None:
-    """Records a run that counted something of everything, and a later one of another script."""
-    ledger = make_run_ledger()
-    ledger.history.begin_trace("GPT")
-    for phase, seconds in (("tracing", 0.5), ("fusing", 0.25)):
-        ledger.history.add_seconds(phase, seconds)
-    _count_sizes(ledger)
-    _count_programs(ledger)
-    ledger.count("verify_compiles")
-    ledger.count("verify_compile_seconds", 0.25)
-    ledger.count("verified")
-    save_ledger(patch, ledger)
-    _record_later_run(patch)
-
-
-def _count_sizes(ledger: Ledger) -> None:
-    ledger.count("generalizations")
-    for seconds in (0.0, 0.5):
-        ledger.count_general_hit(CHAIN, Alone(seconds, seconds))
-    ledger.count("own_sizes", of="random numbers")
-
-
-def _count_programs(ledger: Ledger) -> None:
-    for part, seconds in (("key", 0.25), ("load", 0.125), ("reads", 0.0625), ("record", 0.5)):
-        ledger.count("program_seconds", seconds, of=part)
-    ledger.count_program_loaded("GPT", 0.4375, 38.5)
-    ledger.emit("program made", model="GPT")
-    ledger.emit("program refused", reason="a lock has no value to compare")
-    ledger.emit("program replayed", model="GPT")
-    ledger.emit("program filled", model="GPT")
-    ledger.count("passes_repeated", of="two rows so far")
-    ledger.count("programs_interpreted", of="model.py:7 compares: x < 100")
-    ledger.count("captures")
-    ledger.count("graph_replays")
-    ledger.count("not_captured", of="random numbers")
-
-
-def _record_later_run(patch: pytest.MonkeyPatch) -> None:
-    ledger = Ledger()
-    for template in (CAST, _NEW):
-        ledger.count_region(template, (), hit=False)
-    ledger.count_region(_NEW, (), hit=True)
-    count_compile(ledger, _NEW, 1.0)
-    count_load(ledger, CAST, 0.004, 0.125)
-    ledger.count_program_loaded("Llama", 0.5, 38.5)
-    ledger.emit("program refused", reason="reads the time")
-    save_other(patch, ledger)
 
 
 def _fill_store(store: Store) -> dict[str, str]:
@@ -176,34 +168,28 @@ def _lay_entries_and_a_run(patch: pytest.MonkeyPatch) -> Words:
     return _lay_entries(patch)
 
 
-def _lay_old_runs(patch: pytest.MonkeyPatch) -> Words:
+def _lay_old_runs(patch: pytest.MonkeyPatch) -> None:
     for run, days in (("old", 80), ("new", 5)):
         save_ledger(patch, make_ledger(CHAIN), run=run, started=NOW - days * 86400)
-    return None
 
 
-def _lay_other_versions_entry(patch: pytest.MonkeyPatch) -> Words:
+def _lay_other_versions_entry(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(entry, "FORMAT", 7)
     save(Store.open(), 4)
     push(Store.open(), Remote(_find_remote()), key=CI)
-    return None
 
 
-def _lay_no_database(patch: pytest.MonkeyPatch) -> Words:
+def _lay_no_database(patch: pytest.MonkeyPatch) -> None:
     record_path().parent.mkdir()
     record_path().write_text("This is no database. " * 1000)
-    return None
 
 
-def _lay_loads_again(patch: pytest.MonkeyPatch) -> Words:
+def _lay_loads_again(patch: pytest.MonkeyPatch) -> None:
     """Records a run that compiles a template, and two that load it."""
     save_run(patch)
-    ledger = Ledger()
-    ledger.count_region(CAST, (), hit=False)
-    count_load(ledger, CAST, 0.5, 28.5)
+    ledger = _play("region cast miss\nload cast 0.5 28.5", Ledger())
     save_other(patch, ledger)
     save_ledger(patch, ledger, run="ac" + "0" * 30, started=STARTED + 120)
-    return None
 
 
 def _lay_newer_program(patch: pytest.MonkeyPatch) -> Words:
@@ -264,46 +250,6 @@ def _make_backends() -> Ledger:
     return make_ledger(*(Template(CAST.graph, make_key(CAST.graph, key), name) for name, key in keys.items()))
 
 
-def _make_costs() -> Ledger:
-    ledger = make_ledger(*(make_cast_template(name, options=name) for name in "cab"))
-    count_compile(ledger, make_cast_template("b", options="b"), 2.0)
-    return ledger
-
-
-def _make_loads(seconds: float, compile_seconds: float) -> Ledger:
-    ledger = Ledger()
-    ledger.count_region(CAST, (), hit=False)
-    count_load(ledger, CAST, seconds, compile_seconds)
-    return ledger
-
-
-def _make_bypass(reason: str, *, region: bool) -> Ledger:
-    ledger = Ledger()
-    ledger.history.begin_trace("GPT")
-    ledger.count_bypass(reason, region=region)
-    return ledger
-
-
-def _make_programs_alone() -> Ledger:
-    ledger = Ledger()
-    ledger.count_program_loaded("GPT", 0.5, 8.0)
-    return ledger
-
-
-def _make_nothing_to_fuse() -> Ledger:
-    ledger = Ledger()
-    ledger.history.begin_trace("GPT")
-    return ledger
-
-
-def _make_pulled() -> Ledger:
-    ledger = make_run_ledger()
-    ledger.count("pulled", 12, of="ci (0123456789abcdef)")
-    ledger.count("pulled_seconds", 40.5)
-    ledger.count("pull_refused", 3, of="signed by a key that is not trusted")
-    return ledger
-
-
 def _make_sizes() -> Ledger:
     """Counts templates that differ in sizes: one was compiled for these, and serves others of any size."""
     alike = [make_scaled_template(2, 64), make_scaled_template(2, 96), make_scaled_template(3, 200)]
@@ -319,13 +265,11 @@ def _make_sizes() -> Ledger:
 
 
 _ODD = {"quoted": 'a "quoted" \\', "letters": "\u00e9\u4e16", "lines": "two\nlines", "percent": "%_", "number": "100"}
-_RUNS: Mapping[str, Callable[[], Ledger]] = {
-    "a run of thirteen templates": lambda: make_ledger(*(make_cast_template(f"cast_{n}", str(n)) for n in range(13))),
+_LEDGERS: Mapping[str, Callable[[], Ledger]] = {
     "a run of templates with odd texts": lambda: make_ledger(
         *(make_cast_template(name, f"before {text} after") for name, text in _ODD.items())
     ),
     "a run of templates that name a backend in other ingredients": _make_backends,
-    "a run of three templates, of which b took longest": _make_costs,
     "a run of a template for any sizes": _make_any_size,
     "a run of templates that differ in a size or a number": lambda: make_ledger(
         *(make_scaled_template(2, length) for length in (64, 96, 200)),
@@ -336,14 +280,8 @@ _RUNS: Mapping[str, Callable[[], Ledger]] = {
     "a run of templates with two options": lambda: make_ledger(
         make_chain_template("chain_a", "fast_math on"), make_chain_template("chain_b", "fast_math off"), CAST
     ),
-    "a run that loaded all": lambda: _make_loads(0.001, 0.0),
-    "a run whose loads took longer than compiling": lambda: _make_loads(0.5, 0.25),
-    "a run without templates": lambda: _make_bypass("unknown op", region=True),
-    "a run where Thunder fuses nothing": lambda: _make_bypass("Thunder fuses nothing: there is no GPU", region=False),
-    "a run that traced nothing": _make_programs_alone,
-    "a run in which there is nothing to fuse": _make_nothing_to_fuse,
-    "a run that pulled": _make_pulled,
     "a run of many sizes": _make_sizes,
+    **{there: lambda script=script: _play(script, Ledger()) for there, script in _RUNS.items()},
 }
 _RECORDS = {
     "a record of another format": "PRAGMA user_version = 99",
@@ -390,11 +328,10 @@ _PROGRAMS = {
 
 
 def _change_record(script: str) -> State:
-    def lay(patch: pytest.MonkeyPatch) -> Words:
+    def lay(patch: pytest.MonkeyPatch) -> None:
         save_two_runs(patch)
         with closing(sqlite3.connect(record_path())) as database:
             database.executescript(script.replace("TEXT", "CAST(content AS TEXT)"))
-        return None
 
     return lay
 
@@ -429,7 +366,7 @@ STATES: Mapping[str, State] = {
     "two families of one key": _lay_families,
     "a family that cannot be read": _lay_damaged_family,
     "code of a template": _lay_code,
-    **{there: lambda patch, make=make: save_ledger(patch, make()) for there, make in _RUNS.items()},
+    **{there: lambda patch, make=make: save_ledger(patch, make()) for there, make in _LEDGERS.items()},
     **{there: _change_record(script) for there, script in _RECORDS.items()},
     **{there: _save_programs(programs) for there, programs in _PROGRAMS.items()},
 }

@@ -146,35 +146,24 @@ class Comparison:
         """The differences that fusioncache has to answer for."""
         return [difference for difference in self.differences if difference.counts_against]
 
-    def count(self, ids: Sequence[str]) -> Counter[str]:
-        """Returns what fusioncache did in these tests."""
-        return sum((Counter(self.with_.result(id_).counts) for id_ in ids), Counter())
+    def count(self) -> Counter[str]:
+        """Returns what fusioncache did in all tests."""
+        return sum((Counter(result.counts) for result in self.with_.results.values()), Counter())
 
-    def sum_up(self, ids: Sequence[str]) -> dict[str, Any]:
-        """Returns the counts of these tests: two numbers, without and with fusioncache, where the runs may differ."""
-        runs = [[run.result(id_).outcome for id_ in ids] for run in (self.without, self.with_)]
+    def sum_up(self) -> dict[str, Any]:
+        """Returns how many tests ended how: two numbers each, without and with fusioncache."""
+        runs = [[run.result(id_).outcome for id_ in self.ids] for run in (self.without, self.with_)]
         ends = {name: [sum(end in group for end in ends) for ends in runs] for name, group in _GROUPS.items()}
-        counts = self.count(ids)
-        bypasses = sum(number for name, number in counts.items() if name.startswith("bypassed: "))
-        done = {name: counts[name] for name in ("calls", "regions", "hits")} | {"bypasses": bypasses}
-        return {"tests": len(ids), **ends, **done, "differ": len({each.id for each in self.against} & set(ids))}
-
-    def sum_up_files(self) -> dict[str, dict[str, Any]]:
-        """Returns the counts of each file of tests."""
-        files: dict[str, list[str]] = {}
-        for id_ in self.ids:
-            files.setdefault(Path(id_.split("::")[0]).name, []).append(id_)
-        return {file: self.sum_up(found) for file, found in files.items()}
+        return {"tests": len(self.ids), **ends, "differ": len(self.against)}
 
     def print(self) -> None:
         """Prints the tests whose outcomes differ, the counts, and what they do not say."""
         for difference in self.differences:
             click.echo(_describe(difference))
-        counts = self.count(self.ids)
+        counts = self.count()
         for name, number in counts.most_common():
             click.echo(f"{number} times {name}" if name.startswith("bypassed: ") else f"{name} {number}")
-        for file, row in {**self.sum_up_files(), "all": self.sum_up(self.ids)}.items():
-            click.echo(f"{file}: " + ", ".join(f"{name} {value}" for name, value in row.items()))
+        click.echo(", ".join(f"{name} {value}" for name, value in self.sum_up().items()))
         if not counts["hits"]:
             click.echo("nothing was shared: no region of any test was equal to another")
         for name, run in (("without", self.without), ("with", self.with_)):
@@ -185,9 +174,8 @@ class Comparison:
         """Returns everything, ready for ``json.dumps``."""
         return {
             "finished": {"without": self.without.finished, "with": self.with_.finished},
-            "files": self.sum_up_files(),
-            "total": self.sum_up(self.ids),
-            "counts": self.count(self.ids),
+            "total": self.sum_up(),
+            "counts": self.count(),
             "differences": [asdict(each) | {"counts_against": each.counts_against} for each in self.differences],
             "tests": {
                 id_: {"without": asdict(self.without.result(id_)), "with": asdict(self.with_.result(id_))}
@@ -273,7 +261,7 @@ def main(
         json_file.write_text(json.dumps({"environment": environment} | comparison.to_dict(), indent=1) + "\n")
     if comparison.against:
         click.echo(f"{len(comparison.against)} tests end differently; logs are in {directory}")
-    sys.exit(bool(comparison.against) or not comparison.count(comparison.ids)["regions"])
+    sys.exit(bool(comparison.against) or not comparison.count()["regions"])
 
 
 if __name__ == "__main__":
