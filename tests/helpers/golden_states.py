@@ -29,17 +29,18 @@ from recorded_templates import (
     make_scaled_template,
     save_ledger,
 )
-from report_records import make_region_record, save_hostile_run
+from report_records import make_placement, make_region_record, save_hostile_run
 from repository import ROOT
 from signing_keys import make_signing_key
 from store_contents import age_entry, find_entry, find_object, make_artifacts, save
 
 from fusioncache.cache.exchange import push
 from fusioncache.cache.packing import save_pack
+from fusioncache.cli.report import MOST_ROWS
 from fusioncache.ir import Graph, Key, NumberType, Op, Ref, Template, TensorType
 from fusioncache.observe.record.database import record_path
 from fusioncache.observe.record.ledger import Ledger
-from fusioncache.observe.record.observations import ANY_SIZES, Alone
+from fusioncache.observe.record.observations import ANY_SIZES, Alone, FlightRecord
 from fusioncache.process.settings import DIRECTORY
 from fusioncache.store import Store, entry
 from fusioncache.store.remote import Remote
@@ -264,6 +265,18 @@ def _make_sizes() -> Ledger:
     return ledger
 
 
+def _make_collectives() -> Ledger:
+    flights = [FlightRecord("gather", "all_gather", 8, 0, 1, 0)] * (MOST_ROWS + 7)
+    ledger = Ledger()
+    ledger.history.begin_trace("Model")
+    ledger.history.add(
+        make_placement(),
+        make_placement(trace="backward", reason="a trace with collectives writes in place", bounds=()),
+        make_placement(trace_number=1, flights=tuple(flights)),
+    )
+    return ledger
+
+
 _ODD = {"quoted": 'a "quoted" \\', "letters": "\u00e9\u4e16", "lines": "two\nlines", "percent": "%_", "number": "100"}
 _LEDGERS: Mapping[str, Callable[[], Ledger]] = {
     "a run of templates with odd texts": lambda: make_ledger(
@@ -281,6 +294,7 @@ _LEDGERS: Mapping[str, Callable[[], Ledger]] = {
         make_chain_template("chain_a", "fast_math on"), make_chain_template("chain_b", "fast_math off"), CAST
     ),
     "a run of many sizes": _make_sizes,
+    "a run with collectives": _make_collectives,
     **{there: lambda script=script: _play(script, Ledger()) for there, script in _RUNS.items()},
 }
 _RECORDS = {
