@@ -12,7 +12,6 @@ from benchmarks.common import processes, runner
 from benchmarks.common.environment import Machine
 from benchmarks.common.processes import ProcessFailed
 from benchmarks.distributed import __main__ as distributed
-from benchmarks.starts import __main__ as starts
 
 
 @pytest.fixture
@@ -55,29 +54,6 @@ def test_saved_seconds_are_compared_with_those_of_processes_that_find_what_they_
 def test_the_clock_can_be_replaced_before_fusioncache_is_imported():
     code = "import sys, benchmarks.saved_seconds; assert not {'fusioncache', 'thunder'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=processes.ROOT)
-
-
-def test_pairs_of_processes_share_directories_and_one_that_dies_costs_its_own_results_only(run):
-    calls = []
-
-    def call(target, spec, *, caches, environment, **_):
-        calls.append((spec["way"], caches, environment["FUSIONCACHE_PROGRAMS"], spec["steps"]))
-        if spec["way"] == "templates":
-            raise ProcessFailed("it died", "log")
-        return {"seconds": {"total": 1.0}, "counts": {"traces": 1}, "digest": "a", "later": {"step": 0.1, "host": 0.1}}
-
-    options = ("--models", "residual", "--layers", "2", "--steps", "3")
-    code, output, result = run(starts.main, call, *options, "--ways", "thunder,templates,fusioncache,graphs")
-    assert code == 1 and "residual, layers 2, templates, cold: it died" in output and "graphs skipped" in output
-    ways = [("fusioncache", "1", 3), ("fusioncache", "1", 0)]
-    assert sorted((way, programs, steps) for way, _, programs, steps in calls) == sorted(
-        [*ways, ("templates", "0", 3), ("thunder", "1", 3)]
-    )
-    assert len({caches for way, caches, *_ in calls if way == "fusioncache"}) == 1
-    assert [(point["way"], point.get("error")) for point in result["points"]] == [
-        *(("thunder", None), ("fusioncache", None), ("fusioncache", None)),
-        *(("templates", "it died"), ("templates", "not run: the first process failed")),
-    ]
 
 
 def test_a_way_to_compile_is_compared_with_the_first(run, monkeypatch, tmp_path):

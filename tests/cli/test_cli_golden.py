@@ -21,6 +21,8 @@ _SOURCE = re.compile(r"--(?:json|wide|code|definition|repro|trace)\b|^\$ fusionc
 """Calls that print source or data, to be read by programs, or everything however wide it is."""
 _FITTED = ("diff", "explain", "ls", "show", "stats")
 """Commands that print names, paths and lists, as long as they may be."""
+_READERS = ("diff", "explain", "graph", "ls", "show", "stats")
+"""Commands that read the store, and are called after a pull."""
 _NO_STORE = ("bench", "completion")
 """Commands that look into no store and have no ``--json``. ``bench`` has its help only: it runs minutes."""
 _OF_MACHINE = ("doctor",)
@@ -86,22 +88,18 @@ def test_every_command_with_json_has_a_golden_file_for_it():
 
 
 @pytest.mark.parametrize("command", ["fusioncache", *COMMANDS])
-def test_both_widths_have_the_same_calls(command):
-    assert _frame(_read(command, _NARROW)) == _frame(_read(command, _WIDE))
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_is_called_with_good_and_wrong_input_and_where_nothing_is(command):
-    text = _read(command)
-    assert f"$ fusioncache {command} --help\n" in text and f"## {EMPTY}\n" in text
-    if command not in _NO_STORE:
-        assert f"## {FULL}\n" in text and "\n! Error: " in text
-
-
-@pytest.mark.parametrize("columns", [_NARROW, _WIDE])
-@pytest.mark.parametrize("command", ["fusioncache", *COMMANDS])
-def test_nothing_is_wider_than_the_terminal(command, columns):
-    assert not list(_find_wide(_read(command, columns), columns))
+def test_every_command_is_called_with_good_and_wrong_input_and_nothing_is_wider_than_the_terminal(command):
+    narrow, wide = _read(command), _read(command, _WIDE)
+    assert _frame(narrow) == _frame(wide)
+    assert not list(_find_wide(narrow, _NARROW)) and not list(_find_wide(wide, _WIDE))
+    assert f"$ {'' if command == 'fusioncache' else 'fusioncache '}{command} --help\n" in narrow
+    assert f"## {EMPTY}\n" in narrow
+    if command in COMMANDS and command not in _NO_STORE:
+        assert f"## {FULL}\n" in narrow and "\n! Error: " in narrow
+    if command in _READERS:
+        assert f"## {PULLED}\n" in narrow
+    if command in _FITTED:
+        assert max(map(len, _read_long(command).splitlines())) >= _NARROW - 2
 
 
 @pytest.mark.parametrize("columns", [60, 100])
@@ -119,13 +117,3 @@ def _find_wide(text: str, columns: int) -> Iterator[str]:
             is_text = not _SOURCE.search(line)
         elif is_text and len(words) > columns and not ("/" in words and len(words.split()) == 1):
             yield line
-
-
-def test_names_paths_and_lists_are_long_where_commands_print_them():
-    for command in _FITTED:
-        assert max(map(len, _read_long(command).splitlines())) >= _NARROW - 2, command
-
-
-def test_every_command_that_reads_the_store_is_called_after_a_pull():
-    for command in ("diff", "explain", "graph", "ls", "show", "stats"):
-        assert f"## {PULLED}\n" in _read(command)
