@@ -172,10 +172,11 @@ def test_a_file_that_cannot_be_written_costs_one_warning_and_is_not_tried_again(
     assert list(tmp_path.rglob("*.jsonl")) == []
 
 
-@pytest.mark.parametrize("stream", ["stderr", "stdout"])
-def test_what_takes_time_or_is_left_out_is_said_once_and_hits_and_misses_are_not(monkeypatch, capsys, stream):
+@pytest.mark.parametrize(("stream", "rank"), [("stderr", None), ("stdout", "3")])
+def test_what_takes_time_or_is_left_out_is_said_once_and_hits_and_misses_are_not(monkeypatch, capsys, stream, rank):
     monkeypatch.setenv(LOG.name, stream)
-    monkeypatch.setenv("RANK", "3")
+    if rank:
+        monkeypatch.setenv("RANK", rank)
     ledger = fusioncache.Cache(record=False).ledger
     for hit in (False, True, True):
         ledger.count_region(EAGER, (), hit=hit)
@@ -191,7 +192,8 @@ def test_what_takes_time_or_is_left_out_is_said_once_and_hits_and_misses_are_not
     ledger.emit("program made", model=None)
     told = capsys.readouterr()
     assert (told.out if stream == "stderr" else told.err) == ""
-    assert [line.removeprefix("fusioncache [rank 3]: ") for line in getattr(told, stream[3:]).splitlines()] == [
+    prefix = "fusioncache [rank 3]: " if rank else "fusioncache: "
+    assert [line.removeprefix(prefix) for line in getattr(told, stream[3:]).splitlines()] == [
         f"compile {CAST.name} in 1.25 s (eager)",
         f"load {CAST.name} in 3 ms",
         "bypass: unknown op",
