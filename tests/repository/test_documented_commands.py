@@ -25,6 +25,13 @@ from fusioncache import distributed
 from fusioncache.cli.main import COMMANDS, main
 
 _NETWORK = "it needs the network, and takes minutes"
+_BENCHMARKS = {
+    "test_smoke": "code_size equality first_step inference lengths memory starts step_overhead store",
+    "test_wiring": "distributed nvfuser_seconds saved_seconds",
+    "test_remote": "remote remote.fuzz",
+    "test_budget": "budget",
+    "test_prices": "prices",
+}
 RUN_BY = {
     "fusioncache.thunder_adapter.installation": "thunder_adapter/test_patches.py",
     "docs/api_page.py": "repository/test_api_page.py",
@@ -38,14 +45,7 @@ RUN_BY = {
     "make overhead": "benchmarks/test_smoke.py",
     "build": "repository/test_packaging.py",
     **{f"fusioncache {name}": f"cli/golden/{name}-80.txt" for name in COMMANDS},
-    **{f"benchmarks.{name}": "benchmarks/test_smoke.py" for name in ("first_step", "inference", "lengths", "memory")},
-    **{f"benchmarks.{name}": "benchmarks/test_smoke.py" for name in ("code_size", "equality", "starts", "store")},
-    **{f"benchmarks.{name}": "benchmarks/test_wiring.py" for name in ("distributed", "nvfuser_seconds")},
-    **{f"benchmarks.{name}": "benchmarks/test_remote.py" for name in ("remote", "remote.fuzz")},
-    "benchmarks.budget": "benchmarks/test_budget.py",
-    "benchmarks.prices": "benchmarks/test_prices.py",
-    "benchmarks.saved_seconds": "benchmarks/test_wiring.py",
-    "benchmarks.step_overhead": "benchmarks/test_smoke.py",
+    **{f"benchmarks.{name}": f"benchmarks/{file}.py" for file, names in _BENCHMARKS.items() for name in names.split()},
 }
 """Files that do what a command does, on small work and without a GPU, by the command's name."""
 _OTHER_WORDS = {
