@@ -1,4 +1,4 @@
-"""What a terminal is sent: fitted tables, colours, and none of them where nobody wants them."""
+"""What a terminal is sent: fitted tables, and colours where they are wanted."""
 
 import os
 import pty

@@ -100,7 +100,7 @@ def make_placement(name: str = "all_gather float32 (8,)", **fields: object) -> P
 
 
 def save_hostile_run(monkeypatch: MonkeyPatch) -> Contents:
-    """A run in which every text that somebody else wrote is out to do harm."""
+    """A run in which every text from outside would do harm."""
     ledger = Ledger()
     chain, cast = make_chain_template(name=HOSTILE, options=HOSTILE), make_cast_template(options=HOSTILE)
     for template in (chain, cast):

@@ -1,4 +1,4 @@
-"""What happens, as it happens: that log records and the lines of a file are what was counted, whoever writes them."""
+"""What happens, as it happens: log records and the lines of a file, which processes share, are what was counted."""
 
 import io
 import json
