@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from models import Block
 
 from benchmarks.common.errors import compare_errors, judge
 from benchmarks.common.models import Residual
@@ -17,6 +18,7 @@ from benchmarks.nvfuser_seconds import digest_code
 from benchmarks.saved_seconds import agrees
 from benchmarks.starts.__main__ import make_points
 from benchmarks.starts.worker import StartSpec
+from benchmarks.zoo import Workload
 
 
 def test_bits_are_compared_and_not_values():
@@ -170,6 +172,15 @@ def test_what_a_second_process_does_otherwise_is_named(changes, says):
     # The eager backend has nothing to keep.
     loaded = {**said, SECOND: {**LOADED, "compiles": 2}}
     assert says or programs.find_problem({"backend": "eager"}, loaded, {}) is None
+
+
+def test_what_dynamo_cuts_out_is_traced_as_thunder_gets_it_and_reads_the_same_again():
+    x = torch.linspace(-1, 1, 32).reshape(2, 16)
+    (piece,) = traces.find_pieces(Workload("block", Block(), (x,), torch.sum, 1, 1, "thunderfx"), [])
+    texts = piece.trace()
+    assert {"prologue 1", "forward 1", "backward 1", "epilogue 1"} <= texts.keys() and "linear" in texts["forward 1"]
+    assert traces.find_difference(texts, piece.trace()) is None
+    assert not any("milliseconds" in text for text in texts.values())
 
 
 def test_the_first_line_that_differs_is_named():
