@@ -11,22 +11,18 @@ from click.testing import CliRunner
 from repository import ROOT
 
 from benchmarks.budget import __main__ as budget
-from benchmarks.budget import run, sides
+from benchmarks.budget import sides
 from benchmarks.budget.spec import BASE_COMMIT, BATCH, COLD, FIGURES, LENGTHS, SECOND, ProcessSpec
 from benchmarks.budget.verdict import compare
 from benchmarks.common import processes, runner
 from benchmarks.common.environment import Machine
-from benchmarks.common.models import NARROW, narrow_widths
+from benchmarks.common.models import NARROW
 
 SPEC = ProcessSpec("", COLD, 1, NARROW["cpu"], LENGTHS, BATCH, 2, 1, "eager", "cpu", "float32")
 SECONDS = {
     COLD: {"cold": 4.0, "second_length": 3.0, "third_length": 2.0, "collector": 0.3},
     SECOND: {"second": 1.0, "later": 0.5, "graphs": 0.25},
 }
-
-
-def find_verdict(*ratios):
-    return compare([(ratio, 1.0) for ratio in ratios], 0.03).verdict
 
 
 @pytest.mark.parametrize(
@@ -46,8 +42,8 @@ def find_verdict(*ratios):
     ],
 )
 def test_slower_is_what_noise_does_not_explain(ratios, verdict):
-    assert find_verdict(*ratios) == verdict
-    assert find_verdict(*reversed(ratios)) == verdict
+    pairs = [(ratio, 1.0) for ratio in ratios]
+    assert compare(pairs, 0.03).verdict == compare(pairs[::-1], 0.03).verdict == verdict
 
 
 def test_a_comparison_has_medians_and_the_range_of_the_ratios():
@@ -59,21 +55,18 @@ def test_a_comparison_has_medians_and_the_range_of_the_ratios():
 
 
 def make_package(parent: Path, text: str = "") -> Path:
-    (parent / "fusioncache" / "__pycache__").mkdir(parents=True)
+    (parent / "fusioncache").mkdir(parents=True)
     (parent / "fusioncache" / "__init__.py").write_text(text)
-    (parent / "fusioncache" / "__pycache__" / "stale.pyc").write_text("")
     return parent
 
 
-def fake_processes(monkeypatch, factors, failing=None):
+def fake_processes(monkeypatch, factors):
     """Lets processes say what their side's factor makes of ``SECONDS``; returns what is asked of them."""
     asked = []
 
     def say(spec):
         name, process = Path(spec["folder"]).name, spec["process"]
         asked.append((name, process, spec["variables"].get("FUSIONCACHE_DIR")))
-        if (name, process) == failing:
-            raise processes.ProcessFailed("it died", "log")
         seconds = {figure: factors[name] * value for figure, value in SECONDS[process].items()}
         return {"seconds": seconds, "import": 0.1, "loss": 6.0, "counts": {"programs_loaded": int(name == "current")}}
 
@@ -112,46 +105,6 @@ def test_sides_take_turns_and_a_slower_one_fails(tmp_path, monkeypatch):
     assert written["notes"] == ["base: no second process loaded a program", "3 of 3 pairs were measured"]
 
 
-def test_within_the_tolerance_all_is_well(tmp_path, monkeypatch):
-    fake_processes(monkeypatch, {"current": 1.02, "base": 1.0})
-    done, written = invoke(tmp_path, "--repeat", "3")
-    assert done.exit_code == 0, done.output
-    assert {point["verdict"] for point in written["points"]} == {"ok"}
-    monkeypatch.undo()
-    fake_processes(monkeypatch, {"current": 1.02, "base": 1.0})
-    file = tmp_path / "again.json"
-    options = ["--base", str(tmp_path / "earlier"), "--repeat", "3", "--tolerance", "0.01", "--json", str(file)]
-    assert CliRunner().invoke(budget.main, options).exit_code == 1
-
-
-def test_a_process_that_fails_ends_the_run(tmp_path, monkeypatch):
-    fake_processes(monkeypatch, {"current": 1.0, "base": 1.0}, failing=("base", SECOND))
-    done, written = invoke(tmp_path, "--repeat", "3")
-    assert done.exit_code == 1
-    assert [point["error"] for point in written["points"]] == ["pair 1, second processes: it died"]
-    assert "0 of 3 pairs" in done.stdout and "it died" in done.stdout
-
-
-def test_no_pair_begins_that_would_not_end_in_time(tmp_path, monkeypatch):
-    fake_processes(monkeypatch, {"current": 1.0, "base": 1.0})
-    now = iter(range(0, 1000, 10))  # each look at the clock takes ten seconds
-    monkeypatch.setattr(run.time, "monotonic", lambda: float(next(now)))
-    done, written = invoke(tmp_path, "--repeat", "9", "--limit", "200")
-    assert done.exit_code == 0, done.output
-    assert 0 < len(written["pairs"]) < 9 and f"{len(written['pairs'])} of 9 pairs" in done.stdout
-
-
-def test_the_base_is_a_copy_with_bytecode(tmp_path):
-    source = make_package(tmp_path / "source", "x = 1")
-    side = sides.copy_base(tmp_path / "made", source, BASE_COMMIT)
-    package = side.folder / "fusioncache"
-    assert (side.name, side.commit) == ("base", None) and side.folder == tmp_path / "made" / "base"
-    assert [path.name.partition(".")[0] for path in package.glob("__pycache__/*.pyc")] == ["__init__"]
-    other = sides.copy_base(tmp_path / "other", make_package(tmp_path / "changed", "x = 2"), BASE_COMMIT)
-    assert side.digest != other.digest
-    assert sides.copy_base(tmp_path / "again", source, BASE_COMMIT).digest == side.digest
-
-
 def test_the_base_comes_from_git(tmp_path, monkeypatch):
     make_package(tmp_path / "checkout", "committed = True")
     git = ["git", "-C", str(tmp_path / "checkout"), "-c", "user.name=a", "-c", "user.email=a@b.example"]
@@ -163,15 +116,9 @@ def test_the_base_comes_from_git(tmp_path, monkeypatch):
     assert (side.folder / "fusioncache" / "__init__.py").read_text() == "committed = True"
     head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
     assert side.commit == head
-
-
-def test_without_git_history_it_is_said_what_to_pass(tmp_path, monkeypatch):
     monkeypatch.setattr(sides, "ROOT", tmp_path)
     done = CliRunner().invoke(budget.main, [])
-    assert done.exit_code == 2
-    assert BASE_COMMIT in done.output and "pass --base FOLDER" in done.output
-    done = CliRunner().invoke(budget.main, ["--base", str(tmp_path)])
-    assert done.exit_code == 2 and "no folder fusioncache" in done.output
+    assert done.exit_code == 2 and BASE_COMMIT in done.output and "pass --base FOLDER" in done.output
 
 
 def test_both_processes_measure_all_figures_of_a_cpu(tmp_path, monkeypatch):
@@ -197,22 +144,3 @@ def test_a_process_refuses_another_package(tmp_path, monkeypatch):
     forks.use(monkeypatch)
     with pytest.raises(processes.ProcessFailed, match="fusioncache is imported from"):
         processes.call("benchmarks.budget.worker", asdict(replace(SPEC, folder=str(tmp_path))))
-
-
-def test_what_is_not_captured_has_no_time_with_graphs():
-    pytest.importorskip("litgpt")
-    from benchmarks.budget import worker
-
-    argument = asdict(replace(SPEC, folder=str(ROOT), process=SECOND))
-    with pytest.raises(RuntimeError, match="not replayed from CUDA graphs"):
-        worker.time_graphs(worker.import_from(ROOT), worker.prepare(argument))
-
-
-def test_the_model_is_the_narrow_one_of_other_benchmarks():
-    pytest.importorskip("litgpt")
-    from benchmarks.budget import worker
-
-    config = worker.prepare(asdict(SPEC)).model.config
-    assert {name: getattr(config, name) for name in narrow_widths("Llama-2-7b-hf", "cpu")} == narrow_widths(
-        "Llama-2-7b-hf", "cpu"
-    )

@@ -6,7 +6,6 @@ import pytest
 
 from benchmarks.remote import fuzz, hosts
 from benchmarks.remote.__main__ import _EXACT
-from benchmarks.remote.server import Faults
 from fusioncache.store import read_through
 
 
@@ -21,33 +20,14 @@ def job(tmp_path, monkeypatch):
     return {**small, "url": str(tmp_path / "remote"), "hosts": 2, "within": 0.1}
 
 
-def test_hosts_load_what_a_remote_has(job):
+def test_hosts_load_what_a_remote_has_and_compile_the_rest_once_each(job, tmp_path):
     filled = hosts.fill_remote({**job, "hosts": 1})
     assert (filled["entries"], filled["failed"]) == (3, 0)
     found = hosts.start_hosts(job)["processes"]
     assert [(one["compiled"], one["reasons"]) for one in found] == [(0, [])] * 4
-
-
-def test_hosts_compile_once_each_what_a_remote_does_not_have(job, tmp_path):
-    (tmp_path / "remote").mkdir()
-    found = hosts.start_hosts(job)["processes"]
+    (tmp_path / "other").mkdir()
+    found = hosts.start_hosts({**job, "url": str(tmp_path / "other")})["processes"]
     assert sum(one["compiled"] for one in found) == 2 * 3
-
-
-def test_faults_are_counted(monkeypatch):
-    def app(environ, start):
-        start("200 OK", [])
-        return [b"12345"]
-
-    faults, said = Faults(app), []
-    request = {"PATH_INFO": "/bucket/x", "REQUEST_METHOD": "GET"}
-    assert faults(request, lambda status, headers: said.append(status)) == [b"12345"]
-    faults.faults = {"full": 1}
-    faults({**request, "REQUEST_METHOD": "PUT"}, lambda status, headers: said.append(status))
-    faults.faults = {"most": 1}
-    faults(request, lambda status, headers: said.append(status))
-    assert said == ["200 OK", "403 Forbidden", "503 Slow Down"]
-    assert faults.counts == {"GET": 2, "PUT": 1, "bytes": 5, "throttled": 1}
 
 
 @pytest.mark.parametrize("kind", ["entry, its checksum right", "head of a pack", "index", "key", "pack"])

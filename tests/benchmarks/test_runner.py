@@ -1,4 +1,4 @@
-"""The shared runner: what becomes of processes and jobs, turns, medians, the result, the table, and bad options."""
+"""The shared runner: what becomes of processes and jobs, the result, and bad options."""
 
 import json
 import shlex
@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from benchmarks.common import job, processes, runner
 from benchmarks.common.environment import Machine
 from benchmarks.common.processes import ProcessFailed
-from benchmarks.common.runner import Run, find_medians, name_point, pick, take_turns
+from benchmarks.common.runner import Run, pick
 
 
 @pytest.fixture
@@ -22,17 +22,13 @@ def run(tmp_path):
 def test_a_result_has_environment_options_points_and_notes(run):
     run.notes.append("something was left out")
     run.more["equal"] = True
-    run.keep({"way": "one", "seconds": 1.0})
+    run.keep({"way": "one", "seconds": 1.0, "reason": "in /some/where/site-packages/thunder/clang/__init__.py:487"})
     written = json.loads(run.file.read_text())
     assert written["schema"] == 1 and written["equal"] and written["seconds"] >= 0
     assert written["environment"] == {"gpu": None, "commit": "1234", "options": {"layers": 2}}
-    assert written["points"] == [{"way": "one", "seconds": 1.0}] and written["notes"] == ["something was left out"]
-
-
-def test_a_result_names_no_folder_of_its_machine(run):
-    run.keep({"reason": "in /some/where/site-packages/thunder/clang/__init__.py:487, and 1/2", "next": "/torch/x.py"})
-    (point,) = json.loads(run.file.read_text())["points"]
-    assert point == {"reason": "in thunder/clang/__init__.py:487, and 1/2", "next": "/torch/x.py"}
+    # No folder of its machine is named.
+    assert written["points"] == [{"way": "one", "seconds": 1.0, "reason": "in thunder/clang/__init__.py:487"}]
+    assert written["notes"] == ["something was left out"]
 
 
 def test_a_process_that_fails_costs_its_own_point_only(run, monkeypatch):
@@ -66,22 +62,6 @@ def test_a_run_ends_with_1_if_a_point_failed_or_is_wrong(run, capsys, points, co
     assert "title" in (printed := capsys.readouterr().out) and ("error: one" in printed) is (code == 1)
 
 
-def test_every_second_round_goes_backwards():
-    assert list(take_turns("abc", 3)) == [*"abc", *"cba", *"abc"]
-
-
-def test_medians_are_of_the_processes_that_have_a_figure():
-    found = find_medians([{"a": 1.0, "b": None}, {"a": 5.0, "b": None}, {"a": 2.0, "c": 4.0}])
-    assert found == {"a": 2.0, "b": None, "c": 4.0}
-
-
-def test_columns_read_what_is_at_the_end_of_a_path():
-    point = {"way": "one", "later": {"step": 0.0125, "compiles": 3}}
-    assert pick("later", "step", scale=1e3)(point) == "12.50" and pick("later", "compiles")(point) == "3"
-    assert pick("first", "step")(point) is None
-    assert name_point({**point, "error": "x"}) == "one" and name_point({"layers": 2, "way": "b"}) == "layers 2, b"
-
-
 def test_a_process_that_raises_is_reported_with_its_reason(monkeypatch):
     forks.use(monkeypatch)
     with pytest.raises(ProcessFailed, match=r"^TypeError: ") as failure:
@@ -93,14 +73,6 @@ def test_a_process_is_ended_at_its_limit(tmp_path):
     (tmp_path / "sleeper.py").write_text("import time\ntime.sleep(60)\n")
     with pytest.raises(ProcessFailed, match="ended after 0 s"):
         processes.call(tmp_path / "sleeper.py", {}, limit=0.2)
-
-
-def test_each_process_has_caches_of_its_own_that_stay_where_they_are_asked_for(tmp_path):
-    for _ in range(2):
-        environment = processes.environment_in(str(tmp_path))
-        (tmp_path / "torchinductor_cache_dir" / "kept").touch()
-    assert environment["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "torchinductor_cache_dir")
-    assert environment["FUSIONCACHE_DIR"] != processes.environment_in(str(tmp_path.parent))["FUSIONCACHE_DIR"]
 
 
 def test_answers_of_a_job_count_when_all_ranks_have_given_them(tmp_path):
@@ -143,14 +115,11 @@ def test_ranks_of_a_job_answer_as_they_go_on(tmp_path, fails):
     [
         ("equality", "training --models llama-9", "'llama-9' is not one of llama-2, llama-3"),
         ("equality", "training --layers 2,deep", "'2,deep' is no list of numbers such as 2,4,real"),
-        ("equality", "training --reference lru", "--reference lru is nvFuser's own cache"),
         ("lengths", "--lengths 0,2", "'0,2' is no list of numbers"),
-        ("lengths", "--lengths ''", "'' is no list of numbers"),
         ("memory", "--json /dev/null/a.json", "cannot be written"),
         ("starts", "--ways jax", "'jax' is not one of eager, thunder"),
         ("starts", "--plot bench.pdf", "does not end in .svg or .png"),
         ("lengths", "--between 20 10", "is no range of lengths"),
-        ("distributed", "--env NCCL_P2P_DISABLE", "is not NAME=VALUE"),
         ("distributed", "--peers fusioncache-hybrid", "takes at least 4 ranks, not 2"),
     ],
 )
@@ -162,10 +131,3 @@ def test_bad_options_are_refused(monkeypatch, name, options, message):
         module = import_module(f"benchmarks.{name}.__main__")
     outcome = CliRunner().invoke(module.main, shlex.split(options))
     assert outcome.exit_code == 2 and message in outcome.stderr
-
-
-def test_a_backend_that_does_not_work_is_refused(monkeypatch):
-    here = {"environment": {}, "device": "cpu", "backend": "nvfuser", "problem": "there is no CUDA device"}
-    monkeypatch.setattr(processes, "call", lambda *_: here)
-    with pytest.raises(Exception, match="--backend nvfuser does not work here: there is no CUDA device"):
-        runner.begin(None, {}, "nvfuser")

@@ -12,7 +12,6 @@ from benchmarks.common import processes, runner
 from benchmarks.common.environment import Machine
 from benchmarks.common.processes import ProcessFailed
 from benchmarks.distributed import __main__ as distributed
-from benchmarks.starts import __main__ as starts
 
 
 @pytest.fixture
@@ -57,49 +56,6 @@ def test_the_clock_can_be_replaced_before_fusioncache_is_imported():
     subprocess.run([sys.executable, "-c", code], check=True, cwd=processes.ROOT)
 
 
-def test_on_a_gpu_there_are_no_caches_of_torchinductors(run):
-    def call(target, spec, **_):
-        said = {"start": 9.0, "step": 1.0, "processor": "-", "reported": {"saved_seconds": 0.0}}
-        return said if spec["way"] == "fusioncache" else {name: said[name] for name in ("start", "step", "processor")}
-
-    options = ("--models", "gelu-stack", "--backend", "nvfuser", "--repeat", "3")
-    code, _, result = run(saved_seconds.main, call, *options, device="cuda", backend="nvfuser")
-    assert code == 0 and len(result["points"]) == 2
-    assert all(len(point["repeats"]["alone"]) == 3 for point in result["points"])
-
-
-def test_pairs_of_processes_share_directories_and_one_that_dies_costs_its_own_results_only(run):
-    calls = []
-
-    def call(target, spec, *, caches, environment, **_):
-        calls.append((spec["way"], caches, environment["FUSIONCACHE_PROGRAMS"], spec["steps"]))
-        if spec["way"] == "templates":
-            raise ProcessFailed("it died", "log")
-        return {"seconds": {"total": 1.0}, "counts": {"traces": 1}, "digest": "a", "later": {"step": 0.1, "host": 0.1}}
-
-    options = (
-        "--models",
-        "residual",
-        "--layers",
-        "2",
-        "--ways",
-        "thunder,templates,fusioncache,graphs",
-        "--steps",
-        "3",
-    )
-    code, output, result = run(starts.main, call, *options)
-    assert code == 1 and "residual, layers 2, templates, cold: it died" in output and "graphs skipped" in output
-    ways = [("fusioncache", "1", 3), ("fusioncache", "1", 0)]
-    assert sorted((way, programs, steps) for way, _, programs, steps in calls) == sorted(
-        [*ways, ("templates", "0", 3), ("thunder", "1", 3)]
-    )
-    assert len({caches for way, caches, *_ in calls if way == "fusioncache"}) == 1
-    assert [(point["way"], point.get("error")) for point in result["points"]] == [
-        *(("thunder", None), ("fusioncache", None), ("fusioncache", None)),
-        *(("templates", "it died"), ("templates", "not run: the first process failed")),
-    ]
-
-
 def test_a_way_to_compile_is_compared_with_the_first(run, monkeypatch, tmp_path):
     def call(target, options, **_):
         name = options["variant"]["name"]
@@ -116,17 +72,17 @@ def test_a_way_to_compile_is_compared_with_the_first(run, monkeypatch, tmp_path)
     assert other["compared"]["ratio"] == 2.0 and other["compared"]["other_code"] == 1
 
 
-def answer_job(bits="bits", loss=2.0):
-    times = dict.fromkeys(("step_ms", "fastest_ms", "slowest_ms", "first_step"), loss)
+def answer_job(bits):
+    times = dict.fromkeys(("step_ms", "fastest_ms", "slowest_ms", "first_step"), 2.0)
     more = {"compiles": 4, "bypasses": {}, "bytes_peak": None, "timeline": None, "programs": {}, "further": []}
-    return {**times, **more, "losses": [loss], "loss_bits": [bits], "gradient_bits": bits}
+    return {**times, **more, "losses": [2.0], "loss_bits": [bits], "gradient_bits": bits}
 
 
 def test_jobs_go_on_behind_a_point_that_fails(run, monkeypatch):
     jobs = []
 
     def run_job(target, argument, ranks, **where):
-        jobs.append(([spec["peer"] for spec in argument["specs"]], where["environment"], where["caches"]))
+        jobs.append([spec["peer"] for spec in argument["specs"]])
         for spec in argument["specs"]:
             if spec["peer"] == "fusioncache-ddp":
                 raise ProcessFailed("the job failed", "its log")
@@ -137,28 +93,9 @@ def test_jobs_go_on_behind_a_point_that_fails(run, monkeypatch):
     peers = ["fusioncache-zero3", "fusioncache-ddp", "fusioncache-zero3-thunder-order", "ddp"]
     options = ("--tokens", "8", "--env", "NCCL_P2P_DISABLE=1", "--peers")
     code, output, result = run(distributed.main, None, *options, ",".join(peers))
-    assert code == 1 and "8 layers, 8 tokens, NCCL_ALGO=Ring, NCCL_P2P_DISABLE=1: the same bits" in " ".join(
-        output.split()
-    )
-    assert [peers for peers, *_ in jobs] == [peers[:3], peers[2:3], peers[3:]]
+    assert code == 1 and "NCCL_ALGO=Ring, NCCL_P2P_DISABLE=1: the same bits" in " ".join(output.split())
+    assert jobs == [peers[:3], peers[2:3], peers[3:]]
     assert [point["peer"] for point in result["points"] if "error" in point] == ["fusioncache-ddp"]
-    jobs.clear()
-    code, output, result = run(distributed.main, None, "--tokens", "8", "--jobs", "2", "--peers", "ddp")
-    assert code == 0 and [point["job"] for point in result["points"]] == [1, 2] and jobs[0][2] == jobs[1][2] is not None
     pair = "fusioncache-zero2,fusioncache-zero2-thunder-order"
     code, output, _ = run(distributed.main, None, "--tokens", "8", "--peers", pair)
     assert code == 1 and "other bits: error" in output
-    code, _, result = run(distributed.main, None, "--tokens", "8", "--peers", pair, "--limit", "1")
-    assert code == 1 and len(result["points"]) == 2
-
-
-def test_losses_of_shared_sequences_are_read_off_their_jobs(run, monkeypatch):
-    def run_job(target, argument, ranks, **where):
-        (spec,) = argument["specs"]
-        yield [answer_job(loss=2.3 if spec["peer"] == "torch-sequence" else 2.0)] * ranks
-
-    monkeypatch.setattr(distributed, "run_job", run_job)
-    peers = ("--peers", "fusioncache-sequence,torch-sequence", "--tokens", "8")
-    code, _, result = run(distributed.main, None, *peers)
-    found = [(point["peer"], point["correct"]) for point in result["points"]]
-    assert code == 1 and found == [("fusioncache-sequence", True), ("torch-sequence", False)]

@@ -44,20 +44,8 @@ def run():
     names = ("templates", "hits", "verified", "programs_made")
     return {name: getattr(stats, name) for name in names} | {"bypasses": dict(stats.bypasses)}
 
-counts = run()
-found = diagnose(None)
-print(json.dumps({"stats": counts, "doctor": found}))
+print(json.dumps({"stats": run(), "doctor": diagnose(None)}))
 """
-
-
-@pytest.fixture
-def anew():
-    """Has everything found out anew, before and after."""
-    capabilities.find_off.cache_clear()
-    installation.uninstall()
-    yield
-    capabilities.find_off.cache_clear()
-    installation.uninstall()
 
 
 def call(*arguments):
@@ -81,12 +69,20 @@ def test_all_works_here(tmp_path):
     assert status in (0, 1) and thunder.__version__ in text and str(tmp_path / "store") in text
 
 
-def test_a_function_with_another_source_is_shown_as_a_difference(anew, monkeypatch):
+def forget() -> None:
+    """Has everything found out anew."""
+    capabilities.find_off.cache_clear()
+    installation.uninstall()
+
+
+def test_a_function_with_another_source_is_shown_as_a_difference(monkeypatch, request):
     own = jit_ext.build_value_from_wrapped
 
     def build_value_from_wrapped(*args, **options):
         return own(*args, **options)
 
+    forget()
+    request.addfinalizer(forget)
     monkeypatch.setattr(jit_ext, "build_value_from_wrapped", build_value_from_wrapped)
     status, text = call()
     assert status == 1
@@ -127,19 +123,13 @@ def test_a_graph_with_a_function_of_the_users_is_known(monkeypatch):
     assert "autograd.Function" in find_fault_of_graph(graph).problem
 
 
-def change(folder: Path, name: str, old: str, new: str) -> None:
-    path = folder / name
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new))
-
-
 def ignore_handlers(folder: Path) -> None:
     """Has Thunder run handlers that were there when it was imported, whatever replaces them later."""
-    lookup = "_default_opcode_handler_map.get(inst.opname, None)"
-    change(folder, "core/interpreter.py", lookup, lookup.replace("_default_opcode_handler_map", "_handlers_at_import"))
-    with (folder / "core" / "interpreter.py").open("a") as file:
-        file.write("\n_handlers_at_import = dict(_default_opcode_handler_map)\n")
+    path, lookup = folder / "core" / "interpreter.py", "_default_opcode_handler_map.get(inst.opname, None)"
+    text = path.read_text()
+    assert lookup in text
+    text = text.replace(lookup, lookup.replace("_default_opcode_handler_map", "_handlers_at_import"))
+    path.write_text(f"{text}\n_handlers_at_import = dict(_default_opcode_handler_map)\n")
 
 
 def test_the_core_runs_in_a_thunder_that_was_changed(tmp_path):
@@ -184,9 +174,7 @@ def test_the_remote_is_examined(tmp_path, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: found["written"] - 3600)
     assert "ahead of this machine's clock" in examine_remote()["problem"]
 
-
-def test_a_remote_that_can_only_be_read_is_no_problem(tmp_path, monkeypatch):
     with serve(tmp_path / "served") as url:
         monkeypatch.setenv("FUSIONCACHE_REMOTE", url)
         found = examine_remote()
-    assert (found["writable"], found["problem"]) == (False, "")
+    assert (found["writable"], found["problem"]) == (False, "")  # that it can only be read is no problem

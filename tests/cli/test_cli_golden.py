@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from golden_commands import EMPTY, FULL, LONG, PULLED, Stage, set_stage
+from golden_commands import Stage, set_stage
+from golden_states import EMPTY, FULL, LONG, PULLED
 
 from fusioncache.cli.main import COMMANDS
 
@@ -20,17 +21,17 @@ _SOURCE = re.compile(r"--(?:json|wide|code|definition|repro|trace)\b|^\$ fusionc
 """Calls that print source or data, to be read by programs, or everything however wide it is."""
 _FITTED = ("diff", "explain", "ls", "show", "stats")
 """Commands that print names, paths and lists, as long as they may be."""
+_READERS = ("diff", "explain", "graph", "ls", "show", "stats")
+"""Commands that read the store, and are called after a pull."""
 _NO_STORE = ("bench", "completion")
-"""Commands that look into no store. ``bench`` has a golden file for its help only: with good input it runs minutes."""
-_NO_JSON = _NO_STORE
-"""Commands without ``--json``."""
+"""Commands that look into no store and have no ``--json``. ``bench`` has its help only: it runs minutes."""
 _OF_MACHINE = ("doctor",)
 """Commands whose output depends on the machine. ``test_cli_doctor.py`` tests it."""
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory) -> Iterator[Stage]:
-    with set_stage(tmp_path_factory.mktemp("golden")) as stage:
+def stage() -> Iterator[Stage]:
+    with set_stage() as stage:
         yield stage
 
 
@@ -65,7 +66,7 @@ def test_the_command_prints_what_its_golden_file_has(stage, command, columns):
     _check(stage, f"{command}-{columns}", columns)
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in _NO_JSON + _OF_MACHINE])
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in _NO_STORE + _OF_MACHINE])
 def test_the_command_prints_the_json_that_its_golden_file_has(stage, command):
     _check(stage, f"{command}-json", _NARROW)
 
@@ -75,29 +76,30 @@ def test_show_prints_the_definition_that_its_golden_file_has(stage):
     _check(stage, "show-definition", _NARROW)
 
 
+@pytest.mark.parametrize("session", sorted(path.stem for path in _FOLDER.glob("session-*.txt")))
+def test_a_session_prints_what_its_golden_file_has(stage, session):
+    _check(stage, session, _NARROW)
+
+
 def test_every_command_with_json_has_a_golden_file_for_it():
-    assert {command for command in COMMANDS if "  --json" not in _read(command)} == set(_NO_JSON)
+    assert {command for command in COMMANDS if "  --json" not in _read(command)} == set(_NO_STORE)
     for path in _FOLDER.glob("*-json.txt"):
         assert all(line.endswith(" --json") for line in _frame(path.read_text()) if line.startswith("$ ")), path
 
 
 @pytest.mark.parametrize("command", ["fusioncache", *COMMANDS])
-def test_both_widths_have_the_same_calls(command):
-    assert _frame(_read(command, _NARROW)) == _frame(_read(command, _WIDE))
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_is_called_with_good_and_wrong_input_and_where_nothing_is(command):
-    text = _read(command)
-    assert f"$ fusioncache {command} --help\n" in text and f"## {EMPTY}\n" in text
-    if command not in _NO_STORE:
-        assert f"## {FULL}\n" in text and "\n! Error: " in text
-
-
-@pytest.mark.parametrize("columns", [_NARROW, _WIDE])
-@pytest.mark.parametrize("command", ["fusioncache", *COMMANDS])
-def test_nothing_is_wider_than_the_terminal(command, columns):
-    assert not list(_find_wide(_read(command, columns), columns))
+def test_every_command_is_called_with_good_and_wrong_input_and_nothing_is_wider_than_the_terminal(command):
+    narrow, wide = _read(command), _read(command, _WIDE)
+    assert _frame(narrow) == _frame(wide)
+    assert not list(_find_wide(narrow, _NARROW)) and not list(_find_wide(wide, _WIDE))
+    assert f"$ {'' if command == 'fusioncache' else 'fusioncache '}{command} --help\n" in narrow
+    assert f"## {EMPTY}\n" in narrow
+    if command in COMMANDS and command not in _NO_STORE:
+        assert f"## {FULL}\n" in narrow and "\n! Error: " in narrow
+    if command in _READERS:
+        assert f"## {PULLED}\n" in narrow
+    if command in _FITTED:
+        assert max(map(len, _read_long(command).splitlines())) >= _NARROW - 2
 
 
 @pytest.mark.parametrize("columns", [60, 100])
@@ -107,25 +109,11 @@ def test_long_names_fit_other_terminals_as_well(stage, command, columns):
 
 
 def _find_wide(text: str, columns: int) -> Iterator[str]:
-    """Yields the lines that are wider than the terminal, and neither source nor a path."""
+    """Yields the lines that are wider than the terminal, and neither source nor one path, which can be copied whole."""
     is_text = True
     for line in text.splitlines():
+        words = line.removeprefix("! ")
         if line.startswith(("## ", "$ ")):
             is_text = not _SOURCE.search(line)
-        elif is_text and len(line.removeprefix("! ")) > columns and not _is_path(line):
+        elif is_text and len(words) > columns and not ("/" in words and len(words.split()) == 1):
             yield line
-
-
-def _is_path(line: str) -> bool:
-    """Returns whether a line is one path, or has it at its end: it stays whole, so that it can be copied."""
-    return "/" in line and len(line.removeprefix("! ").split()) == 1
-
-
-def test_names_paths_and_lists_are_long_where_commands_print_them():
-    for command in _FITTED:
-        assert max(map(len, _read_long(command).splitlines())) >= _NARROW - 2, command
-
-
-def test_every_command_that_reads_the_store_is_called_after_a_pull():
-    for command in ("diff", "explain", "graph", "ls", "show", "stats"):
-        assert f"## {PULLED}\n" in _read(command)

@@ -1,4 +1,4 @@
-"""What a terminal is sent: fitted tables, colours, and none of them where nobody wants them."""
+"""What a terminal is sent: fitted tables, and colours where they are wanted."""
 
 import os
 import pty
@@ -10,6 +10,8 @@ import pytest
 from commands import CAST, CHAIN, save_run
 from recorded_templates import make_ledger, save_ledger
 from repository import ROOT
+from signing_keys import make_signing_key
+from store_contents import save
 
 from fusioncache.cli.console import Column, format_table
 from fusioncache.humanize import fold_text
@@ -42,13 +44,8 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-@pytest.fixture
-def _run(monkeypatch):
+def test_a_terminal_gets_the_start_of_each_id(monkeypatch):
     save_run(monkeypatch)
-
-
-@pytest.mark.usefixtures("_run")
-def test_a_terminal_gets_the_start_of_each_id():
     text = re.sub(r"\x1b\[[0-9;]*m", "", _on_terminal("ls"))
     head, first, second = (line.split() for line in text.splitlines())
     assert head[:2] == ["id", "name"]
@@ -83,9 +80,9 @@ def test_commands_and_units_stay_on_one_line():
         assert max(map(len, folded)) <= width
 
 
-@pytest.mark.usefixtures("_run")
 @pytest.mark.parametrize("command", [("ls",), ("show", CAST.name, "--repro")], ids=" ".join)
-def test_no_color_is_honoured(command):
+def test_no_color_is_honoured(monkeypatch, command):
+    save_run(monkeypatch)
     assert _COLOR.search(_on_terminal(*command))
     assert not _COLOR.search(_on_terminal(*command, NO_COLOR="1"))
 
@@ -93,3 +90,14 @@ def test_no_color_is_honoured(command):
 def test_a_terminal_shows_brackets_as_they_are(monkeypatch):
     save_ledger(monkeypatch, make_ledger(CAST), argv=["[red]x"])
     assert "[red]x" in _on_terminal("stats", "--runs", NO_COLOR="1")
+
+
+def test_progress_is_shown_on_a_terminal_only_and_on_stderr(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_SIGNING_KEY", make_signing_key("ci").text)
+    save(store, *range(5))
+    shared = str(tmp_path / "shared")
+    text = _on_terminal("push", shared, "--dry-run")
+    assert "push" in text and "1/1" in text and "would push 5 entries in 1 pack" in text
+    command = [sys.executable, "-m", "fusioncache", "push", shared]
+    done = subprocess.run(command, capture_output=True, cwd=ROOT, check=True)
+    assert done.stderr == b"" and done.stdout.startswith(b"pushed 5 entries in 1 pack")

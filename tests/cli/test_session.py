@@ -30,30 +30,22 @@ def _record(session, monkeypatch):
     monkeypatch.setenv("FUSIONCACHE_DIR", str(session[0]))
 
 
-def _odd() -> str:
-    """The one template that the changed model has and the other has not."""
-    (new,) = json.loads(get_output("diff", "--json"))["new_templates"]
-    return new["digest"]
-
-
 def _documented(command: str) -> str:
     (shown,) = (output for line, output in read_session(DOCS / "why-slow.md") if line.startswith(command))
     return shown
 
 
 def test_the_page_shows_what_is_said(session):
+    (odd,) = (new["digest"] for new in json.loads(get_output("diff", "--json"))["new_templates"])
     assert_shown(_documented("fusioncache diff"), get_output("diff"))
-    assert_shown(_documented("fusioncache explain "), get_output("explain", _odd()))
+    assert_shown(_documented("fusioncache explain "), get_output("explain", odd))
     assert_shown(_documented("FUSIONCACHE_EXPLAIN=1 "), "\n".join(session[1]))
-
-
-def test_show_lists_the_region_of_that_layer():
-    (region,) = json.loads(get_output("show", _odd(), "--regions", "--json"))["seen_in"]
+    (region,) = json.loads(get_output("show", odd, "--regions", "--json"))["seen_in"]
     assert (region["module"], region["layer"]) == (f"transformer.h.{CHANGED_LAYER}.norm_1", CHANGED_LAYER)
 
 
 def test_the_map_shows_the_odd_layer():
-    cells = [line for line in Page(read_newest()).html.split("<a ") if "cell" in line.partition(">")[0]]
+    cells = [line for line in Page.of(read_newest()).html.split("<a ") if "cell" in line.partition(">")[0]]
     odd = [cell for cell in cells if f'aria-label="transformer.h.{CHANGED_LAYER}, ' in cell and "cell once" in cell]
     assert len(odd) == 1 and "norm_1, forward" in odd[0]
     # Its neighbour is one of many.

@@ -9,19 +9,14 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from benchmarks import zoo
 from benchmarks.common import processes
-from golden.differences import find_differences
-from golden.sections import Section, list_models, load, name_file, save
-from golden.spec import DATA, TESTS, Spec
-
-_SEED = "0"
-"""Of Python's hashes: the inputs of some regions follow the order of a set of Thunder's."""
+from golden.texts import DATA, Section, find_differences, list_models, load, name_file, save
+from golden.worker import MODES
 
 
 @click.command(help=__doc__)
@@ -35,7 +30,7 @@ def main(models: Sequence[str], rewrite: bool, folder: Path, jobs: int) -> None:
     differing = []
     with ThreadPoolExecutor(jobs) as pool:
         # Those of the end of the list take longest.
-        futures = {pool.submit(print_model, Spec(model)): model for model in reversed(chosen)}
+        futures = {pool.submit(print_model, model): model for model in reversed(chosen)}
         for future in as_completed(futures):
             model = futures[future]
             try:
@@ -51,29 +46,24 @@ def main(models: Sequence[str], rewrite: bool, folder: Path, jobs: int) -> None:
     sys.exit(1 if differing else 0)
 
 
-def print_model(spec: Spec) -> list[Section]:
+def print_model(model: str, modes: Sequence[str] = MODES) -> list[Section]:
     """Returns the sections of one model, which a fresh process prints."""
-    paths = [str(processes.ROOT), str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {
-        "PYTHONPATH": os.pathsep.join(paths),
-        "PYTHONHASHSEED": _SEED,
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "1",
-    }
-    sections = processes.call("golden.worker", asdict(spec), environment=environment)
-    return [Section(**section) for section in sections]
+    paths = [str(processes.ROOT), str(processes.ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {"PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    environment["PYTHONHASHSEED"] = "0"  # the inputs of some regions follow the order of a set of Thunder's
+    spec = {"model": model, "modes": list(modes)}
+    return [Section(**each) for each in processes.call("golden.worker", spec, environment=environment)]
 
 
 def finish(model: str, sections: Sequence[Section], folder: Path, *, rewrite: bool) -> bool:
     """Writes the file of a model, or prints how it differs; returns whether it is as committed."""
     path = name_file(folder, model)
+    lines = find_differences(model, load(path), sections)
     if rewrite:
-        lines = find_differences(model, load(path), sections)
         if lines or not path.exists():
             save(path, sections)
         click.echo(f"{model}: {'written' if lines else 'as before'}, {path.stat().st_size} bytes")
         return True
-    lines = find_differences(model, load(path), sections)
     click.echo("\n".join(lines) if lines else f"{model}: {len(sections)} parts are the same")
     return not lines
 

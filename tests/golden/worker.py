@@ -16,32 +16,36 @@ from typing import Any
 
 from benchmarks import zoo
 from benchmarks.common.processes import serve
-from golden.sections import Section, read_sections, write_sections
-from golden.spec import BATCH, FEW, FORWARD, LAYERS, LENGTHS, ROWS, Spec, is_printed
+from golden.texts import Section, normalize, read_sections, write_sections
 
+FORWARD = "forward"
+MODES = (FORWARD, "training")
+LENGTHS = (24, 40, 17, 64, 33, 16, 48, 60)
+"""Tokens in a row, in order. 16 and 64 are widths of the models as well."""
+_ROWS = (3, 5, 2, 8, 4, 6, 7, 9)
+"""Rows of the inputs, in order, of a model whose inputs have no length: that of images."""
+_FEW = 2
+"""After so many lengths the counts are printed for the first time: the second one makes a program for any length."""
+_LAYERS = 2
+_BATCH = 2
 _DIRECTORY = "FUSIONCACHE_DIR"
 
 
-def print_model(options: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Returns the sections of a model, each mode's from a process that has done nothing else but imports."""
+def print_model(spec: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Returns the sections of a ``model`` in some ``modes``, each from a process that has done nothing but imports."""
     # Before anything is imported that reads them.
     for name in list(os.environ):
         if name.startswith(("FUSIONCACHE_", "THUNDER_")) and name != _DIRECTORY:
             del os.environ[name]
-    spec = Spec(**options)
-    package = zoo.find_entry(spec.model).package
+    model, package = spec["model"], zoo.find_entry(spec["model"]).package
     for module in ("fusioncache", "thunder.dynamo", package, "benchmarks.common.thunder_jit"):
         import_module(module)
-    sections = [Section("versions", _print_versions(package))]
-    for mode in spec.modes:
-        sections += _print_in_fork(spec.model, mode)
-    return [asdict(section) for section in sections]
-
-
-def _print_versions(package: str) -> str:
-    """Returns the versions of the packages that traces depend on, without local builds."""
     names = ("lightning-thunder", "torch", package)
-    return "\n".join(f"{name} {version(name).partition('+')[0]}" for name in names)
+    versions = "\n".join(f"{name} {version(name).partition('+')[0]}" for name in names)  # without local builds
+    sections = [Section("versions", versions)]
+    for mode in spec["modes"]:
+        sections += _print_in_fork(model, mode)
+    return [asdict(section) for section in sections]
 
 
 def _print_in_fork(model: str, mode: str) -> list[Section]:
@@ -71,15 +75,7 @@ def _print_in_fork(model: str, mode: str) -> list[Section]:
 
 @dataclass(frozen=True, slots=True)
 class _Printer:
-    """Prints a compiled model.
-
-    Attributes:
-        mode: one of ``MODES``.
-        workload: the model and its inputs, of all lengths at most.
-        transform: of fusioncache.
-        compiled: the compiled model.
-        known: the entries of Thunder's caches that were printed, by identity.
-    """
+    """Prints a compiled model. ``known`` has the entries of Thunder's caches that were printed, by identity."""
 
     mode: str
     workload: zoo.Workload
@@ -98,7 +94,7 @@ class _Printer:
         torch.set_num_threads(1)
         # Dynamo leaves a model to torch after eight graphs.
         torch._dynamo.config.recompile_limit = 8 * len(LENGTHS)
-        workload = zoo.make(model, LAYERS, sequence=max(LENGTHS), batch=max(BATCH, max(ROWS)))
+        workload = zoo.make(model, _LAYERS, sequence=max(LENGTHS), batch=max(_BATCH, max(_ROWS)))
         cache = fusioncache.Cache(record=False, store=True)
         transform = fusioncache.FusionCache(cache=cache, backend="eager", jobs=0)
         return cls(mode, workload, transform, workload.compile(executors("eager"), [transform]))
@@ -106,13 +102,13 @@ class _Printer:
     def print(self) -> Iterator[Section]:
         """Calls the model at each length; yields its traces, templates, counts and stored keys."""
         has_lengths = not self.workload.inputs[0].is_floating_point()
-        settings = [(BATCH, length) for length in LENGTHS] if has_lengths else [(rows, max(LENGTHS)) for rows in ROWS]
+        settings = [(_BATCH, length) for length in LENGTHS] if has_lengths else [(rows, max(LENGTHS)) for rows in _ROWS]
         count = len(settings)
         for position, (rows, length) in enumerate(settings):
             where = f"{self.mode}, {f'length {length}' if has_lengths else f'{rows} rows'}"
             self._call(rows, length)
-            yield from self._print_programs(where, in_full=is_printed(position))
-            if position + 1 in (FEW, count):
+            yield from self._print_programs(where, in_full=position < _FEW or position + 1 == count)
+            if position + 1 in (_FEW, count):
                 yield Section(f"{self.mode}, after {position + 1}: stats", self._print_stats())
         after = f"{self.mode}, after {count}"
         yield Section(f"{after}: templates", self._print_templates())
@@ -156,8 +152,9 @@ class _Printer:
             for which, entry in enumerate(entries, 1):
                 graph = f"graph {number}, " if self.workload.way == "thunderfx" else ""
                 program = f"program {which}, " if len(entries) > 1 else ""
-                for kind, traces in _list_traces(entry):
-                    yield f"{graph}{program}{kind}", _normalize(str(traces[-1]), digests)
+                for kind in ("prologue", "computation", "backward", "epilogue"):
+                    if traces := getattr(entry, f"{kind}_traces"):
+                        yield f"{graph}{program}{kind}", normalize(str(traces[-1]), digests)
 
     def _list_functions(self) -> list[Any]:
         if self.workload.way == "jit":
@@ -179,7 +176,7 @@ class _Printer:
                 continue
             lines.append(f"{name}: {value if isinstance(value, int) else sum(value.values())}")
             if not isinstance(value, int):
-                lines += sorted(f"  {_normalize(reason, digests)}: {count}" for reason, count in value.items())
+                lines += sorted(f"  {normalize(reason, digests)}: {count}" for reason, count in value.items())
         return "\n".join(lines)
 
     def _print_templates(self) -> str:
@@ -188,7 +185,7 @@ class _Printer:
 
         digests, lines = self._map_digests(), []
         for each in self.transform.cache.templates():
-            lines.append(f"{_normalize(each.name, digests)}: {_digest_graph(each)[:16]}")
+            lines.append(f"{normalize(each.name, digests)}: {_digest_graph(each)[:16]}")
             lines.append(f"  {each.ops} ops, {each.regions} regions, {each.hits} hits, arities {each.arities}")
             texts = [f"{name} {_digest(text)[:8]}" for name, text in each.ingredients if name in GRAPH]
             others = [name for name, _ in each.ingredients if name not in GRAPH]
@@ -201,7 +198,7 @@ class _Printer:
         found: Counter[str] = Counter()
         for summary in store.entries():
             entry = store.entry(summary.digest, summary.backend)
-            lines = [f"{entry.backend} of {_normalize(entry.name, digests)}"]
+            lines = [f"{entry.backend} of {normalize(entry.name, digests)}"]
             lines += [f"  artifact {each.name}" for each in entry.artifacts]
             lines += [f"  ingredient {name}" for name, _ in entry.ingredients]
             found["\n".join(lines)] += 1
@@ -214,20 +211,6 @@ def _list_entries(function: Any) -> list[Any]:
 
     entries = thunder.compile_stats(function).interpreter_cache
     return [entries[position] for position in range(len(entries))]  # iterating may ask the store
-
-
-def _list_traces(entry: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the traces of a program by kind, each with its name."""
-    for kind in ("prologue", "computation", "backward", "epilogue"):
-        traces = getattr(entry, f"{kind}_traces")
-        if traces:
-            yield kind, traces
-
-
-def _normalize(text: str, digests: Mapping[str, str]) -> str:
-    from golden.normal import normalize
-
-    return normalize(text, digests)
 
 
 def _digest_graph(template: Any) -> str:

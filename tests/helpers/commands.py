@@ -40,11 +40,6 @@ def get_error(*args: str, code: int = 1) -> str:
     return result.stderr
 
 
-def drop_first_break(text: str) -> str:
-    """The text without its first line break, so that it can start at the margin."""
-    return text.removeprefix("\n")
-
-
 def make_run_ledger() -> Ledger:
     """What a run with two templates and six regions counted."""
     ledger = make_full_ledger()

@@ -15,6 +15,9 @@ from fusioncache.accelerators.programs.text import (
     encode,
     encode_reads,
 )
+from fusioncache.accelerators.sizes.families import PassJournal, encode_outline
+from fusioncache.accelerators.sizes.journal import Look
+from fusioncache.accelerators.sizes.sizes import Number
 from fusioncache.ir import Ingredient, Key
 from fusioncache.ir.keys import write_key
 from fusioncache.store import Store
@@ -93,6 +96,18 @@ class SavedProgram:
         key, artifacts = self.make_key(), {"program": encode(self.make_text()), "reads": reads}
         assert store.save(key, self.slot, artifacts, name=self.name, seconds=self.seconds)
         return key.digest
+
+
+def save_family(store: Store, slot: str = "family", outline: bytes | None = None) -> str:
+    """Saves programs of a ``Llama`` that differ in their sizes, and returns the digest of their key."""
+    rows, length = Number(1, "args[0][0]"), Number(2, "args[0][1]")
+    look = Look(">", length, 100, False, "compares", "model.py:12")
+    passes = PassJournal(((0, (rows, length)),), (look,), (), (), (rows, length))
+    outline = outline or encode_outline(passes, [{0: (2, 64)}, {0: (2, 96)}])
+    reads = encode_reads([Read("attribute", SILU, OWN_SILU)])
+    key = SavedProgram({"arguments": "args 1 mask"}).make_key()
+    assert store.save(key, slot, {"family": outline, "reads": reads}, name="Llama")
+    return key.digest
 
 
 def _digest(text: str) -> str:

@@ -100,7 +100,7 @@ def make_placement(name: str = "all_gather float32 (8,)", **fields: object) -> P
 
 
 def save_hostile_run(monkeypatch: MonkeyPatch) -> Contents:
-    """A run in which every text that somebody else wrote is out to do harm."""
+    """A run in which every text from outside would do harm."""
     ledger = Ledger()
     chain, cast = make_chain_template(name=HOSTILE, options=HOSTILE), make_cast_template(options=HOSTILE)
     for template in (chain, cast):
@@ -143,37 +143,52 @@ class Page(HTMLParser):
         ids: of all elements.
         links: all addresses that are linked to.
         tags: of all elements, in their order.
-        text: all that is shown, with runs of blanks as one.
+        lines: all that is shown, with targets of links and texts of tooltips in brackets.
     """
 
-    def __init__(self, found: Contents):
+    def __init__(self, html: str):
         super().__init__()
         self.ids: list[str] = []
         self.links: list[str] = []
         self.tags: list[str] = []
-        self.html = render_report(found)
-        self._text: list[str] = []
-        self.feed(self.html)
+        self.html = html
+        self._shown = ""
+        self.feed(html)
         self.close()
+        lines = (" ".join(line.split()) for line in self._shown.splitlines())
+        self.lines = [line for line in lines if line]
+
+    @classmethod
+    def of(cls, found: Contents) -> "Page":
+        """Returns the report of a run."""
+        return cls(render_report(found))
 
     @property
     def text(self) -> str:
-        return " ".join("".join(self._text).split())
+        """All that is shown, with runs of blanks as one."""
+        return " ".join(self.lines)
 
     def section(self, name: str) -> str:
-        """The HTML of a section."""
+        """Returns the HTML of a section."""
         found = re.search(rf'<section id="{name}".*?</section>', self.html, re.DOTALL)
         assert found, name
         return found[0]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
+        self._shown += "\n" if tag in _BLOCKS else " "
         for name, value in attrs:
             if name == "id":
                 self.ids.append(value or "")
             elif name in ("href", "src", "action", "data", "srcset", "xlink:href"):
                 self.links.append(value or "")
+            if name in ("href", "title", "aria-label"):
+                self._shown += f"[{value}] "
 
     def handle_data(self, data: str) -> None:
         if self.tags[-1:] not in (["script"], ["style"]):
-            self._text.append(data)
+            self._shown += data
+
+
+_BLOCKS = ("a", "div", "dt", "g", "h1", "h2", "h3", "li", "nav", "p", "pre", "summary", "table", "title", "tr")
+"""Elements that begin a line."""

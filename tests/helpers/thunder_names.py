@@ -3,7 +3,7 @@
 import ast
 import importlib.util
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -11,47 +11,35 @@ from repository import PACKAGE
 
 from fusioncache.thunder_adapter.accelerator_api import MODULES, NAMES
 
-ACCELERATORS: Mapping[str, tuple[str, ...]] = {
-    "sizes": ("accelerators/sizes",),
-    "programs": ("accelerators/programs", "transform/dynamo_frames.py", "thunder_adapter/hooks.py"),
-    "tracing": ("thunder_adapter/shortcuts", "accelerators/layers"),
-    "lean steps": ("accelerators/steps", "accelerators/attention", "transform/grouped_products.py"),
-    "schedule": ("accelerators/schedule", "distributed"),
+_ACCELERATORS = {
+    "sizes": "accelerators/sizes",
+    "programs": "accelerators/programs transform/dynamo_frames.py thunder_adapter/hooks.py",
+    "tracing": "thunder_adapter/shortcuts accelerators/layers",
+    "lean steps": "accelerators/steps accelerators/attention transform/grouped_products.py",
+    "schedule": "accelerators/schedule distributed",
 }
 """Where the code of an accelerator is. All else is the core's."""
-ADAPTER = PACKAGE / "thunder_adapter"
 _CORE_API = "api"
 """What is imported from this module is the core's, whichever file imports it: all else works on bound symbols, too."""
 _NVFUSER = "nvfuser_executor"
 """A module that cannot be imported without nvFuser."""
 
 
-def find_accelerator(path: Path) -> str:
-    """Returns the accelerator that a file of the package belongs to, or ``core``."""
-    relative = str(path.relative_to(PACKAGE))
-    found = [
-        (len(place), name)
-        for name, places in ACCELERATORS.items()
-        for place in places
-        if relative == place or relative.startswith(f"{place}/")
-    ]
-    return max(found)[1] if found else "core"
-
-
-def list_names() -> dict[str, dict[str, set[str]]]:
-    """Returns the names by accelerator and module: those that are imported, and attributes of imported modules."""
-    names: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for path in PACKAGE.rglob("*.py"):
-        for module, name in _list_names_of(path):
-            names[find_accelerator(path)][module].add(name)
-    return names
+def _find_accelerator(path: Path) -> str:
+    """Returns the accelerator that a file of the package belongs to, or ``core``: of nested places the inner one's."""
+    places = [(place, name) for name, places in _ACCELERATORS.items() for place in places.split()]
+    found = [(len(place), name) for place, name in places if path.is_relative_to(PACKAGE / place)]
+    return max(found, default=(0, "core"))[1]
 
 
 def write_names() -> str:
-    """Returns the names as text, in the format of ``names.txt``."""
-    names = list_names()
+    """Returns the names as text, in the format of ``names.txt``: those that are imported, and attributes of modules."""
+    names: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for path in PACKAGE.rglob("*.py"):
+        for module, name in _list_names_of(path):
+            names[_find_accelerator(path)][module].add(name)
     lines = []
-    for accelerator in ("core", *ACCELERATORS):
+    for accelerator in ("core", *_ACCELERATORS):
         lines += ["", f"[{accelerator}]"]
         lines += [f"{module}: {' '.join(sorted(found))}" for module, found in sorted(names[accelerator].items())]
     return "\n".join(lines[1:]) + "\n"
@@ -101,7 +89,7 @@ def _read_api(api: str) -> dict[str, tuple[str, str]]:
         without_package = {name: (module, "") for name, module in MODULES.items() if name not in whole}
         return names | whole | without_package | {_NVFUSER: (MODULES[_NVFUSER], "")}
     found: dict[str, tuple[str, str]] = {}
-    for node in ast.parse((ADAPTER / f"{api}.py").read_text()).body:
+    for node in ast.parse((PACKAGE / "thunder_adapter" / f"{api}.py").read_text()).body:
         if isinstance(node, ast.Import):
             found |= {alias.asname or alias.name: (alias.name, "") for alias in node.names}
         if isinstance(node, ast.ImportFrom) and node.module and _is_thunders(node.module):

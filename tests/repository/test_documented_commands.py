@@ -22,46 +22,17 @@ from repository import ROOT
 import fusioncache
 from benchmarks.figures.catalogue import CATALOGUE
 from fusioncache import distributed
-from fusioncache.cli.main import main
+from fusioncache.cli.main import COMMANDS, main
 
 _NETWORK = "it needs the network, and takes minutes"
+_BENCHMARKS = {
+    "test_smoke": "code_size equality first_step inference lengths memory starts step_overhead store",
+    "test_wiring": "distributed nvfuser_seconds saved_seconds",
+    "test_remote": "remote remote.fuzz",
+    "test_budget": "budget",
+    "test_prices": "prices",
+}
 RUN_BY = {
-    "fusioncache bench": "cli/test_cli_start.py",
-    "fusioncache clear": "cli/test_cli_store.py",
-    "fusioncache completion": "cli/test_cli_start.py",
-    "fusioncache diff": "cli/test_session.py",
-    "fusioncache dir": "cli/test_cli_store.py",
-    "fusioncache doctor": "cli/test_cli_doctor.py",
-    "fusioncache explain": "cli/test_session.py",
-    "fusioncache graph": "cli/test_cli_graph.py",
-    "fusioncache keys": "cli/test_recipes.py",
-    "fusioncache ls": "cli/test_cli_ls.py",
-    "fusioncache pack": "cli/test_recipes.py",
-    "fusioncache prune": "cli/test_cli_store.py",
-    "fusioncache pull": "cli/test_cli_sharing.py",
-    "fusioncache push": "cli/test_cli_sharing.py",
-    "fusioncache report": "cli/test_cli_report.py",
-    "fusioncache show": "cli/test_cli_show.py",
-    "fusioncache stats": "cli/test_cli_stats.py",
-    "fusioncache unpack": "cli/test_recipes.py",
-    "fusioncache verify": "cli/test_cli_store.py",
-    "fusioncache warm": "cli/test_cli_warm.py",
-    "benchmarks.budget": "benchmarks/test_budget.py",
-    "benchmarks.code_size": "benchmarks/test_smoke.py",
-    "benchmarks.distributed": "benchmarks/test_wiring.py",
-    "benchmarks.equality": "benchmarks/test_smoke.py",
-    "benchmarks.first_step": "benchmarks/test_smoke.py",
-    "benchmarks.inference": "benchmarks/test_smoke.py",
-    "benchmarks.lengths": "benchmarks/test_smoke.py",
-    "benchmarks.memory": "benchmarks/test_smoke.py",
-    "benchmarks.nvfuser_seconds": "benchmarks/test_wiring.py",
-    "benchmarks.prices": "benchmarks/test_prices.py",
-    "benchmarks.remote": "benchmarks/test_remote.py",
-    "benchmarks.remote.fuzz": "benchmarks/test_remote.py",
-    "benchmarks.saved_seconds": "benchmarks/test_wiring.py",
-    "benchmarks.starts": "benchmarks/test_smoke.py",
-    "benchmarks.step_overhead": "benchmarks/test_smoke.py",
-    "benchmarks.store": "benchmarks/test_smoke.py",
     "fusioncache.thunder_adapter.installation": "thunder_adapter/test_patches.py",
     "docs/api_page.py": "repository/test_api_page.py",
     "docs/commands_page.py": "cli/test_cli_reference.py",
@@ -73,14 +44,16 @@ RUN_BY = {
     "make golden": "repository/test_golden_models.py",
     "make overhead": "benchmarks/test_smoke.py",
     "build": "repository/test_packaging.py",
+    **{f"fusioncache {name}": f"cli/golden/{name}-80.txt" for name in COMMANDS},
+    **{f"benchmarks.{name}": f"benchmarks/{file}.py" for file, names in _BENCHMARKS.items() for name in names.split()},
 }
-"""Test files that do what a command does, on small work and without a GPU, by the command's name."""
+"""Files that do what a command does, on small work and without a GPU, by the command's name."""
 _OTHER_WORDS = {
     "make bench": "starts",
     "make overhead": "step_overhead",
     "tests/helpers/thunder_suite/run.py": "thunder_suite",
 }
-"""What a test file calls a command that it does not call by the last word of its name."""
+"""What such a file calls a command that it does not call by the last word of its name."""
 NOT_RUN = {
     ".ci/run": "it runs all tests",
     "make test": "it runs all tests",
@@ -91,7 +64,7 @@ NOT_RUN = {
     "venv": "it makes the environment that tests run in",
     "git": "it changes a repository",
     "patch": "it changes another version of Thunder, which comes by the network",
-    "repro.py": "a command writes this file, and tests/cli/test_cli_show.py runs what it writes",
+    "repro.py": "a command writes this file, and tests/cli/test_cli_source.py runs what it writes",
     "du": "a program of the system",
     "tail": "it never ends",
     "jq": "a program that the package does not need",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from changed_layer import save_changed_llama
+from changed_layer import CHANGED_LAYER, train_llama
 from long_names import record_long_runs
 from report_records import read_newest, save_hostile_run
 
@@ -35,7 +35,7 @@ def browser() -> Iterator:
 def file(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FUSIONCACHE_DIR", str(tmp_path_factory.mktemp("record")))
-        save_changed_llama()
+        train_llama(CHANGED_LAYER)
         path = tmp_path_factory.mktemp("report") / "report.html"
         path.write_text(render_report(read_newest()), encoding="utf-8")
     return path
@@ -104,8 +104,14 @@ def test_the_keyboard_moves_in_the_map(visit, file):
     page.focus("#c0")
     for key, cell in (
         *(("ArrowRight", "c1"), ("ArrowDown", "c6"), ("ArrowDown", "c11"), ("ArrowLeft", "c10"), ("ArrowLeft", "c10")),
-        *(("End", "c31"), ("Home", "c10"), ("ArrowUp", "c5"), ("ArrowUp", "c0"), ("ArrowUp", "c0")),
-        ("ArrowDown", "c5"),
+        *(
+            ("End", "c31"),
+            ("Home", "c10"),
+            ("ArrowUp", "c5"),
+            ("ArrowUp", "c0"),
+            ("ArrowUp", "c0"),
+            ("ArrowDown", "c5"),
+        ),
     ):
         page.keyboard.press(key)
         assert focused(page) == cell, key

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from thunder_suite.outcomes import Result, Run
 
@@ -14,16 +14,14 @@ _UNREACHED = "unreached"
 class Difference:
     """A test whose outcomes differ.
 
-    Attributes:
-        explained: the reason why it has to differ; empty if there is none.
-        reruns: outcomes without and with fusioncache when both were run again.
+    ``explained`` is the reason why it has to differ, ``reruns`` are the outcomes of later runs of both.
     """
 
     id: str
     without: Result
     with_: Result
     explained: str = ""
-    reruns: tuple[tuple[str, str], ...] = field(default=())
+    reruns: tuple[tuple[str, str], ...] = ()
 
     @property
     def flaky(self) -> bool:
@@ -43,7 +41,8 @@ def differences(without: Run, with_: Run, explained: Mapping[str, str]) -> list[
     for id_ in sorted(without.results.keys() | with_.results.keys()):
         one, other = without.result(id_), with_.result(id_)
         if one.outcome != other.outcome and _UNREACHED not in (one.outcome, other.outcome):
-            found.append(Difference(id_, one, other, _reason(id_, explained)))
+            reasons = (reason for pattern, reason in explained.items() if re.search(pattern, id_))
+            found.append(Difference(id_, one, other, next(reasons, "")))
     return found
 
 
@@ -52,10 +51,7 @@ def again(
 ) -> list[Difference]:
     """The same differences with what happened when their tests were run again.
 
-    Args:
-        found: what ``differences`` said.
-        rerun: runs tests by their ids without and with fusioncache; None if there is no time left.
-        times: how often.
+    ``rerun`` runs tests by their ids without and with fusioncache. It returns None if there is no time left.
     """
     ids = [difference.id for difference in found if not difference.explained]
     result = {difference.id: difference for difference in found}
@@ -68,7 +64,3 @@ def again(
             if _UNREACHED not in pair:
                 result[id_] = replace(result[id_], reruns=(*result[id_].reruns, pair))
     return list(result.values())
-
-
-def _reason(id_: str, explained: Mapping[str, str]) -> str:
-    return next((reason for pattern, reason in explained.items() if re.search(pattern, id_)), "")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import re
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -17,39 +15,18 @@ _FATAL = re.compile(r"Timeout.*>\s*[\d.]+s")
 
 
 @dataclass(frozen=True)
-class Counts:
-    """What fusioncache did: regions seen, bypassed ones too, hits, misses, bypasses by reason."""
-
-    calls: int = 0
-    regions: int = 0
-    hits: int = 0
-    misses: int = 0
-    compiles: int = 0
-    bypasses: dict[str, int] = field(default_factory=dict)
-
-    @staticmethod
-    def total(several: Iterable[Counts]) -> Counts:
-        """The sum of all."""
-        numbers: Counter[str] = Counter()
-        bypasses: Counter[str] = Counter()
-        for one in several:
-            numbers.update({name: value for name, value in vars(one).items() if name != "bypasses"})
-            bypasses.update(one.bypasses)
-        return Counts(**numbers, bypasses=dict(bypasses))
-
-
-@dataclass(frozen=True)
 class Result:
     """How a test ended.
 
     ``outcome`` is one of passed, failed, error, skipped, xfailed, xpassed, crashed (the process died), timeout,
-    missing (it was to run, and no result came), unreached (the run was stopped before).
+    missing (it was to run, and no result came), unreached (the run was stopped before). ``counts`` says what
+    fusioncache did.
     """
 
     outcome: str
     message: str = ""
     seconds: float = 0.0
-    counts: Counts = field(default_factory=Counts)
+    counts: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -69,7 +46,7 @@ class Run:
 
 
 def load(file: Path) -> Run:
-    """Reads what ``recording`` or ``write_record`` wrote."""
+    """Reads what the plugin or ``write_record`` wrote."""
     events = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     by_id: dict[str, list[dict[str, Any]]] = {}
     collected: list[str] = []
@@ -113,9 +90,8 @@ def _result(events: list[dict[str, Any]], nothing: Result) -> Result:
     outcome = _outcome(worst)
     if outcome == "passed" and all(event["when"] != "teardown" for event in events):
         return nothing
-    counts: dict[str, Any] = next((event["fusioncache"] for event in events if "fusioncache" in event), {})
     seconds = sum(event.get("seconds", 0.0) for event in events)
-    return Result(outcome, worst.get("message", ""), seconds, Counts(**counts))
+    return Result(outcome, worst.get("message", ""), seconds, events[-1].get("counts", {}))
 
 
 _WEIGHT = ("passed", "xpassed", "xfailed", "skipped", "failed", "error", "timeout", "crashed")

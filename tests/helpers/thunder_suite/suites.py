@@ -1,6 +1,15 @@
 """Which of Thunder's tests are run where."""
 
-from thunder_suite.settings import Selection
+from typing import NamedTuple
+
+
+class Selection(NamedTuple):
+    """Which tests of a file run: those with one regular expression in their names and not the other, every how many."""
+
+    pattern: str = ""
+    leave: str = ""
+    sample: int = 1
+
 
 _ALL = Selection()
 

@@ -1,5 +1,7 @@
 """Why a program was traced again: the sentence for each kind of difference, what comes first, and the nearest key."""
 
+from pathlib import Path
+
 import pytest
 
 from fusioncache.observe.explain.difference import find_nearest
@@ -21,78 +23,16 @@ TRACE = """
 """
 
 
-@pytest.mark.parametrize(
-    ("read", "sentence"),
-    [
-        (
-            ("attribute", SILU, f"<function {SILU} {ONE} defaults (False, )>", f"<function mine.silu {OTHER}>"),
-            f"`{SILU}` is <function mine.silu fedcba98>, and was <function {SILU} 01234567 defaults (False, )> when",
-        ),
-        (
-            ("attribute", SILU, f"<function {SILU} {ONE}>", "<builtin torch._C._nn.silu>"),
-            f"`{SILU}` is <builtin torch._C._nn.silu>, and was <function {SILU} 01234567> when this program was made",
-        ),
-        (
-            (
-                "global",
-                "mine.f",
-                f"<function f.<locals>.<lambda> {ONE}>",
-                f"<function f.<locals>.<lambda> {OTHER}>",
-            ),
-            "`mine.f` is not what it was when this program was made",
-        ),
-        (
-            ("global", "mine.f", f"<function f.<locals>.<lambda> {ONE}>", f"<function g {OTHER} defaults (1, )>"),
-            "`mine.f` is <function g fedcba98 defaults (1, )>, and was <function f.<locals>.<lambda> 01234567> when",
-        ),
-        (
-            ("a line", "layers.1.act", "@model.layers.0.act", "<builtin torch.relu>"),
-            "`layers.1.act` is <builtin torch.relu>, and was the very `model.layers.0.act` when this program was made",
-        ),
-        (
-            ("function", "mine:A.f", f"<function mine.A.f {ONE}>", f"<function mine.A.f {OTHER}>"),
-            "the function `mine.A.f` is not what it was when this program was made",
-        ),
-        (
-            ("global", "mine.A", f"class mine.A#{ONE}", f"class mine.A#{OTHER}"),
-            "`mine.A` is not what it was when this program was made",
-        ),
-        (
-            ("global", "mine.A", f"class mine.A#{ONE}", f"<function mine.A {OTHER}>"),
-            "`mine.A` is <function mine.A fedcba98>, and was class mine.A#01234567 when",
-        ),
-        (
-            ("global", "mine.EPS", "1e-05", "1e-06"),
-            "`mine.EPS` is 1e-06, and was 1e-05 when this program was made",
-        ),
-        (
-            ("global", "mine.f", f"<function mine.f {ONE}>", "3"),
-            "`mine.f` is 3, and was <function mine.f 01234567> when this program was made",
-        ),
-        (("attribute", "mine.g", "3", None), "`mine.g` is absent, and was 3 when this program was made"),
-        (
-            ("variable", "SCALE", f"hash {ONE}", f"hash {OTHER}"),
-            "the variable `SCALE` of the environment is not what it was when this program was made",
-        ),
-        (
-            ("variable", "SCALE", "unset", f"hash {OTHER}"),
-            "the variable `SCALE` of the environment is hash fedcba98, and was unset when this program was made",
-        ),
-        (("global", "mine.API_KEY", HIDDEN, OTHER_HIDDEN), "`mine.API_KEY` differs (values hidden)"),
-        (
-            ("global", "mine.A", f"{{'key': {HIDDEN}, }}", f"{{'key': {OTHER_HIDDEN}, }}"),
-            "`mine.A` differs (values hidden)",
-        ),
-        (
-            ("global", "mine.MODE", "'fast'", OTHER_HIDDEN),
-            "`mine.MODE` is (hidden), and was 'fast' when this program was made",
-        ),
-        (("builtin", "len", "", "<function mine.len>"), "the builtin `len` is <function mine.len>, and was empty when"),
-        (("a later kind", "x", "1", "2"), "`x` is 2, and was 1 when this program was made"),
-    ],
-)
-def test_a_read_that_differs(read, sentence):
-    assert compare_read(*read).sentence.startswith(sentence)
+def _list_reads() -> list[list[str | None]]:
+    """Returns kind, name, text before and after, and the sentence of each case."""
+    cases = Path(__file__).with_name("reads.txt").read_text().strip().split("\n\n")
+    lines = [[line.partition(" ")[2] for line in case.splitlines()] for case in cases]
+    return [[None if text == "(absent)" else text for text in case] for case in lines]
+
+
+@pytest.mark.parametrize(("kind", "name", "before", "after", "sentence"), _list_reads())
+def test_a_read_that_differs(kind, name, before, after, sentence):
+    assert compare_read(kind, name, before, after).sentence == sentence
 
 
 def test_hidden_values_are_in_nothing_that_is_printed():

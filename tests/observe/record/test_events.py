@@ -1,4 +1,4 @@
-"""What happens, as it happens: that log records and the lines of a file are what was counted, whoever writes them."""
+"""What happens, as it happens: log records and the lines of a file, which processes share, are what was counted."""
 
 import io
 import json
@@ -132,18 +132,9 @@ def test_log_records_have_a_line_for_people_and_the_fields(caplog, level, hits):
     fields = ("time", "pid", "what", "template", "digest", "arities", "reason", "seconds", "backend")
     told = [Event(**{name: getattr(record, name) for name in fields}) for record in caplog.records]
     assert [record.getMessage() for record in caplog.records] == [str(event) for event in told]
+    assert not hits or f"hit {CHAIN.name} (arities 2)" in caplog.messages
     if hits:
         check(told, stats)
-
-
-def test_what_is_said_to_people():
-    chain = (CHAIN.name, CHAIN.key.digest)
-    assert str(Event(0.0, 1, "hit", *chain, (3, 12))) == f"hit {CHAIN.name} (arities 3 / 12)"
-    assert str(Event(0.0, 1, "miss", *chain, ())) == f"miss {CHAIN.name}"
-    assert str(Event(0.0, 1, "compile", *chain, seconds=0.0625)) == f"compile {CHAIN.name} in 62.5 ms"
-    assert str(Event(0.0, 1, "bypass", *chain, reason="too late")) == f"bypass {CHAIN.name}: too late"
-    assert str(Event(0.0, 1, "unkept", reason="no room")) == "unkept: no room"
-    assert str(Event(0.0, 1, "program loaded", model="GPT", seconds=0.5)) == "program loaded GPT in 500 ms"
 
 
 def _work(number: int) -> None:
@@ -181,9 +172,11 @@ def test_a_file_that_cannot_be_written_costs_one_warning_and_is_not_tried_again(
     assert list(tmp_path.rglob("*.jsonl")) == []
 
 
-@pytest.mark.parametrize("stream", ["stderr", "stdout"])
-def test_what_takes_time_or_is_left_out_is_said_once_and_hits_and_misses_are_not(monkeypatch, capsys, stream):
+@pytest.mark.parametrize(("stream", "rank"), [("stderr", None), ("stdout", "3")])
+def test_what_takes_time_or_is_left_out_is_said_once_and_hits_and_misses_are_not(monkeypatch, capsys, stream, rank):
     monkeypatch.setenv(LOG.name, stream)
+    if rank:
+        monkeypatch.setenv("RANK", rank)
     ledger = fusioncache.Cache(record=False).ledger
     for hit in (False, True, True):
         ledger.count_region(EAGER, (), hit=hit)
@@ -192,39 +185,25 @@ def test_what_takes_time_or_is_left_out_is_said_once_and_hits_and_misses_are_not
     for _ in range(3):
         ledger.count_bypass("unknown op")
         ledger.count_bypass("compile failed: ValueError", EAGER)
-        ledger.emit("unkept", reason="cannot be stored: a number among its inputs")
+        ledger.emit("unkept", reason="two\nlines\x1b[31m")
+        ledger.emit("program refused", reason="a lock has no value")
     count_compile(ledger, EAGER, 1.25)
-    told = capsys.readouterr()
-    assert (told.out if stream == "stderr" else told.err) == ""
-    assert getattr(told, stream[3:]).splitlines() == [
-        f"fusioncache: compile {CAST.name} in 1.25 s (eager)",
-        f"fusioncache: load {CAST.name} in 3 ms",
-        "fusioncache: bypass: unknown op",
-        f"fusioncache: bypass {CAST.name}: compile failed: ValueError",
-        "fusioncache: unkept: cannot be stored: a number among its inputs",
-        f"fusioncache: compile {CAST.name} in 1.25 s (eager)",
-    ]
-
-
-def test_of_programs_it_is_said_what_became_of_them(monkeypatch, capsys):
-    monkeypatch.setenv(LOG.name, "stderr")
-    ledger = fusioncache.Cache(record=False).ledger
     ledger.count_program_loaded("GPT", 0.5, 8.0)
     ledger.emit("program made", model=None)
-    for _ in range(2):
-        ledger.emit("program refused", reason="a lock has no value\x1b")
-    assert capsys.readouterr().err.splitlines() == [
-        "fusioncache: program loaded GPT in 500 ms",
-        "fusioncache: program made",
-        "fusioncache: program refused: a lock has no value\\x1b",
+    told = capsys.readouterr()
+    assert (told.out if stream == "stderr" else told.err) == ""
+    prefix = "fusioncache [rank 3]: " if rank else "fusioncache: "
+    assert [line.removeprefix(prefix) for line in getattr(told, stream[3:]).splitlines()] == [
+        f"compile {CAST.name} in 1.25 s (eager)",
+        f"load {CAST.name} in 3 ms",
+        "bypass: unknown op",
+        f"bypass {CAST.name}: compile failed: ValueError",
+        "unkept: two\\nlines\\x1b[31m",
+        "program refused: a lock has no value",
+        f"compile {CAST.name} in 1.25 s (eager)",
+        "program loaded GPT in 500 ms",
+        "program made",
     ]
-
-
-def test_of_several_ranks_each_says_which_it_is_and_no_line_breaks(monkeypatch, capsys):
-    monkeypatch.setenv("RANK", "3")
-    publish(EventStream("stderr"), "unkept", reason="two\nlines\x1b[31m")
-    describe = "fusioncache [rank 3]: unkept: two\\nlines\\x1b[31m\n"
-    assert capsys.readouterr().err == describe
 
 
 @pytest.mark.parametrize("stream", [None, "closed"])

@@ -55,18 +55,20 @@ def rows(table: str) -> int:
         return count
 
 
-def test_what_was_taken_down_is_read_as_it_was(monkeypatch):
-    ledger = ledger_of(REGION, BYPASSED)
-    ledger.history.add(CHOICE)
-    ledger.history.add(PLACEMENT)
+def test_what_a_transform_took_down_its_cache_has_and_is_read_as_it_was(monkeypatch):
+    parent = Ledger()
+    ledger = Ledger(parent)
+    ledger.history.add(REGION, BYPASSED, CHOICE, PLACEMENT)
+    ledger.count_region(make_chain_template(), (), hit=False)
+    count_compile(ledger, make_chain_template(), 1.0)
     count_load(ledger, make_chain_template(), 0.25)
-    save_ledger(monkeypatch, ledger)
+    save_ledger(monkeypatch, parent)
     assert RecordReader().regions(RUN) == (REGION, BYPASSED)
     assert RecordReader().regions(RUN, REGION.digest) == (REGION,)
     assert RecordReader().regions(RUN, "other") == RecordReader().regions("b", REGION.digest) == ()
     assert RecordReader().records(RUN, ChoiceRecord) == (CHOICE,)
     assert RecordReader().records(RUN, PlacementRecord) == (PLACEMENT,)
-    assert RecordReader().records(RUN, CompileRecord) == ledger.history.records(CompileRecord)
+    assert RecordReader().records(RUN, CompileRecord) == parent.history.records(CompileRecord)
     made = RecordReader().records(RUN, CompileRecord)
     assert [(each.loaded, each.seconds) for each in made] == [(False, 1.0), (True, 0.25)]
     assert RecordReader().regions("b") == ()
@@ -143,12 +145,3 @@ def test_what_runs_have_in_common_is_kept_once_and_goes_with_the_last_of_them(mo
     save_ledger(monkeypatch, make_ledger(make_cast_template()), run="c", started=30.0)
     assert rows("templates") == 1
     assert (rows("records WHERE kind = 'traces'"), rows("records WHERE kind = 'CompileRecord'")) == (0, 1)
-
-
-def test_what_a_transform_takes_down_its_cache_has():
-    parent = Ledger()
-    child = Ledger(parent)
-    child.history.add(REGION)
-    count_compile(child, make_chain_template(), 1.0)
-    assert parent.history.records(RegionRecord) == (REGION,)
-    assert len(parent.history.records(CompileRecord)) == 1

@@ -1,6 +1,7 @@
 """Regions beside a program: what comes back is what a run had, and anything else is refused."""
 
 import json
+from typing import get_type_hints
 
 import pytest
 from hypothesis import given
@@ -20,54 +21,29 @@ from fusioncache.observe.record.observations import (
     Source,
 )
 
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-LINES = st.lists(st.builds(Line, TEXTS, st.integers(0, 10**6), st.booleans()), max_size=3).map(tuple)
-REGIONS = st.builds(
-    RegionRecord,
-    model=st.just("GPT"),
-    trace=st.sampled_from(["forward", "backward"]),
-    trace_number=st.just(7),
-    position=st.integers(0, 10**6),
-    name=TEXTS,
-    digest=st.none() | TEXTS,
-    outcome=st.sampled_from(["hit", "miss", "bypass"]),
-    reason=st.none() | TEXTS,
-    arities=st.lists(st.integers(0, 99), max_size=2).map(tuple),
-    plan=st.none() | TEXTS,
-    source=st.builds(Source, st.none() | TEXTS, st.none() | st.integers(0, 99), LINES),
-    ops=st.integers(0, 99),
-    inputs=st.integers(0, 99),
-    outputs=st.integers(0, 99),
-)
-COSTS = st.builds(PlanCost, TEXTS, *[st.integers(0, 10**12)] * 3)
-CHOICES = st.builds(
-    ChoiceRecord,
-    model=st.just("GPT"),
-    trace=st.sampled_from(["forward", "backward"]),
-    trace_number=st.just(7),
-    stream=TEXTS,
-    sums=st.integers(0, 99),
-    plan=TEXTS,
-    costs=st.lists(COSTS, max_size=3).map(tuple),
-)
-BYTES = st.integers(0, 2**63 - 1)
-PEAKS = st.builds(PeakRecord, BYTES, BYTES, BYTES)
-FLIGHTS = st.builds(
-    FlightRecord, st.sampled_from(["gather", "reduce"]), TEXTS, BYTES, st.integers(0, 1), st.integers(2, 3), BYTES
-)
-PLACEMENTS = st.builds(
-    PlacementRecord,
-    model=st.just("GPT"),
-    trace=st.sampled_from(["forward", "backward"]),
-    trace_number=st.just(7),
-    reason=TEXTS,
-    calls=st.tuples(TEXTS, TEXTS, TEXTS, TEXTS),
-    alive=st.tuples(BYTES, BYTES, BYTES, BYTES),
-    flights=st.lists(FLIGHTS, max_size=2).map(tuple),
-    before=PEAKS,
-    after=PEAKS,
-    bounds=st.lists(st.builds(BoundRecord, TEXTS, BYTES, BYTES, BYTES, BYTES), max_size=2).map(tuple),
-)
+TEXTS, NUMBERS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8), st.integers(0, 2**63 - 1)
+OF_TYPE = {
+    **{str: TEXTS, str | None: st.none() | TEXTS, int: NUMBERS, int | None: st.none() | NUMBERS},
+    **{bool: st.booleans(), tuple[int, ...]: st.lists(NUMBERS, max_size=2).map(tuple)},
+}
+
+
+def build(kind, /, **given):
+    """Values of a kind: each field that is not given has any value of its type, and is registered for other kinds."""
+    types = get_type_hints(kind)
+    strategy = st.builds(kind, **{name: given[name] if name in given else OF_TYPE[types[name]] for name in types})
+    OF_TYPE.update({kind: strategy, tuple[kind, ...]: st.lists(strategy, max_size=3).map(tuple)})
+    return strategy
+
+
+PLACE = {"model": st.just("GPT"), "trace": st.sampled_from(["forward", "backward"]), "trace_number": st.just(7)}
+for each in (Line, Source, PlanCost, PeakRecord, BoundRecord):
+    build(each)
+build(FlightRecord, kind=st.sampled_from(["gather", "reduce"]), start=st.integers(0, 1), end=st.integers(2, 3))
+REGIONS = build(RegionRecord, **PLACE, outcome=st.sampled_from(["hit", "miss", "bypass"]))
+CHOICES = build(ChoiceRecord, **PLACE)
+CALLS = {"calls": st.tuples(TEXTS, TEXTS, TEXTS, TEXTS), "alive": st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS)}
+PLACEMENTS = build(PlacementRecord, **PLACE, **CALLS)
 ONE = RegionRecord(
     "GPT", "forward", 7, 3, "Fusion3", "d", "hit", None, (2,), "fold", Source("h.1", 1, (Line("m.py", 3),)), 4, 5, 6
 )
@@ -85,45 +61,25 @@ def test_what_comes_back_is_what_was_there(regions, choices, placements):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("place", "fields"),
     [
-        *(
-            ("trace", "sideways"),
-            ("trace", []),
-            ("outcome", "loaded"),
-            ("position", -1),
-            ("name", None),
-            ("reason", []),
-        ),
-        *(("ops", "4"), ("ops", True), ("ops", 1 << 63), ("arities", 3), ("arities", [-1]), ("digest", 2), ("more", 1)),
-        *(("source", {"layer": "1"}), ("source", {"module": 1}), ("name", "\ud800")),
+        *(("regions", {"trace": "sideways"}), ("regions", {"trace": []}), ("regions", {"outcome": "loaded"})),
+        *(("regions", {"position": -1}), ("regions", {"name": None}), ("regions", {"reason": []})),
+        *(("regions", {"ops": ops}) for ops in ("4", True, 1 << 63)),
+        *(("regions", {"arities": 3}), ("regions", {"arities": [-1]}), ("regions", {"digest": 2})),
+        *(("regions", {"more": 1}), ("regions", {"source": {"layer": "1"}}), ("regions", {"source": {"module": 1}})),
+        *(("regions", {"name": "\ud800"}), ("choices", {"trace": "sideways"}), ("choices", {"sums": -1})),
+        *(("choices", {"more": 1}), ("choices", {"costs": [[]]}), ("choices", {"costs": [{**COST, "kernels": "3"}]})),
+        ("choices", {"costs": [{name: item for name, item in COST.items() if name != "kernels"}]}),
+        *(("places", places) for places in ([], [1], [-1], [0, 0], 0)),
     ],
 )
-def test_a_region_with_any_other_field_is_refused(field, value):
-    content = json.loads(encode_regions([ONE], []))
-    content["kept"]["regions"][0][field] = value
-    with pytest.raises(ValueError, match="regions"):
-        decode_regions(json.dumps(content).encode(), "GPT", 7)
-
-
-@pytest.mark.parametrize("places", [[], [1], [-1], [0, 0], 0])
-def test_places_of_no_lines_are_refused(places):
-    content = json.loads(encode_regions([ONE], []))
-    content["places"] = places
-    with pytest.raises(ValueError, match="regions"):
-        decode_regions(json.dumps(content).encode(), "GPT", 7)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        *({"trace": "sideways"}, {"sums": -1}, {"more": 1}, {"costs": [[]]}, {"costs": [{**COST, "kernels": "3"}]}),
-        {"costs": [{name: item for name, item in COST.items() if name != "kernels"}]},
-    ],
-)
-def test_a_stream_with_any_other_field_is_refused(fields):
-    content = json.loads(encode_regions([], [STREAM]))
-    content["kept"]["choices"][0] |= fields
+def test_any_other_field_is_refused(place, fields):
+    content = json.loads(encode_regions([ONE], [STREAM]))
+    if place == "places":
+        content["places"] = fields
+    else:
+        content["kept"][place][0] |= fields
     with pytest.raises(ValueError, match="regions"):
         decode_regions(json.dumps(content).encode(), "GPT", 7)
 

@@ -26,25 +26,22 @@ def test_a_run_is_read_as_it_was_counted(monkeypatch):
     assert (run.id, run.started, run.pid, run.command) == ("a" * 32, STARTED, 4321, "train.py --depth")
     assert run.stats == ledger.stats()
     assert run.stats.bypasses == {"unknown op": 2, "compile failed: ValueError": 1}
-
-
-def test_templates_are_read_as_they_were_counted_the_most_expensive_first(monkeypatch):
-    ledger = make_full_ledger()
-    save_ledger(monkeypatch, ledger)
     cast, chain = ledger.templates()
-    record = RecordReader()
-    assert record.templates("a" * 32) == (chain, cast)
+    assert RecordReader().templates("a" * 32) == (chain, cast)  # the most expensive first
 
 
-def test_saving_again_brings_the_run_up_to_date():
+def test_saving_again_brings_the_run_up_to_date_and_writes_nothing_if_nothing_changed():
     ledger = make_ledger(make_chain_template())
-    recorder_ = begin_run(ledger)
+    writer = begin_run(ledger)
     ledger.count_region(make_chain_template(), (5,), hit=True)
     ledger.count_region(make_cast_template(), (), hit=False)
-    recorder_.save()
+    writer.save()
     (run,) = RecordReader().runs()
     assert run.stats == ledger.stats()
     assert {template.digest for template in RecordReader().templates(run.id)} == {t.digest for t in ledger.templates()}
+    record_path().unlink()
+    writer.save()
+    assert not record_path().exists()
 
 
 def test_counts_of_programs_come_back_and_go_to_the_parent():
@@ -66,13 +63,6 @@ def test_counts_of_programs_come_back_and_go_to_the_parent():
     assert (run.phases.loading_programs, run.phases.keeping_programs) == (0.5, 1.0)
 
 
-def test_nothing_is_written_when_nothing_changed():
-    recorder_ = begin_run(make_ledger(make_chain_template()))
-    record_path().unlink()
-    recorder_.save()
-    assert not record_path().exists()
-
-
 def test_a_run_that_goes_on_is_kept_whenever_it_started(monkeypatch):
     monkeypatch.setattr(database, "MOST_RUNS", 1)
     monkeypatch.setattr(database.time, "time", lambda: 10.0)
@@ -91,26 +81,17 @@ def test_the_directory_is_made_for_its_owner_only(monkeypatch, tmp_path):
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 
-def _save_named(monkeypatch, *names: str) -> None:
-    templates = (make_cast_template(name, options=str(number)) for number, name in enumerate(names))
-    save_ledger(monkeypatch, make_ledger(*templates))
-
-
-def _names(prefix: str) -> set[str]:
-    return {template.name for template in RecordReader().find_templates(prefix)}
-
-
 def test_find_knows_no_wildcards_and_no_other_case(monkeypatch):
-    _save_named(monkeypatch, "sum_one", "sumXtwo")
-    assert _names("%") == _names("s%") == _names("SUM") == set()
-    assert _names("sum_") == {"sum_one"}
+    templates = (make_cast_template(name, options=name) for name in ("sum_one", "sumXtwo"))
+    save_ledger(monkeypatch, make_ledger(*templates))
+    for text, names in (("%", []), ("s%", []), ("SUM", []), ("sum_", ["sum_one"])):
+        assert [template.name for template in RecordReader().find_templates(text)] == names
 
 
 def test_find_gives_the_counts_of_the_newest_run_that_had_the_template(monkeypatch):
-    chain, cast = make_chain_template(), make_cast_template()
-    save_ledger(monkeypatch, make_ledger(chain, seconds=2.0), run="m", started=20.0)
-    save_ledger(monkeypatch, make_ledger(chain, seconds=1.0), run="a", started=10.0)
-    save_ledger(monkeypatch, make_ledger(chain, seconds=3.0), run="z", started=15.0)
-    save_ledger(monkeypatch, make_ledger(cast), run="n", started=30.0)
+    chain = make_chain_template()
+    for run, started, seconds in (("m", 20.0, 2.0), ("a", 10.0, 1.0), ("z", 15.0, 3.0)):
+        save_ledger(monkeypatch, make_ledger(chain, seconds=seconds), run=run, started=started)
+    save_ledger(monkeypatch, make_ledger(make_cast_template()), run="n", started=30.0)
     (found,) = RecordReader().find_templates(chain.key.digest)
     assert found.compile_seconds == 2.0

@@ -11,7 +11,6 @@ import pytest
 from recorded_templates import make_chain_template, make_full_ledger, make_ledger, save_ledger
 
 from fusioncache.observe.record import database as record
-from fusioncache.observe.record import database as recorder
 from fusioncache.observe.record.database import FORMAT, RecordError, RecordReader, RecordWriter, record_path
 from fusioncache.process.settings import DIRECTORY
 
@@ -28,11 +27,20 @@ def _database() -> sqlite3.Connection:
     return sqlite3.connect(record_path())
 
 
+def _execute(statement: str) -> None:
+    with closing(_database()) as database, database:
+        database.execute(statement)
+
+
+def _save() -> None:
+    RecordWriter(make_ledger(make_chain_template())).save()
+
+
 def test_an_empty_file_is_no_record_yet_and_becomes_one():
     record_path().touch()
     with pytest.raises(RecordError, match="no record"):
         RecordReader()
-    RecordWriter(make_ledger(make_chain_template())).save()
+    _save()
     assert len(RecordReader().runs()) == 1
 
 
@@ -60,44 +68,25 @@ def test_what_a_killed_process_left_half_written_is_undone(monkeypatch, tmp_path
     assert run.command == "train.py --depth"
 
 
-def _foreign_database() -> None:
-    with closing(_database()) as database, database:
-        database.execute("CREATE TABLE precious (thing)")
+SPOILED = {
+    "short": lambda: record_path().write_bytes(b"short"),
+    "long": lambda: record_path().write_bytes(b"This is no database. " * 1000),
+    "cut off": lambda: (_save(), os.truncate(record_path(), record_path().stat().st_size // 3)),
+    "foreign": lambda: _execute("CREATE TABLE precious (thing)"),
+    "later format": lambda: (_save(), _execute(f"PRAGMA user_version = {FORMAT + 1}")),
+}
 
 
-def _later_format() -> None:
-    RecordWriter(make_ledger(make_chain_template())).save()
-    with closing(_database()) as database:
-        database.execute(f"PRAGMA user_version = {FORMAT + 1}")
-
-
-def _cut_off() -> None:
-    RecordWriter(make_ledger(make_chain_template())).save()
-    content = record_path().read_bytes()
-    record_path().write_bytes(content[: len(content) // 3])
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda: record_path().write_bytes(b"short"),
-        lambda: record_path().write_bytes(b"This is no database. " * 1000),
-        _cut_off,
-        _foreign_database,
-        _later_format,
-    ],
-    ids=["short", "long", "cut off", "foreign", "later format"],
-)
+@pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED)
 def test_a_file_that_is_no_record_of_this_format_is_left_alone_with_one_warning(spoil):
     spoil()
     before = record_path().read_bytes()
     ledger = make_ledger(make_chain_template())
-    recorder_ = RecordWriter(ledger)
-    (message,) = _warnings_of(recorder_.save)
-    assert str(record_path()) in message
-    assert DIRECTORY.name in message
+    writer = RecordWriter(ledger)
+    (message,) = _warnings_of(writer.save)
+    assert str(record_path()) in message and DIRECTORY.name in message
     ledger.count_region(make_chain_template(), (5,), hit=True)
-    assert _warnings_of(recorder_.save) == []
+    assert _warnings_of(writer.save) == []
     assert record_path().read_bytes() == before
     assert os.listdir(record_path().parent) == ["record-17.sqlite"]
     with pytest.raises(RecordError, match=f"{record_path()} (cannot be read|has format)"):
@@ -107,27 +96,24 @@ def test_a_file_that_is_no_record_of_this_format_is_left_alone_with_one_warning(
 def test_a_file_in_place_of_the_directory_costs_one_warning(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("mine")
     monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "file"))
-    recorder_ = RecordWriter(make_ledger(make_chain_template()))
-    (message,) = _warnings_of(recorder_.save)
+    writer = RecordWriter(make_ledger(make_chain_template()))
+    (message,) = _warnings_of(writer.save)
     assert f"{tmp_path / 'file' / 'record-17.sqlite'} cannot be written" in message
     assert f"set {DIRECTORY.name}" in message
-    assert _warnings_of(recorder_.save) == []
+    assert _warnings_of(writer.save) == []
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_failure_nobody_thought_of_does_not_reach_the_model(monkeypatch):
-    monkeypatch.delattr(sys, "argv")
-    (message,) = _warnings_of(RecordWriter(make_ledger(make_chain_template())).save)
-    assert "argv" in message
-
-
-def test_a_failed_save_leaves_nothing_half_written(monkeypatch):
-    ledger = make_full_ledger()
-    save_ledger(monkeypatch, ledger)
+def test_a_failure_in_the_middle_does_not_reach_the_model_and_leaves_nothing_half_written(monkeypatch):
+    save_ledger(monkeypatch, make_full_ledger())
     before = RecordReader().runs()
-    monkeypatch.setattr(recorder, "make_room", lambda *_: 1 / 0)
-    assert len(_warnings_of(RecordWriter(make_ledger(make_chain_template())).save)) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(record, "make_room", lambda *_: 1 / 0)
+        assert len(_warnings_of(_save)) == 1
     assert RecordReader().runs() == before
+    monkeypatch.delattr(sys, "argv")
+    (message,) = _warnings_of(_save)
+    assert "argv" in message
 
 
 def test_the_record_of_an_older_version_stays_beside_the_new_one():
@@ -138,5 +124,5 @@ def test_the_record_of_an_older_version_stays_beside_the_new_one():
     before = older.read_bytes()
     with pytest.raises(RecordError, match=r"no record at .* \(record-3.sqlite is there, of another version of fusion"):
         RecordReader()
-    assert _warnings_of(RecordWriter(make_ledger(make_chain_template())).save) == []
+    assert _warnings_of(_save) == []
     assert len(RecordReader().runs()) == 1 and older.read_bytes() == before

@@ -13,17 +13,11 @@ from fusioncache.cache.cache import Cache
 from fusioncache.observe.record.database import RecordReader
 
 
-def _start(script: str) -> subprocess.Popen[str]:
+def _python(script: str) -> None:
     environment = {**os.environ, "PYTHONPATH": import_path(HELPERS)}
     command = [sys.executable, "-W", "error::RuntimeWarning", "-c", script]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, env=environment, cwd=ROOT, text=True, **pipes)
-
-
-def _python(script: str) -> None:
-    process = _start(script)
-    _, errors = process.communicate()
-    assert (process.returncode, errors) == (0, "")
+    done = subprocess.run(command, env=environment, cwd=ROOT, text=True, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_counts_after_the_last_save_are_written_at_exit_even_if_the_cache_is_gone(tmp_path):
