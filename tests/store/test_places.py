@@ -6,6 +6,7 @@ import shutil
 import socket
 import sqlite3
 from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -42,16 +43,9 @@ def clear_place(path: Path) -> None:
 
 
 def put_socket(path: Path) -> None:
-    # A path of a socket may have a hundred characters only.
-    before = os.getcwd()
-    os.chdir(path.parent)
-    try:
-        short = Path("s")
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(str(short))
-        short.rename(path.name)
-    finally:
-        os.chdir(before)
+    with chdir(path.parent), socket.socket(socket.AF_UNIX) as made:  # its path may have a hundred characters only
+        made.bind("s")
+        Path("s").rename(path.name)
 
 
 def put_full_folder(path: Path) -> None:
@@ -137,15 +131,14 @@ def test_the_next_save_heals_what_is_in_the_place_of_a_file(tmp_path, place):
             raise
 
 
-def test_what_is_a_file_in_the_place_of_a_folder_is_set_aside(tmp_path):
-    for name, find in SHARDS.items():
-        root = tmp_path / name / "store"
-        path = find(make_store(root))
-        clear_place(path)
-        path.write_text(PRECIOUS)
-        check_works(root)
-        (aside,) = find_aside(root)
-        assert (root / aside).read_text() == PRECIOUS
+@pytest.mark.parametrize("shard", SHARDS)
+def test_what_is_a_file_in_the_place_of_a_folder_is_set_aside(tmp_path, shard):
+    path = SHARDS[shard](make_store(tmp_path / "store"))
+    clear_place(path)
+    path.write_text(PRECIOUS)
+    check_works(tmp_path / "store")
+    (aside,) = find_aside(tmp_path / "store")
+    assert (tmp_path / "store" / aside).read_text() == PRECIOUS
 
 
 def test_what_cannot_be_read_heals(open_folder):
