@@ -60,20 +60,23 @@ def test_there_are_never_more_than_so_many(store):
     assert len(kept) == 64 and kept[-1] == place(region(2, 71))
 
 
+PLACE = '{"format":2,"places":[{"function":"f","instances":%s}]}'
+
+
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
-        b"{",
-        b'{"format":1,"places":[]}',
-        b'{"format":2,"places":[{"function":"f","instances":[]}]}',
-        b'{"format":2,"places":[{"function":"f","instances":[[2.5]]}]}',
-        b'{"format":2,"places":[{"function":1,"instances":[[2]]}]}',
-        b'{"format":2,"places":[{"function":"f","instances":[[["float"]]]}]}',
+        "",
+        "{",
+        '{"format":1,"places":[]}',
+        PLACE % "[]",
+        PLACE % "[[2.5]]",
+        PLACE.replace('"f"', "1") % "[[2]]",
+        PLACE % '[[["float"]]]',
     ],
 )
 def test_what_does_not_decode_is_removed(store, content):
-    assert store.save(KEY, SIZES_SLOT, {"sizes": content})
+    assert store.save(KEY, SIZES_SLOT, {"sizes": content.encode()})
     with pytest.warns(RuntimeWarning, match="sizes that do not decode"):
         assert read_places(store, KEY) == ()
     assert store.peek(KEY, SIZES_SLOT) is None
@@ -81,17 +84,10 @@ def test_what_does_not_decode_is_removed(store, content):
     assert len(read_places(store, KEY)) == 1
 
 
-@pytest.mark.parametrize(
-    ("hole", "value"),
-    [
-        (0, 1),
-        (0, Const("float", "0x1p0")),
-        (2, 2),
-        (2, Const("float", "x")),
-        (2, Const("float", "0x1p99999")),
-        (4, None),
-    ],
-)
+ODD = [(0, 1), (0, Const("float", "0x1p0")), (2, 2), (2, Const("float", "x")), (2, Const("float", "0x1p99999"))]
+
+
+@pytest.mark.parametrize(("hole", "value"), [*ODD, (4, None)])
 def test_what_is_in_no_hole_is_no_region(hole, value):
     holes = read_holes(region(2, 64))
     others = (*holes[:hole], *(() if value is None else (value,)), *holes[hole + 1 :])
