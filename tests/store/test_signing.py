@@ -16,7 +16,6 @@ import pytest
 from signing_keys import make_signing_key
 from store_contents import (
     BACKEND,
-    find_entry,
     find_present,
     find_root,
     load,
@@ -177,15 +176,6 @@ def test_an_entry_under_another_name_is_refused(signed):
     for id_ in (f"{'0' * 64}.{BACKEND}", signed[1].replace(BACKEND, "nvfuser")):
         with pytest.raises(Refusal, match="an entry in the place of another"):
             open_entry(signed[0], id_, read_trust())
-
-
-def test_a_link_in_place_of_an_entry_is_refused(there, shared, tmp_path):
-    """The store that is pulled into does not follow it either."""
-    pull(there, Remote(str(shared)))
-    path = find_entry(there, 1)
-    path.rename(tmp_path / "elsewhere")
-    path.symlink_to(tmp_path / "elsewhere")
-    assert not load(there, 1)
 
 
 # The keys
