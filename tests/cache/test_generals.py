@@ -42,18 +42,6 @@ def test_one_general_function_serves_all_lengths_and_a_more_general_one_other_si
     assert all(each is wide for each in later)  # also where both fit: the one that was made last
 
 
-def test_a_region_that_comes_again_is_not_generalized():
-    seen = Seen()
-    assert [seen.find(number, 2, 64) for number in range(3)] == [None] * 3
-
-
-def test_each_region_of_a_program_goes_with_the_nearest():
-    seen = Seen()
-    assert seen.find(0, 8, 64) is None and seen.find(0, 4, 64) is None
-    first, second = seen.find(1, 4, 96), seen.find(1, 8, 96)
-    assert first and second and first.values == second.values == (96,)
-
-
 def test_functions_are_apart_unless_all_sizes_are_dynamic():
     seen = Seen()
     assert seen.find(0, 2, 64) is None and seen.find(1, 2, 96, function=OTHER) is None
@@ -67,13 +55,6 @@ def test_settings_are_apart():
     assert [seen.find(0, 2, 64, options=each) for each in ("precise", "fast")] == [None, None]
     one, other = (seen.find(1, 2, 96, options=each) for each in ("precise", "fast"))
     assert one and other and one.executable is not other.executable
-
-
-def test_what_is_forgotten_is_compiled_as_it_is():
-    seen = Seen()
-    seen.find(0, 2, 64)
-    seen.generals.clear()
-    assert seen.find(1, 2, 96) is None
 
 
 def append(op: Op) -> Graph:

@@ -45,19 +45,15 @@ def test_lengths_get_code_of_their_own_until_they_waited_as_long_as_code_for_any
     assert lengths(rule, 2.0, 0.0, function=OTHER) == [False, False]  # each function pays for itself
 
 
-def test_a_program_keeps_the_decision_that_it_began_with():
-    rule, program = LengthRule(), Generation(FUNCTION, 1)
+def test_a_program_keeps_the_decision_that_it_began_with_and_a_cleared_cache_forgets():
+    cache = Cache(record=False, store=False)
+    rule, program = cache.length_rule, Generation(FUNCTION, 1)
     assert not rule.takes_general(program)
     rule.note(program, 1.0, 100.0, may_share=True)
     assert not rule.takes_general(program)
     assert rule.takes_general(Generation(FUNCTION, 2))
-
-
-def test_a_cleared_cache_forgets_the_costs():
-    cache = Cache(record=False, store=False)
-    assert lengths(cache.length_rule, 2.0, 100.0, 0.0) == [False, False, True]
     cache.clear()
-    assert lengths(cache.length_rule, 2.0, 0.0) == [False, False]
+    assert not rule.takes_general(Generation(FUNCTION, 3))
 
 
 @pytest.mark.parametrize(

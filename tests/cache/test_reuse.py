@@ -73,14 +73,6 @@ def test_a_size_that_is_used_often_gets_its_own():
     assert pool.asked.count("fetch") == 1
 
 
-def test_a_size_may_get_its_own_at_once():
-    pool = Pool()
-    run = pool.run(after=1)
-    assert call(run, 1) == "general" and pool.asked == ["place", "is done"]
-    pool.done = True
-    assert call(run, 30) == "own"
-
-
 @pytest.mark.parametrize(
     ("pool", "asked"),
     [
@@ -143,11 +135,3 @@ def test_a_capture_never_meets_the_general_function(capturing):
     assert prepared(run) == ("own", 0)
     capturing.append("another graph")
     assert call(run, 1) == "own"
-
-
-def test_a_preparation_ends():
-    run = Pool().run(captures=False)
-    with prepare_capture() as unsettled:
-        run([])
-    run([])
-    assert len(unsettled) == 1
