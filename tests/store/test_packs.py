@@ -148,6 +148,15 @@ def set_in(place: int, **fields: object) -> Callable[[list], list]:
     return lambda parts: [{**part, **fields} if number == place else part for number, part in enumerate(parts)]
 
 
+def changed(**fields: object) -> Callable[[bytes], bytes]:
+    return lambda content: resign(content, **fields)
+
+
+def written(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
+    return lambda content: content.replace(old, new, 1)
+
+
+DAMAGED = "the pack is damaged"
 FILE_ATTACKS = {
     "unsigned": (lambda content: split_origin(content)[1], "not signed"),
     "said to be allowed unsigned": (lambda content: Origin().line + split_origin(content)[1], "not signed"),
@@ -156,58 +165,40 @@ FILE_ATTACKS = {
         lambda content: resign(content, EVE).replace(EVE.public.encode(), CI.public.encode()),
         "a wrong signature",
     ),
-    "a changed manifest": (lambda content: content.replace(b'"version":"1"', b'"version":"2"'), "a wrong signature"),
-    "another length": (
-        lambda content: content.replace(b"pack 1 ", b"pack 1 1", 1),
-        "shorter than its manifest|wrong signature",
-    ),
-    "a huge length": (
-        lambda content: content.replace(b"pack 1 ", b"pack 1 9999", 1),
-        "too long",
-    ),
+    "a changed manifest": (written(b'"version":"1"', b'"version":"2"'), "a wrong signature"),
+    "another length": (written(b"pack 1 ", b"pack 1 1"), "shorter than its manifest|wrong signature"),
+    "a huge length": (written(b"pack 1 ", b"pack 1 9999"), "too long"),
     "cut": (lambda content: content[:-1], "another length"),
     "longer": (lambda content: content + b"x", "another length"),
     "an entry": (lambda content: CI.sign(b"fusioncache entry 1 " + b"0" * 64 + b"\n{}"), "no pack"),
     "nothing": (lambda content: b"", "no pack"),
     "another file": (lambda content: b"\x7fELF" + content, "no pack"),
-    "a later format": (lambda content: content.replace(b"pack 1 ", b"pack 2 "), "of another format: 2"),
+    "a later format": (written(b"pack 1 ", b"pack 2 "), "of another format: 2"),
     "a deeply nested manifest": (
         lambda content: CI.sign(b"fusioncache pack 1 100000\n" + b"[" * 100_000),
         "strict JSON",
     ),
-    "a manifest that is none": (lambda content: CI.sign(b"fusioncache pack 1 2\n{}"), "the pack is damaged"),
-    "sizes of a bomb": (lambda content: resign(content, entries=set_in(0, size=1 << 50)), "the pack is damaged"),
-    "sizes that are too large": (lambda content: resign(content, objects=set_in(0, size=1 << 28)), "another length"),
-    "a negative size": (lambda content: resign(content, objects=set_in(0, size=-1)), "the pack is damaged"),
-    "a path for a name": (
-        lambda content: resign(content, entries=set_in(0, id="../../../tmp/x")),
-        "the pack is damaged",
-    ),
-    "a path for a digest": (
-        lambda content: resign(content, objects=set_in(0, digest="/etc/passwd")),
-        "the pack is damaged",
-    ),
-    "an object that is not there": (lambda content: resign(content, entries=set_in(0, objects=[99])), "not there"),
-    "an environment that is not there": (
-        lambda content: resign(content, entries=set_in(0, environment=99)),
-        "not there",
-    ),
-    "an entry twice": (lambda content: resign(content, entries=lambda parts: [parts[0], *parts]), "twice"),
-    "an object twice": (lambda content: resign(content, objects=lambda parts: [parts[0], *parts]), "twice"),
-    "one more field": (lambda content: resign(content, extra=1), "the pack is damaged"),
+    "a manifest that is none": (lambda content: CI.sign(b"fusioncache pack 1 2\n{}"), DAMAGED),
+    "sizes of a bomb": (changed(entries=set_in(0, size=1 << 50)), DAMAGED),
+    "sizes that are too large": (changed(objects=set_in(0, size=1 << 28)), "another length"),
+    "a negative size": (changed(objects=set_in(0, size=-1)), DAMAGED),
+    "a path for a name": (changed(entries=set_in(0, id="../../../tmp/x")), DAMAGED),
+    "a path for a digest": (changed(objects=set_in(0, digest="/etc/passwd")), DAMAGED),
+    "an object that is not there": (changed(entries=set_in(0, objects=[99])), "not there"),
+    "an environment that is not there": (changed(entries=set_in(0, environment=99)), "not there"),
+    "an entry twice": (changed(entries=lambda parts: [parts[0], *parts]), "twice"),
+    "an object twice": (changed(objects=lambda parts: [parts[0], *parts]), "twice"),
+    "one more field": (changed(extra=1), DAMAGED),
 }
 
 
 def swap_entries(content: bytes) -> bytes:
     """The files of two entries, each under the name of the other, with their checksums."""
-    pack_manifest = json.loads(split(content)[1].partition(b"\n")[2])
-    first, second = pack_manifest["entries"][:2]
-    rest = split(content)[2]
-    files = [rest[: first["size"]], rest[first["size"] : first["size"] + second["size"]]]
-    rest = files[1] + files[0] + rest[first["size"] + second["size"] :]
+    first, second = json.loads(split(content)[1].partition(b"\n")[2])["entries"][:2]
+    rest, end = split(content)[2], first["size"] + second["size"]
+    rest = rest[first["size"] : end] + rest[: first["size"]] + rest[end:]
     swapped = [
-        {**first, "digest": second["digest"], "size": second["size"]},
-        {**second, "digest": first["digest"], "size": first["size"]},
+        {**one, "digest": other["digest"], "size": other["size"]} for one, other in ((first, second), (second, first))
     ]
     signed = resign(content, entries=lambda parts: [*swapped, *parts[2:]])
     return signed[: len(signed) - len(rest)] + rest
@@ -216,14 +207,8 @@ def swap_entries(content: bytes) -> bytes:
 ATTACKS_ON_ENTRIES = {
     "a changed object": (lambda content: content[:-1] + bytes([content[-1] ^ 1]), "a wrong checksum"),
     "an entry in the place of another": (swap_entries, "an entry in the place of another"),
-    "an entry with an object less": (
-        lambda content: resign(content, entries=set_in(0, objects=[])),
-        "an entry with other objects than the pack says",
-    ),
-    "another digest of an entry": (
-        lambda content: resign(content, entries=set_in(0, digest="0" * 64)),
-        "a wrong checksum",
-    ),
+    "an object less": (changed(entries=set_in(0, objects=[])), "an entry with other objects than the pack says"),
+    "another digest of an entry": (changed(entries=set_in(0, digest="0" * 64)), "a wrong checksum"),
 }
 
 

@@ -81,20 +81,16 @@ def test_a_machine_asks_twice_whatever_number_of_processes_it_runs(url, files, h
 
 
 def test_what_the_index_does_not_have_costs_no_request(url, files, here, there):
-    fill(url, here, 1)
-    reader = process(there, url)
+    assert not any(load(process(there, url), 1) for _ in range(3))
+    assert reads(files) == ["index"]  # of a remote that is empty
+    other = f"{url}/other"
+    fill(other, here, 1)
+    reader = process(there, other)
     assert load(reader, 1)
     files.calls.clear()
     assert not any(load(reader, number) for number in range(100, 200))
-    assert not load(process(there, url), 7)
-    assert files.calls == []
-
-
-def test_an_empty_remote_costs_one_request(url, files, there):
-    readers = [process(there, url) for _ in range(3)]
-    assert not any(load(reader, 1) for reader in readers)
-    assert [reader.stats().bypasses for reader in readers] == [{}] * 3
-    assert reads(files) == ["index"]
+    assert not load(process(there, other), 7)
+    assert (files.calls, reader.stats().bypasses) == ([], {})
 
 
 @pytest.mark.parametrize("before", [(), (1,)], ids=["nothing", "an entry"])
@@ -229,22 +225,20 @@ def test_what_is_not_what_was_pushed_is_refused_and_not_asked_for_again(url, fil
 def test_an_old_index_that_comes_again_is_refused(url, files, here, there, monkeypatch):
     monkeypatch.setattr(read_through, "FRESH_SECONDS", 0.0)
     fill(url, here, 1)
-    name = files.find("/index")
-    old = files.files[name]
+    old = files.files[files.find("/index")]
     fill(url, here, 2)
     assert load(process(there, url), 1)
-    files.files[name] = old
-    reader = process(there, url)
-    with pytest.warns(RuntimeWarning, match=OLDER):
-        assert not load(reader, 2)
-    assert reader.stats().bypasses == {f"remote: {OLDER}": 1}
+    files.files[files.find("/index")] = old
     with pytest.raises(StoreError, match=f"{OLDER}: .* push again"):
         pull(there, Remote(f"{url}/"))
-    monkeypatch.setattr(read_through, "FRESH_SECONDS", 60.0)
-    files.calls.clear()
-    with pytest.warns(RuntimeWarning, match=OLDER):
-        assert not load(process(there, url), 2)
-    assert files.calls == []
+    for fresh in (0.0, 60.0):
+        monkeypatch.setattr(read_through, "FRESH_SECONDS", fresh)
+        files.calls.clear()
+        reader = process(there, url)
+        with pytest.warns(RuntimeWarning, match=OLDER):
+            assert not load(reader, 2)
+        assert reader.stats().bypasses == {f"remote: {OLDER}": 1}
+        assert reads(files) == ([] if fresh else ["index"])
 
 
 def test_of_two_indexes_that_are_accepted_at_once_the_newer_one_stays(tmp_path, monkeypatch):

@@ -286,9 +286,11 @@ def test_a_key_is_revoked_whatever_it_is_called(monkeypatch):
         put_key("0" * 64, "same", "trusted")
 
 
-def test_a_revoked_key_signs_nothing(here, tmp_path):
+def test_a_revoked_key_or_one_whose_parts_do_not_belong_together_signs_nothing(here, tmp_path):
     save(here, 1)
     remote = Remote(str(tmp_path / "shared"))
+    with pytest.raises(StoreError, match="does not belong"):
+        push(here, Remote(str(tmp_path / "other")), key=replace(CI, public=EVE.public))
     put_key(CI.public, "ci", "revoked")
     ids = here.disk.entries.list_files()
     for act in (
@@ -299,12 +301,6 @@ def test_a_revoked_key_signs_nothing(here, tmp_path):
         with pytest.raises(StoreError, match=r"the key ci was revoked, and signs no more: move .*/keys/own away"):
             act()
     assert not list(tmp_path.glob("*shared*")) and not list(tmp_path.glob("*pack*"))
-
-
-def test_a_private_key_whose_parts_are_of_two_keys_signs_nothing(here, tmp_path):
-    save(here, 1)
-    with pytest.raises(StoreError, match="does not belong"):
-        push(here, Remote(str(tmp_path / "shared")), key=replace(CI, public=EVE.public))
 
 
 def test_what_changed_anywhere_is_refused(signed):

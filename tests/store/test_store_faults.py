@@ -6,7 +6,6 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -387,85 +386,66 @@ def test_a_directory_that_cannot_be_written_is_read(store, read_only, when):
     assert reader.directory == default_path()
 
 
-def write(path: Path, content: str = "mine") -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(content)
-
-
-def make_folder(path: Path, mode: int) -> None:
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o720, 0o1777])
+def test_a_directory_that_others_can_write_is_refused(tmp_path, mode):
+    path = tmp_path / "store"
     path.mkdir()
     path.chmod(mode)
-
-
-def make_where_all_can_write(path: Path) -> None:
-    path.mkdir()
-    path.parent.chmod(0o777)
-
-
-def give_away(path: Path) -> None:
-    path.mkdir()
-    os.chown(path, 12345, 12345)
-
-
-def open_to_all(path: Path, mode: int) -> None:
+    _assert_memory_only(f"chmod go-w {path}", path)
+    assert os.listdir(path) == []
+    with pytest.raises(StoreError, match="others can write"):
+        check(path)
+    path.chmod(0o755)
     save(Store.open(path), 1)
     (path / "objects").chmod(mode)
+    _assert_memory_only(f"chmod go-w {path / 'objects'}", path)
 
 
-def link_objects(path: Path) -> None:
-    save(Store.open(path), 1)
-    (path / "objects").rename(path / "elsewhere")
-    (path / "objects").symlink_to("elsewhere")
+def test_a_directory_that_others_can_replace_or_a_link_leads_to_is_refused(tmp_path):
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    theirs.chmod(0o777)
+    _assert_memory_only(f"chmod o-w {theirs}", theirs / "store")
+    (tmp_path / "link").symlink_to("theirs")
+    _assert_memory_only(f"chmod go-w {theirs}", tmp_path / "link")
+    save(Store.open(tmp_path / "store"), 1)
+    shutil.rmtree(tmp_path / "store" / "objects")
+    (tmp_path / "store" / "objects").symlink_to(theirs)
+    _assert_memory_only("is no directory", tmp_path / "store")
+    theirs.chmod(0o1777)
+    assert Store.open(theirs / "store").directory
 
 
-def link_to_all(path: Path) -> None:
-    make_folder(path.parent / "theirs", 0o777)
-    path.symlink_to("theirs")
+def test_a_directory_of_another_user_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "store"
+    path.mkdir(0o700)
+    if ROOT:
+        os.chown(path, 12345, 12345)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    _assert_memory_only("belongs to another user", path)
+    assert os.listdir(path) == []
 
 
-MODES = (0o770, 0o707, 0o777, 0o720, 0o1777)
-REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
-    **{f"{mode:o}": (partial(make_folder, mode=mode), "chmod go-w {path}") for mode in MODES},
-    **{f"objects {mode:o}": (partial(open_to_all, mode=mode), "chmod go-w {path}/objects") for mode in MODES},
-    "in one that others can replace": (make_where_all_can_write, "chmod o-w {path.parent}"),
-    "a link to where others can write": (link_to_all, "chmod go-w {path.parent}/theirs"),
-    "objects that are a link": (link_objects, "is no directory"),
-    "another user's": (give_away, "belongs to another user"),
-    "not empty": (lambda path: write(path / "thesis.tex"), "is no store and not empty (thesis.tex)"),
-    "a file": (write, "{path}"),
-    "no format": (lambda path: write(path / "format", ""), "move it away"),
-    "a wrong format": (lambda path: write(path / "format", "junk"), "move it away"),
-    "half a format": (lambda path: write(path / "format", "fusioncache store, form"), "move it away"),
-}
-"""What is in the place of a store, or around it, and what a warning says of it."""
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_a_directory_that_is_none_or_not_safe_is_left_alone(tmp_path, what):
-    if what == "another user's" and not ROOT:
-        pytest.skip("only root can give files away")
-    path = tmp_path / "place" / "store"
-    path.parent.mkdir()
-    prepare, message = REFUSED[what]
-    prepare(path)
-    before = sorted(tmp_path.rglob("*"))
-    _assert_memory_only(message.format(path=path), path)
-    assert sorted(tmp_path.rglob("*")) == before
-    if what == "777":
-        with pytest.raises(StoreError, match="others can write"):
-            check(path)
-
-
-def test_a_directory_in_one_with_the_sticky_bit_is_used_and_one_in_a_file_is_not(tmp_path):
-    make_folder(tmp_path / "all", 0o1777)
-    assert Store.open(tmp_path / "all" / "store").directory
-    write(tmp_path / "file")
-    _assert_memory_only(str(tmp_path / "file"), tmp_path / "file" / "store")
+@pytest.mark.parametrize(
+    ("file", "content", "store", "message"),
+    [
+        ("thesis.tex", "mine", "", "is no store and not empty (thesis.tex)"),
+        ("file", "mine", "file", "file"),
+        ("file", "mine", "file/store", "file"),
+        *(("format", content, "", "move it away") for content in ("", "junk", "fusioncache store, form")),
+    ],
+)
+def test_files_of_other_programs_are_left_alone(tmp_path, file, content, store, message):
+    (tmp_path / file).write_text(content)
+    _assert_memory_only(message, tmp_path / store)
+    assert os.listdir(tmp_path) == [file] and (tmp_path / file).read_text() == content
 
 
 def test_two_formats_at_once(tmp_path, monkeypatch):
+    save(Store.open(tmp_path / "store"), 1)
+    (tmp_path / "store" / "format").unlink()  # it is written again
     ours = Store.open(tmp_path / "store")
-    save(ours, 1)
     here = default_path()
     with monkeypatch.context() as later:
         later.setattr(directory, "FORMAT", 2)
@@ -475,12 +455,6 @@ def test_two_formats_at_once(tmp_path, monkeypatch):
         assert theirs.directory != here
     _assert_memory_only("has format '2', not 1", theirs.directory)
     assert load(ours, 1)
-
-
-def test_a_store_whose_format_is_gone_is_used_again(store):
-    save(store, 1)
-    (find_root(store) / "format").unlink()
-    assert load(Store.open(), 1)
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced by a link", "replaced by a directory"])
