@@ -71,13 +71,6 @@ def test_a_model_is_packed_and_compiles_nothing_elsewhere(made, tmp_path):
     assert there.load(packed.path).skipped == packed.entries
 
 
-def test_two_packs_of_the_same_are_the_same(made, tmp_path):
-    packs = [made[0].save(tmp_path / name) for name in ("one", "other")]
-    assert packs[0].digest == packs[1].digest
-    assert packs[0].path.read_bytes() == packs[1].path.read_bytes()
-    assert packs[0].entries == len(made[0].store.entries())
-
-
 def test_what_is_not_there_is_not_packed(made, tmp_path):
     with pytest.raises(StoreError, match="no program of Waves; it has programs of: Bell, Wave"):
         made[0].save(tmp_path / "x", model="Waves")

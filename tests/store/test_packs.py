@@ -18,7 +18,6 @@ from store_contents import make_numbered_key
 from fusioncache.ir.keys import write_key
 from fusioncache.process.settings import TRUST
 from fusioncache.store import Store, StoreError
-from fusioncache.store.entry import make_entry_id
 from fusioncache.store.packs import LARGEST_MANIFEST, open_pack, unpack, write_pack
 from fusioncache.store.signing import Origin, put_key, read_trust, split_origin
 
@@ -50,9 +49,9 @@ def pack_all(store: Store, path: Path, key=CI):
     return write_pack(store.disk, store.disk.entries.list_files(), path, model="", version="1", key=key)
 
 
-def bring(path: Path, store: Store, find_misfit: Callable = lambda needs: None, **options):
+def bring(path: Path, store: Store):
     trust = read_trust()
-    return unpack(open_pack(path, trust), store.disk, trust, find_misfit, **options)
+    return unpack(open_pack(path, trust), store.disk, trust, lambda needs: None)
 
 
 @pytest.fixture
@@ -79,15 +78,6 @@ def test_a_manifest_is_read_without_anything_behind_it(packed):
     assert len(pack.manifest.objects) == 4
     assert sorted(needs["architecture"] for needs in pack.manifest.environments) == ["machine 0", "machine 1"]
     assert packed.stat().st_size > pack.manifest.size > 6000
-
-
-def test_what_is_for_another_machine_is_left_out_with_its_reason(packed, there):
-    options = {"find_misfit": lambda needs: "no" if needs["architecture"] == "machine 1" else None}
-    for dry_run in (True, False):
-        brought = bring(packed, there, dry_run=dry_run, **options)
-        assert brought.entries == 1
-        assert brought.unfit == {make_entry_id(make_key(number), "eager"): "no" for number in (1, 3)}
-        assert has(there, 1, 2, 3) == ([] if dry_run else [2])
 
 
 def test_a_pack_of_a_revoked_key_is_refused(packed, there):
