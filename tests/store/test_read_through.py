@@ -129,15 +129,6 @@ def test_notes_from_the_future_are_old(url, files, here, there):
     assert load(process(there, url), 1)
 
 
-def test_an_entry_that_was_removed_here_comes_again(url, here, there, monkeypatch):
-    fill(url, here, 1)
-    assert load(process(there, url), 1)
-    there.remove(make_numbered_key(1), BACKEND)
-    assert not load(process(there, url), 1)  # it came a moment ago
-    monkeypatch.setattr(read_through, "FRESH_SECONDS", 0.0)
-    assert load(process(there, url), 1)
-
-
 def test_a_bucket_that_can_only_be_read_is_enough(url, files, here, there):
     fill(url, here, 1)
 
