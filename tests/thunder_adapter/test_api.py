@@ -93,11 +93,3 @@ def test_proxies_are_compared_by_name_as_variables(forward):
     assert isinstance(number, api.NumberProxy) and (number.value, number.python_type) == (3, int)
     assert not isinstance(number, api.TensorProxy | api.FloatProxy | api.ComplexProxy | api.CollectionProxy)
     assert issubclass(api.FutureTensorProxy, api.Proxy) and not issubclass(api.FutureTensorProxy, api.TensorProxy)
-
-
-def test_a_trace_made_from_another_has_its_names_and_no_symbols(forward):
-    other = api.from_trace(forward)
-    assert not other.bound_symbols and other.names is forward.names
-    assert other.args == forward.args and other.tags == forward.tags
-    other.set_provenance(api.TraceProvenance("made by a test"))
-    assert "made by a test" in str(other) and "made by a test" not in str(forward)
