@@ -16,6 +16,7 @@ from store_contents import (
     BACKEND,
     age_entry,
     collect_warnings,
+    drop_root,
     find_entry,
     find_litter,
     find_object,
@@ -338,52 +339,31 @@ def test_a_full_disk_at_any_call_costs_one_warning(store, monkeypatch, name):
 # The directory
 
 
-@pytest.fixture
-def read_only(monkeypatch):
-    """Nobody can write, also not root."""
-    real = os.open
-
-    def open_(path, flags, *args, **kwargs):
-        if flags & (os.O_CREAT | os.O_RDWR | os.O_WRONLY):
-            raise OSError(errno.EROFS, "Read-only file system")
-        return real(path, flags, *args, **kwargs)
-
-    def refuse(*args, **kwargs):
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    def turn_on():
-        monkeypatch.setattr(os, "open", open_)
-        for name in ("replace", "unlink", "utime", "rename"):
-            monkeypatch.setattr(os, name, refuse)
-        mkdir = os.mkdir
-        monkeypatch.setattr(os, "mkdir", lambda path, *args: mkdir(path) if os.path.exists(path) else refuse())
-        monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
-
-    return turn_on
-
-
 @pytest.mark.parametrize("when", ["from the start", "later"])
-def test_a_directory_that_cannot_be_written_is_read(store, read_only, when):
-    save(store, 1)
-    if when == "from the start":
-        read_only()
-        reader = Store.open()
-    else:
-        reader = Store.open()
-        read_only()
-    with collect_warnings() as messages:
-        for _ in range(2):
-            assert load(reader, 1)
-            assert not load(reader, 2)
-            with reader.take_turn(make_numbered_key(2), BACKEND) as turn:
-                assert turn.artifacts is None
-            assert not reader.save(make_numbered_key(2), BACKEND, make_artifacts(2))
-        reader.discard(make_numbered_key(1), BACKEND, "stale")
-        assert [summary.name for summary in reader.entries()] == ["template_1"]
-    assert not [message for message in messages if "cannot discard" in message]
-    about = [message for message in messages if "cannot save" in message]
-    assert len(about) == (1 if when == "from the start" else 2)
-    assert reader.directory == default_path()
+def test_a_directory_that_cannot_be_written_is_read(open_folder, when):
+    def work():
+        drop_root()
+        root = open_folder / "store"
+        store = Store.open(root)
+        save(store, 1)
+        for path in (root, *root.rglob("*")):
+            path.chmod(0o500 if path.is_dir() else 0o400)
+        reader = Store.open(root) if when == "from the start" else store
+        with collect_warnings() as messages:
+            for _ in range(2):
+                assert load(reader, 1)
+                assert not load(reader, 2)
+                with reader.take_turn(make_numbered_key(2), BACKEND) as turn:
+                    assert turn.artifacts is None
+                assert not reader.save(make_numbered_key(2), BACKEND, make_artifacts(2))
+            reader.discard(make_numbered_key(1), BACKEND, "stale")
+            assert [summary.name for summary in reader.entries()] == ["template_1"]
+        assert not [message for message in messages if "cannot discard" in message]
+        about = [message for message in messages if "cannot save" in message]
+        assert len(about) == (1 if when == "from the start" else 2)
+        assert reader.directory == root
+
+    assert wait_for(fork(work)) == 0
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o720, 0o1777])
