@@ -1,5 +1,6 @@
 """A Thunder that was not tried: regions are shared if it behaves as expected, and all else is off."""
 
+import functools
 import logging
 import sys
 import tomllib
@@ -71,6 +72,7 @@ def train(transform):
 
 
 def test_regions_are_shared_where_all_else_is_off(all_off):
+    installation.uninstall()
     cache = fusioncache.Cache(store=True)
     options = {"lean": "auto", "schedule": "auto", "programs": True, "graphs": True, "fast_tracing": True}
     expected = r"0.3.0.dev1 was not tried: .* does without programs, .* \(off: Thunder has no .*JitCtx\)"
@@ -83,6 +85,7 @@ def test_regions_are_shared_where_all_else_is_off(all_off):
     assert (count, others) == (2, []) and reason == capabilities.explain_limits()
     off = (stats.programs_made, stats.programs_filled, stats.captures, stats.generalizations, dict(stats.taken_out))
     assert off == (0, 0, 0, 0, {}) and transform.graphs is None and transform.program_keeper is None
+    assert not set(installation.list_installed()) & {*installation.TRACING, "stored programs", "sizes"}
 
 
 @pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1")
@@ -106,14 +109,10 @@ def test_what_is_given_is_checked_before_it_is_left_out(other_version):
 
 
 @pytest.fixture
-def asked_anew():
-    """Has what is known of this Thunder forgotten before a test and behind it."""
-    kept = capabilities.find_problem, capabilities.find_missing_name
-    for each in kept:
-        each.cache_clear()
-    yield
-    for each in kept:
-        each.cache_clear()
+def asked_anew(monkeypatch):
+    """Has nothing of this Thunder known in a test."""
+    for name in ("find_problem", "find_missing_name"):
+        monkeypatch.setattr(capabilities, name, functools.cache(getattr(capabilities, name).__wrapped__))
 
 
 @pytest.mark.usefixtures("asked_anew")
@@ -181,12 +180,6 @@ def test_nothing_is_asked_of_a_trace(unusable):
     transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=False))
     trace = Unknown()
     assert transform.transform_trace_post_optimization(trace, executors_list=()) is trace
-
-
-def test_tracing_is_left_as_it_is(all_off):
-    installation.uninstall()
-    fusioncache.FusionCache(fast_tracing=True, graphs=False)
-    assert not set(installation.list_installed()) & {*installation.TRACING, "stored programs", "sizes"}
 
 
 @pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1")
