@@ -94,8 +94,9 @@ def test_a_probe_that_raises_is_a_problem():
 
 
 def test_without_a_probe_another_source_is_a_problem(monkeypatch):
-    own = jit_ext._maybe_update_proxy_name
-    monkeypatch.setattr(jit_ext, "_maybe_update_proxy_name", lambda *args, **options: own(*args))
+    name = "_maybe_update_proxy_name"
+    own = getattr(jit_ext, name)
+    monkeypatch.setattr(jit_ext, name, lambda *args, **options: own(*args))
     assert find_off() == {"sizes": "thunder.core.jit_ext:_maybe_update_proxy_name has another source"}
 
 
