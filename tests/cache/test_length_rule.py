@@ -26,42 +26,34 @@ def lengths(rule: LengthRule, *waited: float, alone: float = 2.0, function: obje
     return decided
 
 
-def test_lengths_get_code_of_their_own_until_they_waited_as_long_as_code_for_any_sizes_takes():
-    price = GENERAL_COST * 2.0
-    assert lengths(LengthRule(), 2.0, price / 2, price / 2, 0.0, 0.0) == [False, False, False, True, True]
-    assert lengths(LengthRule(), 2.0, price, 0.0) == [False, False, True]
-    assert lengths(LengthRule(), 2.0, *[price / 10] * 9, 0.0) == [False] * 11
+PRICE = GENERAL_COST * 2.0
 
 
-def test_the_first_length_of_a_function_is_no_reason_for_code_for_any_sizes():
-    assert lengths(LengthRule(), 1000.0, 0.0) == [False, False]
-
-
-def test_functions_pay_for_themselves():
+@pytest.mark.parametrize(
+    ("waited", "decided"),
+    [
+        ([2.0, PRICE / 2, PRICE / 2, 0.0, 0.0], [False, False, False, True, True]),
+        ([2.0, PRICE, 0.0], [False, False, True]),
+        ([2.0, *[PRICE / 10] * 9, 0.0], [False] * 11),
+        ([1000.0, 0.0], [False, False]),
+    ],
+    ids=["in two lengths", "in one length", "not enough", "in the first length, which is no reason"],
+)
+def test_lengths_get_code_of_their_own_until_they_waited_as_long_as_code_for_any_sizes_takes(waited, decided):
     rule = LengthRule()
-    assert lengths(rule, 2.0, 100.0, 0.0) == [False, False, True]
-    assert lengths(rule, 2.0, 0.0, function=OTHER) == [False, False]
+    assert lengths(rule, *waited) == decided
+    assert lengths(rule, 2.0, 0.0, function=OTHER) == [False, False]  # each function pays for itself
 
 
-def test_a_program_keeps_the_decision_that_it_began_with():
-    rule, program = LengthRule(), Generation(FUNCTION, 1)
+def test_a_program_keeps_the_decision_that_it_began_with_and_a_cleared_cache_forgets():
+    cache = Cache(record=False, store=False)
+    rule, program = cache.length_rule, Generation(FUNCTION, 1)
     assert not rule.takes_general(program)
     rule.note(program, 1.0, 100.0, may_share=True)
     assert not rule.takes_general(program)
     assert rule.takes_general(Generation(FUNCTION, 2))
-
-
-def test_a_cleared_cache_forgets_the_costs():
-    cache = Cache(record=False, store=False)
-    assert lengths(cache.length_rule, 2.0, 100.0, 0.0) == [False, False, True]
     cache.clear()
-    assert lengths(cache.length_rule, 2.0, 0.0) == [False, False]
-
-
-class Priced(Eager):
-    """Compiles regions, each of which costs what a test says; its code for any sizes cannot be stored."""
-
-    stores_general = False
+    assert not rule.takes_general(Generation(FUNCTION, 3))
 
 
 @pytest.mark.parametrize(
@@ -74,26 +66,19 @@ class Priced(Eager):
     ],
 )
 def test_programs_that_get_code_for_any_sizes(monkeypatch, sizes, stores, cost, general):
-    monkeypatch.setattr(Priced, "stores_general", stores)
+    monkeypatch.setattr(Eager, "stores_general", stores)
     monkeypatch.setattr("fusioncache.cache.executable.BuiltFunction.cost", property(lambda built: cost))
     cache = Cache(record=False, store=False)
-    executables = BackendExecutables(Priced(), cache, cache.ledger, sizes=sizes)
+    executables = BackendExecutables(Eager(), cache, cache.ledger, sizes=sizes)
     served = []
     for number, length in enumerate((64, 96, 128)):
-        args = [torch.ones(2, length)]
+        args, type_ = [torch.ones(2, length)], TensorType("float32", (2, length), "cpu")
         sketch = Sketch()
-        type_ = TensorType("float32", (2, length), "cpu")
         graph = sketch.graph(sketch.op("tanh", sketch.input(type_), type_=type_))
         program, found = Generation(FUNCTION, number), []
         expected = executables.expects_general(graph, None, program)
-        request = BuildRequest(
-            graph,
-            layouts_of(args),
-            lambda *_: None,
-            lambda given, *, found=found, **_: found.append(given),
-            lambda: None,
-            program,
-        )
+        serve = lambda given, *, found=found, **_: found.append(given)  # noqa: E731
+        request = BuildRequest(graph, layouts_of(args), lambda *_: None, serve, lambda: None, program)
         (result,) = executables.run_for(args, request)(args)
         assert torch.equal(result, torch.tanh(args[0]))
         assert expected == bool(found)  # what is handed over to the pool is what the call asks for

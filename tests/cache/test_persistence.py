@@ -10,11 +10,9 @@ from drawn_regions import Sketch
 from store_processes import PersistentEager, Process, X, Y, make_region
 
 from fusioncache.cache.cache import Cache
-from fusioncache.cache.executable import REGION, REQUEST, Builder
-from fusioncache.cache.peers import Ranks
+from fusioncache.cache.executable import REGION, REQUEST
 from fusioncache.ir import Instance
 from fusioncache.ir.template import encode_region
-from fusioncache.store import Store
 from fusioncache.store.entry import REFUSED
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.writer import instance_of
@@ -37,32 +35,32 @@ def test_a_region_in_another_order_is_loaded_in_the_order_that_it_was_compiled_i
     first.run(make_region(), X, Y)
     difference, sine = second.run(make_region(swapped=True), Y, X)
     assert torch.equal(sine, torch.sin(X)) and torch.equal(difference, Y - X)
-    executable = second.executable(make_region(swapped=True))
-    assert second.told == [True] and executable.sources == (make_region(),)
+    assert second.told == [True] and second.executable(make_region(swapped=True)).sources == (make_region(),)
+
+
+class AnyStrides(PersistentEager):
+    """Compiles for any strides."""
+
+    def layout(self, layouts: Any) -> Any:
+        return len(layouts)
+
+
+COLUMNS = [each.mT.contiguous().mT for each in (X, Y)]
 
 
 def test_what_was_loaded_for_some_strides_is_not_called_with_others(tmp_path):
     """Even where what the backend compiles itself takes any."""
-
-    class Coarse(PersistentEager):
-        def layout(self, layouts: Any) -> Any:
-            return len(layouts)
-
-    first, second = Process(tmp_path), Process(tmp_path, Coarse())
+    first, second = Process(tmp_path), Process(tmp_path, AnyStrides())
     first.run(make_region(), X, Y)
     second.run(make_region(), X, Y)
-    columns = [each.mT.contiguous().mT for each in (X, Y)]
-    assert torch.equal(second.run(make_region(), *columns)[0], torch.sin(X))
+    assert torch.equal(second.run(make_region(), *COLUMNS)[0], torch.sin(X))
     assert second.told == [True, False]
 
 
 def test_what_is_quicker_is_called_with_the_layouts_that_it_was_made_for(tmp_path):
     """Where the compiler's own function takes other strides as well, only that is called with these."""
 
-    class WithExact(PersistentEager):
-        def layout(self, layouts: Any) -> Any:
-            return len(layouts)
-
+    class WithExact(AnyStrides):
         def persist(self, graph: Any, args: Any) -> Any:
             compiled = super().persist(graph, args)
             return replace(
@@ -71,8 +69,7 @@ def test_what_is_quicker_is_called_with_the_layouts_that_it_was_made_for(tmp_pat
 
     called: list[Any] = []
     process = Process(tmp_path, WithExact())
-    columns = [each.mT.contiguous().mT for each in (X, Y)]
-    for x, y in ((X, Y), columns, (X, Y)):
+    for x, y in ((X, Y), COLUMNS, (X, Y)):
         difference, sine = process.run(make_region(swapped=True), y, x)
         assert torch.equal(sine, torch.sin(X)) and torch.equal(difference, Y - X)
     assert called == [[(3, 1), (3, 1)]] * 2 and len(process.backend.compiled) == 1
@@ -90,6 +87,19 @@ def test_each_ingredient_of_the_environment_makes_a_miss(tmp_path, changed):
     same = Process(tmp_path)
     same.run(make_region(), X, Y)
     assert (other.told, same.told) == ([False], [True])
+    one, two = (
+        {part.name: part.digest for part in process.key(make_region(), X, Y).ingredients} for process in (same, other)
+    )
+    assert {name for name in one if one[name] != two[name]} == {changed}
+
+
+def test_the_key_says_that_a_layout_differs(tmp_path):
+    process = Process(tmp_path)
+    one, other = (
+        {part.name: part.digest for part in process.key(make_region(), *inputs).ingredients}
+        for inputs in ((X, Y), (COLUMNS[0], Y))
+    )
+    assert {name for name in one if one[name] != other[name]} == {"layout"}
 
 
 @pytest.mark.parametrize("setting", ["settings", "machine"])
@@ -112,57 +122,35 @@ def test_what_was_compiled_while_settings_changed_is_not_kept(tmp_path, setting)
     assert not second.cache.store.entries()
 
 
-def test_the_key_names_what_differs(tmp_path):
-    place = ((X.shape, X.stride()), (Y.shape, Y.stride()))
-    canonical = canonicalize(make_region())
-    graph, instance = canonical.graph, instance_of(make_region(), canonical.binding)
-
-    def key(environment: dict[str, str], place: Any = place) -> dict[str, str]:
-        backend = PersistentEager(environment)
-        kept = Builder(backend, Store.open(tmp_path), Ranks(), {}, print, {})
-        return {part.name: part.digest for part in kept.key(kept.region_task(graph, instance, place)).ingredients}
-
-    one, other = key({}), key({"machine": "there"})
-    assert {name for name in one if one[name] != other[name]} == {"machine"}
-    turned = key({}, ((X.shape, (1, 2)), (Y.shape, Y.stride())))
-    assert {name for name in one if one[name] != turned[name]} == {"layout"}
+def encode_other(inputs: int, sines: int) -> bytes:
+    """Returns a region that is of another template, with so many inputs and outputs."""
+    s = Sketch()
+    graph = s.graph(*[s.op("sin", value) for value in [s.input() for _ in range(inputs)][:1] * sines])
+    return encode_region(Instance(graph, tuple(range(inputs)), tuple(range(sines))))
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda artifacts: {**artifacts, "code": b"something else"},
-        lambda artifacts: {name: content for name, content in artifacts.items() if name != "code"},
-        lambda artifacts: {name: content for name, content in artifacts.items() if name != REGION},
-        lambda artifacts: {**artifacts, REGION: b"{}"},
-        lambda artifacts: {**artifacts, REGION: artifacts[REGION][:-1]},
-    ],
-)
-def test_artifacts_that_do_not_load_are_compiled_again_and_replaced(tmp_path, spoil):
+SPOILT = {
+    "other code": lambda artifacts: {**artifacts, "code": b"something else"},
+    "no code": lambda artifacts: {REGION: artifacts[REGION]},
+    "no region": lambda artifacts: {"code": artifacts["code"]},
+    "an empty region": lambda artifacts: {**artifacts, REGION: b"{}"},
+    "half a region": lambda artifacts: {**artifacts, REGION: artifacts[REGION][:-1]},
+    "a region with other inputs": lambda artifacts: {**artifacts, REGION: encode_other(1, 2)},
+    "a region with other outputs": lambda artifacts: {**artifacts, REGION: encode_other(2, 1)},
+}
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_artifacts_that_do_not_load_are_compiled_again_and_replaced(tmp_path, how):
     first = Process(tmp_path)
-    good = first.backend.persist(make_region(), [X, Y]).artifacts | {
-        REGION: encode_region(instance_of(make_region(), canonicalize(make_region()).binding))
-    }
-    first.cache.store.save(first.key(make_region(), X, Y), "eager", spoil(good))
+    region = encode_region(instance_of(make_region(), canonicalize(make_region()).binding))
+    good = first.backend.persist(make_region(), [X, Y]).artifacts | {REGION: region}
+    first.cache.store.save(first.key(make_region(), X, Y), "eager", SPOILT[how](good))
     second, third = Process(tmp_path), Process(tmp_path)
     with pytest.warns(RuntimeWarning, match="a stored artifact is not used"):
         assert torch.equal(second.run(make_region(), X, Y)[1], Y - X)
     third.run(make_region(), X, Y)
     assert (second.told, third.told) == ([False], [True])
-
-
-@pytest.mark.parametrize("differs", ["inputs", "outputs"])
-def test_a_stored_region_of_another_template_is_not_run(tmp_path, differs):
-    first = Process(tmp_path)
-    s = Sketch()
-    inputs = [s.input() for _ in range(1 if differs == "inputs" else 2)]
-    sines = [s.op("sin", inputs[0]) for _ in range(1 if differs == "outputs" else 2)]
-    other = Instance(s.graph(*sines), tuple(range(len(inputs))), tuple(range(len(sines))))
-    artifacts = {"code": b"run it op by op", REGION: encode_region(other)}
-    first.cache.store.save(first.key(make_region(), X, Y), "eager", artifacts)
-    with pytest.warns(RuntimeWarning, match="a stored artifact is not used"):
-        first.run(make_region(), X, Y)
-    assert first.told == [False]
 
 
 def test_what_cannot_be_kept_is_compiled_by_everybody_and_counted(tmp_path):
@@ -179,12 +167,9 @@ def test_what_cannot_be_kept_is_compiled_by_everybody_and_counted(tmp_path):
 
 @pytest.mark.parametrize("store", [False, True, "directory"])
 def test_the_store_is_where_the_user_says(tmp_path, store, monkeypatch):
-    monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path / "default"))
+    monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path / "True"))
     cache = Cache(record=False, store=tmp_path / store if isinstance(store, str) else store)
-    if store is False:
-        assert cache.store is None
-    else:
-        assert cache.store.directory.is_relative_to(tmp_path / ("default" if store is True else store))
+    assert cache.store.directory.is_relative_to(tmp_path / str(store)) if store else cache.store is None
 
 
 def test_a_directory_that_cannot_be_used_costs_a_warning(tmp_path):

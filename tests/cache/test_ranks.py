@@ -65,21 +65,18 @@ def test_a_dead_rank_costs_one_wait(tmp_path, job):
         assert job.num_keys() == 1
 
 
-def test_a_rank_whose_compile_fails_lets_the_others_go_on(tmp_path, job):
-    failing, other = rank(tmp_path), rank(tmp_path)
-    failing.backend.error = RuntimeError("out of registers")
-    with pytest.raises(RuntimeError, match="out of registers"):
-        failing.run(make_region(), X, Y)
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_one_rank_cannot_share_the_others_compile(tmp_path, job, fails):
+    first, other = rank(tmp_path), rank(tmp_path)
+    if fails:
+        first.backend.error = RuntimeError("out of registers")
+        with pytest.raises(RuntimeError, match="out of registers"):
+            first.run(make_region(), X, Y)
+    else:
+        first.backend.refuse = "a number among its inputs"
+        first.run(make_region(), X, Y)
     other.run(make_region(), X, Y)
     assert other.told == [False]
-
-
-def test_what_cannot_be_kept_is_compiled_by_every_rank(tmp_path, job):
-    first, other = rank(tmp_path), rank(tmp_path)
-    first.backend.refuse = "a number among its inputs"
-    for one in (first, other):
-        one.run(make_region(), X, Y)
-        assert one.told == [False]
 
 
 def test_a_store_that_fails_costs_a_warning(tmp_path, monkeypatch):

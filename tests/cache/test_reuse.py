@@ -9,60 +9,49 @@ import torch
 from fusioncache.backends.api import Run
 from fusioncache.cache import backend_executables
 from fusioncache.cache.backend_executables import OFTEN, Order, prepare_capture, replace_if_reused
-from fusioncache.cache.generals import Allowance
 
 
-def general(args: Sequence[int]) -> list[str]:
-    return ["general"]
-
-
-def own(args: Sequence[int]) -> list[str]:
-    return ["own"]
+def make_run(name: str) -> Run:
+    return lambda args: [name]
 
 
 @dataclass
 class Pool:
     """Compiles beside this process, and is done when a test says so."""
 
-    made: Run | None = own
+    made: Run | None = field(default_factory=lambda: make_run("own"))
     done: bool = False
     takes_orders: bool = True
+    fails: str = ""
     asked: list[str] = field(default_factory=list)
 
-    def place(self) -> bool:
-        self.asked.append("place")
-        return self.takes_orders
-
-    def is_done(self) -> bool:
-        self.asked.append("is done")
-        return self.done
-
-    def fetch(self, args: Sequence[int]) -> Run | None:
-        self.asked.append("fetch")
-        return self.made
-
-    def build(self, args: Sequence[int]) -> Run:
-        self.asked.append("build")
-        return own
-
-    def build_apart(self, args: Sequence[int]) -> Run:
-        self.asked.append("build apart")
-        return lambda args: ["apart"]
+    def answer(self, question: str, answer: object) -> object:
+        self.asked.append(question)
+        if question == self.fails:
+            raise ValueError(question)
+        return answer
 
     def run(self, **options) -> Run:
-        order = Order(self.place, self.is_done, self.fetch, self.build, self.build_apart, **options)
-        return replace_if_reused(general, order)
+        order = Order(
+            lambda: self.answer("place", self.takes_orders),
+            lambda: self.answer("is done", self.done),
+            lambda args: self.answer("fetch", self.made),
+            lambda args: self.answer("build", make_run("own")),
+            lambda args: self.answer("build apart", make_run("apart")),
+            **options,
+        )
+        return replace_if_reused(make_run("general"), order)
 
 
 @pytest.fixture
 def capturing(monkeypatch):
     """Has code believe that a CUDA graph is captured while the list is not empty."""
-    captures = []
+    captures: list[str] = []
     monkeypatch.setattr(backend_executables, "is_capturing", lambda: bool(captures))
     return captures
 
 
-def call(run: Run, times: int) -> str:
+def call(run: Run, times: int) -> Sequence[str]:
     return [run([])[0] for _ in range(times)][-1]
 
 
@@ -84,27 +73,18 @@ def test_a_size_that_is_used_often_gets_its_own():
     assert pool.asked.count("fetch") == 1
 
 
-def test_a_size_may_get_its_own_at_once():
-    pool = Pool()
-    run = pool.run(after=1)
-    assert call(run, 1) == "general" and pool.asked == ["place", "is done"]
-    pool.done = True
-    assert call(run, 30) == "own"
-
-
-@pytest.mark.parametrize("pool", [Pool(made=None, done=True), Pool(takes_orders=False)])
-def test_without_a_compiled_function_nothing_changes(pool):
-    run = pool.run()
-    assert call(run, 5 * OFTEN) == "general"
-    assert pool.asked.count("place") == 1 and pool.asked.count("fetch") <= 1
-
-
-def test_what_fails_is_not_asked_again(monkeypatch):
-    pool = Pool(done=True)
-    monkeypatch.setattr(pool, "fetch", lambda args: 1 / 0)
-    run = pool.run()
-    assert call(run, 5 * OFTEN) == "general"
-    assert pool.asked == ["place", "is done"]
+@pytest.mark.parametrize(
+    ("pool", "asked"),
+    [
+        (Pool(made=None, done=True), ["place", "is done", "fetch"]),
+        (Pool(takes_orders=False), ["place"]),
+        (Pool(done=True, fails="fetch"), ["place", "is done", "fetch"]),
+    ],
+    ids=["nothing was made", "takes no orders", "fails"],
+)
+def test_without_a_compiled_function_nothing_changes_and_is_not_asked_again(pool, asked):
+    assert call(pool.run(), 5 * OFTEN) == "general"
+    assert pool.asked == asked
 
 
 @pytest.mark.parametrize("captures", [True, False])
@@ -122,9 +102,10 @@ def test_the_call_before_a_capture_compiles_here_without_a_pool():
     pool = Pool(takes_orders=False)
     run = pool.run(captures=False)
     assert call(run, 1) == "general"
-    assert prepared(run) == ("own", 0)
-    assert prepared(run) == ("own", 0) and pool.asked.count("build") == 1
+    assert [prepared(run) for _ in range(2)] == [("own", 0)] * 2
+    assert pool.asked.count("build") == 1
     assert call(run, 3 * OFTEN) == "own"
+    assert prepared(Pool(takes_orders=False, fails="build").run(captures=False)) == ("general", 1)
 
 
 def test_the_call_before_a_capture_waits_for_the_pool():
@@ -134,13 +115,6 @@ def test_the_call_before_a_capture_waits_for_the_pool():
     assert pool.asked.count("place") == 1 and "build" not in pool.asked
     pool.done = True
     assert prepared(run) == ("own", 0)
-
-
-def test_what_fails_before_a_capture_leaves_the_general_function(monkeypatch):
-    pool = Pool(takes_orders=False)
-    monkeypatch.setattr(pool, "build", lambda args: 1 / 0)
-    run = pool.run(captures=False)
-    assert prepared(run) == ("general", 1)
 
 
 def test_a_general_function_that_may_be_captured_is_left_alone(capturing):
@@ -161,18 +135,3 @@ def test_a_capture_never_meets_the_general_function(capturing):
     assert prepared(run) == ("own", 0)
     capturing.append("another graph")
     assert call(run, 1) == "own"
-
-
-def test_a_preparation_ends():
-    pool = Pool()
-    run = pool.run(captures=False)
-    with prepare_capture() as unsettled:
-        run([])
-    run([])
-    assert len(unsettled) == 1
-
-
-def test_an_allowance_ends():
-    allowance = Allowance()
-    assert [allowance.take(2) for _ in range(4)] == [True, True, False, False]
-    assert allowance.take(3) and not allowance.take(3) and allowance.take(4)

@@ -14,14 +14,19 @@ def _nothing(what: str, path: str) -> None:
 
 
 class Faulty(AbstractFileSystem):
-    """Files in memory, the same for all instances, below ``faulty://``. It is written as one of the plain kind is:
-    whoever writes in place is seen writing."""
+    """Files in memory, the same for all instances, below ``faulty://``."""
 
     protocol = "faulty"
     files: ClassVar[dict[str, bytes]] = {}
     calls: ClassVar[list[tuple[str, str]]] = []
     fault: ClassVar[Callable[[str, str], object]] = _nothing
     reads: ClassVar[int] = 0
+
+    @classmethod
+    def find(cls, part: str) -> str:
+        """Returns the path of the one file that has this in it."""
+        (found,) = (path for path in cls.files if part in path)
+        return found
 
     def _do(self, what: str, path: str) -> str:
         path = self._strip_protocol(path)
@@ -56,8 +61,8 @@ class Faulty(AbstractFileSystem):
         path = self._do("ls", path).rstrip("/")
         inside = {name: name.removeprefix(f"{path}/") for name in self.files if name.startswith(f"{path}/")}
         folders = {f"{path}/{rest.partition('/')[0]}" for rest in inside.values() if "/" in rest}
-        found = [{"name": name, "size": len(self.files[name]), "type": "file"} for name in inside]
-        files = [about for about in found if "/" not in inside[about["name"]]]
+        files = [{"name": name, "size": len(self.files[name]), "type": "file"} for name in inside]
+        files = [each for each in files if "/" not in inside[each["name"]]]
         return [*files, *({"name": folder, "size": 0, "type": "directory"} for folder in sorted(folders))]
 
     def exists(self, path: str, **kwargs: Any) -> bool:

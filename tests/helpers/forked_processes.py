@@ -27,12 +27,7 @@ if TYPE_CHECKING:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, shortcuts: bool = False) -> None:
-    """Lets the benchmarks' processes start so in this test.
-
-    Args:
-        monkeypatch: takes it back.
-        shortcuts: whether Thunder traces faster there from the start, also what is a reference: to the same traces.
-    """
+    """Lets the benchmarks' processes start so in this test. With shortcuts Thunder traces faster there, to the same."""
     from benchmarks.common import processes
 
     stand_in = SimpleNamespace(
@@ -42,13 +37,9 @@ def use(monkeypatch: pytest.MonkeyPatch, shortcuts: bool = False) -> None:
 
 
 def run(command: Sequence[str], *, shortcuts: bool = False, **options: Any) -> CompletedProcess[Any]:
-    """What ``subprocess.run`` does, for ``[sys.executable, "-m", module, *arguments]``.
+    """What ``subprocess.run`` does, for ``[sys.executable, "-m", module, *arguments]`` and the options asserted below.
 
-    Args:
-        command: as above.
-        shortcuts: as in ``use``.
-        options: ``cwd``, ``env``, and ``stdout`` with ``stderr`` as one file, as for ``subprocess.run``, and a
-            ``timeout`` that nothing here reaches; no others.
+    The output is one file. With ``shortcuts`` Thunder traces faster from the start, to the same traces.
     """
     python, flag, module, *arguments = command
     assert (python, flag) == (sys.executable, "-m")

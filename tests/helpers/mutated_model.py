@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import math
 import os
 from collections import OrderedDict
@@ -15,16 +14,6 @@ GAIN = 1.5
 CONFIG = {"eps": 1e-3, "layers": [1, 2]}
 REGISTRY = {"act": functional.silu}
 LIMIT = math.inf
-
-
-class Mode(enum.Enum):
-    """How to sum."""
-
-    PLAIN = "plain"
-    DOUBLE = "double"
-
-
-MODE = Mode.PLAIN
 
 
 def shift(x: torch.Tensor, slope: float = 0.1, *, offset: float = 0.25) -> torch.Tensor:
@@ -49,7 +38,6 @@ class Base(torch.nn.Module):
     """What attributes are inherited from."""
 
     order = 2
-    widths = (4, 8)
 
     @property
     def bias_scale(self) -> float:
@@ -72,7 +60,6 @@ class Norm(Base):
         self.weight = torch.nn.Parameter(torch.ones(size))
         self.register_buffer("shift", torch.zeros(size))
         self.eps = 1e-5
-        self.sizes = [size]
         self.flags = OrderedDict(enabled=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -100,6 +87,6 @@ class Mutable(Base):
             x = self.combine(x, getattr(self, name)(x) * self.scale)
         x = REGISTRY["act"](x) * GAIN + CONFIG["eps"]
         x = self.activation(scaler(shift(square(x))))
-        if MODE is Mode.DOUBLE or os.environ.get("MUTATED_MODEL"):
+        if os.environ.get("MUTATED_MODEL"):
             x = x * 2
         return functional.softmax(self.dropout(x), -1) * min(times, LIMIT)

@@ -13,7 +13,7 @@ import contextlib
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,15 +83,13 @@ class Failing(thunder.Transform):
 
 
 def fail() -> None:
-    def function(error):
-        def raising(x):
+    for error in (ValueError, KeyboardInterrupt):
+
+        def raising(x, error=error):
             torch.sin(x)
             raise error
 
-        return raising
-
-    for error in (ValueError, KeyboardInterrupt):
-        call(function(error))
+        call(raising)
     call(Cell(), transforms=[Failing()])
     call(lambda x: x @ x)
 
@@ -122,34 +120,33 @@ def replace_and_restore() -> None:
         setattr(holder, name, own)
 
 
-def is_able(*_):
-    return False
-
-
 def register_executors() -> None:
     executor = OperatorExecutor("odd", version="1")
     register_executor(executor)
-    executor._implmap["torch.tanh"] = ImplInfo(checker=is_able)
+    executor._implmap["torch.tanh"] = ImplInfo(checker=lambda *_: False)
     call(Cell(), executors=[executor, *fusioncache.executors()])
     add_default_executor(executor)
     call(Cell())
     remove_default_executor(executor)
 
 
-HARMLESS: dict[str, Callable[[], None]] = {
-    each.__name__: each
-    for each in (
-        torch._dynamo.reset, have_hooks, define_operations, fail, nest, replace_and_restore, register_executors,
-    )
-}  # fmt: skip
+HARMLESS = (
+    torch._dynamo.reset,
+    have_hooks,
+    define_operations,
+    fail,
+    nest,
+    replace_and_restore,
+    register_executors,
+)
 """What changes nothing for later programs: a process that did none of this loads them."""
 
 
 def use_thunderfx() -> None:
-    compiler = importlib.import_module("thunder.dynamo")
     cache = fusioncache.Cache(record=False, store=STORE)
     transform = fusioncache.FusionCache(cache=cache, backend="eager")
-    compiler.thunderfx(Cell(), executors=fusioncache.executors(), transforms=[transform])(X).sum().backward()
+    thunderfx = importlib.import_module("thunder.dynamo").thunderfx
+    thunderfx(Cell(), executors=fusioncache.executors(), transforms=[transform])(X).sum().backward()
 
 
 def double(a):
@@ -182,23 +179,18 @@ def replace_for_good() -> None:
     call(lambda x: torch.cos(x))
 
 
-LASTING: dict[str, Callable[[], None]] = {
-    each.__name__: each
-    for each in (
-        use_thunderfx, register_operations, add_methods, replace_for_good,
-    )
-}  # fmt: skip
+LASTING = (use_thunderfx, register_operations, add_methods, replace_for_good)
 """What later programs depend on: a process that did the same loads them."""
 
 
 def list_programs(which: str) -> Iterator[tuple[str, Any]]:
     """Yields what became of the program of another model behind each."""
-    for number, (name, do) in enumerate({**HARMLESS, **LASTING}.items()):
-        if which == "all" or name in LASTING:
+    for number, do in enumerate((*HARMLESS, *LASTING)):
+        if which == "all" or do in LASTING:
             do()
         model, transform = compile_anew(Other(number + 2), STORE)
         model(torch.ones(3, 4))
-        yield name, counts(transform)
+        yield do.__name__, counts(transform)
 
 
 if __name__ == "__main__":

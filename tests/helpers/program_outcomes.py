@@ -3,45 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of one call.
-
-    Attributes:
-        facts: by what they are of; equal if nobody can tell two calls apart.
-    """
-
-    facts: dict[str, Any]
-
-    def difference(self, expected: Outcome) -> str | None:
-        """What is otherwise than expected, in words; None if nothing is."""
-        names = sorted({*self.facts, *expected.facts})
-        wrong = [name for name in names if self.facts.get(name) != expected.facts.get(name)]
-        return "\n".join(f"{n}: {self.facts.get(n)} in place of {expected.facts.get(n)}" for n in wrong) or None
-
-    def strange(self, *others: Outcome) -> str | None:
-        """What is said of the kinds of results, but not of their numbers, that none of the others says."""
-        names = [
-            name for name in self.facts if not name.endswith("bits") and not name.startswith(("input", "gradient"))
-        ]
-        wrong = [name for name in names if all(self.facts[name] != other.facts.get(name) for other in others)]
-        return "\n".join(f"{n}: {self.facts[n]}, not {[other.facts.get(n) for other in others]}" for n in wrong) or None
+Facts = dict[str, Any]
+"""What came of one call, by what it is of; equal if two calls cannot be told apart."""
 
 
-def observe(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Outcome:
+def find_difference(found: Facts, expected: Facts) -> str | None:
+    """What is otherwise than expected, in words; None if nothing is."""
+    wrong = [name for name in sorted({*found, *expected}) if found.get(name) != expected.get(name)]
+    return "\n".join(f"{name}: {found.get(name)} in place of {expected.get(name)}" for name in wrong) or None
+
+
+def find_strange(found: Facts, *others: Facts) -> str | None:
+    """What is said of the kinds of results, but not of their numbers, that none of the others says."""
+    names = [name for name in found if not name.endswith("bits") and not name.startswith(("input", "gradient"))]
+    wrong = [name for name in names if all(found[name] != other.get(name) for other in others)]
+    return "\n".join(f"{name}: {found[name]}, not {[other.get(name) for other in others]}" for name in wrong) or None
+
+
+def observe(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Facts:
     """Calls a function of tensors that returns tensors, then goes backward from all of its results."""
     results = function(*inputs)
-    facts: dict[str, Any] = {}
+    facts: Facts = {}
+    others = [(f"input {number}", tensor) for number, tensor in enumerate(inputs)]
+    others += [(f"result {number}", tensor) for number, tensor in enumerate(results)]
     for number, result in enumerate(results):
         facts |= {f"result {number}'s {what}": fact for what, fact in _facts(result)}
-        facts[f"result {number} is"] = [what for what, other in _others(inputs, results) if other is result]
-        facts[f"result {number} shares memory with"] = list(_neighbours(result, inputs, results))
+        facts[f"result {number} is"] = [what for what, other in others if other is result]
+        facts[f"result {number} shares memory with"] = list(_neighbours(result, others))
     for number, tensor in enumerate(inputs):
         facts[f"input {number} afterwards"] = _bits(tensor)
     _go_backward(results)
@@ -49,7 +41,7 @@ def observe(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Out
         facts[f"gradient {number}"] = None if tensor.grad is None else list(_facts(tensor.grad))
     for number, result in enumerate(results):
         facts[f"result {number} may be written"] = _write(result)
-    return Outcome(facts)
+    return facts
 
 
 def _write(tensor: torch.Tensor) -> str:
@@ -75,18 +67,9 @@ def _bits(tensor: torch.Tensor) -> bytes:
     return bytes(packed.flatten().view(torch.uint8).tolist())
 
 
-def _others(inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
-    named = [(f"input {number}", tensor) for number, tensor in enumerate(inputs)]
-    return named + [(f"result {number}", tensor) for number, tensor in enumerate(results)]
-
-
-def _neighbours(
-    tensor: torch.Tensor, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
-) -> Iterator[tuple[str, int]]:
+def _neighbours(tensor: torch.Tensor, others: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, int]]:
     """What lies in the same memory, and how many bytes further on."""
-    if not tensor.numel():
-        return
-    for what, other in _others(inputs, results):
+    for what, other in others if tensor.numel() else ():
         if other.numel() and other.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
             yield what, other.data_ptr() - tensor.data_ptr()
 

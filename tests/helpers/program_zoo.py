@@ -1,10 +1,9 @@
 """What people compile, each as small as can be, and a process that trains all of it over stores.
 
-    python program_zoo.py JOBS
+    python program_zoo.py DIRECTORY [load]
 
-does one job after the other, each in a process of its own, and prints what they found: a list, as JSON. For each case
-that is a digest of the results of three training steps, and what became of its programs. Jobs are ``Job``'s attributes
-by name, as JSON.
+prints what it found, as JSON: for each case a digest of the results of three training steps, and what became of its
+programs. With ``load`` nothing may be interpreted, and some cases run again, with their programs derived and compared.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,10 +26,8 @@ import quick_process  # isort: split
 
 import torch
 from expert_layers import Experts
-from stored_programs import Cell, counts, without_interpreter
+from stored_programs import Cell, compile_anew, counts, without_interpreter
 from torch.nn import functional
-
-import fusioncache
 
 Compile = Callable[..., Any]
 """Compiles a model or a function, with options of ``FusionCache`` by name."""
@@ -104,9 +101,9 @@ def plain_function(x: torch.Tensor, weight: torch.Tensor, *, scale: float = 1.0)
     return {"sum": torch.tanh(x @ weight) * scale, "max": torch.relu(x)}
 
 
-def train(compiled: Any, parameters: list[torch.Tensor], *inputs: Any) -> list[torch.Tensor]:
-    """Three steps; what came out of each, and the parameters after it."""
-    results = []
+def train(compiled: Any, model: torch.nn.Module, *inputs: Any) -> list[torch.Tensor]:
+    """Three steps; what came out of each, and the parameters after it, and the buffers at the end."""
+    results, parameters = [], list(model.parameters())
     for _ in range(3):
         output = compiled(*inputs)
         output.sum().backward()
@@ -114,13 +111,8 @@ def train(compiled: Any, parameters: list[torch.Tensor], *inputs: Any) -> list[t
             for parameter in parameters:
                 parameter -= 0.1 * parameter.grad
         results += [output.detach().clone(), *(parameter.detach().clone() for parameter in parameters)]
-        for parameter in parameters:
-            parameter.grad = None
-    return results
-
-
-def train_module(model: torch.nn.Module, compile_: Compile, *inputs: Any, **options: Any) -> list[torch.Tensor]:
-    return train(compile_(model, **options), list(model.parameters()), *inputs) + list(model.buffers())
+        model.zero_grad()
+    return [*results, *model.buffers()]
 
 
 def run_function(compile_: Compile) -> list[torch.Tensor]:
@@ -138,7 +130,7 @@ def run_kinds_of_input(compile_: Compile) -> list[torch.Tensor]:
     compiled = compile_(model)
     results = []
     for rows in (2, 3, 2):
-        results += train(compiled, list(model.parameters()), torch.randn(rows, 4))
+        results += train(compiled, model, torch.randn(rows, 4))
     model.eval()
     with torch.no_grad():
         results.append(compiled(torch.randn(2, 4)))
@@ -147,39 +139,35 @@ def run_kinds_of_input(compile_: Compile) -> list[torch.Tensor]:
     return results
 
 
-def run_tied(compile_: Compile) -> list[torch.Tensor]:
-    return train_module(Tied(), compile_, torch.arange(6).reshape(2, 3), recompute="residual")
+def train_new(make: Callable[[], torch.nn.Module], *inputs: Any, **options: Any) -> Callable[[Compile], Any]:
+    """Trains a model that is made where it is run."""
 
+    def run(compile_: Compile) -> list[torch.Tensor]:
+        model = make()
+        return train(compile_(model, **options), model, *inputs)
 
-def run_experts(compile_: Compile) -> list[torch.Tensor]:
-    return train_module(Experts(), compile_, torch.randn(6, 16))
-
-
-def run_sets(compile_: Compile) -> list[torch.Tensor]:
-    model = Unordered()
-    return train(compile_(model), list(model.parameters()), torch.randn(3, 4), {"b", "a", "c"})
-
-
-def run_buffers(compile_: Compile) -> list[torch.Tensor]:
-    return train_module(Counter(), compile_, torch.randn(3, 4))
+    return run
 
 
 CASES: dict[str, Callable[[Compile], list[torch.Tensor]]] = {
-    name.removeprefix("run_"): run for name, run in list(globals().items()) if name.startswith("run_")
+    "function": run_function,
+    "kinds_of_input": run_kinds_of_input,
+    "tied": train_new(Tied, torch.arange(6).reshape(2, 3), recompute="residual"),
+    "experts": train_new(Experts, torch.linspace(-1, 1, 96).reshape(6, 16)),
+    "sets": train_new(Unordered, torch.linspace(-1, 1, 12).reshape(3, 4), {"b", "a", "c"}),
+    "buffers": train_new(Counter, torch.linspace(-1, 1, 12).reshape(3, 4)),
 }
 
 
 def run_case(name: str, directory: Path) -> dict[str, Any]:
     """Runs a case as a process does that has done nothing yet, and says what came of it."""
-    import thunder
-
     torch.manual_seed(0)
     transforms = []
 
-    def compile_(model: Any, *, more: Any = (), **options: Any) -> Any:
-        cache = fusioncache.Cache(record=False, store=directory / name)
-        transforms.append(fusioncache.FusionCache(cache=cache, backend="eager", jobs=0, **options))
-        return thunder.jit(model, executors=fusioncache.executors(), transforms=[transforms[-1], *more])
+    def compile_(model: Any, **options: Any) -> Any:
+        compiled, transform = compile_anew(model, directory / name, **options)
+        transforms.append(transform)
+        return compiled
 
     results = CASES[name](compile_)
     content = b"".join(result.detach().float().numpy().tobytes() for result in results)
@@ -189,63 +177,29 @@ def run_case(name: str, directory: Path) -> dict[str, Any]:
     return {"digest": hashlib.sha256(content).hexdigest(), "loaded": loaded, "made": made, "refused": refused}
 
 
-@dataclass(frozen=True)
-class Job:
-    """What a process does, which is a fork of one that has imported torch and Thunder, and done nothing else.
-
-    Attributes:
-        store: the directory that each case has one in.
-        cases: their names; empty for all.
-        loads: whether nothing may be interpreted.
-        verify: whether programs are derived anew, and compared.
-    """
-
-    store: str
-    cases: Sequence[str] = ()
-    loads: bool = False
-    verify: bool = False
-
-    def run(self) -> dict[str, Any]:
-        """Returns what the process found."""
-        found, tell = os.pipe()
-        child = os.fork()
-        if not child:
-            os.environ["FUSIONCACHE_VERIFY"] = str(int(self.verify))
-            output = json.dumps(run_cases(self.cases or list(CASES), Path(self.store), loads=self.loads))
-            with os.fdopen(tell, "w") as file:
-                file.write(output)
-            os._exit(0)
-        os.close(tell)
-        with os.fdopen(found) as file:
-            done = json.load(file)
-        assert os.waitpid(child, 0)[1] == 0
-        return done
-
-
-def main() -> None:
-    """The process."""
-    warnings.simplefilter("ignore")
-    import thunder  # noqa: F401  # before forks, each of which would take seconds for it
-
-    import fusioncache.transform.transform  # noqa: F401
-
-    quick_process.take_vectors_on_trust()
-
-    print(json.dumps([Job(**job).run() for job in json.loads(sys.argv[1])]))
-
-
-def run_cases(names: list[str], directory: Path, *, loads: bool) -> dict[str, Any]:
+def run_cases(names: Iterable[str], directory: Path) -> dict[str, Any]:
     """Runs cases one after the other. What one of them raises is what became of it."""
     done = {}
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         for name in names:
-            with without_interpreter() if loads else contextlib.nullcontext():
-                try:
-                    done[name] = run_case(name, directory)
-                except Exception as error:
-                    done[name] = {"error": f"{type(error).__name__}: {error}"}
+            try:
+                done[name] = run_case(name, directory)
+            except Exception as error:
+                done[name] = {"error": f"{type(error).__name__}: {error}"}
     return done
 
 
+def main(directory: Path, *, load: bool) -> dict[str, Any]:
+    """The process. Returns what it found in each case, and under ``verified`` what became of those that ran again."""
+    warnings.simplefilter("ignore")
+    quick_process.take_vectors_on_trust()
+    if not load:
+        return run_cases(CASES, directory)
+    with without_interpreter():
+        found = run_cases(CASES, directory)
+    os.environ["FUSIONCACHE_VERIFY"] = "1"
+    return {**found, "verified": run_cases(["tied", "buffers"], directory)}
+
+
 if __name__ == "__main__":
-    main()
+    print(json.dumps(main(Path(sys.argv[1]), load=sys.argv[2:] == ["load"])))

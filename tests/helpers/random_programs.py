@@ -6,7 +6,7 @@ import random
 import re
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -62,44 +62,33 @@ class Argument:
         """The tensor, the same each time."""
         chance = torch.Generator().manual_seed(seed)
         dtype = self.dtype if self.dtype.is_complex else torch.float32  # of complex numbers both parts
-        made = self._laid_out(lambda shape: torch.rand(shape, generator=chance, dtype=dtype) + 0.5)
+        made = self._laid_out(lambda *shape: (torch.rand(shape, generator=chance, dtype=dtype) + 0.5).to(self.dtype))
         return made.detach().requires_grad_(self.differentiable)
 
-    def _laid_out(self, values: Callable[[tuple[int, ...]], torch.Tensor]) -> torch.Tensor:
+    def _laid_out(self, values: Callable[..., torch.Tensor]) -> torch.Tensor:
         shape, rank = self.shape, len(self.shape)
         if self.layout == "transposed" and rank > 1:
-            return values(shape[::-1]).to(self.dtype).permute(*reversed(range(rank)))
+            return values(*shape[::-1]).permute(*reversed(range(rank)))
         if self.layout == "sliced" and rank:
-            return values((*shape[:-1], 2 * shape[-1])).to(self.dtype)[..., ::2]
+            return values(*shape[:-1], 2 * shape[-1])[..., ::2]
         if self.layout == "expanded" and rank:
-            return values((1, *shape[1:])).to(self.dtype).expand(shape)
-        if self.layout == "offset":
-            return values((2, *shape)).to(self.dtype)[1]
-        return values(shape).to(self.dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One statement: what it computes, of which values, and whether these commute."""
-
-    form: str
-    values: tuple[str, str]
-    commutes: bool
+            return values(1, *shape[1:]).expand(shape)
+        return values(2, *shape)[1] if self.layout == "offset" else values(*shape)
 
 
 @dataclass(frozen=True, slots=True)
 class RandomProgram:
-    """A function of tensors, and which of its values it returns."""
+    """A function of tensors: expressions, each of which is one value, and which of the values it returns."""
 
     arguments: tuple[Argument, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[str, ...]
     results: tuple[str, ...]
 
     @property
     def source(self) -> str:
         """The program as Python."""
         names = ", ".join(f"x{number}" for number in range(len(self.arguments)))
-        lines = [f"    v{number} = {step.form}" for number, step in enumerate(self.steps)]
+        lines = [f"    v{number} = {step}" for number, step in enumerate(self.steps)]
         return "\n".join([f"def program({names}):", *lines, f"    return {', '.join(self.results)},"])
 
     def function(self) -> Callable[..., Any]:
@@ -114,33 +103,25 @@ class RandomProgram:
 
     def commuted(self, chance: random.Random) -> RandomProgram:
         """The same program with some commuting operands exchanged."""
-        steps = tuple(_swapped(step) if step.commutes and chance.random() < 0.7 else step for step in self.steps)
-        return RandomProgram(self.arguments, steps, self.results)
+        commuting = re.compile(r"([xv]\d+) (\+|\*|==|!=) ([xv]\d+)")
+        steps = (commuting.sub(r"\3 \2 \1", step) if chance.random() < 0.7 else step for step in self.steps)
+        return replace(self, steps=tuple(steps))
 
     def repeated(self, chance: random.Random) -> RandomProgram:
         """The program, then once more, commuted, on running sums of its arguments: regions of a trace that share."""
         start, inputs = len(self.steps), len(self.arguments)
-        between = tuple(Step(f"torch.cumsum(x{n}, -1)", (f"x{n}",) * 2, False) for n in range(inputs))
+        offset = {"x": start, "v": start + inputs}
 
         def renamed(text: str) -> str:
-            offset = {"x": start, "v": start + inputs}
             return re.sub(r"\b([xv])(\d+)\b", lambda name: f"v{int(name[2]) + offset[name[1]]}", text)
 
-        again = tuple(
-            Step(renamed(step.form), (renamed(step.values[0]), renamed(step.values[1])), step.commutes)
-            for step in self.commuted(chance).steps
-        )
-        return RandomProgram(
-            self.arguments, (*self.steps, *between, *again), (*self.results, *map(renamed, self.results))
-        )
+        between = (f"torch.cumsum(x{number}, -1)" for number in range(inputs))
+        steps = (*self.steps, *between, *map(renamed, self.commuted(chance).steps))
+        return RandomProgram(self.arguments, steps, (*self.results, *map(renamed, self.results)))
 
     def laid_out_anew(self, chance: random.Random) -> RandomProgram:
         """The same program for arguments that lie in memory otherwise."""
-        arguments = tuple(
-            Argument(argument.shape, argument.dtype, chance.choice(LAYOUTS), argument.differentiable)
-            for argument in self.arguments
-        )
-        return RandomProgram(arguments, self.steps, self.results)
+        return replace(self, arguments=tuple(replace(each, layout=chance.choice(LAYOUTS)) for each in self.arguments))
 
 
 def make_random_program(seed: int) -> RandomProgram:
@@ -148,10 +129,9 @@ def make_random_program(seed: int) -> RandomProgram:
     chance = random.Random(seed)
     main = chance.choice(SHAPES)
     differentiates, writes = chance.random() < 0.7, chance.random() < 0.1
-    arguments = tuple(_arguments(chance, main, differentiates))
-    inputs = [argument.make(number) for number, argument in enumerate(arguments)]
-    values = {f"x{number}": value.detach() if writes else value for number, value in enumerate(inputs)}
-    steps: list[Step] = []
+    arguments = tuple(_arguments(chance, main, differentiates and not writes))
+    values = {f"x{number}": argument.make(number) for number, argument in enumerate(arguments)}
+    steps: list[str] = []
     wanted = chance.randint(1, 9)
     for _ in range(20 * wanted):
         found = _step(chance, values, writes)
@@ -160,8 +140,6 @@ def make_random_program(seed: int) -> RandomProgram:
             steps.append(found[0])
         if len(steps) == wanted:
             break
-    if writes:
-        arguments = tuple(Argument(a.shape, a.dtype, a.layout, False) for a in arguments)
     results = tuple(chance.choice([*values, *list(values)[-4:]]) for _ in range(chance.randint(1, 4)))
     return RandomProgram(arguments, tuple(steps), results)
 
@@ -174,31 +152,21 @@ def _arguments(chance: random.Random, main: tuple[int, ...], differentiates: boo
         yield Argument(shape, own, chance.choice(LAYOUTS), differentiates and chance.random() < 0.8)
 
 
-def _step(chance: random.Random, values: dict[str, torch.Tensor], writes: bool) -> tuple[Step, torch.Tensor] | None:
-    """A statement that torch can run on these values, with its result; None if this one cannot be run."""
-    kind = WRITES if writes and chance.random() < 0.2 else chance.choice(KINDS)
-    form = chance.choice(kind)
+def _step(chance: random.Random, values: dict[str, torch.Tensor], writes: bool) -> tuple[str, torch.Tensor] | None:
+    """An expression that torch can compute of these values, with its result; None if this one cannot be computed."""
+    form = chance.choice(WRITES if writes and chance.random() < 0.2 else chance.choice(KINDS))
     names = list(values)
     a, b = chance.choice([*names, *names[-2:]]), chance.choice(names)
-    step = Step(_filled(form, a, b, values), (a, b), form in COMMUTING)
+    one, other = values[a], values[b]
+    dims = ", ".join(map(str, range(one.dim()))) or "()"
+    shapes = {"a_shape": tuple(one.shape), "b_shape": tuple(other.shape)}
+    step = form.format(a=a, b=b, a_dtype=one.dtype, a_dims=dims, **shapes)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = eval(step.form, {"torch": torch}, dict(values))
+            result = eval(step, {"torch": torch}, dict(values))
     except (RuntimeError, IndexError, TypeError, ValueError):
         return None
     if not isinstance(result, torch.Tensor) or result.numel() > 256 or result.dim() > 4:
         return None
     return step, result
-
-
-def _filled(form: str, a: str, b: str, values: dict[str, torch.Tensor]) -> str:
-    one, other = values[a], values[b]
-    dims = ", ".join(map(str, range(one.dim()))) or "()"
-    shapes = {"a_shape": tuple(one.shape), "b_shape": tuple(other.shape)}
-    return form.format(a=a, b=b, a_dtype=one.dtype, a_dims=dims, **shapes)
-
-
-def _swapped(step: Step) -> Step:
-    one, operator, other = step.form.split(" ")
-    return Step(f"{other} {operator} {one}", step.values, step.commutes)

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,12 +34,11 @@ def make_artifacts(number: int, size: int = 3000) -> dict[str, bytes]:
     return {"code": random.Random(number).randbytes(size), "empty": b"", "shared": b"shared" * 10}
 
 
-def save(store: Store, *numbers: int, size: int = 3000) -> None:
+def save(store: Store, *numbers: int) -> None:
     """Stores what belongs to these numbers, and sees that it is there."""
     for number in numbers:
-        assert store.save(
-            make_numbered_key(number), BACKEND, make_artifacts(number, size), name=f"template_{number}", seconds=number
-        )
+        key, artifacts = make_numbered_key(number), make_artifacts(number)
+        assert store.save(key, BACKEND, artifacts, name=f"template_{number}", seconds=number)
 
 
 def find_present(store: Store, *numbers: int) -> list[int]:
@@ -125,17 +125,12 @@ def kill_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kills this process at its ``step``-th call from now that changes a file; a write is half done by then."""
     calls = iter(range(1, step))
 
-    def deadly(name):
-        function = getattr(os, name)
-
-        def call(*args, **kwargs):
-            if next(calls, None) is None:
-                if name == "write":
-                    function(args[0], bytes(args[1])[: len(args[1]) // 2])
-                os.kill(os.getpid(), signal.SIGKILL)
-            return function(*args, **kwargs)
-
-        monkeypatch.setattr(os, name, call)
+    def call(name, function, *args, **kwargs):
+        if next(calls, None) is None:
+            if name == "write":
+                function(args[0], bytes(args[1])[: len(args[1]) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*args, **kwargs)
 
     for name in ("open", "write", "fsync", "close", "replace", "mkdir", "unlink", "utime"):
-        deadly(name)
+        monkeypatch.setattr(os, name, partial(call, name, getattr(os, name)))

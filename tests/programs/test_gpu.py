@@ -172,9 +172,8 @@ def test_what_a_region_makes_itself_is_made_on_each_gpu(backend):
         assert transform.stats().misses == (number == 0)
 
 
-def step_at(compiled, model, shape):
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to("cuda", next(model.parameters()).dtype)
-    return step(compiled, model, x)
+def compile_for_own_sizes(model):
+    return thunder.jit(model, transforms=[fusioncache.FusionCache(cache=fusioncache.Cache(), sizes="static")])
 
 
 @pytest.mark.usefixtures("general_at_once")
@@ -183,11 +182,12 @@ def test_lengths_from_the_third_on_are_not_compiled(dtype):
     """Element by element every bit is that of the region at its own sizes; sums may be added up in another order."""
     model = Blocks(2, 64).to("cuda", dtype)
     compiled, transform = cached(model)
-    static = thunder.jit(model, transforms=[fusioncache.FusionCache(cache=fusioncache.Cache(), sizes="static")])
+    static = compile_for_own_sizes(model)
     compiles = []
-    for shape in ((2, 32, 64), (2, 48, 64), (2, 33, 64), (2, 7, 64), (2, 200, 64), (2, 48, 64)):
+    for length in (32, 48, 33, 7, 200, 48):
         before = transform.stats().compiles
-        for one, other in zip(step_at(compiled, model, shape), step_at(static, model, shape), strict=True):
+        x = torch.randn(2, length, 64, generator=torch.Generator().manual_seed(0)).to("cuda", dtype)
+        for one, other in zip(step(compiled, model, x), step(static, model, x), strict=True):
             torch.testing.assert_close(one, other)
         compiles.append(transform.stats().compiles - before)
     assert compiles[1] > 0 and compiles[2:] == [0] * 4
@@ -202,7 +202,7 @@ def test_numbers_made_of_the_length_have_the_same_bits_at_any_length(dtype):
         return x * (1 / length) + y / (length + 0.5), torch.exp(x - 0.1 * length)
 
     compiled, transform = cached(function)
-    static = thunder.jit(function, transforms=[fusioncache.FusionCache(cache=fusioncache.Cache(), sizes="static")])
+    static = compile_for_own_sizes(function)
     compiles = []
     for length in (64, 96, 65, 200, 3, 255):
         before = transform.stats().compiles
@@ -220,7 +220,7 @@ def test_what_is_computed_element_by_element_has_the_same_bits_at_any_length(dty
         return torch.nn.functional.pad(y, (0, 0, 0, 256 - x.shape[1])), y.reshape(-1, x.shape[2]) * 2
 
     compiled, transform = cached(function)
-    static = thunder.jit(function, transforms=[fusioncache.FusionCache(cache=fusioncache.Cache(), sizes="static")])
+    static = compile_for_own_sizes(function)
     weight = torch.randn(8, device="cuda", dtype=dtype)
     for length in (64, 96, 65, 200, 2, 255):
         x = torch.randn(3, length, 8, device="cuda", dtype=dtype)

@@ -41,17 +41,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Mutable, torch.
 
 def put(find: Callable[[Mutable], Any], name: str, value: Any) -> Change:
     """Sets an attribute of something."""
-
-    @contextlib.contextmanager
-    def change(model: Mutable) -> Iterator[None]:
-        owner = find(model)
-        before = vars(owner).get(name, getattr(owner, name)) if hasattr(owner, "__dict__") else getattr(owner, name)
-        inherited = isinstance(owner, type) and name not in vars(owner)
-        setattr(owner, name, value)
-        with undone(lambda: delattr(owner, name) if inherited else setattr(owner, name, before)):
-            yield
-
-    return change
+    return lambda model: mock.patch.object(find(model), name, value)
 
 
 def put_item(find: Callable[[Mutable], Any], **items: Any) -> Change:
@@ -60,21 +50,14 @@ def put_item(find: Callable[[Mutable], Any], **items: Any) -> Change:
 
 
 @contextlib.contextmanager
-def undone(undo: Callable[[], Any]) -> Iterator[None]:
+def swapped(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Sets what cannot be deleted again."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        undo()
-
-
-def hook(register: Callable[[Mutable], Any]) -> Change:
-    """Registers a hook."""
-
-    def change(model: Mutable) -> AbstractContextManager[None]:
-        handle = register(model)
-        return undone(handle.remove)
-
-    return change
+        setattr(owner, name, before)
 
 
 def env(**variables: str) -> Change:
@@ -88,42 +71,25 @@ def map_entry(function: Callable[..., Any], symbol: Any) -> Change:
 
 def code(function: Callable[..., Any], other: Callable[..., Any]) -> Change:
     """Gives a function another body in place."""
-    return put(lambda model: function, "__code__", other.__code__)
-
-
-@contextlib.contextmanager
-def cell(function: Callable[..., Any], value: Any) -> Iterator[None]:
-    before = function.__closure__[0].cell_contents
-    function.__closure__[0].cell_contents = value
-    with undone(lambda: setattr(function.__closure__[0], "cell_contents", before)):
-        yield
-
-
-@contextlib.contextmanager
-def tied(model: Mutable) -> Iterator[None]:
-    before = model.second.weight
-    model.second.weight = model.first.weight
-    with undone(lambda: setattr(model.second, "weight", before)):
-        yield
+    return lambda model: swapped(function, "__code__", other.__code__)
 
 
 @contextlib.contextmanager
 def default_dtype(_model: Mutable) -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
-    with undone(lambda: torch.set_default_dtype(torch.float32)):
+    try:
         yield
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
-@contextlib.contextmanager
-def shifted_nested(_model: Mutable) -> Iterator[None]:
-    """Another constant in the code of a nested function."""
+def shift_nested(_model: Mutable) -> AbstractContextManager[None]:
+    """Puts another constant into the code of a nested function."""
     before = mutated_model.shift.__code__
     nested = next(each for each in before.co_consts if hasattr(each, "co_code"))
     other = nested.replace(co_consts=tuple(0.75 if each == 0.5 else each for each in nested.co_consts))
     consts = tuple(other if each is nested else each for each in before.co_consts)
-    mutated_model.shift.__code__ = before.replace(co_consts=consts)
-    with undone(lambda: setattr(mutated_model.shift, "__code__", before)):
-        yield
+    return swapped(mutated_model.shift, "__code__", before.replace(co_consts=consts))
 
 
 def other_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -148,20 +114,17 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "attribute": (put(lambda m: m, "scale", 3.0), "`model.scale`"),
     "new attribute": (put_item(lambda m: vars(m), fresh=1), "`model.fresh`"),
     "forward of one object": (put_item(lambda m: vars(m.first), forward=torch.tanh), "`model.first.forward`"),
-    "tied parameters": (tied, "`model.second.weight`"),
+    "tied parameters": (lambda m: swapped(m.second, "weight", m.first.weight), "`model.second.weight`"),
     "shape of a buffer": (
         put_item(lambda m: vars(m.norm)["_buffers"], shift=torch.zeros(1)),
         "`model.norm.shift`",
     ),
-    "forward hook": (hook(lambda m: m.first.register_forward_hook(forward_hook)), "hook"),
+    "forward hook": (lambda m: m.first.register_forward_hook(forward_hook), "hook"),
     "hook after accumulation": (
-        hook(lambda m: m.first.weight.register_post_accumulate_grad_hook(tensor_hook)),
+        lambda m: m.first.weight.register_post_accumulate_grad_hook(tensor_hook),
         "`model.first.weight`",
     ),
-    "global hook": (
-        hook(lambda m: torch.nn.modules.module.register_module_forward_hook(forward_hook)),
-        "",
-    ),
+    "global hook": (lambda m: torch.nn.modules.module.register_module_forward_hook(forward_hook), ""),
     # Classes.
     "attribute of the class": (put(lambda m: Norm, "order", 4), "`mutated_model.Norm.order` is 4"),
     "property of a base class": (
@@ -173,8 +136,8 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "global number": (put(lambda m: own, "GAIN", 2.5), "mutated_model.GAIN"),
     "item of a global dict": (put_item(lambda m: own.CONFIG, eps=1e-2), "mutated_model.CONFIG"),
     "code of a global function": (code(own.square, lambda x: x + x), "mutated_model.square"),
-    "constant of a nested function": (shifted_nested, "mutated_model.shift"),
-    "closure cell": (lambda m: cell(own.scaler, 1.75), "mutated_model.scaler"),
+    "constant of a nested function": (shift_nested, "mutated_model.shift"),
+    "closure cell": (lambda m: swapped(own.scaler.__closure__[0], "cell_contents", 1.75), "mutated_model.scaler"),
     "function of torch": (put(lambda m: functional, "linear", other_linear), "linear"),
     "function of torch's C code": (put(lambda m: torch, "rsqrt", torch.sqrt), "torch.rsqrt"),
     "builtin": (put(lambda m: builtins, "min", other_min), "min"),
@@ -310,18 +273,9 @@ def test_what_two_calls_differ_in_is_named(tmp_path, capfd, what):
             assert named in capfd.readouterr().err.partition("the program of add was traced again: ")[2]
 
 
-def with_grads(model: Mutable) -> AbstractContextManager[Any]:
-    return put(lambda model: model.first.weight, "grad", torch.ones(4, 4))(model)
-
-
-def with_values(model: Mutable) -> AbstractContextManager[Any]:
-    values = model.first.weight.detach().clone()
-    return put(lambda model: model.first.weight, "data", values + 1)(model)
-
-
 SAME: dict[str, Change] = {
-    "gradients": with_grads,
-    "values of a parameter": with_values,
+    "gradients": lambda model: swapped(model.first.weight, "grad", torch.ones(4, 4)),
+    "values of a parameter": lambda model: swapped(model.first.weight, "data", model.first.weight.detach() + 1),
     "global that nobody reads": put_item(lambda model: vars(own), FRESH=1),
     "variable of the environment that nobody reads": env(FRESH="1"),
     "hooks of saved tensors": lambda model: torch.autograd.graph.save_on_cpu(),

@@ -3,10 +3,8 @@
 On the CPU regions run op by op, in both; on a GPU nvFuser compiles them, in both.
 """
 
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -46,12 +44,12 @@ class Block(torch.nn.Module):
 
 
 class Language(torch.nn.Module):
-    """Some blocks, and an embedding that is the head's weight as well."""
+    """Two blocks, and an embedding that is the head's weight as well."""
 
-    def __init__(self, blocks: int = 2, dropout: float = 0.0, checkpointed: bool = False):
+    def __init__(self, dropout: float = 0.0, checkpointed: bool = False):
         super().__init__()
         self.embedding = torch.nn.Embedding(WORDS, WIDTH)
-        self.blocks = torch.nn.ModuleList(Block(dropout) for _ in range(blocks))
+        self.blocks = torch.nn.ModuleList(Block(dropout) for _ in range(2))
         self.norm = torch.nn.LayerNorm(WIDTH)
         self.head = torch.nn.Linear(WIDTH, WORDS, bias=False)
         self.head.weight = self.embedding.weight
@@ -64,69 +62,48 @@ class Language(torch.nn.Module):
         return self.head(self.norm(x))
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Two models of equal parameters, compiled with and without fusioncache, and what fusioncache counted."""
-
-    device: str
-    models: tuple[torch.nn.Module, torch.nn.Module]
-    compiled: tuple[Callable[..., Any], Callable[..., Any]]
-    transform: fusioncache.FusionCache
-
-    def run(self, scenario: Callable[[torch.nn.Module, Any], list[torch.Tensor]]) -> list[torch.Tensor]:
-        """What a scenario computes, which is the same bit for bit with and without, and shares some templates."""
-        results = []
-        for model, compiled in zip(self.models, self.compiled, strict=True):
-            torch.manual_seed(7)
-            results.append([tensor.detach().clone() for tensor in scenario(model, compiled)])
-        ours, plain = results
-        assert are_same(ours, plain)
-        assert all(tensor.isfinite().all() for tensor in ours)
-        stats = self.transform.stats()
-        assert stats.hits > 0 and not stats.bypasses
-        assert 0 < stats.compiles < stats.regions
-        return ours
-
-    def tokens(self) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(0)
-        return torch.randint(0, WORDS, (2, LENGTH), generator=generator).to(self.device)
-
-
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(executor, "best_backend", executor.best_backend)  # to be put back
     deterministic = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
-    use_backend(backend(request.param))
+    use_backend(name_backend(request.param))
     yield request.param
     torch.use_deterministic_algorithms(deterministic)
 
 
-def backend(device: str) -> str:
+def name_backend(device: str) -> str:
     return "eager" if device == "cpu" else "nvfuser"
 
 
-def make(device: str, dtype: torch.dtype = torch.float32, **options: Any) -> Pair:
-    """A pair as it was made, but for its traces: these cost the most, and tests of the same model share them."""
-    pair, first = made(device, dtype, **options)
-    for model in pair.models:
-        model.load_state_dict(first)
-        model.zero_grad()
-    return pair
+def make_tokens(device: str, seed: int = 0) -> torch.Tensor:
+    return torch.randint(0, WORDS, (2, LENGTH), generator=torch.Generator().manual_seed(seed)).to(device)
 
 
-@functools.cache
-def made(device: str, dtype: torch.dtype, **options: Any) -> tuple[Pair, dict[str, torch.Tensor]]:
-    """A pair, and the parameters that its models start from."""
-    models = []
-    for _ in range(2):
+Scenario = Callable[[torch.nn.Module, Any], list[torch.Tensor]]
+
+
+def run(device: str, scenario: Scenario, **options: Any) -> tuple[list[torch.Tensor], Any]:
+    """Runs a scenario with and without fusioncache: it gives the same bits, and shares some templates.
+
+    Returns:
+        What it gives, and the compiled model.
+    """
+    regions, results = executors(name_backend(device)), []
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend=name_backend(device))
+    for transforms in ([], [transform]):
         torch.manual_seed(0)
-        models.append(Language(**options).to(device, dtype))
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend=backend(device))
-    regions = executors(backend(device))
-    ours = thunder.jit(models[0], executors=regions, transforms=[transform])
-    pair = Pair(device, (models[0], models[1]), (ours, thunder.jit(models[1], executors=regions)), transform)
-    return pair, {name: tensor.clone() for name, tensor in models[0].state_dict().items()}
+        model = Language(**options).to(device)
+        compiled = thunder.jit(model, executors=regions, transforms=transforms)
+        torch.manual_seed(7)
+        results.append([tensor.detach().clone() for tensor in scenario(model, compiled)])
+    plain, ours = results
+    assert are_same(ours, plain)
+    assert all(tensor.isfinite().all() for tensor in ours)
+    stats = transform.stats()
+    assert stats.hits > 0 and not stats.bypasses
+    assert 0 < stats.compiles < stats.regions
+    return ours, compiled
 
 
 def loss_of(compiled: Any, tokens: torch.Tensor) -> torch.Tensor:
@@ -139,55 +116,47 @@ def gradients(model: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def test_training_with_dropout_that_draws_the_same_numbers(device):
-    pair = make(device, dropout=0.3)
-
     def train(model, compiled):
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         losses = []
         for _ in range(3):
             optimizer.zero_grad()
-            losses.append(loss_of(compiled, pair.tokens()))
+            losses.append(loss_of(compiled, make_tokens(device)))
             losses[-1].backward()
             optimizer.step()
+        assert thunder.cache_misses(compiled) == 1  # nothing is traced again
         return [*losses, *gradients(model), *model.parameters()]
 
-    first, second, *_ = pair.run(train)
+    (first, second, *_), _ = run(device, train, dropout=0.3)
     assert first != second
-    regions = pair.transform.stats().regions
-    pair.run(train)
-    assert pair.transform.stats().regions == regions  # nothing is traced again
 
 
 def test_torch_autocast(device):
     # What Thunder derives of a function after a call under autocast it derives under autocast too.
-    pair = make(device)
-
     def scenario(model, compiled):
         with torch.autocast(device, torch.bfloat16):
-            logits = compiled(pair.tokens())
+            logits = compiled(make_tokens(device))
         assert logits.dtype is torch.bfloat16
         logits.float().square().mean().backward()
+        assert all(gradient.dtype is torch.float32 for gradient in gradients(model))
         return [logits, *gradients(model)]
 
-    pair.run(scenario)
-    assert all(gradient.dtype is torch.float32 for gradient in gradients(pair.models[0]))
+    run(device, scenario)
 
 
 def test_activation_checkpointing(device):
     def scenario(model, compiled):
-        loss = loss_of(compiled, pair.tokens())
+        loss = loss_of(compiled, make_tokens(device))
         loss.backward()
         return [loss, *gradients(model)]
 
-    plain, pair = make(device, dropout=0.3), make(device, checkpointed=True)
-    loss_of(plain.compiled[0], plain.tokens())
-    pair.run(scenario)
-    assert saved(pair) < saved(plain)
+    plain, checkpointed = (run(device, scenario, checkpointed=each)[1] for each in (False, True))
+    assert count_saved(checkpointed) < count_saved(plain)
 
 
-def saved(pair: Pair) -> int:
+def count_saved(compiled: Any) -> int:
     """How many values the forward pass returns: the output, and what it saves for the backward pass."""
-    return len(thunder.last_traces(pair.compiled[0])[-1].bound_symbols[-1].flat_proxy_args)
+    return len(thunder.last_traces(compiled)[-1].bound_symbols[-1].flat_proxy_args)
 
 
 class AsPlugin(fusioncache.Plugin):
@@ -217,10 +186,9 @@ def test_thunders_cuda_graphs(compile_, grad):
     results = []
     for compiled in (compile_(model, [transform]), compile_(model, [])):
         for seed in range(4):
-            tokens = torch.randint(0, WORDS, (2, LENGTH), generator=torch.Generator().manual_seed(seed)).cuda()
             model.zero_grad()
             with nullcontext() if grad else torch.no_grad():
-                loss = loss_of(compiled, tokens)
+                loss = loss_of(compiled, make_tokens("cuda", seed))
             if grad:
                 loss.backward()
             results.append([tensor.clone() for tensor in [loss.detach(), *(gradients(model) if grad else [])]])

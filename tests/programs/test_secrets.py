@@ -116,20 +116,12 @@ def test_no_secret_is_in_a_file_or_printed(left):
             assert not found, name
 
 
-def test_the_command_line_is_on_record_without_values(left):
+def test_values_are_hidden_and_what_is_no_secret_is_shown(left):
     _, printed = left
     assert json.loads(printed["stats --json"])["command"].endswith("/model_copy.py --password --token -p")
-
-
-def test_no_digest_of_a_secret_is_printed(left):
-    _, printed = left
     for name, text in printed.items():
-        assert not re.search(r"hidden (str|bytes) [a-p]{8}", text), name
+        assert not re.search(r"hidden (str|bytes) [a-p]{8}", text), name  # no digest of a secret either
     assert "check_string_value(s0, (hidden))" in next(text for name, text in printed.items() if "prologue" in name)
-
-
-def test_what_is_no_secret_is_shown(left):
-    _, printed = left
     shown = next(text for name, text in printed.items() if name.startswith("show") and "--json" in name)
     assert "'gelu'" in shown and "'auth_token': (hidden)" in shown
 

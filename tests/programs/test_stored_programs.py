@@ -1,7 +1,6 @@
 """Programs in other processes: nothing is interpreted, every bit is the same, whatever the seed and the directory.
 
-Two processes start, each with a seed of its own, and fork whatever has done nothing yet: importing torch and Thunder
-takes most of the time. What processes keep at once is in ``test_candidates.py``.
+What processes keep at once is in ``test_candidates.py``.
 """
 
 import json
@@ -9,53 +8,41 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from program_zoo import CASES, Job
+from program_zoo import CASES
 from repository import HELPERS, import_path
 
-VERIFIED = ("tied", "buffers")
 
-
-def run_jobs(seed: int, helpers: Path, *jobs: Job) -> list[dict[str, Any]]:
-    """Returns what processes found that train what is in ``program_zoo``."""
+def run_zoo(seed: int, helpers: Path, *arguments: str) -> dict[str, Any]:
+    """Returns what a process found that trains what is in ``program_zoo``."""
     environment = os.environ | {"PYTHONPATH": import_path(helpers), "PYTHONHASHSEED": str(seed)}
-    command = [sys.executable, str(helpers / "program_zoo.py"), json.dumps(list(map(asdict, jobs)))]
+    command = [sys.executable, str(helpers / "program_zoo.py"), *arguments]
     done = subprocess.run(command, capture_output=True, env=environment, text=True, cwd=helpers)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("zoo")
-
-
-@pytest.fixture(scope="module")
-def made(folder: Path) -> dict[str, Any]:
-    """What the process did that filled a store."""
-    (found,) = run_jobs(1, HELPERS, Job(str(folder / "store")))
-    return found
-
-
-@pytest.fixture(scope="module")
-def loaded(made: Any, folder: Path) -> list[dict[str, Any]]:
-    """What another one did over that: elsewhere, with another seed; and what one did that derived all anew."""
-    moved = shutil.copytree(HELPERS, folder / "elsewhere", ignore=shutil.ignore_patterns("__pycache__"))
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What the process did that filled a store, and what another one did over that: elsewhere, with another seed."""
+    folder = tmp_path_factory.mktemp("zoo")
     store = str(folder / "store")
-    return run_jobs(2, moved, Job(store, loads=True), Job(store, VERIFIED, verify=True))
+    moved = folder / "elsewhere"
+    shutil.copytree(HELPERS, moved, ignore=shutil.ignore_patterns("__pycache__"))
+    return [run_zoo(1, HELPERS, store), run_zoo(2, moved, store, "load")]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_second_process_loads_all(made, loaded, case):
-    before, after = made[case], loaded[0][case]
+def test_a_second_process_loads_all(found, case):
+    before, after = (each[case] for each in found)
     assert before.get("made") and not before["refused"] and not before["loaded"], before
     assert after == {**before, "loaded": before["made"], "made": 0}
 
 
-def test_verify_mode_derives_the_same_in_another_process(made, loaded):
+def test_verify_mode_derives_the_same_in_another_process(found):
     """A difference would raise, and is what the case would say."""
-    assert loaded[1] == {case: {**made[case], "made": 0} for case in VERIFIED}
+    made, loaded = found
+    assert loaded["verified"] == {case: {**made[case], "made": 0} for case in ("tied", "buffers")}

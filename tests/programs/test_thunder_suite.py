@@ -36,23 +36,20 @@ def test_thunders_own_tests_end_alike(tmp_path: Path) -> None:
     assert found["counts"]["hits"] > 10
 
 
-def _run(finished: bool = True, **outcomes: str) -> Run:
-    return Run({f"test_a.py::{name}": Result(outcome) for name, outcome in outcomes.items()}, finished)
+def _run(**outcomes: str) -> Run:
+    return Run({f"test_a.py::{name}": Result(outcome) for name, outcome in outcomes.items()}, True)
 
 
-def test_a_different_outcome_is_reported() -> None:
-    found = differences(_run(one="passed", two="passed"), _run(one="passed", two="failed"), {})
-    assert [(each.id, each.without.outcome, each.with_.outcome) for each in found] == [
-        ("test_a.py::two", "passed", "failed")
-    ]
-    assert found[0].counts_against
-
-
-def test_an_explained_difference_does_not_count() -> None:
-    found = differences(_run(one="passed"), _run(one="failed"), {r"::one$": "it looks at the trace"})
-    assert found[0].explained == "it looks at the trace"
-    assert not found[0].counts_against
-    assert again(found, lambda ids: pytest.fail("nothing to run again"), 3) == found
+def test_a_different_outcome_counts_unless_it_is_explained() -> None:
+    one, other = _run(one="passed", two="passed", three="passed"), _run(one="passed", two="failed", three="failed")
+    found = differences(one, other, {r"::three$": "it looks at the trace"})
+    assert {(each.id, each.without.outcome, each.with_.outcome, each.counts_against) for each in found} == {
+        ("test_a.py::two", "passed", "failed", True),
+        ("test_a.py::three", "passed", "failed", False),
+    }
+    explained = [each for each in found if each.explained]
+    assert [each.explained for each in explained] == ["it looks at the trace"]
+    assert again(explained, lambda ids: pytest.fail("nothing to run again"), 3) == explained
 
 
 def test_a_record_has_how_each_test_ended_and_is_of_these_versions(tmp_path: Path) -> None:

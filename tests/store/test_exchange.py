@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from faulty_filesystem import Faulty
 from kept_programs import SavedProgram
 from signing_keys import make_signing_key
 from store_contents import (
@@ -52,6 +51,12 @@ def fresh(tmp_path: Path) -> Store:
     return Store.open(tmp_path / uuid.uuid4().hex, remote="")
 
 
+def push_new(store: Store, url: str, *numbers: int) -> None:
+    """Saves what belongs to these numbers, and pushes that."""
+    save(store, *numbers)
+    assert push(store, Remote(url)).entries == len(numbers)
+
+
 @pytest.mark.parametrize("where", ["file", "path", "memory", "faulty"])
 def test_what_was_pushed_is_pulled(tmp_path, files, here, there, where):
     urls = {"path": f"{tmp_path}/shared", "file": f"file://{tmp_path}/shared"}
@@ -73,13 +78,10 @@ def test_what_was_pushed_is_pulled(tmp_path, files, here, there, where):
 
 
 def test_a_second_push_brings_only_what_is_new(url, files, here, there):
-    save(here, 1)
-    push(here, Remote(url))
-    save(here, 2)
+    push_new(here, url, 1)
     files.calls.clear()
-    assert push(here, Remote(url)).entries == 1
-    written = [path for what, path in files.calls if what == "write"]
-    assert sum("packs/" in path for path in written) == 1
+    push_new(here, url, 2)
+    assert sum(what == "write" and "packs/" in path for what, path in files.calls) == 1
     assert [len(pack.entries) for pack in index_of(url).packs] == [1, 1]
     assert pull(there, Remote(url)).packs == 2
 
@@ -103,122 +105,20 @@ def test_several_machines_that_push_the_same_upload_it_once(url, files, here, th
     assert len(index_of(url).packs) == 1
 
 
-def test_a_push_that_failed_is_repeated_and_its_claim_ends_for_others(url, files, here, there, monkeypatch):
+def test_a_push_that_failed_is_repeated_at_once_and_by_others_when_its_claim_is_over(
+    url, files, here, there, monkeypatch
+):
     save(here, 1)
     save(there, 1)
     files.fault = lambda what, path: (_ for _ in ()).throw(PermissionError()) if "packs/" in path else None
-    with pytest.raises(StoreError):
-        push(here, Remote(url))
+    for address in (url, f"{url}/other"):
+        with pytest.raises(StoreError):
+            push(here, Remote(address))
     files.fault = lambda what, path: None
-    assert push(there, Remote(url)).claimed == 1
+    assert push(here, Remote(url)).entries == 1
+    assert push(there, Remote(f"{url}/other")).claimed == 1
     monkeypatch.setattr(remotes, "CLAIM_SECONDS", -1.0)
-    assert push(there, Remote(url)).entries == 1
-
-
-def test_the_store_that_claimed_may_push_again_at_once(url, files, here):
-    save(here, 1)
-    files.fault = lambda what, path: (_ for _ in ()).throw(PermissionError()) if "packs/" in path else None
-    with pytest.raises(StoreError):
-        push(here, Remote(url))
-    files.fault = lambda what, path: None
-    assert push(here, Remote(url)).entries == 1
-
-
-def test_what_is_broken_here_is_pulled_again(url, here, there):
-    save(here, 1, 2)
-    push(here, Remote(url))
-    pull(there, Remote(url))
-    find_object(there, make_artifacts(1)["code"]).unlink()
-    find_entry(there, 2).write_bytes(b"half")
-    assert pull(there, Remote(url)).entries == 2
-    assert load(there, 1)
-    assert load(there, 2)
-
-
-def test_two_writers_at_once_lose_no_pack(url, files, tmp_path):
-    stores = [fresh(tmp_path) for _ in range(4)]
-    for number, store in enumerate(stores):
-        save(store, number)
-    run_at_once(*[lambda store=store: push(store, Remote(url)) for store in stores])
-    assert len(index_of(url).packs) == 4
-    reader = fresh(tmp_path)
-    assert pull(reader, Remote(url)).entries == 4
-
-
-def test_a_push_ends_where_others_put_packs_all_the_time(url, files, here, monkeypatch):
-    real, numbers = Remote.list_packs, itertools.count()
-    monkeypatch.setattr(Remote, "list_packs", lambda self: {**real(self), f"{next(numbers):064}": 1})
-    save(here, 1)
-    assert push(here, Remote(url)).entries == 1
-    assert len(index_of(url).packs) == 1
-    assert next(numbers) == 2 * remotes.TIMES
-
-
-def test_an_index_is_made_again_from_the_packs(url, files, here, tmp_path):
-    save(here, 1, 2)
-    push(here, Remote(url))
-    before = index_of(url)
-    (name,) = (name for name in files.files if name.endswith("/index"))
-    del files.files[name]
-    save(here, 3)
-    push(here, Remote(url))
-    after = index_of(url)
-    assert {pack.digest for pack in after.packs} > {pack.digest for pack in before.packs}
-    assert after.serial > before.serial
-    assert pull(fresh(tmp_path), Remote(url)).entries == 3
-
-
-def test_a_pack_that_no_trusted_key_signed_is_not_listed(url, files, here, there, monkeypatch):
-    save(here, 1)
-    push(here, Remote(url))
-    monkeypatch.setenv(TRUST.name, CI.public)
-    (name,) = (name for name in files.files if name.endswith("/index"))
-    del files.files[name]
-    save(there, 2)
-    push(there, Remote(url), key=CI)
-    assert [len(pack.entries) for pack in index_of(url).packs] == [1]
-
-
-def test_an_index_of_another_key_is_an_error_that_says_what_to_do(url, files, here, there, monkeypatch):
-    save(here, 1)
-    push(here, Remote(url), key=CI)
-    monkeypatch.setenv(TRUST.name, "0" * 64)
-    with pytest.raises(StoreError, match=f"the index of .* is not used, signed by .*keys trust {CI.public}"):
-        pull(there, Remote(url))
-
-
-def test_uses_are_noted_in_the_index(url, here, there):
-    save(here, 1)
-    push(here, Remote(url))
-    pull(there, Remote(url))
-    before = index_of(url).packs[0].used
-    load(there, 1)
-    save(there, 2)
-    push(there, Remote(url))
-    assert [pack.used > before for pack in index_of(url).packs if pack.written <= before] == [True]
-
-
-def test_what_is_broken_here_is_not_pushed(url, here):
-    save(here, 1, 2, 3)
-    find_entry(here, 1).write_bytes(b"half")
-    find_object(here, make_artifacts(2)["code"]).write_bytes(b"x" * 3000)
-    copied = push(here, Remote(url))
-    assert copied.entries == 1
-    assert copied.refused == {"a wrong checksum": 1}
-    find_object(here, make_artifacts(3)["code"]).unlink()
-    copied = push(here, Remote(f"{url}/other"))
-    assert (copied.entries, copied.packs) == (0, 0)
-    assert copied.refused == {"a wrong checksum": 1, "an entry without its artifacts": 1}
-
-
-def test_programs_of_another_format_are_not_pushed(url, here, there):
-    """Those before format 5 hold texts of the user's."""
-    old, new = SavedProgram({"program format": "4"}), SavedProgram({"program format": str(PROGRAM_FORMAT)})
-    for program in (old, new):
-        program.save(here)
-    pushed = push(here, Remote(url))
-    assert (pushed.entries, dict(pushed.refused)) == (1, {entry.OTHER_FORMAT: 1})
-    assert pull(there, Remote(url)).entries == 1
+    assert push(there, Remote(f"{url}/other")).entries == 1
 
 
 @pytest.mark.parametrize("broken", range(1, 8))
@@ -246,188 +146,86 @@ def test_a_push_that_breaks_off_leaves_nothing_half(url, files, here, there, bro
     assert load(there, 2)
 
 
-def test_what_is_broken_there_is_refused(url, files, here, there):
-    save(here, 1)
-    push(here, Remote(url))
-    (name,) = (name for name in files.files if "/packs/" in name)
-    content = files.files[name]
-    for damaged, reason in (
-        (content[:-1], "a pack of another length"),
-        (content[:-1] + bytes([content[-1] ^ 1]), "a wrong checksum"),
-        (b"x" * len(content), "a pack that cannot be used"),
-        (None, "a pack that is not there"),
-    ):
-        if damaged is None:
-            del files.files[name]
-        else:
-            files.files[name] = damaged
-        assert dict(pull(there, Remote(url)).refused) == {reason: 1}
-        assert find_present(there, 1) == []
+def test_two_writers_at_once_lose_no_pack(url, files, tmp_path):
+    stores = [fresh(tmp_path) for _ in range(4)]
+    for number, store in enumerate(stores):
+        save(store, number)
+    run_at_once(*[lambda store=store: push(store, Remote(url)) for store in stores])
+    assert len(index_of(url).packs) == 4
+    assert pull(fresh(tmp_path), Remote(url)).entries == 4
 
 
-def test_another_pack_in_its_place_is_refused(url, files, here, there, tmp_path):
-    """It is signed, and has what an older index said. What the index says of this one decides."""
-    save(here, 1)
+def test_a_push_ends_where_others_put_packs_all_the_time(url, files, here, monkeypatch):
+    real, numbers = Remote.list_packs, itertools.count()
+    monkeypatch.setattr(Remote, "list_packs", lambda self: {**real(self), f"{next(numbers):064}": 1})
+    push_new(here, url, 1)
+    assert len(index_of(url).packs) == 1
+    assert next(numbers) == 2 * remotes.TIMES
+
+
+def test_uses_are_noted_in_the_index_by_a_push_that_uploads_and_after_a_while_by_any(url, here, there, monkeypatch):
+    push_new(here, url, 1)
+    pull(there, Remote(url))
+    before = index_of(url)
+    load(there, 1)
+    push_new(there, url, 2)
+    after = index_of(url)
+    assert [pack.used > before.packs[0].used for pack in after.packs if pack.digest == before.packs[0].digest] == [True]
+    age_entry(here, 1, -100.0)
     push(here, Remote(url))
-    other = fresh(tmp_path)
-    save(other, 2)
-    push(other, Remote(url))
-    first, second = (
-        f"{url.removeprefix('faulty://')}/packs/{pack.digest[:2]}/{pack.digest}" for pack in index_of(url).packs
-    )
-    files.files[second] = files.files[first]
-    copied = pull(there, Remote(url))
-    assert copied.entries == 1
-    assert set(copied.refused) <= {"a pack under another name", "a pack of another length"}
-    assert sum(copied.refused.values()) == 1
+    assert index_of(url) == after
+    monkeypatch.setattr(exchange, "USE_SECONDS", 50.0)
+    push(here, Remote(url))
+    assert max(pack.used for pack in index_of(url).packs) > before.packs[0].used + 50.0
+
+
+def test_what_is_broken_here_is_not_pushed_and_is_pulled_again(url, here, there):
+    push_new(here, url, 1, 2)
+    pull(there, Remote(url))
+    find_object(there, make_artifacts(1)["code"]).unlink()
+    find_entry(there, 2).write_bytes(b"half")
+    assert pull(there, Remote(url)).entries == 2
+    assert load(there, 1) and load(there, 2)
+
+    save(here, 3)
+    find_entry(here, 1).write_bytes(b"half")
+    find_object(here, make_artifacts(2)["code"]).write_bytes(b"x" * 3000)
+    find_object(here, make_artifacts(3)["code"]).unlink()
+    copied = push(here, Remote(f"{url}/other"))
+    assert (copied.entries, copied.packs) == (0, 0)
+    assert copied.refused == {"a wrong checksum": 1, "an entry without its artifacts": 1}
+
+
+def test_programs_of_another_format_are_not_pushed(url, here, there):
+    """Those before format 5 hold texts of the user's."""
+    old, new = SavedProgram({"program format": "4"}), SavedProgram({"program format": str(PROGRAM_FORMAT)})
+    for program in (old, new):
+        program.save(here)
+    pushed = push(here, Remote(url))
+    assert (pushed.entries, dict(pushed.refused)) == (1, {entry.OTHER_FORMAT: 1})
+    assert pull(there, Remote(url)).entries == 1
 
 
 def test_what_has_no_room_is_not_begun(url, here, tmp_path):
-    save(here, 1, 2, 3)
-    push(here, Remote(url))
+    push_new(here, url, 1, 2, 3)
     small = Store.open(tmp_path / "small", max_bytes=9000, remote="")
     with pytest.raises(StoreError, match="the store may have 9000"):
         pull(small, Remote(url))
     assert find_present(small, 1, 2, 3) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"fusioncache index 1\n", b"fusioncache index 2\n{}", b"[" * 100_000])
-def test_an_index_that_is_none_is_refused_and_the_next_push_makes_another(url, files, here, there, content):
-    save(here, 1)
-    push(here, Remote(url))
-    (name,) = (name for name in files.files if name.endswith("/index"))
-    files.files[name] = content
-    with pytest.raises(StoreError, match=r"a damaged index|not signed"):
-        pull(there, Remote(url))
-    save(here, 2)
-    assert push(here, Remote(url)).entries == 2  # which makes a new one
-    assert pull(there, Remote(url)).entries == 2
-
-
-def test_an_index_that_lists_a_pack_twice_is_refused(url, files, here, there):
-    save(here, 1)
-    push(here, Remote(url))
-    index = index_of(url)
-    (name,) = (name for name in files.files if name.endswith("/index"))
-    files.files[name] = encode_index(replace(index, packs=index.packs * 2), None)
-    with pytest.raises(StoreError, match="a damaged index"):
-        pull(there, Remote(url))
-
-
 def test_a_remote_that_can_only_be_read(tmp_path, here, there, served):
-    save(here, 1, 2)
-    push(here, Remote(str(tmp_path / "served")))
+    push_new(here, str(tmp_path / "served"), 1, 2)
     assert pull(there, Remote(served)).entries == 2
     assert load(there, 2)
-    with pytest.raises(StoreError, match="can only be read"):
-        push(here, Remote(served))
     assert pull(fresh(tmp_path), Remote(f"{served}?token=x9")).entries == 2
-
-
-def test_a_pushed_entry_is_signed_and_has_no_trace_of_this_machine_but_its_name(url, here, there, monkeypatch):
-    monkeypatch.setenv(TRUST.name, CI.public)
-    save(here, 1)
-    push(here, Remote(url), key=CI)
-    pull(there, Remote(url))
-    came = there.entry(make_numbered_key(1).digest, BACKEND)
-    assert came.origin.key == CI.public
-    assert replace(came, origin=None) == here.entry(make_numbered_key(1).digest, BACKEND)
-    assert find_root(there) != find_root(here)
-
-
-# What others did to it
-
-
-def remove_packs(files) -> None:
-    for name in [name for name in files.files if "/packs/" in name]:
-        del files.files[name]
-
-
-def test_a_pack_that_is_gone_is_pushed_again(url, files, here, tmp_path):
-    save(here, 1)
-    push(here, Remote(url))
-    remove_packs(files)
-    assert push(here, Remote(url)).entries == 1
-    assert pull(fresh(tmp_path), Remote(url)).entries == 1
-
-
-def test_an_index_without_its_packs_is_written_anew(url, files, here, there):
-    save(here, 1)
-    push(here, Remote(url))
-    remove_packs(files)
-    assert push(there, Remote(url)).entries == 0
-    assert index_of(url).packs == ()
-
-
-def test_a_push_that_uploads_nothing_says_what_was_used(url, here, monkeypatch):
-    save(here, 1)
-    push(here, Remote(url))
-    before = index_of(url)
-    age_entry(here, 1, -100.0)
-    push(here, Remote(url))
-    assert index_of(url) == before
-    monkeypatch.setattr(exchange, "USE_SECONDS", 50.0)
-    push(here, Remote(url))
-    (pack,) = index_of(url).packs
-    assert pack.used > before.packs[0].used + 50.0
-
-
-@pytest.mark.parametrize("act", [push, lambda here, remote: prune_remote(remote, Retention())])
-def test_a_file_that_is_not_ours_stays(url, files, here, act):
-    save(here, 1)
-    name = f"{Faulty._strip_protocol(url)}/index"
-    files.files[name] = b"<html>"
-    with pytest.raises(StoreError, match="a file 'index' that is not fusioncache's: give another address"):
-        act(here, Remote(url))
-    assert files.files[name] == b"<html>"
-
-
-def test_nothing_is_written_where_there_is_nothing_to_prune(url, files):
-    prune_remote(Remote(url), Retention())
-    assert not [name for name in files.files if name.startswith(Faulty._strip_protocol(url))]
-
-
-def test_an_index_from_a_clock_that_was_ahead_locks_nobody_out(url, files, here, there):
-    save(here, 1)
-    push(here, Remote(url))
-    (name,) = (name for name in files.files if name.endswith("/index"))
-    files.files[name] = encode_index(replace(index_of(url), serial=10**16), None)
-    assert pull(there, Remote(url)).entries == 1
-    for each in [each for each in files.files if each.startswith(name.removesuffix("/index"))]:
-        del files.files[each]
-    save(here, 2)
-    push(here, Remote(url))
-    assert pull(there, Remote(url)).entries == 1
-
-
-def test_a_claim_from_the_future_is_over(url, files, here, there):
-    save(here, 1)
-    push(here, Remote(url))
-    for name in [name for name in files.files if "/claims/" not in name]:
-        del files.files[name]
-    (claim,) = files.files
-    save(there, 1)
-    assert push(there, Remote(url)).claimed == 1
-    files.files[claim] = files.files[claim].partition(b" ")[0] + b" 9000000000"
-    assert push(there, Remote(url)).entries == 1
-
-
-def test_a_pull_and_a_load_agree_on_the_newest_index(url, here, there, tmp_path):
-    save(here, 1)
-    push(here, Remote(url))
-    assert load(Store.open(find_root(there), remote=url), 1)
-    save(here, 2, 3)
-    push(here, Remote(url))
-    pull(there, Remote(url))
-    find_entry(there, 3).unlink()
-    with collect_warnings() as messages:
-        assert load(Store.open(find_root(there), remote=url), 3)
-    assert messages == []
+    for act in (lambda: push(here, Remote(served)), lambda: prune_remote(Remote(served), Retention())):
+        with pytest.raises(StoreError, match="can only be read"):
+            act()
 
 
 def test_a_forked_child_that_ends_removes_nothing_of_its_parent(url, here, there, monkeypatch):
-    save(here, 1)
-    push(here, Remote(url))
+    push_new(here, url, 1)
     real = remotes.unpack
 
     def unpack_after_fork(*args, **options):
@@ -438,7 +236,134 @@ def test_a_forked_child_that_ends_removes_nothing_of_its_parent(url, here, there
     assert pull(there, Remote(url)).entries == 1
 
 
-# A key is revoked
+# What others did to it
+
+
+PACK_DAMAGE = {
+    "shorter": (lambda content: content[:-1], "a pack of another length"),
+    "a bit flipped": (lambda content: content[:-1] + bytes([content[-1] ^ 1]), "a wrong checksum"),
+    "something else": (lambda content: b"x" * len(content), "a pack that cannot be used"),
+}
+
+
+@pytest.mark.parametrize("damage", PACK_DAMAGE)
+def test_a_damaged_pack_is_refused(url, files, here, there, damage):
+    push_new(here, url, 1)
+    change, reason = PACK_DAMAGE[damage]
+    files.files[files.find("/packs/")] = change(files.files[files.find("/packs/")])
+    assert dict(pull(there, Remote(url)).refused) == {reason: 1}
+    assert find_present(there, 1) == []
+
+
+def test_another_pack_in_its_place_is_refused(url, files, here, there, tmp_path):
+    """It is signed, and has what an older index said. What the index says of this one decides."""
+    push_new(here, url, 1)
+    push_new(fresh(tmp_path), url, 2)
+    first, second = (files.find(f"/packs/{pack.digest[:2]}/{pack.digest}") for pack in index_of(url).packs)
+    files.files[second] = files.files[first]
+    copied = pull(there, Remote(url))
+    assert copied.entries == 1
+    assert set(copied.refused) <= {"a pack under another name", "a pack of another length"}
+    assert sum(copied.refused.values()) == 1
+
+
+def test_a_pack_that_is_gone_is_refused_and_pushed_again(url, files, here, there, tmp_path):
+    push_new(here, url, 1)
+    reader = Store.open(find_root(fresh(tmp_path)), remote=url)
+    assert not load(reader, 7)  # it has the index now
+    del files.files[files.find("/packs/")]
+    assert dict(pull(there, Remote(url)).refused) == {"a pack that is not there": 1}
+    with pytest.warns(RuntimeWarning, match="a pack that is not there"):
+        assert not load(reader, 1)
+    assert push(here, Remote(url)).entries == 1
+    assert pull(there, Remote(url)).entries == 1
+    del files.files[files.find("/packs/")]
+    assert push(fresh(tmp_path), Remote(url)).entries == 0
+    assert index_of(url).packs == ()
+
+
+NO_INDEXES = {
+    "empty": lambda index: b"",
+    "a head": lambda index: b"fusioncache index 1\n",
+    "of a later format": lambda index: b"fusioncache index 2\n{}",
+    "deeply nested": lambda index: b"[" * 100_000,
+    "a pack twice": lambda index: encode_index(replace(index, packs=index.packs * 2), None),
+}
+
+
+@pytest.mark.parametrize("content", NO_INDEXES)
+def test_an_index_that_is_none_is_refused_and_the_next_push_makes_another(url, files, here, there, content):
+    push_new(here, url, 1)
+    files.files[files.find("/index")] = NO_INDEXES[content](index_of(url))
+    with pytest.raises(StoreError, match=r"a damaged index|not signed"):
+        pull(there, Remote(url))
+    save(here, 2)
+    assert push(here, Remote(url)).entries == 2  # which makes a new one
+    assert pull(there, Remote(url)).entries == 2
+
+
+def test_an_index_is_made_again_from_the_packs(url, files, here, tmp_path):
+    push_new(here, url, 1, 2)
+    before = index_of(url)
+    del files.files[files.find("/index")]
+    save(here, 3)
+    push(here, Remote(url))
+    after = index_of(url)
+    assert {pack.digest for pack in after.packs} > {pack.digest for pack in before.packs}
+    assert after.serial > before.serial
+    assert pull(fresh(tmp_path), Remote(url)).entries == 3
+
+
+def test_a_pack_that_no_trusted_key_signed_is_not_listed(url, files, here, there, monkeypatch):
+    push_new(here, url, 1)
+    monkeypatch.setenv(TRUST.name, CI.public)
+    del files.files[files.find("/index")]
+    save(there, 2)
+    push(there, Remote(url), key=CI)
+    assert [len(pack.entries) for pack in index_of(url).packs] == [1]
+
+
+def test_an_index_of_another_key_is_an_error_that_says_what_to_do(url, files, here, there, monkeypatch):
+    save(here, 1)
+    push(here, Remote(url), key=CI)
+    monkeypatch.setenv(TRUST.name, "0" * 64)
+    with pytest.raises(StoreError, match=f"the index of .* is not used, signed by .*keys trust {CI.public}"):
+        pull(there, Remote(url))
+
+
+@pytest.mark.parametrize("act", [push, lambda here, remote: prune_remote(remote, Retention())], ids=["push", "prune"])
+def test_a_file_that_is_not_ours_stays(url, files, here, act):
+    save(here, 1)
+    name = f"{files._strip_protocol(url)}/index"
+    files.files[name] = b"<html>"
+    with pytest.raises(StoreError, match="a file 'index' that is not fusioncache's: give another address"):
+        act(here, Remote(url))
+    assert files.files[name] == b"<html>"
+
+
+def test_clocks_that_were_ahead_lock_nobody_out(url, files, here, there):
+    push_new(here, url, 1)
+    claim = files.find("/claims/")
+    files.files[files.find("/index")] = encode_index(replace(index_of(url), serial=10**16), None)
+    assert pull(there, Remote(url)).entries == 1
+    for name in {*files.files} - {claim}:
+        del files.files[name]
+    assert push(there, Remote(url)).claimed == 1
+    files.files[claim] = files.files[claim].partition(b" ")[0] + b" 9000000000"
+    assert push(there, Remote(url)).entries == 1
+    there.remove(make_numbered_key(1), BACKEND)
+    assert pull(there, Remote(url)).entries == 1
+
+
+def test_a_pull_and_a_load_agree_on_the_newest_index(url, here, there, tmp_path):
+    push_new(here, url, 1)
+    assert load(Store.open(find_root(there), remote=url), 1)
+    push_new(here, url, 2, 3)
+    pull(there, Remote(url))
+    find_entry(there, 3).unlink()
+    with collect_warnings() as messages:
+        assert load(Store.open(find_root(there), remote=url), 3)
+    assert messages == []
 
 
 def test_after_a_key_was_revoked_a_model_is_pushed_again(url, files, here, there, tmp_path, monkeypatch):
@@ -472,16 +397,11 @@ def packs_of(url: str) -> set[str]:
     return set(Remote(url).list_packs())
 
 
-def age_index(url: str, files, **ages: float) -> None:
-    """Makes all packs so much older, by an index that says so."""
+def age_index(url: str, files) -> None:
+    """Makes all packs older by 100 seconds, by an index that says so."""
     index = index_of(url)
-    packs = tuple(
-        replace(pack, **{name: getattr(pack, name) - age for name, age in ages.items()}) for pack in index.packs
-    )
-    (name,) = (
-        name for name in files.files if name.startswith(url.removeprefix("faulty://")) and name.endswith("/index")
-    )
-    files.files[name] = encode_index(replace(index, packs=packs), None)
+    packs = tuple(replace(pack, written=pack.written - 100.0, used=pack.used - 100.0) for pack in index.packs)
+    files.files[files.find("/index")] = encode_index(replace(index, packs=packs), None)
 
 
 @pytest.mark.parametrize(
@@ -497,11 +417,9 @@ def age_index(url: str, files, **ages: float) -> None:
     ],
 )
 def test_what_had_its_time_is_removed(url, files, here, there, leases, left):
-    save(here, 1)
-    push(here, Remote(url))
-    age_index(url, files, written=100.0, used=100.0)
-    save(there, 2)
-    push(there, Remote(url))
+    push_new(here, url, 1)
+    age_index(url, files)
+    push_new(there, url, 2)
     planned = prune_remote(Remote(url), leases, dry_run=True)
     assert len(packs_of(url)) == 2
     assert prune_remote(Remote(url), leases) == planned
@@ -511,21 +429,18 @@ def test_what_had_its_time_is_removed(url, files, here, there, leases, left):
 
 
 def test_what_is_used_by_a_machine_that_pushes_stays(url, files, here, there):
-    save(here, 1)
-    push(here, Remote(url))
+    push_new(here, url, 1)
     pull(there, Remote(url))
-    age_index(url, files, written=100.0, used=100.0)
-    save(there, 2)
-    push(there, Remote(url))
+    age_index(url, files)
+    push_new(there, url, 2)
     assert prune_remote(Remote(url), Retention(unused=50.0)).packs == 0
 
 
 def test_a_pack_of_which_a_newer_one_has_all_is_removed(url, files, here):
     """A model is pushed whole whenever it has something new."""
-    SavedProgram({"program format": str(PROGRAM_FORMAT), "arguments": "1"}).save(here)
-    push(here, Remote(url))
-    SavedProgram({"program format": str(PROGRAM_FORMAT), "arguments": "2"}).save(here)
-    push(here, Remote(url))
+    for arguments in ("1", "2"):
+        SavedProgram({"program format": str(PROGRAM_FORMAT), "arguments": arguments}).save(here)
+        push(here, Remote(url))
     assert sorted(len(pack.entries) for pack in index_of(url).packs) == [1, 2]
     assert prune_remote(Remote(url), Retention()).packs == 1
     assert [len(pack.entries) for pack in index_of(url).packs] == [2]
@@ -533,37 +448,20 @@ def test_a_pack_of_which_a_newer_one_has_all_is_removed(url, files, here):
 
 def test_a_pack_that_is_just_being_pushed_stays(url, files, here, there):
     """Its machine has uploaded it, and not written the index yet."""
-    save(here, 1)
-    push(here, Remote(url))
-    save(there, 2)
-    (name,) = (name for name in files.files if name.endswith("/index"))
-    before = files.files[name]
-    push(there, Remote(url))
-    files.files[name] = before
+    push_new(here, url, 1)
+    before = files.files[files.find("/index")]
+    push_new(there, url, 2)
+    files.files[files.find("/index")] = before
     assert prune_remote(Remote(url), Retention(age=1000.0, version=fusioncache.__version__)).packs_left == 2
     assert len(packs_of(url)) == 2
 
 
 def test_claims_that_are_over_are_removed(url, files, here, monkeypatch):
-    save(here, 1)
-    push(here, Remote(url))
     prune_remote(Remote(url), Retention())
-    assert sum("/claims/" in name for name in files.files) == 1  # another machine may be about to push the same
+    assert not files.files  # nothing is written where there is nothing to prune
+    push_new(here, url, 1)
+    prune_remote(Remote(url), Retention())
+    assert files.find("/claims/")  # another machine may be about to push the same
     monkeypatch.setattr(remotes, "CLAIM_SECONDS", -1.0)
     prune_remote(Remote(url), Retention())
     assert not [name for name in files.files if "/claims/" in name]
-
-
-def test_a_load_in_the_middle_of_pruning_compiles(url, files, here, there):
-    save(here, 1)
-    push(here, Remote(url))
-    reader = Store.open(find_root(there), remote=url)
-    assert not reader.load(make_numbered_key(7), BACKEND)  # it has the index now
-    prune_remote(Remote(url), Retention(age=-1.0))
-    with pytest.warns(RuntimeWarning, match="a pack that is not there"):
-        assert not load(reader, 1)
-
-
-def test_a_remote_that_can_only_be_read_is_not_pruned(served):
-    with pytest.raises(StoreError, match="can only be read"):
-        prune_remote(Remote(served), Retention())

@@ -15,13 +15,9 @@ from fusioncache.template.key import make_key
 
 ENVIRONMENT = {
     "architecture": "sm_90",
-    "backend": "eager",
-    "definition": "2",
     "device": "H200, 132 SMs, 9.0",
     "driver": "12080",
     "layout": "(2, 3) (3, 1)",
-    "options": "enable kernel_db\ndisable ",
-    "order": "one",
     "recipe": "1",
     "versions": "nvfuser 0.2.36\ntorch 2.10.0",
 }
@@ -55,12 +51,9 @@ def test_what_nothing_else_computes_has_no_nearest(store):
     assert miss(store, key(driver="1"), "inductor") == ""  # which has nothing here
 
 
-def test_the_nearest_of_several_is_named(store):
+def test_the_nearest_of_several_is_named_and_of_those_that_are_as_near_the_newest(store):
     assert store.save(key(driver="1", recipe="2", architecture="sm_80"), "eager", {"code": b"code"})
     assert miss(store, key(driver="1", recipe="2")) == "architecture: sm_90 here, sm_80 there"
-
-
-def test_of_several_that_are_as_near_it_is_the_newest(store):
     for driver in ("1", "2", "3"):
         assert store.save(key(driver=driver), "eager", {"code": b"code"})
     assert miss(store, key(driver="4")) == "driver: 4 here, 3 there"

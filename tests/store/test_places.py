@@ -6,6 +6,7 @@ import shutil
 import socket
 import sqlite3
 from collections.abc import Callable
+from contextlib import chdir, closing
 from pathlib import Path
 
 import pytest
@@ -42,16 +43,9 @@ def clear_place(path: Path) -> None:
 
 
 def put_socket(path: Path) -> None:
-    # A path of a socket may have a hundred characters only.
-    before = os.getcwd()
-    os.chdir(path.parent)
-    try:
-        short = Path("s")
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(str(short))
-        short.rename(path.name)
-    finally:
-        os.chdir(before)
+    with chdir(path.parent), socket.socket(socket.AF_UNIX) as made:  # its path may have a hundred characters only
+        made.bind("s")
+        Path("s").rename(path.name)
 
 
 def put_full_folder(path: Path) -> None:
@@ -74,7 +68,10 @@ THINGS: dict[str, Callable[[Path], None]] = {
     "a pipe": os.mkfifo,
     "a socket": put_socket,
 }
-SHARDS = {"entries": lambda store: find_entry(store, 1).parent, "objects": lambda store: find_code(store).parent}
+SHARDS = {
+    "a folder of entries": lambda store: find_entry(store, 1).parent,
+    "a folder of objects": lambda store: find_code(store).parent,
+}
 
 
 def find_code(store: Store) -> Path:
@@ -87,7 +84,7 @@ PLACES: dict[str, Callable[[Store], Path]] = {
     "the lock of the store": lambda store: store.directory / "locks" / "store",
     "the lock of a turn": lambda store: store.directory / "locks" / find_entry(store, 1).name,
     "something that was being written": lambda store: store.directory / "entries" / "ab" / "tmp-1",
-    **{f"a folder of {name}": find for name, find in SHARDS.items()},
+    **SHARDS,
 }
 
 
@@ -123,29 +120,24 @@ def check_works(path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_the_next_save_heals_what_is_in_the_place_of_a_file(tmp_path, place):
-    for number, (thing, put) in enumerate(THINGS.items()):
-        root = tmp_path / str(number) / "store"
-        path = PLACES[place](make_store(root))
-        clear_place(path)
-        put(path)
-        try:
-            check_works(root)
-            assert is_still_there(root, thing) and not (path.parent / "nowhere").exists()
-        except BaseException:
-            print(thing)
-            raise
+@pytest.mark.parametrize("thing", THINGS)
+def test_the_next_save_heals_what_is_in_the_place_of_a_file(tmp_path, place, thing):
+    root = tmp_path / "there" / "store"
+    path = PLACES[place](make_store(root))
+    clear_place(path)
+    THINGS[thing](path)
+    check_works(root)
+    assert is_still_there(root, thing) and not (path.parent / "nowhere").exists()
 
 
-def test_what_is_a_file_in_the_place_of_a_folder_is_set_aside(tmp_path):
-    for name, find in SHARDS.items():
-        root = tmp_path / name / "store"
-        path = find(make_store(root))
-        clear_place(path)
-        path.write_text(PRECIOUS)
-        check_works(root)
-        (aside,) = find_aside(root)
-        assert (root / aside).read_text() == PRECIOUS
+@pytest.mark.parametrize("shard", SHARDS)
+def test_what_is_a_file_in_the_place_of_a_folder_is_set_aside(tmp_path, shard):
+    path = SHARDS[shard](make_store(tmp_path / "store"))
+    clear_place(path)
+    path.write_text(PRECIOUS)
+    check_works(tmp_path / "store")
+    (aside,) = find_aside(tmp_path / "store")
+    assert (tmp_path / "store" / aside).read_text() == PRECIOUS
 
 
 def test_what_cannot_be_read_heals(open_folder):
@@ -154,12 +146,10 @@ def test_what_cannot_be_read_heals(open_folder):
     def work():
         drop_root()
         os.umask(0o077)
-        for number, (name, find) in enumerate(PLACES.items()):
+        for number, find in enumerate(find for name, find in PLACES.items() if name not in SHARDS):
             root = open_folder / f"own-{number}" / "store"
             root.parent.mkdir()
             path = find(make_store(root))
-            if "folder" in name or path.is_dir():
-                continue
             path.parent.mkdir(exist_ok=True)
             path.touch()
             path.chmod(0)
@@ -196,9 +186,7 @@ def test_verify_and_clear_remove_what_is_in_the_place_of_entries_and_objects(tmp
 def test_what_was_set_aside_is_listed_and_left(tmp_path):
     root = tmp_path / "there" / "store"
     store = make_store(root)
-    for path in (find_entry(store, 1), find_code(store)):
-        clear_place(path)
-        put_full_folder(path)
+    damage_all(store, put_full_folder)
     with collect_warnings() as messages:
         again = Store.open(root, remote="")
         save(again, 1)
@@ -219,43 +207,43 @@ def test_what_was_set_aside_is_listed_and_left(tmp_path):
     assert Store.open(root, remote="").directory == root
 
 
-def test_the_record_heals(monkeypatch, tmp_path):
-    for number, (thing, put) in enumerate(THINGS.items()):
-        home = tmp_path / str(number) / "a" / "b"
-        home.mkdir(parents=True)
-        monkeypatch.setenv("FUSIONCACHE_DIR", str(home))
-        for path in (record_path(), record_path().with_name(f"{record_path().name}-journal")):
-            clear_place(path)
-            if thing == "a link to a file":  # to another disk, as it may be
-                (tmp_path / f"empty-{number}-{path.name}").touch()
-                path.symlink_to(tmp_path / f"empty-{number}-{path.name}")
-            elif thing == "a link to nothing" and path == record_path():
-                continue  # sqlite makes the file
-            else:
-                put(path)
-            with collect_warnings() as messages:
-                RecordWriter(make_ledger(make_chain_template())).save()
-            assert len(messages) == (thing == "a folder"), thing
-            assert len(RecordReader().runs()) >= 1
-            if thing == "a folder":
-                assert {each.read_text() for each in home.glob("aside-*/thesis")} == {PRECIOUS}
-        clear_place(record_path())
-        if thing == "a link to a file":
-            continue
-        put(record_path())
-        with collect_warnings():
-            result = call("clear", "-y", "--record")
-        assert result.exit_code == 0, (thing, result.output)
-        assert not os.path.lexists(record_path()), thing
+@pytest.fixture
+def record(monkeypatch, tmp_path):
+    """Where the record of this test is to be."""
+    home = tmp_path / "a" / "b" / "store"
+    home.mkdir(parents=True)
+    monkeypatch.setenv("FUSIONCACHE_DIR", str(home))
+    return record_path()
 
 
-def test_a_database_of_somebody_elses_stays(tmp_path, monkeypatch):
-    monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path))
-    with sqlite3.connect(record_path()) as database:
+@pytest.mark.parametrize("thing", THINGS)
+def test_the_record_heals(record, thing):
+    put = THINGS[thing]
+    if thing == "a link to a file":  # to another disk, as it may be
+        put = lambda path: (path.with_name(f"{path.name}-there").touch(), path.symlink_to(f"{path.name}-there"))  # noqa: E731
+    for path in (record, record.with_name(f"{record.name}-journal")):
+        clear_place(path)
+        if thing != "a link to nothing" or path != record:  # where sqlite makes the file
+            put(path)
+        with collect_warnings() as messages:
+            RecordWriter(make_ledger(make_chain_template())).save()
+        assert len(messages) == (thing == "a folder")
+        assert len(RecordReader().runs()) >= 1
+    if thing == "a folder":
+        assert {each.read_text() for each in record.parent.glob("aside-*/thesis")} == {PRECIOUS}
+    clear_place(record)
+    put(record)
+    with collect_warnings():
+        result = call("clear", "-y", "--record")
+    assert result.exit_code == 0, result.output
+    assert not os.path.lexists(record)
+
+
+def test_a_database_of_another_program_stays(record):
+    with closing(sqlite3.connect(record)) as database, database:
         database.execute("CREATE TABLE precious (thing)")
-    database.close()
-    before = record_path().read_bytes()
+    before = record.read_bytes()
     with collect_warnings() as messages:
         RecordWriter(make_ledger(make_chain_template())).save()
-    assert len(messages) == 1 and record_path().read_bytes() == before
+    assert len(messages) == 1 and record.read_bytes() == before
     assert get_output("clear", "--dry-run", "--record").startswith("would remove the record")

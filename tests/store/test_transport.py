@@ -4,16 +4,16 @@ import errno
 import os
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
-import fsspec
 import pytest
-from store_contents import find_root, load, save
+from store_contents import load, save
 from threads_at_once import run_at_once
 
 from fusioncache.cache.exchange import pull, push
 from fusioncache.store import StoreError, transport
 from fusioncache.store.remote import Remote
-from fusioncache.store.transport import Transport
+from fusioncache.store.transport import Transport, advice, find_absence
 
 ROOT = "faulty://host/shared"
 
@@ -69,19 +69,10 @@ def test_strange_names_in_a_listing_lead_nowhere(monkeypatch, files, here, there
     assert load(there, 1)
 
 
-class Clock:
-    """Time that passes where a test says so."""
-
-    now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 def test_a_file_that_comes_slowly_is_given_up_also_by_the_thread_that_reads_it(monkeypatch, files, here):
     save(here, 1)
     push(here, Remote(ROOT))
-    reads, clock = [], Clock()
+    reads, clock = [], SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(transport, "time", clock)
 
     class Slow:
@@ -160,9 +151,48 @@ def test_a_file_is_created_where_the_file_system_has_no_mode_for_it(files, monke
     assert Transport(ROOT).fetch_file("a", 10) == b"1"
 
 
-def test_a_store_is_no_remote_and_a_remote_has_three_kinds_of_files(tmp_path: Path, here, there):
-    save(here, 1)
-    push(here, Remote(str(tmp_path / "shared")))
-    assert {path.name for path in (tmp_path / "shared").iterdir()} == {"index", "packs", "claims"}
-    assert pull(there, Remote(str(find_root(here)))).entries == 0
-    assert not fsspec.filesystem("file").glob(f"{tmp_path}/shared/**/tmp-*")
+class Place:
+    """A file system that has these paths."""
+
+    def __init__(self, protocol, *paths):
+        self.protocol = protocol
+        self.exists = self.isdir = paths.__contains__
+
+
+@pytest.mark.parametrize("protocol", [("s3", "s3a"), ("gs", "gcs"), "abfs"])
+def test_a_bucket_has_to_be_there_and_a_folder_in_it_has_not(protocol):
+    files = Place(protocol, "bucket")
+    for make in (True, False):
+        assert find_absence(files, "bucket/some/folder", make=make) is None
+        missing = find_absence(files, "other/folder", make=make)
+        assert missing == "there is no bucket other that can be seen from here: make it, or check the address"
+    assert find_absence(Place(protocol, "mine/folder"), "mine/folder", make=False) is None
+
+
+def test_elsewhere_only_what_is_written_need_not_be_there_and_only_its_last_folder():
+    files = Place("sftp", "/shared")
+    assert find_absence(files, "/shared/x", make=True) is None
+    assert "no such folder" in (find_absence(files, "/shared/x", make=False) or "")
+    assert "no folder /shared/x" in (find_absence(files, "/shared/x/y", make=True) or "")
+
+
+class EndpointConnectionError(Exception):
+    """As botocore's."""
+
+    def __init__(self, status):
+        self.status = status
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(), "check the credentials"),
+        (EndpointConnectionError(403), "check the credentials"),
+        (ConnectionRefusedError(), "something answers there"),
+        (EndpointConnectionError(None), "something answers there"),
+    ],
+    ids=repr,
+)
+def test_what_to_do_is_said_of_errors_that_are_known(error, said):
+    assert said in advice("hdfs", error)
+    assert advice("hdfs", KeyError("x")) == advice("hdfs", ImportError("pyarrow")) == ""

@@ -1,5 +1,6 @@
 """A Thunder that was not tried: regions are shared if it behaves as expected, and all else is off."""
 
+import functools
 import logging
 import sys
 import tomllib
@@ -38,20 +39,15 @@ def model(x):
     return torch.tanh(x) * 2
 
 
-def test_the_version_that_is_installed_was_tried():
+def test_the_version_that_is_installed_was_tried_and_no_other(monkeypatch):
     assert capabilities.explain_limits() is None
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
     assert [need for need in project["project"]["dependencies"] if "lightning-thunder" in need]
     assert thunder.__version__ in versions.TRIED
-
-
-@pytest.mark.parametrize("number", ["0.2.6+local", "0.2.6.post1", "0.2.7.dev0"])
-def test_another_version_was_not_tried(monkeypatch, number):
-    monkeypatch.setattr(thunder, "__version__", number)
-    assert not versions.is_tried()
-
-
-def test_a_version_with_other_sources_was_not_tried(monkeypatch):
+    for number in ("0.2.6+local", "0.2.6.post1", "0.2.7.dev0"):
+        with monkeypatch.context() as other:
+            other.setattr(thunder, "__version__", number)
+            assert not versions.is_tried()
     monkeypatch.setattr(versions, "digest_sources", lambda folder: "of other sources")
     assert not versions.is_tried()
     assert f"Thunder {thunder.__version__} differs from the one that was tried" in capabilities.explain_limits()
@@ -61,8 +57,8 @@ def test_a_version_with_other_sources_was_not_tried(monkeypatch):
 def all_off(other_version, monkeypatch):
     """A version of Thunder in which every accelerator lacks something."""
     off = dict.fromkeys(ACCELERATORS, "Thunder has no thunder.core.jit_ext.JitCtx")
-    monkeypatch.setattr(capabilities, "find_off", lambda: off)
-    monkeypatch.setattr(fusion_cache, "find_off", lambda: off)
+    for module in (capabilities, fusion_cache):
+        monkeypatch.setattr(module, "find_off", lambda: off)
 
 
 def train(transform):
@@ -76,6 +72,7 @@ def train(transform):
 
 
 def test_regions_are_shared_where_all_else_is_off(all_off):
+    installation.uninstall()
     cache = fusioncache.Cache(store=True)
     options = {"lean": "auto", "schedule": "auto", "programs": True, "graphs": True, "fast_tracing": True}
     expected = r"0.3.0.dev1 was not tried: .* does without programs, .* \(off: Thunder has no .*JitCtx\)"
@@ -88,6 +85,7 @@ def test_regions_are_shared_where_all_else_is_off(all_off):
     assert (count, others) == (2, []) and reason == capabilities.explain_limits()
     off = (stats.programs_made, stats.programs_filled, stats.captures, stats.generalizations, dict(stats.taken_out))
     assert off == (0, 0, 0, 0, {}) and transform.graphs is None and transform.program_keeper is None
+    assert not set(installation.list_installed()) & {*installation.TRACING, "stored programs", "sizes"}
 
 
 @pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1")
@@ -110,50 +108,54 @@ def test_what_is_given_is_checked_before_it_is_left_out(other_version):
         fusioncache.FusionCache(lean="none")
 
 
+@pytest.fixture
+def asked_anew(monkeypatch):
+    """Has nothing of this Thunder known in a test."""
+    for name in ("find_problem", "find_missing_name"):
+        monkeypatch.setattr(capabilities, name, functools.cache(getattr(capabilities, name).__wrapped__))
+
+
+@pytest.mark.usefixtures("asked_anew")
 def test_a_name_that_is_missing_is_a_problem(monkeypatch):
-    for cached in (capabilities.find_problem, capabilities.find_missing_name):
-        cached.cache_clear()
     monkeypatch.delattr(thunder.core.trace, "from_trace")
     assert capabilities.find_problem() == "it lacks thunder.core.trace.from_trace"
     assert "nothing is shared, as it lacks thunder.core.trace.from_trace" in capabilities.explain_unusable()
-    for cached in (capabilities.find_problem, capabilities.find_missing_name):
-        cached.cache_clear()
 
 
+JIT = thunder.jit
+
+
+def add(more):
+    """Has what is compiled add something that it gets the result and the arguments for."""
+
+    def jit(function, **options):
+        compiled = JIT(function, **options)
+        return lambda *args: compiled(*args) + more(*args)
+
+    return jit
+
+
+@pytest.mark.usefixtures("asked_anew")
 @pytest.mark.parametrize(
-    ("change", "problem"),
+    ("jit", "problem"),
     [
-        (lambda found: lambda *args: found(*args) + 1, "a small function has another result in it"),
+        (add(lambda *args: 1), "a small function has another result in it"),
+        (add(lambda x, y: 0 * y**2 + (y - y.detach())), "another gradient"),
+        (add(lambda *args: 1 / 0), "a small function fails in it: ZeroDivisionError"),
         (
-            lambda found: lambda *args: found(*args) + 0 * args[1] ** 2 + (args[1] - args[1].detach()),
-            "another gradient",
+            lambda function, **options: JIT(lambda *args: function(*args) * 1.0, **options),
+            "its forward trace of a small function has other operations: mul, tanh, add, mul",
         ),
-        (lambda found: lambda *args: 1 / 0, "a small function fails in it: ZeroDivisionError"),
+        (
+            lambda function, executors, transforms: JIT(function, executors=executors),
+            "its transforms are not given a forward trace and then a backward one",
+        ),
     ],
+    ids=["result", "gradient", "error", "operations", "transforms"],
 )
-def test_another_behaviour_is_a_problem(monkeypatch, change, problem):
-    capabilities.find_problem.cache_clear()
-    jit = thunder.jit
-    monkeypatch.setattr(thunder, "jit", lambda *args, **options: change(jit(*args, **options)))
+def test_another_behaviour_is_a_problem(monkeypatch, jit, problem):
+    monkeypatch.setattr(thunder, "jit", jit)
     assert problem in capabilities.find_problem()
-    capabilities.find_problem.cache_clear()
-
-
-def test_other_operations_in_a_trace_are_a_problem(monkeypatch):
-    capabilities.find_problem.cache_clear()
-    jit = thunder.jit
-    monkeypatch.setattr(thunder, "jit", lambda function, **options: jit(lambda *args: function(*args) * 1.0, **options))
-    problem = "its forward trace of a small function has other operations: mul, tanh, add, mul"
-    assert capabilities.find_problem() == problem
-    capabilities.find_problem.cache_clear()
-
-
-def test_transforms_that_are_not_called_are_a_problem(monkeypatch):
-    capabilities.find_problem.cache_clear()
-    jit = thunder.jit
-    monkeypatch.setattr(thunder, "jit", lambda function, executors, transforms: jit(function, executors=executors))
-    assert capabilities.find_problem() == "its transforms are not given a forward trace and then a backward one"
-    capabilities.find_problem.cache_clear()
 
 
 def test_a_model_runs_and_one_warning_says_what_to_install(unusable):
@@ -178,12 +180,6 @@ def test_nothing_is_asked_of_a_trace(unusable):
     transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=False))
     trace = Unknown()
     assert transform.transform_trace_post_optimization(trace, executors_list=()) is trace
-
-
-def test_tracing_is_left_as_it_is(all_off):
-    installation.uninstall()
-    fusioncache.FusionCache(fast_tracing=True, graphs=False)
-    assert not set(installation.list_installed()) & {*installation.TRACING, "stored programs", "sizes"}
 
 
 @pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1")
