@@ -1,10 +1,5 @@
 """Small models of tokens: encoder and decoder, convolutions, experts."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-
 import torch
 from torch import nn
 from torch.nn import functional
@@ -13,13 +8,7 @@ VOCABULARY = 512
 
 
 class GroupedExperts(nn.Module):
-    """A router that picks two experts for each token, sorts the tokens by them, and multiplies all of them at once.
-
-    Args:
-        size: of a token.
-        width: of what an expert computes in between.
-        experts: how many.
-    """
+    """A router that picks two experts for each token, sorts the tokens by them, and multiplies all of them at once."""
 
     def __init__(self, size: int, width: int, experts: int):
         super().__init__()
@@ -114,12 +103,12 @@ class EncoderDecoder(nn.Module):
         x, y = self.embedding(tokens), self.embedding(tokens.flip(1))
         place = torch.arange(tokens.shape[1], device=tokens.device)
         bias = self.relative((place[:, None] - place[None]).clamp(-31, 31) + 32).permute(2, 0, 1).unsqueeze(0)
-        for norm, attention, last, mlp in self.encoder:  # type: ignore[misc]  # a ModuleList of four
+        for norm, attention, last, mlp in self.encoder:
             h = norm(x)
             x = x + attention(h, h, bias)
             x = x + mlp(last(x))
         x = self.encoded(x)
-        for norm, attention, second, cross, last, mlp in self.decoder:  # type: ignore[misc]
+        for norm, attention, second, cross, last, mlp in self.decoder:
             h = norm(y)
             y = y + attention(h, h, causal=True)
             y = y + cross(second(y), x)
@@ -142,9 +131,8 @@ class Convolutional(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Takes (batch, tokens) and returns logits, (batch, tokens, vocabulary)."""
         x = self.embedding(tokens)
-        for depthwise, norm, up, down, scale in zip(
-            self.depthwise, self.norm, self.up, self.down, self.scale, strict=True
-        ):
+        layers = zip(self.depthwise, self.norm, self.up, self.down, self.scale, strict=True)
+        for depthwise, norm, up, down, scale in layers:
             h = norm(depthwise(x.transpose(1, 2)).transpose(1, 2))
             x = x + scale * down(functional.gelu(up(h)))
         return self.head(x)
@@ -167,6 +155,4 @@ class Experts(nn.Module):
         return self.head(x)
 
 
-MODELS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
-    {"encoder-decoder": EncoderDecoder, "convolutional": Convolutional, "experts": Experts}
-)
+MODELS = {"encoder-decoder": EncoderDecoder, "convolutional": Convolutional, "experts": Experts}

@@ -7,9 +7,9 @@ import thunder
 import torch
 from gpu_artifacts import are_same
 from thunder.transforms.cudagraph import CUDAGraphTransform
-from token_models import VOCABULARY, EncoderDecoder
 
 import fusioncache
+from benchmarks.zoo.token_models import VOCABULARY, EncoderDecoder
 from fusioncache.cache.backend_executables import WAITING
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("general_at_once")]

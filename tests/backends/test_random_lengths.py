@@ -10,11 +10,11 @@ import random
 import pytest
 import thunder
 import torch
-from token_models import MODELS, VOCABULARY
 from torch.nn import functional
 
 import fusioncache
 from benchmarks.common.errors import find_worst
+from benchmarks.zoo.token_models import MODELS, VOCABULARY
 
 FACTOR, LEAST = 2.0, 1e-5
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import nvfuser_seconds, saved_seconds
+from benchmarks import saved_seconds
 from benchmarks.common import processes, runner
 from benchmarks.common.environment import Machine
 from benchmarks.common.processes import ProcessFailed
@@ -54,22 +54,6 @@ def test_saved_seconds_are_compared_with_those_of_processes_that_find_what_they_
 def test_the_clock_can_be_replaced_before_fusioncache_is_imported():
     code = "import sys, benchmarks.saved_seconds; assert not {'fusioncache', 'thunder'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=processes.ROOT)
-
-
-def test_a_way_to_compile_is_compared_with_the_first(run, monkeypatch, tmp_path):
-    def call(target, options, **_):
-        name = options["variant"]["name"]
-        if name == "persist":
-            raise ProcessFailed("it died", "")
-        template = {"seconds": 1.0 + (name == "tcache"), "cpu": 1.0, "bits": "a", "code": name, "kernels": 1}
-        return {"templates": [template]}
-
-    monkeypatch.setattr(nvfuser_seconds, "fill_store", lambda *_: tmp_path / "store")
-    options = ("--variants", "base,tcache,persist")
-    code, _, result = run(nvfuser_seconds.main, call, *options, device="cuda", backend="nvfuser")
-    base, other, failed = result["points"]
-    assert code == 1 and failed["error"] == "it died" and base["compared"]["ratio"] == 1.0
-    assert other["compared"]["ratio"] == 2.0 and other["compared"]["other_code"] == 1
 
 
 def answer_job(bits):

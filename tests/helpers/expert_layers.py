@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 import torch
-from token_models import GroupedExperts
+
+from benchmarks.zoo.token_models import GroupedExperts
 
 
 class Experts(GroupedExperts):

@@ -27,9 +27,10 @@ from fusioncache.cli.main import COMMANDS, main
 _NETWORK = "it needs the network, and takes minutes"
 _BENCHMARKS = {
     "test_smoke": "code_size equality first_step inference lengths memory starts step_overhead store",
-    "test_wiring": "distributed nvfuser_seconds saved_seconds",
+    "test_wiring": "distributed saved_seconds",
     "test_remote": "remote remote.fuzz",
     "test_budget": "budget",
+    "test_summary": "summary",
     "test_prices": "prices",
 }
 RUN_BY = {

@@ -114,7 +114,7 @@ def test_an_error_that_may_pass_is_not_remembered(tmp_path, monkeypatch):
 
 @pytest.mark.gpu
 def test_a_model_that_thunder_alone_cannot_train(tmp_path):
-    from token_models import VOCABULARY, Convolutional
+    from benchmarks.zoo.token_models import VOCABULARY, Convolutional
 
     def step(model, call):
         tokens = torch.randint(0, VOCABULARY, (2, 64), generator=torch.Generator().manual_seed(0)).cuda()
