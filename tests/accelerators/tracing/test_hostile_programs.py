@@ -3,20 +3,20 @@
 Each is traced with all groups of shortcuts, and recorded meanwhile. What came of Thunder's own tracing is written down;
 where that is another outcome, Thunder traces by itself here too. A trace whose key and reads are those of an earlier
 one would have been loaded in its place, so it has to be the same. ``python tests/helpers/hostile_programs/run.py
---sets every`` runs them also with each group by itself and with all but each; ``--record`` writes down anew.
+--sets every`` runs them also with each group by itself and with all but each; without options it writes down anew.
 """
 
-from collections.abc import Iterator
+import json
 
 import pytest
 from hostile_programs import PROGRAMS, observe
-from hostile_programs.record import SOURCES, digest, digest_sources, find_difference, read_record
+from hostile_programs.record import FILE, SOURCES, digest, digest_sources, find_difference
 from recorded_traces import Watch
 from same_traces import OWN
 
 from fusioncache import tracing
 
-RECORD = read_record()
+RECORD = json.loads(FILE.read_text())
 ALONE = {
     "cells": "calls: closures",
     "natives": "calls: partials",
@@ -26,16 +26,9 @@ ALONE = {
     "conditions": "control: chains of comparisons",
     "values": "containers: keys that look alike",
     "constraints": "arithmetic: that look alike as arguments",
-    "instructions": "errors: in finally and with",
+    "instructions": "control: finally and with",
 }
 """Groups of the interpreter's shortcuts, each with a program that it traces without the other ones."""
-
-
-@pytest.fixture(autouse=True)
-def _thunders_own() -> Iterator[None]:
-    tracing.uninstall()
-    yield
-    tracing.uninstall()
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -44,7 +37,6 @@ def test_nothing_tells_that_a_program_was_traced_with_shortcuts(name):
     tracing.install()
     with Watch().watching() as watch:
         found = observe(PROGRAMS[name])
-    tracing.uninstall()
     assert not watch.wrong
     assert_same(name, found)
 
@@ -53,12 +45,11 @@ def test_nothing_tells_that_a_program_was_traced_with_shortcuts(name):
 @pytest.mark.parametrize("group", ALONE)
 def test_nothing_tells_that_a_program_was_traced_with_some_shortcuts(group):
     tracing.install([*OWN, group])
-    found = observe(PROGRAMS[ALONE[group]])
-    tracing.uninstall()
-    assert_same(ALONE[group], found)
+    assert_same(ALONE[group], observe(PROGRAMS[ALONE[group]]))
 
 
 def assert_same(name, found):
+    tracing.uninstall()
     if digest(found) != RECORD.get(name):
         assert find_difference(observe(PROGRAMS[name]), found) is None
 
