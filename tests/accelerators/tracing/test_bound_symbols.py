@@ -13,14 +13,7 @@ from thunder.core.proxies import Variable
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, tracectx
 
-from fusioncache import tracing
 from fusioncache.thunder_adapter.shortcuts import symbols, traces
-
-
-@pytest.fixture(autouse=True)
-def thunders_own():
-    """Both ways are taken from here, not from what is installed."""
-    tracing.uninstall()
 
 
 @dataclass

@@ -1,12 +1,10 @@
 """What shortcuts rely on beside the function that they replace: where that is another one, they are not put in."""
 
 import importlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from fusioncache import tracing
 from fusioncache.thunder_adapter.installation import find_replacements
 
 RELIED = {
@@ -24,13 +22,6 @@ RELIED = {
     ),
 }
 """The functions by their groups, each by module and name."""
-
-
-@pytest.fixture(autouse=True)
-def _thunders_own() -> Iterator[None]:
-    tracing.uninstall()
-    yield
-    tracing.uninstall()
 
 
 def other(*args: Any, **kwargs: Any) -> Any:

@@ -5,7 +5,7 @@ That no trace, result or error differs is for ``test_hostile_programs.py``.
 
 import operator
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -20,13 +20,6 @@ from fusioncache.thunder_adapter.installation import TRACING, find_known
 from fusioncache.thunder_adapter.shortcuts import calls, lookups
 
 X = torch.linspace(-1, 1, 4)
-
-
-@pytest.fixture(autouse=True)
-def _thunders_own() -> Iterator[None]:
-    tracing.uninstall()
-    yield
-    tracing.uninstall()
 
 
 def list_interpreted(program: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:

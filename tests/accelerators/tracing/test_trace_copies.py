@@ -31,13 +31,6 @@ def traces():
     return [*thunder.last_traces(compiled), *thunder.last_backward_traces(compiled)]
 
 
-@pytest.fixture(autouse=True)
-def _thunders_own():
-    tracing.uninstall()
-    yield
-    tracing.uninstall()
-
-
 def own(function):
     return getattr(function, "__wrapped__", function)
 

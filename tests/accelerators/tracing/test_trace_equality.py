@@ -3,7 +3,6 @@
 ``benchmarks/equality/traces.py`` has each by itself and all but each, for every model of the zoo.
 """
 
-from collections.abc import Iterator
 from functools import cache
 
 import pytest
@@ -47,13 +46,6 @@ def make_piece() -> Piece:
     model = Model()
     model.register_forward_pre_hook(lambda module, args: (args[0] * 3, *args[1:]))
     return Piece(model, {"executors": []}, (x, x, 2.0))
-
-
-@pytest.fixture(autouse=True)
-def _thunders_own() -> Iterator[None]:
-    tracing.uninstall()
-    yield
-    tracing.uninstall()
 
 
 @cache
