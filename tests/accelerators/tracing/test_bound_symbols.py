@@ -1,18 +1,20 @@
-"""Bound symbols of real traces and made-up ones, copied and renamed with and without shortcuts: the same symbols."""
+"""Traces and their symbols, real ones and made-up ones, with and without shortcuts: what passes make is the same."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import thunder
 import torch
-from models import Blocks
 from thunder.core import devices, dtypes, prims, proxies, pytree, transform_common, utils
 from thunder.core.proxies import Variable
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, tracectx
+from thunder.executors.utils import Region
 
+from fusioncache import tracing
 from fusioncache.thunder_adapter.shortcuts import symbols, traces
 
 
@@ -37,11 +39,6 @@ with tracectx(TraceCtx()):
     PAIR = proxies.TupleProxy((A, 1), name="pair")
 
 
-def own(function):
-    """Thunder's own function, should a shortcut be in its place."""
-    return getattr(function, "__wrapped__", function)
-
-
 def made_up():
     with tracectx(TraceCtx()):
         collection = proxies.CollectionProxy([A, [B]], name="collection")
@@ -53,15 +50,24 @@ def made_up():
                 yield BoundSymbol(prims.add, args, kwargs, output, header="header")
 
 
-def of_traces():
-    compiled = thunder.jit(Blocks(2, 4))
-    compiled(torch.ones(4, 4, requires_grad=True)).sum().backward()
-    for list_traces in (thunder.last_traces, thunder.last_prologue_traces, thunder.last_backward_traces):
-        for trace in list_traces(compiled):
-            yield from trace.bound_symbols
+def program(x, weight):
+    unused = x.exp()
+    x, index = torch.max(torch.softmax(x @ weight, -1), -1)
+    unused.sin()
+    return torch.cat([x, x * 2]), index, torch.nn.functional.dropout(x, 0.5), x.shape[0] + 1
 
 
-TRACED = [*of_traces()]
+def trace_program():
+    tracing.uninstall()
+    compiled = thunder.jit(program)
+    compiled(torch.ones(3, 3, requires_grad=True), torch.ones(3, 3, requires_grad=True))
+    yield from thunder.last_traces(compiled)
+    yield from thunder.last_prologue_traces(compiled)
+    yield from thunder.last_backward_traces(compiled)
+
+
+TRACES = [*trace_program()]
+TRACED = [symbol for trace in TRACES for symbol in trace.bound_symbols]
 SYMBOLS = [*made_up(), *TRACED]
 
 
@@ -87,8 +93,7 @@ def described(value):
 
 @pytest.mark.parametrize("name", ["flat_args", "flat_outs", "flat_proxy_args", "flat_proxy_outs"])
 def test_leaves_are_found_alike(name):
-    original = vars(BoundSymbol)[name]
-    shortcut, found = getattr(symbols, f"shorten_{name}")(original), 0
+    shortcut, found = getattr(symbols, f"shorten_{name}")(vars(BoundSymbol)[name]), 0
     for symbol in SYMBOLS:
         slow, fast = copy(symbol), copy(symbol)
         expected, result = getattr(slow, name), shortcut.__get__(fast, BoundSymbol)
@@ -118,7 +123,7 @@ def test_proxies_are_exchanged_alike(monkeypatch, swap_map, flags):
 
 
 def test_proxies_are_ordered_alike():
-    original = own(transform_common.order_proxies)
+    original = transform_common.order_proxies
     expected, result = original(SYMBOLS), symbols.shorten_order_proxies(original)(SYMBOLS)
     assert list(result.items()) == list(expected.items()) and len(result) > 20
 
@@ -131,7 +136,7 @@ def test_trees_are_mapped_alike():
         seen.append(leaf)
         return len(seen)
 
-    original = own(pytree.tree_map)
+    original = pytree.tree_map
     fast = symbols.shorten_tree_map(original)
     for tree in TREES:
         found = []
@@ -145,16 +150,17 @@ def test_trees_are_mapped_alike():
 
 @pytest.mark.parametrize("numbers", [False, True])
 def test_producers_are_alike(numbers):
-    original = own(utils.producers)
-    fast = traces.shorten_producers(original)
+    fast = traces.shorten_producers(utils.producers)
     for bsyms in (TRACED, list(made_up()), SimpleNamespace(bound_symbols=TRACED)):
-        expected, result = (function(bsyms, _map_to_numbers=numbers) for function in (original, fast))
+        expected, result = (function(bsyms, _map_to_numbers=numbers) for function in (utils.producers, fast))
         assert list(result._dict) == list(expected._dict) and type(result) is type(expected)
         assert list(map(described, result._dict.values())) == list(map(described, expected._dict.values()))
     assert len(result._dict) > 20
 
 
 def test_the_same_operations_within_operations_are_dead():
+    kept = {"tags": {prims.OpTags.DONT_DCE}}
+
     def add(*subsymbols, symbol=prims.add, output=A, tags=()):
         return BoundSymbol(symbol, (A,), {}, output, subsymbols=list(subsymbols), tags=set(tags))
 
@@ -162,15 +168,15 @@ def test_the_same_operations_within_operations_are_dead():
         return add(*subsymbols, symbol=thunder.torch.add, **options)
 
     def trees():
-        kept = add(symbol=prims.python_print, output=None)
+        printed = add(symbol=prims.python_print, output=None)
         yield composite(add(), composite(), add(output=None), composite(add(output=2), composite()))
-        yield composite(composite(tags={prims.OpTags.DONT_DCE}), add(output=None))
-        yield composite(add(output=None), composite(tags={prims.OpTags.DONT_DCE}), add(output=None))
-        yield composite(composite(composite(tags={prims.OpTags.DONT_DCE})), add(output=()), add(output=(None, A)))
-        yield composite(kept, add(output=None), composite(kept, output=None))
+        yield composite(composite(**kept), add(output=None))
+        yield composite(add(output=None), composite(**kept), add(output=None))
+        yield composite(composite(composite(**kept)), add(output=()), add(output=(None, A)))
+        yield composite(printed, add(output=None), composite(printed, output=None))
         yield from TRACED
 
-    original = own(transform_common._remove_noop_subsymbols)
+    original = transform_common._remove_noop_subsymbols
     fast = traces.shorten_remove_noop(original)
     changed = 0
     for tree, one, other in zip(trees(), copies(trees()), copies(trees()), strict=True):
@@ -186,3 +192,51 @@ def copies(symbols):
         new = copy(symbol)
         new.subsymbols = list(copies(symbol.subsymbols))
         yield new
+
+
+def without_time(trace):
+    return str(trace).rpartition("milliseconds")[2] or str(trace)
+
+
+@pytest.mark.parametrize("groups", [(), ("symbols",), ("symbols", "lookups")], ids=str)
+def test_dead_code_is_found_alike(groups):
+    original = transform_common.dce
+    fast = traces.shorten_dce(original)
+    tracing.install(groups)
+    kept = []
+    for trace in TRACES:
+        needed = [{Variable(each) for each in trace.bound_symbols[0].flat_proxy_outs} for _ in range(2)]
+        assert without_time(original(trace, needed[0])) == without_time(fast(trace, needed[1]))
+        assert {each.proxy.name for each in needed[0]} == {each.proxy.name for each in needed[1]}
+        kept.append(len(fast(trace).bound_symbols))
+        assert kept[-1] == len(original(trace).bound_symbols)
+    assert kept[0] < len(TRACES[0].bound_symbols)
+
+
+def test_numbers_that_are_returned_twice_are_removed_by_thunder():
+    with tracectx(TraceCtx()):
+        outputs = [(N,), (N, 2), (N,)]
+        bsyms = [*(prims.shape.bind(A, output=output) for output in outputs), prims.sin.bind(A, output=A)]
+    original = transform_common.remove_duplicate_number_proxies
+    for some in (bsyms, bsyms[3:], bsyms[1:3], []):
+        slow, fast = original(some), symbols.shorten_remove_duplicates(original)(some)
+        assert [each.output for each in slow] == [each.output for each in fast]
+
+
+def make_region(make, *args):
+    region = object.__new__(Region)
+    make(region, *args)
+    return [[each.proxy.name for each in some] for some in (region.inputs, region.outputs)]
+
+
+def test_regions_take_and_give_the_same():
+    original, seen = vars(Region)["__init__"], 0
+    for trace in TRACES:
+        producers, consumers = utils.producers(trace), utils.consumers(trace)
+        bsyms = [each for each in trace.bound_symbols if each.flat_proxy_outs and each.flat_proxy_args]
+        for begin, end in [(0, len(bsyms)), *pairwise(range(0, len(bsyms) + 1, 3))]:
+            for some in (bsyms[begin:end], [each.from_bsym() for each in bsyms[begin:end]]):
+                expected = make_region(original, producers, consumers, some)
+                assert make_region(traces.shorten_region(original), producers, consumers, some) == expected
+                seen += sum(map(bool, expected))
+    assert seen > 4

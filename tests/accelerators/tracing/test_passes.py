@@ -1,6 +1,7 @@
 """What passes ask for, asked with and without shortcuts: the same answers and the same errors."""
 
 import dataclasses
+import inspect
 import re
 from collections import OrderedDict, namedtuple
 from functools import partial, wraps
@@ -31,11 +32,6 @@ class Pair:
 Named = namedtuple("Named", "b a")
 
 
-def own(function):
-    """Thunder's own function, whether or not a test before has left a shortcut in its place."""
-    return getattr(function, "__wrapped__", function)
-
-
 def outcome(function, *args, **kwargs):
     """What comes of a call: a result, or the type and text of an error."""
     try:
@@ -53,15 +49,8 @@ with tracectx(TraceCtx()):
     LIST = proxies.CollectionProxy([TENSOR], name="collection")
 LEAVES = [TENSOR, NUMBER, TUPLE, LIST, 1, 1.5, True, "a", None, 1j, ..., dtypes.float32, dtypes.bool8, devices.cpu]
 LEAVES += [torch.float32, torch.device("cpu"), int, slice(1, 2), torch.Size([2, 3]), immutable_list([1, TENSOR])]
-LEAVES += [
-    Named(2, 1),
-    Pair(TENSOR, (1, 2)),
-    object(),
-    dtypes.uint8,
-    dtypes.complex64,
-    {1, 2},
-    proxies.Variable(TENSOR),
-]
+LEAVES += [Named(2, 1), Pair(TENSOR, (1, 2)), object(), dtypes.uint8, dtypes.complex64, {1, 2}]
+LEAVES += [proxies.Variable(TENSOR)]
 TREES = [
     *LEAVES,
     *((leaf, {"b": [leaf, None], "a": {}}) for leaf in LEAVES),
@@ -71,17 +60,20 @@ TREES = [
 ]
 
 
-@pytest.mark.parametrize("options", [{}, {"namespace": ""}, {"namespace": "thunder"}], ids=str)
-def test_trees_are_flattened_alike(options):
-    original = own(pytree.tree_flatten)
+@pytest.mark.parametrize(
+    ("original", "shorten", "options"),
+    [
+        *(
+            (pytree.tree_flatten, shorten_flatten, options)
+            for options in ({}, {"namespace": ""}, {"namespace": "thunder"})
+        ),
+        (pytree.tree_flatten_with_dataclass, shorten_with_dataclass, {}),
+    ],
+)
+def test_trees_are_flattened_alike(original, shorten, options):
+    original = inspect.unwrap(original)
     for tree in TREES:
-        assert_same_flat(outcome(original, tree, **options), outcome(shorten_flatten(original), tree, **options))
-
-
-def test_data_classes_are_found_alike():
-    original = own(pytree.tree_flatten_with_dataclass)
-    for tree in TREES:
-        assert_same_flat(outcome(original, tree), outcome(shorten_with_dataclass(original), tree))
+        assert_same_flat(outcome(original, tree, **options), outcome(shorten(original), tree, **options))
 
 
 def assert_same_flat(slow, fast):
@@ -93,27 +85,7 @@ def assert_same_flat(slow, fast):
         assert slow == fast
 
 
-def plain(a, b=2):
-    pass
-
-
-def named(a, *, b, c=3):
-    pass
-
-
-def several(a, *rest, b=None):
-    pass
-
-
-def any_names(a, **names):
-    pass
-
-
-def positional(a, /, b=1):
-    pass
-
-
-@wraps(named)
+@wraps(lambda a, *, b, c=3: None)
 def wrapping(*args, **kwargs):
     pass
 
@@ -122,7 +94,7 @@ def lying(*args):
     pass
 
 
-lying.__signature__ = __import__("inspect").signature(named)
+lying.__signature__ = inspect.signature(wrapping)
 
 
 class Callable:
@@ -130,16 +102,21 @@ class Callable:
         pass
 
 
+METAS = [
+    lambda a, b=2: None,
+    lambda a, *, b, c=3: None,
+    lambda a, *rest, b=None: None,
+    lambda a, **names: None,
+    lambda a, /, b=1: None,
+    *(wrapping, lying, Callable(), partial(Callable(), 1), int.bit_length),
+]
 ARGUMENTS = [(), (1,), (1, 2), (1, 2, 3)]
 NAMES = [{}, {"a": 1}, {"b": 2}, {"b": 2, "a": 1}, {"c": 1, "b": 2}, {"d": 1}]
 
 
-@pytest.mark.parametrize(
-    "meta",
-    [plain, named, several, any_names, positional, wrapping, lying, Callable(), partial(plain, 1), int.bit_length],
-)
+@pytest.mark.parametrize("meta", METAS)
 def test_arguments_are_bound_alike(meta):
-    symbol, original = Symbol("name", meta), own(vars(Symbol)["normalize"])
+    symbol, original = Symbol("name", meta), vars(Symbol)["normalize"]
     fast_normalize = shorten_normalize(original)
     for args, names in product(ARGUMENTS, NAMES):
         given = dict(names)
@@ -153,7 +130,7 @@ def test_defaults_that_are_changed_are_seen():
     def meta(a, b=1, *, c=2):
         pass
 
-    fast = shorten_normalize(own(vars(Symbol)["normalize"]))
+    fast = shorten_normalize(vars(Symbol)["normalize"])
     assert fast(Symbol("name", meta), 0) == ((0, 1), {"c": 2})
     meta.__defaults__, meta.__kwdefaults__["c"] = (5,), 6
     assert fast(Symbol("name", meta), 0) == ((0, 5), {"c": 6})
@@ -170,7 +147,7 @@ def describe_printable(function, tree):
 
 
 def test_things_are_made_printable_alike():
-    original = own(codeutils.to_printable)
+    original = codeutils.to_printable
     fast = shorten_to_printable(original)
     for tree in TREES:
         assert describe_printable(fast, tree) == describe_printable(original, tree)
@@ -196,7 +173,7 @@ WHAT_TENSORS_ARE = [
 
 
 def test_tensors_are_alike():
-    original = own(proxies._infer_tensor_properties)
+    original = proxies._infer_tensor_properties
     usual = {"shape": (2, 3), "device": devices.cpu, "dtype": dtypes.float32, "requires_grad": True}
     for changes in WHAT_TENSORS_ARE:
         slow, fast = (outcome(each, **usual | changes) for each in (original, shorten_infer_properties(original)))

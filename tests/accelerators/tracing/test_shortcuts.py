@@ -5,14 +5,11 @@ That no trace, result or error differs is for ``test_hostile_programs.py``.
 
 import operator
 import warnings
-from collections.abc import Callable
-from typing import Any
-from unittest import mock
 
 import pytest
 import thunder
 import torch
-from same_traces import OWN, trace_with
+from same_traces import OWN, list_interpreted, trace_with
 from thunder.core import interpreter
 
 from fusioncache import tracing
@@ -22,25 +19,12 @@ from fusioncache.thunder_adapter.shortcuts import calls, lookups
 X = torch.linspace(-1, 1, 4)
 
 
-def list_interpreted(program: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
-    """Returns the frames that are interpreted while a program is traced."""
-    ran: list[Any] = []
-    own = interpreter._run_frame
-
-    def run(frame: Any, *given: Any, **named: Any) -> Any:
-        ran.append(frame)
-        return own(frame, *given, **named)
-
-    with mock.patch.object(interpreter, "_run_frame", run):
-        thunder.jit(program)(*args, **kwargs)
-    return ran
-
-
 def weigh(first, /, second=1, *rest, scale=1, **named):
     return first * second * scale + sum(rest) + sum(named[each] for each in sorted(named))
 
 
-def forwarding(x, *args, **kwargs):
+def forwarding(x, *args):
+    kwargs = {"scale": 2}
     return weigh(x, *args, **kwargs) + weigh(x, *args, *[1, 2], **{"first": 3}, **kwargs) + weigh(*(x,))
 
 
@@ -49,7 +33,7 @@ def test_nothing_that_can_be_done_natively_is_interpreted():
     tracing.install(["natives"])
     known = {id(code): code.co_qualname for code, _ in interpreter._interpret_call.natives}
     assert len(known) == len(calls.list_natives())
-    ran = {id(frame.code) for frame in list_interpreted(forwarding, X, 2, scale=2)}
+    ran = {id(frame.code) for frame in list_interpreted(forwarding, X, 2)}
     assert ran and not ran & set(known)
 
 
@@ -105,7 +89,7 @@ def test_a_record_of_the_interpreter_is_whole():
 
     def count():
         compiled = thunder.jit(forwarding, debug_options=thunder.DebugOptions(record_interpreter_history=True))
-        compiled(X, 2, scale=2)
+        compiled(X, 2)
         return len(thunder.last_interpreter_log(compiled))
 
     own = count()

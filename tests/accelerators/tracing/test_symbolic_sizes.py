@@ -11,8 +11,9 @@ import thunder
 import torch
 from stored_programs import compile_anew
 from thunder.core import devices, dtypes, pytree
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import TensorProxy, tensorproxy
 from thunder.core.trace import TraceCtx, tracectx
+from thunder.executors import utils
 from thunder.extend import OperatorExecutor
 
 from fusioncache.accelerators.sizes import hooks, lengths, passes
@@ -189,11 +190,6 @@ def test_passes_look_at_what_decides(journal):
 
 def test_a_decision_is_asked_for_again(monkeypatch):
     """Such as which kernel there is for a product at these sizes."""
-    from thunder.core import devices, dtypes
-    from thunder.core.proxies import TensorProxy
-    from thunder.core.trace import TraceCtx, tracectx
-    from thunder.executors import utils
-
     asked = []
 
     def _fused_sdp_choice(tensor, mask, is_causal):
@@ -238,8 +234,6 @@ def test_each_question_is_a_decision_of_its_own():
 
 
 def test_what_is_decided_in_passes_is_asked_for_again(tmp_path, monkeypatch):
-    from thunder.executors import utils
-
     def _fused_sdp_choice(tensor):
         return tensor.shape[1] > 300
 
@@ -262,10 +256,6 @@ def test_what_is_decided_in_passes_is_asked_for_again(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_question_that_is_data_is_the_one_that_thunder_asks(dtype, monkeypatch):
-    from thunder.core.proxies import TensorProxy, tensorproxy
-    from thunder.core.trace import TraceCtx, tracectx
-    from thunder.executors import utils
-
     asked = []
     own = utils._fused_sdp_choice
     monkeypatch.setattr(utils, "_fused_sdp_choice", lambda *args: asked.append(args) or own(*args))
