@@ -9,6 +9,7 @@ import math
 import pytest
 import thunder
 import torch
+from hostile_programs.observation import answering
 from thunder.executors import pythonex
 
 from fusioncache.accelerators.steps import prologue
@@ -34,32 +35,9 @@ def text_of(function):
     return "".join(linecache.getlines(function.__code__.co_filename))
 
 
-class Agreeing:
-    """Is equal to everything."""
-
-    def __eq__(self, other):
-        return True
-
-    def __len__(self):
-        return 1
-
-    __hash__ = None
-
-
-class Whole(int):
-    def __eq__(self, other):
-        return True
-
-    __hash__ = int.__hash__
-
-
-class Text(str):
-    __slots__ = ()
-
-
-class Listed(list):
-    def __len__(self):
-        return 1
+Agreeing = answering(__eq__=True, __len__=1)
+Whole = answering(int, __eq__=True, __hash__=int.__hash__)
+Text, Listed = answering(str), answering(list, __len__=1)
 
 
 class Own(torch.Tensor):

@@ -220,7 +220,24 @@ def keys_that_look_alike(run):
     def g(x):
         return x * table[1] + table[True] + table[1.0]
 
+    class Key:
+        def __init__(self, n):
+            self.n = n
+
+        def __hash__(self):
+            return 1
+
+        def __eq__(self, other):
+            return self.n == other.n
+
+    own = {Key(1): 10, Key(2): 20}
+
+    def h(x):
+        x = x * own[Key(2)] + (Key(1) in own) + len({Key(1), Key(1), Key(3)}) + (Key(1) in [Key(2), Key(1)])
+        return x + [Key(1), Key(2)].index(Key(2)) + [Key(1)].count(Key(1))
+
     run(g, X)
+    run(h, X)
     table[True] = 11
     run(g, X)
 

@@ -263,28 +263,6 @@ def modules_of_python(run):
     run(f, X)
 
 
-def hashes_and_equality(run):
-    class Key:
-        def __init__(self, n):
-            self.n = n
-
-        def __hash__(self):
-            return 1
-
-        def __eq__(self, other):
-            return self.n == other.n
-
-    table = {Key(1): 10, Key(2): 20}
-
-    wanted = [
-        lambda x: x * table[Key(2)] + (Key(1) in table),
-        lambda x: x * len({Key(1), Key(1), Key(3)}) + {Key(1): 2}[Key(1)],
-        lambda x: x + [Key(1), Key(2)].index(Key(2)) + (Key(1) in [Key(2), Key(1)]) + [Key(1)].count(Key(1)),
-    ]
-    for each in wanted:
-        run(each, X)
-
-
 def attributes_of_torchs_modules(run):
     events = []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from itertools import zip_longest
@@ -36,8 +35,3 @@ def find_difference(own: Mapping[str, str], found: Mapping[str, str]) -> str | N
             if one != other:
                 return f"{name}: {other!r} in place of {one!r}"
     return None
-
-
-def write_record(found: Mapping[str, str]) -> None:
-    """Writes down the digest of each program."""
-    FILE.write_text(json.dumps(dict(sorted({**found, SOURCES: digest_sources()}.items())), indent=1) + "\n")
