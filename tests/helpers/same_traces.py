@@ -15,7 +15,7 @@ from fusioncache import tracing
 
 OWN = ("frames", "containers")
 """Shortcuts with which Thunder's own traces are made where those with others are held against them, in half the time.
-Whether traces stay the same with these is for ``test_trace_equality.py`` and ``test_hostile_programs.py``."""
+Whether traces stay the same with these is for ``test_hostile_programs.py``."""
 
 
 def trace_with(groups: Iterable[str], program: Callable[..., Any], *args: Any) -> list[str]:

@@ -1,5 +1,6 @@
 """Tracing without detours is put in once, only where Thunder is known, and taken out whole."""
 
+import importlib
 import inspect
 import logging
 import operator
@@ -65,6 +66,32 @@ def test_unknown_source_is_left_alone(monkeypatch, caplog, error):
     assert set(changed) == {"dis", *hooked}
     assert "thunder.core.interpreter:globals_lookup has another source" in caplog.text
     capabilities.find_off.cache_clear()
+
+
+RELIED = {
+    "flattening": ("optree:tree_flatten",),
+    "leaps": (
+        "thunder.torch.experimental.dtensor_torch_and_prims:dispatch_to_impl",
+        "thunder.core.pytree:tree_flatten",
+        "optree:tree_flatten",
+        "torch.distributed:is_available",
+    ),
+    "min_cut": ("thunder.core.rematerialization:find_cut",),
+    "printing": (
+        *(f"thunder.core.codeutils:{name}" for name in ("_to_printable", "is_printable")),
+        *(f"thunder.core.baseutils:is_base_printable{part}" for part in ("", "_value", "_type")),
+    ),
+}
+"""Functions that shortcuts rely on beside the one that they replace, by groups, each by module and name."""
+
+
+@pytest.mark.parametrize(("group", "place"), [(group, place) for group, places in RELIED.items() for place in places])
+def test_where_another_function_is_called_on_the_way_there_is_no_shortcut(group, place, monkeypatch):
+    assert find_replacements(group)
+    module, _, name = place.partition(":")
+    monkeypatch.setattr(importlib.import_module(module), name, lambda *args: None)
+    with pytest.raises(LookupError, match="has another source"):
+        find_replacements(group)
 
 
 def test_the_transform_installs_it_unless_told_not_to():

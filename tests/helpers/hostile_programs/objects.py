@@ -307,3 +307,27 @@ def attributes_of_torchs_modules(run):
     for each in (model, Missing(), Broken()):
         run(each, X)
     run.note("events", events)
+
+
+def a_little_of_everything(run):
+    class Model(nn.Module):
+        """A module, a hook, a condition, a buffer, arguments in a list and by name."""
+
+        def __init__(self):
+            super().__init__()
+            self.block = nn.Linear(3, 3, bias=False)
+            self.register_buffer("scale", torch.full((3,), 2.0))
+            self.sizes = [1, 2.5]
+
+        def forward(self, x, *others):
+            x = self.add(self.block(x) * self.scale, *others, b=2, **{"a": x})
+            return x + 1 if x.shape[0] > 2 else x, {"x": x[:1]}
+
+        def add(self, x, *others, **more):
+            for other in others:
+                x = x + other * self.sizes[-1]
+            return x + sum(more[name] for name in sorted(more))
+
+    model = Model()
+    model.register_forward_pre_hook(lambda module, args: (args[0] * 3, *args[1:]))
+    run(model, X, X, 2.0)

@@ -111,7 +111,7 @@ def _describe_error(error: BaseException | None) -> str:
         places = [
             f"{frame.name}:{frame.lineno}"
             for frame in traceback.extract_tb(error.__traceback__)
-            if "hostile_programs" in frame.filename and "observation" not in frame.filename
+            if "hostile_programs/" in frame.filename and "observation" not in frame.filename
         ]
         lines.append(f"{type(error).__module__}.{type(error).__qualname__}: {error} at {' '.join(places)}")
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
