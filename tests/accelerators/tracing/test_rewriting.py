@@ -99,7 +99,7 @@ def test_every_value_passes_or_fails_as_before(check):
     assert any(isinstance(each[0], type) for each in outcomes)
 
 
-def test_a_check_of_somebody_elses_is_called():
+def test_another_check_is_called():
     called = []
     function = make("x = args[0]", "check_none(x)", "check_len(x)", "return x, ()", check_none=called.append)
     assert outcome(rewrite(function), None) == outcome(function, None)
@@ -248,12 +248,11 @@ def test_an_input_is_checked_before_attributes_are_read():
 def test_what_another_thread_changes_is_not_learned():
     known, (x, y) = KnownTensors(), make_pair()
 
-    def pass_once(before=lambda: None, behind=lambda: None):
-        """A call that passes, with what another thread does before and behind its checks."""
+    def pass_once(behind=lambda: None):
+        """A call that passes, with what another thread does behind its checks."""
         if known.check(x, y):
             return True
         expected = known.expect(x, y)
-        before()
         assert x.shape == (2, 3)
         behind()
         known.learn(expected, x, y)
@@ -277,7 +276,7 @@ def test_what_another_thread_changes_is_not_learned():
     assert not known.check(x, y)
 
 
-def test_tensors_of_somebodys_own_class_are_looked_at_in_each_call():
+def test_tensors_of_a_users_class_are_looked_at_in_each_call():
     """They say of themselves what they like, and otherwise each time."""
     told = []
 

@@ -196,7 +196,7 @@ def test_a_decision_is_asked_for_again(monkeypatch):
     with pytest.raises(Declined, match="_fused_sdp_choice decides otherwise"):
         journal.check({0: (2, 400)})
     assert asked[1:] == [(2, 200), (2, 400)]
-    assert decide(tensors[0], None, True) is False  # where nobody listens
+    assert decide(tensors[0], None, True) is False  # where no listener is
     assert len(asked) == 4
 
 

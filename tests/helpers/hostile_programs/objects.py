@@ -140,14 +140,12 @@ def descriptors(run):
             events.append(f"set {self.name}")
             one.__dict__[self.name] = value + 1
 
-    def refuse(self, one, value):
-        raise AttributeError("never")
+    class OnlySet:
+        def __set__(self, one, value):
+            raise AttributeError("never")
 
     class Thing:
-        a, b, c, m = (
-            Data(),
-            *(answering(**{f"__{name}__": what})() for name, what in (("get", 7), ("set", refuse), ("get", abs))),
-        )
+        a, b, c, m = Data(), answering(__get__=7)(), OnlySet(), answering(__get__=lambda self, *of: abs)()
 
     class Child(Thing):
         b = 70
