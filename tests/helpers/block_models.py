@@ -280,6 +280,16 @@ def fail_late(block: Any, x: Any, number: int, *_: Any) -> Any:
     return block(x) if number < 4 else x / (1 // (number - 4))
 
 
+def look_ahead(block: Any, x: Any, number: int, blocks: Any, made: Any) -> Any:
+    return block(x * blocks[min(number + 1, 4)].linear.out_features)
+
+
+def set_after(block: Any, x: Any, *_: Any) -> Any:
+    x = block(x)
+    block.seen = 1
+    return x
+
+
 def change_made(change: Callable[..., Any]) -> Callable[..., Any]:
     """Returns how blocks are called with something that is changed before the last one."""
 
@@ -315,7 +325,7 @@ CALLED: dict[str, tuple[Any, ...]] = {
         lambda block, x, *_: block(x, Mode.PLAIN, ODD),
     ),
     "tables": (1, Tables, lambda block, x, *_: block(x, (x, x + 1), None, steps=2)),
-    "a mask": (1, Tables, lambda block, x, number, *_: block(x, (x, x + 1), x if number == 4 else None, steps=2)),
+    "a mask": (0, Tables, lambda block, x, number, *_: block(x, (x, x + 1), x if number == 4 else None, steps=2)),
     "other tables": (0, Tables, give_other_tables),
     "several results": (2, of(lambda self, x: (Block.forward(self, x), x, None), "forward"), take_first),
     "a dict as a result": (0, of(lambda self, x: {"x": x}, "forward"), lambda block, x, *_: block(x)["x"]),
@@ -325,6 +335,8 @@ CALLED: dict[str, tuple[Any, ...]] = {
     "a global that changes": (1, GLOBALS, set_flag),
     "no gradients": (0, Block, under_no_grad),
     "twice": (1, Block, lambda block, x, *_: block(block(x))),
+    "the next one looked at before": (0, Block, look_ahead),
+    "set afterwards": (0, Block, set_after),
     "looked at before": (0, Block, lambda block, x, *_: block(x * block.linear.out_features)),
 }
 """How many of five blocks are written out, of which kind, how they are called, and with what the model makes."""
@@ -377,6 +389,7 @@ CHANGES: dict[str, tuple[bool, list[Callable[[Any, Any], Any]]]] = {
             lambda one, other: setattr(other, "factor", torch.ones(WIDTH)),
             lambda one, other: other.eval(),
             lambda one, other: setattr(other, "extra", 1),
+            lambda one, other: other._non_persistent_buffers_set.add("shift"),
             lambda one, other: other.register_forward_hook(double),
         ],
     ),

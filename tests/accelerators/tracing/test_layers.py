@@ -145,6 +145,14 @@ def test_an_error_is_thunders_own():
     assert session.OUTCOMES[-1].reasons["an exception was raised"] == 1
 
 
+def test_an_error_in_a_block_is_thunders_own():
+    model = Model()
+    del model.blocks[3].factor
+    assert (
+        trace(model, TRACING) == trace(model, OTHERS) == ["AttributeError", "'Block' object has no attribute 'factor'"]
+    )
+
+
 @pytest.mark.parametrize("programs", [True, False])
 def test_a_program_that_is_kept_has_blocks_written_out(programs):
     session.OUTCOMES.clear()
