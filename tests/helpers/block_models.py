@@ -280,13 +280,10 @@ def fail_late(block: Any, x: Any, number: int, *_: Any) -> Any:
     return block(x) if number < 4 else x / (1 // (number - 4))
 
 
-def look_ahead(block: Any, x: Any, number: int, blocks: Any, made: Any) -> Any:
-    return block(x * blocks[min(number + 1, 4)].linear.out_features)
-
-
-def set_after(block: Any, x: Any, *_: Any) -> Any:
+def set_after(block: Any, x: Any, number: int, *_: Any) -> Any:
     x = block(x)
-    block.seen = 1
+    if number == 4:
+        block.seen = 1
     return x
 
 
@@ -335,8 +332,8 @@ CALLED: dict[str, tuple[Any, ...]] = {
     "a global that changes": (1, GLOBALS, set_flag),
     "no gradients": (0, Block, under_no_grad),
     "twice": (1, Block, lambda block, x, *_: block(block(x))),
-    "the next one looked at before": (0, Block, look_ahead),
-    "set afterwards": (0, Block, set_after),
+    "a part of another block": (1, of(lambda self, x: Block.run(self, x) * SPECIAL[1].out_features), call),
+    "set afterwards": (2, Block, set_after),
     "looked at before": (0, Block, lambda block, x, *_: block(x * block.linear.out_features)),
 }
 """How many of five blocks are written out, of which kind, how they are called, and with what the model makes."""

@@ -61,7 +61,7 @@ def trace(model, groups):
 
     random.seed(0)
     block_models.forget()
-    block_models.SPECIAL[:] = [model.blocks[-1]]
+    block_models.SPECIAL[:] = [model.blocks[-1], model.blocks[1].linear]
     with mock.patch.object(thunder, "thunder_general_jit", stop):
         try:
             thunder.jit(model)(X)
