@@ -54,7 +54,7 @@ VALUES = [
     *(0, 1, -1, 256, 257, 2**70, True, False, 0.0, -0.0, 1.0, 0.5, math.nan, math.inf, 1j, None, "", "a", "1", b"a"),
     *((), (1,), [], [1], {}, {1: 1}, {1}, range(1), collections.OrderedDict(a=1), slice(1), int, bool, type(None)),
     *(Agreeing(), Whole(1), Whole(7), Text("a"), Text(""), Listed(), Color.RED, torch.float32, "float32"),
-    *(torch.device("cpu"), torch.Size([1]), *TENSORS),
+    *(torch.float64, torch.device("cpu"), torch.Size([1]), *TENSORS),
 ]
 NUMBERS = ("1", "-1", "256", "True", "False", "0.0", "1.0", "-0.5", str(2**70))
 CALLED = ("float('nan')", "float('inf')", "1e999", "1j")
