@@ -5,32 +5,38 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
+from unittest import mock
 
 import thunder
+from thunder.core import interpreter
 
 from benchmarks.equality.traces import read_texts
 from fusioncache import tracing
 
 OWN = ("frames", "containers")
 """Shortcuts with which Thunder's own traces are made where those with others are held against them, in half the time.
-Whether traces stay the same with these is for ``test_trace_equality.py`` and ``test_hostile_programs.py``."""
+Whether traces stay the same with these is for ``test_hostile_programs.py``."""
 
 
-def trace(program: Callable[..., Any], *args: Any, **kwargs: Any) -> list[str]:
-    """Returns the text of every trace, from the prologue's to the epilogue's, or what is raised."""
+def trace_with(groups: Iterable[str], program: Callable[..., Any], *args: Any) -> list[str]:
+    """Traces with these groups of shortcuts and no others.
+
+    Returns the text of every trace, from the prologue's to the epilogue's, or what is raised.
+    """
+    tracing.uninstall()
+    tracing.install(groups)
     compiled = thunder.jit(program)
     try:
-        compiled(*args, **kwargs)
+        compiled(*args)
     except Exception as error:
         return [type(error).__name__, re.sub("0x[0-9a-f]+", "", str(error).partition(" while tracing ")[0])]
+    finally:
+        tracing.uninstall()
     return list(read_texts(compiled).values())
 
 
-def trace_with(groups: Iterable[str], program: Callable[..., Any], *args: Any, **kwargs: Any) -> list[str]:
-    """Returns the same, of tracing with these groups of shortcuts and no others."""
-    tracing.uninstall()
-    tracing.install(groups)
-    try:
-        return trace(program, *args, **kwargs)
-    finally:
-        tracing.uninstall()
+def list_interpreted(program: Callable[..., Any], *args: Any) -> list[Any]:
+    """Returns the frames that are interpreted while a program is traced."""
+    with mock.patch.object(interpreter, "_run_frame", wraps=interpreter._run_frame) as run:
+        thunder.jit(program)(*args)
+    return [call.args[0] for call in run.call_args_list]

@@ -1,4 +1,4 @@
-"""What tests of shortcuts share: sources that are read once, and containers that no later test finds."""
+"""What tests of shortcuts share: Thunder as it is, sources that are read once, no containers for later tests."""
 
 import inspect
 from collections.abc import Iterator
@@ -9,7 +9,16 @@ import optree
 import pytest
 from thunder.core import pytree
 
+from fusioncache import tracing
 from fusioncache.thunder_adapter import installation
+
+
+@pytest.fixture(autouse=True)
+def _thunders_own() -> Iterator[None]:
+    """Every test starts and ends with Thunder's own functions."""
+    tracing.uninstall()
+    yield
+    tracing.uninstall()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,7 +1,9 @@
 """Whatever changed between two steps is noticed as Thunder notices it, or not noticed as it does not."""
 
+import collections
 import linecache
 import re
+import sys
 
 import pytest
 import thunder
@@ -207,6 +209,27 @@ def test_the_state_of_torch_is_noticed_as_thunder_notices_it(model, how):
     with how():
         own, rewritten = (call(model.compiled, prologue, (X,)) for prologue in model.prologues)
     assert rewritten == own and isinstance(own[0], type)
+
+
+def count_calls(model, prologue):
+    """How many Python functions a prologue calls."""
+    found = collections.Counter()
+
+    def profiled(*args):
+        sys.setprofile(lambda frame, event, _: found.update([event]))
+        try:
+            return prologue(*args)
+        finally:
+            sys.setprofile(None)
+
+    call(model.compiled, profiled, (X,))
+    return found["call"] - 1
+
+
+def test_a_step_makes_few_calls_for_its_prologue(model):
+    own, rewritten = model.prologues
+    call(model.compiled, rewritten, (X,))  # what is known of Thunder's methods is found out once
+    assert count_calls(model, rewritten) < 30 < 100 < count_calls(model, own)
 
 
 def test_a_program_that_was_loaded_has_a_faster_prologue_too(tmp_path):

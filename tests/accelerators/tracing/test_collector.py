@@ -4,7 +4,7 @@ import gc
 import itertools
 import os
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import thunder
@@ -21,11 +21,9 @@ X = torch.ones(3)
 @pytest.fixture(autouse=True)
 def installed():
     """Only this is in place, and whatever a test leaves behind, the collector is as it was."""
-    tracing.uninstall()
     tracing.install(("collector",))
     thresholds = gc.get_threshold()
     yield
-    tracing.uninstall()
     gc.enable()
     gc.set_threshold(*thresholds)
 
@@ -66,18 +64,17 @@ def test_it_rests_from_the_first_operation_to_the_last_pass():
     assert watch.seen == [True] * 3 and gc.get_threshold() == before != (0, 0, 0)
 
 
-@pytest.mark.parametrize(("change", "is_on"), [(gc.disable, False), (gc.enable, True)])
-def test_what_a_program_does_to_it_stays(change, is_on):
+@pytest.mark.parametrize("is_on", [True, False])
+@pytest.mark.parametrize("threshold", [0, 12345])
+def test_what_a_program_does_to_it_stays(is_on, threshold):
+    def change():
+        gc.enable() if is_on else gc.disable()
+        gc.set_threshold(threshold)
+
     if is_on:
         gc.disable()
     compiled(Watch(), change)(X)
-    assert gc.isenabled() is is_on and not rests()
-
-
-@pytest.mark.parametrize("threshold", [0, 12345])
-def test_a_threshold_that_a_program_sets_stays(threshold):
-    compiled(Watch(), lambda: gc.set_threshold(threshold))(X)
-    assert gc.get_threshold()[0] == threshold
+    assert gc.isenabled() is is_on and gc.get_threshold()[0] == threshold
 
 
 def fail():
@@ -93,51 +90,49 @@ def test_it_works_after_an_error(work, traced):
         assert not rests()
 
 
-def test_it_works_when_the_last_thread_is_done():
-    pause, first_is_in, first_may_end = Pause(), threading.Event(), threading.Event()
+@contextmanager
+def another_thread_inside(pause):
+    """Has another thread inside of the pause; yields what ends it."""
+    is_in, may_end = threading.Event(), threading.Event()
 
     def be_inside():
         with pause:
-            first_is_in.set()
-            assert first_may_end.wait(30)
+            is_in.set()
+            assert may_end.wait(30)
 
-    first = threading.Thread(target=be_inside)
-    first.start()
-    assert first_is_in.wait(30)
-    with pause, pause:
-        first_may_end.set()
-        first.join()
-        assert rests()
-    assert not rests()
+    def end():
+        may_end.set()
+        thread.join()
+
+    thread = threading.Thread(target=be_inside)
+    thread.start()
+    assert is_in.wait(30)
+    yield end
+    end()
+
+
+def test_it_works_when_the_last_thread_is_done():
+    pause = Pause()
+    with another_thread_inside(pause) as end:
+        with pause, pause:
+            end()
+            assert rests()
+        assert not rests()
 
 
 @pytest.mark.filterwarnings("ignore:This process")
 @pytest.mark.parametrize("forks_inside", [False, True])
-def test_it_works_in_a_child_in_which_nobody_traces(forks_inside):
+def test_it_works_in_a_child_in_which_no_thread_traces(forks_inside):
     """The child has only the thread that forked: it works at once, or when that thread is done."""
-    pause, inside, may_end = Pause(), threading.Event(), threading.Event()
-
-    def be_inside():
-        with pause:
-            inside.set()
-            assert may_end.wait(30)
-
-    other = threading.Thread(target=be_inside)
-    other.start()
-    assert inside.wait(30)
-    if forks_inside:
-        pause.__enter__()
-    child = os.fork()
-    if not child:
-        as_it_should_be = rests() is forks_inside
-        if forks_inside:
-            pause.__exit__()
-        os._exit(0 if as_it_should_be and not rests() else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    if forks_inside:
-        pause.__exit__()
-    may_end.set()
-    other.join()
+    pause, child = Pause(), 0
+    with another_thread_inside(pause):
+        with pause if forks_inside else nullcontext():
+            child = os.fork()
+            as_it_should_be = child or rests() is forks_inside
+        if not child:
+            os._exit(0 if as_it_should_be and not rests() else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert rests()
     assert not rests()
 
 
@@ -181,9 +176,6 @@ def test_a_long_trace_ends_with_it_and_no_other_call_does(monkeypatch):
         alone(X)
         once = len(full)
         assert once > 0
-        alone(X)
-        assert len(full) == once
-        outer(X)  # with a trace within a pass, behind which there is none
-        assert len(full) == 2 * once
-        alone(torch.ones(4))
-        assert len(full) == 3 * once
+        for model, x, count in ((alone, X, 1), (outer, X, 2), (alone, torch.ones(4), 3)):
+            model(x)  # the outer one with a trace within a pass, behind which there is none
+            assert len(full) == count * once

@@ -1,15 +1,16 @@
-"""Tracing without detours: the same traces, errors and results as Thunder's own, from fewer interpreted frames."""
+"""Tracing without detours is put in once, only where Thunder is known, and taken out whole."""
 
+import importlib
 import inspect
 import logging
+import operator
 import sys
-from unittest import mock
 
 import pytest
-import thunder
-import torch
+from same_traces import list_interpreted
 from threads_at_once import run_at_once
 from thunder.core import interpreter, jit_ext
+from torch import nn, ones
 
 import fusioncache
 from fusioncache import tracing
@@ -18,27 +19,10 @@ from fusioncache.thunder_adapter.installation import TRACING, find_replacements
 from fusioncache.thunder_adapter.shortcuts.calls import describe_one_frame
 
 
-@pytest.fixture(autouse=True)
-def thunders_own():
-    """Every test starts and ends with Thunder's own functions."""
-
-    tracing.uninstall()
-    yield
-    tracing.uninstall()
-
-
-X = torch.linspace(-1, 1, 16).reshape(4, 4)
-
-
 def test_fewer_frames_are_interpreted():
-    def frames():
-        with mock.patch.object(interpreter, "_run_frame", wraps=interpreter._run_frame) as run:
-            thunder.jit(torch.nn.Linear(4, 4))(X)
-        return run.call_count
-
-    slow = frames()
+    slow = len(list_interpreted(nn.Linear(4, 4), ones(4)))
     tracing.install()
-    assert frames() * 3 < slow
+    assert len(list_interpreted(nn.Linear(4, 4), ones(4))) * 3 < slow
 
 
 def all_replacements():
@@ -51,44 +35,24 @@ def in_place():
     return [each.get() for each in all_replacements()]
 
 
-def all_differ(these, those):
-    return all(one is not other for one, other in zip(these, those, strict=True))
-
-
-def all_same(these, those):
-    return all(one is other for one, other in zip(these, those, strict=True))
-
-
-def test_thunder_gets_its_very_own_back():
+@pytest.mark.parametrize("install", [tracing.install, lambda: run_at_once(*[tracing.install] * 8)])
+def test_thunder_gets_its_very_own_back(install):
     own = in_place()
     for _ in range(2):
-        fusioncache.tracing.install()
-        assert all_differ(in_place(), own)
-        fusioncache.tracing.uninstall()
-        assert all_same(in_place(), own)
-    fusioncache.tracing.uninstall()
-    assert all_same(in_place(), own)
+        install()
+        assert all(map(operator.is_not, in_place(), own))
+        for _ in range(2):
+            tracing.uninstall()
+            assert all(map(operator.is_, in_place(), own))
 
 
-def test_threads_install_it_once():
-    own = in_place()
-    run_at_once(*[tracing.install] * 8)
-    assert all_differ(in_place(), own)
-    tracing.uninstall()
-    assert all_same(in_place(), own)
-
-
-def no_source(_):
-    raise OSError("could not get source code")
-
-
-def no_file(_):
-    raise TypeError("built-in")
-
-
-@pytest.mark.parametrize("digest", [no_source, no_file])
-def test_unknown_source_is_left_alone(monkeypatch, caplog, digest):
+@pytest.mark.parametrize("error", [OSError("could not get source code"), TypeError("built-in")])
+def test_unknown_source_is_left_alone(monkeypatch, caplog, error):
     """Python's own library needs no known source, and a probe shows that hooks work; all else stays as it is."""
+
+    def digest(_):
+        raise error
+
     places, own = all_replacements(), in_place()
     hooked = [each.key for each in find_replacements("hooks")]
     monkeypatch.setattr(installation, "accepted", set())
@@ -104,6 +68,32 @@ def test_unknown_source_is_left_alone(monkeypatch, caplog, digest):
     capabilities.find_off.cache_clear()
 
 
+RELIED = {
+    "flattening": ("optree:tree_flatten",),
+    "leaps": (
+        "thunder.torch.experimental.dtensor_torch_and_prims:dispatch_to_impl",
+        "thunder.core.pytree:tree_flatten",
+        "optree:tree_flatten",
+        "torch.distributed:is_available",
+    ),
+    "min_cut": ("thunder.core.rematerialization:find_cut",),
+    "printing": (
+        *(f"thunder.core.codeutils:{name}" for name in ("_to_printable", "is_printable")),
+        *(f"thunder.core.baseutils:is_base_printable{part}" for part in ("", "_value", "_type")),
+    ),
+}
+"""Functions that shortcuts rely on beside the one that they replace, by groups, each by module and name."""
+
+
+@pytest.mark.parametrize(("group", "place"), [(group, place) for group, places in RELIED.items() for place in places])
+def test_where_another_function_is_called_on_the_way_there_is_no_shortcut(group, place, monkeypatch):
+    assert find_replacements(group)
+    module, _, name = place.partition(":")
+    monkeypatch.setattr(importlib.import_module(module), name, lambda *args: None)
+    with pytest.raises(LookupError, match="has another source"):
+        find_replacements(group)
+
+
 def test_the_transform_installs_it_unless_told_not_to():
     own, own_jit = interpreter.globals_lookup, jit_ext.thunder_general_jit
     fusioncache.FusionCache(fast_tracing=False)
@@ -113,7 +103,7 @@ def test_the_transform_installs_it_unless_told_not_to():
     assert inspect.unwrap(interpreter.globals_lookup) is own is not interpreter.globals_lookup
 
 
-def test_who_called_what_is_traced_is_described_as_thunder_does():
+def test_the_caller_of_what_is_traced_is_described_as_thunder_does():
     def find_callsite():
         return interpreter.InterpreterRuntimeCtx(False, None)._original_callsite
 

@@ -6,7 +6,7 @@ from unittest import mock
 import pytest
 import thunder
 import torch
-from same_traces import OWN, trace_with
+from same_traces import OWN, list_interpreted, trace_with
 from thunder.core import interpreter, pytree
 from thunder.torch.experimental import dtensor_torch_and_prims
 
@@ -14,13 +14,6 @@ from fusioncache import tracing
 from fusioncache.thunder_adapter.installation import TRACING
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
-
-
-@pytest.fixture(autouse=True)
-def _thunders_own():
-    tracing.uninstall()
-    yield
-    tracing.uninstall()
 
 
 def several(x):
@@ -64,38 +57,27 @@ class Holder(torch.nn.Module):
         return x.transpose(0, 1) + len(list(self.kinds[3](lambda each: each, (1, 2)))) + len(self.flatten((1, 2))[0])
 
 
-PROGRAMS = [several, caught, raised, what_it_looks_up, Holder()]
-OTHERS = tuple(name for name in TRACING if name != "leaps")
+PROGRAMS = {each.__name__: each for each in (several, caught, raised, what_it_looks_up)} | {"Holder": Holder()}
 
 
-def name_program(program):
-    return getattr(program, "__name__", type(program).__name__)
-
-
-@pytest.mark.parametrize("program", PROGRAMS, ids=name_program)
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_traces_and_errors_are_the_same(program):
     assert trace_with([*OWN, "leaps"], program, X) == trace_with(OWN, program, X)
 
 
-def count_frames(groups, program):
-    """How often the interpreter runs each function while a program is traced."""
-    run, names = interpreter._run_frame, Counter()
-
-    def note(frame, *args, **kwargs):
-        names[frame.qualname] += 1
-        return run(frame, *args, **kwargs)
-
-    with mock.patch.object(interpreter, "_run_frame", note):
-        trace_with(groups, program, X)
-    return names
-
-
 def test_all_but_the_first_choice_are_leapt_over_and_have_their_frames():
-    wrapper = "dispatch_to_impl.<locals>.wrapper"
-    own, fast = count_frames(OTHERS, several), count_frames(TRACING, several)
+    wrapper, counts = "dispatch_to_impl.<locals>.wrapper", []
+    for groups in ([name for name in TRACING if name != "leaps"], TRACING):
+        tracing.uninstall()
+        tracing.install(groups)
+        counts.append(Counter(frame.qualname for frame in list_interpreted(several, X)))
+    own, fast = counts
     assert own[wrapper] == fast[wrapper] > 2
     assert own["tree_flatten"] > fast["tree_flatten"] > 0
     assert fast["is_available"] == 1 < own["is_available"]
+
+
+WATCHED = {id(each) for each in (interpreter.builtins_dict, torch, torch.types, torch.distributed, torch.autograd)}
 
 
 def find_looked_up(groups, program):
@@ -117,13 +99,7 @@ def find_looked_up(groups, program):
     return found
 
 
-WATCHED = {
-    id(interpreter.builtins_dict),
-    *(id(each) for each in (torch, torch.types, torch.distributed, torch.autograd)),
-}
-
-
-@pytest.mark.parametrize("program", [several, what_it_looks_up], ids=name_program)
+@pytest.mark.parametrize("program", [several, what_it_looks_up])
 def test_what_was_looked_up_is_the_same(program):
     own = find_looked_up(OWN, program)
     assert own and find_looked_up([*OWN, "leaps"], program) == own

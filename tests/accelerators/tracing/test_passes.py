@@ -1,29 +1,37 @@
 """What passes ask for, asked with and without shortcuts: the same answers and the same errors."""
 
-import dataclasses
+import inspect
 import re
 from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
 from functools import partial, wraps
-from itertools import product
+from itertools import pairwise, product
+from types import SimpleNamespace
 
 import pytest
+import thunder
 import torch
-from thunder.core import codeutils, devices, dtypes, proxies, pytree
-from thunder.core.symbol import Symbol
+from thunder.core import codeutils, devices, dtypes, prims, proxies, pytree, transform_common, utils
+from thunder.core.proxies import Variable
+from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx, tracectx
+from thunder.executors.utils import Region
 from torch.fx.immutable_collections import immutable_list
 
-from fusioncache.thunder_adapter.shortcuts.symbols import (
-    shorten_flatten,
-    shorten_infer_properties,
-    shorten_normalize,
-    shorten_to_printable,
-    shorten_with_dataclass,
-)
+from fusioncache import tracing
+from fusioncache.thunder_adapter.shortcuts import symbols, traces
+
+ADDRESS = re.compile(" at 0x[0-9a-f]+")
+FIELDS = [name for name in BoundSymbol.__dataclass_fields__ if name != "sym"]
 
 
-@dataclasses.dataclass
+@dataclass
 class Pair:
+    """A data class of these tests: once it was in a tree, Thunder takes it for a container in the whole process.
+
+    With ``VJPDual`` in its place Thunder could not differentiate any more what ``thunderfx`` hands to it.
+    """
+
     left: object
     right: object
 
@@ -31,89 +39,140 @@ class Pair:
 Named = namedtuple("Named", "b a")
 
 
-def own(function):
-    """Thunder's own function, whether or not a test before has left a shortcut in its place."""
-    return getattr(function, "__wrapped__", function)
+def tensor(name):
+    return proxies.TensorProxy(name, shape=(2,), device=devices.cpu, dtype=dtypes.float32, requires_grad=True)
+
+
+with tracectx(TraceCtx()):
+    A, B, C, D = map(tensor, "abcd")
+    N = proxies.IntegerProxy("n", value=3)
+    PAIR = proxies.TupleProxy((A, 1), name="pair")
+    LIST = proxies.CollectionProxy([A], name="list")
+LEAVES = [A, N, PAIR, LIST, 1, 1.5, True, "a", None, 1j, ..., dtypes.float32, dtypes.bool8, devices.cpu, {1, 2}]
+LEAVES += [torch.float32, torch.device("cpu"), int, slice(1, 2), torch.Size([2, 3]), immutable_list([1, A]), object()]
+LEAVES += [Named(2, 1), Pair(A, (1, 2)), dtypes.uint8, dtypes.complex64, Variable(A), slice(A, N)]
+TREES = [*LEAVES, *((leaf, {"b": [leaf, None], "a": {}}) for leaf in LEAVES)]
+TREES += [
+    {2: A, "a": 1, None: 3},
+    OrderedDict(b=1, a=A),
+    ((), [], {}),
+    (A, B, None),
+    [A, {"y": B, "x": N}],
+    (PAIR, 2.0),
+]
+
+
+def make_up():
+    with tracectx(TraceCtx()):
+        collection = proxies.CollectionProxy([A, [B]], name="collection")
+    trees = [(), (A, 1), (A, B, None), ([A, {"y": B, "x": N}], "s"), (Pair(A, (B, C)),), (torch.Size([2]),), (PAIR,)]
+    trees += [(collection,), (A, 2.0, dtypes.float32, slice(A, N))]
+    outputs = (None, A, [A, N], (C, (D,)), {"b": A, "a": C}, PAIR)
+    for args, output, kwargs in product(trees, outputs, ({}, {"z": A, "a": (B,)})):
+        yield BoundSymbol(prims.add, args, kwargs, output, header="header")
+
+
+def program(x, weight):
+    unused = x.exp()
+    x, index = torch.max(torch.softmax(x @ weight, -1), -1)
+    unused.sin()
+    return torch.cat([x, x * 2]), index, torch.nn.functional.dropout(x, 0.5), x.shape[0] + 1
+
+
+def trace_program():
+    tracing.uninstall()
+    compiled = thunder.jit(program)
+    compiled(torch.ones(3, 3, requires_grad=True), torch.ones(3, 3, requires_grad=True))
+    yield from thunder.last_traces(compiled)
+    yield from thunder.last_prologue_traces(compiled)
+    yield from thunder.last_backward_traces(compiled)
+
+
+TRACES = [*trace_program()]
+TRACED = [symbol for trace in TRACES for symbol in trace.bound_symbols]
+
+
+def describe(value):
+    """Everything that a value is: proxies by identity, traces without the time that they took."""
+    if isinstance(value, BoundSymbol):
+        return {name: describe(getattr(value, name)) for name in FIELDS}
+    if isinstance(value, proxies.CollectionProxy):
+        return ("collection", value.name, describe(value.coll))
+    if isinstance(value, proxies.Proxy):
+        return (type(value), value.name, id(value))
+    if isinstance(value, TraceCtx):
+        return str(value).rpartition("milliseconds")[2] or str(value)
+    if isinstance(value, utils.ProxyDict):
+        return (type(value), describe(value._dict))
+    if isinstance(value, Region):
+        return [[each.proxy.name for each in some] for some in (value.inputs, value.outputs)]
+    if isinstance(value, codeutils.ContextObject):
+        return (type(value), value.name, describe(value.obj))
+    if isinstance(value, Pair):
+        return (type(value), describe(value.left), describe(value.right))
+    if isinstance(value, dict):
+        return (type(value), [(key, describe(each)) for key, each in value.items()])
+    if isinstance(value, tuple | list):
+        return (type(value), [describe(each) for each in value])
+    return (type(value), ADDRESS.sub("", repr(value)), getattr(value, "namespace", None))
 
 
 def outcome(function, *args, **kwargs):
     """What comes of a call: a result, or the type and text of an error."""
     try:
-        return function(*args, **kwargs)
+        return describe(function(*args, **kwargs))
     except Exception as error:
-        return type(error), str(error)
+        return type(error), ADDRESS.sub("", str(error))
 
 
-with tracectx(TraceCtx()):
-    TENSOR = proxies.TensorProxy(
-        "t", shape=(2,), device=devices.cpu, dtype=dtypes.float32, requires_grad=False, tags=set()
-    )
-    NUMBER = proxies.IntegerProxy("n", value=3)
-    TUPLE = proxies.TupleProxy((1, 2), name="tuple")
-    LIST = proxies.CollectionProxy([TENSOR], name="collection")
-LEAVES = [TENSOR, NUMBER, TUPLE, LIST, 1, 1.5, True, "a", None, 1j, ..., dtypes.float32, dtypes.bool8, devices.cpu]
-LEAVES += [torch.float32, torch.device("cpu"), int, slice(1, 2), torch.Size([2, 3]), immutable_list([1, TENSOR])]
-LEAVES += [
-    Named(2, 1),
-    Pair(TENSOR, (1, 2)),
-    object(),
-    dtypes.uint8,
-    dtypes.complex64,
-    {1, 2},
-    proxies.Variable(TENSOR),
-]
-TREES = [
-    *LEAVES,
-    *((leaf, {"b": [leaf, None], "a": {}}) for leaf in LEAVES),
-    {2: TENSOR, "a": 1, None: 3},
-    OrderedDict(b=1, a=TENSOR),
-    ((), [], {}),
-]
+def copy(symbol):
+    """A copy that has computed nothing yet, also of all symbols in it."""
+    values = {name: getattr(symbol, name) for name in BoundSymbol.__dataclass_fields__}
+    return BoundSymbol(**values | {"subsymbols": list(map(copy, symbol.subsymbols))})
 
 
-@pytest.mark.parametrize("options", [{}, {"namespace": ""}, {"namespace": "thunder"}], ids=str)
-def test_trees_are_flattened_alike(options):
-    original = own(pytree.tree_flatten)
-    for tree in TREES:
-        assert_same_flat(outcome(original, tree, **options), outcome(shorten_flatten(original), tree, **options))
+def ask_for_leaves(found, symbol):
+    """What a property of a symbol is, which is kept."""
+    new, (name,) = copy(symbol), {getattr(found, "attrname", None) or found.__name__}
+    result = found.__get__(new, BoundSymbol)
+    return result, vars(new)[name] is result
 
 
-def test_data_classes_are_found_alike():
-    original = own(pytree.tree_flatten_with_dataclass)
-    for tree in TREES:
-        assert_same_flat(outcome(original, tree), outcome(shorten_with_dataclass(original), tree))
+def ask_to_map(tree_map, tree):
+    seen = []
+    return tree_map(lambda leaf: seen.append(leaf) or len(seen), tree), seen
 
 
-def assert_same_flat(slow, fast):
-    assert type(slow) is type(fast) and len(slow) == len(fast)
-    if isinstance(slow[0], list):
-        assert all(one is other for one, other in zip(slow[0], fast[0], strict=True))
-        assert slow[1] == fast[1] and repr(slow[1]) == repr(fast[1]) and slow[1].namespace == fast[1].namespace
-    else:
-        assert slow == fast
+def ask_to_print(to_printable, tree):
+    """What is printed, and what is noted meanwhile."""
+    imports, objects, trace = {}, {}, TraceCtx()
+    printed = to_printable(trace, tree, import_ctx=imports, object_ctx=objects)
+    return printed, [*imports], [*objects], sorted(trace.names)
 
 
-def plain(a, b=2):
-    pass
+def ask_to_normalize(normalize, meta, args, names):
+    given = dict(names)
+    return normalize(Symbol("name", meta), *args, **given), given
 
 
-def named(a, *, b, c=3):
-    pass
+def ask_to_remove(remove_noop, symbol):
+    new = copy(symbol)
+    remove_noop(new)
+    return new
 
 
-def several(a, *rest, b=None):
-    pass
+def ask_for_live(dce, trace, needs):
+    needed = {Variable(each) for each in trace.bound_symbols[0].flat_proxy_outs} if needs else None
+    return dce(trace, needed), sorted(each.proxy.name for each in needed or ())
 
 
-def any_names(a, **names):
-    pass
+def ask_for_region(make, *args):
+    region = object.__new__(Region)
+    make(region, *args)
+    return region
 
 
-def positional(a, /, b=1):
-    pass
-
-
-@wraps(named)
+@wraps(lambda a, *, b, c=3: None)
 def wrapping(*args, **kwargs):
     pass
 
@@ -122,7 +181,7 @@ def lying(*args):
     pass
 
 
-lying.__signature__ = __import__("inspect").signature(named)
+lying.__signature__ = inspect.signature(wrapping)
 
 
 class Callable:
@@ -130,74 +189,157 @@ class Callable:
         pass
 
 
-ARGUMENTS = [(), (1,), (1, 2), (1, 2, 3)]
+METAS = [lambda a, b=2: None, lambda a, *, b, c=3: None, lambda a, *rest, b=None: None, lambda a, **names: None]
+METAS += [lambda a, /, b=1: None, wrapping, lying, Callable(), partial(Callable(), 1), int.bit_length]
 NAMES = [{}, {"a": 1}, {"b": 2}, {"b": 2, "a": 1}, {"c": 1, "b": 2}, {"d": 1}]
 
 
-@pytest.mark.parametrize(
-    "meta",
-    [plain, named, several, any_names, positional, wrapping, lying, Callable(), partial(plain, 1), int.bit_length],
-)
-def test_arguments_are_bound_alike(meta):
-    symbol, original = Symbol("name", meta), own(vars(Symbol)["normalize"])
-    fast_normalize = shorten_normalize(original)
-    for args, names in product(ARGUMENTS, NAMES):
-        given = dict(names)
-        slow, fast = (outcome(normalize, symbol, *args, **given) for normalize in (original, fast_normalize))
-        assert slow == fast and given == names, (args, names)
-        if isinstance(slow[1], dict):
-            assert list(slow[1]) == list(fast[1]) and type(slow[0]) is type(fast[0]), (args, names)
+def list_kinds_of_tensors():
+    usual = {"shape": (2, 3), "device": devices.cpu, "dtype": dtypes.float32, "requires_grad": True}
+    values = {
+        "shape": [(), (2, 3), [4], (0,), (-1,), (True, 2), (2.5,), None, 3, (N,)],
+        "dtype": [*sorted(dtypes.all_dtypes, key=str), None, float, int, torch.float32, "float32", dtypes.uint64],
+        "device": [None, "cpu", torch.device("cpu")],
+        "distparallel_type": [*proxies.DistParallelType, None, "none"],
+        "thunder_fsdp_padding_size": [2],
+        "like": [A],
+    }
+    changes = [{name: value} for name, some in values.items() for value in some]
+    for flag, dtype in product((True, False, None), (dtypes.int64, dtypes.float64)):
+        changes += [{"requires_grad": flag, "dtype": dtype}, {"grad": A, "requires_grad": flag}]
+    changes += [{"like": A, **dict.fromkeys(usual)}]
+    return [usual | each for each in changes]
+
+
+def list_dead():
+    kept = {"tags": {prims.OpTags.DONT_DCE}}
+
+    def add(*subsymbols, symbol=prims.add, output=A, tags=()):
+        return BoundSymbol(symbol, (A,), {}, output, subsymbols=list(subsymbols), tags=set(tags))
+
+    def composite(*subsymbols, **options):
+        return add(*subsymbols, symbol=thunder.torch.add, **options)
+
+    printed = add(symbol=prims.python_print, output=None)
+    return [
+        composite(add(), composite(), add(output=None), composite(add(output=2), composite())),
+        composite(composite(**kept), add(output=None)),
+        composite(add(output=None), composite(**kept), add(output=None)),
+        composite(composite(composite(**kept)), add(output=()), add(output=(None, A))),
+        composite(printed, add(output=None), composite(printed, output=None)),
+    ]
+
+
+def list_repeated():
+    with tracectx(TraceCtx()):
+        outputs = [(N,), (N, 2), (N,)]
+        bsyms = [*(prims.shape.bind(A, output=output) for output in outputs), prims.sin.bind(A, output=A)]
+    return [(bsyms,), (bsyms[3:],), (bsyms[1:3],), ([],)]
+
+
+def list_regions():
+    for trace in TRACES:
+        known = utils.producers(trace), utils.consumers(trace)
+        bsyms = [each for each in trace.bound_symbols if each.flat_proxy_outs and each.flat_proxy_args]
+        for begin, end in [(0, len(bsyms)), *pairwise(range(0, len(bsyms) + 1, 3))]:
+            yield *known, bsyms[begin:end]
+            yield *known, [each.from_bsym() for each in bsyms[begin:end]]
+
+
+def call(function, *args):
+    return function(*args)
+
+
+MADE_UP = [*make_up()]
+SYMBOLS = [(each,) for each in (*MADE_UP, *TRACED)]
+LISTS = [TRACED, MADE_UP, SimpleNamespace(bound_symbols=TRACED)]
+ALL = [(tree,) for tree in (*TREES, *(symbol.args for symbol in MADE_UP))]
+CASES = {
+    "flatten": (call, pytree.tree_flatten, symbols.shorten_flatten, ALL),
+    "flatten for optree": (
+        lambda flatten, tree, name: flatten(tree, namespace=name),
+        *(pytree.tree_flatten, symbols.shorten_flatten, [(tree, name) for tree in TREES for name in ("", "thunder")]),
+    ),
+    "data classes": (call, pytree.tree_flatten_with_dataclass, symbols.shorten_with_dataclass, ALL),
+    "map": (ask_to_map, pytree.tree_map, symbols.shorten_tree_map, ALL),
+    **{
+        name: (ask_for_leaves, vars(BoundSymbol)[name], getattr(symbols, f"shorten_{name}"), SYMBOLS)
+        for name in ("flat_args", "flat_outs", "flat_proxy_args", "flat_proxy_outs")
+    },
+    "order": (call, transform_common.order_proxies, symbols.shorten_order_proxies, [(TRACED,), (MADE_UP,)]),
+    "producers": (
+        lambda producers, some, numbers: producers(some, _map_to_numbers=numbers),
+        *(utils.producers, traces.shorten_producers, [*product(LISTS, (False, True))]),
+    ),
+    "no operation": (
+        *(ask_to_remove, transform_common._remove_noop_subsymbols, traces.shorten_remove_noop),
+        [(symbol,) for symbol in (*list_dead(), *TRACED)],
+    ),
+    "dead code": (ask_for_live, transform_common.dce, traces.shorten_dce, [*product(TRACES, (False, True))]),
+    "numbers that are returned twice": (
+        *(call, transform_common.remove_duplicate_number_proxies, symbols.shorten_remove_duplicates),
+        list_repeated(),
+    ),
+    "regions": (ask_for_region, vars(Region)["__init__"], traces.shorten_region, [*list_regions()]),
+    "arguments": (
+        *(ask_to_normalize, vars(Symbol)["normalize"], symbols.shorten_normalize),
+        [*product(METAS, [(), (1,), (1, 2), (1, 2, 3)], NAMES)],
+    ),
+    "what is printed": (
+        ask_to_print,
+        codeutils.to_printable,
+        symbols.shorten_to_printable,
+        [(tree,) for tree in TREES],
+    ),
+    "what tensors are": (
+        lambda infer, options: infer(**options),
+        *(proxies._infer_tensor_properties, symbols.shorten_infer_properties),
+        [(each,) for each in list_kinds_of_tensors()],
+    ),
+}
+"""How something is asked, Thunder's own function, what stands in for it, and the arguments."""
+
+
+@pytest.mark.parametrize(("ask", "own", "shorten", "inputs"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize("groups", [(), ("symbols", "lookups")], ids=str)
+def test_answers_are_thunders_own(ask, own, shorten, inputs, groups):
+    expected, shortcut = [outcome(ask, own, *args) for args in inputs], shorten(own)
+    tracing.install(groups)
+    assert len({*map(str, expected)}) > 1
+    for args, answer in zip(inputs, expected, strict=True):
+        assert outcome(ask, shortcut, *args) == answer, args
+
+
+CHAIN = {Variable(A): B, Variable(B): C, Variable(C): C}
+SWAPS = [({}, {}), (CHAIN, {}), ({Variable(N): A, Variable(D): 7}, {})]
+SWAPS += [({Variable(A): D}, {f"skip_{part}": True}) for part in ("inputs", "output", "subsymbols")]
+
+
+@pytest.mark.parametrize(("swap_map", "flags"), SWAPS, ids=str)
+def test_proxies_are_exchanged_alike(monkeypatch, swap_map, flags):
+    """Each way has symbols of its own: what is in a collection is exchanged in place."""
+    original = BoundSymbol.from_bsym_swap_proxies
+    slow = [original(symbol, swap_map, **flags) for symbol in (*make_up(), *TRACED)]
+    shortcut = symbols.shorten_swap(original)
+    monkeypatch.setattr(BoundSymbol, "from_bsym_swap_proxies", shortcut)
+    again = [*make_up(), *TRACED]
+    fast = [shortcut(symbol, swap_map, **flags) for symbol in again]
+    assert describe(slow) == describe(fast)
+    assert all((new is old) is (not swap_map) for new, old in zip(fast, again, strict=True))
+    assert (describe(fast) == describe([*make_up(), *TRACED])) is (not swap_map)
+
+
+def test_several_trees_are_mapped_together():
+    fast = symbols.shorten_tree_map(pytree.tree_map)
+    assert fast(lambda one, other: (one, other), (1, 2), (3, (4,))) == ((1, 3), (2, (4,)))
+    assert fast(len, ([1], [2, 3]), is_leaf=lambda tree: isinstance(tree, list)) == (1, 2)
 
 
 def test_defaults_that_are_changed_are_seen():
     def meta(a, b=1, *, c=2):
         pass
 
-    fast = shorten_normalize(own(vars(Symbol)["normalize"]))
+    fast = symbols.shorten_normalize(vars(Symbol)["normalize"])
     assert fast(Symbol("name", meta), 0) == ((0, 1), {"c": 2})
     meta.__defaults__, meta.__kwdefaults__["c"] = (5,), 6
     assert fast(Symbol("name", meta), 0) == ((0, 5), {"c": 6})
-
-
-def describe_printable(function, tree):
-    """What it makes of a tree, and what it notes meanwhile."""
-    imports, objects, trace = {}, {}, TraceCtx()
-    printable = outcome(function, trace, tree, import_ctx=imports, object_ctx=objects)
-    if isinstance(printable, codeutils.ContextObject):
-        printable = printable.name, printable.obj
-    found = type(printable), printable, list(imports), list(objects), list(trace.names)
-    return re.sub(" at 0x[0-9a-f]+", "", repr(found))
-
-
-def test_things_are_made_printable_alike():
-    original = own(codeutils.to_printable)
-    fast = shorten_to_printable(original)
-    for tree in TREES:
-        assert describe_printable(fast, tree) == describe_printable(original, tree)
-
-
-SHAPES = [(), (2, 3), [4], (0,), (-1,), (True, 2), (2.5,), None, 3, (NUMBER,)]
-WHAT_TENSORS_ARE = [
-    *({"shape": shape} for shape in SHAPES),
-    *({"dtype": dtype} for dtype in sorted(dtypes.all_dtypes, key=str)),
-    *({"dtype": dtype} for dtype in (None, float, int, torch.float32, "float32", dtypes.uint64)),
-    *(
-        {"requires_grad": flag, "dtype": dtype}
-        for flag in (True, False, None)
-        for dtype in (dtypes.int64, dtypes.float64)
-    ),
-    *({"grad": TENSOR, "requires_grad": flag} for flag in (True, False)),
-    *({"device": device} for device in (None, "cpu", torch.device("cpu"))),
-    *({"distparallel_type": kind} for kind in (*proxies.DistParallelType, None, "none")),
-    {"thunder_fsdp_padding_size": 2},
-    {"like": TENSOR},
-    {"like": TENSOR, "shape": None, "device": None, "dtype": None, "requires_grad": None},
-]
-
-
-def test_tensors_are_alike():
-    original = own(proxies._infer_tensor_properties)
-    usual = {"shape": (2, 3), "device": devices.cpu, "dtype": dtypes.float32, "requires_grad": True}
-    for changes in WHAT_TENSORS_ARE:
-        slow, fast = (outcome(each, **usual | changes) for each in (original, shorten_infer_properties(original)))
-        assert repr(slow) == repr(fast) and list(map(type, slow)) == list(map(type, fast)), changes

@@ -3,14 +3,14 @@
 import sys
 from functools import cached_property
 from types import ModuleType
-from unittest import mock
 
 import pytest
-import thunder
 import torch
 from replaced_functions import original, shorten
+from same_traces import list_interpreted
 from thunder.core import interpreter, pytree
 
+from fusioncache import tracing
 from fusioncache.thunder_adapter import installation
 from fusioncache.thunder_adapter.installation import Replacement, digest_source
 
@@ -46,22 +46,15 @@ def module(monkeypatch):
         monkeypatch.setitem(sys.modules, name, made)
         return made
 
-    return make
+    yield make
+    tracing.uninstall()  # while they are there
 
 
-@pytest.fixture
-def install(monkeypatch):
-    """Installs replacements, alone."""
-    installation.uninstall()
-
-    def install_only(*replacements):
-        installation.install_more("tried", lambda: replacements)
-
-    yield install_only
-    installation.uninstall()
+def install(*replacements):
+    installation.install_more("tried", lambda: replacements)
 
 
-def test_everywhere_is_where_it_was_imported_by_name(install, module):
+def test_everywhere_is_where_it_was_imported_by_name(module):
     home = module("thunder.home", original=original)
     importer = module("thunder.deep.importer", renamed=original, twice=original, other=shorten)
     stranger = module("thunderous", original=original)
@@ -71,13 +64,13 @@ def test_everywhere_is_where_it_was_imported_by_name(install, module):
     assert (stranger.original, importer.other) == (original, shorten)
 
     meanwhile = module("fusioncache.meanwhile", original=ours)
-    importer.twice = "somebody else's"
+    importer.twice = "another one"
     installation.uninstall()
     assert home.original is importer.renamed is meanwhile.original is original
-    assert importer.twice == "somebody else's"
+    assert importer.twice == "another one"
 
 
-def test_a_module_that_is_imported_while_others_are_installed_has_it_too(install, module):
+def test_a_module_that_is_imported_while_others_are_installed_has_it_too(module):
     home = module("thunder.home", original=original, first=len)
 
     def import_one(_):
@@ -94,20 +87,19 @@ def test_a_module_that_is_imported_while_others_are_installed_has_it_too(install
     assert late.renamed is home.original is original
 
 
-def test_what_is_wholly_there_is_not_looked_for_again(monkeypatch, module):
-    home, asked = module("thunder.home", original=original), []
+def test_what_is_wholly_there_is_not_looked_for_again(module):
+    home, counts, asked = module("thunder.home", original=original), [], []
 
     def replacements():
         asked.append(None)
         return (Replacement(home, "original", shorten),)
 
-    installation.uninstall()
-    counts = []
-    for change in (None, None, "taken out", None, "uninstalled"):
-        if change == "taken out":
-            home.original = original
-        elif change == "uninstalled":
-            installation.uninstall()
+    def take_out():
+        home.original = original
+
+    for change in (None, None, take_out, None, installation.uninstall):
+        if change:
+            change()
         installation.install_more("tried", replacements)
         assert home.original is not original
         counts.append(len(asked))
@@ -116,11 +108,11 @@ def test_what_is_wholly_there_is_not_looked_for_again(monkeypatch, module):
 
 
 @pytest.mark.parametrize("name", [name for name in vars(Methods) if not name.startswith("_")])
-def test_methods_and_properties_have_a_source_and_come_back_as_they_were(install, name):
+def test_methods_and_properties_have_a_source_and_come_back_as_they_were(name):
     own = vars(Methods)[name]
     changed = property(lambda self: "changed")
-    known, others = digest_source(own), [digest_source(other) for key, other in vars(Methods).items() if key[0] != "_"]
-    assert others.count(known) == 1
+    others = [digest_source(other) for key, other in vars(Methods).items() if key[0] != "_"]
+    assert others.count(digest_source(own)) == 1
     install(Replacement(Methods, name, lambda _: changed))
     assert vars(Methods)[name] is changed and getattr(Methods(), name) == "changed"
     installation.uninstall()
@@ -130,23 +122,14 @@ def test_methods_and_properties_have_a_source_and_come_back_as_they_were(install
 def test_code_that_is_interpreted_has_thunders_own_function_interpreted():
     """As in Thunder's ``test_eval_trace``: what a model calls of Thunder's own must not show that it was replaced."""
 
-    def twice(x):
-        return x * 2
-
     def model(x):
-        return pytree.tree_map(twice, x)
+        return pytree.tree_map(lambda each: each * 2, x)
 
     def interpreted():
-        with mock.patch.object(interpreter, "_run_frame", wraps=interpreter._run_frame) as run:
-            thunder.jit(model)(torch.ones(2))
-        return [call.args[0].code.co_name for call in run.call_args_list]
+        return [frame.code.co_name for frame in list_interpreted(model, torch.ones(2))]
 
-    installation.uninstall()
-    own = interpreted()
-    before = dict(interpreter._default_lookaside_map)
+    own, before = interpreted(), dict(interpreter._default_lookaside_map)
     installation.install(["mapping"])
-    try:
-        assert interpreted() == own
-    finally:
-        installation.uninstall()
+    assert interpreted() == own
+    installation.uninstall()
     assert interpreter._default_lookaside_map == before

@@ -11,8 +11,9 @@ import thunder
 import torch
 from stored_programs import compile_anew
 from thunder.core import devices, dtypes, pytree
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import TensorProxy, tensorproxy
 from thunder.core.trace import TraceCtx, tracectx
+from thunder.executors import utils
 from thunder.extend import OperatorExecutor
 
 from fusioncache.accelerators.sizes import hooks, lengths, passes
@@ -96,35 +97,26 @@ def test_zero_with_a_sign_is_no_number_of_any_length(size, number):
     assert (size - 96 == 0) and (size / 7) * 1e400 == math.inf
 
 
-@pytest.mark.parametrize(
-    "look",
-    [
-        "{}".format, str, repr, int, float, round, math.sqrt, math.isfinite, math.trunc, "%f".__mod__, copy.copy,
-        lambda part: part**2, lambda part: 2.0**part, lambda part: part.hex(), lambda part: part.is_integer(),
-        lambda part: part == 96 / 7, lambda part: part < 13.8, lambda part: part * 1j, lambda part: part.real,
-        lambda part: math.floor(part * 1.0), lambda part: divmod(part, 0.5)[0] > 1,
-        lambda part: part != math.inf,
-    ],
-)  # fmt: skip
-def test_whatever_needs_the_value_of_one_with_a_point_is_a_look(size, look):
-    expected, found = look(96 / 7), look(size / 7)
-    assert repr(found) == repr(expected)
-    assert size.listener.seen
+PARTS = [
+    "{}".format, str, repr, int, float, round, math.sqrt, math.isfinite, math.trunc, "%f".__mod__, copy.copy,
+    lambda part: part**2, lambda part: 2.0**part, lambda part: part.hex(), lambda part: part.is_integer(),
+    lambda part: part == 96 / 7, lambda part: part < 13.8, lambda part: part * 1j, lambda part: part.real,
+    lambda part: math.floor(part * 1.0), lambda part: divmod(part, 0.5)[0] > 1,
+    lambda part: part != math.inf,
+]  # fmt: skip
+WHOLE = [
+    range, list(range(200)).__getitem__, "{}".format, str, repr, int, float, math.sqrt, math.isfinite, hex,
+    operator.index, "%d".__mod__, lambda size: [0] * size, lambda size: torch.empty(2, size), lambda size: size**2,
+    lambda size: size**0.5, lambda size: 0.5**size,
+    lambda size: size == 96.0, lambda size: size < 96.5, lambda size: size << 1, lambda size: size | 1,
+    lambda size: size.bit_length(), lambda size: size.real, lambda size: round(size), copy.deepcopy, copy.copy,
+    lambda size: torch.zeros(200)[:size], lambda size: bytes(size), lambda size: torch.zeros(3).reshape(size // 32),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "look",
-    [
-        range, list(range(200)).__getitem__, "{}".format, str, repr, int, float, math.sqrt, math.isfinite, hex,
-        operator.index, "%d".__mod__, lambda size: [0] * size, lambda size: torch.empty(2, size), lambda size: size**2,
-        lambda size: size**0.5, lambda size: 0.5**size,
-        lambda size: size == 96.0, lambda size: size < 96.5, lambda size: size << 1, lambda size: size | 1,
-        lambda size: size.bit_length(), lambda size: size.real, lambda size: round(size), copy.deepcopy, copy.copy,
-        lambda size: torch.zeros(200)[:size], lambda size: bytes(size), lambda size: torch.zeros(3).reshape(size // 32),
-    ],
-)  # fmt: skip
-def test_whatever_needs_the_value_is_a_look_also_in_c(size, look):
-    expected, found = look(96), look(size)
+@pytest.mark.parametrize(("divisor", "look"), [*((7, look) for look in PARTS), *((None, look) for look in WHOLE)])
+def test_whatever_needs_the_value_is_a_look_also_in_c(size, divisor, look):
+    expected, found = (look(number / divisor if divisor else number) for number in (96, size))
     assert repr(found) == repr(expected) or torch.is_tensor(found)
     assert size.listener.seen
 
@@ -138,7 +130,7 @@ def test_a_comparison_is_noted(size, compare, other):
     assert len(size.listener.seen) == 3
 
 
-def test_nobody_keeps_one_by_its_hash(size):
+def test_none_is_kept_by_its_hash(size):
     for keep in (hash, {}.get, {96}.__contains__, lambda each: {each: 1}):
         with pytest.raises(TypeError, match="hashed"):
             keep(size)
@@ -156,13 +148,8 @@ class Model(torch.nn.Module):
 
 def go_through(model, directory, shape, monkeypatch):
     """Returns what passes look at in a model's program, which is derived at two sizes."""
-    found = []
-
-    def note(*args):
-        found.append(passes.go_through_passes(*args))
-        return found[-1]
-
-    monkeypatch.setattr(lengths, "go_through_passes", note)
+    found, own = [], passes.go_through_passes
+    monkeypatch.setattr(lengths, "go_through_passes", lambda *args: found.append(own(*args)) or found[-1])
     compiled, transform = compile_anew(model, directory)
     for size in (shape, (shape[0] + 1, shape[1] + 32, *shape[2:])):
         compiled(torch.randn(size)).sum().backward()
@@ -172,12 +159,8 @@ def go_through(model, directory, shape, monkeypatch):
     return found[0]
 
 
-@pytest.fixture(name="journal")
-def _journal(tmp_path, monkeypatch):
-    return go_through(Model(), tmp_path, (2, 64, 16), monkeypatch)
-
-
-def test_passes_look_at_what_decides(journal):
+def test_passes_look_at_what_decides(tmp_path, monkeypatch):
+    journal = go_through(Model(), tmp_path, (2, 64, 16), monkeypatch)
     assert set(journal.read({0: (5, 200, 16)}).values()) == {5, 200, 16}
     assert journal.check({0: (5, 200, 16)})
     for shape, reason in (((1, 200, 16), "a size is 1"), ((5, 200, 32), "may do something else: .*16")):
@@ -189,11 +172,6 @@ def test_passes_look_at_what_decides(journal):
 
 def test_a_decision_is_asked_for_again(monkeypatch):
     """Such as which kernel there is for a product at these sizes."""
-    from thunder.core import devices, dtypes
-    from thunder.core.proxies import TensorProxy
-    from thunder.core.trace import TraceCtx, tracectx
-    from thunder.executors import utils
-
     asked = []
 
     def _fused_sdp_choice(tensor, mask, is_causal):
@@ -218,7 +196,7 @@ def test_a_decision_is_asked_for_again(monkeypatch):
     with pytest.raises(Declined, match="_fused_sdp_choice decides otherwise"):
         journal.check({0: (2, 400)})
     assert asked[1:] == [(2, 200), (2, 400)]
-    assert decide(tensors[0], None, True) is False  # where nobody listens
+    assert decide(tensors[0], None, True) is False  # where no listener is
     assert len(asked) == 4
 
 
@@ -238,8 +216,6 @@ def test_each_question_is_a_decision_of_its_own():
 
 
 def test_what_is_decided_in_passes_is_asked_for_again(tmp_path, monkeypatch):
-    from thunder.executors import utils
-
     def _fused_sdp_choice(tensor):
         return tensor.shape[1] > 300
 
@@ -262,10 +238,6 @@ def test_what_is_decided_in_passes_is_asked_for_again(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_question_that_is_data_is_the_one_that_thunder_asks(dtype, monkeypatch):
-    from thunder.core.proxies import TensorProxy, tensorproxy
-    from thunder.core.trace import TraceCtx, tracectx
-    from thunder.executors import utils
-
     asked = []
     own = utils._fused_sdp_choice
     monkeypatch.setattr(utils, "_fused_sdp_choice", lambda *args: asked.append(args) or own(*args))
@@ -287,15 +259,13 @@ def test_a_question_that_is_data_is_the_one_that_thunder_asks(dtype, monkeypatch
         describe_asked("a text")
 
 
-def broadcasts_twice(x, length):
-    return x * torch.ones(length, 16) * torch.ones(100, 16).sum()
-
-
-def scales_twice(x, length):
-    return x * float(length) + x * 100.0
-
-
-@pytest.mark.parametrize("compute", [broadcasts_twice, scales_twice])
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x, length: x * torch.ones(length, 16) * torch.ones(100, 16).sum(),
+        lambda x, length: x * float(length) + x * 100.0,
+    ],
+)
 def test_operations_that_may_become_the_same_are_noted(tmp_path, monkeypatch, compute):
     """What is done with the length and with 100 is one operation where the length is 100."""
 

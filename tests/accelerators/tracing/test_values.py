@@ -3,6 +3,8 @@
 import dis
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from thunder.core import interpreter, jit_ext
 from thunder.core.proxies import Proxy
 
@@ -10,57 +12,45 @@ from fusioncache import tracing
 from fusioncache.thunder_adapter.shortcuts.values import index_constraints
 
 
-@pytest.fixture(autouse=True)
-def thunders_own():
-    """Every test starts and ends with Thunder's own functions."""
-    tracing.uninstall()
-    yield
-    tracing.uninstall()
+class Context:
+    def __init__(self):
+        self._constraints = []
 
 
-def check(*args):
-    """What a constraint starts with."""
+def make_proxy(name):
+    proxy = jit_ext.ProxyInterface.__new__(Proxy)
+    proxy._name = name
+    return proxy
 
 
-def test_constraints_are_thunders():
-    """The same ones, in the same order, also where they were put there by somebody else, or are on no proxy."""
-    one, other, same = (jit_ext.ProxyInterface.__new__(Proxy) for _ in range(3))
-    one._name, other._name, same._name = "a", "b", "a"
-    given = [
-        *((check, one, 1), (check, one, 2), (check, same, 1), (check, other, 1), (len, one, 1), (check, one)),
-        *((check, other, 1), (sum, one, other), (sum, same, other), (sum, one, same), (check, one, 1.0)),
-        *((max, one, "a"), (max, one, "a"), (max, one, 3), (max, one, float("nan")), (max, one, float("nan"))),
-        *((min,), (min,), (max, one, 3), (max, other, 3), (max, one, "b"), (max, same, "b")),
-    ]
+proxies = st.sampled_from([make_proxy(name) for name in "aab"])
+checks, values = st.sampled_from([len, max]), st.sampled_from([1, 2, 1.0, "a", float("nan")])
+constraints = st.one_of(
+    st.just((min,)),
+    st.tuples(checks, proxies),
+    st.tuples(checks, proxies, values),
+    st.tuples(st.just(sum), proxies, proxies),
+)
 
-    class Context:
-        def __init__(self):
-            self._constraints = []
 
-    own_add, compared = jit_ext.JitCtx.add_constraint, []
-
-    def add_and_count(self, constraint):
-        compared.append(len(self._constraints))
-        own_add(self, constraint)
-
+@given(st.lists(st.tuples(constraints, st.booleans()), max_size=30))
+def test_constraints_are_thunders(given):
+    """The same ones, in the same order, also where other code has put some there, or they are on no proxy."""
     own, ours = Context(), Context()
-    add = index_constraints(add_and_count)
-    for constraint in given:
-        own_add(own, constraint)
-        add(ours, constraint)
+    own_add = jit_ext.JitCtx.add_constraint
+    add = index_constraints(own_add)
+    for constraint, is_ours in given:
+        for context, function in ((own, own_add), (ours, add)):
+            function(context, constraint) if is_ours else context._constraints.append(constraint)
         assert ours._constraints == own._constraints
-    for context in (own, ours):
-        context._constraints.append((check, other, 7))
-    own_add(own, (check, other, 7))
-    add(ours, (check, other, 7))
-    assert ours._constraints == own._constraints
-    compared.clear()
-    fresh = Context()
-    for number in range(20):
-        proxy = jit_ext.ProxyInterface.__new__(Proxy)
-        proxy._name = f"p{number}"
-        add(fresh, (check, proxy))
-    assert len(fresh._constraints) == 20 and not any(compared)
+
+
+def test_a_constraint_is_compared_with_those_on_the_same_proxy():
+    own_add, compared, context = jit_ext.JitCtx.add_constraint, [], Context()
+    add = index_constraints(lambda self, constraint: compared.append([*self._constraints]) or own_add(self, constraint))
+    for proxy in map(make_proxy, "abab"):
+        add(context, (len, proxy))
+    assert len(context._constraints) == 2 and list(map(len, compared)) == [0, 0, 1, 1]
 
 
 def test_the_stack_knows_the_instruction(monkeypatch):

@@ -26,20 +26,33 @@ class _Enough(Exception):
     """Ends a derivation after its first trace."""
 
 
-def trace_first(program: Callable[..., Any], *args: Any) -> str:
-    """Returns the text of the first trace of the computation, before any pass."""
-    texts: list[str] = []
-    own = thunder.thunder_general_jit
+def stop_at_first(act: Callable[..., Any], program: Callable[..., Any], *args: Any) -> Any:
+    """Returns what this returns when it is called in the place of what makes the first trace, and with that."""
+    found, own = [], thunder.thunder_general_jit
 
-    def keep(*given: Any, **options: Any) -> Any:
-        results = own(*given, **options)
-        texts.append(str(results.computation_trace))
+    def stop(*given: Any, **options: Any) -> Any:
+        found.append(act(partial(own, **options), *given))
         raise _Enough
 
-    with mock.patch.object(thunder, "thunder_general_jit", keep), contextlib.suppress(_Enough):
+    with mock.patch.object(thunder, "thunder_general_jit", stop), contextlib.suppress(_Enough):
         thunder.jit(program)(*args)
-    (text,) = texts
-    return text
+    (result,) = found
+    return result
+
+
+def trace_first(program: Callable[..., Any], *args: Any) -> str:
+    """Returns the text of the first trace of the computation, before any pass."""
+    return stop_at_first(lambda own, *given: str(own(*given).computation_trace), program, *args)
+
+
+def watch_first(program: Callable[..., Any], *args: Any) -> tuple[Journal, str]:
+    """Returns what was done with sizes while a program was traced, and the text of the first trace."""
+
+    def watch(own, function, *given):
+        results, journal = watch_sizes(partial(own, function), get_compile_data(), *given)
+        return journal, str(results.computation_trace)
+
+    return stop_at_first(watch, program, *args)
 
 
 def watch(program: Callable[..., Any], *args: Any) -> Journal:
@@ -47,38 +60,16 @@ def watch(program: Callable[..., Any], *args: Any) -> Journal:
     return watch_first(program, *args)[0]
 
 
-def watch_first(program: Callable[..., Any], *args: Any) -> tuple[Journal, str]:
-    """Returns the same, and the text of the first trace of the computation."""
-    found: list[tuple[Journal, str]] = []
-    own = thunder.thunder_general_jit
-
-    def keep(*given: Any, **options: Any) -> Any:
-        function, *arguments = given
-        results, journal = watch_sizes(partial(own, function, **options), get_compile_data(), *arguments)
-        found.append((journal, str(results.computation_trace)))
-        raise _Enough
-
-    with mock.patch.object(thunder, "thunder_general_jit", keep), contextlib.suppress(_Enough):
-        thunder.jit(program)(*args)
-    ((journal, text),) = found
-    return journal, text
-
-
 def replay_as(program: Callable[..., Any], journal: Journal, *args: Any) -> str | Declined:
     """Returns the text of the first trace of the computation for other arguments, or why there is none."""
-    texts: list[str | Declined] = []
 
-    def keep(*_: Any, **options: Any) -> Any:
+    def replay_it(*_):
         try:
-            texts.append(str(replay(journal, find_sizes(args, {}), get_compile_data()).computation))
+            return str(replay(journal, find_sizes(args, {}), get_compile_data()).computation)
         except Declined as error:
-            texts.append(error)
-        raise _Enough
+            return error
 
-    with mock.patch.object(thunder, "thunder_general_jit", keep), contextlib.suppress(_Enough):
-        thunder.jit(program)(*args)
-    (text,) = texts
-    return text
+    return stop_at_first(replay_it, program, *args)
 
 
 LENGTHS = (64, 96, 65, 200, 128, 257, 8, 2)
@@ -97,10 +88,7 @@ class Sizes(tuple[int, ...]):
 
 @pytest.fixture(autouse=True)
 def _few_shortcuts():
-    tracing.uninstall()
     tracing.install(OWN)
-    yield
-    tracing.uninstall()
 
 
 def moves_sizes(x):
@@ -141,39 +129,10 @@ def goes_through_rows(x):
     return total
 
 
-def names_sizes(x):
-    return x.reshape(Named(x.shape[0], x.shape[1] * 8)) + 1
-
-
-def branches(x):
-    return x * 2 if x.shape[1] > 100 else x + 1
-
-
-def asks_for_truth(x):
-    return x * 2 if x.shape[1] - 64 else x + 1
-
-
-def takes_the_smaller(x):
-    return x[:, : min(x.shape[1], 100)] + 1
-
-
 def counts(x):
     for number in range(x.shape[1] // 32):
         x = x + number
     return x
-
-
-def looks_up(x):
-    return x * BY_LENGTH.get(x.shape[1], 3.0)
-
-
-def maps(x):
-    return x + sum(len(each) for each in map(range, x.shape))
-
-
-def sorts_by_a_function(x):
-    length = x.shape[1]
-    return x * sorted([1, 2, 3], key=lambda each: len(range(each, length)))[0]
 
 
 def counts_elements(x):
@@ -187,26 +146,6 @@ def counts_elements(x):
         + (count - 1)
         + torch.numel(x)
     )
-
-
-def compares_a_number_of_elements(x):
-    return x * 2 if x.numel() > 1500 else x + 1
-
-
-def sorts(x):
-    return x.reshape(sorted([*x.shape]))
-
-
-def returns_it(x):
-    return x + 1, x.shape[1]
-
-
-def makes_a_size(x):
-    return x + torch.zeros(torch.Size([x.shape[1], 8]))
-
-
-def formats_another_tuple(x):
-    return x * len(str(Sizes(x.shape)))
 
 
 class StoresTheLast(torch.nn.Module):
@@ -231,13 +170,25 @@ class CachesMasks(torch.nn.Module):
         return x
 
 
-SAME = (moves_sizes, makes_masks, computes_with_tensors, counts_elements, unpacks, names_sizes, adds_up)
-LOOKING = (
-    (branches, 5), (asks_for_truth, 1), *([] if HAS_MINIMUM else [(takes_the_smaller, 5)]), (counts, 2),
-    (looks_up, 1), (returns_it, 1), (sorts, 1), (CachesMasks(), 1),
-    (maps, 0), (sorts_by_a_function, 0), (compares_a_number_of_elements, 4),
-    (makes_a_size, 1), (formats_another_tuple, 0),
-)  # fmt: skip
+SAME = {
+    each.__name__: each for each in (moves_sizes, makes_masks, computes_with_tensors, counts_elements, unpacks, adds_up)
+}
+SAME["names sizes"] = lambda x: x.reshape(Named(x.shape[0], x.shape[1] * 8)) + 1
+LOOKING = {
+    "branches": (5, lambda x: x * 2 if x.shape[1] > 100 else x + 1),
+    "asks for truth": (1, lambda x: x * 2 if x.shape[1] - 64 else x + 1),
+    **({} if HAS_MINIMUM else {"takes the smaller": (5, lambda x: x[:, : min(x.shape[1], 100)] + 1)}),
+    "counts": (2, counts),
+    "looks up": (1, lambda x: x * BY_LENGTH.get(x.shape[1], 3.0)),
+    "returns it": (1, lambda x: (x + 1, x.shape[1])),
+    "sorts": (1, lambda x: x.reshape(sorted([*x.shape]))),
+    "caches masks": (1, CachesMasks()),
+    "maps": (0, lambda x: x + sum(len(each) for each in map(range, x.shape))),
+    "sorts by a function": (0, lambda x: x * sorted([1, 2], key=lambda each: len(range(each, x.shape[1])))[0]),
+    "compares a number of elements": (4, lambda x: x * 2 if x.numel() > 1500 else x + 1),
+    "makes a size": (1, lambda x: x + torch.zeros(torch.Size([x.shape[1], 8]))),
+    "formats another tuple": (0, lambda x: x * len(str(Sizes(x.shape)))),
+}
 """Programs, each with at how many of the lengths it is known that it does the same as at 64."""
 
 
@@ -245,7 +196,7 @@ def of_length(length, batch=2):
     return torch.randn(batch, length, 8)
 
 
-@pytest.mark.parametrize("program", SAME)
+@pytest.mark.parametrize("program", SAME.values(), ids=SAME)
 def test_what_only_moves_sizes_is_the_same_at_any_length(program):
     x = of_length(64)
     journal, text = watch_first(program, x)
@@ -257,7 +208,7 @@ def test_what_only_moves_sizes_is_the_same_at_any_length(program):
 
 
 class Parts(torch.nn.Module):
-    """Modules of somebody's own, cut out of a list, counted and taken in pairs."""
+    """Modules of a user's own, cut out of a list, counted and taken in pairs."""
 
     def __init__(self):
         super().__init__()
@@ -282,7 +233,7 @@ def test_modules_in_a_list_are_no_places_for_sizes():
     assert replay_as(program, journal, of_length(96)) == trace_first(program, of_length(96))
 
 
-@pytest.mark.parametrize(("program", "same"), LOOKING)
+@pytest.mark.parametrize(("same", "program"), LOOKING.values(), ids=LOOKING)
 def test_what_looks_at_sizes_is_interpreted_where_it_would_see_something_else(program, same):
     x = of_length(64)
     journal, text = watch_first(program, x)

@@ -1,17 +1,11 @@
 """Numbers that look alike, operators that refuse, in-place operations, conversions."""
 
-from __future__ import annotations
+from hostile_programs.observation import X, answering
 
-import torch
-
-from hostile_programs.observation import Runner, program
-
-X = torch.linspace(-1, 1, 6).reshape(2, 3)
 LOOK_ALIKE = (0, 0.0, -0.0, False, 1, 1.0, True, float("nan"), float("inf"), -1, 1 + 0j, 2**70)
 
 
-@program
-def that_look_alike_as_arguments(run: Runner) -> None:
+def that_look_alike_as_arguments(run):
     def f(x, n):
         return x * n + n
 
@@ -19,8 +13,7 @@ def that_look_alike_as_arguments(run: Runner) -> None:
         run(f, X, n)
 
 
-@program
-def arithmetic_of_constants(run: Runner) -> None:
+def arithmetic_of_constants(run):
     def f(x, a, b):
         values = [a + b, a - b, a * b, a / b, a // b, a % b, a**b, -a, +a, abs(-a), divmod(a, b)[1]]
         values += [a < b, a <= b, a == b, a != b, a > b, a >= b, a is b, min(a, b), max(a, b), round(a / b, 2)]
@@ -38,61 +31,34 @@ def arithmetic_of_constants(run: Runner) -> None:
         a |= 8
         return x * sum(values) + a
 
-    for a, b in ((5, 3), (5.5, 2), (True, 2), (-7, 3), (2, 2)):
+    for a, b in ((5, 3), (5.5, 2), (True, 2), (-7, 3), (2, 2), (1, 0), (1.0, 0.0), (X, 2)):
         run(f, X, a, b)
     run(g, X, 5, 3)
     run(g, X, True, 2)
-    run(f, X, 1, 0)
-    run(f, X, 1.0, 0.0)
-    run(f, X, X, 2)
 
 
-@program
-def operators_that_refuse(run: Runner) -> None:
+def operators_that_refuse(run):
     events = []
 
-    class Left:
-        def __add__(self, other):
-            events.append("left add")
-            return NotImplemented
+    def saying(event, answer):
+        return lambda self, other: events.append(event) or answer
 
-        def __mul__(self, other):
-            return 3 if isinstance(other, int) else NotImplemented
+    Left = answering(
+        __add__=saying("left add", NotImplemented),
+        __mul__=lambda self, other: 3 if isinstance(other, int) else NotImplemented,
+        __eq__=saying("left eq", NotImplemented),
+    )
+    Right = answering(
+        __radd__=saying("right add", 7),
+        __rmul__=11,
+        __rsub__=13,
+        __rtruediv__=NotImplemented,
+        __eq__=saying("right eq", True),
+    )
+    Sub = answering(Left, __radd__=saying("sub first", 17))
 
-        def __eq__(self, other):
-            events.append("left eq")
-            return NotImplemented
-
-        __hash__ = object.__hash__
-
-    class Right:
-        def __radd__(self, other):
-            events.append("right add")
-            return 7
-
-        def __rmul__(self, other):
-            return 11
-
-        def __rsub__(self, other):
-            return 13
-
-        def __rtruediv__(self, other):
-            return NotImplemented
-
-        def __eq__(self, other):
-            events.append("right eq")
-            return True
-
-        __hash__ = object.__hash__
-
-    class Sub(Left):
-        def __radd__(self, other):
-            events.append("sub first")
-            return 17
-
-    class InPlace:
-        def __init__(self):
-            self.n = 1
+    class InPlace(answering(__mul__=5, __matmul__=19, __neg__=23, __invert__=29, __getitem__=37, __index__=2)):
+        n = 1
 
         def __iadd__(self, other):
             self.n += other
@@ -101,29 +67,7 @@ def operators_that_refuse(run: Runner) -> None:
         def __imul__(self, other):
             return NotImplemented
 
-        def __mul__(self, other):
-            return 5
-
-        def __matmul__(self, other):
-            return 19
-
-        def __neg__(self):
-            return 23
-
-        def __invert__(self):
-            return 29
-
-        def __index__(self):
-            return 2
-
-        def __int__(self):
-            return 31
-
-        def __float__(self):
-            return 3.5
-
-        def __getitem__(self, key):
-            return 37
+    Whole, Real = answering(__int__=31), answering(__float__=3.5)
 
     def f(x):
         one = InPlace()
@@ -136,27 +80,15 @@ def operators_that_refuse(run: Runner) -> None:
         x = x + (Left() + Right()) + (Left() * 2) + (Left() * Right()) + (4 - Right()) + (Left() == Right())
         return x + (Left() + Sub()) + (Left() == 3) + (Left() != 3) + (2 * Right())
 
-    def added(x):
-        return Left() + 3
-
-    def divided(x):
-        return 4 / Right()
-
-    def ordered(x):
-        return Left() < Left()
-
-    def with_tensor(x):
-        return x + Right()
-
-    def with_tensor_first(x):
-        return Left() * x
-
-    def index(x):
-        return x + [1, 2, 3][InPlace()] + range(5)[InPlace()]
-
-    def converted(x):
-        return x + int(InPlace()) + float(InPlace())
-
-    for each in (f, g, index, converted, added, divided, ordered, with_tensor, with_tensor_first):
+    others = [
+        lambda x: x + [1, 2, 3][InPlace()] + range(5)[InPlace()],
+        lambda x: x + int(Whole()) + float(Real()),
+        lambda x: Left() + 3,
+        lambda x: 4 / Right(),
+        lambda x: Left() < Left(),
+        lambda x: x + Right(),
+        lambda x: Left() * x,
+    ]
+    for each in (f, g, *others):
         run(each, X)
     run.note("events", events)

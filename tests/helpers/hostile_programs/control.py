@@ -1,16 +1,13 @@
-"""Branches, loops, match, with, walrus, chains of comparisons, generators."""
+"""Branches, loops, chains of comparisons, imports, exceptions as control flow, and errors that leave."""
 
-from __future__ import annotations
+import contextlib
 
 import torch
 
-from hostile_programs.observation import Runner, program
-
-X = torch.linspace(-1, 1, 6).reshape(2, 3)
+from hostile_programs.observation import X, answering
 
 
-@program
-def truth_of_everything(run: Runner) -> None:
+def truth_of_everything(run):
     events = []
 
     class Loud:
@@ -21,10 +18,7 @@ def truth_of_everything(run: Runner) -> None:
             events.append(self.name)
             return self.value
 
-    class Sized:
-        def __len__(self):
-            events.append("len")
-            return 0
+    Sized = answering(__len__=lambda self: events.append("len") or 0)
 
     def f(x, values):
         for place, value in enumerate(values):
@@ -43,7 +37,7 @@ def truth_of_everything(run: Runner) -> None:
         b = not (Loud("d", False) or Loud("e", False))
         if Sized():
             x = x * 3
-        return x + len(a.name) + b + (Sized() is not None)
+        return x + len(a.name) + b
 
     run(f, X, [0, 1, 0.0, -0.0, 2.5, "", "a", (), (0,), [], [0], {}, {0: 0}, None, True, False, set(), {0}])
     run(f, X, [float("nan"), float("inf"), 1j, 0j, range(0), range(2), b"", b"a", ..., int, X.dtype])
@@ -51,8 +45,7 @@ def truth_of_everything(run: Runner) -> None:
     run.note("events", events)
 
 
-@program
-def chains_of_comparisons(run: Runner) -> None:
+def chains_of_comparisons(run):
     events = []
 
     class Odd:
@@ -69,8 +62,6 @@ def chains_of_comparisons(run: Runner) -> None:
         def __le__(self, other):
             return [self.value]
 
-        __hash__ = None
-
     def f(x, n):
         a = 0 < n < 3 <= 5 != n
         b = n == 1 == True is not None
@@ -83,8 +74,7 @@ def chains_of_comparisons(run: Runner) -> None:
     run.note("events", events)
 
 
-@program
-def shapes_and_types_of_tensors(run: Runner) -> None:
+def shapes_and_types_of_tensors(run):
     def f(x, y):
         if x.shape[0] == 2 and x.ndim == 2 and x.dtype == torch.float32 and not x.requires_grad:
             x = x * 2
@@ -99,16 +89,12 @@ def shapes_and_types_of_tensors(run: Runner) -> None:
             x = x.sin()
         return x.reshape(b * rest[0]) + x.size(0) + x.numel() + len(x) + x.size()[1] + x.device.type.count("c")
 
-    run(f, X, X)
-    run(f, X, None)
-    run(f, X, True)
-    run(f, X.double(), X.double())
-    run(f, torch.ones(3, 2), None)
-    run(f, X.clone().requires_grad_(), None)
+    tensors = X, X.double(), torch.ones(3, 2), X.clone().requires_grad_()
+    for x, y in zip((X, X, *tensors), (None, True, X, tensors[1], None, None), strict=True):
+        run(f, x, y)
 
 
-@program
-def imports_inside(run: Runner) -> None:
+def imports_inside(run):
     def f(x):
         import math
         from math import floor as down
@@ -117,3 +103,143 @@ def imports_inside(run: Runner) -> None:
         return x * math.pi + down(2.5) + len(path.join("a", "b"))
 
     run(f, X)
+
+
+class Refused(ValueError):
+    """An exception with a state of its own."""
+
+    def __init__(self, code, text="refused"):
+        super().__init__(f"{text}: {code}")
+        self.code = code
+
+
+def exceptions_that_are_caught(run):
+    def raising(error):
+        raise error
+
+    fail = [
+        lambda: raising(KeyError("zero")),
+        lambda: raising(Refused(7)),
+        lambda: [][3],
+        lambda: {}["a"],
+        lambda: None.nothing,
+        lambda: len(3),
+        lambda: 1 / 0,
+        lambda: int("a"),
+        lambda: None,
+    ]
+
+    def f(x, n):
+        for each in fail[:n]:
+            try:
+                each()
+                x = x * 2
+            except (KeyError, IndexError) as error:
+                x = x + len(str(error))
+            except Refused as error:
+                x = x + error.code
+            except (AttributeError, TypeError) as error:
+                x = x - len(str(error))
+            except Exception as error:
+                x = x * len(str(error))
+            else:
+                x = x - 1
+            finally:
+                x = x + 0.5
+        return x
+
+    for n in (9, 9, 2):
+        run(f, X, n)
+
+
+def errors_of_operators(run):
+    def stored(x):
+        (1, 2)[0] = 3
+
+    def unpacked(x):
+        a, b = [1, 2, 3]
+        return a
+
+    def unpacked_short(x):
+        a, b, *c = (1,)
+        return a
+
+    pair, three, Untrue, Negative = (1, 2), 3, answering(__bool__=3), answering(__len__=-1)
+    refused = [
+        lambda x: [1] + (2,),
+        lambda x: 1 < "a",
+        lambda x: -"a",
+        lambda x: pair["a"],
+        lambda x: [1, 2]["a":],
+        lambda x: {[1]: 2},
+        lambda x: 1 in 2,
+        lambda x: [each for each in 3],
+        lambda x: three(x),
+        lambda x: x.no_such_thing,
+        lambda x: [1, 2][10],
+        lambda x: (1, 2)[-3],
+        lambda x: bool(Untrue()),
+        lambda x: len(Negative()),
+    ]
+    for each in (stored, unpacked, unpacked_short, *refused):
+        run(each, X)
+
+
+def finally_and_with(run):
+    events = []
+
+    class Manager:
+        def __init__(self, swallow):
+            self.swallow = swallow
+
+        def __enter__(self):
+            events.append("enter")
+            return self
+
+        def __exit__(self, kind, error, trace):
+            events.append(f"exit {kind and kind.__name__} {error}")
+            return self.swallow
+
+    @contextlib.contextmanager
+    def managed(n):
+        try:
+            yield n
+        except KeyError:
+            events.append("key")
+        finally:
+            events.append("left")
+
+    def f(x, swallow):
+        with Manager(True) as one, Manager(swallow):
+            x = x + (one.swallow is True)
+            raise Refused(1)
+        with managed(3) as n:
+            x = x * n
+        with contextlib.suppress(ZeroDivisionError):
+            x = x / (1 // 0)
+        return x
+
+    def leaving(x):
+        with managed(3) as n:
+            x = x * n
+            raise KeyError("inside")
+        return x
+
+    def early(x):
+        for k in range(5):
+            try:
+                if k == 2:
+                    continue
+                if k == 3:
+                    return x + k
+            finally:
+                x = x * 2
+                if k == 1:
+                    events.append("one")
+        return x
+
+    run(f, X, True)
+    run(f, X, False)
+    run(leaving, X)
+    run(early, X)
+    run.note("events", events)

@@ -1,19 +1,15 @@
-"""Attributes by every way that Python knows: properties, descriptors, slots, ``__getattr__``, metaclasses."""
-
-from __future__ import annotations
+"""Attributes by every way that Python knows: properties, descriptors, slots, ``__getattr__``, metaclasses, modules."""
 
 import functools
 import types
 
 import torch
+from torch import nn
 
-from hostile_programs.observation import Runner, program
-
-X = torch.linspace(-1, 1, 6).reshape(2, 3)
+from hostile_programs.observation import X, answering
 
 
-@program
-def properties(run: Runner) -> None:
+def properties(run):
     events = []
 
     class Thing:
@@ -55,40 +51,21 @@ def properties(run: Runner) -> None:
         mine.scale = 5
         a = mine.scale
         del mine.scale
-        return x * a + mine.scale + mine.cached + mine.cached + outside.scale + getattr(outside, "scale", 9)
+        x = x * a + mine.scale + mine.cached + mine.cached + outside.scale + getattr(outside, "scale", 9)
+        return x + hasattr(one, "broken") + getattr(one, "broken", 4) + len(Lenient().broken)
 
-    def g(x):
-        return x * one.broken
+    def written(x):
+        one.broken = 2
+        return x
 
-    def h(x):
-        try:
-            one.broken
-        except AttributeError:
-            return x + 3 + hasattr(one, "broken") + getattr(one, "broken", 4)
-
-    def k(x):
-        return x * len(Lenient().broken)
-
-    for each in (f, g, h, k):
+    for each in (f, lambda x: x * one.broken, written):
         run(each, X)
     outside.scale = 7
     run(f, X)
     run.note("events", events)
 
-    class ReadOnly:
-        @property
-        def a(self):
-            return 1
 
-    def written(x):
-        ReadOnly().a = 2
-        return x
-
-    run(written, X)
-
-
-@program
-def getattr_and_getattribute(run: Runner) -> None:
+def getattr_and_getattribute(run):
     events = []
 
     class Fallback:
@@ -106,9 +83,7 @@ def getattr_and_getattribute(run: Runner) -> None:
         def __getattribute__(self, name):
             if name != "__class__":  # Thunder's own isinstance asks for it now and then
                 events.append(f"always {name}")
-            if name == "fixed":
-                return 42
-            return object.__getattribute__(self, name)
+            return 42 if name == "fixed" else object.__getattribute__(self, name)
 
     class Both(Always):
         def __getattr__(self, name):
@@ -129,12 +104,6 @@ def getattr_and_getattribute(run: Runner) -> None:
         x = x + a.there + a.abc + b.there + c.missing + c.there
         return x + hasattr(a, "nope") + getattr(a, "nope", 3) + hasattr(a, "abcd")
 
-    def fixed(x):
-        return x + Always().fixed
-
-    def fixed_too(x):
-        return x + getattr(Both(), "fixed") + hasattr(Always(), "fixed")
-
     def written(x):
         d = Writes()
         d.n = 4
@@ -142,27 +111,21 @@ def getattr_and_getattribute(run: Runner) -> None:
         del d.n
         return x + hasattr(d, "n")
 
-    def g(x):
-        return x + Fallback().nope
-
-    def h(x):
-        return x + Always().nope
-
     outside = Fallback(), Always(), Both()
-
-    def k(x):
-        return x + outside[0].abc + outside[1].there + outside[2].missing
-
-    def m(x):
-        return x + outside[1].fixed
-
-    for each in (f, fixed, fixed_too, written, g, h, k, m):
+    others = [
+        lambda x: x + Always().fixed,
+        lambda x: x + getattr(Both(), "fixed") + hasattr(Always(), "fixed"),
+        lambda x: x + Fallback().nope,
+        lambda x: x + Always().nope,
+        lambda x: x + outside[0].abc + outside[1].there + outside[2].missing,
+        lambda x: x + outside[1].fixed,
+    ]
+    for each in (f, written, *others):
         run(each, X)
     run.note("events", events)
 
 
-@program
-def descriptors(run: Runner) -> None:
+def descriptors(run):
     events = []
 
     class Data:
@@ -177,20 +140,12 @@ def descriptors(run: Runner) -> None:
             events.append(f"set {self.name}")
             one.__dict__[self.name] = value + 1
 
-    class NonData:
-        def __get__(self, one, owner=None):
-            return 7
-
     class OnlySet:
         def __set__(self, one, value):
             raise AttributeError("never")
 
-    class Method:
-        def __get__(self, one, owner=None):
-            return lambda x: x * 8
-
     class Thing:
-        a, b, c, m = Data(), NonData(), OnlySet(), Method()
+        a, b, c, m = Data(), answering(__get__=7)(), OnlySet(), answering(__get__=lambda self, *of: abs)()
 
     class Child(Thing):
         b = 70
@@ -201,8 +156,7 @@ def descriptors(run: Runner) -> None:
         one.a = 10
         one.b = 20
         one.__dict__["m"] = lambda x: x
-        x = x + one.a + one.b + one.m(x) + (one.c is not None)
-        return x
+        return x + one.a + one.b + one.m(x) + (one.c is not None)
 
     def g(x):
         Thing().c = 3
@@ -215,8 +169,7 @@ def descriptors(run: Runner) -> None:
     run(f, X)
 
 
-@program
-def slots(run: Runner) -> None:
+def slots(run):
     class Slotted:
         __slots__ = ("a", "b")
 
@@ -239,26 +192,20 @@ def slots(run: Runner) -> None:
         other.z = 4
         return x * one.a + one.c + other.a * other.z + outside.a * outside.b + hasattr(one, "b")
 
-    def g(x):
-        return x + Slotted(1).b
-
-    def h(x):
+    def written(x):
         Slotted(1).z = 3
         return x
 
-    run(f, X)
-    outside.b = 4
-    run(f, X)
-    outside.a = X * 2
-    run(f, X)
-    run(g, X)
-    run(h, X)
+    for each in (f, lambda x: x + Slotted(1).b, written):
+        run(each, X)
+    for name, value in (("b", 4), ("a", X * 2)):
+        setattr(outside, name, value)
+        run(f, X)
     del outside.b
     run(f, X)
 
 
-@program
-def metaclasses_and_class_tricks(run: Runner) -> None:
+def metaclasses_and_class_tricks(run):
     class Meta(type):
         def __getattr__(cls, name):
             return len(name)
@@ -274,51 +221,30 @@ def metaclasses_and_class_tricks(run: Runner) -> None:
         def __len__(cls):
             return 6
 
-        def __iter__(cls):
-            return iter((1, 2))
-
-        def __getitem__(cls, key):
-            return key * 2
-
-        def __contains__(cls, key):
-            return True
-
         def __bool__(cls):
             return False
 
     class Made(metaclass=Meta):
         a = 1
 
-        def __class_getitem__(cls, key):
-            return 99
-
     class Liar:
         @property
         def __class__(self):
             return int
 
-    def f(x):
-        return x + Made.a + Made.abc + isinstance(3, Made) + isinstance(Liar(), int) + (type(Liar()) is int)
-
-    def g(x):
-        return x + list[int].__origin__([1, 2])[1]
-
     wanted = [
+        lambda x: x + Made.a + Made.abc + isinstance(3, Made) + isinstance(Liar(), int) + (type(Liar()) is int),
+        lambda x: x + list[int].__origin__([1, 2])[1],
         lambda x: x + Made().extra,
         lambda x: x + isinstance(Made(), Made),
         lambda x: x + len(Made),
-        lambda x: x + sum(Made),
-        lambda x: x + Made[4],
-        lambda x: x + (5 in Made),
-        lambda x: x + (1 if Made else 2),
-        lambda x: x + bool(Made),
+        lambda x: x + (1 if Made else 2) + bool(Made),
     ]
-    for each in (f, g, *wanted):
+    for each in wanted:
         run(each, X)
 
 
-@program
-def modules_of_python(run: Runner) -> None:
+def modules_of_python(run):
     space = types.ModuleType("space")
     space.scale = 3
     exec("def apply(x):\n    return x * scale", space.__dict__)
@@ -327,37 +253,79 @@ def modules_of_python(run: Runner) -> None:
         return space.apply(x) + space.scale
 
     run(f, X)
-    space.scale = 4
-    run(f, X)
-    space.apply = torch.sin
-    run(f, X)
+    for name, value in (("scale", 4), ("apply", torch.sin)):
+        setattr(space, name, value)
+        run(f, X)
     space.__getattr__ = lambda name: 12
     del space.scale
     run(f, X)
 
 
-@program
-def hashes_and_equality(run: Runner) -> None:
-    class Key:
-        def __init__(self, n):
-            self.n = n
+def attributes_of_torchs_modules(run):
+    events = []
 
-        def __hash__(self):
-            return 1
+    class Lazy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.weight = nn.Linear(3, 3), nn.Parameter(torch.ones(3))
+            self.hidden_scale = 3
 
-        def __eq__(self, other):
-            return self.n == other.n
+        def __getattr__(self, name):
+            if name == "scale":
+                return super().__getattr__("weight") * self.hidden_scale
+            return 5 if name == "magic" else super().__getattr__(name)
 
-    table = {Key(1): 10, Key(2): 20}
+        def __setattr__(self, name, value):
+            events.append(name)
+            super().__setattr__(name, value)
 
-    def f(x):
-        return x * table[Key(2)] + (Key(1) in table)
+        @property
+        def twice(self):
+            return self.weight * 2
 
-    def g(x):
-        return x * len({Key(1), Key(1), Key(3)}) + {Key(1): 2}[Key(1)]
+        @property
+        def broken(self):
+            return self.no_such_thing
 
-    def h(x):
-        return x + [Key(1), Key(2)].index(Key(2)) + (Key(1) in [Key(2), Key(1)]) + [Key(1)].count(Key(1))
+        def forward(self, x):
+            x = self.inner(x) * self.scale + self.magic + self.twice
+            return x + hasattr(self, "nothing") + getattr(self, "nothing", 4) + hasattr(self, "broken")
 
-    for each in (f, g, h):
+    class Missing(nn.Module):
+        def forward(self, x):
+            return self.no_such_thing(x)
+
+    class Broken(Lazy):
+        def forward(self, x):
+            return x + self.broken
+
+    model = Lazy()
+    run(model, X)
+    model.hidden_scale = 4
+    for each in (model, Missing(), Broken()):
         run(each, X)
+    run.note("events", events)
+
+
+def a_little_of_everything(run):
+    class Model(nn.Module):
+        """A module, a hook, a condition, a buffer, arguments in a list and by name."""
+
+        def __init__(self):
+            super().__init__()
+            self.block = nn.Linear(3, 3, bias=False)
+            self.register_buffer("scale", torch.full((3,), 2.0))
+            self.sizes = [1, 2.5]
+
+        def forward(self, x, *others):
+            x = self.add(self.block(x) * self.scale, *others, b=2, **{"a": x})
+            return x + 1 if x.shape[0] > 2 else x, {"x": x[:1]}
+
+        def add(self, x, *others, **more):
+            for other in others:
+                x = x + other * self.sizes[-1]
+            return x + sum(more[name] for name in sorted(more))
+
+    model = Model()
+    model.register_forward_pre_hook(lambda module, args: (args[0] * 3, *args[1:]))
+    run(model, X, X, 2.0)
