@@ -166,7 +166,11 @@ def test_several_layers_and_what_else_is_saved_otherwise(tmp_path, kernels, opti
     assert transform.stats().taken_out[RESULTS] == 2 and not kernels.copies
 
 
-@pytest.mark.parametrize("options", [{"finish": return_joined}, {"finish": return_joined, "frozen": True}, {}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"finish": return_joined}, {"finish": return_joined, "frozen": True}, {}],
+    ids=["joined", "joined and frozen", "plain"],
+)
 def test_what_is_written_between_forward_and_backward_is_noticed_as_before(tmp_path, options):
     both = compile_both(Layer(**options), tmp_path)
     for silently in (False, True):
