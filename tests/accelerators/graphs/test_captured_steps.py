@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
@@ -209,19 +210,14 @@ def test_of_what_only_the_graph_has_one_tensor_is_kept_so_that_a_second_backward
 MATMUL = torch.backends.cuda.matmul
 
 
-def set_product_precision(value):
-    MATMUL.allow_tf32 = value == "tf32"
-    MATMUL.fp32_precision = value
-
-
 SETTINGS = {
     "deterministic": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True),
     "precision of sums": (
         lambda: MATMUL.allow_bf16_reduced_precision_reduction,
-        lambda value: setattr(MATMUL, "allow_bf16_reduced_precision_reduction", value),
+        partial(setattr, MATMUL, "allow_bf16_reduced_precision_reduction"),
         False,
     ),
-    "precision of products": (lambda: MATMUL.fp32_precision, set_product_precision, "tf32"),
+    "precision of products": (lambda: MATMUL.fp32_precision, partial(setattr, MATMUL, "fp32_precision"), "tf32"),
     "attention": (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp, False),
 }
 
