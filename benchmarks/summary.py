@@ -53,10 +53,6 @@ def _seconds(point: Point) -> list[float]:
     return [step["seconds"] for step in point["steps"]]
 
 
-def _rest(point: Point, start: int = 1) -> list[float]:
-    return _seconds(point)[start:]
-
-
 def _count(name: str) -> Callable[[Point], float]:
     return lambda point: sum(step[name] for step in point["steps"])
 
@@ -65,17 +61,17 @@ _FIGURES: tuple[tuple[str, str, Callable[[Point], float]], ...] = (
     ("first step, cold", "cold", _first),
     ("second length", "cold", lambda point: _seconds(point)[1]),
     ("third length", "cold", lambda point: _seconds(point)[2]),
-    ("lengths after it, median", "cold", lambda point: median(_rest(point, 3))),
-    ("lengths after it, slowest", "cold", lambda point: max(_rest(point, 3))),
+    ("lengths after it, median", "cold", lambda point: median(_seconds(point)[3:])),
+    ("lengths after it, slowest", "cold", lambda point: max(_seconds(point)[3:])),
     ("all steps of the cold process", "cold", lambda point: sum(_seconds(point))),
     ("first step of a second process", "known lengths", _first),
-    ("its other lengths, median", "known lengths", lambda point: median(_rest(point))),
-    ("its other lengths, slowest", "known lengths", lambda point: max(_rest(point))),
+    ("its other lengths, median", "known lengths", lambda point: median(_seconds(point)[1:])),
+    ("its other lengths, slowest", "known lengths", lambda point: max(_seconds(point)[1:])),
     ("its compiles", "known lengths", _count("compiles")),
     ("its traces", "known lengths", _count("traces")),
     ("first step of a process at unknown lengths", "other lengths", _first),
-    ("its other lengths, median", "other lengths", lambda point: median(_rest(point))),
-    ("its other lengths, slowest", "other lengths", lambda point: max(_rest(point))),
+    ("its other lengths, median", "other lengths", lambda point: median(_seconds(point)[1:])),
+    ("its other lengths, slowest", "other lengths", lambda point: max(_seconds(point)[1:])),
     ("later step, ms", "cold", lambda point: mean(each["step_ms"] for each in point["later"])),
     ("worst error", "cold", lambda point: max(each["error"] for each in point["later"])),
 )
@@ -122,7 +118,7 @@ def run_series(run: Run, way: str, number: int, lengths: Mapping[str, tuple[int,
             run.keep(point)
             if "error" in point:
                 return
-            say(f"{way}, series {number}, {process}: {_first(point):.2f} s, then {sum(_rest(point)):.1f} s\n")
+            say(f"{way}, series {number}, {process}: {_first(point):.2f} s, then {sum(_seconds(point)[1:]):.1f} s\n")
 
 
 @benchmark(__doc__, needs_litgpt=True)
