@@ -326,7 +326,7 @@ CALLED: dict[str, tuple[Any, ...]] = {
     "other tables": (0, Tables, give_other_tables),
     "several results": (2, of(lambda self, x: (Block.forward(self, x), x, None), "forward"), take_first),
     "a dict as a result": (0, of(lambda self, x: {"x": x}, "forward"), lambda block, x, *_: block(x)["x"]),
-    "a parameter of another block": (1, of(lambda self, x: Block.run(self, x) * SPECIAL[0].gain.sum()), call),
+    "a parameter of another block": (0, of(lambda self, x: Block.run(self, x) * SPECIAL[0].gain.sum()), call),
     "a parameter as the result": (1, of(lambda self, x: self.gain, "forward"), call),
     "no result": (3, of(lambda self, x: None, "forward"), lambda block, x, *_: block(x) or x),
     "a global that changes": (1, GLOBALS, set_flag),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Lock
 
 from fusioncache.accelerators.precompile import pool
 from fusioncache.accelerators.precompile.entry_compiler import CompileTask, EntryCompiler, TaskOutcome
@@ -27,6 +28,7 @@ class ForkedProcess:
     returncode: int | None = None
 
     def __init__(self, work: Callable[[], None]):
+        self._reaping = Lock()
         self.pid = os.fork()
         if not self.pid:
             try:
@@ -35,11 +37,12 @@ class ForkedProcess:
                 os._exit(1)
 
     def poll(self) -> int | None:
-        if self.returncode is None:
-            number, status = os.waitpid(self.pid, os.WNOHANG)
-            if number == self.pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
+        with self._reaping:  # the system tells the exit code to one thread alone
+            if self.returncode is None:
+                number, status = os.waitpid(self.pid, os.WNOHANG)
+                if number == self.pid:
+                    self.returncode = os.waitstatus_to_exitcode(status)
+            return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         deadline = time.monotonic() + (WAIT if timeout is None else timeout)
