@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import operator
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -39,9 +40,6 @@ class Block(nn.Module):
     @property
     def weight(self) -> Any:
         return self.linear.weight
-
-    def __getattr__(self, name: str) -> Any:
-        return 2 if name == "two" else super().__getattr__(name)
 
     def forward(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         return x + self.run(x * self.gain, *args, **kwargs) * self.scale
@@ -111,6 +109,14 @@ class Closing(Block):
         return super().run(x) * total
 
 
+class MadeUp(Block):
+    def __getattr__(self, name: str) -> Any:
+        return 2 if name == "two" else super().__getattr__(name)
+
+    def run(self, x: Any) -> Any:
+        return super().run(x) * self.two
+
+
 class Shape(Block):
     def run(self, x: Any) -> Any:
         batch, width = x.shape
@@ -125,7 +131,7 @@ ALIKE = {
     "an operation in place": InPlace,
     "a buffer that is filled": Filling,
     "a property": of(lambda self, x: Block.run(self, x) + self.weight.sum()),
-    "an attribute that is made up": of(lambda self, x: Block.run(self, x) * self.two),
+    "an attribute that is made up": MadeUp,
     "a shape": Shape,
     "a global": GLOBALS,
     "a closure": Closing,
@@ -219,6 +225,7 @@ REFUSED = {
         *(Counting, CountingAll, Naming, Global),
         of(lambda self, x: Block.run(self, x) * int(TICKING)),
         of(lambda self, x: Block.run(self, x) * len(f"{TICKING}")),
+        of(lambda self, x: Block.run(self, x) * len("{a}".format(a=TICKING))),  # noqa: UP032
         of(lambda self, x: Block.run(self, x) * max(1, 2, key=lambda value: TICKS.append(value) or value)),
     ),
 }
@@ -269,6 +276,20 @@ def set_flag(block: Any, x: Any, number: int, *_: Any) -> Any:
     if number == 4:
         FLAG = True
     return block(x)
+
+
+def set_item(block: Any, x: Any, number: int, *_: Any) -> Any:
+    if number == 4:
+        operator.setitem(SHARED.names, "k", 1)
+    return block(x)
+
+
+def count_and_look(block: Any, x: Any, number: int, *_: Any) -> Any:
+    x = block(x)
+    if number < 4:
+        return x
+    SHARED.calls += 1
+    return x * SHARED.calls * block.factor
 
 
 def under_no_grad(block: Any, x: Any, *_: Any) -> Any:
@@ -330,6 +351,15 @@ CALLED: dict[str, tuple[Any, ...]] = {
     "a parameter as the result": (1, of(lambda self, x: self.gain, "forward"), call),
     "no result": (3, of(lambda self, x: None, "forward"), lambda block, x, *_: block(x) or x),
     "a global that changes": (1, GLOBALS, set_flag),
+    "an item of a global dict": (1, of(lambda self, x: Block.run(self, x) * (1 + len(SHARED.names))), set_item),
+    "another keyword": (
+        *(1, of(lambda self, x, by=1, to=1: Block.run(self, x) * by + to)),
+        lambda block, x, number, *_: block(x, to=2) if number == 4 else block(x, by=2),
+    ),
+    "a keyword by its place": (
+        *(1, of(lambda self, x, by=1, to=1: Block.run(self, x) * by + to)),
+        lambda block, x, number, *_: block(x, 2) if number == 4 else block(x, by=2),
+    ),
     "no gradients": (0, Block, under_no_grad),
     "twice": (1, Block, lambda block, x, *_: block(block(x))),
     "a part of another block": (1, of(lambda self, x: Block.run(self, x) * SPECIAL[1].out_features), call),
@@ -340,6 +370,7 @@ CALLED: dict[str, tuple[Any, ...]] = {
 
 LATE: dict[str, Callable[..., Any]] = {
     "a block is used twice": lambda block, x, number, blocks, _: blocks[3](block(x)) if number == 4 else block(x),
+    "a function whose effects are unknown, after blocks were copied": count_and_look,
     "a copied block is inspected": lambda block, x, *_: block(x) * block.factor,
 }
 """Ways to call blocks that show too late that they should have been interpreted, by the reason."""

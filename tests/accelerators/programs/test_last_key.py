@@ -257,6 +257,13 @@ def test_a_fingerprint_holds_for_the_very_same_items(after):
     assert not fingerprint.holds()
 
 
+def test_a_fingerprint_holds_for_items_in_their_order():
+    pair = [Stranger(), Stranger()]
+    fingerprint = Fingerprint([pair])
+    pair.reverse()
+    assert not fingerprint.holds()
+
+
 def test_what_a_fingerprint_cannot_read_any_more_has_changed():
     found = [Stranger()]
     fingerprint = Fingerprint(read=lambda: [found[0]])

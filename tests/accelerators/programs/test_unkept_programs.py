@@ -149,6 +149,7 @@ PROGRAMS = {
     "x * sum(PRETENDER)": f"calls sum with a {HERE}.Pretender",
     "x * sum({1.0}.union(PRETENDER))": f"calls set.union with a {HERE}.Pretender",
     "x if f'{THING}' else x + 1": f"calls format with a {HERE}.Thing",
+    "x if '{a}'.format(a=THING) else x + 1": f"calls str.format with a {HERE}.Thing",
     "x if hasattr(THING, 'hidden') else x + 1": f"asks for what {HERE}.Thing has as hidden",
     "x if hasattr(ABSENT, 'there') else x + 1": f"asks for {HERE}.Absent.__getattr__",
     "x if isinstance(x.shape, Asked) else x + 1": f"asks {HERE}.Asking.__instancecheck__",

@@ -113,6 +113,22 @@ def test_a_block_that_differs_is_interpreted(changes, is_alike):
     assert compare(model).written == len(changes) * (1 + is_alike)
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("name", ["linear", "shift", "gain"])
+def test_what_a_block_shares_with_an_interpreted_one_is_as_thunder_has_it(place, name):
+    model = Model()
+    setattr(model.blocks[4], name, getattr(model.blocks[place], name))
+    compare(model)
+
+
+def test_blocks_that_look_into_each_other_are_as_thunder_has_them():
+    model = Model(block_models.of(lambda self, x: Block.run(self, x) * self.peer.gain.sum()))
+    for block, before in zip(model.blocks, (model.blocks[-1], *model.blocks), strict=False):
+        block.__dict__["peer"] = before
+    model.blocks[4].shift = model.blocks[1].gain.detach()[:]
+    compare(model)
+
+
 def test_blocks_of_two_kinds_by_turns_are_written_out_each_by_its_own():
     model = Model(count=9)
     for block in model.blocks[1::2]:

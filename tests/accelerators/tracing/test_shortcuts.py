@@ -3,6 +3,7 @@
 That no trace, result or error differs is for ``test_hostile_programs.py``.
 """
 
+import operator
 import warnings
 
 import pytest
@@ -173,3 +174,13 @@ def test_an_error_has_no_other_behind_it():
     with pytest.raises(ZeroDivisionError, match="division by zero") as caught:
         thunder.jit(lambda x, n: x * (1 / n))(X, 0)
     assert caught.value.__context__ is None
+
+
+def test_the_operations_are_those_of_the_interpreter():
+    """In the order of their numbers."""
+    names = [each.name.lower() for each in interpreter.BINARY_OP]
+    ours = [name for _, name, _ in calls.OPERATIONS]
+    assert [name for name in names if name != "subscr"] == ours + [f"i{name}" for name in ours]
+    for symbol, name, compute in calls.OPERATIONS:
+        assert compute is getattr(operator, f"__{name}__")
+        assert name == "matmul" or compute(5, 2) == eval(f"5 {symbol} 2")

@@ -29,6 +29,9 @@ def arithmetic_of_constants(run):
         a %= 7
         a <<= 1
         a |= 8
+        a &= 63
+        a ^= 2
+        a >>= 1
         return x * sum(values) + a
 
     for a, b in ((5, 3), (5.5, 2), (True, 2), (-7, 3), (2, 2), (1, 0), (1.0, 0.0), (X, 2)):

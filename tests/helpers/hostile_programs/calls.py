@@ -31,6 +31,7 @@ def every_kind_of_argument(run):
     ]
     for each in (spread, *ways):
         run(each, X)
+    run(lambda x, *rest, **more: everything(x, *rest, **more), X, 4, d=2, z=3)
 
 
 def wrong_calls(run):
@@ -53,6 +54,9 @@ def wrong_calls(run):
 
     wrong = [
         lambda x: two(x, x, x),
+        lambda x: two(x, 1, b=2),
+        lambda x: (lambda a, /: a)(a=x),
+        lambda x: named(x, 1, k=1),
         lambda x: named(x),
         lambda x: Maker(),
         lambda x: Maker(x).method(x, j=1),

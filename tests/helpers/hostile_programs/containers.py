@@ -31,6 +31,7 @@ LoudList = answering(
 LoudTuple = answering(tuple, __getitem__=1000, __iter__=lambda self: iter((1, 2)), __len__=5, __bool__=False)
 LoudInt = answering(int, __add__=50, __bool__=False, __index__=1, __eq__=True, __hash__=2)
 LoudStr = answering(str, __eq__=True, __len__=30, __hash__=lambda self: hash("a"))
+MissingDict = answering(dict, __missing__=4)
 QuietDict, QuietList, QuietTuple = map(answering, (dict, list, tuple))
 
 
@@ -76,6 +77,7 @@ def subclasses_with_methods_of_their_own(run):
         run(closed, X)
     d["a"] = 3
     run(of_dict, X, d)
+    run(lambda x, d: x * d["nothing"] + d["a"], X, MissingDict(a=2))
 
 
 def subclasses_without_methods_of_their_own(run):

@@ -221,11 +221,23 @@ def metaclasses_and_class_tricks(run):
         def __len__(cls):
             return 6
 
+        def __iter__(cls):
+            return iter((1, 2))
+
+        def __getitem__(cls, key):
+            return key * 2
+
+        def __contains__(cls, key):
+            return True
+
         def __bool__(cls):
             return False
 
     class Made(metaclass=Meta):
         a = 1
+
+        def __class_getitem__(cls, key):
+            return 99
 
     class Liar:
         @property
@@ -237,7 +249,7 @@ def metaclasses_and_class_tricks(run):
         lambda x: x + list[int].__origin__([1, 2])[1],
         lambda x: x + Made().extra,
         lambda x: x + isinstance(Made(), Made),
-        lambda x: x + len(Made),
+        lambda x: x + len(Made) + sum(Made) + Made[4] + (5 in Made),
         lambda x: x + (1 if Made else 2) + bool(Made),
     ]
     for each in wanted:

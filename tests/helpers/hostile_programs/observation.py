@@ -52,7 +52,7 @@ class Runner:
         self._compiled: dict[int, tuple[Any, Any]] = {}
         self._calls = 0
 
-    def __call__(self, function: Any, /, *args: Any) -> None:
+    def __call__(self, function: Any, /, *args: Any, **kwargs: Any) -> None:
         """Calls the compiled function."""
         self._calls += 1
         if id(function) not in self._compiled:
@@ -60,7 +60,7 @@ class Runner:
         compiled = self._compiled[id(function)][1]
         before, failed = thunder.cache_misses(compiled), False
         try:
-            result = compiled(*args)
+            result = compiled(*args, **kwargs)
             self.note("result", describe(result))
             self.note("gradients", describe(_compute_gradients(function, args, result)))
         except Exception as error:
