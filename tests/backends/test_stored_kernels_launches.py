@@ -13,7 +13,7 @@ from sample_recipe import FLAT, NAME, RECIPE, make_elf, make_launch, pack_words
 
 from fusioncache.backends.nvfuser import stored_run
 from fusioncache.backends.nvfuser.driver import NO_CONTEXT, DriverError
-from fusioncache.backends.nvfuser.recipe import Fresh, Input, Layout, Pointer, Recipe, View
+from fusioncache.backends.nvfuser.recipe import Fill, Fresh, Input, Layout, Pointer, Recipe, View
 from fusioncache.backends.nvfuser.stored_run import StoredRun
 
 
@@ -277,3 +277,18 @@ def test_memory_may_be_filled_before_a_launch_so_that_it_shows_where_it_is_read_
 def test_arguments_of_other_layouts_are_refused(count, message):
     with pytest.raises(ValueError, match=message):
         stored_run.check_arguments(RECIPE, [torch.zeros(4, 8), torch.zeros(8)][:count])
+
+
+def test_each_run_is_launched_on_the_device_of_its_arguments(make_run, monkeypatch):
+    library, seen = Library(sizes=[8]), []
+    run = make_run(library, IN_PLACE)
+    monkeypatch.setattr(library, "answer", lambda *call: seen.append(stored_run._current_device()) or (0,))
+    for device in (0, 1, 1, 0):
+        run([make_flat(device)])
+    assert seen == [0, 1, 1, 0]
+
+
+def test_a_fill_is_told_where_it_begins_and_with_what(make_run):
+    library = Library()
+    make_run(library, replace(WITHOUT_OUTPUTS, steps=(Fill(2, 8, 100, 255), *RECIPE.steps[1:])))(ARGS)
+    assert library.log[0] == ("fill", 0x3008, 255, 100, 5)

@@ -5,7 +5,7 @@ from functools import cache, partial, reduce
 
 import pytest
 import torch
-from drawn_regions import Sketch, draw_residual
+from drawn_regions import Sketch, draw, draw_residual
 from threads_at_once import run_at_once
 
 import fusioncache
@@ -338,3 +338,11 @@ def test_threads_that_ask_at_once_share_the_default_cache(monkeypatch):
     monkeypatch.setattr(cache_module, "make_default_cache", cache(cache_module.make_default_cache.__wrapped__))
     run_at_once(*[lambda: made.append(cache_module.default_cache())] * 4)
     assert len(made) == 4 and len(set(map(id, made))) == 1
+
+
+def test_a_folded_sum_that_is_an_output_itself():
+    call, binding, _, _ = call_of(draw("add(add(a, b), c)", "tanh(add(add(a, b), c))"), Plan.FOLD)
+    assert [op.name for op in call.executables(binding.arities)[-1].graph.ops] == ["prims.tanh"]
+    results = call.target.function(*[(A, B, A * 3)[place] for place in binding.arguments])
+    total = A + B + A * 3
+    assert all(map(torch.equal, [results[slot] for slot in binding.outputs], [total, torch.tanh(total)]))

@@ -37,6 +37,8 @@ class ForkedProcess:
                 os._exit(1)
 
     def poll(self) -> int | None:
+        if self.returncode is not None:
+            return self.returncode
         with self._reaping:  # the system tells the exit code to one thread alone
             if self.returncode is None:
                 number, status = os.waitpid(self.pid, os.WNOHANG)

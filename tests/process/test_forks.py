@@ -36,18 +36,28 @@ def ends_well(work) -> bool:
 @contextmanager
 def stopped_halfway(work):
     """Does something on a thread of its own that stops where it calls what it is given, until the block is over."""
-    halfway, go_on = threading.Event(), threading.Event()
+    halfway, go_on, stopped = threading.Event(), threading.Event(), []
 
     def stop():
+        stopped.append(True)
         halfway.set()
         go_on.wait()
 
-    thread = threading.Thread(target=work, args=(stop,))
+    def run():
+        try:
+            work(stop)
+        finally:
+            halfway.set()
+
+    thread = threading.Thread(target=run)
     thread.start()
-    assert halfway.wait(60), "it ended before it was halfway"
-    yield
-    go_on.set()
-    thread.join()
+    try:
+        halfway.wait()
+        assert stopped, "it ended before it was halfway"
+        yield
+    finally:
+        go_on.set()
+        thread.join()
 
 
 def model(x):

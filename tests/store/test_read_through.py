@@ -461,3 +461,11 @@ def test_a_server_that_sends_more_than_it_says_is_not_listened_to(tmp_path, ther
     with serve(tmp_path / "endless", Endless) as url:
         assert len(transport.Transport(url).fetch_file("index", 1000)) == 1001
     assert sum(sent) < 50_000_000  # what the two ends hold in between
+
+
+def test_an_entry_from_a_remote_is_for_the_text_of_its_key(url, here, there):
+    fill(url, here, 1)
+    reader, impostor = process(there, url), replace(make_numbered_key(2), digest=make_numbered_key(1).digest)
+    with collect_warnings():
+        assert reader.load(impostor, BACKEND) is None
+    assert list(reader.stats().bypasses) == ["an entry for another key with the same digest"]

@@ -257,8 +257,10 @@ def held(path):
     """The lock of this file is held: by this process, which is to locks of files as any other."""
     lock = FileLock(path)
     assert lock.acquire(0.0)
-    yield
-    lock.release()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @pytest.fixture
@@ -469,3 +471,13 @@ def test_an_error_nobody_thought_of_does_not_reach_the_model(store, monkeypatch)
             assert not store.save(make_numbered_key(1), BACKEND, make_artifacts(1))
     assert len(messages) == 1
     assert store.stats().bypasses == {"save failed: ZeroDivisionError": 2}
+
+
+def test_a_read_only_file_system_is_tried_once(store, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with collect_warnings():
+        assert not any(store.save(make_numbered_key(2), BACKEND, make_artifacts(2)) for _ in range(2))
+    assert store.stats().bypasses == {"save failed: EROFS": 1, "the store is read-only": 1}

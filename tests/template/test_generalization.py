@@ -284,7 +284,7 @@ NEVER_VARY = {
     "of an unknown operation": ("unheard_of(x, 8)", "unheard_of(x, 9)"),
     **{
         f"the number {number}": ("mul(x, 2.0)", f"mul(x, {number})")
-        for number in (0.0, -0.0, 1.0, -1.0, math.inf, math.nan)
+        for number in (0.0, -0.0, 1.0, -1.0, math.inf, "-1e999", math.nan)
     },
 }
 
@@ -326,3 +326,7 @@ def test_what_cannot_be_in_a_hole_is_refused(values, reason):
     skeleton = skeleton_of(region("mul(x, 0.5)"))
     with pytest.raises(ValueError, match=reason):
         fill(skeleton, [Const("float", value.hex()) if isinstance(value, float) else value for value in values])
+
+
+def test_a_number_and_a_size_are_never_one_variable():
+    assert len(generalize([of(draw(f"mul(x, {float(size)})", x=(size,))) for size in (2, 3)]).variables) == 2

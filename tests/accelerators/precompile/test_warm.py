@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -233,3 +234,15 @@ def test_what_an_older_torchinductor_compiled(tmp_path):
     assert torch.allclose(after.run(make_region(), X, Y)[0], X.sin())
     assert (before.told, after.told) == ([False], [True])
     assert fusioncache.warm(tmp_path).ready == 1
+
+
+@pytest.mark.parametrize(("machine", "result"), [("here", "compiled"), ("there", "refused")])
+def test_a_worker_under_other_settings_compiles_nothing_for_a_call(tmp_path, monkeypatch, machine, result):
+    fill_store(tmp_path / "asking")
+    asking, store = Store.open(tmp_path / "asking"), Store.open(tmp_path / "store")
+    backend = PersistentEager({"machine": machine})
+    monkeypatch.setattr(warmer, "make_backend", lambda name, **options: backend)
+    for entry in asking.entries():
+        task = replace(warmer.read_request(asking, f"{entry.digest}.{entry.backend}"), digest=entry.digest)
+        assert warmer.EntryCompiler(store).compile(task).result == result
+    assert len(backend.compiled) == len(store.entries()) == (2 if result == "compiled" else 0)

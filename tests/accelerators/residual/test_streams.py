@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fusioncache.accelerators.residual.plans import RegionChange, ResidualPlan, choose, costs_of, events_of
 from fusioncache.accelerators.residual.sums import FEWEST_SUMS, Around, FusedCall, Stream, Sum, Want, streams_of
-from fusioncache.ir import Op, Ref, Region, TensorType
+from fusioncache.ir import Const, Op, Ref, Region, TensorType
 
 CARRY, SEGMENTED = ResidualPlan.CARRY, ResidualPlan.SEGMENTED
 FLOAT = TensorType("float32", (2, 3), "cpu")
@@ -184,3 +184,27 @@ def test_what_is_chosen_follows_from_the_costs():
     assert choose(backward, budget=200) is SEGMENTED
     assert choose(backward, budget=10) is ResidualPlan.INLINE
     assert choose(costs_of(line(range(1, 5)))) is ResidualPlan.INLINE
+
+
+def add_in_halves(position: int) -> FusedCall:
+    """``tanh`` of a sum in float32 that is rounded to bfloat16 behind each add."""
+    half = replace(FLOAT, dtype="bfloat16")
+    region = Written(**{f"a{i}": half for i in range(5)})
+
+    def convert(result: str, arg: str, type_: TensorType) -> None:
+        region.op("convert_element_type", result, arg, type_=type_, extra=(Const("dtype", type_.dtype),))
+
+    convert("u0", "a0", FLOAT)
+    for i in range(1, 5):
+        convert(f"c{i}", f"a{i}", FLOAT)
+        region.op("add", f"s{i}", f"u{i - 1}", f"c{i}")
+        convert(f"r{i}", f"s{i}", half)
+        convert(f"u{i}", f"r{i}", FLOAT)
+    return region.op("tanh", f"y{position}", "u4").call(position, f"y{position}")
+
+
+def test_sums_are_kept_as_they_are_rounded_and_not_folded():
+    (stream,) = streams_of([add_in_halves(position) for position in range(4)])
+    found = [(each.name, each.parent, each.dtype, each.direct) for each in stream.sums]
+    assert found == [(f"r{i}", f"r{i - 1}" if i > 1 else None, "bfloat16", i == 1) for i in range(1, 5)]
+    assert ResidualPlan.FOLD not in costs_of(stream)

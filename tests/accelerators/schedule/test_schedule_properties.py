@@ -101,7 +101,10 @@ def sharded_backwards(draw: st.DrawFn) -> CallGraph:
         lines.append(f"reduce q{name}:{size // 2} = all_reduce(b{name})")
         lines.append(f"wait t{name}:{size // 2} = wait(q{name})")
     returned = (f"{'t' if has_copies else 's'}{name}" for name, _ in weights)
-    return read_calls("\n".join([*lines, f"compute return({', '.join(returned)})"]))
+    graph = read_calls("\n".join([*lines, f"compute return({', '.join(returned)})"]))
+    # Reduces of the two kinds do not travel together.
+    calls = (replace(call, channel=call.name, message=call.name) if call.channel else call for call in graph.calls)
+    return replace(graph, calls=tuple(calls))
 
 
 sharded = st.one_of(sharded_forwards(), sharded_backwards())
