@@ -124,6 +124,7 @@ class Shape(Block):
 
 
 GLOBALS = twice_if(lambda block: FLAG)
+CONTAINERS = of(lambda self, x: Block.run(self, x) * len(self.sizes) + self.table["a"][1][0])
 ALIKE = {
     "nothing": Block,
     "an exception that is caught": Raising,
@@ -135,7 +136,7 @@ ALIKE = {
     "a shape": Shape,
     "a global": GLOBALS,
     "a closure": Closing,
-    "containers": of(lambda self, x: Block.run(self, x) * len(self.sizes) + self.table["a"][1][0]),
+    "containers": CONTAINERS,
 }
 """Kinds of blocks that are alike in spite of what they do."""
 
@@ -278,6 +279,19 @@ def set_flag(block: Any, x: Any, number: int, *_: Any) -> Any:
     return block(x)
 
 
+def grow_table(block: Any, x: Any, number: int, blocks: Any, _: Any) -> Any:
+    x = block(x)
+    if number == 3:
+        blocks[3].table["b"] = 1
+    return x
+
+
+def grow_sizes(block: Any, x: Any, number: int, *_: Any) -> Any:
+    if number == 4:
+        block.sizes.append(1)
+    return block(x)
+
+
 def set_item(block: Any, x: Any, number: int, *_: Any) -> Any:
     if number == 4:
         operator.setitem(SHARED.names, "k", 1)
@@ -351,6 +365,8 @@ CALLED: dict[str, tuple[Any, ...]] = {
     "a parameter as the result": (1, of(lambda self, x: self.gain, "forward"), call),
     "no result": (3, of(lambda self, x: None, "forward"), lambda block, x, *_: block(x) or x),
     "a global that changes": (1, GLOBALS, set_flag),
+    "a dict of a copied block that grows": (1, CONTAINERS, grow_table),
+    "a list that grows before its block": (1, CONTAINERS, grow_sizes),
     "an item of a global dict": (1, of(lambda self, x: Block.run(self, x) * (1 + len(SHARED.names))), set_item),
     "another keyword": (
         *(1, of(lambda self, x, by=1, to=1: Block.run(self, x) * by + to)),
