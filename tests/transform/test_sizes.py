@@ -13,7 +13,8 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from models import compile_with
+from both_ways import are_equal, train
+from models import compile_plain, compile_with
 from store_processes import CODE, PersistentEager
 
 import fusioncache
@@ -180,6 +181,18 @@ def test_what_processes_compile_and_load_for_sizes(history, tmp_path):
 def store(tmp_path) -> Path:
     repeat(tmp_path, TWO)
     return tmp_path
+
+
+def test_a_loaded_program_trains_with_code_for_any_sizes(tmp_path):
+    model = torch.nn.Sequential(torch.nn.RMSNorm(4), Scale(), torch.nn.Tanh())
+    plain = compile_plain(model)
+    for lengths in ((3,), (3, 4, 5)):
+        compiled, transform = compile_with(model, cache=fusioncache.Cache(store=tmp_path, record=False))
+        for length in lengths:
+            x = make(2, length, 4).requires_grad_()
+            assert are_equal(train(compiled, x), train(plain, x))
+    stats = transform.stats()
+    assert stats.programs_loaded == 1 and stats.general_hits == stats.generalizations > 0
 
 
 def test_what_code_depends_on_is_in_its_key(store, monkeypatch):
