@@ -23,7 +23,7 @@ from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.backends.torch_settings import apply_torch_settings
 from fusioncache.cache.backend_executables import OFTEN, SOON
-from fusioncache.cache.peers import Ask, Wait
+from fusioncache.cache.peers import Ask, Helpers, Wait
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.keys import GENERAL_LAYOUT
 from fusioncache.observe.record.stats import Stats
@@ -231,8 +231,9 @@ def run_beside(store: Path, times: dict[int, int]) -> tuple[Stats, list[int]]:
         return len(asks)
 
     cache, handed = fusioncache.Cache(store=store, record=False), []
-    cache.helpers = Mock(**{"is_done.return_value": True, "note_missing.return_value": False}, hand_over=hand_over)
-    cache.helpers.wait_for.return_value = Wait()
+    cache.helpers = beside = Mock(spec=Helpers)
+    beside.is_done.return_value, beside.note_missing.return_value = True, False
+    beside.hand_over.side_effect, beside.wait_for.return_value = hand_over, Wait()
     compiled, transform = compile_with(scale, cache=cache)
     for length, number in times.items():
         for _ in range(number):
