@@ -60,13 +60,15 @@ def make_package(parent: Path, text: str = "") -> Path:
     return parent
 
 
-def fake_processes(monkeypatch, factors):
+def fake_processes(monkeypatch, factors, failing=None):
     """Lets processes say what their side's factor makes of ``SECONDS``; returns what is asked of them."""
     asked = []
 
     def say(spec):
         name, process = Path(spec["folder"]).name, spec["process"]
         asked.append((name, process, spec["variables"].get("FUSIONCACHE_DIR")))
+        if (name, process) == failing:
+            raise processes.ProcessFailed("it died", "log")
         seconds = {figure: factors[name] * value for figure, value in SECONDS[process].items()}
         return {"seconds": seconds, "import": 0.1, "loss": 6.0, "counts": {"programs_loaded": int(name == "current")}}
 
@@ -103,6 +105,23 @@ def test_sides_take_turns_and_a_slower_one_fails(tmp_path, monkeypatch):
     assert written["sides"]["current"]["digest"] != written["sides"]["base"]["digest"]
     assert written["environment"]["options"]["clock"] == "cpu"
     assert written["notes"] == ["base: no second process loaded a program", "3 of 3 pairs were measured"]
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "verdict"), [((), 0, "ok"), (("--tolerance", "0.01"), 1, "slower")], ids=["usual", "less"]
+)
+def test_what_is_within_the_tolerance_is_no_failure(tmp_path, monkeypatch, options, status, verdict):
+    fake_processes(monkeypatch, {"current": 1.02, "base": 1.0})
+    done, written = invoke(tmp_path, "--repeat", "3", *options)
+    assert done.exit_code == status, done.output
+    assert {point["verdict"] for point in written["points"]} == {verdict}
+
+
+def test_a_process_that_dies_ends_the_run(tmp_path, monkeypatch):
+    fake_processes(monkeypatch, {"current": 1.0, "base": 1.0}, failing=("base", SECOND))
+    done, written = invoke(tmp_path, "--repeat", "3")
+    assert done.exit_code == 1 and "0 of 3 pairs" in done.stdout and "it died" in done.stdout
+    assert [point["error"] for point in written["points"]] == ["pair 1, second processes: it died"]
 
 
 def test_the_base_comes_from_git(tmp_path, monkeypatch):

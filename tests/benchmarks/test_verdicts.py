@@ -3,16 +3,19 @@
 from typing import Any
 
 import pytest
+import thunder
 import torch
 from models import Block
 
 from benchmarks.common.errors import compare_errors, judge
+from benchmarks.common.kernels import Kernel
 from benchmarks.common.models import Residual
 from benchmarks.common.tensors import compare, count_epsilons, digest_all, name_results, same_bits
 from benchmarks.distributed.__main__ import check_losses, compare_bits
-from benchmarks.distributed.measure import checksum
+from benchmarks.distributed.measure import checksum, read_timeline
 from benchmarks.equality import lengths, programs, traces, training
 from benchmarks.equality.programs import FIRST, SECOND, THUNDER
+from benchmarks.lengths import find_lost
 from benchmarks.memory import set_against
 from benchmarks.saved_seconds import agrees
 from benchmarks.starts.__main__ import make_points
@@ -140,6 +143,11 @@ def test_what_is_wrong_at_lengths_is_named(steps, backend, says):
     assert lengths.find_problem({"steps": steps, "backend": backend, "epsilons": 64.0}) == says
 
 
+def test_seconds_are_lost_to_new_lengths_and_to_padded_tokens():
+    steps = [{"length": length, "seconds": seconds} for length, seconds in ((8, 5.0), (8, 1.0), (16, 3.0), (16, 1.0))]
+    assert find_lost(steps, [8, 6, 16, 12]) == {"new lengths": 4.0, "padding": 1.0}
+
+
 def say(**changes: Any) -> dict[str, Any]:
     counts = {"traces": 0, "programs_made": 0, "programs_loaded": 0, "compiles": 0, "loads": 0}
     counts |= {"regions": 5, "templates": 5}
@@ -171,6 +179,16 @@ def test_what_a_second_process_does_otherwise_is_named(changes, says):
     # The eager backend has nothing to keep.
     loaded = {**said, SECOND: {**LOADED, "compiles": 2}}
     assert says or programs.find_problem({"backend": "eager"}, loaded, {}) is None
+
+
+def test_traces_are_counted_and_the_interpreter_can_be_forbidden():
+    x = torch.ones(2)
+    with programs.watch_interpreter(allowed=True) as found:
+        thunder.jit(torch.sin)(x)
+    assert found.traces == 1
+    with programs.watch_interpreter(allowed=False) as found, pytest.raises(AssertionError, match="interpreter was"):
+        thunder.jit(torch.cos)(x)
+    assert found.traces == 1 and thunder.jit(torch.cos)(x).equal(torch.cos(x))
 
 
 def test_what_dynamo_cuts_out_is_traced_as_thunder_gets_it_and_reads_the_same_again():
@@ -208,6 +226,16 @@ def test_a_plan_is_set_against_the_reference():
     assert not found["correct"] and found["bitwise"] == 0 and found["differing"] == ["b", "c"]
     assert found["against"] == {"saved": 5, "peak": None, "step": 1.5}
     assert set_against(reference, reference)["correct"] and set_against(plan, None)["bitwise"] is None
+
+
+def test_communication_is_exposed_where_nothing_runs_beside_it():
+    kernels = [
+        *(Kernel("gemm", 0, 100), Kernel("ncclDevKernel_AllGather", 50, 180), Kernel("nvfuser_kernel", 120, 140)),
+        *(Kernel("ncclDevKernel_ReduceScatter", 170, 200), Kernel("Memcpy DtoD (Device -> Device)", 300, 310)),
+    ]
+    found = read_timeline(kernels, steps=2)
+    assert (found.communication, found.computing, found.exposed) == (150 / 2, 130 / 2, 80 / 2)
+    assert (found.idle, found.gaps) == (100 / 2, 1 / 2)
 
 
 def test_a_checksum_sees_each_bit_and_where_it_is():

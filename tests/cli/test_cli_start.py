@@ -55,7 +55,7 @@ def found():
     return {{"torch", "thunder", "numpy", "rich", "networkx", "pygments", "jinja2"}} & set(sys.modules)
 for command in {_LIGHT!r} + {_TORCHLESS!r}:
     assert "fsspec" not in sys.modules or command not in {_LIGHT!r}, command
-    main(command, prog_name="fusioncache", standalone_mode=False)
+    assert not main(command, prog_name="fusioncache", standalone_mode=False), command
     assert not found(), (command, found())
 """
     result = _python("-c", script.replace("SHARED", str(tmp_path / "shared")))

@@ -111,6 +111,8 @@ def save_hostile_run(monkeypatch: MonkeyPatch) -> Contents:
     ledger.count_program_loaded(HOSTILE, 0.5, 8.0)
     ledger.emit("program refused", reason=HOSTILE)
     ledger.count("program_seconds", 0.5, of=HOSTILE)
+    ledger.count("pulled", 12, of=HOSTILE)
+    ledger.count("pull_refused", of=HOSTILE)
     source = Source(HOSTILE, 3, (Line(HOSTILE, 1), Line(HOSTILE, 2), Line(HOSTILE, 3), Line(HOSTILE, 4)))
     bad = {"model": HOSTILE, "reason": HOSTILE, "name": HOSTILE, "source": source}
     for number, digest in enumerate((chain.key.digest, cast.key.digest, None)):

@@ -5,6 +5,7 @@ import inspect
 import shutil
 from collections import OrderedDict
 from types import CodeType
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -24,6 +25,7 @@ from fusioncache.accelerators.programs.template_loader import find_references
 from fusioncache.accelerators.sizes import lengths
 from fusioncache.accelerators.sizes.families import Family, find_families, keep_family
 from fusioncache.accelerators.sizes.lengths import Lengths
+from fusioncache.accelerators.sizes.values import find_tensors
 from fusioncache.backends.eager import Eager
 from fusioncache.cache.exchange import pull, push
 from fusioncache.ir import Key
@@ -273,6 +275,37 @@ BATCHES = {
     "a parameter": lambda batch: batch | {"rows": torch.nn.Parameter(batch["rows"])},
     "a size of 1": lambda batch: make_batch(1),
 }
+
+
+ONES = torch.ones(3)
+CYCLE: list[Any] = [ONES]
+CYCLE.append(CYCLE)
+CONTAINERS = {
+    "a key like sizes": {"x": ONES, "(2, 3)": 1},
+    "a text like a tensor": {"x": ONES, "y": "torch.Tensor torch.float32 (3,) (1,) cpu"},
+    "an object": [ONES, object()],
+    "a complex number": [ONES, 1j],
+    "a parameter": [ONES, torch.nn.Parameter(torch.ones(3))],
+    "a key that is true": {True: ONES},
+    "a key below 0": {-1: ONES},
+    "a key that is none": {None: ONES},
+    "a key with a point": {1.5: ONES},
+    "a key of two texts": {("a", "b"): ONES},
+    "a tensor twice": [ONES, ONES],
+    "itself": CYCLE,
+}
+
+
+@pytest.mark.parametrize("container", CONTAINERS.values(), ids=CONTAINERS)
+def test_tensors_in_a_container_with_something_else_keep_their_sizes(container):
+    assert list(find_tensors((torch.ones(2), container), {})) == [0]
+
+
+def test_a_returned_length_is_a_plain_number_as_a_key_too(tmp_path):
+    compiled, _ = compile_anew(lambda x: {"a": x * 2, x.shape[1]: x + 1}, tmp_path)
+    for length in (64, 96, 65):
+        found = compiled(torch.ones(2, length))
+        assert list(found) == ["a", length] and [*map(type, found)] == [str, int]
 
 
 @pytest.fixture(scope="module", name="step")

@@ -13,7 +13,8 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from models import compile_with
+from both_ways import are_equal, train
+from models import compile_plain, compile_with
 from store_processes import CODE, PersistentEager
 
 import fusioncache
@@ -22,7 +23,7 @@ from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.backends.torch_settings import apply_torch_settings
 from fusioncache.cache.backend_executables import OFTEN, SOON
-from fusioncache.cache.peers import Ask, Wait
+from fusioncache.cache.peers import Ask, Helpers, Wait
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.keys import GENERAL_LAYOUT
 from fusioncache.observe.record.stats import Stats
@@ -182,6 +183,18 @@ def store(tmp_path) -> Path:
     return tmp_path
 
 
+def test_a_loaded_program_trains_with_code_for_any_sizes(tmp_path):
+    model = torch.nn.Sequential(torch.nn.RMSNorm(4), Scale(), torch.nn.Tanh())
+    plain = compile_plain(model)
+    for lengths in ((3,), (3, 4, 5)):
+        compiled, transform = compile_with(model, cache=fusioncache.Cache(store=tmp_path, record=False))
+        for length in lengths:
+            x = make(2, length, 4).requires_grad_()
+            assert are_equal(train(compiled, x), train(plain, x))
+    stats = transform.stats()
+    assert stats.programs_loaded == 1 and stats.general_hits == stats.generalizations > 0
+
+
 def test_what_code_depends_on_is_in_its_key(store, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Storing, "machine", "there")
@@ -218,8 +231,9 @@ def run_beside(store: Path, times: dict[int, int]) -> tuple[Stats, list[int]]:
         return len(asks)
 
     cache, handed = fusioncache.Cache(store=store, record=False), []
-    cache.helpers = Mock(**{"is_done.return_value": True, "note_missing.return_value": False}, hand_over=hand_over)
-    cache.helpers.wait_for.return_value = Wait()
+    cache.helpers = beside = Mock(spec=Helpers)
+    beside.is_done.return_value, beside.note_missing.return_value = True, False
+    beside.hand_over.side_effect, beside.wait_for.return_value = hand_over, Wait()
     compiled, transform = compile_with(scale, cache=cache)
     for length, number in times.items():
         for _ in range(number):

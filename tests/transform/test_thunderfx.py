@@ -74,10 +74,11 @@ def test_computing_with_numbers_alone_is_no_part_of_a_region():
 def test_programs_behind_dynamo_are_captured(monkeypatch):
     model, recorder = ScaledNorm(), FakeRecorder()
     plain, _ = compile_behind_dynamo(model)
-    x = torch.randn(2, 6, 8)
-    expected = step(plain, model, x)
+    torch.manual_seed(0)
+    inputs = [torch.randn(2, 6, 8) for _ in range(4)]
+    expected = [step(plain, model, x) for x in inputs]
     compiled, transform = compile_behind_dynamo(model, graphs=True)
     monkeypatch.setattr(transform.graphs, "find_recorder", lambda device: recorder)
-    for _ in range(4):
-        assert are_same(step(compiled, model, x), expected)
+    for x, wanted in zip(inputs, expected, strict=True):
+        assert are_same(step(compiled, model, x), wanted)
     assert (transform.stats().captures, dict(transform.stats().not_captured)) == (2, {})

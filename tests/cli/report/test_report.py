@@ -68,6 +68,8 @@ def test_no_text_becomes_markup(monkeypatch):
     assert "<script>alert" not in page.html and HOSTILE not in page.text and page.text.count(SHOWN) > 10
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", page.html)
     assert "49" not in page.section("bypasses")
+    assert {link.removeprefix("#") for link in page.links if link.startswith("#")} <= set(page.ids)
+    assert "signed by &lt;script&gt;" in page.section("summary")
     for name in ("summary", "map", "templates", "misses", "bypasses", "plans", "collectives"):
         assert "&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;&amp;\\x1b[31m\\x00" in page.section(name), name
 
