@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
 from itertools import product
 from statistics import mean, median
 from types import MappingProxyType
@@ -27,7 +28,7 @@ from torch import nn
 
 from benchmarks.common.compiled import Compiled, pay_once, subtract
 from benchmarks.common.errors import find_worst
-from benchmarks.common.models import LLAMA, SEED, WIDTHS, Place, make_litgpt
+from benchmarks.common.models import LLAMA, SEED, WIDTHS, Place, draw_tokens, make_litgpt
 from benchmarks.common.options import (
     Numbers,
     Words,
@@ -45,7 +46,7 @@ _LITGPT: Mapping[str, str] = MappingProxyType({"llama": LLAMA, "mixtral": "Mixtr
 GPT_2 = "gpt2"
 """Hugging Face's, which needs transformers, through ``thunderfx``."""
 MODELS = (*_LITGPT, *token_models.MODELS, GPT_2)
-_FEW = ("fusioncache", "torch.compile", "thunder")
+_WAYS = ("fusioncache", "torch.compile")
 _SEED = 17
 
 
@@ -119,8 +120,7 @@ def make_model(spec: LengthsSpec) -> nn.Module:
 
 def make_inputs(spec: LengthsSpec, length: int, number: int) -> torch.Tensor:
     """Returns tokens, the same ones for one step in every process. All models have words for them."""
-    generator = torch.Generator().manual_seed(1000 * number + length)
-    return torch.randint(0, token_models.VOCABULARY, (spec.batch, length), generator=generator).to(spec.device)
+    return draw_tokens(token_models.VOCABULARY, (spec.batch, length), spec.device, 1000 * number + length)
 
 
 def time_later(spec: LengthsSpec, model: nn.Module, call: Call, length: int) -> dict[str, float]:
@@ -136,24 +136,27 @@ def _list_gradients(model: nn.Module) -> list[torch.Tensor]:
     return [torch.zeros(1) if one.grad is None else one.grad for one in model.parameters()]
 
 
+def sequence_options(*, layers: int, lengths: Sequence[int], random: int, later: int) -> Callable[..., Any]:
+    """Adds the options that say which model takes which steps in which ways, with these defaults."""
+    options = (
+        click.option("--model", type=click.Choice(MODELS), default="llama"),
+        layers_option(layers),
+        click.option("--width", type=click.Choice(WIDTHS), default="narrow", help="Of a model of litgpt."),
+        click.option("--lengths", type=Numbers(), default=lengths, help="As in 64,96,65,200."),
+        count_option("--random", random, "How many more are drawn.", least=0),
+        click.option("--between", type=(int, int), default=(32, 512), help="The least and the largest of these."),
+        click.option("--ways", type=Words(tuple(WAYS)), default=_WAYS, help="As in fusioncache,torch.compile."),
+        count_option("--batch", 2, "Rows of tokens."),
+        count_option("--later", later, "Steps that the time of a later step is of."),
+        limit_option,
+    )
+    return lambda main: reduce(lambda made, option: option(made), reversed(options), main)
+
+
 @benchmark(__doc__, needs_litgpt=True)
-@click.option("--model", type=click.Choice(MODELS), default="llama")
-@layers_option(4)
-@click.option("--width", type=click.Choice(WIDTHS), default="narrow", help="Of a model of litgpt.")
-@click.option("--lengths", type=Numbers(), default=(64, 96, 65, 200, 128, 257, 1, 8), help="As in 64,96,65.")
-@count_option("--random", 200, "How many more are drawn.", least=0)
-@click.option("--between", type=(int, int), default=(32, 512), help="The least and the largest of these.")
+@sequence_options(layers=4, lengths=(64, 96, 65, 200, 128, 257, 1, 8), random=200, later=10)
 @click.option("--multiples", type=Numbers(), default=(1,), help="That lengths are rounded up to, as in 1,64.")
-@click.option(
-    "--ways",
-    type=Words(tuple(WAYS)),
-    default=("fusioncache", "torch.compile", "thunder"),
-    help="As in fusioncache,torch.compile.",
-)
-@count_option("--batch", 2, "Rows of tokens.")
-@count_option("--later", 10, "Steps that the time of a later step is of.")
 @click.option("--seconds", type=click.FloatRange(min=1.0), help="Of each way, after which no other step begins.")
-@limit_option
 def main(
     run: Run,
     lengths: Sequence[int],

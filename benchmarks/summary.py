@@ -18,16 +18,15 @@ from typing import Any
 
 import click
 
-from benchmarks.common.models import WIDTHS, count_layers
-from benchmarks.common.options import Numbers, Words, count_option, layers_option, limit_option, repeat_option
+from benchmarks.common.models import count_layers
+from benchmarks.common.options import repeat_option
 from benchmarks.common.processes import say
 from benchmarks.common.runner import Point, Run, benchmark, pick, print_table, take_turns
 from benchmarks.common.ways import WAYS
-from benchmarks.lengths import MODELS, LengthsSpec
+from benchmarks.lengths import LengthsSpec, sequence_options
 
 _SEED = 29
 PROCESSES = ("cold", "known lengths", "other lengths")
-_WAYS = ("fusioncache", "torch.compile")
 
 
 def list_lengths(named: Sequence[int], count: int, between: tuple[int, int]) -> dict[str, tuple[int, ...]]:
@@ -122,17 +121,8 @@ def run_series(run: Run, way: str, number: int, lengths: Mapping[str, tuple[int,
 
 
 @benchmark(__doc__, needs_litgpt=True)
-@click.option("--model", type=click.Choice(MODELS), default="llama")
-@layers_option(8)
-@click.option("--width", type=click.Choice(WIDTHS), default="narrow", help="Of a model of litgpt.")
-@click.option("--lengths", type=Numbers(), default=(64, 96, 65, 200, 128), help="As in 64,96,65,200.")
-@count_option("--random", 20, "How many more are drawn.", least=0)
-@click.option("--between", type=(int, int), default=(32, 512), help="The least and the largest of these.")
-@click.option("--ways", type=Words(tuple(WAYS)), default=_WAYS, help="As in fusioncache,torch.compile.")
-@count_option("--batch", 2, "Rows of tokens.")
-@count_option("--later", 50, "Steps that the time of a later step is of.")
+@sequence_options(layers=8, lengths=(64, 96, 65, 200, 128), random=20, later=50)
 @repeat_option("Series of each way.", 3)
-@limit_option
 def main(
     run: Run,
     lengths: Sequence[int],

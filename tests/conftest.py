@@ -53,6 +53,21 @@ def eager_regions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def lonely_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regions of one operation are not shared."""
+    from fusioncache.ir.errors import Declined, Scope
+    from fusioncache.transform import sharing
+
+    def decline(fusion: Any) -> Any:
+        if len(fusion.subsymbols) == 1:
+            raise Declined("a lonely operation", Scope.REGION)
+        return region_of(fusion)
+
+    region_of = sharing.region_of
+    monkeypatch.setattr(sharing, "region_of", decline)
+
+
+@pytest.fixture
 def general_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second length of a function gets code for any sizes, where it would have to pay first."""
     monkeypatch.setattr("fusioncache.cache.length_rule.GENERAL_COST", 0.0)

@@ -125,8 +125,13 @@ def make_config(name: str, layers: int, device: str, width: str = "narrow", **ch
 
 def make_tokens(model: Any, shape: tuple[int, ...], device: str, seed: int = SEED) -> torch.Tensor:
     """Returns tokens of a model's vocabulary, the same ones for one seed in every process."""
+    return draw_tokens(model.config.padded_vocab_size, shape, device, seed)
+
+
+def draw_tokens(vocabulary: int, shape: tuple[int, ...], device: str, seed: int) -> torch.Tensor:
+    """Returns tokens below the size of a vocabulary, the same ones for one seed in every process."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, model.config.padded_vocab_size, shape, generator=generator).to(device)
+    return torch.randint(0, vocabulary, shape, generator=generator).to(device)
 
 
 def narrow_widths(name: str, device: str) -> dict[str, int]:

@@ -126,7 +126,7 @@ def test_what_torch_cannot_compute_is_refused(change, message):
 
 
 def train_experts(backend="eager", device="cpu", dtype=torch.float32, **tolerances):
-    """Asserts that experts train as without Thunder; returns the model, what was compiled of it, and its transform."""
+    """Trains experts, compares each step with torch's own, and returns what was counted."""
     torch.manual_seed(0)
     model = Experts().to(device, dtype)
     plain = copy.deepcopy(model)
@@ -145,11 +145,11 @@ def train_experts(backend="eager", device="cpu", dtype=torch.float32, **toleranc
         compiles.add(transform.stats().compiles)
     assert len(counts) == 5
     assert thunder.cache_misses(compiled) == len(compiles) == 1
-    assert not transform.stats().bypasses
+    return transform.stats()
 
 
 def test_experts_train_while_the_routing_changes():
-    train_experts()
+    assert not train_experts().bypasses
 
 
 def test_the_groups_are_a_value_of_the_region_that_nvfuser_gets():
@@ -228,7 +228,7 @@ def test_every_form_has_the_bits_of_torch_on_a_gpu(form):
 
 @pytest.mark.gpu
 def test_experts_train_on_a_gpu():
-    train_experts("auto", "cuda", torch.bfloat16, atol=3e-2, rtol=3e-2)
+    assert not train_experts("auto", "cuda", torch.bfloat16, atol=3e-2, rtol=3e-2).bypasses
 
 
 @pytest.mark.gpu

@@ -167,19 +167,17 @@ HISTORIES = {
 }
 
 
-def repeat(store: Path, history: list[tuple]) -> None:
-    for expected, calls, options in history:
-        assert counts(run(store, *calls, **options)) == expected, calls
-
-
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
 def test_what_processes_compile_and_load_for_sizes(history, tmp_path):
-    repeat(tmp_path, history)
+    for expected, calls, options in history:
+        assert counts(run(tmp_path, *calls, **options)) == expected, calls
 
 
 @pytest.fixture
 def store(tmp_path) -> Path:
-    repeat(tmp_path, TWO)
+    """Filled by two processes."""
+    for _, calls, options in TWO:
+        run(tmp_path, *calls, **options)
     return tmp_path
 
 

@@ -17,11 +17,9 @@ from stored_programs import compile_anew, counts
 import fusioncache
 from fusioncache.accelerators.programs.derivation import collect_regions
 from fusioncache.accelerators.programs.programs import count_regions
-from fusioncache.ir.errors import Declined, Scope
 from fusioncache.observe.record.database import RecordReader
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import ChoiceRecord, CompileRecord, Line, RegionRecord
-from fusioncache.transform import sharing
 from fusioncache.transform.provenance.source import is_library, library_folders
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
@@ -30,18 +28,6 @@ pytestmark = pytest.mark.usefixtures("eager_regions")
 @pytest.fixture
 def cache() -> fusioncache.Cache:
     return fusioncache.Cache()
-
-
-@pytest.fixture
-def lonely_operations(monkeypatch):
-
-    def odd(fusion):
-        if len(fusion.subsymbols) == 1:
-            raise Declined("a lonely operation", Scope.REGION)
-        return region_of(fusion)
-
-    region_of = sharing.region_of
-    monkeypatch.setattr(sharing, "region_of", odd)
 
 
 def trained(model: torch.nn.Module, cache: fusioncache.Cache) -> fusioncache.FusionCache:

@@ -39,18 +39,18 @@ class Known:
         assert isinstance(self.key, Key)
 
     def make(self, x: torch.Tensor = X, epoch: Epoch | None = None) -> Key | str:
-        """Returns the key as a keeper makes it, or why there is none."""
+        """Returns the key that the keeper makes, or the reason for which it makes none."""
         try:
             return key_of(self.compiled, x, epoch=epoch or self.epoch)
         except Declined as reason:
             return str(reason)
 
     def make_anew(self, x: torch.Tensor = X) -> Key | str:
-        """Returns the key as it is made without any memory, or why there is none."""
+        """Returns the key that a fresh describer makes, or the reason for which it makes none."""
         return self.make(x, Epoch())
 
     def assert_seen(self, change: Callable[[], Any]) -> None:
-        """Sees to it that a change makes the key that is made without any memory, and so does its end."""
+        """Asserts that the keeper notices a change and its end: its key is that of a fresh describer."""
         assert self.make() == self.key
         maps = dict(self.epoch.maps)
         assert self.make() == self.key

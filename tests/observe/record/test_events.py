@@ -17,13 +17,11 @@ from models import Blocks, compile_with, step
 from recorded_templates import count_compile, count_load, make_cast_template, make_chain_template, make_full_ledger
 
 import fusioncache
-from fusioncache.ir.errors import Declined, Scope
 from fusioncache.observe.record.events import SCHEMA, Event, EventFile, EventStream, open_log, publish
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.stats import Stats
 from fusioncache.process.settings import LOG
 from fusioncache.template.key import make_key
-from fusioncache.transform import sharing
 
 CHAIN = make_chain_template()
 CAST = make_cast_template()
@@ -58,14 +56,8 @@ def check(told: list[Event], stats: Stats) -> None:
         assert sum(event.seconds for event in told if event.what == what) == pytest.approx(seconds)
 
 
+@pytest.mark.usefixtures("lonely_operations")
 def test_a_models_events_are_what_was_counted(file, monkeypatch):
-    def odd(fusion):
-        if len(fusion.subsymbols) == 1:
-            raise Declined("a lonely operation", Scope.REGION)
-        return region_of(fusion)
-
-    region_of = sharing.region_of
-    monkeypatch.setattr(sharing, "region_of", odd)
     monkeypatch.setattr("fusioncache.transform.executor.best_backend", lambda device: "eager")
     cache, model = fusioncache.Cache(record=False), Blocks(3)
     step(compile_with(model, cache=cache)[0], model, torch.randn(2, 16))
