@@ -55,18 +55,21 @@ def _find_getters() -> tuple[tuple[Callable[[], Any], ...], Callable[..., Any]]:
     import torch
 
     found = tuple(getattr(torch._C, name) for name in _GETTERS if hasattr(torch._C, name))
-    return tuple(_hashable(get) for get in found), getattr(torch._C, "_get_fp32_precision_getter", lambda *_: None)
+    return tuple(map(_wrap, found)), getattr(torch._C, "_get_fp32_precision_getter", lambda *_: None)
 
 
-def _hashable(get: Callable[[], Any]) -> Callable[[], Any]:
-    def read() -> Any:
-        try:
-            value = get()
-        except RuntimeError:  # a precision that was set by torch's newer interface, which ``_PRECISIONS`` ask
-            return None
-        return tuple(value) if isinstance(value, list) else value
+def _wrap(get: Callable[[], Any]) -> Callable[[], Any]:
+    """Returns a getter whose value has a hash and that does not raise; the getter itself where that is so already."""
+    if get.__name__ == "_get_float32_matmul_precision":
+        return lambda: _read_old_precision(get)
+    return (lambda: tuple(get())) if isinstance(get(), list) else get
 
-    return read
+
+def _read_old_precision(get: Callable[[], Any]) -> Any:
+    try:
+        return get()
+    except RuntimeError:  # the precision was set by torch's newer interface, which ``_PRECISIONS`` ask
+        return None
 
 
 def is_intercepted() -> bool:
