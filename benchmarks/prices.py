@@ -91,14 +91,8 @@ def measure(series: Series, repeat: int) -> dict[str, Any]:
     except ProcessFailed as failure:
         say(f"{failure.message}\n{failure.log}\n")
         return {"error": failure.message}
-    ratios: dict[str, list[float]] = {}
-    for pair in pairs:
-        with_all, without = (collect_seconds(pair[name]) for name in (WITH, WITHOUT))
-        for figure in with_all.keys() & without.keys():
-            if not with_all[figure]:  # no full collection of garbage fell into a first step
-                continue
-            ratios.setdefault(figure, []).append(without[figure] / with_all[figure])
-    return {"ratios": {name: ratios[name] for name in FIGURES if name in ratios}}
+    seconds = {name: collect_seconds(pairs, (WITHOUT, WITH), name) for name in FIGURES}
+    return {"ratios": {name: [ours / theirs for ours, theirs in each] for name, each in seconds.items() if each}}
 
 
 def _write_ratio(name: str) -> Callable[[Point], str | None]:

@@ -3,9 +3,9 @@
 Run it before and after a change of structure. A narrow Llama takes training steps without an optimizer. Of each side a
 process with empty caches takes steps of three lengths. Then a second process takes steps with the caches that this
 left: a first one, later ones, and on a GPU also some that are replayed from CUDA graphs. The sides run in turn, and
-change their order from pair to pair. There are some second processes of each side, of which the medians count; each
-runs alone, between two of the other side. The first step of a process includes the import of fusioncache, but not those
-of torch, Thunder and the model. Full collections of garbage, which may come in one step or in the next, are a figure of
+change their order from pair to pair. There are some second processes of each side; each runs alone and makes a pair
+with the next one of the other side. The first step of a process includes the import of fusioncache, but not those of
+torch, Thunder and the model. Full collections of garbage, which may come in one step or in the next, are a figure of
 their own, the sum of a cold process. Seconds are those of the wall on a GPU, and on a CPU those of processors, of a
 process and of all that it waited for.
 
@@ -57,10 +57,10 @@ _ALIKE = 0.01
 @backend_option()
 @layers_option(4)
 @count_option("--steps", 200, "Later steps that count.")
-@count_option("--processes", 3, "Second processes of each side of a pair.")
+@count_option("--processes", 3, "Second processes of each side, for each pair of cold ones.")
 @click.option("--lengths", type=click.IntRange(1, 3), default=3, help="How many of them a cold process has.")
 @click.option("--tolerance", type=click.FloatRange(min=0.0), default=0.03, help="By how much ratios may be above 1.")
-@repeat_option("Pairs of the two sides; the medians count.", default=5)
+@repeat_option("Pairs of cold processes; the medians of all pairs count.", default=5)
 @limit_option
 @click.option("--commit", default=BASE_COMMIT, help="The base, taken from git.")
 @click.option(
@@ -134,8 +134,7 @@ def _list_options(spec: ProcessSpec) -> dict[str, Any]:
 
 
 def _describe_point(figure: str, pairs: Sequence[Pair], tolerance: float) -> Point:
-    measured = [tuple(collect_seconds(pair[side]).get(figure) for side in (CURRENT, BASE)) for pair in pairs]
-    seconds = [(ours, theirs) for ours, theirs in measured if ours is not None and theirs]
+    seconds = collect_seconds(pairs, (CURRENT, BASE), figure)
     if not seconds:
         return {"figure": figure, "verdict": NOT_AVAILABLE}
     found: Comparison = compare(seconds, tolerance)

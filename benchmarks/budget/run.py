@@ -100,9 +100,17 @@ def _say(what: str, said: Mapping[str, Any]) -> None:
     say(f"{what}: {', '.join(f'{name} {seconds:.4g} s' for name, seconds in said['seconds'].items())}\n")
 
 
-def collect_seconds(said: Said) -> dict[str, float]:
-    """Returns the seconds of one side, by figure."""
-    return {figure: seconds for each in said.values() for figure, seconds in each["seconds"].items()}
+def collect_seconds(pairs: Sequence[Pair], names: tuple[str, str], figure: str) -> list[tuple[float, float]]:
+    """Returns the seconds of two sides in one figure, of cold processes or of second ones: of each with its neighbour.
+
+    Those are left out in which the second side took no time: no full collection of garbage fell into a first step.
+    """
+    ours, theirs = ([each for pair in pairs for each in _list_seconds(pair[name], figure)] for name in names)
+    return [(first, second) for first, second in zip(ours, theirs, strict=True) if second]
+
+
+def _list_seconds(said: Said, figure: str) -> list[float]:
+    return [each[figure] for each in (said[COLD]["seconds"], *said[SECOND]["each"]) if figure in each]
 
 
 def _make_caches() -> TemporaryDirectory[str]:

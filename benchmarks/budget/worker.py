@@ -109,13 +109,15 @@ def measure(argument: Mapping[str, Any]) -> Any:
     """Returns what a cold process measures, or for each side the medians of its second processes, and the last's rest.
 
     Second processes work alone, one of each side in turn: two that share a GPU slow each other down, even if one waits.
-    A host may be twice as fast in one minute as in the next, so each of one side comes between two of the other.
+    A host may be twice as fast in one minute as in the next, so each is compared with its neighbour of the other side.
     """
     if "specs" not in argument:
         return measure_here(argument)
     specs, found = argument["specs"], list[list[dict[str, Any]]]()
-    for _ in range(specs[0]["processes"]):
-        found.append([_measure_in_fork(spec) for spec in specs])
+    for number in range(specs[0]["processes"]):
+        order = specs if number % 2 == 0 else specs[::-1]
+        said = list(map(_measure_in_fork, order))
+        found.append(said if order is specs else said[::-1])
     return [_summarize(said) for said in zip(*found, strict=True)]
 
 

@@ -74,7 +74,9 @@ def fake_processes(monkeypatch, factors, failing=None):
 
     def call(worker, argument, *, caches, root, limit):
         assert worker.name == "worker.py" and caches.is_dir() and (root / "fusioncache").is_dir()
-        return list(map(say, argument["specs"])) if "specs" in argument else say(argument)
+        if "specs" not in argument:
+            return say(argument)
+        return [said | {"each": [said["seconds"]]} for said in map(say, argument["specs"])]
 
     monkeypatch.setattr(processes, "call", call)
     machine = Machine({"gpu": None, "commit": "1234"}, "cpu", "eager")
