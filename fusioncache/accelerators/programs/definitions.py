@@ -90,23 +90,49 @@ class Fingerprint:
     Args:
         tables: containers, or views of them.
         read: returns what else matters, now and later.
+        list_sources: returns containers, or views, that hold all that ``read`` goes by, and more that changes at times.
+            To compare these is faster than to read.
     """
 
-    def __init__(self, tables: Iterable[Iterable[Any]] = (), read: Callable[[], Iterable[Any]] = tuple):
-        self._tables = [*chain.from_iterable((table, _MARK) for table in tables)]
-        self._read = read
-        self._items = [*self._list_items()]
-
-    def _list_items(self) -> Iterable[Any]:
-        return chain(chain.from_iterable(self._tables), self._read())
+    def __init__(
+        self,
+        tables: Iterable[Iterable[Any]] = (),
+        read: Callable[[], Iterable[Any]] = tuple,
+        list_sources: Callable[[], Iterable[Iterable[Any]]] = tuple,
+    ):
+        self._tables = _mark_ends(tables)
+        self._items = [*chain.from_iterable(self._tables)]
+        self._read, self._list_sources = read, list_sources
+        self._sources = _mark_ends(list_sources())
+        self._in_sources = [*chain.from_iterable(self._sources)]
+        self._values = [*read()]
 
     def holds(self) -> bool:
         """True if all of it is the same now. What cannot be read any more is not."""
         try:
-            end = (object(),)
-            return all(map(is_, chain(self._list_items(), end), chain(self._items, end)))
+            return _are_same(chain.from_iterable(self._tables), self._items) and self._reads_the_same()
         except Exception:  # a module that is gone, a dict that another thread changes
             return False
+
+    def _reads_the_same(self) -> bool:
+        if self._sources and _are_same(chain.from_iterable(self._sources), self._in_sources):
+            return True
+        # The sources come first: what changes meanwhile is noticed now, or in the next comparison.
+        sources = _mark_ends(self._list_sources())
+        in_sources = [*chain.from_iterable(sources)]
+        if not _are_same(self._read(), self._values):
+            return False
+        self._sources, self._in_sources = sources, in_sources
+        return True
+
+
+def _mark_ends(tables: Iterable[Iterable[Any]]) -> list[Iterable[Any]]:
+    return [*chain.from_iterable((table, _MARK) for table in tables)]
+
+
+def _are_same(now: Iterable[Any], before: Iterable[Any]) -> bool:
+    end = (object(),)
+    return all(map(is_, chain(now, end), chain(before, end)))
 
 
 type Foreign = Mapping[str, tuple[CodeType, ...] | None]
@@ -224,13 +250,18 @@ class KnownNames:
     fingerprints: tuple[Fingerprint, ...] = ()
     described: tuple[tuple[Any, object, str], ...] = ()
 
-    def hold(self) -> bool:
-        """True if all values would get these names again."""
-        if not all(each.holds() for each in self.fingerprints):
+    def hold(self, earlier: KnownNames | None = None) -> bool:
+        """True if all values would get these names again.
+
+        Args:
+            earlier: the names that these were added to, if it is known already that those hold.
+        """
+        prints, described = (0, 0) if earlier is None else (len(earlier.fingerprints), len(earlier.described))
+        if not all(each.holds() for each in self.fingerprints[prints:]):
             return False
-        describer = Describer()
+        describer, own = Describer(), self.described[described:]
         try:
-            return all(describer.forget_values().describe(value, name) == text for value, name, text in self.described)
+            return all(describer.forget_values().describe(value, name) == text for value, name, text in own)
         except Declined as declined:
             declined.require(Scope.VALUE, Scope.AMOUNT)
             return False

@@ -14,7 +14,8 @@ it refers to, are taken as they were when they were first described. To change o
 is not noticed. To put another one in its place, in a module, in a class or in a table, is. Classes and functions of
 others that Thunder's tables hold are described again for each key, and compared.
 
-All compiled functions of a process use the same descriptions, as Thunder is the same for all of them.
+All compiled functions of a process use the same descriptions, as Thunder is the same for all of them. Those with the
+same executors use the same names of what these have in their tables.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from __future__ import annotations
 import importlib
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from types import ModuleType
@@ -31,9 +32,13 @@ from typing import Any
 from fusioncache.accelerators.programs.definitions import Definitions, Fingerprint, KnownNames, Met, find_unrelated
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.introspection import is_added
+from fusioncache.accelerators.programs.options import has_lasting_tables, list_named
 from fusioncache.accelerators.programs.writer import digest
 from fusioncache.ir import Declined, Scope
 from fusioncache.ir.keys import NamedValue, write_lines
+
+_MOST_EXECUTORS = 16
+"""Lists of executors whose names are kept."""
 
 MODULES = (
     "thunder",
@@ -170,11 +175,43 @@ def list_objects(modules: Iterable[str]) -> Iterator[Any]:
             yield from (owner, name, value)
     for key, value in ltorch._torch_to_thunder_function_map.items():
         yield from (key, value)
+    yield from _list_others()
+
+
+def _list_others() -> Iterator[Any]:
     for module, names in _list_parts():
         yield from map(vars(module).get, names)
     for cls, entry in _list_pytrees():
         yield from (cls, entry.flatten_func, entry.unflatten_func)
     yield from find_unrelated()
+
+
+def list_tables(modules: Iterable[str]) -> Iterator[Iterable[Any]]:
+    """Yields views of all that modules and their classes hold: while these are the same, so is ``list_objects``.
+
+    Args:
+        modules: as ``list_names`` returns them.
+    """
+    from fusioncache.thunder_adapter.api import ltorch
+
+    names = tuple(modules)
+    yield _View(lambda: map(_find_module, names))
+    yield _View(_list_others)
+    tables = [ltorch._torch_to_thunder_function_map]
+    for module in map(_find_module, names):
+        tables += [vars(module), *(vars(each) for each in list(vars(module).values()) if _is_own_class(module, each))]
+    for table in tables:
+        yield from (table.keys(), table.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """Has the items that a function lists at that time."""
+
+    list_items: Callable[[], Iterable[Any]]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.list_items())
 
 
 def list_names(executors: Iterable[Any]) -> list[str]:
@@ -301,6 +338,25 @@ class KnownMap:
         yield from write_lines((f"foreign.{place}", "is run by Thunder") for place in definitions.foreign)
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class KnownExecutors:
+    """What some executors do with each operation.
+
+    Attributes:
+        executors: those, kept alive as they are known by their identities.
+        known_map: whose names come first.
+        names: of all that is in both.
+    """
+
+    executors: tuple[Any, ...]
+    known_map: KnownMap
+    names: KnownNames
+
+    def hold(self, known_map: KnownMap) -> bool:
+        """True if all would get these names again. Those of the map do."""
+        return self.known_map is known_map and self.names.hold(known_map.names)
+
+
 @dataclass(slots=True, eq=False)
 class Epoch:
     """What is known of Thunder's functions.
@@ -308,10 +364,12 @@ class Epoch:
     Attributes:
         names: of all that was found.
         maps: the function map for each list of modules, as executors bring modules of their own.
+        executors: what is known of the executors of a function, by their identities.
     """
 
     names: KnownNames = field(default_factory=KnownNames)
     maps: dict[tuple[str, ...], KnownMap] = field(default_factory=dict)
+    executors: dict[tuple[int, ...], KnownExecutors] = field(default_factory=dict)
 
     def find_map(self, executors: Iterable[object]) -> KnownMap:
         """Returns the function map for these executors, which is made anew if anything in it is another object.
@@ -322,7 +380,7 @@ class Epoch:
         modules = tuple(list_names(executors))
         known = self.maps.get(modules)
         if known is None or not known.names.hold():
-            fingerprint = Fingerprint(read=partial(list_objects, modules))
+            fingerprint = Fingerprint((), partial(list_objects, modules), partial(list_tables, modules))
             names = self.names if self.names.hold() else KnownNames()
             definitions = Definitions(Describer(), names, is_lasting=True)
             try:
@@ -333,6 +391,38 @@ class Epoch:
             self.names = definitions.learn(fingerprint)
             known = self.maps[modules] = KnownMap(text, definitions.met, self.names)
         return known
+
+    def find_names(self, known_map: KnownMap, executors: Iterable[Any]) -> KnownNames:
+        """Returns the names of a function map, and of what is in the tables of executors.
+
+        Args:
+            known_map: for these executors, just found.
+            executors: those of a function.
+        """
+        lasting = tuple(executor for executor in executors if has_lasting_tables(executor))
+        key = tuple(map(id, lasting))
+        known = self.executors.pop(key, None)
+        if known is None or not known.hold(known_map):
+            known = KnownExecutors(lasting, known_map, _name_executors(known_map, lasting))
+        self.executors[key] = known
+        for oldest in list(self.executors)[:-_MOST_EXECUTORS]:
+            self.executors.pop(oldest, None)
+        return known.names
+
+
+def _name_executors(known_map: KnownMap, executors: Sequence[Any]) -> KnownNames:
+    """Returns the names of a function map, and those of the executors where all of them have one."""
+    tables = [vars(executor) for executor in executors]
+    fingerprint = Fingerprint([view for table in tables for view in (table.keys(), table.values())])
+    definitions = Definitions(Describer(), known_map.names, is_lasting=True)
+    try:
+        for executor in executors:
+            for value in list_named(executor):
+                definitions.name(value)
+    except Declined as reason:  # and it is refused, with a better text, where the executor is described
+        reason.require(Scope.VALUE, Scope.AMOUNT, Scope.PROGRAM)
+        return known_map.names
+    return definitions.learn(fingerprint)
 
 
 @cache

@@ -271,14 +271,30 @@ def _read_executor(describer: Describer, definitions: Definitions, executor: Any
             Scope.PROGRAM,
         )
     elif type(executor) is not TemporaryExecutor:
-        for key, value in sorted(vars(executor).items()):
-            if key not in _TABLES:
-                yield f"{name}.{key}", definitions.name(value)
+        for key, value in _list_attributes(executor):
+            yield f"{name}.{key}", definitions.name(value)
     # Of the ad hoc executor only the lookasides outlive a trace: its operations have new names each time.
     with definitions.trusting() if own is not None else nullcontext():
         if type(executor) is not TemporaryExecutor:
             yield f"{name}.operations", definitions.name(executor.implmap)
         yield f"{name}.lookasides", definitions.name(executor._lookasides)
+
+
+def _list_attributes(executor: Any) -> list[tuple[str, Any]]:
+    return [(key, value) for key, value in sorted(vars(executor).items()) if key not in _TABLES]
+
+
+def has_lasting_tables(executor: Any) -> bool:
+    """True if an executor is the same for many functions. Thunder makes one for each function, with its lookasides."""
+    from fusioncache.thunder_adapter.accelerator_api import TemporaryExecutor
+
+    return type(executor) is not TemporaryExecutor
+
+
+def list_named(executor: Any) -> list[Any]:
+    """Returns the values whose names say what an executor is and does, if it has no ``cache_key``."""
+    values = (value for _, value in _list_attributes(executor))
+    return [type(executor), *values, executor.implmap, executor._lookasides]
 
 
 def write_transform(describer: Describer, definitions: Definitions, transform: Any) -> str:
