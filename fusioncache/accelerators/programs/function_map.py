@@ -26,19 +26,21 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from fusioncache.accelerators.programs.definitions import Definitions, Fingerprint, KnownNames, Met, find_unrelated
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.introspection import is_added
 from fusioncache.accelerators.programs.options import has_lasting_tables, list_named
-from fusioncache.accelerators.programs.writer import digest
+from fusioncache.accelerators.programs.writer import Memory, digest
 from fusioncache.ir import Declined, Scope
 from fusioncache.ir.keys import NamedValue, write_lines
 
 _MOST_EXECUTORS = 16
 """Lists of executors whose names are kept."""
+_MOST_CODES = 20_000
+"""Code objects whose hashes are kept. A large model has 2,000."""
 
 MODULES = (
     "thunder",
@@ -365,11 +367,19 @@ class Epoch:
         names: of all that was found.
         maps: the function map for each list of modules, as executors bring modules of their own.
         executors: what is known of the executors of a function, by their identities.
+        code_digests: the hash of each code object that was described. No code object changes.
     """
 
     names: KnownNames = field(default_factory=KnownNames)
     maps: dict[tuple[str, ...], KnownMap] = field(default_factory=dict)
     executors: dict[tuple[int, ...], KnownExecutors] = field(default_factory=dict)
+    code_digests: dict[int, tuple[CodeType, str]] = field(default_factory=dict)
+
+    def make_describer(self) -> Describer:
+        """Returns a describer that knows nothing but the hashes of code objects."""
+        if len(self.code_digests) > _MOST_CODES:
+            self.code_digests.clear()
+        return Describer(Memory(code_digests=self.code_digests))
 
     def find_map(self, executors: Iterable[object]) -> KnownMap:
         """Returns the function map for these executors, which is made anew if anything in it is another object.
