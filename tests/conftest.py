@@ -74,12 +74,11 @@ def general_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def store() -> Iterator[Any]:
+def store() -> Any:
     """The store of this test's directory."""
     from fusioncache.store import Store
 
-    opened = Store.open()
-    yield opened
+    return Store.open()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -95,11 +94,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures, which may trace a model
 def pytest_runtest_setup() -> None:
-    """Has nothing asked that is known, and forgets the modules of earlier tests.
-
-    Once Dynamo ran, each new one is put into a dictionary of weak references. Thunder iterates over that where a model
-    makes a module in its forward pass, as litgpt's do, and fails if one of them dies just then.
-    """
+    """Forgets modules of earlier tests, over which Thunder would fail if one dies while it iterates over them."""
     quick_process.take_vectors_on_trust()
     guard = sys.modules.get("torch._dynamo.mutation_guard")
     if guard is not None:

@@ -5,9 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from click import BadParameter
 from click.testing import CliRunner
 
-from benchmarks import saved_seconds
+from benchmarks import saved_seconds, summary
 from benchmarks.common import processes, runner
 from benchmarks.common.environment import Machine
 from benchmarks.common.processes import ProcessFailed
@@ -16,8 +17,6 @@ from benchmarks.distributed import __main__ as distributed
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):
-    """Runs a benchmark whose processes a function answers; returns the exit code, the output and the result."""
-
     def run_command(command, call, *options, device="cpu", backend="inductor"):
         monkeypatch.setattr(runner, "inspect_machine", lambda _: Machine({"gpu": None}, device, backend))
         monkeypatch.setattr(processes, "call", call)
@@ -83,3 +82,38 @@ def test_jobs_go_on_behind_a_point_that_fails(run, monkeypatch):
     pair = "fusioncache-zero2,fusioncache-zero2-thunder-order"
     code, output, _ = run(distributed.main, None, "--tokens", "8", "--peers", pair)
     assert code == 1 and "other bits: error" in output
+
+
+def test_the_last_process_takes_lengths_that_no_other_one_has_used():
+    listed = summary.list_lengths((64, 96, 65, 200), 20, (32, 128))
+    assert listed["cold"] == listed["known lengths"] and listed["cold"][:4] == (64, 96, 65, 200)
+    assert len(set(listed["cold"])) == len(set(listed["other lengths"])) == 24
+    assert not {*listed["cold"]} & {*listed["other lengths"]}
+    with pytest.raises(BadParameter, match="fewer than 44 further lengths"):
+        summary.list_lengths((64, 96, 65, 200), 20, (32, 64))
+
+
+def test_series_share_caches_and_a_table_compares_the_ways(run):
+    caches, seconds = {"fusioncache": [], "torch.compile": []}, {"fusioncache": 2.0, "torch.compile": 4.0}
+
+    def call(target, spec, **where):
+        way, number = spec["way"], len(caches[spec["way"]])
+        caches[way].append(where["caches"])
+        if way == "torch.compile" and number == 4:
+            raise ProcessFailed("it died", "")
+        step = {"seconds": seconds[way] + number, "compiles": 1, "traces": 0}
+        later = [{"length": 8, "step_ms": 5.0, "error": 0.0}]
+        return {"steps": [{**step, "length": each} for each in spec["lengths"]], "later": later}
+
+    options = ("--backend", "eager", "--lengths", "8,12,9,16", "--random", "2", "--repeat", "2", "--between", "8", "40")
+    code, output, result = run(summary.main, call, *options, backend="eager")
+    assert code == 1 and "torch.compile, series 2, known lengths: it died" in output
+    ours, theirs = (set(each) for each in caches.values())
+    assert len(ours) == len(theirs) == 2 and not ours & theirs
+    ways = [point["process"] for point in result["points"] if point["way"] == "fusioncache"]
+    assert ways == [*summary.PROCESSES] * 2
+    columns, rows = summary.list_rows(result["points"])
+    assert columns == ["<seconds", "fusioncache", "torch.compile", "fusioncache to torch.compile"]
+    cells = {row[0]: row[1:] for row in reversed(rows)}
+    assert cells["first step, cold"] == ["3.5 (2 to 5)", "5.5 (4 to 7)", "0.64"]
+    assert cells["its compiles"] == ["6", "6", "1.00"] and cells["its traces"] == ["0", "0", ""]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import click
 
 from benchmarks import zoo
 from benchmarks.common import processes
-from golden.texts import DATA, Section, find_differences, list_models, load, name_file, save
+from golden.texts import DATA, Section, find_differences, load, name_file, save
 from golden.worker import MODES
 
 
@@ -25,7 +25,6 @@ from golden.worker import MODES
 @click.option("--folder", type=click.Path(path_type=Path), default=DATA, help="Where the files are.")
 @click.option("--jobs", type=click.IntRange(min=1), default=2, help="Processes at a time.")
 def main(models: Sequence[str], rewrite: bool, folder: Path, jobs: int) -> None:
-    """Runs the comparison, and exits with 1 if anything differs."""
     chosen = models or zoo.names()
     differing = []
     with ThreadPoolExecutor(jobs) as pool:
@@ -39,8 +38,6 @@ def main(models: Sequence[str], rewrite: bool, folder: Path, jobs: int) -> None:
                 click.echo(f"{model}: {failure.format_message()}")
                 is_same = False
             differing += [] if is_same else [model]
-    if not models:
-        differing += remove_others(folder, chosen, rewrite=rewrite)
     if differing:
         click.echo(f"\nnot as committed: {', '.join(differing)}. If that is intended: make golden REWRITE=1")
     sys.exit(1 if differing else 0)
@@ -66,14 +63,6 @@ def finish(model: str, sections: Sequence[Section], folder: Path, *, rewrite: bo
         return True
     click.echo("\n".join(lines) if lines else f"{model}: {len(sections)} parts are the same")
     return not lines
-
-
-def remove_others(folder: Path, models: Iterable[str], *, rewrite: bool) -> list[str]:
-    """Removes files of models that there are no more, or returns these models."""
-    others = sorted(list_models(folder) - set(models))
-    for model in others if rewrite else ():
-        name_file(folder, model).unlink()
-    return [] if rewrite else others
 
 
 if __name__ == "__main__":

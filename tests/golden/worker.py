@@ -7,8 +7,8 @@ import os
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -34,9 +34,8 @@ _DIRECTORY = "FUSIONCACHE_DIR"
 def print_model(spec: Mapping[str, Any]) -> list[dict[str, str]]:
     """Returns the sections of a ``model`` in some ``modes``, each from a process that has done nothing but imports."""
     # Before anything is imported that reads them.
-    for name in list(os.environ):
-        if name.startswith(("FUSIONCACHE_", "THUNDER_")) and name != _DIRECTORY:
-            del os.environ[name]
+    for name in [name for name in os.environ if name.startswith(("FUSIONCACHE_", "THUNDER_")) and name != _DIRECTORY]:
+        del os.environ[name]
     model, package = spec["model"], zoo.find_entry(spec["model"]).package
     for module in ("fusioncache", "thunder.dynamo", package, "benchmarks.common.thunder_jit"):
         import_module(module)
@@ -49,11 +48,7 @@ def print_model(spec: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _print_in_fork(model: str, mode: str) -> list[Section]:
-    """Returns the sections of a mode. A process of its own saves no import, and what it keeps reaches no other mode.
-
-    Raises:
-        RuntimeError: if that process fails. What it raised is on stderr.
-    """
+    """Returns the sections of a mode, from a process whose state reaches no other mode."""
     directory = Path(os.environ[_DIRECTORY], mode)
     directory.mkdir(parents=True)
     answer = directory / "sections"
@@ -61,7 +56,7 @@ def _print_in_fork(model: str, mode: str) -> list[Section]:
     if not child:
         try:
             os.environ[_DIRECTORY] = str(directory)
-            answer.write_text(write_sections(_Printer.make(model, mode).print()))
+            answer.write_text(write_sections(_Printer(model, mode).print()))
         except BaseException:
             traceback.print_exc()
         finally:
@@ -73,19 +68,10 @@ def _print_in_fork(model: str, mode: str) -> list[Section]:
     return read_sections(answer.read_text())
 
 
-@dataclass(frozen=True, slots=True)
 class _Printer:
     """Prints a compiled model. ``known`` has the entries of Thunder's caches that were printed, by identity."""
 
-    mode: str
-    workload: zoo.Workload
-    transform: Any
-    compiled: Callable[..., Any]
-    known: dict[int, Any] = field(default_factory=dict)
-
-    @classmethod
-    def make(cls, model: str, mode: str) -> _Printer:
-        """Compiles a model over the store of this process, which is empty."""
+    def __init__(self, model: str, mode: str):
         import torch
 
         import fusioncache
@@ -94,13 +80,14 @@ class _Printer:
         torch.set_num_threads(1)
         # Dynamo leaves a model to torch after eight graphs.
         torch._dynamo.config.recompile_limit = 8 * len(LENGTHS)
-        workload = zoo.make(model, _LAYERS, sequence=max(LENGTHS), batch=max(_BATCH, max(_ROWS)))
+        self.mode = mode
+        self.workload = zoo.make(model, _LAYERS, sequence=max(LENGTHS), batch=max(_BATCH, max(_ROWS)))
         cache = fusioncache.Cache(record=False, store=True)
-        transform = fusioncache.FusionCache(cache=cache, backend="eager", jobs=0)
-        return cls(mode, workload, transform, workload.compile(executors("eager"), [transform]))
+        self.transform: Any = fusioncache.FusionCache(cache=cache, backend="eager", jobs=0)
+        self.compiled: Any = self.workload.compile(executors("eager"), [self.transform])
+        self.known: dict[int, Any] = {}
 
     def print(self) -> Iterator[Section]:
-        """Calls the model at each length; yields its traces, templates, counts and stored keys."""
         has_lengths = not self.workload.inputs[0].is_floating_point()
         settings = [(_BATCH, length) for length in LENGTHS] if has_lengths else [(rows, max(LENGTHS)) for rows in _ROWS]
         count = len(settings)
@@ -143,7 +130,6 @@ class _Printer:
             yield Section(f"{where}: digests of traces" if found else where, "\n".join(lines) or "no new program")
 
     def _find_new(self) -> Iterator[tuple[str, str]]:
-        """Yields the traces of the programs since the last call, each with its name."""
         digests = self._map_digests()
         functions = self._list_functions()
         for number, function in enumerate(functions, 1):
@@ -159,15 +145,12 @@ class _Printer:
     def _list_functions(self) -> list[Any]:
         if self.workload.way == "jit":
             return [self.compiled]
-        compiled: Any = self.compiled
-        return [each for info in compiled._backend.subgraph_infos for each in info.thunder_compiled_fns]
+        return [each for info in self.compiled._backend.subgraph_infos for each in info.thunder_compiled_fns]
 
     def _map_digests(self) -> dict[str, str]:
-        """Returns for the first digits of each template's digest those of its graph."""
         return {each.digest[:8]: _digest_graph(each)[:8] for each in self.transform.cache.templates()}
 
     def _print_stats(self) -> str:
-        """Returns all counts of ``stats()`` that are not 0 but seconds, with their reasons."""
         digests, lines = self._map_digests(), []
         stats = self.transform.stats()
         for name in (each.name for each in fields(stats) if not each.name.endswith("seconds")):
@@ -180,7 +163,6 @@ class _Printer:
         return "\n".join(lines)
 
     def _print_templates(self) -> str:
-        """Returns the templates in the order in which they came, each with digests of its graph's ingredients."""
         from fusioncache.ir.keys import GRAPH
 
         digests, lines = self._map_digests(), []
@@ -193,7 +175,6 @@ class _Printer:
         return "\n".join(lines)
 
     def _print_store(self) -> str:
-        """Returns the kinds of entries in the store, each with its artifacts and the ingredients of its key."""
         store, digests = self.transform.cache.store, self._map_digests()
         found: Counter[str] = Counter()
         for summary in store.entries():
@@ -206,7 +187,6 @@ class _Printer:
 
 
 def _list_entries(function: Any) -> list[Any]:
-    """Returns the entries of Thunder's cache of a function."""
     import thunder
 
     entries = thunder.compile_stats(function).interpreter_cache

@@ -1,10 +1,5 @@
 """Models behind Dynamo, with regions that run op by op."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import torch
 
 import fusioncache
@@ -23,17 +18,7 @@ class OwnNet(torch.nn.Module):
         return torch.tanh(y + self.linear(x))
 
 
-def compile_behind_dynamo(
-    model: Callable, store: Path | bool | None = False, graphs: bool = False, **options: object
-) -> tuple[Callable, fusioncache.FusionCache]:
-    """Returns the model under ``thunderfx``, with regions that run op by op, and its transform.
-
-    Args:
-        model: to compile.
-        store: of the cache.
-        graphs: as of ``FusionCache``.
-        options: of ``thunderfx``.
-    """
+def compile_behind_dynamo(model, store=False, graphs=False, **options):
     from thunder.dynamo import thunderfx
 
     torch._dynamo.reset()

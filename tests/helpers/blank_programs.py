@@ -14,7 +14,6 @@ def blank(program):
 
 
 def rename_templates(program, names):
-    """Returns a program whose templates have other names."""
     pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b") if names else None
 
     def rename(trace):

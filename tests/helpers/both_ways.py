@@ -23,7 +23,6 @@ def train(compiled: Any, *args: Any, **kwargs: Any) -> list[Any]:
 
 
 def are_equal(found: list[Any], expected: list[Any]) -> bool:
-    """True if all is of the same type and value, bit for bit."""
     pairs = zip(found, expected, strict=True)
     return all(
         torch.equal(one, other) if isinstance(one, torch.Tensor) else (type(one), one) == (type(other), other)
@@ -40,7 +39,6 @@ class BothWays:
         self.compiled, self.transform = compile_anew(model, directory / "store", **options)
 
     def check(self, *args: Any, **kwargs: Any) -> None:
-        """Asserts that a step has the same bits in both ways."""
         assert are_equal(train(self.compiled, *args, **kwargs), train(self.own, *args, **kwargs))
 
     @property

@@ -32,13 +32,11 @@ def compute_gradients(saved_for_backward, cotangents):
 
 
 def make_graphs():
-    """What captures, with its recorder and its counts."""
     recorder, ledger = FakeRecorder(), Ledger()
     return CudaGraphs(ledger, lambda device: recorder), recorder, ledger
 
 
 def capture(function, writes=False):
-    """A function that is captured, with the recorder and the counts."""
     graphs, recorder, ledger = make_graphs()
     return graphs.capture(ForwardFunction(function, False, writes=writes), None)[0], recorder, ledger
 
@@ -54,16 +52,9 @@ class Layer:
 
     def __call__(self, x):
         data, (saved, others) = self.forward(x, self.weight)
-        connect_to_autograd(
-            backward_fn=self.backward,
-            flat_args=data["flat_args"],
-            flat_output=data["flat_output"],
-            saved_tensors=saved,
-            saved_other=others,
-            return_none_instead_of_grads=False,
-            disable_split_autograd=False,
-            is_differentiable_outputs=None,
-        )
+        given = {"backward_fn": self.backward, "flat_args": data["flat_args"], "flat_output": data["flat_output"]}
+        given |= {"saved_tensors": saved, "saved_other": others, "is_differentiable_outputs": None}
+        connect_to_autograd(**given, return_none_instead_of_grads=False, disable_split_autograd=False)
         return data["output"][0]
 
 
@@ -83,13 +74,11 @@ def add_gradient(layer, seed):
 
 
 def step(layer, seed):
-    """Returns the output, and the gradient of the weight alone."""
     layer.weight.grad = None
     return add_gradient(layer, seed).detach().clone(), layer.weight.grad
 
 
 def settle(layer, steps=3):
-    """Takes steps until forward and backward are captured."""
     for seed in range(steps):
         step(layer, seed)
 

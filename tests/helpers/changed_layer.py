@@ -8,12 +8,7 @@ CHANGED_LAYER = 2
 
 
 def train_llama(layer: int | None, **options: Any) -> None:
-    """Trains litgpt's Llama, narrow, for one step, and leaves the record where the environment says.
-
-    Args:
-        layer: the one whose first norm has another eps than the model's own, 1e-5; None for the model as it is.
-        options: of ``FusionCache``.
-    """
+    """Trains litgpt's Llama, narrow, for one step, in which the first norm of one layer may have another eps."""
     litgpt = pytest.importorskip("litgpt")
     import torch
     from models import compile_with, step

@@ -1,28 +1,19 @@
 """Calls of the command line in this process, and a small record that is always the same."""
 
+import recorded_templates as recorded
 from click.testing import CliRunner, Result
 from pytest import MonkeyPatch
-from recorded_templates import (
-    STARTED,
-    make_cast_template,
-    make_chain_template,
-    make_full_ledger,
-    make_ledger,
-    save_ledger,
-)
 
 from fusioncache.cli.main import main
-from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import Line, RegionRecord, Source
 
-CHAIN = make_chain_template()
-CAST = make_cast_template()
+CHAIN = recorded.make_chain_template()
+CAST = recorded.make_cast_template()
 FIRST_RUN = "a" * 32
 OTHER_RUN = "ab" + "0" * 30
 
 
 def call(*args: str, **options: str) -> Result:
-    """What a command does."""
     return CliRunner().invoke(main, args, prog_name="fusioncache", **options)  # type: ignore[arg-type]
 
 
@@ -40,27 +31,24 @@ def get_error(*args: str, code: int = 1) -> str:
     return result.stderr
 
 
-def make_run_ledger() -> Ledger:
-    """What a run with two templates and six regions counted."""
-    ledger = make_full_ledger()
+def make_run_ledger():
+    ledger = recorded.make_full_ledger()
     ledger.history.add(*_regions())
     return ledger
 
 
-def save_run(monkeypatch: MonkeyPatch) -> None:
-    """Records a run with two templates and six regions."""
-    save_ledger(monkeypatch, make_run_ledger())
+def save_run(monkeypatch):
+    recorded.save_ledger(monkeypatch, make_run_ledger())
 
 
 def save_two_runs(monkeypatch: MonkeyPatch) -> None:
     """Records that run, and a minute later one that had only the second template."""
     save_run(monkeypatch)
-    save_other(monkeypatch, make_ledger(CAST))
+    save_other(monkeypatch, recorded.make_ledger(CAST))
 
 
-def save_other(monkeypatch: MonkeyPatch, ledger: Ledger) -> None:
-    """Records a run that came a minute later."""
-    save_ledger(monkeypatch, ledger, run=OTHER_RUN, started=STARTED + 60, argv=["other.py"])
+def save_other(monkeypatch, ledger):
+    recorded.save_ledger(monkeypatch, ledger, run=OTHER_RUN, started=recorded.STARTED + 60, argv=["other.py"])
 
 
 def _regions() -> list[RegionRecord]:

@@ -40,7 +40,6 @@ def play_forward(
 def play_backward(
     gradient: Any, query: Any, key: Any, value: Any, result: Any, sums: Any, *rest: Any, scale: float | None = None
 ) -> Any:
-    """Stands for ``_scaled_dot_product_cudnn_attention_backward``."""
     _seed, _offset, bias, _query_ends, _key_ends, queries, keys, dropout, is_causal = rest
     assert (queries, keys, dropout) == (query.shape[-2], key.shape[-2], 0.0)
     assert sums.shape == (*query.shape[:-1], 1)
@@ -55,7 +54,6 @@ def play_backward(
 
 @contextmanager
 def play_kernels(kind: str, forward: Callable[..., Any], backward: Callable[..., Any]) -> Iterator[None]:
-    """Has a CPU compute attention of a kind by these functions."""
     library = torch.library.Library("aten", "IMPL")
     library.impl(f"_scaled_dot_product_{kind}_attention", forward, "CPU")
     library.impl(f"_scaled_dot_product_{kind}_attention_backward", backward, "CPU")

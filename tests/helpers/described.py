@@ -7,14 +7,11 @@ from fusioncache.accelerators.programs.describe import Describer
 
 
 class Box:
-    """Has the attributes that it is made with."""
-
     def __init__(self, **attributes: Any) -> None:
         self.__dict__.update(attributes)
 
 
 def described(value: object) -> str:
-    """Returns a value's text."""
     return Describer().describe(value)
 
 
@@ -26,5 +23,4 @@ def walked(model: object) -> Mapping[str, object]:
 
 
 def changed(before: Mapping[str, object], after: Mapping[str, object]) -> set[str]:
-    """Returns the paths whose lines differ."""
     return {path for path in {*before, *after} if before.get(path) != after.get(path)}

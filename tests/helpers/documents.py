@@ -51,10 +51,7 @@ def read_hand_written(path: Path) -> str:
 
 
 def read_commands(path: Path) -> list[list[str]]:
-    """Returns the words of each command that a document shows, in blocks, behind a ``$`` or inside a sentence.
-
-    A shell reads them, so that comments, variables, quotes and functions of a block mean what they mean to a user.
-    """
+    """Returns the words of each command in blocks, sessions and sentences of a document, as a shell reads them."""
     text = read_hand_written(path)
     scripts = [line for line, _ in read_session(path)]
     for block in [*read_blocks(path=path), *read_blocks("bash", path)]:
@@ -65,7 +62,6 @@ def read_commands(path: Path) -> list[list[str]]:
 
 
 def read_inline_code(text: str) -> list[str]:
-    """Returns what stands between single backticks, outside of blocks."""
     return _INLINE.findall(_BLOCK.sub("", text))
 
 
@@ -94,11 +90,7 @@ def list_anchors(path: Path) -> set[str]:
 
 
 def assert_shown(document: str, said: str) -> None:
-    """Whether a command says what a document shows of it, in the same order. ``...`` on a line stands for anything.
-
-    What differs from machine to machine is not compared: seconds, ids, names of runs, the folder that packages are in,
-    and where lines are broken.
-    """
+    """A command says what a document shows of it, but for seconds, ids, folders and where lines are broken."""
     text, place = _comparable(said), 0
     for part in re.split(r"^\.\.\.$", document, flags=re.MULTILINE):
         wanted = _comparable(part)

@@ -3,6 +3,7 @@
 import ast
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,40 +38,29 @@ class Sketch:
         encoded = tuple(map(encode_literal, args))
         if type_ is None:
             type_ = next((self.types[arg.index] for arg in encoded if isinstance(arg, Ref)), TYPE)
-        self.ops.append(
-            Op(f"prims.{name}", encoded, (type_,), tuple(sorted((k, encode_literal(v)) for k, v in kwargs.items())))
-        )
+        options = tuple(sorted((key, encode_literal(value)) for key, value in kwargs.items()))
+        self.ops.append(Op(f"prims.{name}", encoded, (type_,), options))
         self.types.append(type_)
         return Ref(len(self.types) - 1)
 
     def to(self, value: Ref, dtype: str) -> Ref:
-        old = self.types[value.index]
-        assert isinstance(old, TensorType)
-        return self.op(
-            "convert_element_type", value, Const("dtype", dtype), type_=TensorType(dtype, old.shape, old.device)
-        )
+        type_ = replace(self.types[value.index], dtype=dtype)
+        return self.op("convert_element_type", value, Const("dtype", dtype), type_=type_)
 
     def graph(self, *outputs: Ref) -> Graph:
         return Graph(tuple(self.types[: self.inputs]), tuple(self.ops), tuple(output.index for output in outputs))
 
 
 def encode_literal(value: Any) -> Arg:
-    """A Python literal as a typed constant."""
-    if isinstance(value, (Ref, Const)):
-        return value
     if isinstance(value, tuple):
         return tuple(map(encode_literal, value))
-    if isinstance(value, bool | int):
-        return Const(type(value).__name__, str(value))
-    assert isinstance(value, float)
-    return Const("float", value.hex())
+    if isinstance(value, Ref | Const):
+        return value
+    return Const(type(value).__name__, value.hex() if isinstance(value, float) else str(value))
 
 
 def draw(*outputs: str, device: str = "cpu", **inputs: tuple[int, ...] | ValueType) -> Graph:
-    """Returns the region that computes these expressions, such as ``mul(x, sin(y))``.
-
-    Names are inputs, of the shapes or types that are given, or of 2 rows of 3 numbers. Equal calls are one operation.
-    """
+    """Returns the region that computes expressions such as ``mul(x, sin(y))``, of inputs of 2 x 3 unless given."""
     tree = ast.parse(f"[{', '.join(outputs)}]", mode="eval").body
     called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call)}
     found = sorted((node.col_offset, node.id) for node in ast.walk(tree) if isinstance(node, ast.Name))

@@ -1,7 +1,5 @@
 """A layer of experts as docs/train.md shows it, and grouped products written as loops."""
 
-from collections.abc import Iterator
-
 import torch
 
 from benchmarks.zoo.token_models import GroupedExperts
@@ -14,23 +12,16 @@ class Experts(GroupedExperts):
         super().__init__(size, width, experts)
 
     def count_tokens(self, x: torch.Tensor) -> list[int]:
-        """Returns how many tokens each expert gets."""
         chosen = self.route(x)[1]
         return torch.bincount(chosen.flatten(), minlength=self.up.shape[0]).tolist()
 
 
 def multiply_in_a_loop(a: torch.Tensor, b: torch.Tensor, ends: list[int]) -> torch.Tensor:
-    """A grouped product of any form, group by group."""
     if a.ndim == b.ndim == 3:
         return torch.stack([one @ other for one, other in zip(a, b, strict=True)])
-    parts = list(cut(ends))
+    parts = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
     if a.ndim == 2 and b.ndim == 3:
         return torch.cat([a[part] @ matrix for part, matrix in zip(parts, b, strict=True)])
     if a.ndim == 2:
         return torch.stack([a[:, part] @ b[part] for part in parts])
     return torch.cat([matrix @ b[:, part] for part, matrix in zip(parts, a, strict=True)], 1)
-
-
-def cut(ends: list[int]) -> Iterator[slice]:
-    """Yields where the groups are that end there."""
-    yield from (slice(start, end) for start, end in zip([0, *ends], ends, strict=False))

@@ -33,10 +33,7 @@ def find_nvfuser_executor() -> Any:
 def make_traces(
     function: Callable[..., Any], shapes: Sequence[tuple[int, ...]], *, grad: bool, dtype: str = "float32"
 ) -> list:
-    """The forward trace, and with ``grad`` the backward trace, of a function of tensors on ``cuda:0``.
-
-    The same passes, in the same order, as in ``thunder.jit``, up to the transforms after optimization.
-    """
+    """Returns the forward trace, and with ``grad`` the backward trace, by the same passes as in ``thunder.jit``."""
     import thunder
     from thunder.common import CompileData, CompileStats, transform_for_execution
     from thunder.common import trace as thunder_trace

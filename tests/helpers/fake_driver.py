@@ -8,13 +8,8 @@ import pytest
 from fusioncache.backends.nvfuser.driver import Driver
 
 
-def fake_bindings(**functions: Any) -> Any:
-    """Returns ``cuda.bindings.driver`` with these functions in place of its own."""
-    bindings = pytest.importorskip("cuda.bindings.driver")
-    texts = {"cuGetErrorString": lambda result: (bindings.CUresult.CUDA_SUCCESS, b"as a test says")}
-    return SimpleNamespace(**{**vars(bindings), **texts, **functions})
-
-
 def fake_driver(**functions: Any) -> Driver:
     """Returns a driver with these functions of ``cuda.bindings`` in place of its own."""
-    return Driver(fake_bindings(**functions))
+    bindings = pytest.importorskip("cuda.bindings.driver")
+    texts = {"cuGetErrorString": lambda result: (bindings.CUresult.CUDA_SUCCESS, b"as a test says")}
+    return Driver(SimpleNamespace(**{**vars(bindings), **texts, **functions}))

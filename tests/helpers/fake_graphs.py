@@ -14,10 +14,7 @@ NOISE = 0xFF
 
 
 class Pool:
-    """Blocks of memory, each of which is free when only the pool owns it. Aliases own nothing, as on a GPU.
-
-    When the last replay is gone, so is what has no owner.
-    """
+    """Blocks of memory, each of which is free when only the pool owns it. Aliases own nothing, as on a GPU."""
 
     def __init__(self):
         self.blocks: list[torch.Tensor] = []
@@ -110,7 +107,6 @@ class FakeRecorder:
         return GraphRecording(replay, results)
 
     def owns(self, value):
-        """Whether it is a tensor in memory of a pool."""
         return is_plain(value) and find_memory(value) in self.addresses()
 
     def _move(self, values, outside, pool):
@@ -145,7 +141,6 @@ class FakeRecorder:
 
 
 def place_like(value, storage):
-    """A tensor that lies in this memory as another one does in its own."""
     return torch.empty(0, dtype=value.dtype).set_(storage, value.storage_offset(), value.shape, value.stride())
 
 
@@ -158,12 +153,8 @@ def see_writes_of(one, other):
 
 def is_plain(value):
     """Whether it is a tensor with memory that is the fake's business."""
-    return (
-        isinstance(value, torch.Tensor)
-        and value.layout is torch.strided
-        and value.device.type == "cpu"
-        and value.numel() > 0
-    )
+    is_tensor = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return is_tensor and value.device.type == "cpu" and value.numel() > 0
 
 
 def find_memory(tensor):

@@ -24,7 +24,6 @@ class Faulty(AbstractFileSystem):
 
     @classmethod
     def find(cls, part: str) -> str:
-        """Returns the path of the one file that has this in it."""
         (found,) = (path for path in cls.files if part in path)
         return found
 
@@ -81,7 +80,6 @@ class _Counted(io.BytesIO):
 
 @contextmanager
 def faulty():
-    """The file system, empty and without a fault."""
     fsspec.register_implementation("faulty", Faulty, clobber=True)
     try:
         yield Faulty

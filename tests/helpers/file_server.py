@@ -1,11 +1,9 @@
 """A server of the files in a folder, over HTTP, that knows no ranges."""
 
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,8 +24,7 @@ class Handler(SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def serve(folder: Path, handler: type[Handler] = Handler) -> Iterator[str]:
-    """The URL of a new folder while it is served."""
+def serve(folder, handler=Handler):
     pytest.importorskip("aiohttp")
     folder.mkdir()
     Handler.broken = None

@@ -1,13 +1,11 @@
 """torch's flash attention, played on a CPU: what Thunder calls on a GPU, computed step by step, laid out as there."""
 
-from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
 import thunder.torch as ltorch
 import torch
-from cudnn_kernels import find_scores, play_backward, play_kernels
+from cudnn_kernels import play_backward, play_forward, play_kernels
 from thunder.executors import sdpaex
 from thunder.executors.utils import SpdaBackend
 
@@ -18,11 +16,7 @@ def lay_out_as_query(query: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 class FlashKernels:
-    """What stands for torch's kernels.
-
-    Attributes:
-        copies: how many tensors were copied in attention itself, as torch copies what does not have positions first.
-    """
+    """What stands for torch's kernels; ``copies`` are those that torch makes of what does not have positions first."""
 
     def __init__(self) -> None:
         self.copies = 0
@@ -30,18 +24,14 @@ class FlashKernels:
     def forward(
         self, query: Any, key: Any, value: Any, dropout: float = 0.0, is_causal: bool = False, **rest: Any
     ) -> Any:
-        """Stands for ``_scaled_dot_product_flash_attention``."""
-        assert dropout == 0.0
-        scores = find_scores(query, key, None, is_causal, rest.get("scale"))
-        sums = scores.logsumexp(-1)
-        result = lay_out_as_query(query, (scores - sums[..., None]).exp() @ value.float())
+        result, sums, *_ = play_forward(query, key, value, None, True, dropout, is_causal, **rest)
         none = torch.empty(0, dtype=torch.int64)
-        return result, sums, none, none, query.shape[-2], key.shape[-2], none, none, none
+        result = lay_out_as_query(query, result)
+        return result, sums[..., 0], none, none, query.shape[-2], key.shape[-2], none, none, none
 
     def backward(
         self, gradient: Any, query: Any, key: Any, value: Any, result: Any, sums: Any, *rest: Any, **scale: Any
     ) -> Any:
-        """Stands for ``_scaled_dot_product_flash_attention_backward``."""
         self.copies += sum(not each.transpose(1, 2).is_contiguous() for each in (gradient, result))
         query_ends, key_ends, *sizes, seed, offset = rest
         as_of_cudnn = (seed, offset, None, query_ends, key_ends, *sizes)
@@ -50,8 +40,7 @@ class FlashKernels:
 
 
 @contextmanager
-def play_flash_attention(patch: pytest.MonkeyPatch) -> Iterator[FlashKernels]:
-    """Has Thunder use flash attention on a CPU, as it does on a GPU."""
+def play_flash_attention(patch):
     kernels = FlashKernels()
     known = sdpaex.sdpa_ex.implmap
     name = ltorch.scaled_dot_product_attention.id

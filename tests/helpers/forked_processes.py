@@ -1,46 +1,36 @@
 """Processes that start in a tenth of a second: forks of one that has imported torch, Thunder and fusioncache.
 
-It has done nothing else. For tests that need what a process has of its own: caches, patches, counts. What depends on
-the interpreter's start, the order of imports, a seed of hashes or a variable that a library reads at import needs a
-process of its own.
+What depends on the interpreter's start, the order of imports or a variable that is read at import needs another one.
 """
-
-from __future__ import annotations
 
 import atexit
 import gc
 import json
 import os
+import runpy
 import subprocess
 import sys
+import tempfile
+import traceback
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from subprocess import CompletedProcess
-from tempfile import NamedTemporaryFile
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repository import HELPERS, ROOT, import_path
 
-if TYPE_CHECKING:
-    import pytest
 
-
-def use(monkeypatch: pytest.MonkeyPatch, shortcuts: bool = False) -> None:
+def use(monkeypatch: Any, shortcuts: bool = False) -> None:
     """Lets the benchmarks' processes start so in this test. With shortcuts Thunder traces faster there, to the same."""
     from benchmarks.common import processes
 
-    stand_in = SimpleNamespace(
-        run=partial(run, shortcuts=shortcuts), DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired
-    )
-    monkeypatch.setattr(processes, "subprocess", stand_in)
+    started = {"run": partial(run, shortcuts=shortcuts)}
+    monkeypatch.setattr(processes, "subprocess", SimpleNamespace(**{**vars(subprocess), **started}))
 
 
 def run(command: Sequence[str], *, shortcuts: bool = False, **options: Any) -> CompletedProcess[Any]:
-    """What ``subprocess.run`` does, for ``[sys.executable, "-m", module, *arguments]`` and the options asserted below.
-
-    The output is one file. With ``shortcuts`` Thunder traces faster from the start, to the same traces.
-    """
+    """What ``subprocess.run`` does, for ``[sys.executable, "-m", module, *arguments]`` and options as below."""
     python, flag, module, *arguments = command
     assert (python, flag) == (sys.executable, "-m")
     output = options["stdout"]
@@ -49,7 +39,6 @@ def run(command: Sequence[str], *, shortcuts: bool = False, **options: Any) -> C
     request |= {"directory": str(options["cwd"]), "environment": dict(options["env"])}
     request["shortcuts"] = shortcuts
     server = _server()
-    assert server.stdin and server.stdout
     server.stdin.write(json.dumps(request) + "\n")
     server.stdin.flush()
     return CompletedProcess(command, int(server.stdout.readline()))
@@ -57,7 +46,7 @@ def run(command: Sequence[str], *, shortcuts: bool = False, **options: Any) -> C
 
 def ask(module: str, *arguments: str, **variables: str) -> str:
     """Returns what a module prints in such a process, whose environment is this one's but for these variables."""
-    with NamedTemporaryFile("r", suffix=".log") as output:
+    with tempfile.NamedTemporaryFile("r", suffix=".log") as output:
         command, environment = [sys.executable, "-m", module, *arguments], {**os.environ, **variables}
         done = run(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
         said = output.read()
@@ -69,10 +58,8 @@ def ask(module: str, *arguments: str, **variables: str) -> str:
 def _server() -> subprocess.Popen[str]:
     """One for all tests of this process. It ends when its standard input does."""
     environment = {**os.environ, "PYTHONPATH": import_path(ROOT, HELPERS)}
-    command = [sys.executable, __file__]
-    pipe = subprocess.PIPE
-    server = subprocess.Popen(command, env=environment, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
-    assert server.stdin
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    server = subprocess.Popen([sys.executable, __file__], env=environment, cwd=ROOT, **pipes)
     atexit.register(server.wait)
     atexit.register(server.stdin.close)
     return server
@@ -100,10 +87,6 @@ def _serve() -> None:
 
 def _become(request: Mapping[str, Any]) -> None:
     """Runs a module as ``python -m`` does, and ends."""
-    import runpy
-    import tempfile
-    import traceback
-
     from fusioncache import tracing
     from fusioncache.backends import torch_settings
 

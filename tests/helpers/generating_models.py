@@ -22,7 +22,6 @@ def make_model(layers: int = 1) -> GPT:
 
 
 def make_prompt(length: int) -> torch.Tensor:
-    """Returns a prompt of one row, the same one for one length."""
     return torch.randint(0, 64, (1, length), generator=torch.Generator().manual_seed(length))
 
 
@@ -44,7 +43,6 @@ class Places:
         self.position = torch.zeros(1, dtype=torch.int64)
 
     def generate(self, call: Callable[..., Any], prompt: torch.Tensor, count: int) -> list[torch.Tensor]:
-        """Returns the same as ``generate`` does."""
         found = generate(call, prompt, 1)
         self.position.fill_(prompt.shape[1])
         for _ in range(count - 1):
@@ -55,6 +53,5 @@ class Places:
 
 
 def find_caches(model: GPT) -> Iterator[torch.Tensor]:
-    """Yields what the model keeps of keys and values."""
     for block in model.transformer.h:
         yield from block.attn.kv_cache.buffers()

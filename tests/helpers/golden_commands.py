@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 import pytest
 from commands import call
@@ -26,24 +26,13 @@ _HEADING, _FACT, _CALL, _ERROR = "## ", "-- ", "$ ", "! "
 
 
 class Stage:
-    """A folder in which commands are called. Its name always has the same length, because lines are broken by that.
+    """A folder in which commands are called. Its name always has the same length, because lines are broken by that."""
 
-    Besides ``fusioncache`` a session has ``export``, ``page FILE``, which prints the text of a report, and what a shell
-    runs.
-    """
-
-    def __init__(self) -> None:
-        self._patch = pytest.MonkeyPatch()
-        self._words: dict[str, str] = {}
-        self._folder = Path(mkdtemp(prefix="golden-", dir="/tmp"))
+    def __init__(self, folder, patch):
+        self._folder, self._patch, self._words = folder, patch, {}
 
     def render(self, golden: str, columns: int) -> str:
-        """Returns a golden file as it should be: its headings and calls, with what they print now.
-
-        Args:
-            golden: the file as it is.
-            columns: of the terminal.
-        """
+        """Returns a golden file as it should be: its headings and calls, with what they print now."""
         parts = []
         for line in golden.splitlines():
             if line.startswith((_HEADING, _FACT)):
@@ -55,12 +44,7 @@ class Stage:
                 parts.append("\n".join([line, *map(self._normalize, self._run(line.removeprefix(_CALL)))]))
         return "\n\n".join(parts) + "\n"
 
-    def close(self) -> None:
-        """Removes the folder, and restores the environment."""
-        self._patch.undo()
-        shutil.rmtree(self._folder)
-
-    def _lay(self, there: str) -> None:
+    def _lay(self, there):
         self._patch.undo()
         for path in self._folder.iterdir():
             shutil.rmtree(path)
@@ -80,10 +64,7 @@ class Stage:
             if file.stat().st_mtime > NOW:
                 os.utime(file, (NOW - 3600, NOW - 3600))
         places = {"STORE": default_path(), "REMOTE": remote, "PACK": remote / "pack", "HERE": work}
-        self._words = {
-            **(words if isinstance(words, dict) else {}),
-            **{word: str(path) for word, path in places.items()},
-        }
+        self._words = (words if isinstance(words, dict) else {}) | {word: str(path) for word, path in places.items()}
 
     def _run(self, line: str) -> Iterator[str]:
         line = re.sub(r"\b[A-Z]+\b", lambda word: self._words.get(word[0], word[0]), line)
@@ -118,13 +99,10 @@ class Stage:
 @contextmanager
 def set_stage() -> Iterator[Stage]:
     """Yields a stage in which it is always the same time of the same day."""
-    with pytest.MonkeyPatch.context() as patch:
+    with TemporaryDirectory(prefix="golden-", dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TZ", "UTC")
         time.tzset()
         patch.setattr(time, "time", lambda: NOW)
-        stage = Stage()
-        try:
-            yield stage
-        finally:
-            stage.close()
+        with pytest.MonkeyPatch.context() as own:
+            yield Stage(Path(folder), own)
     time.tzset()

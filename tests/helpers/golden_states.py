@@ -58,15 +58,16 @@ CI = make_signing_key("ci")
 FULL, PULLED, EMPTY = "a record of two runs, and a store", "a store without a record, as after a pull", "nothing"
 LONG = "long names, and lists that are long"
 
-Words = dict[str, str] | None
-"""What the words in capitals stand for that golden files have in place of IDs."""
-State = Callable[[pytest.MonkeyPatch], Any]
-"""Fills the directory of fusioncache; returns its words, if there are some."""
-
 
 _TEMPLATES = {"chain": CHAIN, "cast": CAST, "cast_new": make_cast_template("cast_new", "nvfuser=0.2.37")}
 _RUNS = dict(part.split("\n", 1) for part in _FILE.read_text().removeprefix("## ").split("\n## "))
 """What is counted in runs, an event a line."""
+
+
+Words = dict[str, str] | None
+"""What the words in capitals stand for that golden files have in place of IDs."""
+State = Callable[[pytest.MonkeyPatch], Any]
+"""Fills the directory of fusioncache; returns its words, if there are some."""
 
 
 def _play(script: str, ledger: Ledger) -> Ledger:
@@ -156,7 +157,6 @@ def _fill_store(store: Store) -> dict[str, str]:
 
 
 def _lay_entries(patch: pytest.MonkeyPatch) -> Words:
-    """Saves three entries, unused for one, two and three days."""
     store = Store.open()
     save(store, 1, 2, 3)
     for number in (1, 2, 3):
@@ -200,8 +200,7 @@ def _lay_newer_program(patch: pytest.MonkeyPatch) -> Words:
     return {"FIRST": older[:12], "SECOND": _CHANGED.save(Store.open())[:12]}
 
 
-def _lay_damaged_program(patch: pytest.MonkeyPatch) -> Words:
-    """Saves a program of which nothing can be read, another of its key, and one with another key."""
+def _lay_damaged_program(patch):
     store = Store.open()
     artifacts = {"program": b"x", "reads": b"y"}
     assert store.save(_PROGRAM.make_key(), "program", artifacts, name="Llama")
@@ -209,14 +208,8 @@ def _lay_damaged_program(patch: pytest.MonkeyPatch) -> Words:
     return {"FIRST": _PROGRAM.make_key().digest[:12], "SECOND": _CHANGED.save(store)[:12]}
 
 
-def _lay_families(patch: pytest.MonkeyPatch) -> Words:
-    store = Store.open()
-    save_family(store, "family-2")
-    return {"FAMILY": save_family(store)[:12]}
-
-
-def _lay_damaged_family(patch: pytest.MonkeyPatch) -> Words:
-    return {"FAMILY": save_family(Store.open(), outline=b"x")[:12]}
+def _save_families(*families):
+    return {"FAMILY": [save_family(Store.open(), **each)[:12] for each in families][-1]}
 
 
 def _lay_code(patch: pytest.MonkeyPatch) -> Words:
@@ -377,8 +370,8 @@ STATES: Mapping[str, State] = {
     "an entry of another version": _lay_other_versions_entry,
     "a program, and a newer one with the same name": _lay_newer_program,
     "a program that cannot be read": _lay_damaged_program,
-    "two families of one key": _lay_families,
-    "a family that cannot be read": _lay_damaged_family,
+    "two families of one key": lambda patch: _save_families({"slot": "family-2"}, {}),
+    "a family that cannot be read": lambda patch: _save_families({"outline": b"x"}),
     "code of a template": _lay_code,
     **{there: lambda patch, make=make: save_ledger(patch, make()) for there, make in _LEDGERS.items()},
     **{there: _change_record(script) for there, script in _RECORDS.items()},

@@ -22,10 +22,6 @@ def rms_norm(a, w):
     return torch.nn.functional.rms_norm(a, (a.shape[-1],), w)
 
 
-def two_segments(a, b):
-    return (a - a.mean(0)) * torch.exp(b).sum(1)[:, None], (a * b).amax(0)
-
-
 def several(a, b):
     c = a + b
     return c, torch.tanh(c), (c > 0).to(torch.int32), c.amax(-1)
@@ -80,8 +76,6 @@ CASES = {
 
 @dataclass(frozen=True)
 class PersistedRegion:
-    """A region, arguments for it, what was compiled, and what that computes for copies of the arguments."""
-
     name: str
     case: Case
     graph: Graph

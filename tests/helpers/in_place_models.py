@@ -9,17 +9,13 @@ from fusioncache.transform.executor import FusionCacheExecutor
 
 
 class InPlaceExecutor(FusionCacheExecutor):
-    """fusioncache's executor, which takes effects into its regions as nvFuser's does."""
-
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__("fusioncache")
         self._implmap[prims.PrimIDs.COPY_] = ImplInfo()
 
 
 class Counters(torch.nn.Module):
-    """Keeps running means of its layers' values in buffers, as batch norm does."""
-
-    def __init__(self, layers: int):
+    def __init__(self, layers):
         super().__init__()
         self.layers = layers
         for layer in range(layers):
@@ -34,8 +30,7 @@ class Counters(torch.nn.Module):
         return x
 
 
-def run_counters(layers: int, device: str, executors, transforms=()) -> list[torch.Tensor]:
-    """Returns the outputs of three calls, and what the buffers hold after each."""
+def run_counters(layers, device, executors, transforms=()):
     torch.manual_seed(0)
     x = torch.randn(4, 6, device=device)
     model = Counters(layers).to(device)

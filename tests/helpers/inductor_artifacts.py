@@ -112,13 +112,11 @@ def digest(outputs: Sequence[torch.Tensor]) -> str:
 
 @cache
 def made(name: str) -> Compiled:
-    """A case as it was compiled and kept."""
     found = Inductor().persist(*CASES[name]())
     assert found.artifacts is not None, found.reason
     return found
 
 
 def artifacts_of(found: Compiled) -> dict[str, bytes]:
-    """What is stored of it, to be changed at will."""
     assert found.artifacts is not None
     return dict(found.artifacts)

@@ -40,23 +40,15 @@ def computation(x, w):
   return (t2,)
 """
 TEMPLATE = make_chain_template()
+OWN_READS = (("attribute", SILU, OWN_SILU), ("global", "mine.EPS", "1e-05"))
 
 
 @dataclass(frozen=True, slots=True)
 class SavedProgram:
-    """A program of a ``Llama`` as a store gets it.
-
-    Attributes:
-        key: ingredients of its key beside those that all have, or in place of them.
-        reads: as kind, name and text.
-        forward: the source of its forward trace, in which CALL is the name of the template that it calls.
-        slot: that it is saved in.
-        name: of the model.
-        seconds: that deriving it took.
-    """
+    """A program of a ``Llama`` as a store gets it, with ``key`` in place of usual ingredients of its key."""
 
     key: Mapping[str, str] = field(default_factory=dict)
-    reads: tuple[tuple[str, str, str], ...] = (("attribute", SILU, OWN_SILU), ("global", "mine.EPS", "1e-05"))
+    reads: tuple[tuple[str, str, str], ...] = OWN_READS
     forward: str = FORWARD
     slot: str = "program"
     name: str = "Llama"
@@ -64,7 +56,6 @@ class SavedProgram:
 
     @property
     def texts(self) -> dict[str, str]:
-        """The ingredients of its key."""
         whole = {
             "arguments": f"args 1 mask\nargs.0 {TENSOR}\nkwargs.mask None",
             "jit options": "cache constant values",
@@ -74,7 +65,6 @@ class SavedProgram:
         return {**whole, **self.key}
 
     def make_key(self) -> Key:
-        """The key that it is saved for."""
         text = write_key(self.texts)
         parts = (Ingredient(name, part, _digest(part)) for name, part in self.texts.items())
         return Key(_digest(text), text, tuple(parts))
@@ -91,22 +81,25 @@ class SavedProgram:
         )
 
     def save(self, store: Store) -> str:
-        """Saves it, and returns the digest of its key."""
         reads = encode_reads(Read(*read) for read in self.reads)
         key, artifacts = self.make_key(), {"program": encode(self.make_text()), "reads": reads}
         assert store.save(key, self.slot, artifacts, name=self.name, seconds=self.seconds)
         return key.digest
 
 
-def save_family(store: Store, slot: str = "family", outline: bytes | None = None) -> str:
-    """Saves programs of a ``Llama`` that differ in their sizes, and returns the digest of their key."""
-    rows, length = Number(1, "args[0][0]"), Number(2, "args[0][1]")
-    look = Look(">", length, 100, False, "compares", "model.py:12")
-    passes = PassJournal(((0, (rows, length)),), (look,), (), (), (rows, length))
-    outline = outline or encode_outline(passes, [{0: (2, 64)}, {0: (2, 96)}])
-    reads = encode_reads([Read("attribute", SILU, OWN_SILU)])
-    key = SavedProgram({"arguments": "args 1 mask"}).make_key()
-    assert store.save(key, slot, {"family": outline, "reads": reads}, name="Llama")
+def make_outline(length="args[0][1]", reason="compares", place="model.py:12", sizes=((2, 64), (2, 96))):
+    """Returns what is stored of programs that differ in their sizes, with one look at the length."""
+    rows, length = Number(1, "args[0][0]"), Number(2, length)
+    look = Look(">", length, 100, False, reason, place)
+    return encode_outline(
+        PassJournal(((0, (rows, length)),), (look,), (), (), (rows, length)), [{0: each} for each in sizes]
+    )
+
+
+def save_family(store, slot="family", outline=None, name="Llama", reads=OWN_READS[:1], arguments="args 1 mask"):
+    """Saves programs that differ in their sizes, and returns the digest of their key."""
+    key, reads = SavedProgram({"arguments": arguments}).make_key(), encode_reads(Read(*read) for read in reads)
+    assert store.save(key, slot, {"family": outline or make_outline(), "reads": reads}, name=name)
     return key.digest
 
 

@@ -1,6 +1,6 @@
 """Layouts of tensors, and functions of torch's whose results lie as their arguments do, or otherwise."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 SHAPES = (2, 3, 4, 5), (1, 3, 4, 1)
+
 
 Lay = Callable[[torch.Tensor], torch.Tensor]
 
@@ -23,13 +24,11 @@ def in_order(*slowest_to_fastest: int) -> Lay:
     return lay
 
 
-def expand(dimension: int, tensor: torch.Tensor) -> torch.Tensor:
-    """Expands the first part of a tensor to all of a dimension."""
+def expand(dimension, tensor):
     return tensor.narrow(dimension, 0, 1).clone().expand(tensor.shape) if tensor.ndim else tensor
 
 
 def leave_gaps(tensor: torch.Tensor) -> torch.Tensor:
-    """Copies a tensor into the middle of a larger one."""
     wide = tensor.new_zeros([size + 2 for size in tensor.shape])
     part = wide[tuple(slice(1, 1 + size) for size in tensor.shape)]
     part.copy_(tensor)
@@ -37,7 +36,6 @@ def leave_gaps(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def step(tensor: torch.Tensor) -> torch.Tensor:
-    """Copies a tensor into every other element of a larger one."""
     if not tensor.ndim:
         return tensor
     wide = tensor.new_zeros((*tensor.shape[:-1], 2 * tensor.shape[-1]))
@@ -69,13 +67,13 @@ _UNARY = (
     "log2 neg reciprocal round rsqrt sigmoid sign signbit sin sinh sqrt square tan tanh trunc"
 )
 _ACTIVATIONS = "celu elu gelu hardswish leaky_relu logsigmoid mish relu relu6 rrelu selu silu softplus tanhshrink"
+_WITH_NUMBER = "add div eq fmod ge gt le lt mul ne pow remainder sub"
 _BINARY = "add atan2 div eq fmod ge gt le lt maximum minimum mul ne pow remainder sub"
 
 
 def _each(
     names: str, call: Callable[..., Any], named: str = "{}", module: Any = torch
 ) -> Mapping[str, Callable[..., Any]]:
-    """Returns the cases of these functions, which are called in one way."""
     return {named.format(name): partial(call, getattr(module, name)) for name in names.split()}
 
 
@@ -83,11 +81,7 @@ CASES: Mapping[str, Callable[..., Any]] = {
     **_each(_UNARY, lambda function, x, y, m: function(x)),
     **_each(_ACTIVATIONS, lambda function, x, y, m: function(x), module=F),
     **_each(_BINARY, lambda function, x, y, m: function(x, y)),
-    **_each(
-        "add div eq fmod ge gt le lt mul ne pow remainder sub",
-        lambda function, x, y, m: function(x, 1.5),
-        "{} a number",
-    ),
+    **_each(_WITH_NUMBER, lambda function, x, y, m: function(x, 1.5), "{} a number"),
     **_each("add div mul pow remainder sub", lambda function, x, y, m: function(1.5, x), "a number {}"),
     "bitwise": lambda x, y, m: (m & (x > y), m | (x > y), m ^ (x > y), ~m),
     "where": lambda x, y, m: torch.where(m, x, y),
@@ -138,8 +132,7 @@ CASES: Mapping[str, Callable[..., Any]] = {
 """Functions of two tensors of numbers and one of truth values. All claimed operations are in one of them."""
 
 
-def make_arguments(lays: Sequence[Lay], shape: Sequence[int] = SHAPES[0]) -> list[torch.Tensor]:
-    """Returns arguments for the cases, always the same numbers, with these layouts."""
+def make_arguments(lays, shape=SHAPES[0]):
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.rand(tuple(shape), generator=generator) + 0.25 for _ in range(2))
     return [lay(tensor) for lay, tensor in zip(lays, (x, y, x > y), strict=True)]
@@ -147,8 +140,8 @@ def make_arguments(lays: Sequence[Lay], shape: Sequence[int] = SHAPES[0]) -> lis
 
 def strides_of(results: Any, *, apparent: bool = False) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Returns shape and strides of each result of a function, if asked without those of dimensions of one element."""
-    results = results if isinstance(results, tuple) else (results,)
-    found = [(tuple(tensor.shape), tensor.stride()) for tensor in results]
-    if not apparent:
-        return found
-    return [(shape, tuple(s for s, n in zip(strides, shape, strict=True) if n > 1)) for shape, strides in found]
+    found = []
+    for each in results if isinstance(results, tuple) else (results,):
+        strides = zip(each.shape, each.stride(), strict=True)
+        found.append((tuple(each.shape), tuple(stride for size, stride in strides if size > 1 or not apparent)))
+    return found

@@ -44,7 +44,6 @@ def load(model: Any, program: ProgramText, bytecode: bytes | None = None) -> Any
 
 @contextlib.contextmanager
 def no_interpretation() -> Iterator[None]:
-    """Lets Thunder derive nothing."""
     with mock.patch.object(thunder, "thunder_general_jit", side_effect=AssertionError("interpreted")):
         yield
 

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import pytest
 from commands import save_other
-from kept_programs import FORWARD, OWN_SILU, SILU, SavedProgram
+from kept_programs import FORWARD, OWN_READS, SavedProgram, make_outline, save_family
 from recorded_templates import count_compile, make_cast_template, make_chain_template, save_ledger
 
-from fusioncache.accelerators.programs.text import Read, encode_reads
-from fusioncache.accelerators.sizes.families import PassJournal, encode_outline
-from fusioncache.accelerators.sizes.journal import Look
-from fusioncache.accelerators.sizes.sizes import Number
-from fusioncache.ir import Graph
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import Line, RegionRecord, Source
 from fusioncache.observe.record.stats import NOT_GIVEN
@@ -30,7 +25,7 @@ _TENSOR = "torch.Tensor torch.bfloat16 (32, 4096, 128) (524288, 128, 1) cuda:0 r
 _INPUTS = [f"a_rather_long_name_of_the_argument_number_{number}" for number in range(6)]
 _ARGUMENTS = "\n".join(["args 1 mask", f"args.0 {_TENSOR}", *(f"kwargs.{name} {_TENSOR}" for name in _INPUTS)])
 _READS = (
-    ("attribute", SILU, OWN_SILU),
+    OWN_READS[0],
     ("global", f"{_SCRIPT[:-3]}.{_MODEL}.A_CONSTANT", f"'{'the value of a constant that is a text, and long; ' * 4}'"),
 )
 _FORWARD = FORWARD.replace("(x, w, None)", f"({', '.join(_INPUTS)})")
@@ -81,11 +76,13 @@ def fill_long_store(store: Store) -> dict[str, str]:
     key = {"arguments": _ARGUMENTS}
     first = SavedProgram({**key, "model": _describe_model(1)}, _READS, name=_MODEL)
     name = f"{_MODEL} (part 12 of 34)"
+    reason, sizes = "compares two lengths that the model was given", [(1234, 123456 * number) for number in range(1, 7)]
+    outline = make_outline("kwargs['a_rather_long_name_of_the_argument'][1]", reason, f"{_FILE}:12", sizes)
     second = SavedProgram({**key, "model": _describe_model(2)}, _READS[:1], _FORWARD, name=name)
     words = {
         "PROGRAM": first.save(store)[:12],
         "CHANGED": second.save(store)[:12],
-        "FAMILY": _save_family(store),
+        "FAMILY": save_family(store, "family", outline, _MODEL, _READS, "args 1")[:12],
         "TEMPLATE": _NARROW.key.digest[:12],
         "OTHER": _WIDE.key.digest[:12],
     }
@@ -94,23 +91,11 @@ def fill_long_store(store: Store) -> dict[str, str]:
     return words
 
 
-def _describe_model(seed: int) -> str:
-    """Returns what a key says of a model: many lines with long names."""
+def _describe_model(seed):
     lines = [f"model.{_MODULE.format(number)}.dropout_probability {seed + number / 8}" for number in range(24)]
     return "\n".join([f"model module {_SCRIPT[:-3]}.{_MODEL}", *lines])
 
 
-def _save_family(store: Store) -> str:
-    rows, length = Number(1, "args[0][0]"), Number(2, "kwargs['a_rather_long_name_of_the_argument'][1]")
-    look = Look(">", length, 100, False, "compares two lengths that the model was given", f"{_FILE}:12")
-    passes = PassJournal(((0, (rows, length)),), (look,), (), (), (rows, length))
-    sizes = [{0: (1234, 123456 * number)} for number in range(1, 7)]
-    key = SavedProgram({"arguments": "args 1"}).make_key()
-    artifacts = {"family": encode_outline(passes, sizes), "reads": encode_reads(Read(*read) for read in _READS)}
-    assert store.save(key, "family", artifacts, name=_MODEL)
-    return key.digest[:12]
-
-
-def _save_executable(store: Store, graph: Graph, artifacts: dict[str, bytes]) -> None:
+def _save_executable(store, graph, artifacts):
     key = make_key(graph, {"backend": "eager", "settings": f"torch.{_WORDS} True\n" * 2})
     assert store.save(key, "eager", artifacts, name=f"{_WORDS}_{key.digest[:8]}", seconds=1.5)

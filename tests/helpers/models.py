@@ -11,12 +11,12 @@ from benchmarks.common.rematerialization import recompute_sums as recompute  # n
 class Residual(torch.nn.Module):
     """The model of NVIDIA/Fuser#2916: two residual branches a layer, norm = tanh, attention = mlp = weight @ x."""
 
-    def __init__(self, layers: int, size: int = 10):
+    def __init__(self, layers, size=10):
         super().__init__()
         weights = [torch.randn(size, size) * 0.3 / size**0.5 for _ in range(2 * layers)]
         self.weights = torch.nn.ParameterList(map(torch.nn.Parameter, weights))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         for weight in self.weights:
             x = x + weight @ torch.tanh(x)
         return x
@@ -57,12 +57,10 @@ class Small(torch.nn.Module):
 
 
 def find_fused(trace: Any) -> list[Any]:
-    """The fused calls of a trace."""
     return [symbol for symbol in trace.bound_symbols if symbol.sym.is_fusion]
 
 
-def find_all_fused(compiled: Any) -> list[Any]:
-    """The fused calls of a compiled model's last forward and backward traces."""
+def find_all_fused(compiled):
     import thunder
 
     backward = thunder.last_backward_traces(compiled)
@@ -78,7 +76,6 @@ def step(compiled: Any, model: torch.nn.Module, *inputs: torch.Tensor) -> list[t
 
 
 def are_same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    """Whether all tensors agree bit for bit."""
     return len(one) == len(other) and all(map(torch.equal, one, other))
 
 
@@ -100,8 +97,7 @@ def compile_plain(model: Any) -> Any:
     return thunder.jit(model, executors=fusioncache.executors())
 
 
-def train_residual(steps: int = 1) -> fusioncache.FusionCache:
-    """Trains a model for some steps with a cache of its own, and returns its transform."""
+def train_residual(steps=1):
     torch.manual_seed(0)
     model = Residual(2)
     compiled, transform = compile_with(model)

@@ -35,8 +35,6 @@ square = lambda x: x * x  # noqa: E731
 
 
 class Base(torch.nn.Module):
-    """What attributes are inherited from."""
-
     order = 2
 
     @property
@@ -53,8 +51,6 @@ class Base(torch.nn.Module):
 
 
 class Norm(Base):
-    """A norm by hand."""
-
     def __init__(self, size: int):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(size))
@@ -69,8 +65,6 @@ class Norm(Base):
 
 
 class Mutable(Base):
-    """The model."""
-
     def __init__(self, size: int = 4):
         super().__init__()
         self.norm = Norm(size)

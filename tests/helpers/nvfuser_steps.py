@@ -1,7 +1,6 @@
 """Takes training steps of a model that Thunder hands to nvFuser, and prints what came of them as JSON.
 
-Usage: ``nvfuser_steps.py cpu|cuda [--graphs]``. On ``cpu`` Thunder's real nvFuser executor takes tensors of the CPU for
-its own, and its regions run op by op: its pass and all that Thunder keeps for it are seen without a GPU.
+On ``cpu`` Thunder's real nvFuser executor takes tensors of the CPU for its own, and its regions run op by op.
 """
 
 import hashlib

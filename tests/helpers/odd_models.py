@@ -1,9 +1,6 @@
 """What one model may do in a process before another one, whose program is to be kept all the same.
 
-    python -m odd_models all store
-
-does all of it, has another model compiled behind each, and prints what became of its programs. With ``lasting`` it does
-only what later programs depend on.
+``python -m odd_models all STORE`` does all of it, and prints what became of the programs of another model behind each.
 """
 
 from __future__ import annotations
@@ -20,6 +17,7 @@ from typing import Any
 import thunder
 import torch
 import torch.nn.functional as F
+from behind_dynamo import compile_behind_dynamo
 from stored_programs import Cell, compile_anew, counts
 from thunder.extend import ImplInfo, OperatorExecutor, add_default_executor, register_executor, remove_default_executor
 
@@ -28,18 +26,6 @@ import fusioncache
 X = torch.ones(3, 4)
 STORE = Path(sys.argv[2] if len(sys.argv) > 2 else ".")
 LIBRARY = torch.library.Library("fusioncache_tests", "DEF")
-
-
-class Other(torch.nn.Module):
-    """Whose program is to be kept."""
-
-    def __init__(self, number: int):
-        super().__init__()
-        self.linear = torch.nn.Linear(4, 4)
-        self.number = number
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.softmax(F.gelu(self.linear(x)) * self.number, -1)
 
 
 def call(function: Any, *args: Any, **options: Any) -> Any:
@@ -62,19 +48,22 @@ def have_hooks() -> None:
     handle.remove()
 
 
-def define_operations() -> None:
+def make_operation(name: str) -> Any:
     own = torch.library.custom_op(
-        "fusioncache_tests::double", lambda x: x * 2, mutates_args=(), schema="(Tensor x) -> Tensor"
+        f"fusioncache_tests::{name}", lambda x: x + 1, mutates_args=(), schema="(Tensor x) -> Tensor"
     )
-    own.register_fake(torch.empty_like)
+    own.register_fake(lambda x: torch.empty_like(x))
+    return own
+
+
+def define_operations() -> None:
+    own = make_operation("double")
     LIBRARY.define("half(Tensor x) -> Tensor")
     LIBRARY.impl("half", lambda x: x / 2, "CPU")
     call(lambda x: torch.ops.fusioncache_tests.half(own(x)))
 
 
 class Failing(thunder.Transform):
-    """Fails while Thunder is at it."""
-
     def cache_key(self):
         return "failing"
 
@@ -106,14 +95,8 @@ def replace_and_restore() -> None:
     def around(own):
         return lambda *args, **kwargs: own(*args, **kwargs)
 
-    places = (
-        (F, "linear"),
-        (thunder.torch, "tanh"),
-        (torch.nn.Module, "__call__"),
-        (builtins, "print"),
-        (thunder, "jit"),
-    )
-    for holder, name in places:
+    places = ((F, "linear"), (thunder.torch, "tanh"), (torch.nn.Module, "__call__"), (builtins, "print"))
+    for holder, name in (*places, (thunder, "jit")):
         own = getattr(holder, name)
         setattr(holder, name, around(own))
         call(Cell())
@@ -130,23 +113,12 @@ def register_executors() -> None:
     remove_default_executor(executor)
 
 
-HARMLESS = (
-    torch._dynamo.reset,
-    have_hooks,
-    define_operations,
-    fail,
-    nest,
-    replace_and_restore,
-    register_executors,
-)
+HARMLESS = (torch._dynamo.reset, have_hooks, define_operations, fail, nest, replace_and_restore, register_executors)
 """What changes nothing for later programs: a process that did none of this loads them."""
 
 
-def use_thunderfx() -> None:
-    cache = fusioncache.Cache(record=False, store=STORE)
-    transform = fusioncache.FusionCache(cache=cache, backend="eager")
-    thunderfx = importlib.import_module("thunder.dynamo").thunderfx
-    thunderfx(Cell(), executors=fusioncache.executors(), transforms=[transform])(X).sum().backward()
+def use_thunderfx():
+    compile_behind_dynamo(Cell(), STORE)[0](X).sum().backward()
 
 
 def double(a):
@@ -155,10 +127,7 @@ def double(a):
 
 def register_operations() -> None:
     custom_op = importlib.import_module("thunder.torch.custom_op")
-    schema = "(Tensor x) -> Tensor"
-    own = torch.library.custom_op("fusioncache_tests::own", lambda x: x + 1, mutates_args=(), schema=schema)
-    own.register_fake(lambda x: torch.empty_like(x))
-    custom_op._register_custom_op(own)
+    custom_op._register_custom_op(make_operation("own"))
     thunder.torch.torchsymbol(torch.special.zeta, id="odd.zeta")(double)
     call(lambda x: torch.ops.fusioncache_tests.own(torch.special.zeta(x)))
 
@@ -171,11 +140,7 @@ def add_methods() -> None:
 
 def replace_for_good() -> None:
     own = thunder.torch.cos
-
-    def cosine(a):
-        return own(a)
-
-    thunder.torch.cos = cosine
+    thunder.torch.cos = lambda a: own(a)
     call(lambda x: torch.cos(x))
 
 
@@ -188,7 +153,7 @@ def list_programs(which: str) -> Iterator[tuple[str, Any]]:
     for number, do in enumerate((*HARMLESS, *LASTING)):
         if which == "all" or do in LASTING:
             do()
-        model, transform = compile_anew(Other(number + 2), STORE)
+        model, transform = compile_anew(Cell(scale=number + 3), STORE)
         model(torch.ones(3, 4))
         yield do.__name__, counts(transform)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy, dropout, scaled_dot_product_attention, silu
@@ -49,7 +48,6 @@ class Attention(torch.nn.Module):
         return self.proj(attended.transpose(1, 2).contiguous().view(batch, length, width))
 
     def repeat(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the heads of each group."""
         sizes, (batch, length) = self.sizes, x.shape[:2]
         grouped = x.view(batch, length, sizes.groups, 1, sizes.head_size).permute(0, 2, 3, 1, 4)
         expanded = grouped.expand(batch, sizes.groups, sizes.heads // sizes.groups, length, sizes.head_size)
@@ -62,9 +60,7 @@ class Attention(torch.nn.Module):
 
 
 class GatedBlock(torch.nn.Module):
-    """Attention and a gated product, each behind a norm and added to the residual stream."""
-
-    def __init__(self, sizes: Sizes):
+    def __init__(self, sizes):
         super().__init__()
         self.sizes = sizes
         self.attention, self.norm = Attention(sizes), torch.nn.RMSNorm(sizes.width)
@@ -81,9 +77,7 @@ class GatedBlock(torch.nn.Module):
 
 
 class GatedLlama(torch.nn.Module):
-    """A small Llama, the same on each rank."""
-
-    def __init__(self, sizes: Sizes, layers: int = 1, dtype: torch.dtype = torch.float64):
+    def __init__(self, sizes, layers=1, dtype=torch.float64):
         super().__init__()
         torch.manual_seed(0)
         self.embedding = torch.nn.Embedding(sizes.vocabulary, sizes.width)
@@ -124,8 +118,7 @@ class WholeNumbers(torch.nn.Module):
 Values = dict[str, torch.Tensor]
 
 
-def take_steps(model: Any, sizes: Sizes, steps: int = 3) -> list[Values]:
-    """Returns the loss and the gradients of each step of training, by their names."""
+def take_steps(model, sizes, steps=3):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     seen = []
     for step in range(steps):
@@ -140,7 +133,6 @@ def take_steps(model: Any, sizes: Sizes, steps: int = 3) -> list[Values]:
 
 
 def draw_tokens(sizes: Sizes, seed: int = 0) -> torch.Tensor:
-    """Returns tokens, the same on each rank."""
     torch.manual_seed(seed)
     return torch.randint(0, sizes.vocabulary, (2, sizes.length))
 

@@ -1,8 +1,4 @@
-"""Pools whose process is a fork of the test's own, so that nothing is imported anew, and whose workers play.
-
-What a worker does with a played task goes by its digest. Any other task is compiled as ever, with the backend that the
-test has put in place of the registry's.
-"""
+"""Pools whose process is a fork of the test's own, and whose workers play: what they do goes by a task's digest."""
 
 import json
 import os
@@ -36,9 +32,7 @@ class ForkedProcess:
             finally:
                 os._exit(1)
 
-    def poll(self) -> int | None:
-        if self.returncode is not None:
-            return self.returncode
+    def poll(self):
         with self._reaping:  # the system tells the exit code to one thread alone
             if self.returncode is None:
                 number, status = os.waitpid(self.pid, os.WNOHANG)
@@ -82,7 +76,6 @@ def play(self: EntryCompiler, task: CompileTask) -> TaskOutcome:
 
 
 def make_plays(*digests: str) -> list[CompileTask]:
-    """Makes tasks that are played."""
     return [CompileTask(None, None, digest) for digest in digests]  # type: ignore[arg-type]
 
 
@@ -93,7 +86,6 @@ def read_played(directory: Path) -> list[tuple[str, int]]:
 
 
 def wait_until(done: Callable[[], object]) -> None:
-    """Waits until something is so."""
     deadline = time.monotonic() + WAIT
     while not done():
         assert time.monotonic() < deadline, "in vain"
@@ -110,7 +102,6 @@ def is_running(pid: int) -> bool:
 
 @contextmanager
 def make_pool(directory: Path, jobs: int, backend: str = "") -> Iterator[pool.CompilePool]:
-    """Makes a pool that ends with the test, for a store in a directory."""
     made = pool.CompilePool(directory / "store", jobs, backend)
     try:
         yield made

@@ -21,8 +21,6 @@ from fusioncache.observe.explain.difference import compare
 
 
 class Norm(torch.nn.Module):
-    """Scales rows to length one."""
-
     power = 2
     kinds = ("rows",)
 

@@ -11,8 +11,7 @@ Facts = dict[str, Any]
 """What came of one call, by what it is of; equal if two calls cannot be told apart."""
 
 
-def find_difference(found: Facts, expected: Facts) -> str | None:
-    """What is otherwise than expected, in words; None if nothing is."""
+def find_difference(found, expected):
     wrong = [name for name in sorted({*found, *expected}) if found.get(name) != expected.get(name)]
     return "\n".join(f"{name}: {found.get(name)} in place of {expected.get(name)}" for name in wrong) or None
 

@@ -1,9 +1,7 @@
 """What people compile, each as small as can be, and a process that trains all of it over stores.
 
-    python program_zoo.py DIRECTORY [load]
-
-prints what it found, as JSON: for each case a digest of the results of three training steps, and what became of its
-programs. With ``load`` nothing may be interpreted, and some cases run again, with their programs derived and compared.
+``python program_zoo.py DIRECTORY [load]`` prints digests of results and counts of programs as JSON. With ``load``
+nothing may be interpreted, and some cases run again, with their programs derived and compared.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,16 +23,11 @@ import quick_process  # isort: split
 
 import torch
 from expert_layers import Experts
-from stored_programs import Cell, compile_anew, counts, without_interpreter
+from stored_programs import compile_anew, counts, without_interpreter
 from torch.nn import functional
-
-Compile = Callable[..., Any]
-"""Compiles a model or a function, with options of ``FusionCache`` by name."""
 
 
 class Tied(torch.nn.Module):
-    """An embedding that is the head's weight as well."""
-
     def __init__(self, width: int = 8):
         super().__init__()
         self.embedding = torch.nn.Embedding(16, width)
@@ -97,88 +89,33 @@ class Unordered(torch.nn.Module):
         return scale(self.linear(x)) if "u" in self.known and "a" in names else x
 
 
-def plain_function(x: torch.Tensor, weight: torch.Tensor, *, scale: float = 1.0) -> dict[str, torch.Tensor]:
-    return {"sum": torch.tanh(x @ weight) * scale, "max": torch.relu(x)}
+CASES = {
+    "tied": (Tied, {"recompute": "residual"}, torch.arange(6).reshape(2, 3)),
+    "experts": (Experts, {}, torch.linspace(-1, 1, 96).reshape(6, 16)),
+    "sets": (Unordered, {}, torch.linspace(-1, 1, 12).reshape(3, 4), {"b", "a", "c"}),
+    "buffers": (Counter, {}, torch.linspace(-1, 1, 12).reshape(3, 4)),
+}
 
 
-def train(compiled: Any, model: torch.nn.Module, *inputs: Any) -> list[torch.Tensor]:
-    """Three steps; what came out of each, and the parameters after it, and the buffers at the end."""
-    results, parameters = [], list(model.parameters())
+def run_case(name, directory):
+    """Takes three steps; says what came out of each, what the parameters and buffers were, and what was loaded."""
+    torch.manual_seed(0)
+    make, options, *inputs = CASES[name]
+    model, found = make(), hashlib.sha256()
+    compiled, transform = compile_anew(model, directory / name, **options)
     for _ in range(3):
         output = compiled(*inputs)
         output.sum().backward()
         with torch.no_grad():
-            for parameter in parameters:
+            for parameter in model.parameters():
                 parameter -= 0.1 * parameter.grad
-        results += [output.detach().clone(), *(parameter.detach().clone() for parameter in parameters)]
         model.zero_grad()
-    return [*results, *model.buffers()]
+        for result in (output, *model.state_dict().values()):
+            found.update(result.detach().numpy().tobytes())
+    return dict(zip(("digest", "loaded", "made", "refused"), (found.hexdigest(), *counts(transform)), strict=True))
 
 
-def run_function(compile_: Compile) -> list[torch.Tensor]:
-    x, weight = torch.randn(3, 4), torch.randn(4, 4, requires_grad=True)
-    compiled = compile_(plain_function)
-    results = []
-    for _ in range(3):
-        out = compiled(x, weight, scale=2.0)
-        results += [*out.values(), *torch.autograd.grad(out["sum"].sum(), weight)]
-    return results
-
-
-def run_kinds_of_input(compile_: Compile) -> list[torch.Tensor]:
-    model = Cell()
-    compiled = compile_(model)
-    results = []
-    for rows in (2, 3, 2):
-        results += train(compiled, model, torch.randn(rows, 4))
-    model.eval()
-    with torch.no_grad():
-        results.append(compiled(torch.randn(2, 4)))
-    with torch.inference_mode():
-        results.append(compiled(torch.randn(2, 4)).clone())
-    return results
-
-
-def train_new(make: Callable[[], torch.nn.Module], *inputs: Any, **options: Any) -> Callable[[Compile], Any]:
-    """Trains a model that is made where it is run."""
-
-    def run(compile_: Compile) -> list[torch.Tensor]:
-        model = make()
-        return train(compile_(model, **options), model, *inputs)
-
-    return run
-
-
-CASES: dict[str, Callable[[Compile], list[torch.Tensor]]] = {
-    "function": run_function,
-    "kinds_of_input": run_kinds_of_input,
-    "tied": train_new(Tied, torch.arange(6).reshape(2, 3), recompute="residual"),
-    "experts": train_new(Experts, torch.linspace(-1, 1, 96).reshape(6, 16)),
-    "sets": train_new(Unordered, torch.linspace(-1, 1, 12).reshape(3, 4), {"b", "a", "c"}),
-    "buffers": train_new(Counter, torch.linspace(-1, 1, 12).reshape(3, 4)),
-}
-
-
-def run_case(name: str, directory: Path) -> dict[str, Any]:
-    """Runs a case as a process does that has done nothing yet, and says what came of it."""
-    torch.manual_seed(0)
-    transforms = []
-
-    def compile_(model: Any, **options: Any) -> Any:
-        compiled, transform = compile_anew(model, directory / name, **options)
-        transforms.append(transform)
-        return compiled
-
-    results = CASES[name](compile_)
-    content = b"".join(result.detach().float().numpy().tobytes() for result in results)
-    found = [counts(transform) for transform in transforms]
-    refused = {reason: count for _, _, reasons in found for reason, count in reasons.items()}
-    loaded, made = sum(each[0] for each in found), sum(each[1] for each in found)
-    return {"digest": hashlib.sha256(content).hexdigest(), "loaded": loaded, "made": made, "refused": refused}
-
-
-def run_cases(names: Iterable[str], directory: Path) -> dict[str, Any]:
-    """Runs cases one after the other. What one of them raises is what became of it."""
+def run_cases(names, directory):
     done = {}
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         for name in names:
@@ -189,8 +126,7 @@ def run_cases(names: Iterable[str], directory: Path) -> dict[str, Any]:
     return done
 
 
-def main(directory: Path, *, load: bool) -> dict[str, Any]:
-    """The process. Returns what it found in each case, and under ``verified`` what became of those that ran again."""
+def main(directory, *, load):
     warnings.simplefilter("ignore")
     quick_process.take_vectors_on_trust()
     if not load:

@@ -1,8 +1,4 @@
-"""Makes a process of tests quicker when it is imported, which has to be before torch and Thunder are.
-
-Nothing that a test is about goes another way: what is left out are collections of garbage, and questions of libraries
-whose answers are known.
-"""
+"""Makes a process of tests quicker when it is imported, which has to be before torch and Thunder are."""
 
 from __future__ import annotations
 
@@ -30,11 +26,7 @@ with mock.patch.object(sys, "addaudithook", lambda hook: None):
 
 
 def take_vectors_on_trust() -> None:
-    """Has TorchInductor go by the processor for the kinds of vectors, too, that the variable is not asked about.
-
-    Does nothing until its module is imported, which Thunder does. For each of them it would compile a file and start a
-    process that imports torch, in each process anew.
-    """
+    """Has TorchInductor, once it is imported, go by the processor for other kinds of vectors as well."""
     kinds = sys.modules.get("torch._inductor.cpu_vec_isa")
     if kinds is not None:
         kinds.VecISA.check_build = lambda self, code: True  # type: ignore[attr-defined]

@@ -59,7 +59,6 @@ class Argument:
     differentiable: bool
 
     def make(self, seed: int) -> torch.Tensor:
-        """The tensor, the same each time."""
         chance = torch.Generator().manual_seed(seed)
         dtype = self.dtype if self.dtype.is_complex else torch.float32  # of complex numbers both parts
         made = self._laid_out(lambda *shape: (torch.rand(shape, generator=chance, dtype=dtype) + 0.5).to(self.dtype))
@@ -86,19 +85,16 @@ class RandomProgram:
 
     @property
     def source(self) -> str:
-        """The program as Python."""
         names = ", ".join(f"x{number}" for number in range(len(self.arguments)))
         lines = [f"    v{number} = {step}" for number, step in enumerate(self.steps)]
         return "\n".join([f"def program({names}):", *lines, f"    return {', '.join(self.results)},"])
 
     def function(self) -> Callable[..., Any]:
-        """The program, ready to be called."""
         names: dict[str, Any] = {"torch": torch}
         exec(compile(self.source, "<random program>", "exec"), names)
         return names["program"]
 
     def inputs(self, seed: int = 0) -> list[torch.Tensor]:
-        """Tensors to call it with, made anew."""
         return [argument.make(seed + number) for number, argument in enumerate(self.arguments)]
 
     def commuted(self, chance: random.Random) -> RandomProgram:

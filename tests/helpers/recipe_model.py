@@ -8,7 +8,6 @@ from fusioncache.store import read_through
 
 
 def wave(x: torch.Tensor) -> torch.Tensor:
-    """A region of a few operations."""
     return torch.sin(x) * 2 + torch.cos(x)
 
 

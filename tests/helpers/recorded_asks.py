@@ -1,22 +1,18 @@
 """Helpers that compile nothing, and remember what they are asked for."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from fusioncache.cache.peers import Ask, Wait
+from fusioncache.cache.peers import Ask, Helpers, Wait
 from fusioncache.ir import Key
 
 
-class Recorder:
+class Recorder(Helpers):
     """What calls are going to ask for, now and later, and what they did ask for, by the digests of the keys."""
 
     def __init__(self) -> None:
         self.handed: dict[str, Ask] = {}
         self.later: dict[str, Ask] = {}
         self.wanted: set[str] = set()
-
-    def get_ready(self) -> None:
-        pass
 
     def hand_over(self, asks: Sequence[Ask]) -> int:
         self.handed |= {ask.key.digest: ask for ask in asks}
@@ -28,12 +24,6 @@ class Recorder:
         for _ in new:
             on_done()
         return len(new)
-
-    def expect(self, asks: Any, handed_over: Any) -> None:
-        pass
-
-    def note_missing(self) -> bool:
-        return False
 
     def is_done(self, key: Key) -> bool:
         return True

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
+from drawn_regions import draw
 
 from fusioncache.ir import Const, Graph, Op, Ref, Template, TensorType
 from fusioncache.observe.record import database as recorder
@@ -29,17 +30,13 @@ def make_chain_template(name: str | None = None, options: str = "nvfuser=0.2.36"
     return _template(Graph((BFLOAT16,), ops, (3,)), name, options)
 
 
-def make_cast_template(name: str | None = None, options: str = "nvfuser=0.2.36") -> Template:
-    """A conversion; no chain."""
-    ops = (Op("prims.convert_element_type", (Ref(0), Const("dtype", "float32")), (FLOAT32,)),)
-    return _template(Graph((BFLOAT16,), ops, (1,)), name, options)
+def make_cast_template(name=None, options="nvfuser=0.2.36"):
+    return _template(draw("convert_element_type(x, 'float32')", x=BFLOAT16), name, options)
 
 
 def make_scaled_template(*shape: int, factor: float = 0.5) -> Template:
     """A product with a number; those of other shapes and numbers are the same but for that."""
-    type_ = TensorType("float32", shape, "cpu")
-    graph = Graph((type_,), (Op("prims.mul", (Ref(0), Const("float", factor.hex())), (type_,)),), (1,))
-    return _template(graph, None, "")
+    return _template(draw(f"mul(x, {factor!r})", x=shape), None, "")
 
 
 def _template(graph: Graph, name: str | None, options: str) -> Template:
@@ -48,7 +45,6 @@ def _template(graph: Graph, name: str | None, options: str) -> Template:
 
 
 def count_compile(ledger: Ledger, template: Template, seconds: float, alone: Alone | None = None) -> None:
-    """Counts a function that was compiled for a template."""
     ledger.tell(template, CompileEvent("eager", seconds, template=template, alone=alone))
 
 
@@ -68,8 +64,7 @@ def make_ledger(*templates: Template, seconds: float = 1.0) -> Ledger:
     return ledger
 
 
-def make_full_ledger() -> Ledger:
-    """Both templates, in several arities, with a bypass of each sort."""
+def make_full_ledger():
     ledger, chain, cast = Ledger(), make_chain_template(), make_cast_template()
     ledger.count_region(cast, (), hit=False)
     count_compile(ledger, cast, 0.125)

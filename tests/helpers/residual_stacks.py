@@ -7,12 +7,7 @@ SIZE = 16
 
 
 class Stack(nn.Module):
-    """``depth`` blocks around one residual stream, or two.
-
-    Kinds: ``pre`` and ``post`` norm, ``both`` of them, ``parallel`` branches, a ``scaled`` branch, a ``gated`` one,
-    one with ``dropout``, ``outputs`` that are every sum of a post-norm stack, ``two`` post-norm streams of which the
-    second reads the first, a stream in float32 over branches in bfloat16 (``mixed``), and ``none`` at all.
-    """
+    """``depth`` blocks of a kind around one residual stream, or ``two`` of which the second reads the first."""
 
     def __init__(self, kind: str, depth: int = 4):
         super().__init__()
@@ -65,8 +60,7 @@ class Stack(nn.Module):
         return decoded
 
 
-def train(model: nn.Module, compiled: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
-    """The outputs, then the gradients of everything, of one step."""
+def train(model, compiled, x):
     model.zero_grad()
     x = x.detach().requires_grad_()
     torch.manual_seed(7)

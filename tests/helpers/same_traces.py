@@ -19,10 +19,7 @@ Whether traces stay the same with these is for ``test_hostile_programs.py``."""
 
 
 def trace_with(groups: Iterable[str], program: Callable[..., Any], *args: Any) -> list[str]:
-    """Traces with these groups of shortcuts and no others.
-
-    Returns the text of every trace, from the prologue's to the epilogue's, or what is raised.
-    """
+    """Traces with these groups of shortcuts alone; returns the text of every trace, or what is raised."""
     tracing.uninstall()
     tracing.install(groups)
     compiled = thunder.jit(program)
@@ -35,8 +32,7 @@ def trace_with(groups: Iterable[str], program: Callable[..., Any], *args: Any) -
     return list(read_texts(compiled).values())
 
 
-def list_interpreted(program: Callable[..., Any], *args: Any) -> list[Any]:
-    """Returns the frames that are interpreted while a program is traced."""
+def list_interpreted(program, *args):
     with mock.patch.object(interpreter, "_run_frame", wraps=interpreter._run_frame) as run:
         thunder.jit(program)(*args)
     return [call.args[0] for call in run.call_args_list]

@@ -14,13 +14,10 @@ from fusioncache.accelerators.schedule.collectives import is_view, kind_of, read
 
 
 class Block(torch.nn.Module):
-    """A block like Llama's, without attention: a norm, a gated MLP, a residual sum."""
-
-    def __init__(self, width: int):
+    def __init__(self, width):
         super().__init__()
         self.norm = torch.nn.RMSNorm(width)
-        self.gate = torch.nn.Linear(width, 2 * width, bias=False)
-        self.up = torch.nn.Linear(width, 2 * width, bias=False)
+        self.gate, self.up = (torch.nn.Linear(width, 2 * width, bias=False) for _ in range(2))
         self.down = torch.nn.Linear(2 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -69,7 +66,6 @@ def share(jitted: Any, mode: str) -> Any:
 
 
 def device_of(model: Any) -> torch.device:
-    """Returns where a model's parameters are."""
     return next(model.parameters()).device
 
 
@@ -110,21 +106,14 @@ def count_saved(trace: Any) -> int:
 
 
 def run_ranks(work: Callable[[int], Any], world: int = 2, backend: str = "gloo") -> list[Any]:
-    """Returns what a function returns in each process of a job. It takes the process's rank.
-
-    Each imports the function anew: what the tests before did to this process, and CUDA, do not outlive a fork.
-    """
+    """Returns what a function of the rank returns in each process of a job, which imports it anew."""
     with tempfile.TemporaryDirectory() as folder:
         _start(work, world, backend, folder)
         return [torch.load(f"{folder}/{rank}", weights_only=True) for rank in range(world)]
 
 
 def run_with_losses(work: Callable[[int], Any], patience: float) -> Any:
-    """Returns what a function returns in the first process of a job of two, of which the other one may be lost.
-
-    Raises:
-        TimeoutError: if the first one takes longer than so many seconds.
-    """
+    """Returns what a function returns in the first process of a job of two, of which the other one may be lost."""
     with tempfile.TemporaryDirectory() as folder:
         first, second = _start(work, 2, "gloo", folder, join=False).processes
         first.join(patience)
@@ -138,9 +127,8 @@ def run_with_losses(work: Callable[[int], Any], patience: float) -> Any:
 
 def _start(work: Callable[[int], Any], world: int, backend: str, folder: str, **options: bool) -> Any:
     # Each process would import for itself what is not there when it is forked.
-    torch.multiprocessing.set_forkserver_preload(
-        ["quick_process", "thunder", "pytest", "fusioncache.distributed", "sharded_training"]
-    )
+    modules = ["quick_process", "thunder", "pytest", "fusioncache.distributed", "sharded_training"]
+    torch.multiprocessing.set_forkserver_preload(modules)
     options["start_method"] = "spawn" if backend == "nccl" else "forkserver"
     return torch.multiprocessing.start_processes(_run, (world, folder, work, backend), world, **options)
 
@@ -158,6 +146,5 @@ def _run(rank: int, world: int, folder: str, work: Callable[[int], Any], backend
 
 
 def equal_bits(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> bool:
-    """True if tensors are the same to the bit."""
     pairs = zip(ours, theirs, strict=True)
     return all(torch.equal(our.view(torch.int32), their.view(torch.int32)) for our, their in pairs)

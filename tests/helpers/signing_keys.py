@@ -8,7 +8,6 @@ from fusioncache.store.signing import SigningKey
 
 
 def make_signing_key(name: str) -> SigningKey:
-    """Returns the key that belongs to a name."""
     seed = hashlib.sha256(name.encode()).digest()
     public = Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw().hex()
     return SigningKey(seed.hex(), public, name)

@@ -7,7 +7,7 @@ import numpy as np
 from drawn_regions import Sketch, evaluate
 from hypothesis import strategies as st
 
-from fusioncache.ir import Graph, Ref, TensorType, Value
+from fusioncache.ir import Ref, TensorType, Value
 from fusioncache.template.canonical import Canonical
 from fusioncache.template.generalization import Generalization, write_general_graph
 from fusioncache.template.plan import inline
@@ -15,26 +15,22 @@ from fusioncache.template.plan import inline
 WIDEST = 13
 """What is padded is padded to this."""
 
-Shape = tuple[str, ...]
-"""The sizes of a tensor, as what they are: see ``Setting.sizes``."""
-
 Step = tuple[str, int, int]
 """What is computed, and of which of the values so far."""
 
+Shape = tuple[str, ...]
+"""The sizes of a tensor, as what they are: see ``Setting.sizes``."""
 INPUTS: tuple[Shape, ...] = (("B", "T", "D"), ("B", "T", "D"), ("B", "D", "T"), ("T", "D"), ("D", "T"), ("D",), ("T",))
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The sizes and numbers at which a recipe is drawn."""
-
     batch: int
     length: int
     width: int
     numbers: tuple[float, float]
 
-    def sizes(self) -> dict[str, int]:
-        """All sizes, by what they are."""
+    def sizes(self):
         sizes = {"B": self.batch, "T": self.length, "D": self.width, "M": WIDEST}
         return sizes | {"T//2": self.length // 2, "B*T": self.batch * self.length, "M-T": WIDEST - self.length}
 
@@ -83,7 +79,6 @@ STEPS = ("scale", "combine", "combine", "reduce", "spread", "merge", "pad", "cut
 
 
 def recipes() -> st.SearchStrategy[list[Step]]:
-    """What to compute, at any sizes."""
     pick = st.integers(0, 59)
     return st.lists(st.tuples(st.sampled_from(STEPS), pick, pick), min_size=1, max_size=9)
 
@@ -95,8 +90,7 @@ def settings_of_sizes(sizes: st.SearchStrategy[int] | None = None) -> st.SearchS
     return st.builds(Setting, sizes, sizes, sizes, numbers)
 
 
-def draw_region(recipe: list[Step], setting: Setting) -> Graph:
-    """The region of a recipe at these sizes. Its outputs are the last value and the one before."""
+def draw_region(recipe, setting):
     sketch = Sketch()
     values = {sketch.input(TensorType("float32", setting.measure(shape), "cpu")): shape for shape in INPUTS}
     for step in recipe:

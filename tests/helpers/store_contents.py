@@ -23,7 +23,6 @@ NOBODY = 65534
 
 
 def make_numbered_key(text: object) -> Key:
-    """The key with this text, with one ingredient."""
     text = str(text)
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
     return Key(digest, text, (Ingredient("all", text, digest),))
@@ -54,25 +53,20 @@ def load(store: Store, number: int) -> bool:
 
 
 def find_entry(store: Store, number: int) -> Path:
-    """The file of an entry."""
     digest = make_numbered_key(number).digest
     return find_root(store) / "entries" / digest[:2] / f"{digest}.{BACKEND}"
 
 
 def find_object(store: Store, content: bytes) -> Path:
-    """The file of an object."""
     digest = hashlib.sha256(content).hexdigest()
     return find_root(store) / "objects" / digest[:2] / digest
 
 
-def find_root(store: Store) -> Path:
-    """The directory that the store must have."""
-    assert store.directory is not None
+def find_root(store):
     return store.directory
 
 
 def age_entry(store: Store, number: int, seconds: float) -> None:
-    """Makes it that long since the entry was used."""
     when = time.time() - seconds
     os.utime(find_entry(store, number), (when, when))
 
@@ -97,15 +91,14 @@ def fork(work: Callable[[], object]) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that some other thread is running, of the test runner's
         child = os.fork()
-    if child:
-        return child
-    status = 1
-    try:
-        warnings.simplefilter("ignore")
-        work()
-        status = 0
-    finally:
-        os._exit(status)
+        if child:
+            return child
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
 
 
 def drop_root() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from drawn_regions import Sketch
+from drawn_regions import draw
 
 from fusioncache.backends.api import Compiled, Run
 from fusioncache.backends.eager import Eager
@@ -13,7 +13,7 @@ from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.executable import Builder, BuiltFunction, Executable
 from fusioncache.cache.peers import Ranks
-from fusioncache.ir import Graph, Key, TensorType
+from fusioncache.ir import Graph, Key
 from fusioncache.ir.template import layouts_of
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.writer import instance_of
@@ -28,8 +28,7 @@ class PersistentEager(Eager):
         self, environment: Mapping[str, str] | None = None, refuse: str | None = None, *, lasting: bool = True
     ):
         super().__init__()
-        self.compiled: list[Graph] = []
-        self.loaded: list[Graph] = []
+        self.compiled, self.loaded = [], []
         self.more = {"machine": "here", **(environment or {})}
         self.refuse, self.lasting = refuse, lasting
         self.error: Exception | None = None
@@ -61,20 +60,12 @@ X, Y = torch.linspace(-1, 1, 6).reshape(2, 3), torch.linspace(0, 5, 6).reshape(2
 
 def make_region(*, swapped: bool = False) -> Graph:
     """Returns ``sin(x), y - x``, or the same with inputs, ops and outputs the other way round."""
-    s = Sketch()
-    if swapped:
-        y, x = s.input(), s.input()
-        difference, sine = s.op("sub", y, x), s.op("sin", x)
-        return s.graph(difference, sine)
-    x, y = s.input(), s.input()
-    sine, difference = s.op("sin", x), s.op("sub", y, x)
-    return s.graph(sine, difference)
+    shape = (2, 3)
+    return draw("sub(y, x)", "sin(x)", y=shape, x=shape) if swapped else draw("sin(x)", "sub(y, x)", x=shape, y=shape)
 
 
-def make_unary_region(name: str = "cos", device: str = "cpu") -> Graph:
-    """Returns a region of one operation of one input."""
-    s = Sketch()
-    return s.graph(s.op(name, s.input(TensorType("float32", (2, 3), device))))
+def make_unary_region(name="cos", device="cpu"):
+    return draw(f"{name}(x)", device=device)
 
 
 class Process:
@@ -87,12 +78,9 @@ class Process:
             self.cache.ranks = ranks
         self.ledger = self.cache.ledger
         self.executables = BackendExecutables(self.backend, self.cache, self.ledger)
-        self.built: list[tuple[Executable, BuiltFunction]] = []
-        self.told: list[bool] = []
-        self.took: list[float] = []
+        self.built, self.told, self.took = [], [], []
 
     def builder(self) -> Builder:
-        """Returns what builds the process's executables with the directory."""
         return self.executables.builder(self.backend.environment())
 
     def key(self, source: Graph, *inputs: Any) -> Key:
@@ -107,7 +95,6 @@ class Process:
         return self.executables.executable(canonical.graph, instance_of(source, canonical.binding))
 
     def run(self, source: Graph, *inputs: Any) -> list[Any]:
-        """Runs a region, and returns its outputs."""
         binding = canonicalize(source).binding
         args = [inputs[index] for index in binding.arguments]
         results = self.executable(source).run_for(args, layouts_of(args), self.tell)(args)
@@ -119,8 +106,7 @@ class Process:
         self.took.append(function.compile_seconds)
 
 
-def fill_store(directory: Path, *environments: dict[str, str], **options: Any) -> None:
-    """Lets a process of each environment compile two regions and store them."""
+def fill_store(directory, *environments, **options):
     for environment in environments or ({},):
         process = Process(directory, PersistentEager(environment, **options))
         process.run(make_region(), X, Y)

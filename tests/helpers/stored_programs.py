@@ -17,10 +17,7 @@ _TOOL = 5
 def compile_anew(
     model: Any, directory: Path, backend: str = "eager", *, jit: Mapping[str, Any] | None = None, **options: Any
 ) -> tuple[Any, Any]:
-    """Compiles a model as a process does that has done nothing yet, over a store that others have used.
-
-    Returns it and its transform. Those among the options of ``thunder.jit`` come behind ours.
-    """
+    """Compiles a model as a new process does, over a store that others have used. Returns it and its transform."""
     import thunder
 
     cache = fusioncache.Cache(record=False, store=directory)

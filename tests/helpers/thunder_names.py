@@ -47,23 +47,17 @@ def write_names() -> str:
 
 def _list_names_of(path: Path) -> Iterator[tuple[str, str]]:
     tree = ast.parse(path.read_text())
-    modules: dict[str, str] = {}
+    modules = {}
+    imports = [(*each, True) for each in _read_imports(tree)]
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            modules |= {alias.asname or alias.name: alias.name for alias in node.names if _is_thunders(alias.name)}
-        if isinstance(node, ast.ImportFrom) and node.module and _is_thunders(node.module):
-            for alias in node.names:
-                yield node.module, alias.name
-                if _is_module(f"{node.module}.{alias.name}"):
-                    modules[alias.asname or alias.name] = f"{node.module}.{alias.name}"
         if isinstance(node, ast.ImportFrom) and (api := _find_api(node.module)):
-            for alias in node.names:
-                module, name = _read_api(api)[alias.name]
-                whole = f"{module}.{name}".strip(".")
-                if name and api != _CORE_API:
-                    yield module, name
-                if _is_module(whole):
-                    modules[alias.asname or alias.name] = whole
+            known = _read_api(api)
+            imports += [(alias.asname or alias.name, *known[alias.name], api != _CORE_API) for alias in node.names]
+    for here, module, name, is_listed in imports:
+        if name and is_listed:
+            yield module, name
+        if _is_module(f"{module}.{name}".strip(".")):
+            modules[here] = f"{module}.{name}".strip(".")
     for node in ast.walk(tree):
         known = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules
         if known and node.attr != "__file__":
@@ -78,27 +72,27 @@ def _find_api(module: str | None) -> str:
 
 @cache
 def _read_api(api: str) -> dict[str, tuple[str, str]]:
-    """Returns what a module of the adapter has of Thunder: under its name there, the module and the name in that.
-
-    A module that may be absent, and one in no package, has no name in another.
-    """
+    """Returns what a module of the adapter has of Thunder: under its name there, the module and the name in that."""
     if api != _CORE_API:
         names = {name: (module, name) for module, names in NAMES.items() for name in names.split()}
         parts = {name: module.rpartition(".") for name, module in MODULES.items()}
         whole = {name: (package, last) for name, (package, _, last) in parts.items() if package}
         without_package = {name: (module, "") for name, module in MODULES.items() if name not in whole}
         return names | whole | without_package | {_NVFUSER: (MODULES[_NVFUSER], "")}
-    found: dict[str, tuple[str, str]] = {}
-    for node in ast.parse((PACKAGE / "thunder_adapter" / f"{api}.py").read_text()).body:
+    tree = ast.parse((PACKAGE / "thunder_adapter" / f"{api}.py").read_text())
+    return {here: (module, name) for here, module, name in _read_imports(tree)}
+
+
+def _read_imports(tree):
+    """Yields the name here of each import from Thunder, its module, and its name there."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.asname or alias.name: (alias.name, "") for alias in node.names}
-        if isinstance(node, ast.ImportFrom) and node.module and _is_thunders(node.module):
-            found |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
-    return found
-
-
-def _is_thunders(name: str) -> bool:
-    return name.partition(".")[0] == "thunder"
+            found = [(alias.asname or alias.name, alias.name, "") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found = [(alias.asname or alias.name, node.module, alias.name) for alias in node.names]
+        else:
+            continue
+        yield from (each for each in found if each[1].partition(".")[0] == "thunder")
 
 
 def _is_module(name: str) -> bool:

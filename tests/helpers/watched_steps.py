@@ -1,8 +1,4 @@
-"""Takes steps in a process of its own, and prints what of ours came in between in the later ones, as JSON.
-
-Python tells of files, compilers, processes and threads; that nothing tells is what the test is after. No lock of the
-package is taken, as steps go on while another thread has all of them.
-"""
+"""Takes steps in a process of its own, and prints what of ours came in between in the later ones, as JSON."""
 
 import gc
 import json
@@ -46,10 +42,7 @@ def watch():
 
 
 def run_while_locked(steps):
-    """Takes steps while another thread has every lock of the package; tells whether they came to an end.
-
-    The thread that takes them has done so before: its first launch of a stored kernel lays out what that is given.
-    """
+    """Takes steps, once before and then while another thread has every lock of the package; tells whether they end."""
     ready, done, held = (threading.Event() for _ in range(3))
 
     def take():

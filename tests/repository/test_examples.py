@@ -4,9 +4,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import SimpleNamespace
 
 import forked_processes as forks
 import pytest
@@ -19,7 +17,7 @@ EXAMPLES = ROOT / "examples"
 def example(monkeypatch):
     """Imports an example by its name, as a program does that is in that folder."""
 
-    def load(name: str) -> ModuleType:
+    def load(name):
         monkeypatch.syspath_prepend(EXAMPLES)
         monkeypatch.delitem(sys.modules, name, raising=False)
         return __import__(name)
@@ -47,7 +45,7 @@ def test_the_changed_layer_has_one_template_of_its_own(example, capsys):
 def test_the_second_process_compiles_nothing(example, monkeypatch, capsys):
     monkeypatch.delenv("FUSIONCACHE_STORE")
 
-    def run(command: Sequence[Any], env: Mapping[str, str], check: bool) -> None:
+    def run(command, env, check):
         python, file, *arguments = command
         assert (python, file, check) == (sys.executable, EXAMPLES / "second_process.py", True)
         print(forks.ask("examples.second_process", *arguments, FUSIONCACHE_DIR=env["FUSIONCACHE_DIR"]))
@@ -59,19 +57,15 @@ def test_the_second_process_compiles_nothing(example, monkeypatch, capsys):
     assert first == ("8", "4", "0") and second == ("8", "0", "4")
 
 
-@pytest.fixture(scope="module")
-def cells() -> list[dict[str, Any]]:
-    return json.loads((EXAMPLES / "tour.ipynb").read_text())["cells"]
-
-
-def test_the_notebook_runs_from_top_to_bottom(cells, capfd):
+def test_the_notebook_is_committed_without_outputs_and_runs_from_top_to_bottom(capfd):
     from IPython.core.interactiveshell import InteractiveShell
 
     shell = InteractiveShell()
     shell.system = shell.system_raw  # the other way forks a process that has threads
     shown = []
-    for cell in cells:
+    for cell in json.loads((EXAMPLES / "tour.ipynb").read_text())["cells"]:
         if cell["cell_type"] == "code":
+            assert not cell["outputs"] and not cell["execution_count"]
             outcome = shell.run_cell("".join(cell["source"]))
             outcome.raise_error()
             assert not shell.user_ns.get("_exit_code")
@@ -80,10 +74,4 @@ def test_the_notebook_runs_from_top_to_bottom(cells, capfd):
     assert "<tr><th>regions</th><td>8</td></tr>" in counts
     assert "residual_sum_" in templates
     said = capfd.readouterr()
-    assert "0.0003 here, 1e-05 there" in said.err
-    assert "residual_sum_" in said.out
-
-
-def test_the_notebook_is_committed_without_outputs(cells):
-    code = [cell for cell in cells if cell["cell_type"] == "code"]
-    assert code and not any(cell["outputs"] or cell["execution_count"] for cell in code)
+    assert "0.0003 here, 1e-05 there" in said.err and "residual_sum_" in said.out

@@ -51,24 +51,19 @@ def test_the_source_distribution_has_what_its_tests_need(dist):
 
 def test_setup_says_how_far_it_is_and_keeps_every_error():
     install = runpy.run_path(str(ROOT / ".ci" / "install.py"))
-    said = [
-        "Collecting torch==2.10.0",
-        "  Downloading torch-2.10.0-cp312-cp312-manylinux_2_28_x86_64.whl (900.0 MB)",
-        "  Downloading https://host/packages/click-8.5.1-py3-none-any.whl (126 kB)",
-        "  Downloading https://host/packages/nvidia_cublas_cu12-12.8.4.1-py3-none-any.whl (600.0 MB)",
-        "Installing collected packages: torch, click",
-        "Successfully installed click-8.5.1 torch-2.10.0",
-    ]
-    assert list(install["progress"](said)) == [
+    said = """Collecting torch==2.10.0
+  Downloading torch-2.10.0-cp312-cp312-manylinux_2_28_x86_64.whl (900.0 MB)
+  Downloading https://host/packages/click-8.5.1-py3-none-any.whl (126 kB)
+  Downloading https://host/packages/nvidia_cublas_cu12-12.8.4.1-py3-none-any.whl (600.0 MB)
+Installing collected packages: torch, click
+Successfully installed click-8.5.1 torch-2.10.0"""
+    shown = [
         "   0.9 GB with torch",
         "   1.5 GB with nvidia_cublas_cu12",
         "  installing 2 packages",
         "  installed 2 packages",
     ]
-    other = [f"WARNING: Location '{name}' is ignored\n" for name in "ab"]
-    assert list(install["first_of_each"]([other[0], "ERROR: one\n", other[1], "ERROR: one\n"])) == [
-        "WARNING: Location 'a' is ignored",
-        "ERROR: one",
-        "ERROR: one",
-        "(1 more warnings like these)",
-    ]
+    assert list(install["progress"](said.splitlines())) == shown
+    one, *others = "WARNING: Location 'a' is ignored", "ERROR: one", "WARNING: Location 'b' is ignored", "ERROR: one"
+    kept = [one, others[0], others[2], "(1 more warnings like these)"]
+    assert list(install["first_of_each"](f"{line}\n" for line in (one, *others))) == kept

@@ -4,7 +4,6 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 from repository import HELPERS, PACKAGE, ROOT
 
@@ -16,10 +15,6 @@ THUNDERS = {"_call_ctx", "_implmap"}
 PARTS = {"_Compiling", "_HEADER", "_current_device", "_current_stream", "_get_device", "_left_uninitialized", "_memset"}
 PARTS |= {"_nvfuser", "_packed", "_refuse_arguments", "_remove"}
 """Parts of a stored run of nvFuser's, which without a GPU are tested one by one."""
-
-
-def name_file(path: Path) -> str:
-    return str(path.relative_to(TESTS))
 
 
 def is_private(name: str) -> bool:
@@ -83,18 +78,14 @@ def test_folders_are_those_of_the_package():
     assert {path.relative_to(TESTS).parts[0] for path in FILES if path.parent != TESTS} <= rooms | NO_ROOMS
 
 
-def test_no_two_tests_have_one_name():
+def test_no_two_tests_have_one_name_and_none_is_imported():
     """Folders of tests are no packages, so that pytest imports each by its name alone."""
     names = [path.name for path in FILES if path.name.startswith("test_")]
     assert len(names) == len(set(names))
-
-
-def test_no_test_is_imported():
-    """Not in the text of a program for another process either."""
-    found = [path for path in FILES if re.findall(r"^\s*(?:from|import) test_\w+", path.read_text(), re.MULTILINE)]
-    assert not found
+    imports = re.compile(r"^\s*(?:from|import) test_\w+", re.MULTILINE)
+    assert not [path for path in FILES if imports.search(path.read_text())]
 
 
 def test_nothing_private_to_another_file_is_used():
-    found = {name_file(path): list(find_uses(ast.parse(path.read_text()))) for path in FILES}
+    found = {str(path.relative_to(TESTS)): list(find_uses(ast.parse(path.read_text()))) for path in FILES}
     assert not {name: uses for name, uses in found.items() if uses}

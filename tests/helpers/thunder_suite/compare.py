@@ -1,21 +1,19 @@
 """Tests that end otherwise with fusioncache than without it."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from thunder_suite.outcomes import Result, Run
+from thunder_suite.outcomes import Result
 
-# Nothing can be said of a test that one of the runs did not get to.
 _UNREACHED = "unreached"
+"""Nothing can be said of a test that one of the runs did not get to."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A test whose outcomes differ.
-
-    ``explained`` is the reason why it has to differ, ``reruns`` are the outcomes of later runs of both.
-    """
+    """A test whose outcomes differ, why it has to if it has to, and how later runs of both ended."""
 
     id: str
     without: Result
@@ -25,18 +23,15 @@ class Difference:
 
     @property
     def flaky(self) -> bool:
-        """Whether most times when both were run again they ended alike."""
         differing = sum(without != with_ for without, with_ in self.reruns)
         return bool(self.reruns) and 2 * differing <= len(self.reruns)
 
     @property
     def counts_against(self) -> bool:
-        """Whether this is a difference that fusioncache has to answer for."""
         return not self.explained and not self.flaky
 
 
-def differences(without: Run, with_: Run, explained: Mapping[str, str]) -> list[Difference]:
-    """Each test that ended in two ways, in the order of their ids."""
+def differences(without, with_, explained):
     found = []
     for id_ in sorted(without.results.keys() | with_.results.keys()):
         one, other = without.result(id_), with_.result(id_)
@@ -46,13 +41,8 @@ def differences(without: Run, with_: Run, explained: Mapping[str, str]) -> list[
     return found
 
 
-def again(
-    found: Sequence[Difference], rerun: Callable[[list[str]], tuple[Run, Run] | None], times: int
-) -> list[Difference]:
-    """The same differences with what happened when their tests were run again.
-
-    ``rerun`` runs tests by their ids without and with fusioncache. It returns None if there is no time left.
-    """
+def again(found: Sequence[Difference], rerun: Callable[[list[str]], Any], times: int) -> list[Difference]:
+    """Returns the differences with how their tests ended in further runs, of which there are none when time is over."""
     ids = [difference.id for difference in found if not difference.explained]
     result = {difference.id: difference for difference in found}
     for _ in range(times if ids else 0):

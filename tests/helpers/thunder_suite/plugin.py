@@ -1,8 +1,4 @@
-"""A pytest plugin: picks tests, seeds each one, writes down how each ended; puts ``FusionCache`` into ``thunder.jit``.
-
-``thunder.compile`` and ``thunder.dynamo.thunderfx`` end in ``thunder.jit`` too. Where nvFuser does not work there are
-no regions, so that fusioncache's executor makes some there.
-"""
+"""A pytest plugin: picks and seeds tests, writes down how each ended; puts ``FusionCache`` into ``thunder.jit``."""
 
 import functools
 import json
@@ -21,14 +17,10 @@ from typing import Any
 import pytest
 
 VARIABLE = "FUSIONCACHE_THUNDER_SUITE"
-"""Names a file of JSON: ``results``, the file that gets a line of JSON for each event; ``inject``, the backend of
-fusioncache or nothing; ``selections`` by the name of a file; ``only``, ids of tests in place of these.
-"""
-_LONGEST_MESSAGE = 4000
+"""Names the file of settings that ``run.py`` writes."""
 
 
 def _pick(ids: list[str], settings: dict[str, Any]) -> set[str]:
-    """Returns the ids that are to run."""
     if settings["only"]:
         return set(settings["only"]) & set(ids)
     by_file = defaultdict(list)
@@ -41,11 +33,7 @@ def _pick(ids: list[str], settings: dict[str, Any]) -> set[str]:
 
 
 def _forward_nvfuser() -> None:
-    """Lets Thunder 0.2.6 run with an nvFuser that ships its direct bindings only.
-
-    Thunder asks a module ``nvfuser`` for one function. Both runs need that, and the run without fusioncache must not
-    import fusioncache to get it.
-    """
+    """Lets Thunder 0.2.6 run with an nvFuser that ships its direct bindings only, without importing fusioncache."""
     if find_spec("nvfuser_direct") is None or "nvfuser" in sys.modules or find_spec("nvfuser") is not None:
         return
     import nvfuser_direct
@@ -67,14 +55,12 @@ class Injector:
         self.start()
 
     def start(self) -> None:
-        """A test begins."""
         from fusioncache import Cache
 
         self._transforms: list[Any] = []
         self._cache = Cache(record=False)
 
     def count(self) -> dict[str, int]:
-        """Returns what the transforms have done since the test began."""
         counts: Counter[str] = Counter(calls=len(self._transforms))
         for stats in (transform.stats() for transform in self._transforms):
             counts.update(regions=stats.regions, hits=stats.hits, misses=stats.misses, compiles=stats.compiles)
@@ -82,8 +68,6 @@ class Injector:
         return counts
 
     def put_in_place(self) -> None:
-        """Puts fusioncache wherever ``thunder.jit`` is bound."""
-
         @functools.wraps(self._jit)  # with its signature, which thunderfx reads
         def jit(fn: Any, /, **options: Any) -> Any:
             return self._jit(fn, **self._add_fusioncache(options))
@@ -152,8 +136,8 @@ class Recorder:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.outcome != "passed":
-            event = {"id": report.nodeid, "when": "collect", "outcome": report.outcome}
-            self._write({**event, "message": _read_message(report)})
+            outcome = "error" if report.failed else report.outcome
+            self._write({"id": report.nodeid, "when": "collect", "outcome": outcome, "message": _read_message(report)})
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -161,19 +145,18 @@ class Recorder:
             self._injector.start()
         seed = zlib.crc32(item.nodeid.encode())
         random.seed(seed)
-        for name in ("numpy", "torch"):
-            if name in sys.modules:
-                module: Any = sys.modules[name]
-                (module.random.seed if name == "numpy" else module.manual_seed)(seed)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed(seed)
+        if "torch" in sys.modules:
+            sys.modules["torch"].manual_seed(seed)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
         if self._injector:
             item.user_properties.append(("counts", self._injector.count()))
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        event = {"id": report.nodeid, "when": report.when, "outcome": report.outcome, "seconds": report.duration}
-        event |= {"xfail": True} if hasattr(report, "wasxfail") else {}
+    def pytest_runtest_logreport(self, report):
+        event = {"id": report.nodeid, "when": report.when, "outcome": _name_outcome(report)}
         event |= {"message": _read_message(report)} if report.outcome != "passed" else {}
         self._write(event | dict(report.user_properties))
 
@@ -186,13 +169,22 @@ class Recorder:
                 file.write(json.dumps(event, default=str) + "\n")
 
 
-def _read_message(report: Any) -> str:
-    crash = getattr(report.longrepr, "reprcrash", None)
-    if crash is not None:
-        return str(crash.message)[:_LONGEST_MESSAGE]
-    if isinstance(report.longrepr, tuple):
-        return str(report.longrepr[-1])[:_LONGEST_MESSAGE]
-    return str(report.longrepr)[-_LONGEST_MESSAGE:]
+def _name_outcome(report):
+    if hasattr(report, "wasxfail"):
+        return "xfailed" if report.skipped else "xpassed"
+    if not report.failed:
+        return report.outcome
+    message = _read_message(report)
+    if "crashed while running" in message:
+        return "crashed"
+    if re.search(r"Timeout.*>\s*[\d.]+s", message):
+        return "timeout"
+    return "failed" if report.when == "call" else "error"
+
+
+def _read_message(report):
+    found = report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr
+    return str(found.reprcrash.message if getattr(found, "reprcrash", None) else found)[-4000:]
 
 
 def pytest_configure(config: pytest.Config) -> None:

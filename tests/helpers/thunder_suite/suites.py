@@ -29,26 +29,13 @@ _WITHOUT_REGIONS = r"_torch_c(pu|uda)|_torchcompile_|_cpu_|\[(cpu|meta)"
 _ON_GPU = Selection(leave=_WITHOUT_REGIONS)
 
 
-def _nvfuser(sample: int) -> Selection:
-    return Selection(pattern="nvfuser", leave=_WITHOUT_REGIONS, sample=sample)
-
-
 # In about 9 minutes on an H200 with 14 processes.
+_OF_NVFUSER = {"autocast": 1, "elementwise": 1, "grad": 4, "inplace_copy": 1, "ops": 20, "randomness": 1}
+_OF_NVFUSER |= {"reductions": 1, "update_aliases": 2}
 GPU = {
-    "test_nvfuser.py": _ALL,
-    "test_nvfuser_remat.py": _ALL,
-    "test_autocast.py": _nvfuser(1),
-    "test_core.py": _ON_GPU,
-    "test_elementwise.py": _nvfuser(1),
-    "test_grad.py": _nvfuser(4),
-    "test_inplace_copy.py": _nvfuser(1),
-    "test_jit_general.py": _ON_GPU,
-    "test_networks.py": _ON_GPU,
-    "test_ops.py": _nvfuser(20),
-    "test_randomness.py": _nvfuser(1),
-    "test_reductions.py": _nvfuser(1),
-    "test_transforms.py": _ON_GPU,
-    "test_update_aliases.py": _nvfuser(2),
+    **{f"test_{name}.py": _ALL for name in ("nvfuser", "nvfuser_remat")},
+    **{f"test_{name}.py": _ON_GPU for name in ("core", "jit_general", "networks", "transforms")},
+    **{f"test_{name}.py": Selection("nvfuser", _WITHOUT_REGIONS, every) for name, every in _OF_NVFUSER.items()},
 }
 
 # In a minute: every fourth test of the files that have many.
