@@ -40,15 +40,6 @@ def make_ranks(count: int = 2) -> list[Rank]:
     return [Rank(number, store, tuple(range(count))) for number in range(count)]
 
 
-def test_ranks_that_do_the_same_go_on():
-    for rank in make_ranks(3):
-        forward, backward = rank.derive(*SHORT), rank.derive(*LONG)
-        for _ in range(2):
-            forward()
-            backward()
-        assert rank.count() == 2 * (len(SHORT) + len(LONG))
-
-
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 def test_the_later_of_two_that_differ_is_told_the_first_difference(order):
     ranks, told = make_ranks(3), []
@@ -64,18 +55,6 @@ def test_the_later_of_two_that_differ_is_told_the_first_difference(order):
         f"collective 2 is all_reduce SUM float32 {here} on rank {number}, "
         f"and all_reduce SUM float32 {there} on rank {2 - number}. "
     )
-
-
-def test_who_runs_again_what_is_new_to_another_one_does_not_keep_it_waiting():
-    one, other = make_ranks()
-    first = one.derive(*LONG)
-    first()
-    first()
-    for _ in range(2):
-        other.derive(*LONG)()
-    one.derive(*SHORT)()
-    other.derive(*SHORT)()
-    assert one.count() == other.count() == 2 * len(LONG) + len(SHORT)
 
 
 def test_programs_are_compared_at_their_place_among_all_that_ran():

@@ -140,14 +140,10 @@ def test_the_statistics_of_a_call_are_thunders(pair):
     compiled = pair[0]
     stats = thunder.compile_stats(compiled)
     compiled(X)
+    assert stats.last_trace_host_start < stats.last_prologue_execution_start < stats.last_trace_host_stop
     (entry,) = (each for each in stats.interpreter_cache if each.computation_traces is stats.last_traces)
     assert stats.last_traces is entry.computation_traces and stats.last_prologue_traces is entry.prologue_traces
     assert stats.last_prologue is entry.prologue_fn and stats.last_computation is entry.computation_fn
-    for name in ("trace_host", "trace_host_execution", "prologue_execution"):
-        start, stop = (getattr(stats, f"last_{name}_{end}") for end in ("start", "stop"))
-        compiled(X)
-        assert start < stop < getattr(stats, f"last_{name}_start")
-    assert stats.last_trace_host_start <= stats.last_trace_cache_start <= stats.last_prologue_execution_start
 
 
 def change_an_argument(compiled):
@@ -191,12 +187,6 @@ def go_back_in_another_order(compiled):
     outputs[0].cos().sum().backward()
 
 
-def go_back_in_the_same_order(compiled):
-    outputs = [compiled(X), compiled(X + 1)]
-    outputs[0].sum().backward()
-    outputs[1].cos().sum().backward()
-
-
 def go_back_under_autocast(compiled):
     output = compiled(X)
     with torch.autocast("cpu", torch.bfloat16):
@@ -210,7 +200,6 @@ STEPS = {
     go_back_three_times: "backward through the graph a second time",
     differentiate_twice: "",
     go_back_in_another_order: "",
-    go_back_in_the_same_order: "",
     go_back_under_autocast: "",
 }
 """Steps, each with what torch says of it."""

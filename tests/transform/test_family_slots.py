@@ -47,14 +47,6 @@ def list_sizes(family):
     return [each.sizes[0][0] for each in family.known]
 
 
-def test_all_of_a_family_comes_back():
-    family = make_family(12, 20, 30)
-    found = decode_family(encode_family(family))
-    assert (found.reads, found.passes, found.known) == (family.reads, family.passes, family.known)
-    assert encode_family(found) == encode_family(family)
-    assert found.fill({0: (50,)}, lambda templates: {})[0].text.computation == make_program(50).text.computation
-
-
 @pytest.mark.parametrize("name", encode_family(make_family(12, 20)))
 def test_a_family_without_a_part_is_none(name):
     artifacts = dict(encode_family(make_family(12, 20)))

@@ -8,16 +8,11 @@ from typing import Any
 
 import pytest
 import thunder
-import thunder.torch as ltorch
 import torch
 from both_ways import BothWays, are_equal, train
 from stored_programs import compile_anew
-from thunder.core.proxies import TensorProxy
-from thunder.core.transforms import get_grad, put_grad
-from thunder.extend import OperatorExecutor, deregister_executor, register_executor
 from torch.nn import functional
 
-import fusioncache
 from fusioncache.accelerators.sizes import lengths
 
 WIDTH = 40
@@ -242,9 +237,6 @@ def test_a_later_step_looks_at_its_own_program_whatever_others_there_are(tmp_pat
     del stats.interpreter_cache[:-5]  # what was taken out is not asked
     train(compiled, make(40))
     assert (stats.cache_misses, len(stats.interpreter_cache)) == (3, 6)
-    for dtype in (torch.float64, torch.float32):
-        both.model.to(dtype)
-        both.check(make(40).to(dtype))
 
 
 def pop(batch):
@@ -277,58 +269,6 @@ def test_what_a_program_does_to_its_batch_is_what_it_does_with_thunder(compute, 
             outcomes.append((result, left))
         assert outcomes[0] == outcomes[1]
     assert transform.stats().programs_filled == filled
-
-
-def compute_tanh(x):
-    return torch.tanh(x), x.new_zeros(math.ceil(x.shape[1] / 32) * 32)
-
-
-def compute_backward(gradient, y, padded):
-    assert padded.shape == (math.ceil(y.shape[1] / 32) * 32,)
-    return gradient * (1 - y * y)
-
-
-class PaddingExecutor(OperatorExecutor):
-    """Has an operation with a second result, padded to a multiple of 32, that its backward alone reads."""
-
-    def __init__(self):
-        super().__init__("padding")
-        self.tanh = self.register_operator("padded_tanh", meta=self.infer, fn=compute_tanh)
-        self.backward = self.register_operator("padded_backward", like=lambda x, y, padded: x, fn=compute_backward)
-        self.register_implementation(
-            ltorch.tanh, execution_transform=lambda x: self.tanh(x)[0], grad_transform=self.differentiate
-        )
-
-    def differentiate(self, x):
-        y, padded = self.tanh(x)
-        put_grad(x, self.backward(get_grad(y), y, padded))
-        return y
-
-    def cache_key(self):
-        return "to a multiple of 32"
-
-    @staticmethod
-    def infer(x):
-        return TensorProxy(like=x), TensorProxy(like=x, shape=(math.ceil(x.shape[1] / 32) * 32,))
-
-
-@pytest.fixture(name="padding")
-def _padding():
-    """The executor, under a name by which another process would find it."""
-    yield register_executor(PaddingExecutor())
-    deregister_executor("padding")
-
-
-def test_a_size_that_only_an_operation_sees_is_taken_for_no_other(padding, tmp_path):
-    """128 and 96 are multiples of 32, so that each number could be one that is padded."""
-    model = Program(lambda weight, x: (torch.tanh(x) @ weight).reshape(-1, WIDTH))
-    both = BothWays(model, tmp_path, jit={"executors": [padding, *fusioncache.executors()]})
-    for length in (128, 96, 65, 200):
-        both.check(make(length))
-    assert "padded_tanh" in str(thunder.last_traces(both.compiled)[-1])
-    assert '"cpu f32[224]"' in str(thunder.last_backward_traces(both.compiled)[-1])
-    stats = both.transform.stats()
-    assert (stats.programs_filled, dict(stats.passes_repeated)) == (2, {}), stats.programs_refused
 
 
 SCALE = 8

@@ -95,17 +95,3 @@ def test_what_changes_between_two_tokens_is_noticed(tmp_path):
                 each.set_buffer(name, buffer)
         assert not torch.equal(call(32), before) or programs
         assert thunder.cache_misses(compiled) == misses + programs
-
-
-@torch.no_grad()
-def test_a_number_that_grows_with_each_token_is_filled_in(tmp_path):
-    """``input_pos_maxp1`` cuts the cache: another program for each token, of which none is traced from a third on."""
-    model = make_model()
-    compiled, transform = compile_anew(model, tmp_path)
-    compiled(make_prompt(20), torch.arange(20), 20)
-    for place in range(20, 28):
-        call = (make_prompt(1), torch.tensor([place]), place + 1)
-        torch.testing.assert_close(compiled(*call), model(*call))
-    assert transform.stats().programs_filled >= 5
-    assert thunder.cache_misses(compiled) <= 4
-    assert torch.equal(compiled(*call), compile_plain(model)(*call))

@@ -97,14 +97,6 @@ def test_gradients_may_lie_in_any_way():
     torch.testing.assert_close(ours, differentiate(lambda *args: multiply_in_a_loop(*args).sum(), a, b, ends))
 
 
-def test_the_gradient_of_what_is_frozen_is_not_computed():
-    compiled, _ = compile_with(product)
-    a = torch.randn(20, 16, requires_grad=True)
-    compiled(a, torch.randn(2, 16, 8), tensor_of([4, 20])).sum().backward()
-    names = [symbol.sym.name for symbol in thunder.last_backward_traces(compiled)[-1].bound_symbols]
-    assert "grouped_mm_left_gradient" in names and "grouped_mm_right_gradient" not in names
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -137,24 +137,6 @@ def test_what_a_loaded_program_misses_is_compiled_beside(tmp_path, monkeypatch, 
     assert stats.helped == stats.loads == len(expected[1]) and not stats.compiles
 
 
-def test_what_a_filled_program_misses_is_compiled_beside(tmp_path, monkeypatch):
-    """At each new length there is code of that length alone, where code for any sizes does not pay yet."""
-    asked: list[int] = []
-    monkeypatch.setattr("fusioncache.cache.length_rule.GENERAL_COST", 1e9)
-    monkeypatch.setattr(Logging, "stores_general", False)
-    monkeypatch.setattr(pool.CompilePool, "start", lambda self: False)
-    monkeypatch.setattr(PoolHelpers, "hand_over", lambda self, asks: asked.append(len({ask.key for ask in asks})) or 0)
-    job, made = Job(tmp_path, 2), []
-    for length in (5, 7, 9, 11):
-        asked.clear()
-        job.x = torch.randn(2, length, 16)
-        job.run()
-        made.append(sum(asked))
-    stats = job.transform.stats()
-    assert stats.programs_filled > 0 and not stats.generalizations and not stats.bypasses
-    assert set(made) == {stats.compiles // 4}  # whether a program was traced or filled in
-
-
 def test_what_no_worker_has_begun_is_compiled_here_and_what_one_is_at_is_waited_for(tmp_path, monkeypatch, expected):
     """One worker, that does not end with its first one before this process has compiled another."""
     here = os.getpid()
@@ -170,17 +152,6 @@ def test_what_no_worker_has_begun_is_compiled_here_and_what_one_is_at_is_waited_
     stats = job.transform.stats()
     assert read_compiled(tmp_path) == expected[1]
     assert stats.compiles == list_processes(tmp_path).count(here) > 0 < stats.helped
-
-
-def test_a_call_with_another_layout_compiles_for_itself(tmp_path):
-    x = torch.randn(16, 5).mT
-    job = Job(tmp_path, 2, x)
-    job.when_traced(job.wait)
-    found = job.run()
-    stats = job.transform.stats()
-    assert 0 < stats.helped < stats.handed_over and stats.compiles > 0
-    (tmp_path / "alone").mkdir()
-    assert are_equal(found, Job(tmp_path / "alone", 0, x).run())
 
 
 def test_what_was_made_under_other_settings_is_not_taken(tmp_path, monkeypatch, expected):
@@ -230,18 +201,15 @@ def test_processes_start_where_a_program_is_derived_and_not_where_it_is_loaded(t
         (64, "", "eager", 0),
     ],
 )
-def test_by_default_there_are_as_many_as_pay(monkeypatch, cores, ranks, backend, expected):
+def test_there_are_as_many_as_pay_or_as_were_asked_for(monkeypatch, cores, ranks, backend, expected):
     monkeypatch.delenv("FUSIONCACHE_JOBS")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
     monkeypatch.setattr(pool, "count_cores", lambda: cores)
     assert pool.choose_jobs(None, backend) == expected
-
-
-def test_who_asks_gets_what_was_asked_for(monkeypatch):
     monkeypatch.setenv("FUSIONCACHE_JOBS", "3")
-    assert (pool.choose_jobs(None, "eager"), pool.choose_jobs(5, "eager"), pool.choose_jobs(0, "nvfuser")) == (3, 5, 0)
+    assert (pool.choose_jobs(None, backend), pool.choose_jobs(5, backend), pool.choose_jobs(0, backend)) == (3, 5, 0)
     monkeypatch.setattr(pool, "can_have_pool", lambda: False)
-    assert pool.choose_jobs(5, "nvfuser") == 0
+    assert pool.choose_jobs(5, backend) == 0
 
 
 def test_no_process_starts_that_would_not_pay(tmp_path, monkeypatch):

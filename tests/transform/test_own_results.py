@@ -27,32 +27,6 @@ def test_two_names_for_one_result_are_two_tensors_with_one_memory():
         assert all(torch.equal(other, torch.ones(6, 6)) for other in others)
 
 
-def test_a_result_is_the_argument_where_it_is_for_torch_and_else_a_tensor_of_its_own():
-    """``to`` returns what it is given where there is nothing to do."""
-    same, _ = compile_with(lambda w: (torch.zeros(2), w.to(torch.float32)), programs=False)
-    shaped, _ = compile_with(lambda w: (torch.zeros(2), w.reshape(6, 6).to(torch.float32)), programs=False)
-    for _ in range(2):
-        w = torch.zeros(6, 6)
-        assert same(w)[1] is w
-        result = shaped(w)[1]
-        result.unsqueeze_(0).add_(1)
-        assert w.shape == (6, 6) and torch.equal(w, torch.ones(6, 6))
-
-
-def test_a_view_of_what_is_an_argument_all_the_same_is_not_left_out():
-    """Behind a name for an argument, so that what is returned is a view of it, and not the argument."""
-
-    def function(p):
-        view = p.to(torch.float32).expand(4, 4)[0:4]
-        return view.reshape(16), view
-
-    for p in (torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)):
-        ours, _ = compile_with(function, programs=False)
-        for _ in range(2):
-            result = ours(p)[1]
-            assert result is not p and result.data_ptr() == p.data_ptr()
-
-
 def lay_over(tensor):
     """A tensor in the memory of another one, of which autograd does not know that it is a view."""
     return torch.empty(0).set_(tensor.untyped_storage(), 0, tensor.shape, tensor.stride())

@@ -1,13 +1,17 @@
 """Residual sums that are not saved for backward: the same bits, fewer bytes, no more templates with depth."""
 
 import functools
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
 import pytest
 import thunder
 import torch
-from models import are_same, compile_with
+from models import are_same, compile_plain, compile_with, find_fused
 from residual_stacks import SIZE, Stack, train
+from thunder.core.transform_common import Transform
 from torch.utils._pytree import tree_leaves
 
 import fusioncache
@@ -15,6 +19,8 @@ from fusioncache.accelerators.residual.plans import ResidualPlan
 from fusioncache.accelerators.residual.rebuild import UNROUNDED, UNSAVED
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor.backend import Inductor
+from fusioncache.observe.record.observations import RegionRecord
+from fusioncache.transform.handover import Handover
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 KINDS = ("pre", "post", "both", "parallel", "scaled", "gated", "dropout", "outputs", "two", "mixed", "none")
@@ -155,6 +161,81 @@ def test_neither_templates_nor_live_sums_follow_the_depth_and_a_budget_keeps_as_
     (_, least, _), (plan, most, _) = choose(9, 6), choose(9, 100)
     assert plan is ResidualPlan.CARRY
     assert least <= 6 and least < most <= 100
+
+
+class Collect(Transform):
+    """Keeps the traces of a model as they come."""
+
+    def __init__(self):
+        super().__init__()
+        self.traces = []
+
+    def transform_trace_post_optimization(self, trace, **kwargs):
+        self.traces.append(trace)
+        return trace
+
+
+def traces_of(depth: int):
+    """The forward and the backward trace of a stack."""
+    model, x = stack("post", depth)
+    collect = Collect()
+    train(model, thunder.jit(model, executors=fusioncache.executors(), transforms=[collect]), x)
+    return collect.traces
+
+
+@pytest.mark.parametrize("order", ["fFbB", "fFB", "FfBb"])
+def test_traces_of_two_models_may_come_in_any_order(order):
+    """Of the models f and F the forward traces, then the backward traces b and B: one of them may never come."""
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False), backend="eager", recompute="residual")
+    models, new = {"f": traces_of(4), "F": traces_of(5)}, {}
+    for step in order:
+        trace = models["f" if step in "fb" else "F"][step in "bB"]
+        new[step] = transform.transform_trace_post_optimization(trace)
+    assert not transform.stats().bypasses
+    for forward, backward in (("f", "b"), ("F", "B")):
+        _, (left, _) = new[forward].bound_symbols[-1].args
+        assert len(left) < len(models[forward][0].bound_symbols[-1].args[1][0])
+        if backward in new:
+            assert [proxy.name for proxy in new[backward].args[0][0]] == [proxy.name for proxy in left]
+    regions = transform.cache.ledger.history.records(RegionRecord)
+    counts = Counter((region.trace, region.trace_number) for region in regions)
+    numbers = {step: number for number, step in enumerate(step for step in order if step in "fF")}
+    for step, trace in new.items():
+        key = ("forward", numbers[step]) if step in "fF" else ("backward", numbers["f" if step == "b" else "F"])
+        assert counts[key] == len(find_fused(trace))
+
+
+@pytest.mark.parametrize("depths", [(3, 3), (3, 4)], ids=["one function", "two functions"])
+def test_threads_that_compile_at_once_each_get_their_own(depths, monkeypatch):
+    both_wait, put = threading.Barrier(2, timeout=120), Handover.put
+
+    def put_and_wait(self, trace, state):
+        put(self, trace, state)
+        both_wait.wait()
+
+    def differentiate(function, x):
+        x = x.clone().requires_grad_()
+        return torch.autograd.grad(function(x).sum(), x)
+
+    stacks = {depth: stack("post", depth) for depth in depths}
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False), backend="eager", recompute="residual")
+    options = {"executors": fusioncache.executors(), "transforms": [transform]}
+    compiled = {depth: thunder.jit(model, **options) for depth, (model, _) in stacks.items()}
+    monkeypatch.setattr(Handover, "put", put_and_wait)
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(lambda depth: differentiate(compiled[depth], stacks[depth][1]), depths))
+    expected = [differentiate(compile_plain(stacks[depth][0]), stacks[depth][1]) for depth in depths]
+    assert all(map(are_same, found, expected))
+    assert not transform.stats().bypasses and len(transform.choices()) == 2
+
+
+def test_a_forward_trace_that_fails_leaves_its_sums_saved(monkeypatch):
+    model, x = stack("post", 3)
+    compiled, transform = compile_with(model, recompute="residual")
+    monkeypatch.setattr("fusioncache.transform.provenance.trace_notes.TraceNotes.record_choice", lambda *_: 1 / 0)
+    with pytest.warns(RuntimeWarning, match="a trace stays as Thunder made it"):
+        assert are_same(train(model, compiled, x), train(model, compile_plain(model), x))
+    assert transform.stats().bypasses == {"failed: ZeroDivisionError": 1}
 
 
 @pytest.mark.gpu

@@ -12,7 +12,6 @@ from thunder.core.symbol import Symbol
 from thunder.core.trace import TraceCtx, tracectx
 
 import fusioncache
-from fusioncache.backends import bound_symbols
 from fusioncache.backends.bound_symbols import bind, find_fixed_gpu
 from fusioncache.ir import Const, Declined, NumberType, Op, Ref, TensorType
 from fusioncache.transform.executors import origin_of
@@ -71,29 +70,18 @@ def filled(device):
     return lambda x: prims.add(x, full_on(device))
 
 
-def test_the_device_type_counts_and_the_index_does_not():
+def test_the_device_type_counts_and_the_index_does_not_but_of_what_is_made_elsewhere():
     one, other = (read(filled(gpu), SHAPE, device=gpu) for gpu in ("cuda:0", "cuda:1"))
     assert one == other != read(filled("cpu"), SHAPE)
     # What is made where the inputs are is made there on each GPU.
     assert dict(one.ops[0].kwargs)["device"] == Const("device", "cuda")
     assert find_fixed_gpu(one) is None
     assert bind(one, gpu=3).bound_symbols[0].kwargs["device"] is devices.Device("cuda:3")
-
-
-def test_a_tensor_made_elsewhere_keeps_its_device():
+    # What is made elsewhere stays there.
     region = read(lambda x: (prims.sin(x), full_on("cuda:1")), SHAPE, device="cuda:0")
     assert dict(region.ops[1].kwargs)["device"] == Const("device", "cuda:1")
     assert find_fixed_gpu(region) == 1
     assert bind(region, gpu=3).bound_symbols[1].kwargs["device"] is devices.Device("cuda:1")
-
-
-def test_a_function_is_made_for_each_gpu_only_where_it_makes_tensors(monkeypatch):
-    monkeypatch.setattr(bound_symbols, "find_gpu", lambda args: args[0])
-    for build, expected in ((filled("cuda:0"), [1, 0]), (prims.sin, [1])):
-        region, made = read(build, SHAPE, device="cuda:0"), []
-        run = bound_symbols.on_each_gpu(region, lambda gpu, made=made: made.append(gpu) or (lambda arg: arg))
-        assert [run([gpu]) for gpu in (1, 0, 1)] == [1, 0, 1]
-        assert made == expected
 
 
 def write(source, target):

@@ -2,19 +2,11 @@
 
 import functools
 
-import fake_cuda
 import pytest
 import thunder
 import torch
 from models import Blocks, Residual, are_same, compile_plain, compile_with, find_all_fused, find_fused, recompute, step
-from nvfuser_definitions import add_residuals, define_executables
-from thunder.core import prims
-from thunder.core.transform_common import Transform
-from thunder.executors import torch_compile
-from thunder.extend import ImplInfo
 
-import fusioncache
-from fusioncache.accelerators.residual.chaining import replan_streams
 from fusioncache.accelerators.residual.plans import ResidualPlan
 from fusioncache.accelerators.residual.rebuild import VARIES
 from fusioncache.backends.eager import Eager
@@ -22,11 +14,6 @@ from fusioncache.backends.inductor.backend import Inductor
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 CARRY, SEGMENTED = ResidualPlan.CARRY, ResidualPlan.SEGMENTED
-
-
-class Carry(Transform):
-    def transform_trace_post_optimization(self, trace, **kwargs):
-        return replan_streams(trace, CARRY, None)[0]
 
 
 def train(model, *inputs, **options):
@@ -106,56 +93,3 @@ def test_streams_of_a_compiler_that_drops_roundings_are_carried_only_where_nothi
     assert plans(transform) == ([CARRY] if dtype is torch.float32 else [])
     assert transform.stats().bypasses == ({} if dtype is torch.float32 else {VARIES: 2})
     assert transform.stats().regions == len(find_all_fused(compiled))
-
-
-def test_regions_of_thunders_torch_compile_executor(monkeypatch):
-    monkeypatch.setattr(torch_compile.torch, "compile", lambda function, **_: function)
-    executor = torch_compile.TorchCompileExecutor("restricted")
-    executor._implmap = {symbol.id: ImplInfo() for symbol in (prims.add, prims.tanh, prims.mul, prims.sub)}
-    model, x = made(Residual, 6)
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", residual="carry")
-    for each in (transform, Carry()):
-        with recompute():
-            compiled = thunder.jit(model, executors=[executor], transforms=[each])
-            result = step(compiled, model, x)
-        assert are_same(result, reference(Residual, 6))
-    assert plans(transform)[:1] == [CARRY]
-    names = [call.sym.name for call in find_all_fused(compiled)]
-    assert len(set(names)) == len(names)
-    assert max(len(call.args) for call in find_fused(thunder.last_traces(compiled)[-1])) == 2
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_regions_of_nvfuser(dtype):
-    fake_cuda.find_nvfuser_executor()
-    counts = []
-    for layers in (6, 9):
-        with recompute():
-            traces = fake_cuda.make_traces(add_residuals, [(10, 10)] * (2 * layers + 1), grad=True, dtype=dtype)
-        with fake_cuda.pretend_gpu():
-            transform = fusioncache.FusionCache(cache=fusioncache.Cache())
-            new = [replan_streams(trace, CARRY, None)[0] for trace in traces]
-            calls = [call for trace in new for call in find_fused(transform.transform_trace_post_optimization(trace))]
-        assert max(len(call.args) for call in calls) <= 4
-        assert not transform.stats().bypasses
-        counts.append(len(define_executables(transform)))
-    assert counts[0] == counts[1]
-
-
-def test_values_that_are_written_in_place_are_left_alone():
-    def function(x, *terms):
-        sums = []
-        for term in terms:
-            x = x + term
-            sums.append(torch.tanh(x) @ term)
-        terms[1].add_(1)
-        return sums
-
-    with recompute():
-        results = []
-        for transforms in ([], [Carry()]):
-            torch.manual_seed(0)
-            inputs = [torch.randn(4, 4) for _ in range(8)]
-            compiled = thunder.jit(function, executors=fusioncache.executors(), transforms=transforms)
-            results.append([*compiled(*inputs), *inputs])
-    assert are_same(*results)

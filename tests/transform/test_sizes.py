@@ -22,7 +22,7 @@ from fusioncache.backends.api import Compiled
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.backends.torch_settings import apply_torch_settings
-from fusioncache.cache.backend_executables import OFTEN, SOON
+from fusioncache.cache.backend_executables import SOON
 from fusioncache.cache.peers import Ask, Helpers, Wait
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.keys import GENERAL_LAYOUT
@@ -237,13 +237,6 @@ def run_beside(store: Path, times: dict[int, int]) -> tuple[Stats, list[int]]:
         for _ in range(number):
             call(compiled, scale, make(3, length))
     return transform.stats(), handed
-
-
-def test_a_size_that_is_used_often_gets_its_own_function(store):
-    stats, handed = run_beside(store, {9: OFTEN + 30, 12: OFTEN - 1})
-    assert len(handed) == stats.handed_over == stats.reused_sizes == 1
-    assert counts(stats) == (0, 2, 0, 2)
-    assert counts(run(store, (3, 9))) == (0, 1, 0, 0)  # later processes have it at once
 
 
 def test_a_size_whose_general_function_is_not_kept_is_there_for_later_processes(tmp_path, monkeypatch):

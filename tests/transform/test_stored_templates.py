@@ -10,7 +10,7 @@ import pytest
 import thunder
 import torch
 from loaded_programs import build, load, no_interpretation, run, write
-from models import Blocks, Residual, are_same, compile_plain, compile_with, recompute
+from models import Blocks, Residual, are_same, compile_with, recompute
 from nvfuser_definitions import define_regions
 
 import fusioncache
@@ -19,7 +19,6 @@ from fusioncache.accelerators.programs.text import ProgramText, TemplateReferenc
 from fusioncache.backends.eager import Eager
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.template.plan import Plan
-from fusioncache.transform.executor import FusionCacheExecutor
 from fusioncache.transform.shared_region import RegionBackends
 from fusioncache.transform.templates import TemplateCalls
 
@@ -74,24 +73,6 @@ def test_another_template_backend_setting_or_executor_does_not_fit(derived, fiel
     monkeypatch.setattr(Eager, "environment", lambda self: {**own(self), **environment})
     with pytest.raises(ValueError, match=reason):
         build_changed(model, program, **fields)
-
-
-def test_what_cannot_be_compiled_runs_operation_by_operation(derived):
-    """In the process that loads there is no region that Thunder made: its operations are in the stored template."""
-    model, program, _ = derived
-    inputs = torch.randn(3, 16)
-    with mock.patch.object(FusionCacheExecutor, "own_backend", return_value="eager"):
-        plain = copy.deepcopy(model)
-        expected = run(compile_plain(plain), plain, inputs)
-        loaded = copy.deepcopy(model)
-        compiled = load(loaded, program)
-        with (
-            no_interpretation(),
-            mock.patch.object(Eager, "compile", side_effect=RuntimeError("no")),
-            pytest.warns(RuntimeWarning, match="runs operation by operation"),
-        ):
-            results = run(compiled, loaded, inputs)
-    assert are_same(results, expected)
 
 
 def test_plans_and_arities_are_those_of_the_process_that_derived_the_program():

@@ -6,8 +6,6 @@ import torch
 from stored_programs import compile_anew
 from torch.utils._pytree import tree_leaves
 
-from fusioncache.accelerators.programs.containers import write_layout
-
 LENGTHS = (10, 14, 18)
 WHOLE = torch.linspace(0, 9, 300)
 PARTS = {
@@ -66,9 +64,3 @@ def test_what_depends_on_a_layout_is_what_it_is_with_thunder(compute, tmp_path):
     for length in (*LENGTHS, 14):
         for rows in (torch.randn(length, 3).T, torch.randn(3, length + 1)[:, 1:], torch.randn(3, length)):
             assert_alike(own, compiled, rows)
-
-
-def test_a_layout_is_written_whole():
-    x = torch.ones(4, 6)
-    layouts = [write_layout(each) for each in (x, x.T, x[1:, 2:], x[0], x[0, 0].expand(3))]
-    assert layouts == ["(4, 6) (6, 1)", "(6, 4) (1, 6)", "(3, 4) (6, 1) offset 8", "(6,) (1,)", "(3,) (0,)"]

@@ -7,9 +7,7 @@ import thunder
 import torch
 from behind_dynamo import compile_behind_dynamo
 from fake_graphs import FakeRecorder
-from models import are_same, compile_with, find_fused, step
-
-import fusioncache
+from models import are_same, step
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 
@@ -55,20 +53,6 @@ def test_a_program_that_computes_with_numbers_of_a_module_is_kept_and_these_may_
         counts.append((stats.programs_made, stats.programs_loaded, stats.programs_filled))
         assert not stats.programs_refused and not stats.own_sizes and stats.general_hits > 0
     assert counts == [(2, 0, 1), (0, 2, 1)]
-
-
-def test_computing_with_numbers_alone_is_no_part_of_a_region():
-    def function(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        number = scale.item()
-        return x.tanh() * (number * number)
-
-    compiled, transform = compile_with(function, cache=fusioncache.Cache(store=False, record=False))
-    for length in (3, 4, 5):
-        x, scale = torch.randn(2, length), torch.tensor(0.3 * length, dtype=torch.float64)
-        assert are_same([compiled(x, scale)], [function(x, scale)])
-    (fused,) = find_fused(thunder.last_traces(compiled)[-1])
-    assert [inner.sym.name for inner in fused.subsymbols] == ["tanh", "mul"]
-    assert (transform.stats().compiles, transform.stats().general_hits) == (2, 1)
 
 
 def test_programs_behind_dynamo_are_captured(monkeypatch):

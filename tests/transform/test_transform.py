@@ -7,7 +7,6 @@ import torch
 from models import Blocks, Residual, are_same, compile_plain, compile_with, find_all_fused, find_fused, recompute, step
 from store_contents import collect_warnings
 from thunder.extend import OperatorExecutor, deregister_executor, register_executor
-from thunder.recipes import BaseRecipe
 
 import fusioncache
 from fusioncache.backends.eager import Eager
@@ -47,30 +46,9 @@ def test_training_is_bitwise_that_of_thunder_without_it_and_traces_stay_readable
             assert f"{call.sym.name}({', '.join(argument.name for argument in call.args)})" in text
 
 
-def test_models_share_the_cache_and_keep_their_own_counts(cache):
-    torch.manual_seed(0)
-    x = torch.randn(5, 16)
-    (one, first), (other, second) = (compile_with(Blocks(2), cache=cache) for _ in range(2))
-    one(x)
-    other(x)
-    assert first.stats().misses > 0
-    assert second.stats().misses == second.stats().compiles == 0
-    assert second.stats().hits == second.stats().regions == first.stats().regions
-    assert cache.stats().regions == 2 * first.stats().regions
-    assert {call.sym.name for call in find_all_fused(one)} == {call.sym.name for call in find_all_fused(other)}
-
-
 def test_the_default_cache_is_shared_and_others_are_not():
     assert fusioncache.FusionCache().cache is fusioncache.FusionCache().cache is fusioncache.default_cache()
     assert fusioncache.FusionCache(cache=fusioncache.Cache()).cache is not fusioncache.default_cache()
-
-
-def test_thunder_compile_takes_the_plugin(cache):
-    model, x = Blocks(2), torch.randn(5, 16)
-    plugin = fusioncache.Plugin(cache=cache, backend="eager")
-    compiled = thunder.compile(model, recipe=BaseRecipe(fuser="torch.compile"), plugins=[plugin])
-    assert torch.equal(compiled(x), compile_plain(model)(x))
-    assert plugin.transform.stats().hits > 0
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor", None])

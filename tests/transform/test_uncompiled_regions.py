@@ -157,18 +157,3 @@ def test_numbers_of_derived_classes_are_what_torch_reads_in_them(early):
         for _ in range(2):
             torch.testing.assert_close(compiled(X), expected, rtol=0, atol=0, equal_nan=True)
         assert transform.stats().regions and not transform.stats().bypasses
-
-
-def test_what_python_writes_with_two_strokes():
-    functions = [
-        lambda x: 3 // x,
-        lambda x: 3.0 // x,
-        lambda x: Real(3.0) // x,
-        lambda x: 1e10 // x.to(torch.int8),
-        lambda x: torch.remainder(3, x),
-        lambda x: 2**x,
-    ]
-    for function in functions:
-        for x in (torch.tensor([0.5, 2.0, -3.0]), torch.tensor([1, -2, 7])):
-            compiled, _ = compile_with(function)
-            torch.testing.assert_close(compiled(x), thunder.jit(function)(x), rtol=0, atol=0)

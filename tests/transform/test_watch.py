@@ -4,11 +4,9 @@ import inspect
 import warnings
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import models
 import pytest
-import thunder
 import torch
 from models import Block, Blocks, Residual, compile_with, recompute, step
 from report_records import make_region_record
@@ -19,8 +17,7 @@ from fusioncache.accelerators.programs.derivation import collect_regions
 from fusioncache.accelerators.programs.programs import count_regions
 from fusioncache.observe.record.database import RecordReader
 from fusioncache.observe.record.ledger import Ledger
-from fusioncache.observe.record.observations import ChoiceRecord, CompileRecord, Line, RegionRecord
-from fusioncache.transform.provenance.source import is_library, library_folders
+from fusioncache.observe.record.observations import ChoiceRecord, Line, RegionRecord
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 
@@ -55,21 +52,6 @@ def test_regions_on_disk_agree_with_the_counts(cache):
     assert all((region.plan, region.reason) == ("inline", None) and region.ops for region in regions)
 
 
-def test_executables_and_phases_on_disk_agree_with_the_counts(cache):
-    trained(Blocks(1), cache)
-    cache.write_record()
-    (run,) = RecordReader().runs()
-    made = RecordReader().records(run.id, CompileRecord)
-    assert len(made) == run.stats.compiles
-    assert sum(one.seconds for one in made) == pytest.approx(run.phases.compiling)
-    assert [one.started for one in made] == sorted(one.started for one in made)
-    assert {one.digest for one in made} == {template.digest for template in RecordReader().templates(run.id)}
-    named = run.phases.to_dict()
-    assert named.pop("loading") == 0
-    assert len(named) == 7 and all(seconds > 0 for seconds in named.values())
-    assert run.phases.planning + run.phases.canonicalizing == pytest.approx(run.stats.canonicalize_seconds)
-
-
 def test_a_bypassed_region_carries_its_reason(cache, lonely_operations):
     trained(Blocks(2), cache)
     left = [region for region in cache.ledger.history.records(RegionRecord) if region.outcome == "bypass"]
@@ -77,22 +59,6 @@ def test_a_bypassed_region_carries_its_reason(cache, lonely_operations):
     assert {region.ops for region in left} == {1}
     assert cache.stats().bypasses == {"a lonely operation": len(left)}
     assert {region.source.layer for region in left} == {0, 1}
-
-
-def test_streams_are_taken_down_as_they_were_chosen(cache):
-    with recompute():
-        transform = trained(Residual(4), cache)
-    cache.write_record()
-    (run,) = RecordReader().runs()
-    choices = RecordReader().records(run.id, ChoiceRecord)
-    assert [(choice.stream, choice.sums, choice.plan) for choice in choices] == [
-        (choice.stream, choice.sums, choice.plan.value) for choice in transform.choices()
-    ]
-    for taken, chosen in zip(choices, transform.choices(), strict=True):
-        costs = {plan.value: (cost.moved, cost.alive, cost.kernels) for plan, cost in chosen.costs.items()}
-        assert {cost.plan: (cost.moved, cost.alive, cost.kernels) for cost in taken.costs} == costs
-        assert taken.plan in costs and len(costs) > 1
-    assert {choice.trace for choice in choices} <= {"forward", "backward"}
 
 
 @pytest.mark.parametrize("make", [lambda: Blocks(3), lambda: Residual(4)], ids=["blocks", "streams"])
@@ -172,19 +138,6 @@ def test_a_stream_has_one_line_and_a_function_has_lines_and_no_modules(cache):
     assert region.model.endswith("double_tanh")
     assert (region.source.module, region.source.layer) == (None, None)
     assert [(line.file, line.library) for line in region.source.lines] == [(__file__, False)]
-
-
-def test_torch_and_thunder_are_libraries_wherever_they_are_installed(monkeypatch):
-    for package in (torch, thunder):
-        file = Path(package.__file__).with_name("functional.py")
-        assert is_library(str(file))
-        monkeypatch.setattr(package.__spec__, "submodule_search_locations", ["/elsewhere/" + package.__name__])
-    is_library.cache_clear(), library_folders.cache_clear()
-    try:
-        assert is_library("/elsewhere/thunder/clang.py") and is_library("/elsewhere/torch/nn/functional.py")
-        assert not is_library("/elsewhere/model.py")
-    finally:
-        is_library.cache_clear(), library_folders.cache_clear()
 
 
 @pytest.mark.parametrize("what", ["current_compilation", "find_sources"])
