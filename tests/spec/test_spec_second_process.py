@@ -1,10 +1,11 @@
 """A second process neither traces nor compiles."""
 
 import json
-import subprocess
+import os
 import sys
 
 import pytest
+from forked_processes import run
 
 SCRIPT = """
 import json, sys
@@ -12,7 +13,7 @@ import thunder, torch
 import fusioncache
 
 torch.manual_seed(0)
-layers = [torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()) for _ in range(3)]
+layers = [torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()) for _ in range(2)]
 model = torch.nn.Sequential(*layers)
 transform = fusioncache.FusionCache(backend="inductor", cache=fusioncache.Cache(store=sys.argv[1]), jobs=0)
 compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
@@ -31,11 +32,14 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
     """What two processes say that run one script with one store, one after the other."""
-    folder = tmp_path_factory.mktemp("store")
-    script = folder / "train.py"
-    script.write_text(SCRIPT)
-    command = [sys.executable, str(script), str(folder / "store")]
-    return [json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in range(2)]
+    folder, said = tmp_path_factory.mktemp("store"), []
+    (folder / "train.py").write_text(SCRIPT)
+    for _ in range(2):
+        with (folder / "output").open("w+") as output:
+            command = [sys.executable, "-m", "train", str(folder / "store")]
+            assert run(command, cwd=folder, env=os.environ, stdout=output, stderr=output).returncode == 0
+            said.append(json.loads(output.readlines()[-1]))
+    return said
 
 
 def test_the_first_process_traces_and_compiles(processes):

@@ -19,19 +19,15 @@ class Group:
 
 
 class Rank:
-    """A rank of a job with one group."""
-
     def __init__(self, number: int, store: HashStore, ranks: tuple[int, ...] = (0, 1)):
         self.number, self.store, self.ranks = number, store, ranks
         self.group, self.places = Group(), CollectiveCounts()
 
     def derive(self, *messages: str) -> CollectiveAgreement:
-        """Returns what stands in a new program with these collectives."""
         stretch = Stretch(self.group, "0", self.ranks, messages)
         return CollectiveAgreement([stretch], self.number, self.store, self.places)
 
     def count(self) -> int:
-        """Returns how many collectives were run."""
         return self.places.advance(self.group, 0)
 
 

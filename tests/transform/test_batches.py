@@ -38,7 +38,6 @@ class Job:
 
 @pytest.fixture(scope="module", name="first")
 def _first(tmp_path_factory):
-    """A store that a first job has filled, that job, and what its first step gave."""
     store = tmp_path_factory.mktemp("batches") / "store"
     job = Job(store)
     return store, job, *job.step()

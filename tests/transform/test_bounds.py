@@ -50,7 +50,6 @@ def is_held(compiled, entry):
 
 @pytest.fixture
 def few(monkeypatch):
-    """Bounds that are reached after some lengths."""
     monkeypatch.setattr(program_list, "MOST_ENTRIES", MOST)
     monkeypatch.setattr(templates, "MOST_CALLED", MOST)
     monkeypatch.setattr(ledger, "MOST_TEMPLATES", MOST)

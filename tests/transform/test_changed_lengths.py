@@ -30,6 +30,7 @@ from fusioncache.store import Store
 from fusioncache.store.entry import FAMILY_SLOTS
 from fusioncache.store.remote import Remote
 from fusioncache.store.signing import put_key
+from fusioncache.template.key import program_key_of
 
 SCALE = 2.0
 FIRST, SECOND = 64, 96
@@ -70,13 +71,11 @@ def tokens(length, batch=2):
 
 
 def counts(transform):
-    """Returns how many programs were filled in and were loaded, and why passes ran for others."""
     stats = transform.stats()
     return stats.programs_filled, stats.programs_loaded, dict(stats.passes_repeated)
 
 
 def make_known(directory):
-    """Returns a model, compiled and called at two lengths, and its transform."""
     model = Model()
     compiled, transform = compile_anew(model, directory)
     for length in (FIRST, SECOND):
@@ -85,13 +84,11 @@ def make_known(directory):
 
 
 def list_slots(directory):
-    """Returns the families in a store: their form's key, and their slots."""
     return [each for each in Store.open(directory, remote="").entries() if each.backend in FAMILY_SLOTS]
 
 
 @pytest.fixture(scope="module", name="stored")
 def _stored(tmp_path_factory):
-    """A store that a process has left which had two lengths."""
     directory = tmp_path_factory.mktemp("lengths") / "store"
     make_known(directory)
     return directory
@@ -105,7 +102,6 @@ def _store(stored, tmp_path):
 
 @pytest.fixture(scope="module", name="pair")
 def _pair(tmp_path_factory):
-    """A model that has seen two lengths, in both ways."""
     both = BothWays(Model(), tmp_path_factory.mktemp("pair"))
     for length in (FIRST, SECOND):
         train(both.compiled, tokens(length))
@@ -268,7 +264,6 @@ BATCHES = {
 
 @pytest.fixture(scope="module", name="step")
 def _step(tmp_path_factory):
-    """A step that has seen three lengths, in both ways."""
     both = BothWays(Step(), tmp_path_factory.mktemp("step"))
     for length in (10, 14, 18):
         both.check(make_batch(length))
@@ -285,8 +280,6 @@ def test_whatever_else_in_a_batch_is_another_one_is_another_program(change, step
 
 
 class Block(torch.nn.Module):
-    """Looks at all tokens, and has a mask made of the length."""
-
     def __init__(self):
         super().__init__()
         self.linear = torch.nn.Linear(16, 16)
@@ -321,8 +314,6 @@ def test_blocks_that_are_copied_are_called_again(tmp_path):
 
 
 class Quiet(thunder.core.transform_common.Transform):
-    """A transform that could change Thunder's first traces."""
-
     def cache_key(self):
         return ""
 
@@ -479,3 +470,59 @@ def test_what_does_not_decode_is_discarded(store):
     assert not list_slots(store)
     train(compiled, tokens(41))
     assert len(list_slots(store)) == 1
+
+
+class Attention(torch.nn.Module):
+    """Causal attention of two heads."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.project = torch.nn.Linear(64, 192)
+
+    def forward(self, x):
+        query, key, value = (
+            each.view(*x.shape[:2], 2, 32).transpose(1, 2) for each in self.project(x).split(64, dim=-1)
+        )
+        found = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return torch.tanh(found.transpose(1, 2).reshape(x.shape)) + x
+
+
+def make_input(length):
+    return torch.randn(2, length, 64, generator=torch.Generator().manual_seed(length)).to("cuda", torch.bfloat16)
+
+
+def read_decisions(directory):
+    """Returns what was decided for the family in a store."""
+    store = Store.open(directory, remote="")
+    (kept,) = list_slots(directory)
+    form = program_key_of(read_key(store.entry(kept.digest, kept.backend).text))
+    (family,) = find_families(store, form)
+    return {each.function for each in family.passes.decisions}
+
+
+@pytest.fixture(name="both")
+def _both(tmp_path):
+    """The model in both ways, in a process over a store that another one has left which had two lengths."""
+    model = Attention().to("cuda", torch.bfloat16)
+    compiled, _ = compile_anew(model, tmp_path / "store")
+    for length in (64, 96):
+        train(compiled, make_input(length))
+    return BothWays(model, tmp_path)
+
+
+@pytest.mark.gpu  # which kernel there is for an attention is asked again at each length
+def test_attention_is_filled_in_by_a_later_process(both, tmp_path):
+    assert read_decisions(tmp_path / "store") == {"_fused_sdp_choice"}
+    for number, length in enumerate((200, 65), 1):
+        with without_interpreter():
+            found = train(both.compiled, make_input(length))
+        assert are_equal(found, train(both.own, make_input(length)))
+        assert both.transform.stats().programs_filled == number
+
+
+@pytest.mark.gpu
+def test_where_it_is_decided_otherwise_nothing_is_filled_in(both):
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        both.check(make_input(200))
+    assert both.transform.stats().programs_filled == 0

@@ -63,7 +63,6 @@ class Case:
         self.trace = thunder.trace()(function, *self.tensors)
 
     def run(self, trace):
-        """Returns the results, or the error."""
         try:
             results = trace.python_callable()(*self.tensors)
         except Exception as error:
@@ -147,7 +146,6 @@ def all_operations(executor):
 
 
 def try_case(operation, args, **kwargs):
-    """Returns the case; None if Thunder does not trace it."""
     try:
         return Case(operation, tuple(args), kwargs)
     except Exception:

@@ -7,12 +7,12 @@ from generating_models import find_caches, generate, make_model, make_prompt
 from models import are_same, compile_plain
 from stored_programs import compile_anew, without_interpreter
 
+from fusioncache.accelerators.steps.tokens import COPIES, MASKS
+
 PROMPTS = (7, 12, 9, 20, 5)
 
 
-pytestmark = pytest.mark.usefixtures("eager_regions")  # what Thunder alone runs is to have the same bits
-
-
+@pytest.mark.usefixtures("eager_regions")  # what Thunder alone runs is to have the same bits
 @torch.no_grad()
 def test_fifty_tokens_behind_five_prompts_take_three_traces_and_none_in_a_later_process(tmp_path):
     plain, (compiled, transform) = compile_plain(make_model()), compile_anew(make_model(), tmp_path)
@@ -71,6 +71,7 @@ CHANGES = (
 """What may change between two tokens, each with the programs that it takes. Where it takes none, numbers change."""
 
 
+@pytest.mark.usefixtures("eager_regions")
 @torch.no_grad()
 def test_what_changes_between_two_tokens_is_noticed(tmp_path):
     """Thunder has the buffers that the model had when it was compiled: a program that replaces one tells it."""
@@ -95,3 +96,23 @@ def test_what_changes_between_two_tokens_is_noticed(tmp_path):
                 each.set_buffer(name, buffer)
         assert not torch.equal(call(32), before) or programs
         assert thunder.cache_misses(compiled) == misses + programs
+
+
+def generate_behind(lean, directory):
+    """Returns logits and caches of tokens behind two prompts, and what was taken out of their programs."""
+    model = make_model(layers=3).to("cuda", torch.bfloat16)
+    model.mask_cache = None  # it is no buffer, and would stay where it was made
+    model.set_kv_cache(batch_size=1, device="cuda", dtype=torch.bfloat16)
+    compiled, transform = compile_anew(model, directory, "nvfuser", lean=lean)
+    found = [each for length in (7, 12) for each in generate(compiled, make_prompt(length).cuda(), 20)]
+    return [*found, *find_caches(model)], transform.stats().taken_out
+
+
+@pytest.mark.gpu
+@torch.inference_mode()
+def test_tokens_and_caches_have_the_bits_of_thunders_programs(tmp_path):
+    (expected, nothing), (found, taken) = (generate_behind(lean, tmp_path / lean) for lean in ("thunder", "auto"))
+    assert not nothing
+    assert taken[COPIES] == 3 * 3 * 2 * 2  # programs, layers, keys and values, copies
+    assert taken[MASKS] == 2  # of three layers of a token
+    assert all(map(torch.equal, found, expected))

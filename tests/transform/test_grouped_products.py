@@ -37,7 +37,6 @@ def tensor_of(ends, device="cpu"):
 
 
 def differentiate(function, a, b, *ends, grad=None):
-    """The product, then the gradient of each operand."""
     a, b = a.detach().requires_grad_(), b.detach().requires_grad_()
     result = function(a, b, *ends)
     return [result.detach(), *torch.autograd.grad(result, (a, b), torch.ones_like(result) if grad is None else grad)]
@@ -167,7 +166,6 @@ RULES = transforms._grad_fn_map
 
 @pytest.fixture
 def plain_thunder():
-    """Thunder as it is, and afterwards as it was."""
     fusioncache.tracing.uninstall()
     with mock.patch.dict(RULES), mock.patch.dict(transforms.augmented_forward_impls):
         yield

@@ -56,8 +56,6 @@ def dynamo(call, **options):
 
 
 def stepping(call):
-    """Goes backward where Dynamo compiles."""
-
     def step(x):
         loss = call(x * 2).sum()
         loss.backward()
@@ -83,7 +81,6 @@ INSIDE = {
 
 
 def take_steps(call, model):
-    """Returns what a function returns at each length, and the gradients that it leaves."""
     found = []
     for length in LENGTHS:
         x = make_input(length, grad=True)

@@ -64,19 +64,15 @@ def end_pools() -> None:
 
 
 def list_processes(folder: Path) -> list[int]:
-    """Returns the process of each compilation."""
     file = folder / "compiled"
     return [json.loads(line)[0] for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def read_compiled(folder: Path) -> Counter[str]:
-    """Returns how often each graph was compiled, in all processes."""
     return Counter(json.loads(line)[1] for line in (folder / "compiled").read_text().splitlines())
 
 
 class Job:
-    """A training step of a model, with a cache of its own."""
-
     def __init__(self, folder: Path, number: int, x: torch.Tensor | None = None):
         torch.manual_seed(0)
         self.model, self.x = Small(), torch.randn(5, 16) if x is None else x
@@ -84,7 +80,6 @@ class Job:
         self.compiled, self.transform = compile_with(self.model, cache=self.cache, backend="eager", jobs=number)
 
     def when_traced(self, act: Callable[[], object]) -> None:
-        """Does something when all is handed over, before the first call."""
         hook = self.transform.transform_trace_post_optimization
 
         def traced(trace: Any, **options: Any) -> Any:
@@ -99,14 +94,12 @@ class Job:
         return train(self.compiled, self.x)
 
     def wait(self) -> None:
-        """Waits until all that was handed over is compiled."""
         assert isinstance(self.cache.helpers, PoolHelpers)
         wait_until(lambda: not self.cache.helpers.waiting())
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], Mapping[str, int]]:
-    """Returns what comes of it in one process, and what that compiles."""
     alone = tmp_path_factory.mktemp("alone")
     with pytest.MonkeyPatch.context() as patch, logging_to(alone, patch):
         return Job(alone, 0).run(), read_compiled(alone)

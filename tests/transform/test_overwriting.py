@@ -24,7 +24,6 @@ SHAPES = {"x": (4, 8), "y": (8, 6), "deep": (2, 4, 8)}
 
 
 def symbols_of(compute, dtype=dtypes.bfloat16):
-    """The bound symbols of a function of three tensors."""
     trace = TraceCtx()
     with tracectx(trace):
         given = [

@@ -31,7 +31,6 @@ def cell(tmp_path):
 
 @pytest.fixture
 def later(cell):
-    """The model, and how a later process compiles it."""
     directory, model, x = cell
     return *compile_anew(model, directory), model, x
 

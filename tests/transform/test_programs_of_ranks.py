@@ -77,7 +77,6 @@ def make_shared(mode: str, group: Any = None, **given: Any) -> Any:
 
 
 def take_step(jitted: Any, seed: int, length: int, *, alone: bool = False) -> list[torch.Tensor]:
-    """Returns loss and gradients of a batch; ``alone`` without adding gradients up."""
     torch.manual_seed(seed)
     tokens = torch.randint(0, VOCABULARY, (2, length)).to(find_device())
     with jitted.no_sync() if alone else nullcontext():
@@ -106,7 +105,6 @@ def compare(seed: int, ones: Any, others: Any, length: int, **given: Any) -> tup
 
 
 def describe(jitted: Any) -> dict[str, Any]:
-    """Returns counts, why something was traced, and the collectives of each trace."""
     (transform,) = (one for one in jitted._lc_transforms if isinstance(one, fusioncache.FusionCache))
     stats = transform.stats()
     return {
@@ -133,15 +131,14 @@ def run_all(rank: int, folder: Path, run_one: Callable[..., dict[str, Any]]) -> 
 def run_first(rank: int, seed: int, mode: str, kept: Any, traced: Any) -> dict[str, Any]:
     equal = [compare(seed, kept, traced, length) for length in LENGTHS]
     found = {**describe(kept), "all": thunder.cache_misses(traced)}
-    if mode != "rows":  # ranks have as many rows each
-        equal.append(compare(seed, kept, traced, (7, 9)[rank]))
+    if mode != "rows":  # there ranks have as many rows each
         with pytest.MonkeyPatch.context() as patch:
-            if rank == 1:  # which derives what the other one fills in
+            if rank == 1:  # which derives its length, where the other one fills in another
                 patch.setattr(Lengths, "fill", lambda self, derivation: None)
-            equal.append(compare(seed, kept, traced, 11))
+            equal.append(compare(seed, kept, traced, (7, 9)[rank]))
     equal.append(compare(seed, kept, traced, LENGTHS[0]))
     if mode == "ddp":
-        equal += [compare(seed, kept, traced, length, alone=True) for length in LENGTHS]
+        equal.append(compare(seed, kept, traced, LENGTHS[0], alone=True))
     return {**found, "reasons": describe(kept)["reasons"], "equal": equal}
 
 
@@ -170,7 +167,7 @@ def found(backend, tmp_path_factory):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_from_the_third_length_on_nothing_is_traced_and_programs_and_bits_are_those_of_traced_ones(found, mode):
-    """Ranks may have lengths of their own, and one may derive what another fills in. What cut layers is traced."""
+    """Ranks may have lengths of their own, of which one fills one in and another derives one. Cut layers are traced."""
     for rank in (each[mode] for each in found[0]):
         assert set(rank["equal"]) == {(True, True)}
         # One of two ranks puts a program into the store where both derive it or fill it in.
@@ -185,7 +182,6 @@ def test_from_the_third_length_on_nothing_is_traced_and_programs_and_bits_are_th
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_later_job_loads_a_length_and_fills_in_its_own(found, mode, backend):
-    """Another group of the same ranks uses the same program."""
     for rank, earlier in zip(*([each[mode] for each in job] for job in reversed(found)), strict=True):
         assert rank["equal"] == [(True, True)] * 2
         assert (rank["first"]["made"], rank["first"]["loaded"], rank["first"]["traced"]) == (0, 1, 0)

@@ -1,10 +1,14 @@
-"""What is read out of a fused call, and what is refused with a reason."""
+"""What is read out of a fused call, what is refused with a reason, and what makes two regions differ."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
 import thunder
 import torch
+from drawn_regions import Sketch
+from hypothesis import given
+from hypothesis import strategies as st
 from models import find_fused
 from thunder.core import devices, dtypes, prims
 from thunder.core.proxies import FloatProxy, IntegerProxy, TensorProxy
@@ -12,8 +16,10 @@ from thunder.core.symbol import Symbol
 from thunder.core.trace import TraceCtx, tracectx
 
 import fusioncache
-from fusioncache.backends.bound_symbols import bind, find_fixed_gpu
-from fusioncache.ir import Const, Declined, NumberType, Op, Ref, TensorType
+from fusioncache.backends.bound_symbols import bind, encode_literal, find_fixed_gpu
+from fusioncache.ir import Const, Declined, Graph, NumberType, Op, Ref, TensorType
+from fusioncache.template.canonical import canonicalize
+from fusioncache.template.text import graph_text
 from fusioncache.transform.executors import origin_of
 from fusioncache.transform.region import region_of
 
@@ -183,3 +189,29 @@ def test_regions_of_thunders_own_torch_compile_keep_their_compiler_and_a_bypasse
         assert (transform.stats().regions, transform.stats().templates) == (1, 0)
     else:
         assert [op.name for op in region_of(fusion).ops] == ["torch.tanh", "torch.mul"]
+
+
+PARTS = (Graph, Op, Const, Ref, TensorType, NumberType)
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
+def test_every_field_of_a_part_is_compared(part):
+    assert part.__dataclass_params__.eq and part.__dataclass_params__.frozen
+    names = [field.name for field in dataclasses.fields(part) if field.compare and field.hash is None]
+    assert vars(part)["__slots__"] == (*names, *["_hash"] * (part is Graph))  # there is nothing else
+
+
+LITERALS = (1, 1.0, True, "1", 0.0, -0.0, 0, False, None, 1j, float("nan"), float("inf"), 1e-5, 1.1e-5)
+
+
+@given(st.sampled_from(LITERALS), st.sampled_from(LITERALS))
+def test_regions_with_literals_that_differ_differ(one, other):
+    same = type(one) is type(other) and repr(one) == repr(other)
+    drawn = [draw(each) for each in (one, other)]
+    assert (drawn[0] == drawn[1]) is same
+    assert (graph_text(canonicalize(drawn[0]).graph) == graph_text(canonicalize(drawn[1]).graph)) is same
+
+
+def draw(literal: object) -> Graph:
+    sketch = Sketch()
+    return sketch.graph(sketch.op("fmod", sketch.input(), encode_literal(literal)))

@@ -29,9 +29,9 @@ class Net(nn.Module):
         return torch.sin(hidden * self.scale)
 
 
-def jit(model, executors=None, compiler=thunder.jit):
+def jit(model, executors=None, compiler=thunder.jit, **options):
     cache = fusioncache.Cache(record=False, store=False)
-    transform = fusioncache.FusionCache(cache=cache, backend="eager", jobs=0, programs=False)
+    transform = fusioncache.FusionCache(cache=cache, backend="eager", jobs=0, programs=False, **options)
     return compiler(model, executors=executors or fusioncache.executors(), transforms=[transform])
 
 
@@ -40,6 +40,7 @@ WAYS = {
     "alone": lambda model: thunder.jit(model, executors=fusioncache.executors()),
     "behind dynamo": lambda model: jit(model, compiler=thunderfx),
     "torchcompile": lambda model: jit(model, executors=["torchcompile"]),
+    "sums are recomputed": lambda model: jit(model, recompute="residual", residual="inline"),
 }
 WRITES = {
     "nothing": lambda model, shift, out: None,
@@ -124,7 +125,6 @@ class Drawn(nn.Module):
 
 
 def draw_step(call, model, target, write):
-    """Returns the gradients of a step in which one value is written between forward and backward."""
     chance = torch.Generator().manual_seed(model.seed)
     given, shift = torch.rand(2, 4, 4, generator=chance).to(model.row.dtype)
     model.zero_grad()

@@ -1,4 +1,4 @@
-"""Results of regions have the strides that plain Thunder gives them, whose operations are torch's own."""
+"""Results of regions have the strides and the memory that plain Thunder gives them, by torch's own operations."""
 
 import logging
 import random
@@ -7,15 +7,18 @@ import pytest
 import thunder
 import torch
 import torch.nn.functional as F
+from drawn_regions import Sketch
 from layouts import CASES, LAYOUTS, SHAPES, make_arguments, strides_of
 from models import compile_plain, compile_with
 
 import fusioncache
+from fusioncache.cache.executable import instance_in_order
+from fusioncache.cache.results import as_torch_gives
+from fusioncache.ir import TensorType
 from fusioncache.ir.ops import TABLE
 
 
 def draw_layouts(seed, count, mixed):
-    """Returns layouts for some arguments: each kind for all of them, and then some drawn at random for each."""
     chance = random.Random(seed)
     kinds = list(LAYOUTS.values())
     return [[kind] * count for kind in kinds] + [[chance.choice(kinds) for _ in range(count)] for _ in range(mixed)]
@@ -76,7 +79,6 @@ def test_gradients_have_the_strides_of_plain_thunder():
 
 
 def differentiate(function, lays):
-    """Returns the strides of the arguments, and a function's results with the gradients for them."""
     x, y, m = (argument.detach() for argument in make_arguments(lays[:3]))
     wanted = [argument.requires_grad_() for argument in (x, y)]
     results = function(x, y, m)
@@ -122,3 +124,46 @@ def test_so_it_is_with_regions_of_any_sizes():
         x = torch.rand(5, rows).t()
         assert strides_of(ours(x)) == strides_of(plain(x)) == [((rows, 5), (5, 1))]
     assert transform.stats().general_hits
+
+
+def test_two_names_for_one_result_are_two_tensors_with_one_memory():
+    def function(w):
+        v = torch.sin(w)
+        return v, v.reshape(6, 6), v.view(6, 6)
+
+    ours, _ = compile_with(function, programs=False)
+    for _ in range(2):
+        one, *others = ours(torch.zeros(6, 6))
+        one.unsqueeze_(0)
+        assert [tuple(other.shape) for other in others] == [(6, 6), (6, 6)]
+        one.add_(1)
+        assert all(torch.equal(other, torch.ones(6, 6)) for other in others)
+
+
+def lay_over(tensor):
+    """A tensor in the memory of another one, of which autograd does not know that it is a view."""
+    return torch.empty(0).set_(tensor.untyped_storage(), 0, tensor.shape, tensor.stride())
+
+
+@pytest.mark.parametrize("of_argument", [True, False])
+def test_a_view_that_a_compiler_does_not_tell_autograd_of_is_made_one(of_argument):
+    """A write into it would change, unnoticed, what autograd saved of the other tensor."""
+    sketch = Sketch()
+    x = sketch.input()
+    base = x if of_argument else sketch.op("neg", x)
+    view = sketch.op("transpose", base, (1, 0), type_=TensorType("float32", (3, 2), "cpu"))
+    instance = instance_in_order(sketch.graph(view) if of_argument else sketch.graph(base, view))
+
+    def run(args):
+        base = args[0] if of_argument else -args[0]
+        view = lay_over(base.t())
+        return [view] if of_argument else [base, view]
+
+    args = [torch.randn(2, 3)]
+    fixed, first = as_torch_gives(run, instance, args, run(args))
+    for results in (first, fixed(args)):
+        base, view = args[0] if of_argument else results[0], results[-1]
+        assert view._is_view() and torch.equal(view, base.t())
+        before = base._version
+        view.zero_()
+        assert base._version > before

@@ -21,7 +21,6 @@ def turn(heads):
 
 
 def turned(layer, x):
-    """Returns query, key and value, of which a region turns the first two."""
     parts = (layer.project(x) * 0.5).view(*x.shape[:2], 3, HEADS, SIZE).permute(2, 0, 3, 1, 4)
     return turn(parts[0]), turn(parts[1]), parts[2]
 

@@ -175,7 +175,6 @@ def test_what_processes_compile_and_load_for_sizes(history, tmp_path):
 
 @pytest.fixture
 def store(tmp_path) -> Path:
-    """Filled by two processes."""
     for _, calls, options in TWO:
         run(tmp_path, *calls, **options)
     return tmp_path

@@ -47,13 +47,6 @@ def build_changed(model, program: ProgramText, **fields):
     return build(compile_with(copy.deepcopy(model))[0], dataclasses.replace(program, **changed))[1]
 
 
-def test_templates_of_a_stored_program_are_those_that_thunder_would_have_called(derived):
-    model, program, calls = derived
-    loaded = build_changed(model, program)
-    assert set(map(refer_to, loaded.all())) == set(map(refer_to, calls))
-    assert {call.template.key for call in loaded.all()} == {call.template.key for call in calls}
-
-
 @pytest.mark.parametrize(
     ("fields", "environment", "reason"),
     [
@@ -76,7 +69,6 @@ def test_another_template_backend_setting_or_executor_does_not_fit(derived, fiel
 
 
 def test_plans_and_arities_are_those_of_the_process_that_derived_the_program():
-    """Under recompute one template stands for chains of several lengths, of which some are folded."""
     torch.manual_seed(0)
     model, inputs = Residual(8), torch.randn(10, 10)
     with recompute():

@@ -24,7 +24,6 @@ SHAPES = (2, 3, 8), (8, 6), (3, 8)
 
 
 def trace_of(compute):
-    """The trace of a function of three tensors, with what lets go of values."""
     with tracectx(TraceCtx()):
         args = [
             TensorProxy(name, shape=shape, device=Device("cpu"), dtype=dtypes.float32, requires_grad=False)

@@ -10,7 +10,6 @@ from thunder.extend import OperatorExecutor, deregister_executor, register_execu
 
 import fusioncache
 from fusioncache.backends.eager import Eager
-from fusioncache.transform import templates
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 
@@ -120,16 +119,3 @@ def test_what_another_executor_claimed_stays_with_it():
         assert torch.equal(compiled(x), torch.tanh(2 * (x + 1)))
     finally:
         deregister_executor(executor)
-
-
-def test_the_seconds_of_first_calls_count_for_a_full_collection(cache, monkeypatch):
-    told: list[float] = []
-    monkeypatch.setattr(templates, "collect_behind", lambda seconds: told.append(seconds) or 0.5)
-    model, x = Blocks(2), torch.randn(5, 16)
-    compiled, transform = compile_with(model, cache=cache)
-    step(compiled, model, x)
-    assert len(told) >= transform.stats().templates > 0 and min(told) > 0
-    assert transform.stats().collector_seconds == 0.5 * len(told)
-    told.clear()
-    step(compiled, model, x)
-    assert told == []
