@@ -9,11 +9,10 @@ import thunder
 import torch
 from both_ways import are_equal, train
 from models import compile_with
-from stored_programs import Cell, compile_anew
 from torch.overrides import TorchFunctionMode
 
 import fusioncache
-from fusioncache.accelerators.steps.calls import Channel, connect, find_inner
+from fusioncache.accelerators.steps.calls import Channel, connect
 from fusioncache.thunder_adapter.installation import is_known_whole
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
@@ -285,15 +284,3 @@ def test_with_other_options_of_thunders_its_own_way_stays(options):
     transform = fusioncache.FusionCache(backend="eager", cache=fusioncache.Cache(), programs=False)
     compiled = thunder.jit(Model(), executors=fusioncache.executors(), transforms=[transform], **options)
     assert not is_short(compiled)
-
-
-def test_a_stored_program_is_called_in_the_same_way(tmp_path):
-    results = []
-    for loaded in (False, True):
-        torch.manual_seed(0)
-        compiled, transform = compile_anew(Cell(), tmp_path)
-        results += [train(compiled, torch.ones(2, 4)) for _ in range(3)]
-        assert transform.stats().programs_loaded == loaded and is_short(compiled)
-        (entry,) = thunder.compile_stats(compiled).interpreter_cache
-        assert find_inner(entry.computation_fn) is not None and find_inner(entry.backward_fn) is not None
-    assert all(are_equal(results[0], each) for each in results)

@@ -68,24 +68,14 @@ MORE = (*FEW, 100, (200, 3))
 
 @dataclass(frozen=True)
 class Case:
-    """A program, its sizes one after the other, and what becomes of them.
-
-    Attributes:
-        compute: the function.
-        filled: how many of its programs were filled in.
-        replayed: how many were made by Thunder's passes alone. All others were derived.
-        sizes: as arguments of ``make``.
-        make: the arguments of a call.
-        later: sizes of a later process, each with whether it fills in a program.
-        program: the class of the model.
-    """
+    """A program, its sizes one after the other, and how many of its programs are filled in or made by passes alone."""
 
     compute: Callable
     filled: int = 1
     replayed: int = 0
     sizes: tuple = FEW
     make: Callable[..., tuple] = make_one
-    later: tuple[tuple[Any, bool], ...] = ((50, True),)
+    later: tuple[tuple[Any, bool], ...] = ((50, True),)  # each with whether a later process fills in a program
     program: type[Program] = Program
 
 

@@ -4,13 +4,11 @@ import copy
 import itertools
 from unittest import mock
 
-import fake_cuda
 import pytest
 import thunder
 import torch
 from expert_layers import Experts, multiply_in_a_loop
 from models import are_same, compile_with
-from nvfuser_definitions import define_executables, define_regions
 from program_keys import assert_names, jit, key_of
 from thunder.core import prims, transforms
 from thunder.executors import torchex
@@ -141,24 +139,6 @@ def train_experts(backend="eager", device="cpu", dtype=torch.float32, **toleranc
 
 def test_experts_train_while_the_routing_changes():
     assert not train_experts().bypasses
-
-
-def test_the_groups_are_a_value_of_the_region_that_nvfuser_gets():
-    import thunder.torch as ltorch
-
-    def experts(x, up, counts):
-        ends = ltorch.to(ltorch.sum(counts, 1), torch.int32)
-        return ltorch.tanh(ltorch._grouped_mm(x * 2, up, ends))
-
-    fake_cuda.find_nvfuser_executor()
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache())
-    traces = fake_cuda.make_traces(experts, [(32, 16), (4, 16, 8), (4, 2)], grad=True, dtype="bfloat16")
-    with fake_cuda.pretend_gpu():
-        for trace in traces:
-            transform.transform_trace_post_optimization(trace)
-    definitions = define_executables(transform)
-    assert definitions == define_regions(traces)
-    assert sum("fd.ops.grouped_mm(" in definition for definition in definitions) == 1
 
 
 RULES = transforms._grad_fn_map

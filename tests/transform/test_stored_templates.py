@@ -8,10 +8,12 @@ from unittest import mock
 import fake_cuda
 import pytest
 import thunder
+import thunder.torch as ltorch
 import torch
 from loaded_programs import build, load, no_interpretation, run, write
 from models import Blocks, Residual, are_same, compile_with, recompute
-from nvfuser_definitions import define_regions
+from nvfuser_definitions import define_executables, define_regions
+from thunder.core import prims
 
 import fusioncache
 from fusioncache.accelerators.programs.template_loader import TemplateLoader, refer_to
@@ -84,6 +86,9 @@ def test_plans_and_arities_are_those_of_the_process_that_derived_the_program():
         assert are_same(run(compiled, loaded, inputs), expected)
 
 
+GROUPS = [(32, 16), (4, 16, 8), (4, 2)]
+
+
 class Taken(Exception): ...
 
 
@@ -113,9 +118,32 @@ def test_regions_that_nvfuser_makes_anew_have_the_definitions_of_those_that_thun
     assert define_regions([SimpleNamespace(bound_symbols=made)]) == define_regions(traces)
 
 
+def write_in_place(x, y):
+    return ltorch.tanh(prims.copy_(x + y, x, grad_enabled=False))
+
+
+def multiply_groups(x, up, counts):
+    return ltorch.tanh(ltorch._grouped_mm(x * 2, up, ltorch.to(ltorch.sum(counts, 1), torch.int32)))
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "line"),
+    [(write_in_place, [(10, 10)] * 2, "add_output(tv3, tv0)"), (multiply_groups, GROUPS, "fd.ops.grouped_mm(")],
+)
+def test_writes_and_groups_are_in_the_definitions_that_nvfuser_gets(function, shapes, line):
+    fake_cuda.find_nvfuser_executor()
+    options = {"grad": True, "dtype": "bfloat16"} if shapes is GROUPS else {"grad": False}
+    traces = fake_cuda.make_traces(function, shapes, **options)
+    with fake_cuda.pretend_gpu():
+        transform = fusioncache.FusionCache(cache=fusioncache.Cache())
+        for trace in traces:
+            transform.transform_trace_post_optimization(trace)
+    definitions = define_executables(transform)
+    assert definitions == define_regions(traces) and not transform.stats().bypasses
+    assert sum(line in definition for definition in definitions) == 1
+
+
 def gated(x, gate, weight):
     """Regions around a product, with rounding, a reduction, and tensors that are made on the GPU."""
-    import thunder.torch as ltorch
-
     y = ltorch.silu(x * gate) @ weight
     return ltorch.softmax(y.float() * 0.5, -1).to(y.dtype) + ltorch.ones(4, device=x.device, dtype=x.dtype)
