@@ -203,12 +203,7 @@ def test_a_model_takes_fewer_operations_and_gives_the_same_bits():
         with Operations() as seen:
             found.append(step(compiled, model, x))
         operations.append(seen.names)
-        taken = transform.stats().taken_out
-        assert bool(taken) is (lean == "auto"), taken
-        assert transform.cache.stats().taken_out == taken
-        assert not transform.stats().bypasses
-        provenance = "What changes nothing left out" in str(thunder.last_backward_traces(compiled)[-1])
-        assert provenance is (lean == "auto")
+        assert bool(transform.stats().taken_out) is (lean == "auto") and not transform.stats().bypasses
     assert all(are_same(found[0], each) for each in found)
     ours, thunders = operations
     assert ours["aten.mm.default"] == thunders["aten.mm.default"]
