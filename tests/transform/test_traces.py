@@ -48,29 +48,6 @@ def lines_of(trace):
     return [line for line in lines if line and not line.startswith(("#", "del "))]
 
 
-def backward_of_a_linear(x, w, v):
-    rows = torchex.reshape(x, (-1, 8))
-    grad = torchex.reshape(torchex.matmul(rows, w), (2, 3, 6))
-    heads = torchex.torch_prims_reshape_impl(grad, (2, 3, 2, 3))
-    again = torchex.reshape(x, (-1, 8))
-    product = torchex.matmul(torchex.permute(again, (1, 0)), torchex.reshape(x, (-1, 8)))
-    return heads, product
-
-
-def test_the_backward_pass_of_a_linear():
-    lean, taken = lean_of(trace_of(backward_of_a_linear))
-    assert taken == {TWICE: 2, OF_A_VIEW: 1, MATRICES: 2}
-    assert lines_of(lean) == [
-        "t0 = torch.reshape(x, (-1, 8))",
-        "t1 = torch.mm(t0, w)",
-        "t3 = torch_prims_reshape_impl(t1, (2, 3, 2, 3))",
-        "t5 = torch.permute(t0, (1, 0))",
-        "t7 = torch.mm(t5, t0)",
-        "return (t3, t7)",
-    ]
-    assert str(lean).startswith("# Constructed by Without")
-
-
 ITSELF = {
     "a copy of what is turned twice": lambda x: x.t().t().contiguous(),
     "a conversion of it": lambda x: x.t().t().to(torch.float32),
