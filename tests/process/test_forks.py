@@ -180,40 +180,31 @@ def test_all_locks_are_made_in_one_place():
     assert [str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if makes(path)] == ["process/forks.py"]
 
 
-def import_on_a_thread(work) -> threading.Thread:
-    """Returns a thread that has begun to import something, and does this meanwhile."""
-    begun = threading.Event()
-
-    def run():
-        with forks.imports:
-            begun.set()
-            work()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert begun.wait(60)
-    return thread
-
-
 def test_a_child_imports_what_a_thread_of_its_parent_was_importing(tmp_path, monkeypatch):
     (tmp_path / "imported_slowly.py").write_text("import time\ntime.sleep(0.3)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    thread = import_on_a_thread(lambda: __import__("imported_slowly"))
+    begun = threading.Event()
+
+    def import_it():
+        with forks.imports:
+            begun.set()
+            __import__("imported_slowly")
+
+    thread = threading.Thread(target=import_it)
+    thread.start()
+    assert begun.wait(60)
     assert ends_well(lambda: __import__("imported_slowly"))
     thread.join()
 
 
 def test_a_thread_that_imports_for_long_holds_no_fork_up(monkeypatch):
     monkeypatch.setattr(forks, "IMPORT_SECONDS", 0.05)
-    done = threading.Event()
-    thread = import_on_a_thread(lambda: done.wait(60))
 
-    def use():
+    def use(stop=lambda: None):
         with forks.imports:
-            pass
+            stop()
 
-    assert ends_well(use)
-    done.set()
-    thread.join()
+    with stopped_halfway(use):
+        assert ends_well(use)
     use()  # the parent's is as it was
     assert ends_well(use)

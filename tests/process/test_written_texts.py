@@ -51,10 +51,7 @@ def test_texts_are_equal_if_and_only_if_values_and_kinds_are(one, other, kind, o
         assert (write(one, kind) == write(other, kind)) == (type(one) is type(other) and one == other)
     elif type(one) is not type(other) or one != other:
         assert write(one, kind) != write(other, other_kind)
-
-
-def test_a_secret_has_another_digest_than_a_text():
-    assert len({write("hunter two", kind) for kind in (TextKind.VALUE, TextKind.SECRET)}) == 2
+    assert write("hunter two") != write("hunter two", TextKind.SECRET)
 
 
 def test_a_process_takes_its_time_for_some_secrets_only():
@@ -63,7 +60,7 @@ def test_a_process_takes_its_time_for_some_secrets_only():
     assert [one == other for one, other in zip(slow, quick, strict=True)] == [False] * 64 + [True] * 6
     assert slow == [write(f"number {number}", TextKind.SECRET) for number in range(70)]
     write("hunter", TextKind.SECRET)
-    assert "hunter" not in hide_texts("  check_string_value(s0, 'hunter')")
+    assert "hunter" not in hide_texts("  check_string_value(s0, 'hunter')\n  x = obj['hunter']")
 
 
 def test_names_that_say_it():
@@ -130,11 +127,6 @@ def test_what_was_not_described_is_not_stored(source, why):
 def test_numbers_without_a_literal_are_no_texts(number):
     source = f"  check_number_type_and_value(f0, {number})"
     assert hide_texts(source) == source
-
-
-def test_a_word_that_is_a_secret_is_hidden_wherever_it_stands():
-    write("hunter", TextKind.SECRET)
-    assert "hunter" not in hide_texts("  check_string_value(s0, 'hunter')\n  x = obj['hunter']")
 
 
 @pytest.mark.parametrize(

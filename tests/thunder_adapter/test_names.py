@@ -40,8 +40,3 @@ def test_no_table_is_bound_by_its_name(module):
 def test_no_name_is_in_two_modules():
     names = [name for names in NAMES.values() for name in names.split()]
     assert len({*names, *MODULES}) == len(names) + len(MODULES)
-
-
-def test_other_names_are_refused():
-    with pytest.raises(ImportError):
-        from fusioncache.thunder_adapter.accelerator_api import no_such_name  # noqa: F401

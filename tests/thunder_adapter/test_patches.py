@@ -195,12 +195,3 @@ def test_a_line_is_read():
     maker = "fusioncache.thunder_adapter.folder.module:shorten"
     row = Patch("name", "thunder.home:original", ("0123456789abcdef",), maker, "LATER", True, True)
     assert group == PatchGroup("name", True, "other", (row,))
-
-
-def test_items_are_found_by_text_by_builtin_and_by_constant():
-    keys = {row.original: row.locate()[1] for row in ROWS if row.original.endswith("]")}
-    handlers = "thunder.core.interpreter:_default_opcode_handler_map"
-    assert keys[f"{handlers}[FOR_ITER]"] == "FOR_ITER"
-    assert keys["thunder.core.interpreter:_default_lookaside_map[iter]"] is iter
-    constant = keys["thunder.core.jit_ext:general_jit_callbacks[INTERPRETER_CALLBACKS.WRAP_CALLBACK]"]
-    assert constant.name == "WRAP_CALLBACK"

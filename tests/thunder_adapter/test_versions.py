@@ -53,14 +53,6 @@ def test_the_version_that_is_installed_was_tried_and_no_other(monkeypatch):
     assert f"Thunder {thunder.__version__} differs from the one that was tried" in capabilities.explain_limits()
 
 
-@pytest.fixture
-def all_off(other_version, monkeypatch):
-    """A version of Thunder in which every accelerator lacks something."""
-    off = dict.fromkeys(ACCELERATORS, "Thunder has no thunder.core.jit_ext.JitCtx")
-    for module in (capabilities, fusion_cache):
-        monkeypatch.setattr(module, "find_off", lambda: off)
-
-
 def train(transform):
     layers = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.GELU()) for _ in range(3)))
     compiled = thunder.jit(layers, executors=fusioncache.executors(), transforms=[transform])
@@ -71,7 +63,10 @@ def train(transform):
         result.sum().backward()
 
 
-def test_regions_are_shared_where_all_else_is_off(all_off):
+def test_regions_are_shared_where_all_else_is_off(other_version, monkeypatch):
+    off = dict.fromkeys(ACCELERATORS, "Thunder has no thunder.core.jit_ext.JitCtx")
+    for module in (capabilities, fusion_cache):
+        monkeypatch.setattr(module, "find_off", lambda: off)
     installation.uninstall()
     cache = fusioncache.Cache(store=True)
     options = {"lean": "auto", "schedule": "auto", "programs": True, "graphs": True, "fast_tracing": True}
@@ -83,8 +78,8 @@ def test_regions_are_shared_where_all_else_is_off(all_off):
     assert stats.hits > 0 and stats.verified == stats.templates
     (reason, count), *others = stats.bypasses.items()
     assert (count, others) == (2, []) and reason == capabilities.explain_limits()
-    off = (stats.programs_made, stats.programs_filled, stats.captures, stats.generalizations, dict(stats.taken_out))
-    assert off == (0, 0, 0, 0, {}) and transform.graphs is None and transform.program_keeper is None
+    done = (stats.programs_made, stats.programs_filled, stats.captures, stats.generalizations, dict(stats.taken_out))
+    assert done == (0, 0, 0, 0, {}) and transform.graphs is None and transform.program_keeper is None
     assert not set(installation.list_installed()) & {*installation.TRACING, "stored programs", "sizes"}
 
 
@@ -165,21 +160,12 @@ def test_a_model_runs_and_one_warning_says_what_to_install(unusable):
             transform = fusioncache.FusionCache(cache=cache, backend="inductor", recompute="residual")
             compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
             assert torch.equal(compiled(X), model(X))
+    unknown = object()  # which has nothing that it could be asked for
+    assert transform.transform_trace_post_optimization(unknown, executors_list=()) is unknown
     assert len([warning for warning in caught if warning.category is RuntimeWarning]) == 1
     (reason, count), *others = cache.stats().bypasses.items()
     assert (count, others, cache.stats().regions) == (2, [], 0) and "lightning-thunder==0.2.6" in reason
     assert dict(RecordReader().runs()[0].stats.bypasses) == {reason: 2}
-
-
-@pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1")
-def test_nothing_is_asked_of_a_trace(unusable):
-    class Unknown:
-        def __getattribute__(self, name):
-            raise AttributeError(name)
-
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=False))
-    trace = Unknown()
-    assert transform.transform_trace_post_optimization(trace, executors_list=()) is trace
 
 
 @pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1")
