@@ -24,7 +24,7 @@ from fusioncache.transform.vector_probing import replace_probe
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
 
-JOINED = ("float32", "small", "mask", "views")
+JOINED = ("two", "small", "mask", "views")
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def test_one_run_of_the_compiler_makes_the_bits_of_each_alone():
 
 def test_where_the_compiler_fails_each_is_compiled_alone():
     with counted(fail=True) as names:
-        together = persist_together(("float32", "small"), Inductor())
+        together = persist_together(("two", "small"), Inductor())
     assert names.count("joined") == 1
     assert len({artifacts_of(one).get("kernel-0.so") for one in together.values()}) == 2
     for name, compiled in together.items():
