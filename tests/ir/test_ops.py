@@ -1,7 +1,7 @@
 """The table of operations: every trait of every operation is stated here once more, and consumers ask the table."""
 
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -56,6 +56,7 @@ def test_the_operations_that_have_a_trait_are_these(trait):
 
 
 INT, FLOAT, UNKNOWN = NumberType("int"), NumberType("float"), TensorType("float32", (Ref(0),), "cpu")
+SUM = Op("prims.add", (Ref(0), Ref(1)), (INT,))
 
 
 @pytest.mark.parametrize(
@@ -67,56 +68,29 @@ INT, FLOAT, UNKNOWN = NumberType("int"), NumberType("float"), TensorType("float3
         (draw("sin(x)", n=INT, x=UNKNOWN), (0,)),
         (Graph((INT, TYPE), (Op("prims.broadcast_in_dim", (Ref(1), (Ref(0),), (0,)), (UNKNOWN,)),), ()), (0,)),
         (Graph((INT, INT, TYPE), (Op("prims.slice_prim", (Ref(2), (Ref(1),), (8,)), (TYPE,)),), ()), (1,)),
-        (
-            Graph(
-                (INT, INT, TYPE),
-                (Op("prims.add", (Ref(0), Ref(1)), (INT,)), Op("prims.slice_prim", (Ref(2), (Ref(3),)), (TYPE,))),
-                (),
-            ),
-            (0, 1),
-        ),
+        (Graph((INT, INT, TYPE), (SUM, Op("prims.slice_prim", (Ref(2), (Ref(3),)), (TYPE,))), ()), (0, 1)),
     ],
 )
 def test_numbers_that_decide_how_tensors_lie_are_told_apart(graph, shaping):
     assert shaping_inputs(graph) == shaping
 
 
-@pytest.mark.parametrize(
-    ("name", "traits"),
-    [("prims.digamma", OpTraits()), ("torch.softmax", OpTraits(composite=True, adds_up=True))],
-)
-def test_an_unknown_primitive_has_no_trait_and_an_unknown_composite_may_add_up_anything(name, traits):
-    assert op_traits(name) == traits
+COMPOSITE = OpTraits(composite=True, adds_up=True)
+UNKNOWN_OPERATIONS = {
+    "prims.digamma": OpTraits(),
+    "torch.softmax": COMPOSITE,
+    "torch.__add__": COMPOSITE,
+    "torch.add_": replace(COMPOSITE, writes=True),
+    "torch.index_put_": replace(COMPOSITE, writes=True, indexes=True),
+    "torch.rand_uniform": replace(COMPOSITE, random=True),
+    "prims.gather": OpTraits(indexes=True),
+    "x.rng": replace(COMPOSITE, random=True),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "trait"),
-    [
-        ("torch.add_", "writes"),
-        ("torch.index_put_", "writes"),
-        ("torch.rand_uniform", "random"),
-        ("prims.gather", "indexes"),
-        ("x.rng", "random"),
-    ],
-)
-def test_the_name_of_an_unknown_operation_tells_what_it_may_do(name, trait):
-    assert getattr(op_traits(name), trait)
-    assert not getattr(op_traits("torch.__add__"), trait)
-
-
-@pytest.mark.parametrize(
-    ("name", "of_product", "of_other"),
-    [
-        ("prims.mul", True, True),
-        ("prims.neg", True, False),
-        ("prims.add", False, False),
-        ("prims.tanh", True, True),
-        ("prims.digamma", True, True),
-    ],
-)
-def test_what_may_be_a_product(name, of_product, of_other):
-    traits = op_traits(name)
-    assert (traits.may_be_product(True), traits.may_be_product(False)) == (of_product, of_other)
+@pytest.mark.parametrize("name", UNKNOWN_OPERATIONS)
+def test_the_name_of_an_unknown_operation_tells_what_it_may_do(name):
+    assert op_traits(name) == UNKNOWN_OPERATIONS[name]
 
 
 @pytest.mark.parametrize(("name", "writes"), [("copy_", True), ("neg", False), ("add_", True)])

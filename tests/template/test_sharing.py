@@ -26,6 +26,7 @@ SAME = {
         f"operands of {name}": (draw(f"{name}(floor(x), ceil(y))"), draw(f"{name}(ceil(y), floor(x))"))
         for name in ("add", "mul", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_xor")
     },
+    "operands of a sum of negatives": (draw("add(neg(floor(x)), neg(y))"), draw("add(neg(y), neg(floor(x)))")),
     "operands of a complex sum": (draw("add(floor(x), y)", **COMPLEX), draw("add(y, floor(x))", **COMPLEX)),
     "dead operations and their inputs": (draw("sin(x)", unused=(2, 3)), draw("sin(x)")),
     "identities": (draw("tanh(shallow_copy(sin(x)))"), draw("tanh(sin(x))")),

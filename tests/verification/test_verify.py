@@ -152,17 +152,6 @@ def test_nothing_differs_in_either_plan(plan, dtype, own_calls, monkeypatch):
     assert own_calls
 
 
-def test_two_chains_take_their_arities_first(own_calls):
-    def function(a, b, c, d, e):
-        return torch.tanh(a + b + c) * torch.sin(d + e)
-
-    compiled, transform = compile_(function)
-    inputs = [torch.randn(4, 4) for _ in range(5)]
-    assert torch.equal(compiled(*inputs), function(*inputs))
-    assert transform.calls()[0].target.takes_arities
-    assert own_calls
-
-
 def count_in_place(steps=3, **options):
     """Returns what models compute that write in place, without a cache and with one, and the transform."""
     transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", **options)
@@ -230,14 +219,6 @@ def test_one_wrong_bit_is_found_and_written_down(wrong):
     assert "prims.tanh(x)" in text  # as Thunder wrote it
     assert text.count("%2: float32[3, 4] cpu = prims.tanh(") == 3  # as read, in canonical form, as compiled
     assert "differs in 1 of 12 elements" in text
-
-
-def test_swapped_inputs_are_found_in_training(wrong):
-    wrong(lambda run, args: run(args[::-1] if len(args) == 2 and args[0].shape == args[1].shape else args))
-    model = Blocks(2)
-    compiled, _ = compile_(model)
-    with pytest.raises(VerificationError, match=r"differs in \d+ of \d+ elements"):
-        step(compiled, model, torch.randn(5, 16))
 
 
 def test_a_binding_that_is_wrong_for_a_later_region_is_found(monkeypatch):
@@ -355,23 +336,19 @@ def test_how_far_a_reordered_value_may_be_off(dtype, elements, relative):
 @pytest.mark.parametrize(
     "value",
     [
-        torch.tensor(1.5),
         torch.tensor([[1, 2], [3, 4]]).t(),
         torch.tensor([True, False]),
         torch.tensor([1 + 2j, 3j]).conj(),
         torch.tensor([0.0, -0.0, torch.nan, torch.inf]),
-        torch.empty(0, 3),
         torch.empty(0, 3)[:, ::2],
         torch.ones(1, 2)[:, ::2].flatten(),
         torch.ones(3).expand(2, 3),
         torch.ones(3).to(torch.float8_e4m3fn),
-        3,
         torch.nan,
     ],
 )
 def test_a_value_is_the_same_as_itself(value):
-    again = copy.deepcopy(value)
-    assert describe_difference(again, value, None) is None
+    assert describe_difference(copy.deepcopy(value), value, None) is None
 
 
 @pytest.mark.parametrize(
