@@ -90,27 +90,23 @@ def _make_run(monkeypatch):
     return make
 
 
-WITHOUT_OUTPUTS, ARGS = replace(RECIPE, outputs=()), [0x1000, 0x2002]
+WITHOUT_OUTPUTS = replace(RECIPE, outputs=(), steps=(Fill(2, 8, 100, 255), *RECIPE.steps[1:]))
+ARGS = [0x1000, 0x2002]
 
 
-def test_a_launch_says_where_everything_lies(make_run):
+@pytest.mark.parametrize(("stream", "told"), [(5, 5), (0, 1)], ids=["a stream", "the default stream"])
+def test_a_launch_says_where_everything_lies(make_run, stream, told):
     library = Library()
-    run = make_run(library, allocations=(0x3000, 0x4000, 0x5000, 0x6000))
+    run = make_run(library, stream=stream, allocations=(0x3000, 0x4000, 0x5000, 0x6000))
     assert run(ARGS) == []
     content = [pack_words(0x1000) + b"\x04\0\0\0\x08\0\0\0", pack_words(0, 0x3040, 0), b"\x05"]
     function = len(make_elf())
-    expected = ("launch", function, (7, 2, 1), (128, 1, 1), 16, 5, [(2, 1)], content)
-    assert library.log == [("fill", 0x4000, 0, 256, 5), expected]
+    expected = ("launch", function, (7, 2, 1), (128, 1, 1), 16, told, [(2, 1)], content)
+    assert library.log == [("fill", 0x3008, 255, 100, told), expected]
     library.log.clear()
     run([0x9000, 0x2002])
     content = [pack_words(0x9000) + b"\x04\0\0\0\x08\0\0\0", pack_words(0, 0x5040, 0), b"\x05"]
-    assert library.log == [("fill", 0x6000, 0, 256, 5), (*expected[:-1], content)]
-
-
-def test_the_default_stream_is_told_by_its_own_handle(make_run):
-    library = Library()
-    make_run(library, stream=0)(ARGS)
-    assert [call[-1] if call[0] == "fill" else call[5] for call in library.log] == [1, 1]
+    assert library.log == [("fill", 0x5008, 255, 100, told), (*expected[:-1], content)]
 
 
 @pytest.mark.parametrize(
@@ -286,9 +282,3 @@ def test_each_run_is_launched_on_the_device_of_its_arguments(make_run, monkeypat
     for device in (0, 1, 1, 0):
         run([make_flat(device)])
     assert seen == [0, 1, 1, 0]
-
-
-def test_a_fill_is_told_where_it_begins_and_with_what(make_run):
-    library = Library()
-    make_run(library, replace(WITHOUT_OUTPUTS, steps=(Fill(2, 8, 100, 255), *RECIPE.steps[1:])))(ARGS)
-    assert library.log[0] == ("fill", 0x3008, 255, 100, 5)

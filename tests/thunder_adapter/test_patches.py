@@ -11,16 +11,7 @@ import pytest
 from replaced_functions import original
 
 from fusioncache.thunder_adapter import installation
-from fusioncache.thunder_adapter.installation import (
-    TRACING,
-    Patch,
-    PatchGroup,
-    digest_source,
-    find_misfit,
-    find_replacements,
-    list_patches,
-    read_source,
-)
+from fusioncache.thunder_adapter.installation import Patch, PatchGroup, digest_source, find_misfit, list_patches
 
 GROUPS = {name: group for name, group in list_patches().items() if name != "vector probes"}
 """Without those that tests of this repository replace themselves."""
@@ -90,11 +81,13 @@ def of_many_lines(x):
 
 
 def test_a_source_ends_with_the_last_line_of_its_code_and_of_what_is_in_it():
-    assert read_source(of_many_lines) == inspect.getsource(of_many_lines)
+    assert installation.read_source(of_many_lines) == inspect.getsource(of_many_lines)
     without = FunctionType(of_many_lines.__code__.replace(co_linetable=b"", co_consts=()), {})
-    assert read_source(without) == inspect.getsource(of_many_lines)  # Python may be told to keep no positions
+    assert installation.read_source(without) == inspect.getsource(
+        of_many_lines
+    )  # Python may be told to keep no positions
     with pytest.raises(OSError):
-        read_source(FunctionType(of_many_lines.__code__.replace(co_filename="gone.py"), {}))
+        installation.read_source(FunctionType(of_many_lines.__code__.replace(co_filename="gone.py"), {}))
 
 
 WRITTEN = """def written(x, y=1):
@@ -139,8 +132,8 @@ def test_each_change_of_a_function_is_another_source(tmp_path, change):
 
 
 def test_everything_that_makes_tracing_faster_is_in_the_table():
-    assert set(TRACING) <= set(list_patches())
-    assert all(find_replacements(capability) for capability in TRACING)
+    assert set(installation.TRACING) <= set(list_patches())
+    assert all(installation.find_replacements(capability) for capability in installation.TRACING)
 
 
 def test_a_row_that_fits_is_installed_and_removed(home, install):

@@ -31,18 +31,7 @@ from fusioncache.template.key import program_key_of
 from fusioncache.template.plan import Plan, Reordered, keeps_every_bit
 from fusioncache.transform import sharing
 from fusioncache.verification import verifier
-from fusioncache.verification.verifier import (
-    DIFFERENT,
-    LIMIT,
-    Site,
-    VerificationError,
-    VerifiedTemplates,
-    Verifier,
-    When,
-    choose_when,
-    copy_tensor,
-    describe_difference,
-)
+from fusioncache.verification.verifier import DIFFERENT, VerificationError, VerifiedTemplates, describe_difference
 
 pytestmark = pytest.mark.filterwarnings("ignore:fusioncache")
 
@@ -275,16 +264,16 @@ def test_what_a_wrong_template_wrote_is_corrected_in_a_thunder_that_was_not_trie
     ("verify", "said", "expected"),
     [
         *((None, said, None) for said in (None, "", "0")),
-        *((None, "1", When.FIRST), (True, None, When.FIRST), (True, "0", When.FIRST)),
-        *((verify, "all", When.EVERY) for verify in (None, True)),
-        *(("all", said, When.EVERY) for said in (None, "0", "1")),
+        *((None, "1", verifier.When.FIRST), (True, None, verifier.When.FIRST), (True, "0", verifier.When.FIRST)),
+        *((verify, "all", verifier.When.EVERY) for verify in (None, True)),
+        *(("all", said, verifier.When.EVERY) for said in (None, "0", "1")),
         *((False, said, None) for said in ("all", "nonsense")),
     ],
 )
 def test_when_regions_are_verified(verify, said, expected, monkeypatch):
     if said is not None:
         monkeypatch.setenv("FUSIONCACHE_VERIFY", said)
-    assert choose_when(verify) is expected
+    assert verifier.choose_when(verify) is expected
 
 
 @pytest.mark.parametrize("said", ["yes", " 1"])
@@ -383,7 +372,7 @@ def test_a_rule_allows_for_last_bits_of_the_largest_element():
 def test_a_copy_has_the_layout_and_alignment_of_its_source():
     base = torch.arange(60.0)
     for tensor in (base, base[3:27].reshape(4, 6).t(), base[5:5], base[7], base[1::4]):
-        copy = copy_tensor(tensor)
+        copy = verifier.copy_tensor(tensor)
         assert torch.equal(copy, tensor) and copy.stride() == tensor.stride()
         assert copy.data_ptr() % 64 == tensor.data_ptr() % 64 or not tensor.numel()
         assert copy.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr() or not tensor.numel()
@@ -396,8 +385,8 @@ def test_a_report_has_both_definitions_of_nvfuser():
     (trace,) = fake_cuda.make_traces(lambda x, y: thunder.torch.tanh(x) - y, [(4, 6)] * 2, grad=False)
     with fake_cuda.pretend_gpu():
         transform = fusioncache.FusionCache(cache=fusioncache.Cache(), verify=True)
-        sites: list[Site] = []
-        with mock.patch.object(Verifier, "verify", lambda self, site: sites.append(site) or site.call.target):
+        sites: list[verifier.Site] = []
+        with mock.patch.object(verifier.Verifier, "verify", lambda self, site: sites.append(site) or site.call.target):
             transform.transform_trace_post_optimization(trace)
         (site,) = sites
         text = verifier.write_report(site, [torch.empty(4, 6), torch.empty(6, 4).t()], ["output 0 differs"])
@@ -521,12 +510,12 @@ def test_nothing_is_kept_without_a_store_or_known_sources(store, sources):
 
 
 def test_marks_do_not_pile_up(store):
-    for number in range(LIMIT + 4):
+    for number in range(verifier.LIMIT + 4):
         marks = VerifiedTemplates(store, f"sources {number}")
         marks.add(KEY, "nvfuser")
         assert marks.has(KEY, "nvfuser")
-    known = [VerifiedTemplates(store, f"sources {number}").has(KEY, "nvfuser") for number in range(LIMIT + 4)]
-    assert known == [False] * LIMIT + [True] * 4
+    known = [VerifiedTemplates(store, f"sources {number}").has(KEY, "nvfuser") for number in range(verifier.LIMIT + 4)]
+    assert known == [False] * verifier.LIMIT + [True] * 4
 
 
 def test_what_is_no_mark_stands_for_nothing(store):
