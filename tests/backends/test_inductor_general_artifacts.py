@@ -83,7 +83,7 @@ def add_condition(condition: str) -> bytes:
 
 def test_conditions_decide():
     """As if TorchInductor had found out that rows of up to ten are computed in another way."""
-    narrow = load(add_condition("v1 <= 10"))
+    narrow = load(add_condition("v1 <= 10 and not (v1 % 6 == 3 or v1 // 3 - v0 != -2) and -v0 + 1 < 0"))
     assert are_same(list(fit(narrow, 5, 10)(arguments(5, 10))), list(fit(load(), 5, 10)(arguments(5, 10))))
     with pytest.raises(Declined, match="excludes these sizes"):
         fit(narrow, 5, 11)
@@ -153,19 +153,6 @@ def lengths(text: str, dtype: str = "float32", device: str = "cpu") -> list[Grap
     return [draw(text, **NUMBER, x=TensorType(dtype, (length,), device)) for length in (6, 9)]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_beside_dimensions_a_number_has_all_its_digits(dtype):
-    carried = carry_numbers(make_family(lengths("add(x, n)", dtype)).general)
-    assert carried.inputs == {0: "float64"} and carried.types[0] == TensorType("float64", (), "cpu")
-
-
-def test_without_dimensions_a_number_has_the_type_of_the_result():
-    regions = [draw(f"div(sum(x, (0,)), {float(length)})", "sin(x)", x=(length,)) for length in (6, 9)]
-    carried = carry_numbers(make_family(regions).general)
-    assert carried.numbers == {1: "float32"} and carried.types[1:] == (TensorType("float32", (), "cpu"),)
-    assert carried.places == ((0, 0),) and carried.without_numbers((20, Const("float", "x"))) == (20,)
-
-
 HALF = TensorType("bfloat16", (), "cpu")
 
 
@@ -179,16 +166,12 @@ HALF = TensorType("bfloat16", (), "cpu")
         ([draw("mul(x, n)", **NUMBER, x=HALF)], "together with bfloat16"),
         ([draw("mul(x, n)", "mul(y, n)", **NUMBER, y=())], "together with tensors with and without dimensions"),
         ([draw("mul(x, n)", "n", **NUMBER)], "is a result"),
+        ([draw("mul(x, mul(n, 2.0))", **NUMBER)], "a number computed from a variable number"),
     ],
 )
 def test_what_would_have_other_bits_is_refused(regions, reason):
-    with pytest.raises(Declined, match=f"^a variable number {reason}$"):
+    with pytest.raises(Declined, match=f"^(a variable number )?{reason}$"):
         carry_numbers(make_family(regions).general)
-
-
-def test_a_number_that_is_computed_with_is_refused():
-    with pytest.raises(Declined, match="a number computed from a variable number"):
-        carry_numbers(make_family([draw("mul(x, mul(n, 2.0))", **NUMBER)]).general)
 
 
 def merge(values: list[tuple[float, ...]], *bodies: str, first: tuple[int, ...] = ()) -> FunctionSource:
@@ -198,20 +181,16 @@ def merge(values: list[tuple[float, ...]], *bodies: str, first: tuple[int, ...] 
 
 
 @pytest.mark.parametrize(
-    ("values", "bodies", "args", "result"),
+    ("values", "first", "bodies", "args", "result"),
     [
-        ([(6, 12), (9, 18)], ["[x, 6, (12, 8), -3]", "[x, 9, (18, 8), -3]"], (7, 14), ["x", 7, (14, 8), -3]),
-        ([(4, 4.0), (6, 6.0)], ["(4, 4.0)", "(6, 6.0)"], (8, 8.5), (8, 8.5)),
-        ([(2, 2, 5), (3, 3, 6), (3, 4, 6)], ["(2, 2, 5)", "(3, 3, 6)", "(3, 4, 6)"], (7, 8, 9), (7, 8, 9)),
+        ([(6, 12), (9, 18)], (), ["[x, 6, (12, 8), -3]", "[x, 9, (18, 8), -3]"], (7, 14), ["x", 7, (14, 8), -3]),
+        ([(4, 4.0), (6, 6.0)], (), ["(4, 4.0)", "(6, 6.0)"], (8, 8.5), (8, 8.5)),
+        ([(2, 2, 5), (3, 3, 6), (3, 4, 6)], (), ["(2, 2, 5)", "(3, 3, 6)", "(3, 4, 6)"], (7, 8, 9), (7, 8, 9)),
+        ([(2, 5.0, 7), (3, 6.0, 9)], (1,), ["(2, 5.0, 7)", "(3, 6.0, 9)"], (5.5, 4, 8), (4, 5.5, 8)),
     ],
 )
-def test_numbers_that_differ_are_the_variables(values, bodies, args, result):
-    assert define_source(merge(values, *bodies))("x", *args) == result
-
-
-def test_variables_change_places():
-    merged = merge([(2, 5.0, 7), (3, 6.0, 9)], "(2, 5.0, 7)", "(3, 6.0, 9)", first=(1,))
-    assert define_source(merged)("x", 5.5, 4, 8) == (4, 5.5, 8)
+def test_numbers_that_differ_are_the_variables(values, first, bodies, args, result):
+    assert define_source(merge(values, *bodies, first=first))("x", *args) == result
 
 
 @pytest.mark.parametrize(

@@ -12,18 +12,14 @@ from typing import Any
 
 import pytest
 import torch
-from commands import get_output
 from drawn_regions import draw
 from inductor_artifacts import CASES, SUM_OF_TWO, artifacts_of, made, two
-from recorded_templates import make_ledger, save_ledger
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusioncache.backends.api import Compiled
 from fusioncache.backends.inductor import artifacts
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.ir import Declined, NumberType, Template
-from fusioncache.store import Store
-from fusioncache.template.key import make_key
+from fusioncache.ir import Declined, NumberType
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
 
@@ -63,13 +59,10 @@ class Watching(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_what_a_mode_may_have_changed_is_not_kept():
+def test_what_a_mode_may_have_changed_or_what_fails_to_be_kept_is_not_kept(monkeypatch):
     with Watching():
         found = Inductor().persist(SUM_OF_TWO, two())
     assert found == Compiled("compiled by Inductor", None, "the mode Watching", lasting=False)
-
-
-def test_what_fails_only_where_it_is_to_be_kept_is_compiled_as_ever(monkeypatch):
     monkeypatch.setattr(artifacts, "compile_graph", lambda *args: 1 / 0)
     found = Inductor().persist(SUM_OF_TWO, two())
     reason = "ZeroDivisionError where its code is to be stored"
@@ -103,29 +96,29 @@ def test_a_library_is_private_and_gone_once_it_is_loaded(tmp_path, monkeypatch):
     assert {name for name in sys.modules if "kernel" in name} == before
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        [torch.zeros(4, 6), torch.zeros(6, 4).t()],
-        [torch.zeros(4, 6), torch.zeros(4, 7)],
-        [torch.zeros(4, 6), torch.zeros(4, 6, dtype=torch.float64)],
-        [torch.zeros(4, 6)],
-        [torch.zeros(4, 6), torch.zeros(4, 6, device="meta")],
-        [torch.zeros(4, 6), 2.0],
-    ],
-)
+ROWS = torch.zeros(4, 6)
+UNFIT = {
+    "strides": [ROWS, torch.zeros(6, 4).t()],
+    "shape": [ROWS, torch.zeros(4, 7)],
+    "dtype": [ROWS, ROWS.double()],
+    "device": [ROWS, ROWS.to("meta")],
+    "a number": [ROWS, 2.0],
+    "one argument": [ROWS],
+}
+
+
+@pytest.mark.parametrize("args", UNFIT.values(), ids=UNFIT)
 def test_arguments_of_another_layout_are_refused(args):
     with pytest.raises(ValueError, match="stored code"):
         Inductor().load(artifacts_of(made("two")), SUM_OF_TWO, args)
 
 
 def test_another_graph_or_number_of_threads_is_refused(monkeypatch):
-    stored = artifacts_of(made("two"))
     with pytest.raises(ValueError, match="number of outputs"):
-        Inductor().load(stored, draw("x", "y", x=(4, 6), y=(4, 6)), two())
+        Inductor().load(artifacts_of(made("two")), draw("x", "y", x=(4, 6), y=(4, 6)), two())
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
     with pytest.raises(ValueError, match="number of threads"):
-        Inductor().load(stored, SUM_OF_TWO, two())
+        Inductor().load(artifacts_of(made("two")), SUM_OF_TWO, two())
 
 
 def test_the_key_stays_with_what_was_compiled_and_changes_with_what_matters():
@@ -139,17 +132,11 @@ def test_the_key_stays_with_what_was_compiled_and_changes_with_what_matters():
     assert backend.artifact_environment() == before
 
 
-def test_the_source_of_the_very_kernel_is_shown(monkeypatch):
-    graph, _ = CASES["two"]()
-    save_ledger(monkeypatch, make_ledger(Template(graph, make_key(graph, {}), "two")))
-    store = Store.open()
-    assert store.save(make_key(graph, {"layout": "any"}), "inductor", artifacts_of(made("two")))
-    ((kernel, *_),) = json.loads(artifacts_of(made("two"))["signature.json"])["kernels"]
-    text = get_output("show", "two", "--code")
-    assert f"# kernels.cpp\n// {kernel}\n" in text
-    assert 'extern "C"' in text
-    assert "tanh(" in text
-    assert text.endswith(artifacts_of(made("two"))["wrapper.py"].decode())
+def test_the_source_of_the_very_kernel_is_kept_for_people():
+    stored = artifacts_of(made("two"))
+    ((kernel, *_),) = json.loads(stored["signature.json"])["kernels"]
+    text = stored["kernels.cpp"].decode()
+    assert text.startswith(f"// {kernel}\n") and 'extern "C"' in text and "tanh(" in text
 
 
 def changed(artifacts: Mapping[str, bytes], fields: Mapping[str, Any]) -> dict[str, bytes]:
@@ -201,50 +188,28 @@ def test_a_library_that_is_none_is_refused_and_leaves_nothing(tmp_path, monkeypa
 
 
 START = "def call(args):\n    a, b = args\n    "
+RETURNED = (
+    *("torch.ops.aten.sort.default(a)", "torch.load('x')", "torch.float32.__class__", "torch.ops", "a.mm(a, b)"),
+    *("extern_kernels.convolution(a, b)", "extern_kernels.mm(a, b, out=a, other=1)", "extern_kernels.mm(a, **b)"),
+    *("extern_kernels.mm.__self__(a)", "extern_kernels.__class__(a)", "a.__class__", "__import__('os')", "c", "f'{a}'"),
+    *("empty_strided_cpu((1,), (1,), 'x')", "empty_strided_cpu(size=(1,))", "empty_strided_cpu"),
+    *("[x for x in a]", "(lambda: a)()", "-" * 100_000 + "1", "(" * 10_000 + ")" * 10_000, "a" + ".b" * 50_000),
+)
+STATEMENTS = "import os", "while True: pass", "torch = a", "reinterpret_tensor = a", "del torch", "a[0] = b"
 
 
 @pytest.mark.parametrize(
     "wrapper",
     [
-        "import os\n",
-        "print(1)\n",
-        START + "import os\n",
-        START + "return torch.ops.aten.sort.default(a)\n",
-        START + "return extern_kernels.convolution(a, b)\n",
-        START + "return extern_kernels.mm(a, b, out=a, other=1)\n",
-        START + "return extern_kernels.mm(a, **b)\n",
-        START + "return extern_kernels.mm.__self__(a)\n",
-        START + "return extern_kernels.__class__(a)\n",
-        START + "return a.mm(a, b)\n",
-        START + "return a.__class__\n",
-        START + "return __import__('os')\n",
-        START + "return torch.load('x')\n",
-        START + "return torch.float32.__class__\n",
-        START + "return torch.ops\n",
-        START + "while True: pass\n",
-        START + "return [x for x in a]\n",
-        START + "return (lambda: a)()\n",
-        START + "return empty_strided_cpu((1,), (1,), 'x')\n",
-        START + "return empty_strided_cpu(size=(1,))\n",
-        START + "return empty_strided_cpu\n",
-        START + "return c\n",
-        START + "torch = a\n",
-        START + "reinterpret_tensor = a\n",
-        START + "del torch\n",
-        START + "a[0] = b\n",
-        START + "return f'{a}'\n",
-        START + "return " + "-" * 100_000 + "1\n",
-        START + "return " + "(" * 10_000 + ")" * 10_000 + "\n",
-        START + "return a" + ".b" * 50_000 + "\n",
+        *(f"{START}return {returned}\n" for returned in RETURNED),
+        *(f"{START}{statement}\n" for statement in STATEMENTS),
+        *("import os\n", "print(1)\n", "\0", "", "#" * 5_000_000),
         START + "return [a]\ndef more(): pass\n",
         "@print\n" + START + "return [a]\n",
         "def call(args, more=print()):\n    return [args]\n",
         "def call(args: print()):\n    return [args]\n",
         "def call(args) -> print():\n    return [args]\n",
         "async def call(args):\n    return [args]\n",
-        "\0",
-        "",
-        "#" * 5_000_000,
     ],
     ids=lambda wrapper: wrapper.removeprefix(START)[:40],
 )
@@ -253,17 +218,3 @@ def test_a_wrapper_in_another_language_is_refused_before_it_runs(wrapper):
     artifacts = changed({**artifacts_of(made("two")), "wrapper.py": wrapper.encode()}, fields)
     with pytest.raises(Declined, match=r"a (long )?wrapper"):
         Inductor().load(artifacts, *CASES["two"]())
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("size_0_1 == v0*v1", True),
-        ("2 <= v0 and v0 <= 5", False),
-        ("v0 % v1 == 2 or False", True),
-        ("not v0 // 4 != 1", True),
-        ("-v0 + v1 - 1 < -2", True),
-    ],
-)
-def test_conditions_compare_integers(text, expected):
-    assert artifacts.evaluate(text, {"v0": 6, "v1": 4, "size_0_1": 24}) is expected

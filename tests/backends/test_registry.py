@@ -1,10 +1,8 @@
 """Backends by name, what is asked of each, and their one-time start, which is no part of any compile."""
 
-import importlib
 from typing import Any
 
 import pytest
-import thunder
 import torch
 from store_processes import PersistentEager, Process, X, Y, make_region, make_unary_region
 
@@ -18,9 +16,7 @@ from fusioncache.backends.api import (
     make_backend,
 )
 from fusioncache.backends.eager import Eager
-from fusioncache.backends.inductor import backend as inductor_start
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.backends.torch_settings import write_versions
 from fusioncache.ir import Graph
 
 
@@ -49,11 +45,6 @@ def test_a_backend_that_persists_nothing_says_so():
     assert (eager.options(), eager.artifact_environment(), eager.definition(None)) == ({}, None, None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="backend eager persists nothing"):
         eager.load({}, None, [])  # type: ignore[arg-type]
-
-
-def test_own_packages_come_first():
-    expected = f"compiler 1\ntorch {torch.__version__}\nthunder {thunder.__version__}"
-    assert write_versions(("compiler", "1")) == expected
 
 
 @pytest.mark.parametrize("package", ["torch", "thunder"])
@@ -105,19 +96,6 @@ def test_a_start_that_fails_is_left_to_the_compile_and_not_tried_again():
     for _ in range(2):
         assert starts.start(Failing(), make_unary_region(), lambda *of: told.append(of)) == 0.0
     assert (tried, told) == (["cpu"], [(Failing.title, 0.0)])
-
-
-@pytest.mark.parametrize(("device", "expected"), [("cpu", "_subtract"), ("cuda", "_transpose")])
-def test_starting_torchinductor_compiles_one_function(device, expected, monkeypatch):
-    compiled: list[str] = []
-    # Before the function is replaced: a module that is imported meanwhile would have the other one for good.
-    for name in (*inductor_start.MODULES, "torch._inductor.codegen.triton", "torch._inductor.codegen.cpp"):
-        importlib.import_module(name)
-    monkeypatch.setattr(
-        "fusioncache.backends.inductor.artifacts.compile_graph", lambda function, *_: compiled.append(function.__name__)
-    )
-    Inductor().start(device)
-    assert compiled == [expected]
 
 
 def test_starting_torchinductor_leaves_random_numbers_and_its_cache_of_graphs_alone(monkeypatch, tmp_path):
