@@ -83,13 +83,6 @@ def test_the_process_that_compiled_launches_what_it_stored():
         assert are_same(written, item.written), item.name
 
 
-def test_what_is_aligned_otherwise_goes_to_nvfuser():
-    item = find_region("pointwise-0")
-    moved = [torch.cat([arg.flatten()[:1], arg.flatten()])[1:].view(arg.shape) for arg in item.args]
-    assert all(arg.data_ptr() % 16 for arg in moved)
-    assert are_same(list(item.compiled.exact(moved)), item.outputs)
-
-
 @pytest.mark.parametrize("name", ["pointwise-0", "whole-reduction-0", "two-segments-0"])
 def test_a_loaded_run_can_be_captured(name):
     item = find_region(name)
@@ -104,27 +97,17 @@ def test_a_loaded_run_can_be_captured(name):
     assert are_same(outputs, list(item.compiled.run(copy_all(args))))
 
 
-def list_counting():
-    """Regions whose blocks count in memory that is zero at first."""
+def test_what_blocks_count_in_is_filled_before_each_launch_and_replay():
+    """In regions whose blocks count in memory that is zero at first."""
     kept = [item for item in persist_regions() if item.compiled.artifacts is not None]
-    return [
+    items = [
         item for item in kept if any(isinstance(step, Fill) for step in decode(item.compiled.artifacts[RECIPE]).steps)
     ]
-
-
-def test_what_blocks_count_in_is_filled_before_each_launch():
-    items = list_counting()
     assert items
     for item in items:
         run, args = load_region(item), copy_all(item.args)
         results = [list(run(args)) for _ in range(300)]
         assert all(are_same(result, item.outputs) for result in results), item.name
-
-
-def test_replays_of_what_counts_begin_with_zeros():
-    for item in list_counting():
-        run, args = load_region(item), copy_all(item.args)
-        run(args), run(args)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             outputs = run(args)
@@ -193,12 +176,13 @@ def shift(args, elements):
 def test_unaligned_pointers_are_never_given_to_wide_loads(name, elements):
     """As of ``x[1:]``. A kernel that loads 16 bytes at once from there would end the process."""
     item = find_region(name)
-    run, off = load_region(item), shift(item.args, elements)
-    assert are_same(run(off), list(item.compiled.run(off)))
+    off = shift(item.args, elements)
     one = [off[0], *item.args[1:]]
-    assert are_same(run(one), list(item.compiled.run(one)))
-    torch.cuda.synchronize()
-    assert are_same(run(item.args), item.outputs)
+    for run in (load_region(item), item.compiled.exact):
+        assert are_same(list(run(off)), list(item.compiled.run(off)))
+        assert are_same(list(run(one)), list(item.compiled.run(one)))
+        torch.cuda.synchronize()
+        assert are_same(list(run(item.args)), item.outputs)
 
 
 def test_inputs_that_are_aligned_otherwise_are_compiled_for():
@@ -215,7 +199,7 @@ def test_inputs_that_are_aligned_otherwise_are_compiled_for():
 
 def test_what_is_compiled_for_unaligned_inputs_is_kept_for_these():
     item = find_region("pointwise-0")
-    off = [torch.empty(arg.numel() + 1, device="cuda")[1:].view_as(arg).copy_(arg) for arg in item.args]
+    off = shift(item.args, 1)
     compiled = make_nvfuser().persist(item.graph, off)
     assert compiled.artifacts, compiled.reason
     assert are_same(make_nvfuser().load(compiled.artifacts, item.graph, off)(off), list(compiled.run(off)))

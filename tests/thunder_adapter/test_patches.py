@@ -66,30 +66,6 @@ def test_each_row_fits_and_has_a_maker():
         assert not name or callable(getattr(importlib.import_module(module), name))
 
 
-def of_many_lines(x):
-    def inner():
-        return [
-            x,
-        ]
-
-    return max(
-        inner(),
-        key=lambda value: (
-            value
-        ),
-    )  # fmt: skip
-
-
-def test_a_source_ends_with_the_last_line_of_its_code_and_of_what_is_in_it():
-    assert installation.read_source(of_many_lines) == inspect.getsource(of_many_lines)
-    without = FunctionType(of_many_lines.__code__.replace(co_linetable=b"", co_consts=()), {})
-    assert installation.read_source(without) == inspect.getsource(
-        of_many_lines
-    )  # Python may be told to keep no positions
-    with pytest.raises(OSError):
-        installation.read_source(FunctionType(of_many_lines.__code__.replace(co_filename="gone.py"), {}))
-
-
 WRITTEN = """def written(x, y=1):
     def inner():
         return x + 1
@@ -119,16 +95,28 @@ _BEHIND = {"a comment behind it", "what comes behind it", "lines behind it"}
 """Those of which the function as it runs has nothing: Python leaves out what comes behind a ``return``."""
 
 
+def compile_written(folder, text):
+    file = folder / f"text_{len(list(folder.iterdir()))}.py"
+    file.write_text(text)
+    names = {}
+    exec(compile(text, str(file), "exec"), names)
+    return names["written"]
+
+
+def test_a_source_ends_with_the_last_line_of_its_code_and_of_what_is_in_it(tmp_path):
+    written = compile_written(tmp_path, WRITTEN)
+    without = FunctionType(written.__code__.replace(co_linetable=b"", co_consts=()), {})
+    for function in (written, without):  # Python may be told to keep no positions
+        assert installation.read_source(function) == inspect.getsource(written)
+    with pytest.raises(OSError):
+        installation.read_source(FunctionType(written.__code__.replace(co_filename="gone.py"), {}))
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_each_change_of_a_function_is_another_source(tmp_path, change):
-    found = []
-    for name, text in {"before": WRITTEN, "after": WRITTEN.replace(*CHANGES[change], 1)}.items():
-        file = tmp_path / f"{name}.py"
-        file.write_text(text)
-        names = {}
-        exec(compile(text, str(file), "exec"), names)
-        found.append(digest_source(names["written"]))
-    assert (found[0] == found[1]) is (change in _BEHIND)
+    before, after = WRITTEN, WRITTEN.replace(*CHANGES[change], 1)
+    digests = {digest_source(compile_written(tmp_path, text)) for text in (before, after)}
+    assert (len(digests) == 1) is (change in _BEHIND)
 
 
 def test_everything_that_makes_tracing_faster_is_in_the_table():
