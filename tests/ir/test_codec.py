@@ -238,30 +238,22 @@ def test_a_region_or_a_request_with_a_byte_changed_is_a_sound_one_or_refused(dat
         assert len(layout[0]) == len(layout[1]) == len(type_.shape)
 
 
-NAMES = st.text(st.characters(exclude_characters=" \n"), min_size=1)
 LINES = st.text(st.characters(exclude_characters="\n"))
 SIZES = st.lists(st.integers(0, 1 << 40), max_size=4).map(tuple)
-LAYOUTS = st.lists(st.none() | st.tuples(SIZES, SIZES)).map(tuple)
+TEXTS = {
+    "key": st.dictionaries(LINES.filter(bool), st.text()),
+    "values": st.dictionaries(st.text(st.characters(exclude_characters=" \n"), min_size=1), LINES),
+    "layouts": st.lists(st.none() | st.tuples(SIZES, SIZES)).map(tuple),
+    "changed": st.tuples(LINES, st.text(st.characters(exclude_characters="()\n"))),
+}
 
 
-@given(st.dictionaries(st.text(st.characters(exclude_characters="\n"), min_size=1), st.text()))
-def test_a_key(texts):
-    assert keys.read_key(keys.write_key(texts)) == texts
-
-
-@given(st.dictionaries(NAMES, LINES))
-def test_a_list_of_values(values):
-    assert keys.read_values(keys.write_values(values.items())) == values
-
-
-@given(LAYOUTS)
-def test_layouts(layouts):
-    assert keys.read_layouts(keys.write_layouts(layouts)) == layouts
-
-
-@given(LINES, st.text(st.characters(exclude_characters="()\n")))
-def test_a_value_that_is_not_the_default(value, default):
-    assert keys.read_changed(keys.write_changed(value, default)) == (value, default)
+@pytest.mark.parametrize("kind", TEXTS)
+@given(data=st.data())
+def test_a_text_in_keys_is_read_as_it_was_written(kind, data):
+    value = data.draw(TEXTS[kind])
+    given = {"values": lambda: [value.items()], "changed": lambda: value}.get(kind, lambda: [value])()
+    assert getattr(keys, f"read_{kind}")(getattr(keys, f"write_{kind}")(*given)) == value
 
 
 def test_the_bytes_are_these():

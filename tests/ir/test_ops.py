@@ -8,7 +8,7 @@ import pytest
 from drawn_regions import TYPE, draw
 
 from fusioncache.ir import Graph, NumberType, Op, Ref, TensorType
-from fusioncache.ir.ops import RESIDUAL, TABLE, OpTraits, op_traits, shaping_inputs, writes_in_place
+from fusioncache.ir.ops import RESIDUAL, TABLE, OpTraits, op_traits, shaping_inputs
 
 PACKAGE = Path(__file__).parents[2] / "fusioncache"
 
@@ -91,11 +91,6 @@ UNKNOWN_OPERATIONS = {
 @pytest.mark.parametrize("name", UNKNOWN_OPERATIONS)
 def test_the_name_of_an_unknown_operation_tells_what_it_may_do(name):
     assert op_traits(name) == UNKNOWN_OPERATIONS[name]
-
-
-@pytest.mark.parametrize(("name", "writes"), [("copy_", True), ("neg", False), ("add_", True)])
-def test_a_graph_that_writes_in_place_is_known(name, writes):
-    assert writes_in_place(draw(f"{name}(x)")) == writes
 
 
 def test_every_known_primitive_is_one_of_thunders():

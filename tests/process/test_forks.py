@@ -5,6 +5,7 @@ import os
 import signal
 import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -118,11 +119,8 @@ def test_what_the_thread_that_forks_holds_it_still_holds():
     mine, other = forks.lock(), forks.lock()
 
     def taken(lock) -> bool:
-        found = []
-        thread = threading.Thread(target=lambda: found.append(not lock.acquire(blocking=False)))
-        thread.start()
-        thread.join()
-        return found[0]
+        with ThreadPoolExecutor(1) as another:
+            return not another.submit(lock.acquire, blocking=False).result()
 
     def child():
         assert taken(mine) and not taken(other)
