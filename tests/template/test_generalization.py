@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from drawn_regions import ENVIRONMENT, draw, draw_residual, evaluate, scramble
+from drawn_regions import draw, draw_residual, evaluate, scramble
 from generalized_regions import find_values, instantiate
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +15,6 @@ from sized_regions import Setting, draw_region, evaluate_general, recipes, setti
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.generalization import Generalization, Variable, generalize, only, write_general_graph
-from fusioncache.template.key import template_key
 from fusioncache.template.skeleton import fill, read_holes, skeleton_of
 from fusioncache.template.text import graph_text, read_exactly, write_graph
 
@@ -61,57 +60,6 @@ output %14
     )
     assert write_general_graph(general).numbers == (Variable(2),)
     assert find_values(general, norm(5, 7, 32)) == (5, 7, 35)
-
-
-def test_a_number_that_varies_is_one_among_the_inputs():
-    general = generalize([norm(2, 64, 32), norm(2, 64, 32, eps=1e-6)])
-    assert "input %2: float\n" in text(general) and "prims.add(%6, %2)" in text(general)
-    assert write_general_graph(general).graph.sizes == 0
-    assert find_values(general, norm(2, 64, 32, eps=0.5)) == (Const("float", (0.5).hex()),)
-
-
-def test_what_falls_together_in_all_regions_is_one_variable_until_one_tells_it_apart():
-    square = generalize([norm(2, 32, 32), norm(2, 48, 48)])
-    assert find_values(square, norm(2, 96, 96)) == (96, 192)
-    assert find_values(square, norm(2, 96, 32)) is None
-    before = text(square), hash(square)
-    wide = generalize([square, norm(2, 96, 32)])
-    assert wide == generalize([norm(2, 32, 32), norm(2, 48, 48), norm(2, 96, 32)])
-    assert (text(square), hash(square)) == before
-    assert template_key(write_general_graph(square).graph, ENVIRONMENT) != template_key(
-        write_general_graph(wide).graph, ENVIRONMENT
-    )
-    assert instantiate(wide, find_values(wide, norm(2, 48, 48))) == instantiate(norm(2, 48, 48), ())
-
-
-def test_the_key_is_that_of_the_text_whichever_regions_it_came_from():
-    pairs = [((2, 64, 32), (3, 96, 32)), ((5, 7, 32), (2, 9, 32)), ((3, 32, 32), (4, 33, 32))]
-    generals = [generalize([norm(*one), norm(*other)]) for one, other in pairs]
-    keys = {template_key(write_general_graph(general).graph, ENVIRONMENT) for general in generals}
-    assert len(keys) == 1
-    alone = [template_key(write_general_graph(norm(*pairs[0][0])).graph, ENVIRONMENT)]
-    assert keys.isdisjoint(alone)
-
-
-def heads(queries: int, keys: int, length: int, *, keys_first: bool = False) -> Generalization:
-    """Two tensors that are alike but for the number of heads, as queries and keys of grouped attention are."""
-    inputs = {"q": (2, queries, length, 16), "k": (2, keys, length, 16)}
-    return of(draw("sin(q)", "sin(k)", **{name: inputs[name] for name in ("kq" if keys_first else "qk")}))
-
-
-def test_what_is_alike_but_for_sizes_is_ordered_by_these():
-    general = generalize([heads(8, 4, 64), heads(8, 4, 96, keys_first=True)])
-    assert len(general.variables) == 1
-    assert find_values(general, heads(8, 4, 2)) == (2,)
-    assert find_values(general, heads(4, 8, 5, keys_first=True)) == (5,)
-    assert find_values(general, heads(8, 2, 64)) is None
-
-
-def test_what_is_alike_but_for_numbers_is_ordered_by_these():
-    def region(*numbers: float) -> Generalization:
-        return of(draw(*(f"mul(sin(x{place}), {number})" for place, number in enumerate(numbers))))
-
-    assert region(0.5, 0.25, 3.0) == region(3.0, 0.5, 0.25) == region(0.25, 3.0, 0.5)
 
 
 def test_symbolic_sizes_of_a_region_stay_what_they_are():
