@@ -62,6 +62,15 @@ output %14
     assert find_values(general, norm(5, 7, 32)) == (5, 7, 35)
 
 
+def test_what_falls_together_in_all_regions_is_one_variable_until_one_tells_it_apart():
+    square = generalize([norm(2, 32, 32), norm(2, 48, 48)])
+    assert find_values(square, norm(2, 96, 96)) == (96, 192)
+    assert find_values(square, norm(2, 96, 32)) is None
+    wide = generalize([square, norm(2, 96, 32)])
+    assert wide == generalize([norm(2, 32, 32), norm(2, 48, 48), norm(2, 96, 32)])
+    assert find_values(wide, norm(2, 5, 7)) == (7, 5, 10)
+
+
 def test_symbolic_sizes_of_a_region_stay_what_they_are():
     def region(rows: int) -> Generalization:
         type_ = TensorType("float32", (Ref(1), rows), "cpu")
