@@ -24,13 +24,10 @@ class Both:
     """A function compiled for any sizes, and for its own."""
 
     def __init__(self, function: Callable[..., torch.Tensor]):
-        self.general, self.transform = self._compile(function, "auto")
-        self.static, _ = self._compile(function, "static")
-
-    @staticmethod
-    def _compile(function: Callable[..., torch.Tensor], sizes: str) -> tuple[Callable, fusioncache.FusionCache]:
-        cache = fusioncache.Cache(store=False, record=False)
-        return compile_with(function, backend="inductor", cache=cache, sizes=sizes)
+        (self.general, self.transform), (self.static, _) = (
+            compile_with(function, backend="inductor", cache=fusioncache.Cache(store=False, record=False), sizes=sizes)
+            for sizes in ("auto", "static")
+        )
 
     def check(self, *args: torch.Tensor) -> None:
         results, expected = (one(*args) for one in (self.general, self.static))
@@ -125,14 +122,8 @@ def test_code_that_cannot_be_stored_is_compiled_for_each_size(monkeypatch):
 @pytest.fixture
 def uncached_compiles(monkeypatch):
     """Counts the regions that the executor compiles by itself."""
-    compiled = []
-    original = executor.inductor_function
-
-    def counting(function):
-        compiled.append(function)
-        return original(function)
-
-    monkeypatch.setattr(executor, "inductor_function", counting)
+    compiled, own = [], executor.inductor_function
+    monkeypatch.setattr(executor, "inductor_function", lambda function: compiled.append(function) or own(function))
     monkeypatch.setattr(executor, "best_backend", lambda device: "inductor")
     return compiled
 

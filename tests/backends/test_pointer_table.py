@@ -176,19 +176,11 @@ print("the same")
 """
 
 
-def pointer_tables(device: str, **environment: str) -> str:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_pointer_table_adds_any_number_of_terms_of_any_size(device):
     pytest.importorskip("triton")
+    interpreter = {"TRITON_INTERPRET": "1"} if device == "cpu" else {}
+    variables = {**os.environ, "PYTHONPATH": import_path(ROOT, HELPERS), **interpreter}
     command = [sys.executable, "-c", POINTER_TABLES, device]
-    variables = {**os.environ, "PYTHONPATH": import_path(ROOT, HELPERS), **environment}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=variables)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_a_pointer_table_adds_any_number_of_terms_of_any_size():
-    assert pointer_tables("cpu", TRITON_INTERPRET="1") == "the same\n"
-
-
-@pytest.mark.gpu
-def test_a_pointer_table_adds_on_a_gpu_too():
-    assert pointer_tables("cuda") == "the same\n"
+    assert done.stdout == "the same\n", done.stderr

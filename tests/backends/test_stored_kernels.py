@@ -90,19 +90,18 @@ def test_a_compile_that_fails_leaves_the_environment_as_it_was(monkeypatch):
     assert "TMPDIR" not in os.environ
 
 
-@pytest.mark.parametrize(
-    "tensor",
-    [
-        torch.randn(4, 6),
-        torch.randint(0, 9, (4, 6)).t(),
-        torch.randn(4, 6)[:, 1:4],
-        torch.randn(7)[3:],
-        torch.randn(3, 1).expand(3, 5),
-        torch.tensor(2.5) > 0,
-        torch.zeros(0, 3),
-        torch.randn(4, 6, dtype=torch.bfloat16)[1:, ::2],
-    ],
-)
+TENSORS = {
+    "plain": torch.randn(4, 6),
+    "turned": torch.randint(0, 9, (4, 6)).t(),
+    "with gaps": torch.randn(4, 6, dtype=torch.bfloat16)[1:, ::2],
+    "behind an address": torch.randn(7)[3:],
+    "expanded": torch.randn(3, 1).expand(3, 5),
+    "without dimensions": torch.tensor(2.5) > 0,
+    "empty": torch.zeros(0, 3),
+}
+
+
+@pytest.mark.parametrize("tensor", TENSORS.values(), ids=TENSORS)
 def test_copies_lie_as_the_original(tensor):
     before = tensor.clone()
     copy, other = copy_tensor(tensor), roll_tensor(tensor)
@@ -381,8 +380,8 @@ def test_recipes_in_stores_are_read_and_written_as_they_were():
 
 @pytest.mark.parametrize("alignment", [1, 4, 8])
 def test_other_recipes_come_back(alignment):
-    inputs, launch = (Input(FLAT, alignment), RECIPE.inputs[1]), make_launch(cooperative=False)
-    other = replace(RECIPE, inputs=inputs, outputs=(), steps=(launch,), widest=32)
+    inputs, steps = (Input(FLAT, alignment), RECIPE.inputs[1]), (make_launch(cooperative=False),)
+    other = replace(RECIPE, inputs=inputs, outputs=(), steps=steps, widest=32)
     assert recipe.decode(recipe.encode(other)) == other
 
 

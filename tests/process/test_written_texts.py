@@ -107,16 +107,15 @@ def test_a_source_holds_no_text_when_it_is_stored_and_holds_it_when_it_is_loaded
 LONG = "x " * 10_000
 
 
-@pytest.mark.parametrize(
-    ("source", "why"),
-    [
-        ("check_string_value(s0, 'Zq made while it was derived')", "that is not stored"),
-        ("f(x, f'Zq {y}')", "that is made while it runs"),
-        (f"f({LONG!r})", "that is not stored"),
-        ("f(float('NaN'), 'Zq NaN')", "that is not stored"),
-    ],
-    ids=["not described", "made while it runs", "too long", "beside a number"],
-)
+UNDESCRIBED = {
+    "not described": ("check_string_value(s0, 'Zq made while it was derived')", "that is not stored"),
+    "made while it runs": ("f(x, f'Zq {y}')", "that is made while it runs"),
+    "too long": (f"f({LONG!r})", "that is not stored"),
+    "beside a number": ("f(float('NaN'), 'Zq NaN')", "that is not stored"),
+}
+
+
+@pytest.mark.parametrize(("source", "why"), UNDESCRIBED.values(), ids=UNDESCRIBED)
 def test_what_was_not_described_is_not_stored(source, why):
     write(LONG)
     with pytest.raises(ValueError, match=f"has a string {why}"):
