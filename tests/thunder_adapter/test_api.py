@@ -10,7 +10,8 @@ from fusioncache.thunder_adapter import accelerator_api, api
 
 
 def list_used(module):
-    trees = [ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")]
+    texts = [path.read_text() for path in PACKAGE.rglob("*.py")]
+    trees = [ast.parse(text) for text in texts if f"from {module.__name__} import" in text]
     imports = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
     return {alias.name for node in imports if node.module == module.__name__ for alias in node.names}
 

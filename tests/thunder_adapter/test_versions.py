@@ -54,7 +54,7 @@ def test_the_version_that_is_installed_was_tried_and_no_other(monkeypatch):
 
 
 def train(transform):
-    layers = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.GELU()) for _ in range(3)))
+    layers = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.GELU()) for _ in range(2)))
     compiled = thunder.jit(layers, executors=fusioncache.executors(), transforms=[transform])
     for rows in (2, 3):
         x = torch.ones(rows, 6)
@@ -92,7 +92,7 @@ def test_accelerators_are_on_in_a_version_that_behaves_as_expected(other_version
         train(transform)
         stats = transform.stats()
         counts.append((stats.verified, stats.programs_made, stats.programs_loaded))
-    assert counts == [(10, 0, 0), (0, 2, 0), (0, 0, 2)]
+    assert counts == [(8, 0, 0), (0, 2, 0), (0, 0, 2)]
     assert "does without" not in capabilities.explain_limits()
 
 
