@@ -16,6 +16,7 @@ from fusioncache.backends.api import (
     make_backend,
 )
 from fusioncache.backends.eager import Eager
+from fusioncache.backends.inductor import artifacts
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.ir import Graph
 
@@ -98,8 +99,12 @@ def test_a_start_that_fails_is_left_to_the_compile_and_not_tried_again():
     assert (tried, told) == (["cpu"], [(Failing.title, 0.0)])
 
 
-def test_starting_torchinductor_leaves_random_numbers_and_its_cache_of_graphs_alone(monkeypatch, tmp_path):
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_starting_torchinductor_compiles_one_function_and_leaves_all_else_alone(device, monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    compiled, compile_graph = [], artifacts.compile_graph
+    monkeypatch.setattr(artifacts, "compile_graph", lambda *given: compiled.append(given) or compile_graph(*given))
     random = torch.random.get_rng_state()
-    Inductor().start("cuda")
+    Inductor().start(device)
+    assert len(compiled) == 1
     assert torch.equal(random, torch.random.get_rng_state()) and not (tmp_path / "fxgraph").exists()
