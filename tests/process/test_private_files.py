@@ -27,7 +27,7 @@ def test_files_of_sqlite_are_private_while_they_are_written_and_afterwards(tmp_p
     assert modes(tmp_path) == {"new": 0o600}
 
 
-def test_files_that_others_could_read_are_narrowed_when_they_are_opened(tmp_path):
+def test_files_that_others_could_read_are_narrowed_when_they_are_opened(tmp_path, monkeypatch):
     path = tmp_path / "old"
     with open_for_writing(path):
         pass
@@ -35,14 +35,10 @@ def test_files_that_others_could_read_are_narrowed_when_they_are_opened(tmp_path
         path.chmod(mode)
         with open_file(path):
             assert modes(tmp_path)["old"] == 0o600
-
-
-def test_the_records_of_other_versions_are_narrowed_beside_a_new_one(monkeypatch, tmp_path):
     monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path))
-    (tmp_path / "record-12.sqlite").touch()
+    (tmp_path / "record-12.sqlite").touch()  # of another version
     with open_for_writing(record_path()):
-        pass
-    assert modes(tmp_path) == {"record-12.sqlite": 0o600, record_path().name: 0o600}
+        assert modes(tmp_path)["record-12.sqlite"] == modes(tmp_path)[record_path().name] == 0o600
 
 
 def test_what_is_deleted_is_not_left_in_the_file(tmp_path):

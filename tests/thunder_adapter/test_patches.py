@@ -124,11 +124,16 @@ def test_everything_that_makes_tracing_faster_is_in_the_table():
     assert all(installation.find_replacements(capability) for capability in installation.TRACING)
 
 
-def test_a_row_that_fits_is_installed_and_removed(home, install):
-    install(ROW)
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_row_that_fits_is_installed_and_removed_and_may_wait_for_its_module(home, install, loaded):
+    row = replace(ROW, loaded=loaded)
+    absent = replace(row, original="antigravity:fly")  # a module that nothing imports
+    install(row, *[absent] * loaded)
     assert home.original() == "shortened original"
     installation.uninstall()
     assert home.original is original
+    assert not loaded or find_misfit(absent) is None
+    assert "antigravity" not in sys.modules
 
 
 @pytest.mark.parametrize(
@@ -145,15 +150,6 @@ def test_a_row_that_does_not_fit_replaces_nothing_nor_do_those_that_need_it(home
     assert home.original is original
     install(ROW, replace(row, maker=""))
     assert home.original is original
-
-
-def test_a_row_may_wait_for_its_module(home, install):
-    waiting = replace(ROW, loaded=True)
-    absent = replace(waiting, original="antigravity:fly")  # a module that nothing imports
-    install(waiting, absent)
-    assert home.original() == "shortened original"
-    assert find_misfit(absent) is None
-    assert "antigravity" not in sys.modules
 
 
 @pytest.mark.parametrize("before", [True, False])
