@@ -17,9 +17,9 @@ from fusioncache.ir import Key
 @pytest.fixture(scope="module")
 def few() -> Iterator[None]:
     """A small part of Thunder stands for the whole: to describe all of it takes a third of a second for each key."""
-    modules = ("rematerialization", "symbol", "transforms", "jit_ext")
+    modules = "rematerialization", "symbol", "transforms", "jit_ext", "utils", "interpreter"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(function_map, "MODULES", tuple(f"thunder.core.{each}" for each in modules))
+        patch.setattr(function_map, "MODULES", ("thunder.torch.langctx", *(f"thunder.core.{each}" for each in modules)))
         for module in (rematerialization, symbol, transforms, jit_ext, thunder.torch):
             for name, table in list(vars(module).items()):
                 if isinstance(table, dict) and len(table) > 20 and not name.startswith("__"):

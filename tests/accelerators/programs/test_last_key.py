@@ -1,11 +1,14 @@
-"""What lasts from one key to the next is known of Thunder, and written again as soon as anything in it is another."""
+"""Thunder in the key of a program: each change is named, also where what is known of Thunder lasts from key to key."""
 
+import dis
 import gc
+import re
 import types
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import CodeType
 from typing import Any
 from unittest import mock
 
@@ -14,10 +17,12 @@ import pytest
 import thunder
 import torch
 from described import Box
-from program_keys import Model, assert_same, called, changed, jit, key_of
-from thunder.core import jit_ext, prims, rematerialization, symbol, transforms, utils
+from program_keys import Model, assert_names, assert_same, called, changed, jit, key_of
+from thunder.core import devices, interpreter, jit_ext, prims, rematerialization, symbol, transforms, utils
 from thunder.core.pytree import OPTREE_NAMESPACE
 from thunder.distributed.transforms import ddp
+from thunder.extend import ImplInfo, OperatorExecutor
+from thunder.torch.langctx import _method_name_to_fn_map as METHODS
 
 from fusioncache.accelerators.programs import function_map
 from fusioncache.accelerators.programs.definitions import Definitions, Fingerprint
@@ -49,16 +54,19 @@ class Known:
         """Returns the key that a fresh describer makes, or the reason for which it makes none."""
         return self.make(x, Epoch())
 
-    def assert_seen(self, change: Callable[[], Any]) -> None:
-        """Asserts that the keeper notices a change and its end: its key is that of a fresh describer."""
+    def assert_seen(self, change: Callable[[], Any], named: str = "") -> None:
+        """Asserts that the keeper notices a change and its end: its key is a fresh one, which names it."""
         assert self.make() == self.key
         maps = dict(self.epoch.maps)
         assert self.make() == self.key
         assert self.epoch.maps == maps  # which is how it is where nothing changed
         with change():
             after, anew = self.make(), self.make_anew()
-            assert after == anew != self.key
-            assert self.make() == anew
+            assert after == anew == self.make() != self.key
+            if isinstance(anew, Key):
+                assert_names(named, self.key, anew)
+            else:
+                assert re.match(named, anew), anew
         assert self.make() == self.key
 
 
@@ -67,16 +75,25 @@ def _known(few: None) -> Known:
     return Known(Model())
 
 
+def add_constant(code: CodeType, constant: object = 7) -> CodeType:
+    return code.replace(co_consts=(*code.co_consts, constant))
+
+
 def with_another_constant(function: Any) -> types.FunctionType:
     """Returns a function like another one whose code has one constant more."""
-    code = function.__code__.replace(co_consts=(*function.__code__.co_consts, 1))
     name, defaults, closure = function.__name__, function.__defaults__, function.__closure__
-    return types.FunctionType(code, function.__globals__, name, defaults, closure)
+    return types.FunctionType(add_constant(function.__code__), function.__globals__, name, defaults, closure)
 
 
 def of_others(x: Any, mark: int = 1) -> Any:
     """Is none of Thunder's functions."""
     return x
+
+
+CUT, SYMBOL, TRANSFORMS, JIT = (
+    f"Thunder's `thunder.core.{name}`" for name in ("rematerialization", "symbol", "transforms", "jit_ext")
+)
+HASH = with_another_constant(symbol.BoundSymbolRHS.__hash__)
 
 
 @contextmanager
@@ -86,32 +103,122 @@ def registered_pytree() -> Iterator[None]:
     optree.unregister_pytree_node(Box, namespace=OPTREE_NAMESPACE)
 
 
-CHANGES: dict[str, Callable[[Any], Any]] = {
-    "an attribute of a model": lambda model: changed(model.norm, "eps", 1.0),
-    "a method of a base": lambda model: changed(torch.nn.Module, "add_module", lambda *given: None),
-    "a hook": lambda model: changed(model.first._forward_hooks, 0, lambda *given: given[2]),
-    "the type of a buffer": lambda model: changed(model.norm._buffers, "shift", torch.zeros(4).double()),
-    "a global of Thunder's": lambda _: changed(rematerialization, "find_cut", utils.check),
-    "a new global of Thunder's": lambda _: changed(rematerialization, "another", 1),
-    "a function of Thunder's with other code": lambda _: changed(
-        rematerialization, "find_cut", with_another_constant(rematerialization.find_cut)
+def add_nested_constant(code: CodeType) -> CodeType:
+    nested = (add_constant(each) if isinstance(each, CodeType) else each for each in code.co_consts)
+    return code.replace(co_consts=tuple(nested))
+
+
+def change_executor(**info: Any) -> Any:
+    return changed(TORCHEX.implmap, "torch.nn.functional.silu", ImplInfo(**info))
+
+
+def change_map(name: Any, value: Any) -> Any:
+    return changed(thunder.torch._torch_to_thunder_function_map, name, value)
+
+
+TORCHEX = thunder.get_executor("torch")
+OPERATIONS, ANOTHER = "the option executors.torch.operations", with_another_constant(rematerialization.find_cut)
+# What is changed, and what the difference is called.
+CHANGES: dict[str, tuple[Callable[[], Any], str]] = {
+    "a method of a base of models": (lambda: changed(torch.nn.Module, "add_module", lambda *given: None), "the class"),
+    "a global": (lambda: changed(rematerialization, "find_cut", utils.check), CUT),
+    "a new global": (lambda: changed(rematerialization, "another", 1), CUT),
+    "a function with other code": (lambda: changed(rematerialization, "find_cut", ANOTHER), CUT),
+    "a value that has none": (lambda: changed(symbol, "of_others", iter(())), "Thunder's modules: "),
+    "a method": (lambda: changed(symbol.BoundSymbol, "has_input", utils.check), SYMBOL),
+    "a method that Python made": (lambda: changed(symbol.BoundSymbolRHS, "__hash__", HASH), SYMBOL),
+    "a table": (lambda: changed(transforms.backward_impls, prims.PrimIDs.SIN, utils.check), TRANSFORMS),
+    "a rule for gradients": (lambda: changed(transforms._grad_fn_map, "torch.sin", of_others), TRANSFORMS),
+    "a lookaside": (lambda: changed(jit_ext._general_jit_lookaside_map, torch.sin, utils.check), JIT),
+    "a default lookaside": (
+        lambda: changed(interpreter._default_lookaside_map, of_others, of_others),
+        "Thunder's `thunder.core.interpreter`",
     ),
-    "a method of Thunder's": lambda _: changed(symbol.BoundSymbol, "has_input", utils.check),
-    "a method that Python made for Thunder": lambda _: changed(
-        symbol.BoundSymbolRHS, "__hash__", with_another_constant(symbol.BoundSymbolRHS.__hash__)
-    ),
-    "a table of Thunder's": lambda _: changed(transforms.backward_impls, prims.PrimIDs.SIN, utils.check),
-    "a lookaside": lambda _: changed(jit_ext._general_jit_lookaside_map, torch.sin, utils.check),
-    "a function in the map": lambda _: changed(thunder.torch._torch_to_thunder_function_map, torch.sin, utils.check),
-    "a module that takes part": lambda _: changed(ddp, "apply_bucketing_to_grad_allreduce", utils.check),
-    "a class that is taken apart": lambda _: registered_pytree(),
-    "a function of others in Thunder": lambda _: changed(rematerialization, "find_cut", of_others),
+    "a method of tensors": (lambda: changed(METHODS, "silu", of_others), "Thunder's `thunder.torch.langctx`"),
+    "a flag": (lambda: changed(utils, "_DEBUG_ASSERTS", 2), "Thunder's `thunder.core.utils`"),
+    "an entry of the map": (lambda: change_map(first_of_map(), utils.check), "Thunder's `map."),
+    "an entry more": (lambda: change_map(of_others, thunder.torch.silu), "Thunder's `map.*of_others"),
+    "a module that takes part": (lambda: changed(ddp, "apply_bucketing_to_grad_allreduce", utils.check), "Thunder's"),
+    "a class that is taken apart": (lambda: registered_pytree(), "Thunder's"),
+    "a function of others": (lambda: changed(rematerialization, "find_cut", of_others), CUT),
+    "an executor's checker": (lambda: change_executor(checker=of_others), OPERATIONS),
+    "an executor's transform": (lambda: change_executor(execution_transform=of_others), OPERATIONS),
+    "an executor's gradient": (lambda: change_executor(grad_transform=of_others), OPERATIONS),
+    "an executor's lookaside": (lambda: changed(TORCHEX._lookasides, of_others, of_others), "the option .*lookasides"),
 }
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_what_changed_in_a_model_or_in_thunder_is_seen(what, known):
-    known.assert_seen(lambda: CHANGES[what](known.fn))
+def test_the_key_names_what_changed_in_thunder(what, known):
+    known.assert_seen(*CHANGES[what])
+
+
+CODES = {
+    "a constant": add_constant,
+    "a nested constant": add_nested_constant,
+    "an instruction": lambda code: code.replace(co_code=code.co_code[:-2] + bytes([dis.opmap["NOP"], 0])),
+}
+
+
+def test_code_that_was_changed_in_place_before_is_other_code(known, monkeypatch):
+    code = rematerialization.find_cut.__code__
+    for change in CODES.values():
+        monkeypatch.setattr(rematerialization.find_cut, "__code__", change(code))
+        assert_names(CUT, known.key, known.make_anew())
+    monkeypatch.setattr(rematerialization.find_cut, "__code__", add_constant(code, object()))
+    assert known.make_anew().startswith("Thunder's modules: a constant of type object in code has no value to compare")
+
+
+def test_a_gpu_that_thunder_meets_first_is_no_change(known):
+    """It keeps an object for each, from when a trace asks for it."""
+    devices.Device("cuda:7")
+    try:
+        assert_same(known.key, known.make_anew())
+    finally:
+        devices.Device._cache.pop((devices.DeviceType.CUDA, 7))
+
+
+@pytest.mark.parametrize(
+    "name", ["__resume_at_12_3", "_139841013112304_c221", "___module_math_1398_c38", "__import_math"]
+)
+def test_only_names_that_dynamo_adds_are_left_out(name, known):
+    with changed(rematerialization, name, len):
+        assert_same(known.key, known.make_anew())
+    known.assert_seen(lambda: changed(rematerialization, name.strip("_"), len), CUT)
+
+
+class Saying(OperatorExecutor):
+    """Says what its code depends on."""
+
+    def cache_key(self):
+        return "1"
+
+
+def list_foreign(key):
+    return [line for line in key.texts["function map"].splitlines() if line.startswith("foreign.")]
+
+
+@pytest.mark.parametrize(("kind", "is_named"), [(OperatorExecutor, True), (Saying, False)])
+def test_code_of_others_is_in_the_key_unless_its_executor_says_what_it_depends_on(kind, is_named):
+    executor, epoch = kind("of_others", version="1"), Epoch()
+    executor._implmap["torch.nn.functional.silu"] = ImplInfo(checker=of_others)
+    compiled = jit(torch.nn.SiLU(), executors=[executor])
+    for tables in ({}, {}, {"also_here": of_others}):
+        with mock.patch.dict(vars(symbol), tables):
+            foreign = list_foreign(key_of(compiled, X, epoch=epoch))
+        assert any("of_others is run by Thunder" in line for line in foreign) is is_named
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("name", ["compile", "sin"])
+def test_what_is_in_place_of_torch_compile_derives_nothing(known, name, is_there):
+    """Lightning puts one there, and Thunder's tables have what they find there, also when ``thunderfx`` took it out."""
+    wrapping = with_another_constant(of_others)
+    wrapping.__wrapped__ = getattr(torch, name)
+    there = wrapping if is_there else wrapping.__wrapped__
+    with changed(torch, name, there), changed(jit_ext._general_jit_lookaside_map, wrapping, jit_ext.wrap_const):
+        other = known.make_anew()
+        assert other != known.key and bool(list_foreign(other)) is (name != "compile")
 
 
 class Marked:
@@ -243,23 +350,15 @@ class Stranger:
     __eq__ = __ne__ = __bool__ = __len__ = __iter__ = __hash__ = __getattr__ = _refuse  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("after", [[], [1, 1], [1.0], [True], [[1]], [Stranger()]])
-def test_a_fingerprint_holds_for_the_very_same_items(after):
+def test_a_fingerprint_holds_for_the_very_same_items_in_their_order():
     """It calls nothing of them."""
-    table, second = [1], []
-    fingerprint = Fingerprint([table, second])
-    assert fingerprint.holds()
-    table[:] = after
-    assert not fingerprint.holds()
-    table[:] = [1]
-    assert fingerprint.holds()
-    second.insert(0, table.pop())
-    assert not fingerprint.holds()
-
-
-def test_a_fingerprint_holds_for_items_in_their_order():
-    pair = [Stranger(), Stranger()]
-    fingerprint = Fingerprint([pair])
+    table, pair = [1], [Stranger(), Stranger()]
+    fingerprint = Fingerprint([table, pair])
+    for after in ([], [1, 1], [1.0], [True], [[1]], [Stranger()]):
+        assert fingerprint.holds()
+        table[:] = after
+        assert not fingerprint.holds()
+        table[:] = [1]
     pair.reverse()
     assert not fingerprint.holds()
 
