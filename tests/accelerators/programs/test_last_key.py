@@ -112,8 +112,10 @@ def change_executor(**info: Any) -> Any:
     return changed(TORCHEX.implmap, "torch.nn.functional.silu", ImplInfo(**info))
 
 
-def change_map(name: Any, value: Any) -> Any:
-    return changed(thunder.torch._torch_to_thunder_function_map, name, value)
+def change_map(value: Any, name: Any = None) -> Any:
+    """Changes the first entry of the map, or one more."""
+    functions = thunder.torch._torch_to_thunder_function_map
+    return changed(functions, name or next(iter(functions)), value)
 
 
 TORCHEX = thunder.get_executor("torch")
@@ -136,8 +138,8 @@ CHANGES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a method of tensors": (lambda: changed(METHODS, "silu", of_others), "Thunder's `thunder.torch.langctx`"),
     "a flag": (lambda: changed(utils, "_DEBUG_ASSERTS", 2), "Thunder's `thunder.core.utils`"),
-    "an entry of the map": (lambda: change_map(first_of_map(), utils.check), "Thunder's `map."),
-    "an entry more": (lambda: change_map(of_others, thunder.torch.silu), "Thunder's `map.*of_others"),
+    "an entry of the map": (lambda: change_map(utils.check), "Thunder's `map."),
+    "an entry more": (lambda: change_map(thunder.torch.silu, of_others), "Thunder's `map.*of_others"),
     "a module that takes part": (lambda: changed(ddp, "apply_bucketing_to_grad_allreduce", utils.check), "Thunder's"),
     "a class that is taken apart": (lambda: registered_pytree(), "Thunder's"),
     "a function of others": (lambda: changed(rematerialization, "find_cut", of_others), CUT),
