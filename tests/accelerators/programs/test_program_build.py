@@ -12,9 +12,8 @@ from unittest import mock
 import pytest
 import thunder
 import torch
-from in_place_models import Counters
 from loaded_programs import build, load, no_interpretation, run, write
-from models import Blocks, Residual, are_same, compile_plain, compile_with
+from models import Blocks, are_same, compile_with
 from thunder.core.baseutils import build_callable
 from thunder.core.trace import TraceTag
 from thunder.executors import pythonex
@@ -26,7 +25,6 @@ from fusioncache.accelerators.programs import build as building
 from fusioncache.accelerators.programs.text import ModuleReference, NamedReference, SymbolReference
 from fusioncache.ir.errors import Declined
 from fusioncache.process.secrets import write_text
-from fusioncache.transform.executor import FusionCacheExecutor
 
 OFFSET = torch.tensor([1.0, 2.0])
 
@@ -54,14 +52,14 @@ class Tied(torch.nn.Module):
 CASES = {
     "training": (lambda: Blocks(1), lambda: (torch.randn(3, 16),)),
     "tied": (Tied, lambda: (torch.tensor([1, 5, 2, 2]),)),
-    "in place": (lambda: Counters(2), lambda: (torch.randn(4, 6),)),
     "function": (lambda: scale, lambda: (torch.randn(3, 2), [torch.randn(2), "s", 1.5, None])),
 }
 
 
-def write_case(name):
-    """Returns a model that was not called, inputs, what Thunder's own entry computes for two calls, and the program."""
-    make, make_inputs = CASES[name]
+@pytest.fixture(scope="module", params=CASES)
+def written(request):
+    """A model that was not called, inputs, what Thunder's own entry computes for two calls, and the program."""
+    make, make_inputs = CASES[request.param]
     torch.manual_seed(0)
     model, inputs = make(), make_inputs()
     twin = copy.deepcopy(model)
@@ -70,20 +68,8 @@ def write_case(name):
     return twin, inputs, results, write(compiled, transform)
 
 
-@pytest.fixture(scope="module")
-def written():
-    return write_case("training")
-
-
-@pytest.fixture
-def training(written):
-    model, *rest = written
-    return copy.deepcopy(model), *rest
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_built_program_computes_the_same_bits_and_nothing_is_interpreted(name):
-    model, inputs, expected, program = write_case(name)
+def test_a_built_program_computes_the_same_bits_and_thunder_shows_its_texts(written):
+    model, inputs, expected, program = copy.deepcopy(written)
     compiled = load(model, program)
     with no_interpretation():
         results = [run(compiled, model, *inputs) for _ in range(2)]
@@ -91,10 +77,25 @@ def test_a_built_program_computes_the_same_bits_and_nothing_is_interpreted(name)
     stats = thunder.compile_stats(compiled)
     assert (stats.cache_hits, stats.cache_misses) == (2, 0)
     assert stats.last_prologue_execution_stop >= stats.last_prologue_execution_start > 0
+    shown = {
+        "prologue": (thunder.last_prologue_traces(compiled), set()),
+        "computation": (thunder.last_traces(compiled), {TraceTag.AUGMENTED_FORWARD} if program.backward else set()),
+        "backward": (thunder.last_backward_traces(compiled), {TraceTag.BACKWARD}),
+        "epilogue": (stats.last_epilogue_traces, set()),
+    }
+    for part, (traces, tags) in shown.items():
+        assert len(traces or ()) == (getattr(program, part) is not None)
+        for trace in traces or ():
+            assert trace.tags == tags
+            assert repr(trace) == trace.python() == getattr(program, part).source
+            assert trace.python_ctx().keys() >= getattr(program, part).context.keys()
+            with pytest.raises(AttributeError, match="a loaded trace has a text and no bound symbols"):
+                _ = trace.bound_symbols
 
 
-def test_a_built_prologue_checks_as_the_first_one_did(training):
-    model, inputs, _, program = training
+@pytest.mark.parametrize("written", ["training"], indirect=True)
+def test_a_built_prologue_checks_as_the_first_one_did(written):
+    model, inputs, _, program = copy.deepcopy(written)
     compiled = load(model, program)
     for others, is_training in (((torch.randn(5, 16),), True), ((inputs[0].double(),), True), (inputs, False)):
         model.train(is_training)
@@ -102,27 +103,9 @@ def test_a_built_prologue_checks_as_the_first_one_did(training):
             compiled(*others)
 
 
-def test_thunder_shows_the_texts_of_a_built_program_as_its_traces_with_its_tags(training):
-    model, inputs, _, program = training
-    compiled = load(model, program)
-    with no_interpretation():
-        run(compiled, model, *inputs)
-    shown = {
-        "prologue": (thunder.last_prologue_traces(compiled), set()),
-        "computation": (thunder.last_traces(compiled), {TraceTag.AUGMENTED_FORWARD}),
-        "backward": (thunder.last_backward_traces(compiled), {TraceTag.BACKWARD}),
-        "epilogue": (thunder.compile_stats(compiled).last_epilogue_traces, set()),
-    }
-    for part, ((trace,), tags) in shown.items():
-        assert trace.tags == tags
-        assert repr(trace) == trace.python() == getattr(program, part).source
-        assert trace.python_ctx().keys() >= getattr(program, part).context.keys()
-        with pytest.raises(AttributeError, match="a loaded trace has a text and no bound symbols"):
-            _ = trace.bound_symbols
-
-
-def test_bytecode_is_used_for_the_very_text_and_python_it_was_made_of(training, monkeypatch):
-    model, inputs, expected, program = training
+@pytest.mark.parametrize("written", ["training"], indirect=True)
+def test_bytecode_is_used_for_the_very_text_and_python_it_was_made_of(written, monkeypatch):
+    model, inputs, expected, program = copy.deepcopy(written)
     content = building.encode_code(program)
     names = [code.co_filename for code in building.decode_code(content, program)]
     assert names == [*map(building.name_file, program.traces())]
@@ -138,15 +121,10 @@ def test_bytecode_is_used_for_the_very_text_and_python_it_was_made_of(training, 
         with pytest.raises(ValueError, match="no code of this program for this Python"):
             building.decode_code(each, program)
         build(compiled, program, bytecode=each)
-
-
-def test_what_is_no_python_does_not_fit(training):
-    model, _, _, program = training
-    compiled, _ = compile_with(model)
     for body in ("  return (", "  x\x00"):
-        wrong = replace(program.computation, source=f"def computation(x):\n{body}")
+        no_python = replace(program.computation, source=f"def computation(x):\n{body}")
         with pytest.raises(ValueError, match="the text of computation is no Python"):
-            build(compiled, replace(program, computation=wrong))
+            build(compiled, replace(program, computation=no_python))
 
 
 class Result:
@@ -223,11 +201,6 @@ def test_a_value_is_referred_to_by_its_name(value, module, name, monkeypatch):
             building.Resolver().find_value(found)
 
 
-def test_a_module_is_referred_to_by_its_name():
-    found = write_calling(torch)
-    assert found == ModuleReference("torch") and building.resolve_module(found) is torch
-
-
 def test_an_implementation_is_referred_to_by_its_executor():
     (function,) = pythonex.ex.opmap["check_len"].bind([], 0, output=None)._call_ctx.values()
     reference = write_calling(function, "check_len")
@@ -255,6 +228,11 @@ def test_an_implementation_without_a_value_is_not_kept():
             write_calling(function, "locked")
     finally:
         deregister_executor(executor)
+
+
+def test_a_module_is_referred_to_by_its_name():
+    found = write_calling(torch)
+    assert found == ModuleReference("torch") and building.resolve_module(found) is torch
 
 
 @pytest.mark.parametrize(
@@ -297,18 +275,6 @@ def test_the_prologue_of_another_function_is_not_kept():
         write_forward(compute("x"), function=len)
 
 
-def test_regions_as_thunder_made_them_and_verified_calls_are_not_kept():
-    compiled = compile_plain(Residual(1))
-    with mock.patch.object(FusionCacheExecutor, "own_backend", return_value="eager"):
-        compiled(torch.randn(10, 10))
-    with pytest.raises(Declined, match="it calls Fusion, which another process cannot find again"):
-        write(compiled, fusioncache.FusionCache(backend="eager"))
-    compiled, transform = compile_with(Residual(1), verify=True)
-    compiled(torch.randn(10, 10))
-    with pytest.raises(Declined, match="cannot find again"):
-        write(compiled, transform)
-
-
 @pytest.mark.parametrize(
     "reference",
     [
@@ -328,20 +294,3 @@ def test_a_reference_leads_to_nothing_else(reference):
         (building.Resolver().find_function if isinstance(reference, SymbolReference) else building.resolve_name)(
             reference
         )
-
-
-def test_what_is_written_is_what_thunder_compiled():
-    def without_maker(source: str) -> list[str]:
-        # Thunder compiles a copy of the last trace.
-        return [line for line in source.split("\n") if not line.startswith("# Constructed by")]
-
-    compiled, transform = compile_with(Residual(1))
-    compiled(torch.randn(10, 10))
-    program = write(compiled, transform)
-    prologue, forward, backward = (
-        last(compiled)[-1] for last in (thunder.last_prologue_traces, thunder.last_traces, thunder.last_backward_traces)
-    )
-    assert program.backward is not None
-    assert program.prologue.source == prologue.python(include_decorators=False)
-    assert without_maker(program.computation.source) == without_maker(forward.python())
-    assert program.backward.source == backward.python()
