@@ -5,12 +5,14 @@ On the CPU regions run op by op, in both; on a GPU nvFuser compiles them, in bot
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import thunder
 import torch
 from models import are_same
+from parallel_models import GatedLlama, Sizes
 from thunder.plugins import ReduceOverhead
 from thunder.transforms.cudagraph import CUDAGraphTransform
 from torch.nn import functional
@@ -21,45 +23,23 @@ from benchmarks.common.counting import use_backend
 from benchmarks.common.thunder_jit import executors
 from fusioncache.transform import executor
 
-WIDTH, HEADS, WORDS, LENGTH = 32, 2, 64, 12
+SIZES = Sizes(heads=2, groups=2, head_size=16, gated=64, vocabulary=64, length=12)
 
 
-class Block(torch.nn.Module):
-    """Attention and a gated MLP, each behind a norm of its own kind."""
-
-    def __init__(self, dropout: float):
+class Checkpointed(torch.nn.Module):
+    def __init__(self, block: torch.nn.Module):
         super().__init__()
-        self.norms = torch.nn.ModuleList([torch.nn.LayerNorm(WIDTH), torch.nn.RMSNorm(WIDTH)])
-        self.qkv, self.out = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH, bias=False)
-        self.up, self.down = torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.Linear(2 * WIDTH, WIDTH)
-        self.dropout = torch.nn.Dropout(dropout)
+        self.block = block
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        heads = self.qkv(self.norms[0](x)).view(*x.shape[:-1], 3 * HEADS, WIDTH // HEADS).transpose(1, 2)
-        query, key, value = heads.split(HEADS, 1)
-        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.dropout(self.out(attended.transpose(1, 2).reshape(x.shape)))
-        gate, up = self.up(self.norms[1](x)).chunk(2, -1)
-        return x + self.dropout(self.down(functional.silu(gate) * up))
+        return checkpoint(self.block, x, use_reentrant=False)
 
 
-class Language(torch.nn.Module):
-    """Two blocks, and an embedding that is the head's weight as well."""
-
-    def __init__(self, dropout: float = 0.0, checkpointed: bool = False):
-        super().__init__()
-        self.embedding = torch.nn.Embedding(WORDS, WIDTH)
-        self.blocks = torch.nn.ModuleList(Block(dropout) for _ in range(2))
-        self.norm = torch.nn.LayerNorm(WIDTH)
-        self.head = torch.nn.Linear(WIDTH, WORDS, bias=False)
-        self.head.weight = self.embedding.weight
-        self.checkpointed = checkpointed
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.embedding(tokens)
-        for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
-        return self.head(self.norm(x))
+def make_model(device: str, dropout: float = 0.0, checkpointed: bool = False) -> torch.nn.Module:
+    model = GatedLlama(replace(SIZES, dropout=dropout), layers=2, dtype=torch.float32)
+    if checkpointed:
+        model.blocks = torch.nn.ModuleList(map(Checkpointed, model.blocks))
+    return model.to(device)
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -77,7 +57,8 @@ def name_backend(device: str) -> str:
 
 
 def make_tokens(device: str, seed: int = 0) -> torch.Tensor:
-    return torch.randint(0, WORDS, (2, LENGTH), generator=torch.Generator().manual_seed(seed)).to(device)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, SIZES.vocabulary, (2, SIZES.length), generator=generator).to(device)
 
 
 Scenario = Callable[[torch.nn.Module, Any], list[torch.Tensor]]
@@ -92,8 +73,7 @@ def run(device: str, scenario: Scenario, **options: Any) -> tuple[list[torch.Ten
     regions, results = executors(name_backend(device)), []
     transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend=name_backend(device))
     for transforms in ([], [transform]):
-        torch.manual_seed(0)
-        model = Language(**options).to(device)
+        model = make_model(device, **options)
         compiled = thunder.jit(model, executors=regions, transforms=transforms)
         torch.manual_seed(7)
         results.append([tensor.detach().clone() for tensor in scenario(model, compiled)])
@@ -108,7 +88,7 @@ def run(device: str, scenario: Scenario, **options: Any) -> tuple[list[torch.Ten
 
 def loss_of(compiled: Any, tokens: torch.Tensor) -> torch.Tensor:
     logits = compiled(tokens).float()
-    return functional.cross_entropy(logits[:, :-1].reshape(-1, WORDS), tokens[:, 1:].reshape(-1))
+    return functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
 
 
 def gradients(model: torch.nn.Module) -> list[torch.Tensor]:
@@ -150,8 +130,9 @@ def test_activation_checkpointing(device):
         loss.backward()
         return [loss, *gradients(model)]
 
-    plain, checkpointed = (run(device, scenario, checkpointed=each)[1] for each in (False, True))
-    assert count_saved(checkpointed) < count_saved(plain)
+    plain = thunder.jit(make_model(device), executors=executors(name_backend(device)))
+    plain(make_tokens(device))
+    assert count_saved(run(device, scenario, checkpointed=True)[1]) < count_saved(plain)
 
 
 def count_saved(compiled: Any) -> int:
@@ -180,8 +161,7 @@ def capture_by_plugin(model, transforms):
 @pytest.mark.parametrize("compile_", [capture_by_transform, capture_by_plugin])
 def test_thunders_cuda_graphs(compile_, grad):
     """Graphs of Thunder's regions and of shared ones are replayed: alike, and each from its own input."""
-    torch.manual_seed(0)
-    model = Language().cuda().requires_grad_(grad)
+    model = make_model("cuda").requires_grad_(grad)
     transform = fusioncache.FusionCache(cache=fusioncache.Cache())
     results = []
     for compiled in (compile_(model, [transform]), compile_(model, [])):
