@@ -5,11 +5,10 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from store_processes import make_unary_region
 
 from fusioncache.accelerators.precompile import ahead
-from fusioncache.accelerators.precompile.ahead import PoolHelpers, start_within
+from fusioncache.accelerators.precompile.ahead import PoolHelpers
 from fusioncache.accelerators.precompile.entry_compiler import NO_WORKER, TaskOutcome
 from fusioncache.cache.peers import Ask, Wait
 from fusioncache.ir import Key
@@ -56,20 +55,6 @@ def test_what_calls_wait_for_comes_before_lengths_to_come():
     pool.tasks[4].set_result(NO_WORKER)
     pool.tasks[5].set_result(NO_WORKER)
     assert len(pool.tasks) == 6  # no worker starts, and nothing is handed over any more
-
-
-@pytest.mark.parametrize(
-    ("waited", "seconds", "started", "expected"),
-    [
-        (14.0, 14.0, 12.0, 12.0),  # from the beginning
-        (5.0, 14.0, 12.0, 3.0),  # the last 2 s were the compile
-        (1.0, 14.0, 12.0, 0.0),  # it compiled already
-        (20.0, 14.0, 12.0, 12.0),  # something else was compiled first
-        (2.0, 2.0, 0.0, 0.0),
-    ],
-)
-def test_a_wait_is_for_the_start_before_it_is_for_the_compile(waited, seconds, started, expected):
-    assert start_within(waited, TaskOutcome("compiled", seconds=seconds, on_start=started)) == expected
 
 
 def test_what_a_call_waited_for_a_start_is_known(monkeypatch):
