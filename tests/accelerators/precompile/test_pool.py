@@ -97,6 +97,7 @@ def test_no_process_at_all(tmp_path, monkeypatch):
 
 
 def test_workers_that_start_early_wait_for_the_first_task(tmp_path, monkeypatch):
+    monkeypatch.setattr(pools, "REST_SECONDS", 0.0)
     opened = tmp_path / "opened"
     give_device(monkeypatch, lambda number: note(opened, f"{os.getpid()} "))
     with make_pool(tmp_path, 2, "other") as pool:

@@ -16,7 +16,6 @@ import fusioncache
 from fusioncache.accelerators.precompile import entry_compiler as warmer
 from fusioncache.accelerators.precompile import pool
 from fusioncache.backends.api import Run, make_backend
-from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.exchange import pull, push
 from fusioncache.cache.executable import REGION, REQUEST
@@ -198,20 +197,6 @@ def test_several_processes_of_which_one_is_killed(tmp_path, monkeypatch):
     assert (warmed.known, warmed.compiled, warmed.refused, warmed.failed) == (2, 1, {"worker died": 1}, 1)
     after.run(make_region(), X, Y)
     assert after.told == [True]
-
-
-def test_what_an_older_torchinductor_compiled(tmp_path):
-    class Older(Inductor):
-        def environment(self) -> Any:
-            return {**super().environment(), "versions": "torch 2.9.0"}
-
-    before, after = Process(tmp_path, Older()), Process(tmp_path, Inductor())
-    before.run(make_region(), X, Y)
-    warmed = fusioncache.warm(tmp_path)
-    assert (warmed.ready, warmed.compiled, warmed.refused) == (0, 1, {})
-    assert torch.allclose(after.run(make_region(), X, Y)[0], X.sin())
-    assert (before.told, after.told) == ([False], [True])
-    assert fusioncache.warm(tmp_path).ready == 1
 
 
 @pytest.mark.parametrize(("machine", "result"), [("here", "compiled"), ("there", "refused")])

@@ -41,32 +41,32 @@ def make_other() -> types.FunctionType:
     return make("y * 3", "y * 4")
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("y * 3", "y * 4"),
-        ("y * 3", "y + 3"),
-        ("y * 3", "y * 3.0"),
-        ("y * 3", "y * True"),
-        ("factor=2", "factor=3"),
-        ("factor=2", "factor=2.0"),
-        ("factor=2", "factor"),
-        ("offset=0.5", "offset=-0.5"),
-        ("offset=0.5", "offset"),
-        ("*, offset", "offset"),
-        ("*, offset", "*rest, offset"),
-        ("except ValueError", "except KeyError"),
-        ('"c"', '"d"'),
-        ("inner", "within"),
-        ("(y)", "(z)"),
-        ("def scale(x", "async def scale(x"),
-        ("        try:\n", '        "Scales."\n        try:\n'),
-        ("+ shift", ""),
-        ("return inner(x) *", "yield inner(x) *"),
-    ],
-)
-def test_one_change_of_the_source_is_a_difference(old, new):
-    assert described(make(old, new)) != described(make())
+SOURCES = [
+    ("y * 3", "y * 4"),
+    ("y * 3", "y + 3"),
+    ("y * 3", "y * 3.0"),
+    ("y * 3", "y * True"),
+    ("factor=2", "factor=3"),
+    ("factor=2", "factor=2.0"),
+    ("factor=2", "factor"),
+    ("offset=0.5", "offset=-0.5"),
+    ("offset=0.5", "offset"),
+    ("*, offset", "offset"),
+    ("*, offset", "*rest, offset"),
+    ("except ValueError", "except KeyError"),
+    ('"c"', '"d"'),
+    ("inner", "within"),
+    ("(y)", "(z)"),
+    ("def scale(x", "async def scale(x"),
+    ("        try:\n", '        "Scales."\n        try:\n'),
+    ("+ shift", ""),
+    ("return inner(x) *", "yield inner(x) *"),
+]
+
+
+def test_one_change_of_the_source_is_a_difference():
+    texts = [described(make()), *(described(make(old, new)) for old, new in SOURCES)]
+    assert len(set(texts)) == len(texts)
 
 
 def test_where_a_function_stands_and_its_annotations_are_no_part_of_it():
