@@ -27,13 +27,38 @@ import fusioncache
 Change = Callable[[Mutable], AbstractContextManager[Any]]
 
 
+class Marking(thunder.Transform):
+    """A transform of others, which says what it depends on."""
+
+    def __init__(self, key: str):
+        self.key = key
+
+    def cache_key(self) -> str:
+        return self.key
+
+
+class Claiming(OperatorExecutor):
+    """An executor of others, which says what it depends on."""
+
+    def __init__(self, key: str):
+        super().__init__("claiming")
+        self.key = key
+
+    def cache_key(self) -> str:
+        return self.key
+
+
+def make_options(transform: str = "a", executor: str = "a") -> dict[str, Any]:
+    return {"transforms": [Marking(transform)], "executors": [Claiming(executor), *fusioncache.executors()]}
+
+
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Mutable, torch.Tensor]:
     """A store with the program of the model, the model, and the input that it is for."""
     directory = tmp_path_factory.mktemp("programs")
     torch.manual_seed(0)
     model, x = Mutable(), torch.randn(3, 4)
-    compiled, transform = compile_anew(model, directory)
+    compiled, transform = compile_anew(model, directory, jit=make_options())
     compiled(x)
     assert counts(transform) == (0, 1, {})
     return directory, model, x
@@ -156,7 +181,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
 def load(kept: tuple[Any, Mutable, torch.Tensor], *args: Any, jit: Any = None, **options: Any) -> Any:
     """Loads the program, and returns the transform that did it. Nothing can be derived meanwhile."""
     directory, model, x = kept
-    compiled, transform = compile_anew(model, directory, jit=jit or {}, explain=True, **options)
+    compiled, transform = compile_anew(model, directory, jit=jit or make_options(), explain=True, **options)
     with without_interpreter():
         compiled(*args or (x,))
     return transform
@@ -207,7 +232,15 @@ def test_another_input_is_a_miss_that_is_named(kept, capfd, what):
 
 OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "backend": ({"backend": "auto"}, "transform"),
-    "executors": ({"jit": {"executors": ["torch"]}}, "executor"),
+    "executors": ({"jit": {**make_options(), "executors": ["torch"]}}, "executor"),
+    "option of a transform of others": (
+        {"jit": make_options(transform="b")},
+        "the option transforms.1 is b, and was a",
+    ),
+    "option of an executor": (
+        {"jit": make_options(executor="b")},
+        "the option executors.claiming.key is b, and was a",
+    ),
 }
 
 
@@ -215,62 +248,6 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
 def test_another_option_is_a_miss_that_is_named(kept, capfd, what):
     options, named = OPTIONS[what]
     assert_derived_again(kept, capfd, named, **options)
-
-
-class Marking(thunder.Transform):
-    """A transform of somebody else's, which says what it depends on."""
-
-    def __init__(self, key: str):
-        self.key = key
-
-    def cache_key(self) -> str:
-        return self.key
-
-
-class Claiming(OperatorExecutor):
-    """An executor of somebody else's, which says what it depends on."""
-
-    def __init__(self, key: str):
-        super().__init__("claiming")
-        self.key = key
-
-    def cache_key(self) -> str:
-        return self.key
-
-
-def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return x.sin() + y
-
-
-ONE = torch.linspace(-1, 1, 12).reshape(3, 4)
-PAIRS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
-    "option of a transform of somebody else's": (
-        lambda: {"transforms": [Marking("a")]},
-        lambda: {"transforms": [Marking("b")]},
-        "the option transforms.1 is b, and was a",
-    ),
-    "option of an executor": (
-        lambda: {"executors": [Claiming("a"), *fusioncache.executors()]},
-        lambda: {"executors": [Claiming("b"), *fusioncache.executors()]},
-        "the option executors.claiming.key is b, and was a",
-    ),
-    "inputs that are one": (lambda: (ONE, ONE.clone()), lambda: (ONE, ONE), "`args.1`"),
-}
-
-
-@pytest.mark.parametrize("what", PAIRS)
-def test_what_two_calls_differ_in_is_named(tmp_path, capfd, what):
-    """Each of the two is derived, and then loaded."""
-    *both, named = PAIRS[what]
-    for turn in range(2):
-        for make in both:
-            found = make()
-            inputs, jit = (found, {}) if type(found) is tuple else ((ONE, ONE.clone()), found)
-            compiled, transform = compile_anew(add, tmp_path, jit=jit, explain=True)
-            assert torch.equal(compiled(*inputs), add(*inputs))
-            assert counts(transform) == (turn, 1 - turn, {})
-        if not turn:
-            assert named in capfd.readouterr().err.partition("the program of add was traced again: ")[2]
 
 
 SAME: dict[str, Change] = {
@@ -288,6 +265,6 @@ def test_what_does_not_matter_leaves_the_program_as_it_is(kept, what):
     directory, model, x = kept
     with SAME[what](model):
         assert counts(load(kept)) == (1, 0, {})
-        compiled, transform = compile_anew(model, directory, verify=True)
+        compiled, transform = compile_anew(model, directory, jit=make_options(), verify=True)
         compiled(x)
     assert transform.stats().verified and counts(transform) == (0, 0, {})

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from repository import HELPERS
 from thunder_suite.compare import again, differences
-from thunder_suite.outcomes import Result, Run, find_versions, is_up_to_date, load, write_record
+from thunder_suite.outcomes import Result, Run, is_up_to_date
 
 _SCRIPT, _RECORD = (HELPERS / "thunder_suite" / name for name in ("run.py", "ci.jsonl"))
 _NEEDED = ("pytest_benchmark", "looseversion", "litgpt", "xdist")  # by Thunder's tests, and not by Thunder
@@ -50,14 +50,3 @@ def test_a_different_outcome_counts_unless_it_is_explained() -> None:
     explained = [each for each in found if each.explained]
     assert [each.explained for each in explained] == ["it looks at the trace"]
     assert again(explained, lambda ids: pytest.fail("nothing to run again"), 3) == explained
-
-
-def test_a_record_has_how_each_test_ended_and_is_of_these_versions(tmp_path: Path) -> None:
-    run = _run(one="passed", two="failed", three="xfailed", four="error", five="crashed")
-    write_record(tmp_path / "record.jsonl", run)
-    assert load(tmp_path / "record.jsonl") == run
-    assert is_up_to_date(tmp_path / "record.jsonl")
-    for name, other in find_versions().items():
-        changed = (tmp_path / "record.jsonl").read_text().replace(f'"{name}": "{other}"', f'"{name}": "other"')
-        (tmp_path / "changed.jsonl").write_text(changed)
-        assert not is_up_to_date(tmp_path / "changed.jsonl"), name
