@@ -46,7 +46,6 @@ def train_all(rank: int, folder: Path) -> dict[str, Any]:
         f"{mode} {order}": train_one(rank, mesh, mode, order, folder) for mode in MODES for order in ("auto", "thunder")
     }
     found["one copy"] = train_one(rank, mesh["shard"], "zero3", "auto", folder)
-    found["refused"] = refuse(mesh)
     return found
 
 
@@ -75,12 +74,6 @@ def train_one(rank: int, mesh: Any, mode: str, order: str, folder: Path) -> dict
         "saved": count_saved(forward),
         "bypasses": dict(transform.stats().bypasses),
     }
-
-
-def refuse(mesh: Any) -> str:
-    with pytest.raises(ValueError) as raised:
-        distributed.fsdp(make_model(), mesh, device=CPU, broadcast_from=0, **make_options())
-    return str(raised.value)
 
 
 def train_alone() -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
@@ -157,10 +150,6 @@ def test_a_mesh_of_one_dimension_has_one_copy_for_each_row(trained):
     assert not any("all_reduce" in call for rank in trained for call in rank["one copy"]["sequence"])
     assert are_same(weights[0], weights[1]) and are_same(weights[2], weights[3])
     assert not are_same(weights[0], weights[2])
-
-
-def test_parameters_of_a_rank_of_one_copy_are_refused(trained):
-    assert all(rank["refused"].startswith("broadcast_from names a rank of one copy") for rank in trained)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -131,6 +131,11 @@ def test_a_mesh_of_one_dimension_is_a_group_and_one_of_two_is_refused():
     assert dict(jitted.named_parameters())["first.weight"].shape == (WIDTH // 2, WIDTH)
 
 
+def test_parameters_of_a_rank_of_one_copy_are_refused():
+    with pytest.raises(ValueError, match="broadcast_from names a rank of one copy"):
+        distributed.fsdp(Stack(), DeviceMesh("cpu", [[0, 1]]), device=torch.device("cpu"), broadcast_from=0)
+
+
 def test_a_model_that_is_shared_in_another_way_as_well_is_refused():
     jitted = thunder.distributed.ddp(share(Stack(), **BOTH), broadcast_from=None)
     with pytest.raises(distributed.CutError, match="cannot be shared by"):

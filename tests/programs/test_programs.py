@@ -32,14 +32,7 @@ def _eager(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def compare(program: RandomProgram, relaid: RandomProgram, cache: fusioncache.Cache) -> tuple[int, str | None]:
-    """Calls a program for both layouts of its arguments, with Thunder alone and with fusioncache.
-
-    Results are tensors of their own, or views of one another and of arguments, as they are without any executor. Where
-    Thunder is not as eager torch is, either will do.
-
-    Returns:
-        How many calls Thunder could make, as where it raises, there is nothing to compare with; and what differed.
-    """
+    """Returns how many calls Thunder could make, and what differed from Thunder alone, or from eager torch and that."""
     function, executors = program.function(), fusioncache.executors()
     plain, bare = thunder.jit(function, executors=executors), thunder.jit(function, executors=[])
     ours, _ = compile_with(function, cache=cache)

@@ -65,11 +65,7 @@ Scenario = Callable[[torch.nn.Module, Any], list[torch.Tensor]]
 
 
 def run(device: str, scenario: Scenario, **options: Any) -> tuple[list[torch.Tensor], Any]:
-    """Runs a scenario with and without fusioncache: it gives the same bits, and shares some templates.
-
-    Returns:
-        What it gives, and the compiled model.
-    """
+    """Returns what a scenario gives, and the compiled model. Without fusioncache it gives the same bits."""
     regions, results = executors(name_backend(device)), []
     transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend=name_backend(device))
     for transforms in ([], [transform]):

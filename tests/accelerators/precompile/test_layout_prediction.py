@@ -7,6 +7,7 @@ import pytest
 import thunder
 import torch
 from expert_layers import Experts
+from parallel_models import GatedBlock, Sizes
 from recorded_asks import Recorder
 from store_processes import PersistentEager
 
@@ -15,25 +16,9 @@ from fusioncache.accelerators.precompile.ahead import LayoutPrediction
 from fusioncache.template.strides import Strided
 
 
-class Attention(torch.nn.Module):
-    """Heads as views of one product, scores, a mask that is broadcast, and a residual add."""
-
-    def __init__(self, size: int = 16, heads: int = 2):
-        super().__init__()
-        self.heads = heads
-        self.qkv, self.out = torch.nn.Linear(size, 3 * size), torch.nn.Linear(size, size)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, size = x.shape
-        q, k, v = (
-            part.view(batch, length, self.heads, size // self.heads).transpose(1, 2)
-            for part in self.qkv(torch.tanh(x)).split(size, -1)
-        )
-        scores = q @ k.transpose(-2, -1)
-        mask = torch.ones(length, length, dtype=torch.bool).tril()
-        weights = torch.softmax(scores.masked_fill(~mask, -1e9) * 0.5, -1)
-        mixed = (weights @ v).transpose(1, 2).reshape(batch, length, size)
-        return x + torch.nn.functional.gelu(self.out(mixed))
+class Attending(GatedBlock):
+    def __init__(self) -> None:
+        super().__init__(Sizes())
 
 
 class Transposed(torch.nn.Module):
@@ -51,10 +36,10 @@ class Transposed(torch.nn.Module):
 @pytest.mark.parametrize(
     ("make", "shape", "foreseen", "unforeseen"),
     [
-        (Attention, (2, 4, 16), 5, 3),
-        (Attention, (1, 4, 16), 5, 3),
+        (Attending, (2, 4, 16), 18, 0),
+        (Attending, (1, 4, 16), 18, 0),
         (Experts, (6, 16), 4, 6),
-        (Transposed, (8, 6), 3, 0),
+        (Transposed, (8, 6), 4, 0),
     ],
     ids=str,
 )
