@@ -53,6 +53,8 @@ def here(monkeypatch: pytest.MonkeyPatch) -> PersistentEager:
 
 def test_a_job_finds_all_that_was_compiled_ahead_and_it_is_not_compiled_again(tmp_path, here):
     fill_store(tmp_path, {"machine": "a"}, {"machine": "b"}, {"versions": "old"})
+    dry = fusioncache.warm(tmp_path, dry_run=True, jobs=2)
+    assert (dry.ready, dry.compiled) == (0, 2) and not here.compiled and len(Store.open(tmp_path).entries()) == 6
     warmed = fusioncache.warm(tmp_path)
     assert (warmed.known, warmed.templates, warmed.ready, warmed.compiled, warmed.refused) == (6, 2, 0, 2, {})
     job = Process(tmp_path, PersistentEager({"machine": "there"}))
@@ -61,13 +63,6 @@ def test_a_job_finds_all_that_was_compiled_ahead_and_it_is_not_compiled_again(tm
     assert job.told == [True, True] and not job.backend.compiled
     again = fusioncache.warm(tmp_path)
     assert (again.known, again.ready, again.compiled) == (8, 2, 0) and len(here.compiled) == 2
-
-
-def test_a_dry_run_says_what_would_be_compiled(tmp_path, here):
-    fill_store(tmp_path)
-    warmed = fusioncache.warm(tmp_path, dry_run=True, jobs=2)
-    assert (warmed.ready, warmed.compiled) == (0, 2) and not here.compiled
-    assert len(Store.open(tmp_path).entries()) == 2
 
 
 def test_what_could_not_be_kept_this_time_is_tried_again(tmp_path, here):

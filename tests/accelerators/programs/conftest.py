@@ -1,4 +1,4 @@
-"""What tests of keys share: a model as Thunder compiles it, and the key of its program before anything is changed."""
+"""What tests of keys share: a model as Thunder compiles it, and a small part of Thunder."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,11 +7,10 @@ import pytest
 import thunder
 import thunder.transforms.autodiff  # takes tables of ``transforms`` when it is imported: whole ones
 import torch
-from program_keys import Model, assert_same, jit, key_of
+from program_keys import Model, jit
 from thunder.core import jit_ext, rematerialization, symbol, transforms
 
 from fusioncache.accelerators.programs import function_map
-from fusioncache.ir import Key
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +35,3 @@ def model() -> torch.nn.Module:
 @pytest.fixture(scope="module")
 def jitted(model: torch.nn.Module) -> Any:
     return jit(model)
-
-
-@pytest.fixture(scope="module")
-def key(jitted: Any) -> Iterator[Key]:
-    x = torch.zeros(3, 4)
-    key = key_of(jitted, x)
-    yield key
-    # Each test took back what it had changed.
-    assert_same(key, key_of(jitted, x))

@@ -151,7 +151,7 @@ def test_all_of_the_code_that_makes_regions_for_nvfuser_is_in_the_key():
     assert read() == before
 
 
-def test_names_that_dynamo_adds_to_a_module_are_no_change(jitted, key):
+def test_names_that_dynamo_adds_to_a_module_are_no_change(jitted):
     """For what it compiled there: Thunder's own functions, where one is inside ``torch.compile``."""
 
     def function(x, other):
@@ -160,7 +160,7 @@ def test_names_that_dynamo_adds_to_a_module_are_no_change(jitted, key):
         return torch.cos(y), [each.check_type(x, torch.Tensor) for each in (other,)]
 
     def work():
-        before = set(vars(utils))
+        key, before = key_of(jitted, X), set(vars(utils))
         compiled = torch.compile(types.FunctionType(function.__code__, vars(utils)), backend="eager")
         for length in (3, 4):
             compiled(torch.ones(length), thunder.core.baseutils)
