@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusioncache.distributed.cuts import align_right, follow_reshape, take_part
+from fusioncache.distributed.cuts import follow_reshape, take_part
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,3 @@ def test_where_a_cut_follows_the_part_of_what_has_another_shape_is_the_part_in_t
     for rank in range(ranks):
         part = whole.chunk(ranks, dim)[rank]
         assert torch.equal(part.reshape(take_part(new, found, ranks)), elements.reshape(new).chunk(ranks, found)[rank])
-
-
-def test_dimensions_are_counted_from_the_right_where_tensors_broadcast():
-    assert align_right(2, 3, 1) == 0
-    assert align_right(1, 4, 4) == 1
-    assert align_right(1, 4, 2) < 0

@@ -16,14 +16,17 @@ import pytest
 from program_zoo import CASES
 from repository import HELPERS, import_path
 
+ZOO = "program_zoo.py"
+_ON_A_GPU = [pytest.param(("cuda", *more), marks=pytest.mark.gpu) for more in ((), ("--graphs",))]
 
-def run_zoo(seed: int, helpers: Path, *arguments: str) -> dict[str, Any]:
-    """Returns what a process found that trains what is in ``program_zoo``."""
-    environment = os.environ | {"PYTHONPATH": import_path(helpers), "PYTHONHASHSEED": str(seed)}
-    command = [sys.executable, str(helpers / "program_zoo.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, env=environment, text=True, cwd=helpers)
+
+def run_script(script: Path, seed: int, *arguments: str, **variables: str) -> dict[str, Any]:
+    """Returns what a process found whose sets have an order of their own."""
+    environment = os.environ | {"PYTHONPATH": import_path(script.parent), "PYTHONHASHSEED": str(seed)} | variables
+    command = [sys.executable, str(script), *arguments]
+    done = subprocess.run(command, capture_output=True, env=environment, text=True, cwd=script.parent)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +36,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     store = str(folder / "store")
     moved = folder / "elsewhere"
     shutil.copytree(HELPERS, moved, ignore=shutil.ignore_patterns("__pycache__"))
-    return [run_zoo(1, HELPERS, store), run_zoo(2, moved, store, "load")]
+    return [run_script(HELPERS / ZOO, 1, store), run_script(moved / ZOO, 2, store, "load")]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -51,3 +54,34 @@ def test_programs_are_kept_whatever_others_did(tmp_path):
         found = json.loads(forks.ask("odd_models", which, str(tmp_path)).splitlines()[-1])
         assert {name: became for name, became in found.items() if became != expected} == {}
         assert len(found) > 10
+
+
+def take_steps(directory: Path, seed: int, arguments: tuple[str, ...], **variables: str) -> dict[str, Any]:
+    """Three training steps with nvFuser: on a GPU with its kernels, else in a fork all but these."""
+    here = {"FUSIONCACHE_DIR": str(directory), "FUSIONCACHE_STORE": "1", **variables}
+    if arguments == ("cpu",):
+        return json.loads(forks.ask("nvfuser_steps", *arguments, **here).splitlines()[-1])
+    return run_script(HELPERS / "nvfuser_steps.py", seed, *arguments, **here)
+
+
+@pytest.mark.parametrize("arguments", [("cpu",), *_ON_A_GPU], ids=" ".join)
+def test_a_second_process_derives_nothing(arguments, tmp_path):
+    pytest.importorskip("nvfuser_direct")
+    first = take_steps(tmp_path, 1, arguments)
+    assert first["regions"] > 3 and not first["left"]
+    assert (first["programs"], first["derived"]) == ([0, 1], 1)
+    second = take_steps(tmp_path, 2, arguments)
+    assert (second["programs"], second["derived"]) == ([1, 0], 0)
+    assert (second["regions"], second["digest"], second["left"]) == (first["regions"], first["digest"], {})
+    if arguments[0] == "cuda":
+        assert second["compiles"] == 0
+    assert second["captures"] == first["captures"] == (2 if "--graphs" in arguments else 0)
+
+
+@pytest.mark.gpu
+def test_a_program_computes_on_a_gpu_what_thunder_computes_without_a_store(tmp_path):
+    take_steps(tmp_path, 1, ("cuda",))
+    loaded = take_steps(tmp_path, 2, ("cuda",))
+    derived = take_steps(tmp_path, 3, ("cuda",), FUSIONCACHE_STORE="0")
+    assert (loaded["programs"], derived["programs"]) == ([1, 0], [0, 0])
+    assert loaded["digest"] == derived["digest"]

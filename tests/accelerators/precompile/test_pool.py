@@ -87,15 +87,6 @@ def test_workers_that_are_of_no_use_are_not_tried_again(tmp_path, monkeypatch):
     assert 1 <= len(tried.read_text()) <= 2
 
 
-def test_no_process_at_all(tmp_path, monkeypatch):
-    def refuse(*args, **options):
-        raise OSError("too many")
-
-    monkeypatch.setattr(pools, "start_process", refuse)
-    with make_pool(tmp_path, 2) as pool:
-        assert not pool.start() and reasons(pool, "a") == ["no worker starts"]
-
-
 def test_workers_that_start_early_wait_for_the_first_task(tmp_path, monkeypatch):
     monkeypatch.setattr(pools, "REST_SECONDS", 0.0)
     opened = tmp_path / "opened"

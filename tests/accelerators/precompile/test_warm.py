@@ -16,7 +16,6 @@ import fusioncache
 from fusioncache.accelerators.precompile import entry_compiler as warmer
 from fusioncache.accelerators.precompile import pool
 from fusioncache.backends.api import Run, make_backend
-from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.exchange import pull, push
 from fusioncache.cache.executable import REGION, REQUEST
 from fusioncache.ir import Graph
@@ -155,13 +154,10 @@ def test_what_came_is_compiled_only_while_its_key_is_trusted(tmp_path, here, mon
 
 def test_the_options_of_the_backend_come_back(tmp_path, monkeypatch):
     made = []
-    environment = PersistentEager().environment()
-    process = Process(tmp_path)
     options = {"enable": ("b", "a"), "mode": None}
+    process = Process(tmp_path)
     monkeypatch.setattr(process.backend, "options", lambda: options)
-    builder = BackendExecutables(process.backend, process.cache, process.ledger).builder(environment)
-    graph = canonicalize(make_unary_region()).graph
-    builder.build(builder.region_task(graph, instance_of(graph, canonicalize(graph).binding), PLACE), [X])
+    process.run(make_unary_region(), X)
 
     def make(name, **options):
         made.append((name, options))

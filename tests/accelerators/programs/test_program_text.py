@@ -138,15 +138,6 @@ def test_references_name_what_stored_programs_may_use(context):
         decode(encode(program_of(*WHOLE, **context)))
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"fusioncache program 1", b"{}", encode(program_of(*WHOLE)).replace(b'"format":6', b'"format":5', 1)],
-)
-def test_what_is_no_program_of_this_format_is_none(content):
-    with pytest.raises(ValueError, match=r"not strict JSON|format (None|5), not 6"):
-        decode(content)
-
-
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 READS = st.lists(st.builds(Read, st.sampled_from(text.KINDS), TEXTS, TEXTS), max_size=5).map(tuple)
 
@@ -159,8 +150,6 @@ def test_reads_are_what_they_were_before_they_were_bytes(reads):
 @pytest.mark.parametrize(
     "body",
     [
-        {"format": 3, "reads": []},
-        {"reads": []},
         {"format": 2, "reads": {}},
         {"format": 2, "reads": [], "more": 1},
         {"format": 2, "reads": [{"kind": "global", "name": "a.b"}]},
