@@ -9,6 +9,7 @@ from concurrent.futures import as_completed
 from functools import partial
 from itertools import count
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from pool_processes import fork_process, is_running, make_plays, make_pool, play, read_played, wait_until
@@ -85,6 +86,9 @@ def test_workers_that_are_of_no_use_are_not_tried_again(tmp_path, monkeypatch):
         assert reasons(pool, *"abcd") == ["no worker starts"] * 4
         assert reasons(pool, *"efg") == ["no worker starts"] * 3
     assert 1 <= len(tried.read_text()) <= 2
+    monkeypatch.setattr(pools, "start_process", mock.Mock(side_effect=OSError("too many")))
+    with make_pool(tmp_path, 2) as pool:
+        assert not pool.start() and reasons(pool, "a") == ["no worker starts"]
 
 
 def test_workers_that_start_early_wait_for_the_first_task(tmp_path, monkeypatch):
