@@ -253,8 +253,8 @@ def test_another_option_is_a_miss_that_is_named(kept, capfd, what):
 SAME: dict[str, Change] = {
     "gradients": lambda model: swapped(model.first.weight, "grad", torch.ones(4, 4)),
     "values of a parameter": lambda model: swapped(model.first.weight, "data", model.first.weight.detach() + 1),
-    "global that nobody reads": put_item(lambda model: vars(own), FRESH=1),
-    "variable of the environment that nobody reads": env(FRESH="1"),
+    "global that nothing reads": put_item(lambda model: vars(own), FRESH=1),
+    "variable of the environment that nothing reads": env(FRESH="1"),
     "hooks of saved tensors": lambda model: torch.autograd.graph.save_on_cpu(),
 }
 

@@ -1,4 +1,4 @@
-"""Random programs through Thunder with and without fusioncache: nobody can tell which.
+"""Random programs through Thunder with and without fusioncache return the same.
 
 ``FUSIONCACHE_SEEDS=5000`` in the environment tries that many; ``FUSIONCACHE_SEEDS=317:318`` these.
 """

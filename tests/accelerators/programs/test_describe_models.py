@@ -191,14 +191,6 @@ def test_a_copy_of_a_describer_goes_on_for_itself():
     assert copied.describe(tensor) != describer.describe(tensor) == Describer().describe(tensor)
 
 
-def test_a_graph_module_is_its_code():
-    module, same, other = map(torch.fx.symbolic_trace, (lambda x: x + 1, lambda x: x + 1, lambda x: x + 2))
-    assert walked(module) == walked(same) != walked(other)
-    describer = walk_and(module, lambda each: each)
-    assert describer.find_unknown(type(module), "_graph") is not None
-    assert describer.covers_global(module.forward.__func__.__globals__, "torch") is False
-
-
 def test_tensors_of_a_torch_without_named_dimensions_are_described(monkeypatch):
     """As from torch 2.13 on."""
     gone = {"names", "has_names", "align_as", "__dict__", "__weakref__", "__new__", "__init__"}

@@ -33,7 +33,7 @@ from fusioncache.observe.record import kept_regions
 from fusioncache.observe.record.observations import ChoiceRecord, PlanCost
 from fusioncache.template.plan import Plan
 
-HEADS = ("# Constructed by nobody", "import torch", "import thunder.core.dtypes as dtypes", "from torch import Tensor")
+HEADS = ("# Constructed by a pass", "import torch", "import thunder.core.dtypes as dtypes", "from torch import Tensor")
 NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True)
 
 

@@ -185,7 +185,7 @@ OF_MODULE = {
         another,
     ),
     "a class that is asked for": ("global torch.nn.modules.module.Buffer", MODULES, "Buffer", torch.nn.Parameter),
-    "whether somebody traces": (
+    "whether torch traces": (
         "query torch._C._get_tracing_state()",
         torch._C,
         "_get_tracing_state",
