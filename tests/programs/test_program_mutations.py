@@ -268,3 +268,16 @@ def test_what_does_not_matter_leaves_the_program_as_it_is(kept, what):
         compiled, transform = compile_anew(model, directory, jit=make_options(), verify=True)
         compiled(x)
     assert transform.stats().verified and counts(transform) == (0, 0, {})
+
+
+def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x.sin() + y
+
+
+def test_inputs_that_are_one_are_a_miss_that_is_named(tmp_path, capfd):
+    one = torch.linspace(-1, 1, 12).reshape(3, 4)
+    for inputs in ((one, one.clone()), (one, one)):
+        compiled, transform = compile_anew(add, tmp_path, explain=True)
+        assert torch.equal(compiled(*inputs), add(*inputs))
+        assert counts(transform) == (0, 1, {})
+    assert "`args.1`" in capfd.readouterr().err.partition("the program of add was traced again: ")[2]
