@@ -1,6 +1,5 @@
 """What show prints as source: definition, generated code, and the script that runs a template alone."""
 
-import json
 import runpy
 import sys
 import warnings
@@ -11,6 +10,7 @@ import pytest
 from commands import CHAIN, call, get_error, get_output, save_other, save_run
 from recorded_templates import make_ledger
 
+from fusioncache.backends.nvfuser import definition
 from fusioncache.backends.script import write_script
 from fusioncache.cli import console
 from fusioncache.ir import Const, Graph, NumberType, Op, Ref, Template, TensorType
@@ -26,40 +26,19 @@ def _run(monkeypatch):
     save_run(monkeypatch)
 
 
-# --definition
-
-
-def test_a_template_for_the_cpu_is_defined_for_the_gpu(monkeypatch):
+def test_the_definition_is_for_the_gpu_or_an_error_says_what_is_missing(monkeypatch):
     pytest.importorskip("nvfuser_direct")
     device, dtype = ("device", Const("device", "cpu")), ("dtype", Const("dtype", "float32"))
     full = Op("prims.full", ((Const("int", "4"), Const("int", "4")), Const("float", (2.0).hex())), (_MATRIX,))
     ops = (replace(full, kwargs=(device, dtype)), Op("prims.add", (Ref(0), Ref(1)), (_MATRIX,)))
-    graph = Graph((_MATRIX,), ops, (2,))
-    save_other(monkeypatch, make_ledger(Template(graph, make_key(graph, {}), "for_cpu")))
+    known = Graph((_MATRIX,), ops, (2,))
+    odd = replace(known, ops=(*ops[:1], replace(ops[1], name="prims.nosuch")))
+    templates = (Template(graph, make_key(graph, {}), name) for graph, name in ((known, "for_cpu"), (odd, "odd")))
+    save_other(monkeypatch, make_ledger(*templates))
     assert "is_cpu=False" in get_output("show", "for_cpu", "--definition")
-
-
-def test_what_nvfuser_cannot_do_has_no_definition(monkeypatch):
-    pytest.importorskip("nvfuser_direct")
-    graph = Graph((_MATRIX,), (Op("prims.nosuch", (Ref(0),), (_MATRIX,)),), (1,))
-    save_other(monkeypatch, make_ledger(Template(graph, make_key(graph, {}), "odd")))
     assert "nvFuser has no definition for this template (KeyError: " in get_error("show", "odd", "--definition")
-
-
-def test_the_definition_needs_nvfuser(monkeypatch):
-    from fusioncache.backends.nvfuser import definition
-
     monkeypatch.setattr(definition.importlib.util, "find_spec", lambda name: None)
     assert "it is not installed. Seen working: torch" in get_error("show", "convert", "--definition")
-
-
-# --repro
-
-
-def test_the_script_does_not_need_fusioncache():
-    text = get_output("show", "residual", "--repro")
-    assert "import fusioncache" not in text and "from fusioncache" not in text
-    assert json.loads(get_output("show", "residual", "--repro", "--json"))["repro"] == text
 
 
 def test_a_script_of_every_sort_of_argument(monkeypatch, capsys, tmp_path):
@@ -85,9 +64,6 @@ def test_a_script_of_every_sort_of_argument(monkeypatch, capsys, tmp_path):
     number, values = names["arguments"]()
     chosen, mean = names["template"].__globals__["thunder"].jit(names["template"])(number, values)
     assert chosen.allclose(2 * values) and mean.allclose(2 * values)
-
-
-# --code
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import click
+import pytest
 from click.shell_completion import ShellComplete
 from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, call, get_error, save_run, save_two_runs
 from kept_programs import SavedProgram
@@ -13,7 +14,6 @@ from store_contents import save
 
 from fusioncache.cli import upkeep as bench
 from fusioncache.cli.main import main
-from fusioncache.humanize import escape_controls
 from fusioncache.store import Store
 
 _LIGHT = [
@@ -62,42 +62,30 @@ for command in {_LIGHT!r} + {_TORCHLESS!r}:
     assert result.returncode == 0, result.stderr
 
 
-def test_a_command_imports_no_other_command():
-    script = """
-import sys
-from fusioncache.cli.main import COMMANDS, main
-assert not {place.partition(":")[0] for place in COMMANDS.values()} & set(sys.modules)
-main(["dir"], standalone_mode=False)
-print(sorted({place.partition(":")[0] for place in COMMANDS.values()} & set(sys.modules)))
-"""
-    assert _python("-c", script).stdout.splitlines()[-1] == "['fusioncache.cli.upkeep']"
-
-
-def test_module_fails_under_its_own_name():
-    result = _python("-m", "fusioncache", "ls", "--nosuch")
-    assert result.returncode == 2
-    assert result.stderr.startswith("Usage: fusioncache ls")
-
-
 def _completed(*words: str) -> list[str]:
     *before, start = words
     completer = ShellComplete(main, {}, "fusioncache", "_FUSIONCACHE_COMPLETE")
     return [item.value for item in completer.get_completions(list(before), start)]
 
 
-def test_commands_and_options_complete():
-    assert _completed("s") == ["show", "stats"]
-    assert _completed("show", "x", "--re") == ["--regions", "--repro", "--reads"]
-    assert _completed("ls", "--sort", "s") == ["seconds", "size"]
-
-
-def test_ids_complete(monkeypatch):
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("s", ["show", "stats"]),
+        ("show x --re", ["--regions", "--repro", "--reads"]),
+        ("ls --sort s", ["seconds", "size"]),
+        ("show ", [CHAIN.name, CAST.name]),
+        ("show resi", [CHAIN.name]),
+        (f"graph {CHAIN.key.digest[:4]}", [CHAIN.key.digest]),
+        ("stats --run ", [OTHER_RUN, FIRST_RUN]),
+        ("diff ab", [OTHER_RUN]),
+    ],
+)
+def test_commands_options_and_ids_complete(monkeypatch, words, completed):
     save_two_runs(monkeypatch)
-    assert _completed("show", "") == [CHAIN.name, CAST.name]
-    assert _completed("show", "resi") == [CHAIN.name]
-    assert _completed("graph", CHAIN.key.digest[:4]) == [CHAIN.key.digest]
-    assert _completed("stats", "--run", "") == [OTHER_RUN, FIRST_RUN]
-    assert _completed("diff", "ab") == [OTHER_RUN]
+    *before, start = words.split(" ")
+    completer = ShellComplete(main, {}, "fusioncache", "_FUSIONCACHE_COMPLETE")
+    assert [item.value for item in completer.get_completions(before, start)] == completed
 
 
 def test_the_shell_is_answered(monkeypatch):
@@ -126,7 +114,3 @@ def test_a_report_is_opened_in_the_browser(monkeypatch, tmp_path):
     monkeypatch.setattr(click, "launch", opened.append)
     assert call("report", "-o", "a b.html", "--open").exit_code == 0
     assert opened == [f"{tmp_path.as_uri()}/a%20b.html"]
-
-
-def test_one_line_leaves_what_can_be_printed():
-    assert escape_controls("caf\u00e9 'x' \\n\t\u202e") == "caf\u00e9 'x' \\n\\t\\u202e"

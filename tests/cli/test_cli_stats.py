@@ -2,14 +2,11 @@
 
 import json
 
-import pytest
 from commands import OTHER_RUN, get_output, save_run, save_two_runs
 from recorded_templates import STARTED, make_full_ledger, save_ledger
 from report_records import HOSTILE
 
 from fusioncache.observe.record import database
-from fusioncache.observe.record.observations import Run, find_script
-from fusioncache.observe.record.stats import Stats
 
 
 def test_whatever_a_run_says_it_fits_a_screen(monkeypatch):
@@ -38,28 +35,3 @@ def test_all_runs_are_counted_once_those_too_that_were_forgotten(monkeypatch):
     save_run(monkeypatch)  # it was forgotten, and goes on
     assert len(json.loads(get_output("stats", "--runs", "--json"))["runs"]) == 2
     assert json.loads(get_output("stats", "--json"))["lifetime"]["regions"] == 8
-
-
-@pytest.mark.parametrize(
-    ("models", "name"), [("ABCD", "train.py · A, B and 2 more · "), ("A", "train.py · A · "), ("", "train.py · ")]
-)
-def test_names_of_runs(models, name):
-    run = Run("a", STARTED, 1, "train.py --depth", Stats(), models=tuple(models))
-    assert run.name.startswith(f"{name}2023-11-14")
-
-
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [
-        ("/home/me/train.py -x", "train.py"),
-        ("'/my home/train it.py'", "train it.py"),
-        ("/lib/package/__main__.py run", "package"),
-        ("-c", "python -c"),
-        ("''", "python"),
-        ("", "python"),
-        ("/lib/ipykernel_launcher.py -f x", "notebook"),
-        ("'not closed", "'not closed"),
-    ],
-)
-def test_names_of_scripts(command, name):
-    assert find_script(command) == name

@@ -7,14 +7,12 @@ import subprocess
 import sys
 
 import pytest
-from commands import CAST, CHAIN, save_run
-from recorded_templates import make_ledger, save_ledger
+from commands import CAST, CHAIN, get_output, save_run
 from repository import ROOT
 from signing_keys import make_signing_key
 from store_contents import save
 
 from fusioncache.cli.console import Column, format_table
-from fusioncache.humanize import fold_text
 from fusioncache.observe.record.database import RecordReader
 
 _COLOR = re.compile(r"\x1b\[[0-9;]*3[0-7]")
@@ -44,9 +42,11 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-def test_a_terminal_gets_the_start_of_each_id(monkeypatch):
+def test_a_terminal_gets_colours_unless_it_wants_none_and_the_start_of_each_id(monkeypatch):
     save_run(monkeypatch)
-    text = re.sub(r"\x1b\[[0-9;]*m", "", _on_terminal("ls"))
+    shown, plain = _on_terminal("ls"), _on_terminal("show", CAST.name, "--repro", NO_COLOR="1")
+    assert _COLOR.search(shown) and not _COLOR.search(plain)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", shown)
     head, first, second = (line.split() for line in text.splitlines())
     assert head[:2] == ["id", "name"]
     assert first[:2] == [CHAIN.key.digest[:12], CHAIN.name]
@@ -70,34 +70,10 @@ def test_a_table_folds_and_cuts_what_a_terminal_has_no_room_for(monkeypatch, col
     assert re.search(r" n+…n{5,22}  ", lines[1])
 
 
-def test_commands_and_units_stay_on_one_line():
-    text = "it took 125 ms: see 'fusioncache ls --programs'"
-    for width in range(29, 60):
-        folded = fold_text(text, width, indent=2)
-        assert any("125 ms" in line for line in folded) and any(
-            "'fusioncache ls --programs'" in line for line in folded
-        )
-        assert max(map(len, folded)) <= width
-
-
-@pytest.mark.parametrize("command", [("ls",), ("show", CAST.name, "--repro")], ids=" ".join)
-def test_no_color_is_honoured(monkeypatch, command):
-    save_run(monkeypatch)
-    assert _COLOR.search(_on_terminal(*command))
-    assert not _COLOR.search(_on_terminal(*command, NO_COLOR="1"))
-
-
-def test_a_terminal_shows_brackets_as_they_are(monkeypatch):
-    save_ledger(monkeypatch, make_ledger(CAST), argv=["[red]x"])
-    assert "[red]x" in _on_terminal("stats", "--runs", NO_COLOR="1")
-
-
 def test_progress_is_shown_on_a_terminal_only_and_on_stderr(store, tmp_path, monkeypatch):
     monkeypatch.setenv("FUSIONCACHE_SIGNING_KEY", make_signing_key("ci").text)
     save(store, *range(5))
     shared = str(tmp_path / "shared")
     text = _on_terminal("push", shared, "--dry-run")
     assert "push" in text and "1/1" in text and "would push 5 entries in 1 pack" in text
-    command = [sys.executable, "-m", "fusioncache", "push", shared]
-    done = subprocess.run(command, capture_output=True, cwd=ROOT, check=True)
-    assert done.stderr == b"" and done.stdout.startswith(b"pushed 5 entries in 1 pack")
+    assert get_output("push", shared).startswith("pushed 5 entries in 1 pack")

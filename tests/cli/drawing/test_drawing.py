@@ -30,18 +30,6 @@ def test_sizes_tuples_and_dropped_results_are_drawn():
     assert set(picture.edges) == {("v0", "v2"), ("v1", "v2"), ("v2", "out0")}
 
 
-def test_an_empty_graph():
-    root = ElementTree.fromstring(svg_text(picture_of(Graph((), (), ())), "nothing"))
-    assert not list(root.iter("{http://www.w3.org/2000/svg}path")) and root.findtext("{*}title") == "nothing"
-
-
-def test_an_edge_is_straight_or_goes_around_the_rows_between():
-    ops = (Op("prims.tanh", (Ref(0),), (_VECTOR,)), Op("prims.add", (Ref(0), Ref(1)), (_VECTOR,)))
-    root = ElementTree.fromstring(svg_text(picture_of(Graph((_VECTOR,), ops, (2,))), "x"))
-    edges = [path.get("d") for path in root.iter("{http://www.w3.org/2000/svg}path")]
-    assert ["C" in edge for edge in edges] == [False, True, False, False]
-
-
 def test_svg_has_a_box_for_each_node_and_a_curve_for_each_edge():
     picture = picture_of(_random_graph(0))
     text = svg_text(picture, "a <b> & 'c'")

@@ -8,7 +8,7 @@ import tomllib
 from dataclasses import fields
 
 import pytest
-from commands import CAST, CHAIN, save_run
+from commands import save_run
 from recorded_templates import make_cast_template, make_ledger, save_ledger
 from report_records import (
     HOSTILE,
@@ -22,9 +22,7 @@ from report_records import (
 )
 from repository import ROOT
 
-from fusioncache.cli.comparison import explain_templates
 from fusioncache.cli.report import Contents, ReportTemplate, cut_slices
-from fusioncache.humanize import format_duration
 from fusioncache.observe.record.observations import Phases
 from fusioncache.observe.record.stats import TemplateStats
 
@@ -68,6 +66,11 @@ def test_no_text_becomes_markup(monkeypatch):
     assert "<script>alert" not in page.html and HOSTILE not in page.text and page.text.count(SHOWN) > 10
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", page.html)
     assert "49" not in page.section("bypasses")
+    assert (
+        page.section("plans").count("✓ chosen")
+        == page.section("plans").count('chosen"><th scope="row">&lt;script')
+        == 1
+    )
     assert {link.removeprefix("#") for link in page.links if link.startswith("#")} <= set(page.ids)
     assert "signed by &lt;script&gt;" in page.section("summary")
     for name in ("summary", "map", "templates", "misses", "bypasses", "plans", "collectives"):
@@ -79,13 +82,6 @@ def test_what_cannot_be_read_as_a_graph_is_shown_as_text():
     page = Page.of(Contents(make_run(), (ReportTemplate(1, stats, (), None),), (), ()))
     assert "cannot be read as a graph" in page.text
     assert "&lt;no op&gt;" in page.section("templates")
-
-
-def test_a_miss_is_compared_with_what_was_known_by_then(monkeypatch):
-    save_run(monkeypatch)
-    one, other = explain_templates([each.stats for each in read_newest().met])
-    assert (one.template.digest, one.nearest and one.nearest.digest) == (CHAIN.key.digest, CAST.key.digest)
-    assert (other.template.digest, other.nearest) == (CAST.key.digest, None)
 
 
 def test_phases_add_up_to_the_whole_bar_each_in_a_colour_of_its_own():
@@ -101,20 +97,6 @@ def test_phases_add_up_to_the_whole_bar_each_in_a_colour_of_its_own():
     style = Page.of(Contents(make_run(), (), (), ())).html
     assert len({item["colour"] for item in found}) == len(found)
     assert all(f".phases rect.k{item['colour']} " in style and f".swatch.k{item['colour']} " in style for item in found)
-
-
-def test_the_plan_that_was_chosen_is_marked(monkeypatch):
-    plans = Page.of(save_hostile_run(monkeypatch)).section("plans")
-    assert plans.count("✓ chosen") == 1
-    assert re.search(r'class="chosen"><th scope="row">&lt;script', plans)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0 ms"), (0.0123456, "12.3 ms"), (0.99949, "999 ms"), (0.9996, "1 s"), (2.5, "2.5 s"), (1234.5, "1,234 s")],
-)
-def test_seconds(seconds, text):
-    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,77 @@
+"""Texts that commands take and print, value by value."""
+
+import pytest
+from kept_programs import TENSOR
+from recorded_templates import STARTED
+
+from fusioncache.cli.console import AGE, BYTES
+from fusioncache.cli.things import format_inputs
+from fusioncache.humanize import escape_controls, fold_text, format_duration
+from fusioncache.observe.record.observations import Run, find_script
+from fusioncache.observe.record.stats import Stats
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        *((BYTES, "1", 1), (BYTES, "2kB", 2000), (BYTES, "1.5 MiB", 1.5 * 2**20), (BYTES, "3GB", 3e9)),
+        *((AGE, "90", 90), (AGE, "2h", 7200), (AGE, "1w", 7 * 86400), (AGE, "0.5d", 43200)),
+    ],
+)
+def test_sizes_and_ages(kind, text, expected):
+    assert kind.convert(text, None, None) == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 ms"), (0.0123456, "12.3 ms"), (0.99949, "999 ms"), (0.9996, "1 s"), (2.5, "2.5 s"), (1234.5, "1,234 s")],
+)
+def test_seconds(seconds, text):
+    assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        (TENSOR, "float32[2, 16] cpu"),
+        ("torch.Tensor torch.int64 () () cuda:0 requires_grad of MulBackward0", "int64[] cuda:0 of MulBackward0"),
+        (f"[{TENSOR}, 3, ]", "[float32[2, 16] cpu, 3, ]"),
+        ("x" * 100, "x" * 47 + "…"),
+    ],
+)
+def test_kinds_of_inputs_in_short(text, short):
+    assert format_inputs(f"args 1\nargs.0 {text}\nargs.0.deep 3") == short
+    assert format_inputs(f"args 0 a\nkwargs.a {text}") == f"a={short}"
+    assert format_inputs("") == ""
+
+
+@pytest.mark.parametrize(
+    ("models", "name"), [("ABCD", "train.py · A, B and 2 more · "), ("A", "train.py · A · "), ("", "train.py · ")]
+)
+def test_names_of_runs(models, name):
+    run = Run("a", STARTED, 1, "train.py --depth", Stats(), models=tuple(models))
+    assert run.name.startswith(f"{name}2023-11-14")
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        *(("/home/me/train.py -x", "train.py"), ("'/my home/train it.py'", "train it.py")),
+        *(("/lib/package/__main__.py run", "package"), ("/lib/ipykernel_launcher.py -f x", "notebook")),
+        *(("-c", "python -c"), ("''", "python"), ("", "python"), ("'not closed", "'not closed")),
+    ],
+)
+def test_names_of_scripts(command, name):
+    assert find_script(command) == name
+
+
+def test_commands_and_units_stay_on_one_line():
+    text = "it took 125 ms: see 'fusioncache ls --programs'"
+    for width in range(29, 60):
+        folded = fold_text(text, width, indent=2)
+        assert all(any(whole in line for line in folded) for whole in ("125 ms", "'fusioncache ls --programs'"))
+        assert max(map(len, folded)) <= width
+
+
+def test_one_line_leaves_what_can_be_printed():
+    assert escape_controls("caf\u00e9 'x' \\n\t\u202e") == "caf\u00e9 'x' \\n\\t\\u202e"
