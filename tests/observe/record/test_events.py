@@ -68,24 +68,7 @@ def test_a_models_events_are_what_was_counted(file, monkeypatch):
 
 def test_each_thing_is_told_once_by_the_ledger_at_the_root(file):
     parent = Ledger(log=EventFile(file))
-    child = Ledger(parent)
-    for ledger in (child, Ledger(child)):
-        ledger.count_region(CHAIN, (1,), hit=False)
-        count_compile(ledger, CHAIN, 0.5)
-        count_load(ledger, CHAIN, 0.25)
-        ledger.emit("unkept", reason="a number among its inputs")
-        ledger.count_bypass("unknown op")
-        ledger.count_bypass("compile failed: ValueError", CHAIN)
-        ledger.count_program_loaded("GPT", 0.5, 8.0)
-        ledger.emit("program made", model="GPT")
-        ledger.emit("program refused", reason="a lock has no value to compare")
-    told = events(file)
-    assert len(told) == 18
-    check(told, parent.stats())
-
-
-def test_each_field(file):
-    ledger = Ledger(log=EventFile(file))
+    ledger = Ledger(Ledger(parent))
     before = time.time()
     ledger.count_region(CHAIN, (3,), hit=True)
     ledger.count_region(EAGER, (), hit=False)
@@ -98,6 +81,7 @@ def test_each_field(file):
     ledger.emit("program made", model=None)
     ledger.emit("program refused", reason="a lock has no value to compare")
     told = events(file)
+    check(told, parent.stats())
     assert all(before <= event.time <= time.time() and event.pid == os.getpid() for event in told)
     chain, cast = ((template.name, template.key.digest) for template in (CHAIN, EAGER))
     fields = [list(asdict(event).values())[2:] for event in told]

@@ -48,6 +48,7 @@ ONE = RegionRecord(
     "GPT", "forward", 7, 3, "Fusion3", "d", "hit", None, (2,), "fold", Source("h.1", 1, (Line("m.py", 3),)), 4, 5, 6
 )
 COST = {"plan": "fold", "moved": 1, "alive": 2, "kernels": 3}
+FLIGHT = {"kind": "gather", "name": "n", "size": 1, "beside": 0}
 STREAM = ChoiceRecord("GPT", "backward", 7, "t3", 2, "carry", (PlanCost("carry", 1, 2, 3),))
 
 
@@ -71,28 +72,16 @@ def test_what_comes_back_is_what_was_there(regions, choices, placements):
         *(("regions", {"name": "\ud800"}), ("choices", {"trace": "sideways"}), ("choices", {"sums": -1})),
         *(("choices", {"more": 1}), ("choices", {"costs": [[]]}), ("choices", {"costs": [{**COST, "kernels": "3"}]})),
         ("choices", {"costs": [{name: item for name, item in COST.items() if name != "kernels"}]}),
-        *(("places", places) for places in ([], [1], [-1], [0, 0], 0)),
+        *(
+            ("placements", {"flights": [{**FLIGHT, "start": way[0], "end": way[1]}]})
+            for way in ((0, 6), (2, 2), (3, 2))
+        ),
+        *((None, {"places": places}) for places in ([], [1], [-1], [0, 0], 0)),
+        *((None, {"format": 1}), (None, {"kept": []})),
     ],
 )
 def test_any_other_field_is_refused(place, fields):
-    content = json.loads(encode_regions([ONE], [STREAM]))
-    if place == "places":
-        content["places"] = fields
-    else:
-        content["kept"][place][0] |= fields
-    with pytest.raises(ValueError, match="regions"):
+    content = json.loads(encode_regions([ONE], [STREAM], [make_placement(model="GPT", trace_number=7)]))
+    (content["kept"][place][0] if place else content).update(fields)
+    with pytest.raises(ValueError, match=r"regions|a placement"):
         decode_regions(json.dumps(content).encode(), "GPT", 7)
-
-
-@pytest.mark.parametrize("way", [(0, 4), (2, 2), (3, 2)])
-def test_a_collective_that_goes_nowhere_is_refused(way):
-    flight = FlightRecord("gather", "n", 1, *way, 0)
-    placement = make_placement(calls=("a", "b", "c", "d"), alive=(0, 0, 0, 0), flights=(flight,))
-    with pytest.raises(ValueError, match="a placement"):
-        decode_regions(encode_regions([], [], [placement]), "GPT", 7)
-
-
-@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"format": 1, "lines": [], "regions": []}', b"\xff"])
-def test_another_format_is_refused(content):
-    with pytest.raises(ValueError, match="regions"):
-        decode_regions(content, "GPT", 7)
