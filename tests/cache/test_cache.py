@@ -14,9 +14,7 @@ from fusioncache.cache import cache as cache_module
 from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
-from fusioncache.cache.executable import Builder, Executable
-from fusioncache.ir import Graph, NumberType, Op, Ref, Template, TensorType
-from fusioncache.ir.template import layouts_of
+from fusioncache.ir import Graph, Op, Ref, Template, TensorType
 from fusioncache.process.forks import LruMap
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
@@ -68,19 +66,6 @@ def test_a_map_makes_each_value_once_and_forgets_the_least_recently_used():
     assert len(lru) == 2
 
 
-def test_threads_make_one_value():
-    made = []
-    lru: LruMap[str, int] = LruMap(8)
-
-    def slow():
-        time.sleep(0.02)
-        made.append(1)
-        return len(made)
-
-    run_at_once(*[lambda: lru.get_or_make("a", slow)] * 8)
-    assert made == [1]
-
-
 def test_threads_compile_once():
     call, _, ledger, compiler = call_of(draw_residual(2))
     args = [torch.randn(2, 3) for _ in range(3)]
@@ -120,19 +105,9 @@ def test_sizes_of_one_have_any_stride():
         assert torch.equal(call.target.function(view)[0], torch.tanh(view))
 
 
-def test_numbers_come_first_and_have_no_layout():
-    s = Sketch()
-    x, power = s.input(), s.input(NumberType("float"))
-    call, binding, _, compiler = call_of(s.graph(s.op("pow", x, power)))
-    assert binding.arguments == (1, 0)
-    for exponent in (2.0, 3.0):
-        assert torch.equal(call.target.function(exponent, A)[0], A**exponent)
-    assert compiler.compiled == 1
-
-
 @pytest.mark.parametrize("plan", list(Plan))
 def test_every_arity_gives_the_sum_in_order(plan):
-    call, _, _, _ = call_of(draw_residual(1), plan)
+    call, _, ledger, compiler = call_of(draw_residual(1), plan)
     for adds in range(1, 20):
         canonical = canonicalize(draw_residual(adds))
         call.allow(canonical.binding.arities, plan, Fallback(pytest.fail, (), ()))
@@ -140,15 +115,8 @@ def test_every_arity_gives_the_sum_in_order(plan):
         total = reduce(torch.add, inputs)
         (result,) = call.target.function(*[inputs[position] for position in canonical.binding.arguments])
         assert torch.equal(result, torch.tanh(total))
-
-
-def test_folds_and_one_core_serve_every_arity():
-    call, _, ledger, compiler = call_of(draw_residual(1), Plan.FOLD)
-    for adds in (1, 2, 4, 8, 7, 15, 31, 64):
-        binding = canonicalize(draw_residual(adds)).binding
-        call.allow(binding.arities, Plan.FOLD, Fallback(pytest.fail, (), ()))
-        call.target.function(*[torch.randn(2, 3) for _ in range(adds + 1)])
-    assert compiler.compiled == ledger.stats().compiles == 7  # folds of 1, 2, 4, 8, 16 and 32 terms, and the core
+    # Folds of 1, 2, 4, 8 and 16 terms, and the core, or a function for each arity.
+    assert compiler.compiled == ledger.stats().compiles == {Plan.FOLD: 6, Plan.INLINE: 19}[plan]
 
 
 def two_streams(left, right):
@@ -174,77 +142,56 @@ def test_two_streams_in_one_region_take_their_arities_along(plan):
         assert torch.equal(call.target.function(canonical.binding.arities, *args)[0], expected)
 
 
-class Full(CountingEager):
-    def compile(self, graph, args):
-        raise torch.OutOfMemoryError("full")
-
-
-class Broken(CountingEager):
-    def compile(self, graph, args):
-        raise RuntimeError("broken")
-
-
 class Failing(CountingEager):
+    """Fails when what it compiled runs, or before."""
+
+    def __init__(self, said: str = "", error: type[Exception] = RuntimeError) -> None:
+        super().__init__()
+        self.said, self.error = said, error
+
     def compile(self, graph, args):
+        if self.said:
+            raise self.error(self.said)
+
         def run(args):
             raise RuntimeError("not with these sizes")
 
         return run
 
 
-def two_results():
-    """A region with an input that it does not use."""
-    s = Sketch()
-    x, _unused, y = s.input(), s.input(), s.input()
-    return s.graph(s.op("tanh", y), s.op("sub", x, y))
+@pytest.mark.parametrize("compiler", [Failing(), Failing("broken")], ids=["when it runs", "when it is compiled"])
+@pytest.mark.parametrize(
+    ("executor", "fails", "runs"),
+    [
+        ("nvfuser", False, "runs as Thunder made it"),
+        ("nvfuser", True, "runs operation by operation: nvFuser rejects it"),
+        ("fusioncache", False, "runs operation by operation"),
+        ("torchcompile", False, "runs operation by operation"),
+    ],
+)
+def test_only_nvfusers_function_takes_the_place_of_what_fails_before_the_operations_do(compiler, executor, fails, runs):
+    def run_as_thunder_made_it(x, _unused, y):
+        called.append(1)
+        if fails:
+            raise RuntimeError("nvFuser rejects it")
+        return torch.tanh(y), x - y
 
-
-def fallback_of(region, call, executor):
+    region, called = draw("tanh(y)", "sub(x, y)", x=(2, 3), unused=(2, 3), y=(2, 3)), []
     binding = canonicalize(region).binding
-    place = {position: index for index, position in enumerate(binding.arguments)}
-    inputs = tuple(place.get(position) for position in range(len(region.inputs)))
-    return Fallback(call, inputs, tuple(binding.outputs.index(slot) for slot in range(2)), executor)
-
-
-RUNS = {"nvfuser": "runs as Thunder made it", "fusioncache": "runs operation by operation", "torchcompile": "operation"}
-
-
-def test_out_of_memory_is_not_hidden():
-    call, *_ = call_of(draw_residual(1), compiler=Full())
-    with pytest.raises(torch.OutOfMemoryError):
-        call.target.function(A, B)
-
-
-def call_twice(call, binding):
-    """Calls two results for ``A`` and ``B``: only the first call warns."""
+    inputs = tuple(binding.arguments.index(each) if each in binding.arguments else None for each in range(3))
+    outputs = tuple(binding.outputs.index(slot) for slot in range(2))
+    fallback = Fallback(run_as_thunder_made_it, inputs, outputs, executor)
+    call, _, ledger, _ = call_of(region, compiler=compiler, fallback=fallback)
     args = [(A, None, B)[position] for position in binding.arguments]
-    call.target.function(*args)
-    results = call.target.function(*args)
-    assert torch.equal(results[binding.outputs[0]], torch.tanh(B))
-    assert torch.equal(results[binding.outputs[1]], A - B)
-
-
-@pytest.mark.parametrize("executor", RUNS)
-@pytest.mark.parametrize("compiler", [Broken, Failing])
-def test_only_nvfusers_function_takes_the_place_of_what_fails_before_the_operations_do(executor, compiler):
-    region, called = two_results(), []
-    fallback = fallback_of(region, lambda *args: called.append(1) or (torch.tanh(args[2]), args[0] - args[2]), executor)
-    call, binding, ledger, _ = call_of(region, compiler=compiler(), fallback=fallback)
-    with pytest.warns(RuntimeWarning, match=f"named could not be compiled and .*{RUNS[executor]}: "):
-        call_twice(call, binding)
-    assert len(called) == 2 * (executor == "nvfuser")
-    assert ledger.stats().bypasses == {"compile failed: RuntimeError": 1}
-
-
-def test_operations_run_where_nvfusers_function_fails_as_well():
-    def fail(*_):
-        raise RuntimeError("nvFuser rejects it")
-
-    region = two_results()
-    call, binding, ledger, _ = call_of(region, compiler=Broken(), fallback=fallback_of(region, fail, "nvfuser"))
-    with pytest.warns(RuntimeWarning, match="runs operation by operation: nvFuser rejects it"):
-        call_twice(call, binding)
-    assert ledger.stats().bypasses == {"compile failed: RuntimeError": 1, "fallback failed: RuntimeError": 1}
+    with pytest.warns(RuntimeWarning, match=f"named could not be compiled and .*{runs}"):
+        call.target.function(*args)
+    results = call.target.function(*args)  # without a warning
+    assert torch.equal(results[binding.outputs[0]], torch.tanh(B)) and torch.equal(results[binding.outputs[1]], A - B)
+    assert len(called) == (0 if executor != "nvfuser" else 1 if fails else 2)
+    assert ledger.stats().bypasses == {
+        "compile failed: RuntimeError": 1,
+        **({"fallback failed: RuntimeError": 1} if fails else {}),
+    }
 
 
 def test_what_the_operations_raise_as_well_is_the_models_own_error():
@@ -268,45 +215,29 @@ def drawing_region():
     return s.graph(s.op("uniform_philox", s.input()))
 
 
-@pytest.mark.parametrize("make_region", [writing_region, drawing_region])
-def test_what_draws_or_writes_is_not_begun_twice(make_region):
-    call, *_ = call_of(make_region(), compiler=Failing())
-    with pytest.raises(RuntimeError, match="not with these sizes"):
+@pytest.mark.parametrize(
+    ("make_region", "compiler", "error"),
+    [
+        (writing_region, Failing(), "not with these sizes"),
+        (drawing_region, Failing(), "not with these sizes"),
+        (tanh_graph, Failing("full", torch.OutOfMemoryError), "full"),
+    ],
+)
+def test_what_draws_or_writes_is_not_begun_twice_and_no_memory_is_not_hidden(make_region, compiler, error):
+    call, *_ = call_of(make_region(), compiler=compiler)
+    with pytest.raises(RuntimeError, match=error):
         call.target.function(A)
 
 
 def test_what_writes_and_cannot_be_compiled_runs_operation_by_operation_at_once():
     fallback = Fallback(pytest.fail, (0,), (0,), "nvfuser")
-    call, *_ = call_of(writing_region(), compiler=Broken(), fallback=fallback)
+    call, *_ = call_of(writing_region(), compiler=Failing("broken"), fallback=fallback)
     given = A.clone()
     with pytest.warns(RuntimeWarning, match="operation by operation"):
         call.target.function(given)
     assert torch.equal(given, torch.tanh(A))
     call.target.function(given)
     assert torch.equal(given, torch.tanh(torch.tanh(A)))
-
-
-def test_the_backend_is_given_the_region_as_it_was_first_written():
-    """In an order of inputs, ops and outputs that is not the canonical one, with a copy and a dead end in it."""
-    s = Sketch()
-    x, y = s.input(), s.input()
-    sine, difference = s.op("sin", x), s.op("sub", y, x)
-    region = s.graph(difference, s.op("mul", sine, s.op("shallow_copy", sine)))
-    canonical = canonicalize(region)
-    instance = instance_of(region, canonical.binding)
-    given = []
-
-    class Recording(CountingEager):
-        def compile(self, graph, args):
-            given.append(graph)
-            return super().compile(graph, args)
-
-    executable = Executable(canonical.graph, Builder(Recording()), instance)
-    args = [(A, B)[position] for position in canonical.binding.arguments]
-    results = executable.run_for(args, layouts_of(args), lambda *_: None)(args)
-    assert given == [region]
-    for slot, value in zip(canonical.binding.outputs, [B - A, torch.sin(A) ** 2], strict=True):
-        assert torch.equal(results[slot], value)
 
 
 def test_an_unused_input_what_is_computed_from_it_and_its_size_are_left_out_of_the_region():

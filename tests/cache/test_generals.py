@@ -57,13 +57,6 @@ def test_settings_are_apart():
     assert one and other and one.executable is not other.executable
 
 
-def test_what_is_forgotten_is_compiled_as_it_is():
-    seen = Seen()
-    seen.find(0, 2, 64)
-    seen.generals.clear()
-    assert seen.find(1, 2, 96) is None
-
-
 def append(op: Op) -> Graph:
     graph = region(2, 3)
     return Graph(graph.inputs, (*graph.ops, op), graph.outputs)

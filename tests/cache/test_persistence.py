@@ -75,31 +75,24 @@ def test_what_is_quicker_is_called_with_the_layouts_that_it_was_made_for(tmp_pat
     assert called == [[(3, 1), (3, 1)]] * 2 and len(process.backend.compiled) == 1
 
 
-@pytest.mark.parametrize("changed", ["backend", "versions", "machine"])
-def test_each_ingredient_of_the_environment_makes_a_miss(tmp_path, changed):
+@pytest.mark.parametrize("changed", ["backend", "versions", "machine", "layout"])
+def test_each_ingredient_of_a_key_makes_a_miss(tmp_path, changed):
     class Other(PersistentEager):
         def environment(self):
-            return {**super().environment(), **({changed: "other"} if changed != "machine" else {})}
+            return {**super().environment(), **({changed: "other"} if changed in ("backend", "versions") else {})}
 
     Process(tmp_path).run(make_region(), X, Y)
     other = Process(tmp_path, Other({"machine": "other"} if changed == "machine" else None))
-    other.run(make_region(), X, Y)
+    x = COLUMNS[0] if changed == "layout" else X
+    other.run(make_region(), x, Y)
     same = Process(tmp_path)
     same.run(make_region(), X, Y)
     assert (other.told, same.told) == ([False], [True])
     one, two = (
-        {part.name: part.digest for part in process.key(make_region(), X, Y).ingredients} for process in (same, other)
+        {part.name: part.digest for part in process.key(make_region(), given, Y).ingredients}
+        for process, given in ((same, X), (other, x))
     )
     assert {name for name in one if one[name] != two[name]} == {changed}
-
-
-def test_the_key_says_that_a_layout_differs(tmp_path):
-    process = Process(tmp_path)
-    one, other = (
-        {part.name: part.digest for part in process.key(make_region(), *inputs).ingredients}
-        for inputs in ((X, Y), (COLUMNS[0], Y))
-    )
-    assert {name for name in one if one[name] != other[name]} == {"layout"}
 
 
 @pytest.mark.parametrize("setting", ["settings", "machine"])
