@@ -28,10 +28,12 @@ class Bell(torch.nn.Module):
         return torch.exp(-x * x)
 
 
-def run(model: torch.nn.Module, store: Path, lengths: list[int]) -> tuple[fusioncache.Cache, list[torch.Tensor], int]:
+def run(
+    model: torch.nn.Module, store: Path, lengths: list[int], backend: str = "inductor"
+) -> tuple[fusioncache.Cache, list[torch.Tensor], int]:
     """Runs a model as a process of its own would. Returns its cache, its outputs and how much it compiled."""
     cache = fusioncache.Cache(record=False, store=store)
-    transform = fusioncache.FusionCache(cache=cache, backend="inductor", jobs=0)
+    transform = fusioncache.FusionCache(cache=cache, backend=backend, jobs=0)
     compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
     outputs = [compiled(torch.randn(length, 8, generator=torch.Generator().manual_seed(0))) for length in lengths]
     return cache, outputs, transform.stats().compiles
@@ -41,7 +43,7 @@ def run(model: torch.nn.Module, store: Path, lengths: list[int]) -> tuple[fusion
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[fusioncache.Cache, list[torch.Tensor]]:
     """A cache whose store has two models, one of them at two lengths, and the outputs of that."""
     store = tmp_path_factory.mktemp("made") / "store"
-    run(Bell(), store, [4])
+    run(Bell(), store, [4], "eager")
     cache, outputs, compiled = run(Wave(), store, [4, 6])
     assert compiled
     return cache, outputs

@@ -27,6 +27,12 @@ def _waits_for_remotes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_through, "WAIT_SECONDS", 60.0)
 
 
+@pytest.fixture(autouse=True)
+def _waits_for_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written is not forced onto the disk, which takes most of the time of many saves."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A folder that a user without rights can reach, and has."""

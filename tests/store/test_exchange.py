@@ -15,11 +15,9 @@ from signing_keys import make_signing_key
 from store_contents import (
     BACKEND,
     age_entry,
-    collect_warnings,
     find_entry,
     find_object,
     find_present,
-    find_root,
     fork,
     load,
     make_artifacts,
@@ -75,15 +73,6 @@ def test_what_was_pushed_is_pulled(tmp_path, files, here, there, where):
     again = pull(there, Remote(url))
     assert (again.entries, again.packs, again.bytes, again.skipped) == (0, 0, 0, 3)
     assert [summary.name for summary in there.entries()] == [summary.name for summary in here.entries()]
-
-
-def test_a_second_push_brings_only_what_is_new(url, files, here, there):
-    push_new(here, url, 1)
-    files.calls.clear()
-    push_new(here, url, 2)
-    assert sum(what == "write" and "packs/" in path for what, path in files.calls) == 1
-    assert [len(pack.entries) for pack in index_of(url).packs] == [1, 1]
-    assert pull(there, Remote(url)).packs == 2
 
 
 def test_each_model_has_its_own_pack(url, here):
@@ -239,81 +228,6 @@ def test_a_forked_child_that_ends_removes_nothing_of_its_parent(url, here, there
 # What others did to it
 
 
-PACK_DAMAGE = {
-    "shorter": (lambda content: content[:-1], "a pack of another length"),
-    "a bit flipped": (lambda content: content[:-1] + bytes([content[-1] ^ 1]), "a wrong checksum"),
-    "something else": (lambda content: b"x" * len(content), "a pack that cannot be used"),
-}
-
-
-@pytest.mark.parametrize("damage", PACK_DAMAGE)
-def test_a_damaged_pack_is_refused(url, files, here, there, damage):
-    push_new(here, url, 1)
-    change, reason = PACK_DAMAGE[damage]
-    files.files[files.find("/packs/")] = change(files.files[files.find("/packs/")])
-    assert dict(pull(there, Remote(url)).refused) == {reason: 1}
-    assert find_present(there, 1) == []
-
-
-def test_another_pack_in_its_place_is_refused(url, files, here, there, tmp_path):
-    """It is signed, and has what an older index said. What the index says of this one decides."""
-    push_new(here, url, 1)
-    push_new(fresh(tmp_path), url, 2)
-    first, second = (files.find(f"/packs/{pack.digest[:2]}/{pack.digest}") for pack in index_of(url).packs)
-    files.files[second] = files.files[first]
-    copied = pull(there, Remote(url))
-    assert copied.entries == 1
-    assert set(copied.refused) <= {"a pack under another name", "a pack of another length"}
-    assert sum(copied.refused.values()) == 1
-
-
-def test_a_pack_that_is_gone_is_refused_and_pushed_again(url, files, here, there, tmp_path):
-    push_new(here, url, 1)
-    reader = Store.open(find_root(fresh(tmp_path)), remote=url)
-    assert not load(reader, 7)  # it has the index now
-    del files.files[files.find("/packs/")]
-    assert dict(pull(there, Remote(url)).refused) == {"a pack that is not there": 1}
-    with pytest.warns(RuntimeWarning, match="a pack that is not there"):
-        assert not load(reader, 1)
-    assert push(here, Remote(url)).entries == 1
-    assert pull(there, Remote(url)).entries == 1
-    del files.files[files.find("/packs/")]
-    assert push(fresh(tmp_path), Remote(url)).entries == 0
-    assert index_of(url).packs == ()
-
-
-NO_INDEXES = {
-    "empty": lambda index: b"",
-    "a head": lambda index: b"fusioncache index 1\n",
-    "of a later format": lambda index: b"fusioncache index 2\n{}",
-    "deeply nested": lambda index: b"[" * 100_000,
-    "a pack twice": lambda index: encode_index(replace(index, packs=index.packs * 2), None),
-}
-
-
-@pytest.mark.parametrize("content", NO_INDEXES)
-def test_an_index_that_is_none_is_refused_and_the_next_push_makes_another(url, files, here, there, content):
-    push_new(here, url, 1)
-    files.files[files.find("/index")] = NO_INDEXES[content](index_of(url))
-    with pytest.raises(StoreError, match=r"a damaged index|not signed"):
-        pull(there, Remote(url))
-    save(here, 2)
-    assert push(here, Remote(url)).entries == 2  # which makes a new one
-    assert pull(there, Remote(url)).entries == 2
-
-
-def test_an_index_is_made_again_from_the_packs(url, files, here, tmp_path):
-    push_new(here, url, 1, 2)
-    before = index_of(url)
-    del files.files[files.find("/index")]
-    save(here, 3)
-    push(here, Remote(url))
-    after = index_of(url)
-    assert {pack.digest for pack in after.packs} > {pack.digest for pack in before.packs}
-    assert after.serial > before.serial
-    assert pull(fresh(tmp_path), Remote(url)).entries == 3
-
-
 def test_a_pack_that_no_trusted_key_signed_is_not_listed(url, files, here, there, monkeypatch):
     push_new(here, url, 1)
     monkeypatch.setenv(TRUST.name, CI.public)
@@ -321,14 +235,6 @@ def test_a_pack_that_no_trusted_key_signed_is_not_listed(url, files, here, there
     save(there, 2)
     push(there, Remote(url), key=CI)
     assert [len(pack.entries) for pack in index_of(url).packs] == [1]
-
-
-def test_an_index_of_another_key_is_an_error_that_says_what_to_do(url, files, here, there, monkeypatch):
-    save(here, 1)
-    push(here, Remote(url), key=CI)
-    monkeypatch.setenv(TRUST.name, "0" * 64)
-    with pytest.raises(StoreError, match=f"the index of .* is not used, signed by .*keys trust {CI.public}"):
-        pull(there, Remote(url))
 
 
 @pytest.mark.parametrize("act", [push, lambda here, remote: prune_remote(remote, Retention())], ids=["push", "prune"])
@@ -353,17 +259,6 @@ def test_clocks_that_were_ahead_lock_nobody_out(url, files, here, there):
     assert push(there, Remote(url)).entries == 1
     there.remove(make_numbered_key(1), BACKEND)
     assert pull(there, Remote(url)).entries == 1
-
-
-def test_a_pull_and_a_load_agree_on_the_newest_index(url, here, there, tmp_path):
-    push_new(here, url, 1)
-    assert load(Store.open(find_root(there), remote=url), 1)
-    push_new(here, url, 2, 3)
-    pull(there, Remote(url))
-    find_entry(there, 3).unlink()
-    with collect_warnings() as messages:
-        assert load(Store.open(find_root(there), remote=url), 3)
-    assert messages == []
 
 
 def test_after_a_key_was_revoked_a_model_is_pushed_again(url, files, here, there, tmp_path, monkeypatch):
@@ -426,14 +321,6 @@ def test_what_had_its_time_is_removed(url, files, here, there, leases, left):
     assert (planned.packs, planned.packs_left) == (2 - left, left)
     assert packs_of(url) == {pack.digest for pack in index_of(url).packs}
     assert len(packs_of(url)) == left
-
-
-def test_what_is_used_by_a_machine_that_pushes_stays(url, files, here, there):
-    push_new(here, url, 1)
-    pull(there, Remote(url))
-    age_index(url, files)
-    push_new(there, url, 2)
-    assert prune_remote(Remote(url), Retention(unused=50.0)).packs == 0
 
 
 def test_a_pack_of_which_a_newer_one_has_all_is_removed(url, files, here):

@@ -147,13 +147,6 @@ def test_a_bucket_that_can_only_be_read_is_enough(url, files, here, there):
         push(there, Remote(url))
 
 
-def test_the_variable_names_the_remote(url, here, there, monkeypatch):
-    fill(url, here, 1)
-    monkeypatch.setenv("FUSIONCACHE_REMOTE", url)
-    assert not load(Store.open(find_root(there), remote=""), 1)
-    assert load(Store.open(find_root(there)), 1)
-
-
 def test_forked_children_ask(url, here, there, tmp_path):
     fill(url, here, *range(6))
     reader = process(there, url)
@@ -183,34 +176,94 @@ def test_a_store_that_cannot_be_written_uses_no_remote(url, files, here, there, 
 
 # What comes is not trusted
 
-
-DAMAGE = {
-    "empty": lambda content: b"",
-    "truncated": lambda content: content[:-1],
-    "longer": lambda content: content + b"x",
-    "flipped": lambda content: content[:-3] + bytes([content[-3] ^ 1]) + content[-2:],
-    "foreign": lambda content: b"<html>Sign in</html>",
+INDEX, PACK = "a damaged index", "a pack that cannot be used"
+CONTENTS = {
+    "empty": (lambda content: b"", INDEX, "a pack of another length"),
+    "truncated": (lambda content: content[:-1], INDEX, "a pack of another length"),
+    "longer": (lambda content: content + b"x", INDEX, "a pack of another length"),
+    "a bit flipped": (
+        lambda content: content[:-3] + bytes([content[-3] ^ 1]) + content[-2:],
+        INDEX,
+        "a wrong checksum",
+    ),
+    "foreign": (lambda content: b"<html>Sign in</html>".ljust(len(content)), "not signed", PACK),
+}
+INDEXES = {
+    "a head": lambda index: b"fusioncache index 1\n",
+    "of a later format": lambda index: b"fusioncache index 2\n{}",
+    "deeply nested": lambda index: b"[" * 100_000,
+    "a pack twice": lambda index: encode_index(replace(index, packs=index.packs * 2), None),
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("what", ["index", "packs"])
-def test_what_is_not_what_was_pushed_is_refused_and_not_asked_for_again(url, files, here, there, damage, what):
-    fill(url, here, 1)
-    name = files.find(f"/{what}")
-    files.files[name] = DAMAGE[damage](files.files[name])
+def check_is_refused(url: str, files, store: Store, *asked: str) -> None:
+    """One process warns once, another one asks for nothing that was refused, and what is compiled instead is saved."""
     files.calls.clear()
-    reader = process(there, url)
+    reader = process(store, url)
     with collect_warnings() as messages:
         assert not load(reader, 1)
         assert not load(reader, 1)
     assert len(messages) == 1
     assert all(reason.startswith("remote: ") for reason in reader.stats().bypasses)
     with collect_warnings():
-        assert not load(process(there, url), 1)
-    assert reads(files) == (["index"] if what == "index" else ["index", "packs"])
+        assert not load(process(store, url), 1)
+    assert reads(files) == [*asked]
     save(reader, 1)
     assert load(reader, 1)
+
+
+@pytest.mark.parametrize("damage", [*CONTENTS, *INDEXES])
+def test_a_damaged_index_is_refused_and_the_next_push_makes_another(url, files, here, there, tmp_path, damage):
+    fill(url, here, 1)
+    name = files.find("/index")
+    if damage in INDEXES:
+        files.files[name], reason = INDEXES[damage](Remote(url).fetch_index(read_trust())), f"{INDEX}|not signed"
+    else:
+        change, reason, _ = CONTENTS[damage]
+        files.files[name] = change(files.files[name])
+    with pytest.raises(StoreError, match=reason):
+        pull(there, Remote(url))
+    check_is_refused(url, files, there, "index")
+    save(here, 2)
+    assert push(here, Remote(url)).entries == 2
+    assert pull(Store.open(tmp_path / "third", remote=""), Remote(url)).entries == 2
+
+
+@pytest.mark.parametrize("damage", [*CONTENTS, "another pack", "gone"])
+def test_a_damaged_pack_is_refused(url, files, here, there, tmp_path, damage):
+    fill(url, here, 1)
+    fill(url, Store.open(tmp_path / "other", remote=""), 2)
+    one, other = (
+        files.find(f"/packs/{pack.digest[:2]}/{pack.digest}") for pack in Remote(url).fetch_index(read_trust()).packs
+    )
+    if damage == "gone":
+        del files.files[one]
+        reasons = {"a pack that is not there"}
+    elif damage == "another pack":  # which is signed, and has what an older index said
+        files.files[one] = files.files[other]
+        reasons = {"a pack under another name", "a pack of another length"}
+    else:
+        change, _, reason = CONTENTS[damage]
+        files.files[one], reasons = change(files.files[one]), {reason}
+    copied = pull(there, Remote(url))
+    assert copied.entries == sum(copied.refused.values()) == 1 and {*copied.refused} <= reasons
+    assert find_present(there, 1, 2) == [2]
+    check_is_refused(url, files, there, "index", "packs")
+
+
+def test_what_is_gone_is_pushed_again(url, files, here, there, tmp_path):
+    fill(url, here, 1)
+    before = Remote(url).fetch_index(read_trust())
+    del files.files[files.find("/index")]
+    fill(url, here, 2)  # which lists the pack that is there
+    after = Remote(url).fetch_index(read_trust())
+    assert {*before.packs} < {*after.packs} and after.serial > before.serial
+    assert pull(there, Remote(url)).entries == 2
+    for name in [name for name in files.files if "/packs/" in name]:
+        del files.files[name]
+    assert push(Store.open(tmp_path / "empty", remote=""), Remote(url)).entries == 0
+    assert Remote(url).fetch_index(read_trust()).packs == ()
+    assert push(here, Remote(url)).entries == 2
 
 
 def test_an_old_index_that_comes_again_is_refused(url, files, here, there, monkeypatch):
@@ -251,24 +304,26 @@ def test_of_two_indexes_that_are_accepted_at_once_the_newer_one_stays(tmp_path, 
         index.accept_index(older, read_trust(), tmp_path)
 
 
-def test_nothing_unsigned_comes_unless_it_is_allowed(url, files, here, there, monkeypatch):
-    fill(url, here, 1)
-    monkeypatch.delenv(TRUST.name)
-    with pytest.warns(RuntimeWarning, match="not signed: its writer can sign it, .* or set FUSIONCACHE_TRUST=unsigned"):
-        assert not load(process(there, url), 1)
-    assert find_present(there, 1) == []
-
-
-def test_an_index_of_a_key_that_is_not_trusted_is_asked_for_once_until_it_is(url, files, here, there, monkeypatch):
+@pytest.mark.parametrize(
+    ("key", "trust", "message"),
+    [
+        (CI, CI.public, f"a key that is not trusted: {CI.public}; trusted: no key.* keys trust {CI.public}"),
+        (None, "unsigned", "not signed: its writer can sign it, .* or set FUSIONCACHE_TRUST=unsigned"),
+    ],
+    ids=["signed", "unsigned"],
+)
+def test_what_is_not_trusted_is_asked_for_once_until_it_is(url, files, here, there, monkeypatch, key, trust, message):
     save(here, 1)
-    push(here, Remote(url), key=CI)
+    push(here, Remote(url), key=key)
     monkeypatch.delenv(TRUST.name)
+    with pytest.raises(StoreError, match=message):
+        pull(there, Remote(url))
     files.calls.clear()
     for _ in range(3):
-        with pytest.warns(RuntimeWarning, match=f"a key that is not trusted: {CI.public}; trusted: no key"):
+        with pytest.warns(RuntimeWarning, match=message):
             assert not load(process(there, url), 1)
     assert reads(files) == ["index"]
-    monkeypatch.setenv(TRUST.name, CI.public)
+    monkeypatch.setenv(TRUST.name, trust)
     assert load(process(there, url), 1)
     assert reads(files) == ["index", "packs"]
 

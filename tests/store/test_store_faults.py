@@ -61,7 +61,6 @@ def _assert_memory_only(message: str, path: Path | None = None) -> None:
 
 @pytest.mark.parametrize("before", ["nothing", "a damaged entry", "damaged artifacts"])
 def test_killed_at_every_step_of_saving(tmp_path, monkeypatch, before):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # still a step
     steps, complete = 0, False
     while not complete:
         steps += 1
@@ -203,8 +202,7 @@ def test_eight_processes_with_eight_threads_compile_each_key_once(tmp_path):
 
 
 @pytest.mark.usefixtures("_patient")
-def test_processes_that_save_load_and_clean_up_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+def test_processes_that_save_load_and_clean_up_at_once(tmp_path):
     path, bound = tmp_path / "store", 80_000
 
     def work(seed):
