@@ -1,12 +1,29 @@
-"""Which regions are generalized with which, and which are refused whoever compiles."""
+"""Code for any sizes: which regions are generalized with which, when that pays, and what a store knows of them."""
+
+import json
 
 import pytest
-from drawn_regions import Sketch
+from drawn_regions import ENVIRONMENT, Sketch
 
 from fusioncache.backends.eager import Eager
+from fusioncache.cache.cache import Cache
 from fusioncache.cache.executable import Builder
-from fusioncache.cache.generals import Allowance, FoundGeneral, GeneralRegions, Generation, Sizes, check_general
-from fusioncache.ir import Declined, Graph, NumberType, Op, Ref, TensorType
+from fusioncache.cache.generals import (
+    Allowance,
+    FoundGeneral,
+    GeneralRegions,
+    Generation,
+    KeptPlace,
+    Sizes,
+    check_general,
+    keep_place,
+    read_places,
+)
+from fusioncache.cache.length_rule import GENERAL_COST, LengthRule
+from fusioncache.ir import Const, Declined, Graph, NumberType, Op, Ref, TensorType
+from fusioncache.store.entry import SIZES_SLOT, is_compiled
+from fusioncache.template.key import skeleton_key
+from fusioncache.template.skeleton import check_fits, fill, read_holes, skeleton_of
 
 FUNCTION, OTHER = object(), object()
 
@@ -86,3 +103,136 @@ def test_an_allowance_ends():
     allowance = Allowance()
     assert [allowance.take(2) for _ in range(4)] == [True, True, False, False]
     assert allowance.take(3) and not allowance.take(3) and allowance.take(4)
+
+
+# When it pays, where it cannot be stored
+
+
+def lengths(rule: LengthRule, *waited: float, alone: float = 2.0, function: object = FUNCTION) -> list[bool]:
+    """Returns, for each program, whether it gets code for any sizes, if each of the others waits so many seconds."""
+    decided = []
+    for number, seconds in enumerate(waited):
+        program = Generation(function, number)
+        decided.append(rule.takes_general(program))
+        if not decided[-1]:
+            rule.note(program, alone, seconds, may_share=number > 0)
+    return decided
+
+
+PRICE = GENERAL_COST * 2.0
+
+
+@pytest.mark.parametrize(
+    ("waited", "decided"),
+    [
+        ([2.0, PRICE / 2, PRICE / 2, 0.0, 0.0], [False, False, False, True, True]),
+        ([2.0, PRICE, 0.0], [False, False, True]),
+        ([2.0, *[PRICE / 10] * 9, 0.0], [False] * 11),
+        ([1000.0, 0.0], [False, False]),
+    ],
+    ids=["in two lengths", "in one length", "not enough", "in the first length, which is no reason"],
+)
+def test_lengths_get_code_of_their_own_until_they_waited_as_long_as_code_for_any_sizes_takes(waited, decided):
+    rule = LengthRule()
+    assert lengths(rule, *waited) == decided
+    assert lengths(rule, 2.0, 0.0, function=OTHER) == [False, False]  # each function pays for itself
+
+
+def test_a_program_keeps_the_decision_that_it_began_with_and_a_cleared_cache_forgets():
+    cache = Cache(record=False, store=False)
+    rule, program = cache.length_rule, Generation(FUNCTION, 1)
+    assert not rule.takes_general(program)
+    rule.note(program, 1.0, 100.0, may_share=True)
+    assert not rule.takes_general(program)
+    assert rule.takes_general(Generation(FUNCTION, 2))
+    cache.clear()
+    assert not rule.takes_general(Generation(FUNCTION, 3))
+
+
+# Sizes that a store knows of a skeleton
+
+
+def product(*shape: int, factor: float = 0.3) -> Graph:
+    s = Sketch()
+    type_ = TensorType("float32", shape, "cpu")
+    return s.graph(s.op("mul", s.input(type_), factor, type_=type_))
+
+
+SKELETON = skeleton_of(product(2, 64))
+KEY = skeleton_key(SKELETON, ENVIRONMENT)
+
+
+def place(*regions: Graph, function: str = "f") -> KeptPlace:
+    return KeptPlace(function, tuple(map(read_holes, regions)))
+
+
+def test_a_place_comes_back_and_goes_on(store):
+    regions = (product(2, 64), product(3, 96, factor=-0.7))
+    keep_place(store, KEY, place(*regions), "mul")
+    (kept,) = read_places(store, KEY)
+    assert kept == place(*regions) and tuple(fill(SKELETON, each) for each in kept.instances) == regions
+    assert not is_compiled(SIZES_SLOT)
+    later = [
+        place(*regions, product(2, 96)),
+        place(regions[0]),
+        place(product(2, 64, factor=0.7)),
+        place(regions[0], function="g"),
+    ]
+    for each in later:
+        keep_place(store, KEY, each, "mul")
+    assert read_places(store, KEY) == (later[0], *later[2:])
+
+
+def test_each_skeleton_and_environment_has_its_own(store):
+    keep_place(store, KEY, place(product(2, 64)), "mul")
+    keys = [skeleton_key(skeleton_of(product(2, 3, 4)), ENVIRONMENT)]
+    keys += [skeleton_key(SKELETON, {**ENVIRONMENT, name: "another"}) for name in ENVIRONMENT]
+    assert [read_places(store, key) for key in keys] == [()] * (1 + len(ENVIRONMENT))
+    assert skeleton_key(skeleton_of(product(7, 9, factor=5.0)), ENVIRONMENT) == KEY
+    assert read_places(store, KEY)
+
+
+def test_there_are_never_more_than_so_many(store):
+    values = [read_holes(product(2, width))[1] for width in range(2, 66)]
+    number = {"kind": "float", "text": "0x1p3"}
+    places = [{"function": "f", "instances": [[2, value, number, 2, value]]} for value in values]
+    assert store.save(KEY, SIZES_SLOT, {"sizes": json.dumps({"format": 2, "places": places}).encode()})
+    keep_place(store, KEY, place(product(2, 71)), "mul")
+    kept = read_places(store, KEY)
+    assert len(kept) == 64 and kept[-1] == place(product(2, 71))
+
+
+PLACE = '{"format":2,"places":[{"function":"f","instances":%s}]}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        '{"format":1,"places":[]}',
+        PLACE % "[]",
+        PLACE % "[[2.5]]",
+        PLACE.replace('"f"', "1") % "[[2]]",
+        PLACE % '[[["float"]]]',
+    ],
+)
+def test_what_does_not_decode_is_removed(store, content):
+    assert store.save(KEY, SIZES_SLOT, {"sizes": content.encode()})
+    with pytest.warns(RuntimeWarning, match="sizes that do not decode"):
+        assert read_places(store, KEY) == ()
+    assert store.peek(KEY, SIZES_SLOT) is None
+    keep_place(store, KEY, place(product(2, 64)), "mul")
+    assert len(read_places(store, KEY)) == 1
+
+
+ODD = [(0, 1), (0, Const("float", "0x1p0")), (2, 2), (2, Const("float", "x")), (2, Const("float", "0x1p99999"))]
+
+
+@pytest.mark.parametrize(("hole", "value"), [*ODD, (4, None)])
+def test_what_is_in_no_hole_is_no_region(hole, value):
+    holes = read_holes(product(2, 64))
+    others = (*holes[:hole], *(() if value is None else (value,)), *holes[hole + 1 :])
+    check_fits(SKELETON, (holes, holes))
+    with pytest.raises(ValueError, match=r"hole|hexadecimal"):
+        check_fits(SKELETON, (holes, others))

@@ -9,7 +9,6 @@ import torch
 from drawn_regions import Sketch
 from store_processes import PersistentEager, Process, X, Y, make_region
 
-from fusioncache.cache.cache import Cache
 from fusioncache.cache.executable import REGION, REQUEST
 from fusioncache.ir import Instance
 from fusioncache.ir.template import encode_region
@@ -156,13 +155,6 @@ def test_what_cannot_be_kept_is_compiled_by_everybody_and_counted(tmp_path):
     assert len(second.cache.store.entries()) == 1
     stored = second.cache.store.load(second.key(make_region(), X, Y), "eager")
     assert (set(stored), stored[REFUSED]) == ({REFUSED, REGION, REQUEST}, b"a number among its inputs")
-
-
-@pytest.mark.parametrize("store", [False, True, "directory"])
-def test_the_store_is_where_the_user_says(tmp_path, store, monkeypatch):
-    monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path / "True"))
-    cache = Cache(record=False, store=tmp_path / store if isinstance(store, str) else store)
-    assert cache.store.directory.is_relative_to(tmp_path / str(store)) if store else cache.store is None
 
 
 def test_a_directory_that_cannot_be_used_costs_a_warning(tmp_path):

@@ -87,10 +87,6 @@ def test_a_store_that_fails_costs_a_warning(tmp_path, monkeypatch):
         assert torch.equal(one.run(make_region(), X, Y)[1], Y - X)
 
 
-def test_without_a_job_nobody_waits():
-    assert ranks_module.find_job_store() is None
-
-
 @settings(max_examples=30)
 @given(artifacts=st.dictionaries(st.text(max_size=8), st.binary(max_size=40), max_size=4), place=st.integers(0, 200))
 def test_a_message_comes_back_whole_or_not_at_all(artifacts, place):

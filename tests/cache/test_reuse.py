@@ -117,13 +117,6 @@ def test_the_call_before_a_capture_waits_for_the_pool():
     assert prepared(run) == ("own", 0)
 
 
-def test_a_general_function_that_may_be_captured_is_left_alone(capturing):
-    run = Pool(takes_orders=False).run()
-    assert prepared(run) == ("general", 0)
-    capturing.append("a graph of the user's")
-    assert call(run, 3) == "general"
-
-
 def test_a_capture_never_meets_the_general_function(capturing):
     pool = Pool()
     run = pool.run(captures=False)

@@ -52,9 +52,3 @@ def _kinds(wanted: str, *kinds: str) -> list[str]:
 )
 def test_what_an_id_stands_for(wanted, kinds):
     assert _kinds(wanted) == kinds
-
-
-def test_a_template_and_what_was_compiled_for_it_may_have_one_key():
-    store = Store.open()
-    assert store.save(CAST.key, "eager", {"code": b"x"}, name=CAST.name)
-    assert _kinds(CAST.key.digest) == ["template"]

@@ -1,16 +1,16 @@
 """Whatever is in the place of a file, the store and the record work again at the next save, and nothing is lost."""
 
+import itertools
 import json
 import os
 import shutil
 import socket
-import sqlite3
 from collections.abc import Callable
-from contextlib import chdir, closing
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
-from commands import call, get_output
+from commands import call
 from recorded_templates import make_chain_template, make_ledger
 from store_contents import (
     BACKEND,
@@ -51,6 +51,10 @@ def put_socket(path: Path) -> None:
 def put_full_folder(path: Path) -> None:
     path.mkdir()
     (path / "thesis").write_text(PRECIOUS)
+
+
+def put_file(path: Path) -> None:
+    path.write_text(PRECIOUS)
 
 
 def put_link(path: Path) -> None:
@@ -96,6 +100,8 @@ def make_store(path: Path) -> Store:
 
 def is_still_there(root: Path, thing: str) -> bool:
     """Whether what a thing held was not lost."""
+    if thing == "a file":
+        return [(root / aside).read_text() for aside in find_aside(root)] == [PRECIOUS]
     if thing == "a folder":
         return [each.read_text() for each in root.rglob("thesis")] == [PRECIOUS]
     return thing != "a link to a file" or (root.parent / "outside").read_text() == PRECIOUS
@@ -119,25 +125,16 @@ def check_works(path: Path) -> None:
     assert (messages, dict(second.stats().bypasses)) == ([], {}), (messages, second.stats().bypasses)
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("thing", THINGS)
+@pytest.mark.parametrize(
+    ("place", "thing"), [*itertools.product(PLACES, THINGS), *((shard, "a file") for shard in SHARDS)]
+)
 def test_the_next_save_heals_what_is_in_the_place_of_a_file(tmp_path, place, thing):
     root = tmp_path / "there" / "store"
     path = PLACES[place](make_store(root))
     clear_place(path)
-    THINGS[thing](path)
+    {**THINGS, "a file": put_file}[thing](path)
     check_works(root)
     assert is_still_there(root, thing) and not (path.parent / "nowhere").exists()
-
-
-@pytest.mark.parametrize("shard", SHARDS)
-def test_what_is_a_file_in_the_place_of_a_folder_is_set_aside(tmp_path, shard):
-    path = SHARDS[shard](make_store(tmp_path / "store"))
-    clear_place(path)
-    path.write_text(PRECIOUS)
-    check_works(tmp_path / "store")
-    (aside,) = find_aside(tmp_path / "store")
-    assert (tmp_path / "store" / aside).read_text() == PRECIOUS
 
 
 def test_what_cannot_be_read_heals(open_folder):
@@ -237,13 +234,3 @@ def test_the_record_heals(record, thing):
         result = call("clear", "-y", "--record")
     assert result.exit_code == 0, result.output
     assert not os.path.lexists(record)
-
-
-def test_a_database_of_another_program_stays(record):
-    with closing(sqlite3.connect(record)) as database, database:
-        database.execute("CREATE TABLE precious (thing)")
-    before = record.read_bytes()
-    with collect_warnings() as messages:
-        RecordWriter(make_ledger(make_chain_template())).save()
-    assert len(messages) == 1 and record.read_bytes() == before
-    assert get_output("clear", "--dry-run", "--record").startswith("would remove the record")

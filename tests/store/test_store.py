@@ -6,6 +6,7 @@ import stat
 from dataclasses import replace
 
 import pytest
+from drawn_regions import draw
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from store_contents import (
@@ -24,7 +25,10 @@ from store_contents import (
     save,
 )
 
+from fusioncache.ir import Key
 from fusioncache.store import Store, entry, locks
+from fusioncache.template.canonical import canonicalize
+from fusioncache.template.key import make_key
 
 DAY = 86400.0
 
@@ -51,17 +55,6 @@ def test_backends_have_entries_of_their_own_and_the_first_save_of_each_stays(sto
         assert store.load(make_numbered_key(1), backend) == {"a": backend.encode()}
 
 
-def test_a_discarded_entry_is_a_miss_and_can_be_saved_again(store):
-    save(store, 1)
-    with collect_warnings() as messages:
-        store.discard(make_numbered_key(1), BACKEND, "will not run")
-    assert "will not run" in messages[0]
-    assert not load(store, 1)
-    save(store, 1)
-    assert load(store, 1)
-    assert store.stats().bypasses == {"will not run": 1}
-
-
 # Keys: the text decides
 
 TEXTS = st.text(st.characters(exclude_categories=()), max_size=200)
@@ -80,6 +73,7 @@ def test_any_text_is_a_key_or_refused(tmp_path, text, name):
         saved = store.save(make_numbered_key(text), BACKEND, {name: text.encode(errors="surrogatepass")}, name=name)
         found = store.load(make_numbered_key(text), BACKEND)
         store.discard(make_numbered_key(text), BACKEND, "done")
+        assert store.load(make_numbered_key(text), BACKEND) is None
     valid = all(not 0xD800 <= ord(character) < 0xE000 for character in text + name)
     assert saved == valid
     assert found == ({name: text.encode()} if valid else None)
@@ -100,6 +94,27 @@ def test_another_key_with_the_same_digest_is_refused_and_leaves_the_entry_alone(
     assert len(messages) == 1
     assert store.stats().bypasses == {"an entry for another key with the same digest": 2}
     assert store.load(key, BACKEND) == artifacts
+
+
+def make_region_key(factor: float = 2.0, **environment: str) -> Key:
+    graph = canonicalize(draw(f"mul(a, {factor})")).graph
+    return make_key(graph, {"driver": "1", "recipe": "1", **environment})
+
+
+def test_the_nearest_key_is_of_the_same_graph_and_backend_and_the_newest_of_those_as_near(store):
+    def find(key: Key, backend: str = "eager") -> str:
+        nearest = store.find_nearest(key, backend)
+        return nearest.digest if nearest else ""
+
+    missed, other_graph = make_region_key(driver="4"), make_region_key(3.0, driver="4")
+    far, *near = make_region_key(driver="5", recipe="2"), *(make_region_key(driver=driver) for driver in "123")
+    assert find(missed) == ""
+    for key in (other_graph, far, *near):
+        assert store.save(key, "eager", {"code": b"code"})
+    assert find(missed) == near[2].digest
+    assert find(near[2]) == near[1].digest  # as if it had been thrown away
+    assert find(make_region_key(driver="5", recipe="3")) == far.digest
+    assert find(missed, "inductor") == find(make_region_key(4.0)) == find(make_numbered_key(1)) == ""
 
 
 DIGEST = make_numbered_key(1).digest
@@ -222,15 +237,6 @@ def _files(folder):
 # Single flight in one process
 
 
-def test_a_turn_comes_with_what_was_saved_meanwhile(store):
-    with store.take_turn(make_numbered_key(1), BACKEND) as turn:
-        assert (turn.artifacts, turn.alone) == (None, None)
-        save(store, 1)
-    with store.take_turn(make_numbered_key(1), BACKEND) as turn:
-        assert turn.artifacts == make_artifacts(1)
-    assert not [name for name in os.listdir(find_root(store) / "locks") if "." in name]
-
-
 def test_a_turn_that_was_waited_for_too_long_is_taken_alone_and_one_that_failed_is_free(store):
     key = make_numbered_key(1)
     with pytest.raises(ZeroDivisionError), store.take_turn(key, BACKEND):
@@ -266,19 +272,6 @@ def test_without_file_locks_everybody_compiles_alone(store, monkeypatch, missing
 
 
 # What a store says of itself
-
-
-def test_entries_are_listed_newest_first_with_all_that_is_known(store):
-    save(store, 1, 2)
-    second, first = store.entries()
-    assert (first.digest, first.backend) == (make_numbered_key(1).digest, BACKEND)
-    assert (first.name, first.seconds) == ("template_1", 1.0)
-    assert (len(first.artifacts), first.size) == (3, 3060)
-    assert (first.pid, first.host) == (os.getpid(), os.uname().nodename)
-    assert second.name == "template_2"
-    entry = store.entry(make_numbered_key(1).digest, BACKEND)
-    assert (entry.text, entry.ingredients) == ("1", (("all", make_numbered_key(1).digest),))
-    assert store.entry(make_numbered_key(3).digest, BACKEND) is None
 
 
 # Where it is

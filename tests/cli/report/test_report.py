@@ -5,24 +5,30 @@
 
 import re
 import tomllib
-from dataclasses import fields
+from collections.abc import Iterator
+from dataclasses import fields, replace
 
 import pytest
+import torch
 from commands import save_run
 from report_records import (
     HOSTILE,
     SHOWN,
     Page,
     make_deep_model,
+    make_placement,
     make_places,
+    make_region_record,
     make_run,
     read_newest,
     save_hostile_run,
 )
 from repository import ROOT
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from fusioncache.cli.report import Contents, ReportTemplate, cut_slices
-from fusioncache.observe.record.observations import Phases
+import fusioncache
+from fusioncache.cli.report import Contents, Grid, ReportTemplate, cut_slices, make_grids
+from fusioncache.observe.record.observations import Line, Phases, RegionRecord
 from fusioncache.observe.record.stats import TemplateStats
 
 
@@ -105,3 +111,96 @@ def test_shares(share, text):
 def test_a_deep_model_is_whole():
     page = Page.of(Contents(make_run(), (), tuple(make_places(*make_deep_model(128, 5))), ()))
     assert sum(link.startswith("#r") for link in page.links) == 1280
+
+
+def draw(grid: Grid) -> list[str]:
+    """A line a row: its label, and the regions of each side by number."""
+    lines = []
+    for row in grid.rows:
+        sides = [" ".join("." if place is None else str(place.number) for place in side) for side in row.sides]
+        lines.append(f"{row.label}: {' | '.join(sides)}")
+    return lines
+
+
+def read_region(number: int, text: str) -> RegionRecord:
+    """A region of ``module:line``, of the layer that the module names, or of ``module backward``."""
+    module, _, trace = text.partition(" ")
+    module, _, line = module.partition(":")
+    layer = next((int(part) for part in module.split(".") if part.isdecimal()), None)
+    region = make_region_record(number, module, layer, trace or "forward")
+    if line:
+        region = replace(region, source=replace(region.source, lines=(Line("/home/me/model.py", int(line)),)))
+    return region
+
+
+CASES = {
+    "a region that a layer has not leaves its column empty": (
+        ["h.0.norm", "h.0.mlp", "h.1.norm", "h.1.attn", "h.1.attn", "h.1.mlp", "h.2.mlp", "h.2.extra"],
+        ["h.0: 0 . . 1 . | ", "h.1: 2 3 4 5 . | ", "h.2: . . . 6 7 | "],
+    ),
+    "what is of no layer stands where it runs": (
+        ["embed:7", "h.0:7", "h.1:7", "head:7", "loss backward", "h.1 backward"],
+        ["embed: 0 | .", "h.0: 1 | .", "h.1: 2 | 5", "head: 3 | .", "loss: . | 4"],
+    ),
+    "a region of the model itself has the row of its line": (
+        [":7", ":9", ":7"],
+        ["me/model.py:7: 0 2 | ", "me/model.py:9: 1 . | "],
+    ),
+    "two lists of layers are told apart": (
+        ["encoder.layers.0.mlp", "encoder.layers.1.mlp", "decoder.layers.0.mlp"],
+        ["encoder.layers.0: 0 | ", "encoder.layers.1: 1 | ", "decoder.layers.0: 2 | "],
+    ),
+}
+
+
+@pytest.mark.parametrize(("regions", "expected"), CASES.values(), ids=CASES)
+def test_regions_stand_in_rows_of_layers(regions, expected):
+    (grid,) = make_grids(make_places(*(read_region(number, text) for number, text in enumerate(regions))))
+    assert draw(grid) == expected
+
+
+def test_each_compilation_has_a_map_of_its_own_with_layers_down_and_regions_across():
+    other = make_region_record(1, trace_number=1, model="Other")
+    grid, second = make_grids(make_places(*make_deep_model(3, 2), other, make_region_record(2, None)))
+    assert draw(grid)[:3] == [
+        "model.layers.0: 0 1 . | 10 11",
+        "model.layers.1: 2 3 . | 8 9",
+        "model.layers.2: 4 5 . | 6 7",
+    ]
+    assert grid.titles == (("part_0", "part_1", ""), ("part_1", "part_0"))
+    assert (grid.regions, grid.model, grid.trace_number) == (13, "Model", 0)
+    assert (second.model, second.regions) == ("Other", 1)
+    assert make_grids([]) == ()
+
+
+def test_each_collective_has_a_bar():
+    section = Page.of(Contents(make_run(), (), (), (), (make_placement(),))).section("collectives")
+    assert '<svg class="timeline" viewBox="0 0 6 1" preserveAspectRatio="none" aria-hidden="true">' in section
+    assert '<rect class="reduce" x="3" width="2" height="1"/>' in section
+
+
+@pytest.fixture
+def job() -> Iterator[None]:
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_a_run_leaves_behind_what_its_transform_says(job):
+    """One of a pretended job, whose collectives do nothing."""
+    cache = fusioncache.Cache(store=False)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
+    jitted = fusioncache.distributed.tensor_parallel(
+        model, column=["0"], row=["2"], cache=cache, backend="eager", jobs=0, programs=False
+    )
+    jitted(torch.ones(4, 8, requires_grad=True)).sum().backward()
+    (transform,) = (one for one in jitted._lc_transforms if isinstance(one, fusioncache.FusionCache))
+    cache.write_record()
+    found = read_newest().placements
+    assert [placement.trace for placement in found] == ["forward", "backward"]
+    for recorded, placement in zip(found, transform.placements(), strict=True):
+        assert len(recorded.flights) == placement.collectives == 1
+        assert recorded.after.alive == placement.after().alive == max(recorded.alive)
+        assert len(recorded.calls) == len(placement.schedule.steps)
+        assert [flight.name for flight in recorded.flights] == ["all_reduce SUM float32 (4, 8)"]
+        assert recorded.bounds[0].bound == placement.bounds.reducing and recorded.model == "Sequential"

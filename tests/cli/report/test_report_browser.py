@@ -65,6 +65,14 @@ def visit(browser) -> Iterator:
     assert not wrong
 
 
+def open_all(page) -> None:
+    page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true; })")
+
+
+def width_of(page) -> int:
+    return page.evaluate("document.documentElement.scrollWidth")
+
+
 def focused(page) -> str:
     return page.evaluate("document.activeElement.id || document.activeElement.parentElement.id")
 
@@ -138,23 +146,19 @@ def test_the_theme_follows_the_system_until_it_is_chosen(visit, file):
 
 
 @pytest.mark.parametrize("width", [_NARROW, 1280])
-def test_nothing_reaches_over_the_side(visit, file, width):
+def test_nothing_reaches_over_the_side_nor_do_long_names_and_a_long_account(visit, file, tmp_path, monkeypatch, width):
     page = visit(file, width)
-    page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true; })")
-    assert page.evaluate("document.documentElement.scrollWidth") == width
+    open_all(page)
+    assert width_of(page) == width
     page.hover(_ODD)
-    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert width_of(page) == width
     assert page.evaluate("document.querySelector('.map').scrollWidth > 100")
-
-
-@pytest.mark.parametrize("width", [_NARROW, 1280])
-def test_long_names_and_a_long_account_fit(visit, tmp_path, monkeypatch, width):
     record_long_runs(monkeypatch)
     path = tmp_path / "long.html"
     path.write_text(render_report(read_newest()), encoding="utf-8")
     page = visit(path, width)
-    page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true; })")
-    assert page.evaluate("document.documentElement.scrollWidth") == width
+    open_all(page)
+    assert width_of(page) == width
     assert page.locator("h1").inner_text().count("Multimodal") == 1 and page.locator("#not-given").is_visible()
 
 
@@ -168,8 +172,8 @@ def test_a_text_that_is_out_to_do_harm_does_none(visit, tmp_path, monkeypatch):
     path = tmp_path / "hostile.html"
     path.write_text(render_report(save_hostile_run(monkeypatch)), encoding="utf-8")
     page = visit(path, _NARROW)
-    page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true; })")
+    open_all(page)
     for cell in page.locator(".map .cell").all():
         cell.focus()
     assert "<script>alert(1)</script>" in page.locator("#panel").inner_text()
-    assert page.evaluate("document.documentElement.scrollWidth") == _NARROW
+    assert width_of(page) == _NARROW

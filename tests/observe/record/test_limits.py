@@ -79,16 +79,6 @@ def test_a_run_that_is_too_large_itself_gets_no_more_details_and_says_so(monkeyp
     assert (run.unrecorded, run.stats) == (1, ledger.stats())
 
 
-def test_the_file_shrinks_when_runs_go(monkeypatch):
-    save_ledger(monkeypatch, make_wide_ledger(200), run="large", started=STARTED)
-    large = record_path().stat().st_size
-    monkeypatch.setattr(database, "MOST_RUNS", 1)
-    save_ledger(monkeypatch, make_ledger(make_cast_template()), run="small", started=STARTED + 1)
-    with closing(sqlite3.connect(record_path())) as connection:
-        assert connection.execute("PRAGMA freelist_count").fetchone()[0] == 0
-    assert record_path().stat().st_size < large
-
-
 def test_a_further_length_adds_its_templates_and_one_trace(monkeypatch):
     monkeypatch.setenv("FUSIONCACHE_STORE", "1")
     model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()) for _ in range(3)))

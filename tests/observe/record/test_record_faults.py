@@ -36,14 +36,6 @@ def _save() -> None:
     RecordWriter(make_ledger(make_chain_template())).save()
 
 
-def test_an_empty_file_is_no_record_yet_and_becomes_one():
-    record_path().touch()
-    with pytest.raises(RecordError, match="no record"):
-        RecordReader()
-    _save()
-    assert len(RecordReader().runs()) == 1
-
-
 def test_a_record_that_is_being_written_is_said_to_be(monkeypatch):
     save_ledger(monkeypatch, make_full_ledger())
     monkeypatch.setattr(record, "LOCK_SECONDS", 0.01)

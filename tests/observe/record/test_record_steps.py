@@ -1,5 +1,6 @@
 """The record of a job that runs or was killed: what a first step did is there at once; later steps leave it alone."""
 
+import gc
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from contextlib import closing
 
 import thunder
@@ -16,9 +18,10 @@ from commands import call, get_output
 from models import train_residual
 from pool_processes import wait_until
 from recorded_templates import begin_run, count_compile, make_chain_template, make_ledger
-from repository import HELPERS, import_path
+from repository import HELPERS, ROOT, import_path
 
 import fusioncache
+from fusioncache.cache.cache import Cache
 from fusioncache.observe.record import database as recorder
 from fusioncache.observe.record.database import RecordReader, record_path
 from fusioncache.observe.record.ledger import Ledger
@@ -66,28 +69,10 @@ def test_a_job_that_goes_on_and_one_that_was_killed():
         assert data["counts"]["compiles"] == {"old": before.compiles, "new": before.compiles}
 
 
-class ToldTimer(threading.Timer):
-    """Goes off when it is told to: by ``cancel``."""
-
-    def run(self):
-        self.finished.wait()
-        self.function()
-
-
 def test_what_many_templates_do_is_written_together(monkeypatch):
-    opened, timers = [], []
-    real = recorder.open_for_writing
-
-    def note(path):
-        opened.append(threading.current_thread())
-        return real(path)
-
-    def make_timer(*args):
-        timers.append(ToldTimer(*args))
-        return timers[-1]
-
-    monkeypatch.setattr(recorder, "open_for_writing", note)
-    monkeypatch.setattr(threading, "Timer", make_timer)
+    opened, timers, real = [], [], recorder.open_for_writing
+    monkeypatch.setattr(recorder, "open_for_writing", lambda path: opened.append(path) or real(path))
+    monkeypatch.setattr(threading.Timer, "start", lambda timer: timers.append(timer))
     writer = recorder.RecordWriter(ledger := Ledger())
     for number in range(5):
         ledger.history.begin_trace()
@@ -95,10 +80,8 @@ def test_what_many_templates_do_is_written_together(monkeypatch):
         writer.append()
     assert opened == []
     (timer,) = timers
-    timer.cancel()
-    timer.join()
-    assert opened == [timer]
-    writer.end()
+    timer.function()
+    assert len(opened) == 1
     (run,) = RecordReader().runs()
     assert run.stats.programs_made == 5
 
@@ -158,3 +141,47 @@ def test_a_run_without_regions_is_a_run():
     assert "pass executors=fusioncache.executors()" in " ".join(call("stats").stdout.split())
     (run,) = RecordReader().runs()
     assert (run.stats.regions, run.models) == (0, ("Linear",))
+
+
+def _python(script: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": import_path(HELPERS)}
+    command = [sys.executable, "-W", "error::RuntimeWarning", "-c", script]
+    done = subprocess.run(command, env=environment, cwd=ROOT, text=True, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_counts_after_the_last_save_are_written_at_exit_and_those_of_a_forked_child_are_not():
+    script = """
+import gc, os, sys
+from fusioncache.cache.cache import Cache
+from recorded_templates import count_compile, make_chain_template
+def main():
+    cache = Cache()
+    cache.ledger.count_region(make_chain_template(), (3,), hit=False)
+    cache.write_record()
+    child = os.fork()
+    if child == 0:
+        cache.ledger.count_region(make_chain_template(), (5,), hit=True)
+        cache.write_record()
+        sys.exit()
+    assert os.waitpid(child, 0)[1] == 0
+    count_compile(cache.ledger, make_chain_template(), 2.5)
+main()
+gc.collect()
+"""
+    environment = {**os.environ, "PYTHONPATH": import_path(HELPERS)}
+    command = [sys.executable, "-W", "error::RuntimeWarning", "-c", script]
+    done = subprocess.run(command, env=environment, cwd=ROOT, text=True, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    (run,) = RecordReader().runs()
+    assert (run.stats.regions, run.stats.compiles, run.stats.compile_seconds, run.ended) == (1, 1, 2.5, True)
+
+
+def test_a_cache_in_use_is_not_kept_alive_by_its_record():
+    cache = Cache()
+    cache.ledger.count_region(make_chain_template(), (), hit=False)
+    cache.write_record()
+    gone = weakref.ref(cache)
+    del cache
+    gc.collect()
+    assert gone() is None
