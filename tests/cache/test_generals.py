@@ -105,9 +105,6 @@ def test_an_allowance_ends():
     assert allowance.take(3) and not allowance.take(3) and allowance.take(4)
 
 
-# When it pays, where it cannot be stored
-
-
 def lengths(rule: LengthRule, *waited: float, alone: float = 2.0, function: object = FUNCTION) -> list[bool]:
     """Returns, for each program, whether it gets code for any sizes, if each of the others waits so many seconds."""
     decided = []
@@ -147,9 +144,6 @@ def test_a_program_keeps_the_decision_that_it_began_with_and_a_cleared_cache_for
     assert rule.takes_general(Generation(FUNCTION, 2))
     cache.clear()
     assert not rule.takes_general(Generation(FUNCTION, 3))
-
-
-# Sizes that a store knows of a skeleton
 
 
 def product(*shape: int, factor: float = 0.3) -> Graph:

@@ -1,40 +1,45 @@
-"""Executables that are stored: loaded where they can be, compiled once otherwise, and never in a model's way."""
+"""Executables that are stored: loaded where they can be, compiled once otherwise, and never in a model's way.
 
+The ranks of a job compile once between them, and no rank waits without end. A real job is in ``test_spec_ranks.py``.
+"""
+
+import os
 import warnings
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as distributed
 from drawn_regions import Sketch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from store_processes import PersistentEager, Process, X, Y, make_region
+from threads_at_once import run_at_once
 
+from fusioncache.cache import peers as ranks_module
 from fusioncache.cache.executable import REGION, REQUEST
+from fusioncache.cache.peers import Ranks, pack, unpack
 from fusioncache.ir import Instance
 from fusioncache.ir.template import encode_region
+from fusioncache.store import StoredArtifacts
 from fusioncache.store.entry import REFUSED
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.writer import instance_of
 
 
-def test_a_second_process_compiles_nothing(tmp_path):
-    first, second = Process(tmp_path), Process(tmp_path)
-    for process in (first, second):
-        sine, difference = process.run(make_region(), X, Y)
-        assert torch.equal(sine, torch.sin(X)) and torch.equal(difference, Y - X)
-    assert (first.told, second.told) == ([False], [True])
-    assert (len(first.backend.compiled), len(second.backend.compiled), len(second.backend.loaded)) == (1, 0, 1)
-    assert second.cache.store.stats().hits == 1
-    (entry,) = second.cache.store.entries()
-    assert entry.seconds > 0 and (first.took, second.took) == ([0.0], [entry.seconds])
-
-
-def test_a_region_in_another_order_is_loaded_in_the_order_that_it_was_compiled_in(tmp_path):
+def test_a_second_process_loads_a_region_in_the_order_that_it_was_compiled_in(tmp_path):
     first, second = Process(tmp_path), Process(tmp_path)
     first.run(make_region(), X, Y)
     difference, sine = second.run(make_region(swapped=True), Y, X)
     assert torch.equal(sine, torch.sin(X)) and torch.equal(difference, Y - X)
-    assert second.told == [True] and second.executable(make_region(swapped=True)).sources == (make_region(),)
+    assert second.executable(make_region(swapped=True)).sources == (make_region(),)
+    assert (len(first.backend.compiled), len(second.backend.compiled), len(second.backend.loaded)) == (1, 0, 1)
+    (entry,) = second.cache.store.entries()
+    assert (first.told, first.took, second.told, second.took) == ([False], [0.0], [True], [entry.seconds])
 
 
 class AnyStrides(PersistentEager):
@@ -165,3 +170,69 @@ def test_a_directory_that_cannot_be_used_costs_a_warning(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         process.run(make_region(swapped=True), Y, X)
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The store that the ranks of a job share."""
+    store = distributed.HashStore()
+    monkeypatch.setattr(ranks_module, "find_job_store", lambda: store)
+    return store
+
+
+def rank(path: Path, wait_seconds: float = 60.0) -> Process:
+    """A rank with a directory of its own: on another machine."""
+    return Process(path / os.urandom(4).hex(), ranks=Ranks(wait_seconds))
+
+
+def test_the_first_rank_compiles_and_the_others_load(tmp_path, job):
+    ranks = [rank(tmp_path) for _ in range(4)]
+    run_at_once(*(partial(one.run, make_region(), X, Y) for one in ranks))
+    assert sorted(told for one in ranks for told in one.told) == [False, True, True, True]
+    assert all(torch.equal(one.run(make_region(), X, Y)[1], Y - X) for one in ranks)
+
+
+def test_a_dead_rank_costs_one_wait(tmp_path, job):
+    key = rank(tmp_path).key(make_region(), X, Y)
+    assert job.add(f"{key.digest}.eager/claims", 1) == 1  # and then it died
+    waiting = rank(tmp_path, wait_seconds=0.2)
+    with pytest.warns(RuntimeWarning, match="another rank did not share"):
+        assert torch.equal(waiting.run(make_region(), X, Y)[1], Y - X)
+    assert waiting.told == [False]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        waiting.run(make_region(), X.mT.contiguous().mT, Y)
+        assert job.num_keys() == 1
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_one_rank_cannot_share_the_others_compile(tmp_path, job, fails):
+    first, other = rank(tmp_path), rank(tmp_path)
+    if fails:
+        first.backend.error = RuntimeError("out of registers")
+        with pytest.raises(RuntimeError, match="out of registers"):
+            first.run(make_region(), X, Y)
+    else:
+        first.backend.refuse = "a number among its inputs"
+        first.run(make_region(), X, Y)
+    other.run(make_region(), X, Y)
+    assert other.told == [False]
+
+
+def test_a_store_that_fails_costs_a_warning(tmp_path, monkeypatch):
+    broken = SimpleNamespace(add=lambda *_: 1 / 0)
+    monkeypatch.setattr(ranks_module, "find_job_store", lambda: broken)
+    one = rank(tmp_path)
+    with pytest.warns(RuntimeWarning, match="another rank did not share"):
+        assert torch.equal(one.run(make_region(), X, Y)[1], Y - X)
+
+
+@settings(max_examples=30)
+@given(artifacts=st.dictionaries(st.text(max_size=8), st.binary(max_size=40), max_size=4), place=st.integers(0, 200))
+def test_a_message_comes_back_whole_or_not_at_all(artifacts, place):
+    message = bytearray(pack(StoredArtifacts(artifacts, 1.5)))
+    found = unpack(bytes(message))
+    assert (found, found.seconds) == (artifacts, 1.5)
+    message[place % len(message)] ^= 1
+    with pytest.raises(ValueError, match="wrong checksum"):
+        unpack(bytes(message))

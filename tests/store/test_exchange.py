@@ -202,9 +202,6 @@ def test_a_forked_child_that_ends_removes_nothing_of_its_parent(url, here, there
     assert pull(there, Remote(url)).entries == 1
 
 
-# What others did to it
-
-
 def test_a_pack_that_no_trusted_key_signed_is_not_listed(url, files, here, there, monkeypatch):
     push_new(here, url, 1)
     monkeypatch.setenv(TRUST.name, CI.public)
@@ -260,9 +257,6 @@ def test_after_a_key_was_revoked_a_model_is_pushed_again(url, files, here, there
     assert len(packs_of(url)) == 2
     assert prune_remote(Remote(url), Retention(), key=NEXT).packs_left == 1
     assert len(packs_of(url)) == 1  # that of the revoked key is gone
-
-
-# Pruning
 
 
 def packs_of(url: str) -> set[str]:

@@ -113,9 +113,6 @@ def test_a_pack_that_cannot_be_written_leaves_nothing(tmp_path, here, monkeypatc
     assert not list(tmp_path.glob("tmp-*"))
 
 
-# Attacks
-
-
 def split(content: bytes) -> tuple[bytes, bytes, bytes]:
     """The line of the signature, what that covers, and the rest."""
     _, below = split_origin(content)

@@ -150,8 +150,6 @@ def test_a_store_that_cannot_be_written_uses_no_remote(url, files, here, there, 
     assert files.calls == []
 
 
-# What comes is not trusted
-
 CONTENTS = {
     "empty": (lambda content: b"", "a pack of another length"),
     "truncated": (lambda content: content[:-1], "a pack of another length"),
@@ -307,9 +305,6 @@ def test_a_wrong_list_of_keys_is_an_error_at_once(url, there, monkeypatch):
         process(there, url)
 
 
-# A remote that does not answer as it should
-
-
 def test_what_fails_twice_is_tried_again(url, files, here, there):
     fill(url, here, 1)
     left = iter(range(2))
@@ -441,9 +436,6 @@ def test_credentials_are_never_shown(files, here, tmp_path, caplog, capfd, crede
     # In a message of the backend, only what is in the URL can be known to be secret.
     for secret in SECRETS:
         assert secret not in url or secret not in shown
-
-
-# HTTP
 
 
 def test_what_is_served_over_http_is_read(tmp_path, here, there, served):

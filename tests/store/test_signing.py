@@ -175,9 +175,6 @@ def test_an_attack_on_an_entry_is_refused(signed, attack):
             open_entry(content, other, read_trust())
 
 
-# The keys
-
-
 def test_what_is_learned_here_does_not_take_the_place_of_what_came(there, shared):
     """It has what the other machine said in it, and would stay when its key is revoked."""
     pull(there, Remote(str(shared)))

@@ -33,9 +33,6 @@ from fusioncache.template.key import make_key
 DAY = 86400.0
 
 
-# Saving and loading
-
-
 def test_what_was_saved_is_loaded_also_by_a_later_store(store):
     save(store, 1, 2)
     for reader in (store, Store.open()):
@@ -54,8 +51,6 @@ def test_backends_have_entries_of_their_own_and_the_first_save_of_each_stays(sto
     for backend in ("inductor", "nvfuser"):
         assert store.load(make_numbered_key(1), backend) == {"a": backend.encode()}
 
-
-# Keys: the text decides
 
 TEXTS = st.text(st.characters(exclude_categories=()), max_size=200)
 
@@ -133,9 +128,6 @@ def test_a_digest_or_a_backend_that_is_none_names_no_file(store, digest, backend
     assert not list((find_root(store) / "entries").iterdir())
 
 
-# What goes first
-
-
 def _room(entries: float, size: int = 3000) -> int:
     return int(entries * (size + ENTRY_BYTES))
 
@@ -169,14 +161,6 @@ def test_saving_makes_room(tmp_path):
     left = find_present(store, *range(20))
     assert left == list(range(20 - len(left), 20))
     assert len(left) >= 2
-
-
-def test_a_process_that_saves_removes_what_is_too_old(tmp_path):
-    save(Store.open(tmp_path / "store"), 1)
-    store = Store.open(tmp_path / "store", max_age=DAY)
-    age_entry(store, 1, 1.5 * DAY)
-    save(store, 2)
-    assert find_present(store, 1, 2) == [2]
 
 
 def test_what_another_version_stored_stays_and_may_fill_the_store(tmp_path, monkeypatch):
@@ -234,9 +218,6 @@ def _files(folder):
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-# Single flight in one process
-
-
 def test_a_turn_that_was_waited_for_too_long_is_taken_alone_and_one_that_failed_is_free(store):
     key = make_numbered_key(1)
     with pytest.raises(ZeroDivisionError), store.take_turn(key, BACKEND):
@@ -269,12 +250,6 @@ def test_without_file_locks_everybody_compiles_alone(store, monkeypatch, missing
         assert store.sweep() is None
     assert len(messages) == 2
     assert find_present(store, 1, 2) == [1, 2]
-
-
-# What a store says of itself
-
-
-# Where it is
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])

@@ -56,9 +56,6 @@ def _assert_memory_only(message: str, path: Path | None = None) -> None:
     assert store.stats().bypasses == {"no directory": 1, "no good": 1}
 
 
-# Processes that are killed
-
-
 @pytest.mark.parametrize("damaged", [False, True], ids=["new", "damaged"])
 def test_killed_at_every_step_of_saving(tmp_path, monkeypatch, damaged):
     steps, complete = 0, False
@@ -124,9 +121,6 @@ def test_a_turn_is_free_when_its_process_is_killed_also_if_it_had_forked(store):
     with store.take_turn(make_numbered_key(2), BACKEND, timeout=0.0) as turn:
         assert turn.alone is None
     os.close(end)
-
-
-# Many at once
 
 
 def test_a_lock_on_a_file_that_was_removed_meanwhile_is_none(tmp_path, monkeypatch):
@@ -226,9 +220,6 @@ def test_processes_that_save_load_and_clean_up_at_once(tmp_path):
     assert Store.open(path, max_bytes=bound).sweep().bytes_left <= bound
 
 
-# A holder of a lock that does not go on
-
-
 @contextmanager
 def held(path):
     """The lock of this file is held: by this process, which is to locks of files as any other."""
@@ -283,9 +274,6 @@ def test_turns_are_waited_for_once_where_their_holder_is_stopped(store, clock):
         assert turn.alone is None
 
 
-# Disk full
-
-
 @pytest.mark.parametrize("name", ["open", "write", "fsync", "close", "replace", "mkdir"])
 def test_a_full_disk_at_any_call_costs_one_warning(store, monkeypatch, name):
     save(store, 0)
@@ -313,9 +301,6 @@ def test_a_full_disk_at_any_call_costs_one_warning(store, monkeypatch, name):
             assert load(store, 0)
     assert saved
     assert set(store.stats().bypasses) <= {"save failed: ENOSPC", "load failed: ENOSPC"}
-
-
-# The directory
 
 
 @pytest.mark.parametrize("when", ["from the start", "later"])
