@@ -6,10 +6,8 @@ import pytest
 from drawn_regions import ENVIRONMENT, Sketch
 
 from fusioncache.backends.eager import Eager
-from fusioncache.cache.cache import Cache
 from fusioncache.cache.executable import Builder
 from fusioncache.cache.generals import (
-    Allowance,
     FoundGeneral,
     GeneralRegions,
     Generation,
@@ -99,12 +97,6 @@ def test_what_is_never_general_is_refused(graph, reason):
         check_general(graph)
 
 
-def test_an_allowance_ends():
-    allowance = Allowance()
-    assert [allowance.take(2) for _ in range(4)] == [True, True, False, False]
-    assert allowance.take(3) and not allowance.take(3) and allowance.take(4)
-
-
 def lengths(rule: LengthRule, *waited: float, alone: float = 2.0, function: object = FUNCTION) -> list[bool]:
     """Returns, for each program, whether it gets code for any sizes, if each of the others waits so many seconds."""
     decided = []
@@ -133,17 +125,6 @@ def test_lengths_get_code_of_their_own_until_they_waited_as_long_as_code_for_any
     rule = LengthRule()
     assert lengths(rule, *waited) == decided
     assert lengths(rule, 2.0, 0.0, function=OTHER) == [False, False]  # each function pays for itself
-
-
-def test_a_program_keeps_the_decision_that_it_began_with_and_a_cleared_cache_forgets():
-    cache = Cache(record=False, store=False)
-    rule, program = cache.length_rule, Generation(FUNCTION, 1)
-    assert not rule.takes_general(program)
-    rule.note(program, 1.0, 100.0, may_share=True)
-    assert not rule.takes_general(program)
-    assert rule.takes_general(Generation(FUNCTION, 2))
-    cache.clear()
-    assert not rule.takes_general(Generation(FUNCTION, 3))
 
 
 def product(*shape: int, factor: float = 0.3) -> Graph:

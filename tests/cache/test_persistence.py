@@ -6,7 +6,6 @@ The ranks of a job compile once between them, and no rank waits without end. A r
 import os
 import warnings
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,15 +17,13 @@ from drawn_regions import Sketch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_processes import PersistentEager, Process, X, Y, make_region
-from threads_at_once import run_at_once
 
 from fusioncache.cache import peers as ranks_module
-from fusioncache.cache.executable import REGION, REQUEST
+from fusioncache.cache.executable import REGION
 from fusioncache.cache.peers import Ranks, pack, unpack
 from fusioncache.ir import Instance
 from fusioncache.ir.template import encode_region
 from fusioncache.store import StoredArtifacts
-from fusioncache.store.entry import REFUSED
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.writer import instance_of
 
@@ -150,18 +147,6 @@ def test_artifacts_that_do_not_load_are_compiled_again_and_replaced(tmp_path, ho
     assert (second.told, third.told) == ([False], [True])
 
 
-def test_what_cannot_be_kept_is_compiled_by_everybody_and_counted(tmp_path):
-    first = Process(tmp_path, PersistentEager(refuse="a number among its inputs"))
-    second = Process(tmp_path)
-    for process in (first, second):
-        process.run(make_region(), X, Y)
-        assert process.told == [False]
-        assert process.ledger.stats().unkept == {"cannot be stored: a number among its inputs": 1}
-    assert len(second.cache.store.entries()) == 1
-    stored = second.cache.store.load(second.key(make_region(), X, Y), "eager")
-    assert (set(stored), stored[REFUSED]) == ({REFUSED, REGION, REQUEST}, b"a number among its inputs")
-
-
 def test_a_directory_that_cannot_be_used_costs_a_warning(tmp_path):
     (tmp_path / "file").write_text("")
     process = Process(tmp_path / "file")
@@ -183,13 +168,6 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Any:
 def rank(path: Path, wait_seconds: float = 60.0) -> Process:
     """A rank with a directory of its own: on another machine."""
     return Process(path / os.urandom(4).hex(), ranks=Ranks(wait_seconds))
-
-
-def test_the_first_rank_compiles_and_the_others_load(tmp_path, job):
-    ranks = [rank(tmp_path) for _ in range(4)]
-    run_at_once(*(partial(one.run, make_region(), X, Y) for one in ranks))
-    assert sorted(told for one in ranks for told in one.told) == [False, True, True, True]
-    assert all(torch.equal(one.run(make_region(), X, Y)[1], Y - X) for one in ranks)
 
 
 def test_a_dead_rank_costs_one_wait(tmp_path, job):

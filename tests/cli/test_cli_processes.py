@@ -67,12 +67,6 @@ for command in {_LIGHT!r} + {_TORCHLESS!r}:
     assert result.returncode == 0, result.stderr
 
 
-def _completed(*words: str) -> list[str]:
-    *before, start = words
-    completer = ShellComplete(main, {}, "fusioncache", "_FUSIONCACHE_COMPLETE")
-    return [item.value for item in completer.get_completions(list(before), start)]
-
-
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
@@ -91,15 +85,6 @@ def test_commands_options_and_ids_complete(monkeypatch, words, completed):
     *before, start = words.split(" ")
     completer = ShellComplete(main, {}, "fusioncache", "_FUSIONCACHE_COMPLETE")
     assert [item.value for item in completer.get_completions(before, start)] == completed
-
-
-def test_the_shell_is_answered(monkeypatch):
-    save_run(monkeypatch)
-    monkeypatch.setenv("_FUSIONCACHE_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", "fusioncache show resi")
-    monkeypatch.setenv("COMP_CWORD", "2")
-    result = _python("-m", "fusioncache")
-    assert result.stdout == f"plain,{CHAIN.name}\n"
 
 
 def test_bench_hands_everything_over_or_says_where_the_benchmarks_are(monkeypatch, tmp_path, capfd):

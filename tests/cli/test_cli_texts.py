@@ -1,19 +1,21 @@
-"""Texts that commands take and print, value by value, and what golden files do not show of ``stats``."""
+"""Texts that commands take and print, IDs among them, and what golden files do not show of ``stats``."""
 
 import json
 
 import pytest
-from commands import OTHER_RUN, get_output, save_run, save_two_runs
-from kept_programs import TENSOR
-from recorded_templates import STARTED, make_full_ledger, save_ledger
+from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, get_output, save_run, save_two_runs
+from kept_programs import TENSOR, SavedProgram
+from recorded_templates import STARTED, make_cast_template, make_full_ledger, save_ledger
 from report_records import HOSTILE
 
 from fusioncache.cli.console import AGE, BYTES
-from fusioncache.cli.things import format_inputs
+from fusioncache.cli.things import find_candidates, format_inputs
 from fusioncache.humanize import escape_controls, fold_text, format_duration
 from fusioncache.observe.record import database
 from fusioncache.observe.record.observations import Run, find_script
 from fusioncache.observe.record.stats import Stats
+from fusioncache.store import Store
+from fusioncache.template.key import make_key
 
 
 @pytest.mark.parametrize(
@@ -108,3 +110,37 @@ def test_all_runs_are_counted_once_those_too_that_were_forgotten(monkeypatch):
     save_run(monkeypatch)  # it was forgotten, and goes on
     assert len(json.loads(get_output("stats", "--runs", "--json"))["runs"]) == 2
     assert json.loads(get_output("stats", "--json"))["lifetime"]["regions"] == 8
+
+
+ALL = ("run", "template", "executable", "program", "family")
+EXECUTABLE = make_key(CAST.graph, {"backend": "eager"})
+PROGRAM = SavedProgram()
+
+
+@pytest.fixture
+def _subjects(monkeypatch):
+    """Two runs with two templates; in the store an executable and two programs of one key."""
+    save_two_runs(monkeypatch)
+    store = Store.open()
+    assert store.save(EXECUTABLE, "eager", {"code": b"x"}, name="convert_1")
+    assert store.save(make_cast_template(options="same").key, "eager", {"code": b"y"}, name="other_1")
+    PROGRAM.save(store)
+    SavedProgram(slot="program-1").save(store)
+
+
+@pytest.mark.usefixtures("_subjects")
+@pytest.mark.parametrize(
+    ("wanted", "kinds"),
+    [
+        *((text, ["template"]) for text in (CHAIN.key.digest, CHAIN.key.digest[:6], CHAIN.name, "residual")),
+        *((text, ["executable"]) for text in (EXECUTABLE.digest, EXECUTABLE.digest[:6], "other_1")),
+        (f"{EXECUTABLE.digest}.eager", ["executable"]),
+        (PROGRAM.make_key().digest, ["program", "program"]),
+        (f"{PROGRAM.make_key().digest[:6]}-1", ["program"]),
+        ("Llama", ["program", "program"]),
+        *((text, ["run"]) for text in (FIRST_RUN, "train.py", "last")),
+        *(("nosuch", []), ("", [])),
+    ],
+)
+def test_what_an_id_stands_for(wanted, kinds):
+    assert [one.kind for one in find_candidates(wanted, None, ALL)] == kinds

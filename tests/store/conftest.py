@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from faulty_filesystem import Faulty, faulty
-from file_server import serve
 from store_contents import NOBODY
 
 from fusioncache.store import Store, read_through, remote, transport
@@ -68,10 +67,3 @@ def here(tmp_path: Path) -> Store:
 def there(tmp_path: Path) -> Store:
     """Another one."""
     return Store.open(tmp_path / "there", remote="")
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[str]:
-    """The URL of a folder ``served`` that a web server hands out."""
-    with serve(tmp_path / "served") as url:
-        yield url

@@ -73,32 +73,8 @@ def test_what_was_pushed_is_pulled(tmp_path, files, here, there, where):
     assert [summary.name for summary in there.entries()] == [summary.name for summary in here.entries()]
 
 
-def test_each_model_has_its_own_pack(url, here):
-    for number, name in enumerate(("GPT", "Llama")):
-        SavedProgram({"program format": str(PROGRAM_FORMAT), "arguments": f"{number}"}, name=name).save(here)
-    save(here, 1)
-    push(here, Remote(url))
-    assert sorted(pack.model for pack in index_of(url).packs) == ["", "GPT", "Llama"]
-
-
-def test_a_push_that_failed_is_repeated_at_once_and_by_others_when_its_claim_is_over(
-    url, files, here, there, monkeypatch
-):
-    save(here, 1)
-    save(there, 1)
-    files.fault = lambda what, path: (_ for _ in ()).throw(PermissionError()) if "packs/" in path else None
-    for address in (url, f"{url}/other"):
-        with pytest.raises(StoreError):
-            push(here, Remote(address))
-    files.fault = lambda what, path: None
-    assert push(here, Remote(url)).entries == 1
-    assert push(there, Remote(f"{url}/other")).claimed == 1
-    monkeypatch.setattr(remotes, "CLAIM_SECONDS", -1.0)
-    assert push(there, Remote(f"{url}/other")).entries == 1
-
-
 @pytest.mark.parametrize("broken", range(1, 8))
-def test_a_push_that_breaks_off_leaves_nothing_half(url, files, here, there, broken, monkeypatch):
+def test_a_push_that_breaks_off_leaves_nothing_half_and_is_repeated_at_once(url, files, here, there, broken):
     save(here, 1, 2)
     changes = iter(range(1, broken))
 
@@ -115,11 +91,9 @@ def test_a_push_that_breaks_off_leaves_nothing_half(url, files, here, there, bro
     else:
         assert broken > 5
     files.fault = lambda what, path: None
-    monkeypatch.setattr(remotes, "CLAIM_SECONDS", -1.0)
-    push(here, Remote(url))
+    push(here, Remote(url))  # which its own claim does not keep from it
     assert pull(there, Remote(url)).entries == 2
-    assert load(there, 1)
-    assert load(there, 2)
+    assert load(there, 1) and load(there, 2)
 
 
 def test_two_writers_at_once_lose_no_pack(url, files, tmp_path):
@@ -274,12 +248,9 @@ def age_index(url: str, files) -> None:
     ("leases", "left"),
     [
         (Retention(), 2),
-        (Retention(unused=50.0), 1),
-        (Retention(unused=200.0), 2),
-        (Retention(age=50.0), 1),
-        (Retention(age=200.0), 2),
-        (Retention(version="0.0.0"), 0),
-        (Retention(version=fusioncache.__version__), 2),
+        *((Retention(unused=50.0), 1), (Retention(unused=200.0), 2)),
+        *((Retention(age=50.0), 1), (Retention(age=200.0), 2)),
+        *((Retention(version="0.0.0"), 0), (Retention(version=fusioncache.__version__), 2)),
     ],
 )
 def test_what_had_its_time_is_removed(url, files, here, there, leases, left):
@@ -294,14 +265,16 @@ def test_what_had_its_time_is_removed(url, files, here, there, leases, left):
     assert len(packs_of(url)) == left
 
 
-def test_a_pack_of_which_a_newer_one_has_all_is_removed(url, files, here):
-    """A model is pushed whole whenever it has something new."""
-    for arguments in ("1", "2"):
-        SavedProgram({"program format": str(PROGRAM_FORMAT), "arguments": arguments}).save(here)
+def test_each_model_is_pushed_whole_and_a_pack_of_which_a_newer_one_has_all_is_removed(url, files, here):
+    save(here, 1)
+    for arguments, name in (("1", "GPT"), ("1", "Llama"), ("2", "Llama")):
+        SavedProgram({"program format": str(PROGRAM_FORMAT), "arguments": f"{name} {arguments}"}, name=name).save(here)
         push(here, Remote(url))
-    assert sorted(len(pack.entries) for pack in index_of(url).packs) == [1, 2]
+    packs = [("", 1), ("GPT", 1), ("Llama", 1), ("Llama", 2)]
+    assert sorted((pack.model, len(pack.entries)) for pack in index_of(url).packs) == packs
     assert prune_remote(Remote(url), Retention()).packs == 1
-    assert [len(pack.entries) for pack in index_of(url).packs] == [2]
+    packs.remove(("Llama", 1))
+    assert sorted((pack.model, len(pack.entries)) for pack in index_of(url).packs) == packs
 
 
 def test_a_pack_that_is_just_being_pushed_stays(url, files, here, there):

@@ -25,8 +25,7 @@ CI, EVE = make_signing_key("ci"), make_signing_key("eve")
 
 
 @pytest.fixture(autouse=True)
-def _home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path / "home"))
+def _trusts_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TRUST.name, CI.public)
 
 

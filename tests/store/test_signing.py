@@ -14,15 +14,7 @@ from pathlib import Path
 
 import pytest
 from signing_keys import make_signing_key
-from store_contents import (
-    BACKEND,
-    find_present,
-    find_root,
-    load,
-    make_artifacts,
-    make_numbered_key,
-    save,
-)
+from store_contents import BACKEND, find_present, find_root, load, make_artifacts, make_numbered_key, save
 from threads_at_once import run_at_once
 
 from fusioncache.cache.exchange import Retention, prune_remote, pull, push
@@ -50,9 +42,8 @@ CI, EVE = make_signing_key("ci"), make_signing_key("eve")
 
 
 @pytest.fixture(autouse=True)
-def _home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _trusts_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user who trusts one key."""
-    monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path / "home"))
     monkeypatch.delenv(TRUST.name)
     put_key(CI.public, "ci", "trusted")
 

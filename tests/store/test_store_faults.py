@@ -241,7 +241,7 @@ def clock(monkeypatch):
     return counted
 
 
-def test_saves_and_loads_wait_once_for_one_that_cleans_up_and_is_stopped(store, clock):
+def test_saves_loads_and_turns_wait_once_for_a_holder_that_is_stopped(store, clock):
     save(store, 1, 2, 3)
     with held(find_root(store) / "locks" / "store"), collect_warnings() as messages:
         for number in (11, 12, 13):
@@ -251,27 +251,16 @@ def test_saves_and_loads_wait_once_for_one_that_cleans_up_and_is_stopped(store, 
         assert store.sweep() is None
     assert store.stats().bypasses[locks.UNANSWERED] == 3
     assert ["its holder may be stopped" in message for message in messages] == [True, False]
-    # The lock is free, and used again.
-    save(store, 20)
+    save(store, 20)  # the lock is free, and used again
     assert store.sweep() is not None
     assert store.stats().bypasses[locks.UNANSWERED] == 3
     assert find_present(store, 1, 2, 3, 11, 12, 13, 20) == [1, 2, 3, 11, 12, 13, 20]
-    # And waited for again.
-    with held(find_root(store) / "locks" / "store"), collect_warnings():
-        before = clock.slept
-        save(store, 21, 22)
-        assert locks.LOCK_SECONDS <= clock.slept - before <= locks.LOCK_SECONDS + 0.1
-
-
-def test_turns_are_waited_for_once_where_their_holder_is_stopped(store, clock):
-    root, key = find_root(store), make_numbered_key(7)
-    with held(root / "locks" / f"{key.digest}.{BACKEND}"), collect_warnings():
+    key, before = make_numbered_key(7), clock.slept
+    with held(find_root(store) / "locks" / f"{key.digest}.{BACKEND}"), collect_warnings():
         for _ in range(3):
             with store.take_turn(key, BACKEND, timeout=2.0) as turn:
                 assert turn.alone == "waited too long for another compile"
-        assert clock.slept <= 2.1
-    with store.take_turn(key, BACKEND, timeout=2.0) as turn:
-        assert turn.alone is None
+        assert clock.slept - before <= 2.1
 
 
 @pytest.mark.parametrize("name", ["open", "write", "fsync", "close", "replace", "mkdir"])
@@ -404,16 +393,13 @@ def test_two_formats_at_once(tmp_path, monkeypatch):
 @pytest.mark.parametrize("how", ["removed", "replaced by a link", "replaced by a directory"])
 def test_a_directory_that_changes_while_it_is_open_is_not_used_any_more(store, tmp_path, how):
     save(store, 1)
-    if how == "removed":
-        shutil.rmtree(find_root(store))
-    else:
-        find_root(store).rename(tmp_path / "old")
-        (tmp_path / "theirs").mkdir()
-        if how == "replaced by a link":
-            find_root(store).symlink_to(tmp_path / "theirs")
-        else:
-            find_root(store).mkdir()
     place = find_root(store)
+    place.rename(tmp_path / "old")
+    if how == "replaced by a link":
+        (tmp_path / "theirs").mkdir()
+        place.symlink_to(tmp_path / "theirs")
+    elif how == "replaced by a directory":
+        place.mkdir()
     with collect_warnings() as messages:
         assert not load(store, 1)
         assert not store.save(make_numbered_key(1), BACKEND, make_artifacts(1))

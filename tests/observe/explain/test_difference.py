@@ -1,4 +1,7 @@
-"""Pairs of keys that differ in one thing: the first sentence names that thing and nothing else."""
+"""Pairs of keys that differ in one thing: the first sentence names that thing and nothing else.
+
+Keys of programs, and what these read, are compared by line.
+"""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -10,6 +13,7 @@ from drawn_regions import TYPE, Sketch, scramble
 
 from fusioncache.ir import Graph, Ref, TensorType
 from fusioncache.observe.explain.difference import compare, explain_miss
+from fusioncache.observe.explain.program_difference import compare_program_keys, compare_read, find_source_line
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
 from fusioncache.template.text import read_graph
@@ -139,3 +143,58 @@ def test_the_nearest_is_the_one_that_differs_least():
     assert explain_miss(BASE, []).nearest is None
     changed = parts(random_layer(7, 7.25))
     assert explain_miss(changed, [*near, *far]).nearest == 3 + 7
+
+
+SILU = "torch.nn.functional.silu"
+ONE, OTHER = "0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210"
+HIDDEN, OTHER_HIDDEN = (f"hidden str {letter * 32}" for letter in "ab")
+TRACE = """
+  # /home/me/model.py:31: \t        return F.silu(x) * self.scale
+  t281 = torch.nn.functional.linear(t113, t_layers_0_a_weight, None)  # t281: "cpu f32[4, 32]"
+    # /home/me/model.py:40: \t        return unsilu(x)
+"""
+
+
+def _list_reads() -> list[list[str | None]]:
+    """Returns kind, name, text before and after, and the sentence of each case."""
+    cases = Path(__file__).with_name("reads.txt").read_text().strip().split("\n\n")
+    lines = [[line.partition(" ")[2] for line in case.splitlines()] for case in cases]
+    return [[None if text == "(absent)" else text for text in case] for case in lines]
+
+
+@pytest.mark.parametrize(("kind", "name", "before", "after", "sentence"), _list_reads())
+def test_a_read_that_differs(kind, name, before, after, sentence):
+    assert compare_read(kind, name, before, after).sentence == sentence
+
+
+def test_hidden_values_are_in_nothing_that_is_printed():
+    difference = compare_read("global", "mine.API_KEY", HIDDEN, OTHER_HIDDEN)
+    assert difference.compare("A", "B") == "They differ in `mine.API_KEY`: values hidden."
+    assert difference.values == ("(hidden)", "(hidden)")
+    assert difference.to_dict()["before"] == difference.to_dict()["after"] == "(hidden)"
+    assert not compare_read("global", "mine.A", None, HIDDEN).is_hidden
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("m.A 1\nm.A:x 3", "m.A 2\nm.A:x 4", ["`m.A.x` is 4, and was 3 when this program was made"]),
+        ("m.A 1\nm.A:x 3", "m.A 2\nm.A:x 3", ["the class `m.A` is 2, and was 1 when this program was made"]),
+        ("m.A 1\nm.A:x 3", "m.A 2", ["`m.A.x` is absent, and was 3 when this program was made"]),
+    ],
+)
+def test_of_a_class_the_attribute_is_named(before, after, said):
+    assert [each.sentence for each in compare_program_keys({"classes": before}, {"classes": after})] == said
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        (SILU, "/home/me/model.py:31: return F.silu(x) * self.scale"),
+        ("layers.0.scale", "/home/me/model.py:31: return F.silu(x) * self.scale"),
+        ("mine:unsilu", "/home/me/model.py:40: return unsilu(x)"),
+        *(("t281", None), ("lu", None), ("", None)),
+    ],
+)
+def test_the_line_of_source_that_says_a_name(name, line):
+    assert find_source_line(TRACE, name) == line

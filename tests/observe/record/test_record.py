@@ -1,9 +1,21 @@
-"""What a run leaves on disk: that it is what was counted, once, where it is, and how a template in it is found."""
+"""What a run leaves on disk, while it goes on and later: that it is what was counted, once, and how it is found."""
 
+import gc
+import json
 import os
+import signal
 import stat
+import subprocess
+import sys
+import threading
+import weakref
 from dataclasses import replace
 
+import thunder
+import torch
+from commands import call, get_output
+from models import train_residual
+from pool_processes import wait_until
 from recorded_templates import (
     begin_run,
     count_compile,
@@ -14,8 +26,11 @@ from recorded_templates import (
     save_ledger,
 )
 from report_records import make_placement
+from repository import HELPERS, ROOT, import_path
 
-from fusioncache.observe.record import database
+import fusioncache
+from fusioncache.cache.cache import Cache
+from fusioncache.observe.record import database as recorder
 from fusioncache.observe.record import ledger as ledgers
 from fusioncache.observe.record.database import RecordReader, RecordWriter, record_path
 from fusioncache.observe.record.ledger import Ledger
@@ -23,7 +38,6 @@ from fusioncache.observe.record.observations import (
     ChoiceRecord,
     CompileRecord,
     Line,
-    Phases,
     PlacementRecord,
     PlanCost,
     RegionRecord,
@@ -49,16 +63,6 @@ def test_counts_of_programs_come_back_and_go_to_the_parent():
     (run,) = RecordReader().runs()
     assert (run.stats, run.models) == (stats, ("GPT",))
     assert (run.phases.loading_programs, run.phases.keeping_programs) == (0.5, 1.0)
-
-
-def test_a_run_that_goes_on_is_kept_whenever_it_started(monkeypatch):
-    monkeypatch.setattr(database, "MOST_RUNS", 1)
-    monkeypatch.setattr(database.time, "time", lambda: 10.0)
-    long_run = RecordWriter(make_ledger(make_chain_template()))
-    save_ledger(monkeypatch, make_ledger(make_cast_template()), run="b", started=10.5)
-    monkeypatch.setattr(database.time, "time", lambda: 11.0)
-    long_run.save()
-    assert [run.pid for run in RecordReader().runs()] == [os.getpid()]
 
 
 def test_the_directory_is_made_for_its_owner_only(monkeypatch, tmp_path):
@@ -109,26 +113,13 @@ def test_what_a_transform_took_down_its_cache_has_and_is_read_as_it_was(monkeypa
     save_ledger(monkeypatch, parent)
     assert RecordReader().regions(RUN) == (REGION, BYPASSED)
     assert RecordReader().regions(RUN, REGION.digest) == (REGION,)
-    assert RecordReader().regions(RUN, "other") == RecordReader().regions("b", REGION.digest) == ()
+    assert RecordReader().regions(RUN, "other") == RecordReader().regions("b") == ()
     assert RecordReader().records(RUN, ChoiceRecord) == (CHOICE,)
     assert RecordReader().records(RUN, PlacementRecord) == (PLACEMENT,)
     assert RecordReader().records(RUN, CompileRecord) == parent.history.records(CompileRecord)
     made = RecordReader().records(RUN, CompileRecord)
     assert [(each.loaded, each.seconds) for each in made] == [(False, 1.0), (True, 0.25)]
-    assert RecordReader().regions("b") == ()
-    assert all(RecordReader().records("b", kind) == () for kind in (ChoiceRecord, PlacementRecord, CompileRecord))
-
-
-def test_phases_are_read_as_they_were_and_what_was_not_measured_is_none(monkeypatch):
-    ledger = ledger_of(REGION)
-    ledger.history.add_seconds("tracing", 1.5)
-    ledger.history.add_seconds("tracing", 0.5)
-    ledger.history.add_seconds("planning", 0.25)
-    ledger.count("canonicalize_seconds", 1.0)
-    save_ledger(monkeypatch, ledger)
-    phases = RecordReader().runs()[0].phases
-    assert phases == Phases(tracing=2.0, planning=0.25, canonicalizing=0.75, compiling=1.0, loading=0.0)
-    assert (phases.fusing, phases.first_execution, phases.recording) == (None, None, None)
+    assert RecordReader().records("b", ChoiceRecord) == ()
 
 
 def test_counts_of_few_templates_are_kept_apart_and_all_are_in_the_total(monkeypatch):
@@ -143,11 +134,6 @@ def test_counts_of_few_templates_are_kept_apart_and_all_are_in_the_total(monkeyp
         assert (each.stats().regions, each.stats().hits, each.stats().templates, each.stats().compiles) == (4, 1, 3, 4)
         assert [stats.name for stats in each.templates()] == ["cast_0", "cast_2"]  # as they were first seen
         assert [each.has(template) for template in (first, second, third)] == [True, False, True]
-    before = parent.templates()
-    parent.count_region(third, (), hit=True)
-    after = parent.templates()
-    assert [(stats.name, stats.regions) for stats in after] == [("cast_0", before[0].regions), ("cast_2", 2)]
-    assert [one is other for one, other in zip(before, after, strict=True)] == [True, False]
 
 
 def test_a_later_save_adds_what_is_new_mends_what_is_otherwise_and_writes_nothing_if_nothing_changed():
@@ -168,3 +154,139 @@ def test_a_later_save_adds_what_is_new_mends_what_is_otherwise_and_writes_nothin
     record_path().unlink()
     writer.save()
     assert not record_path().exists()
+
+
+_JOB = """
+from models import train_residual
+stats = train_residual().stats()
+print(stats.compiles, flush=True)
+input()
+"""
+
+
+def _read_counts():
+    """The rows of `stats -v` that are counts: the job may still add to its seconds after the last compilation."""
+    rows = [line.split() for line in get_output("stats", "-v").splitlines()]
+    return [row for row in rows if row and row[-1].isdecimal()]
+
+
+def test_a_job_that_goes_on_and_one_that_was_killed():
+    before = train_residual().stats()
+    environment = {**os.environ, "PYTHONPATH": import_path(HELPERS)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-W", "ignore", "-c", _JOB], env=environment, text=True, **pipes) as job:
+        assert job.stdout is not None and int(job.stdout.readline()) == before.compiles > 0
+        said = []
+
+        def is_written():
+            """What follows shortly on a template is written beside the steps."""
+            said.append(_read_counts())
+            return ["compiles", str(before.compiles)] in said[-1]
+
+        wait_until(is_written)
+        job.send_signal(signal.SIGKILL)
+    assert job.returncode == -signal.SIGKILL
+    assert _read_counts() == said[-1]
+    assert "\nIt is still running, or was killed after " in get_output("stats")
+    run, first = RecordReader().runs()
+    assert (run.pid, first.pid, run.models) == (job.pid, os.getpid(), ("Residual",))
+    assert len(RecordReader().records(run.id, CompileRecord)) == before.compiles
+    # Neither has a store, so each compiles what the other does, whichever comes first.
+    for runs in ((first.id, run.id), (run.id, first.id)):
+        data = json.loads(get_output("diff", *runs, "--json"))
+        assert len(data["compiled_again"]) == before.templates and not data["new_templates"]
+        assert data["counts"]["compiles"] == {"old": before.compiles, "new": before.compiles}
+
+
+def test_what_many_templates_do_is_written_together(monkeypatch):
+    opened, timers, real = [], [], recorder.open_for_writing
+    monkeypatch.setattr(recorder, "open_for_writing", lambda path: opened.append(path) or real(path))
+    monkeypatch.setattr(threading.Timer, "start", lambda timer: timers.append(timer))
+    writer = recorder.RecordWriter(ledger := Ledger())
+    for number in range(5):
+        ledger.history.begin_trace()
+        ledger.emit("program made", model=f"model {number}")
+        writer.append()
+    assert opened == []
+    (timer,) = timers
+    timer.function()
+    assert len(opened) == 1
+    (run,) = RecordReader().runs()
+    assert run.stats.programs_made == 5
+
+
+def test_where_no_thread_can_be_started_the_end_of_the_process_saves(monkeypatch):
+    def refuse(timer):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Timer, "start", refuse)
+    writer = recorder.RecordWriter(ledger := Ledger())
+    ledger.history.begin_trace()
+    ledger.emit("program made", model="model")
+    for _ in range(2):
+        writer.append()
+    assert not record_path().exists()
+    writer.end()
+    (run,) = RecordReader().runs()
+    assert (run.stats.programs_made, run.ended) == (1, True)
+
+
+def test_later_steps_do_not_touch_the_record(monkeypatch):
+    opened = []
+    monkeypatch.setattr(threading.Timer, "start", lambda timer: timer.function())  # at once, on this thread
+    real = recorder.open_for_writing
+    monkeypatch.setattr(recorder, "open_for_writing", lambda *args: opened.append(args) or real(*args))
+    stats = train_residual(1).stats()
+    after_one = len(opened)
+    # Two traces, and at most once for each first call of a template.
+    assert 2 < after_one <= 2 + stats.templates
+    (run,) = RecordReader().runs()
+    assert run.stats == stats and len(RecordReader().records(run.id, CompileRecord)) == stats.compiles
+    train_residual(4)
+    assert len(opened) == 2 * after_one
+
+
+def test_a_run_without_regions_is_a_run():
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache())
+    compiled = thunder.jit(torch.nn.Linear(3, 3), transforms=[transform], executors=["torch"])
+    compiled(torch.randn(2, 3))
+    assert "pass executors=fusioncache.executors()" in " ".join(call("stats").stdout.split())
+    (run,) = RecordReader().runs()
+    assert (run.stats.regions, run.models) == (0, ("Linear",))
+
+
+def test_counts_after_the_last_save_are_written_at_exit_and_those_of_a_forked_child_are_not():
+    script = """
+import gc, os, sys
+from fusioncache.cache.cache import Cache
+from recorded_templates import count_compile, make_chain_template
+def main():
+    cache = Cache()
+    cache.ledger.count_region(make_chain_template(), (3,), hit=False)
+    cache.write_record()
+    child = os.fork()
+    if child == 0:
+        cache.ledger.count_region(make_chain_template(), (5,), hit=True)
+        cache.write_record()
+        sys.exit()
+    assert os.waitpid(child, 0)[1] == 0
+    count_compile(cache.ledger, make_chain_template(), 2.5)
+main()
+gc.collect()
+"""
+    environment = {**os.environ, "PYTHONPATH": import_path(HELPERS)}
+    command = [sys.executable, "-W", "error::RuntimeWarning", "-c", script]
+    done = subprocess.run(command, env=environment, cwd=ROOT, text=True, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    (run,) = RecordReader().runs()
+    assert (run.stats.regions, run.stats.compiles, run.stats.compile_seconds, run.ended) == (1, 1, 2.5, True)
+
+
+def test_a_cache_in_use_is_not_kept_alive_by_its_record():
+    cache = Cache()
+    cache.ledger.count_region(make_chain_template(), (), hit=False)
+    cache.write_record()
+    gone = weakref.ref(cache)
+    del cache
+    gc.collect()
+    assert gone() is None

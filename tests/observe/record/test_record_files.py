@@ -1,7 +1,6 @@
 """The file of the record: it has a size and an age that it keeps to, and no other file and no model is ever harmed."""
 
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -196,21 +195,6 @@ def test_a_record_that_is_being_written_is_said_to_be(monkeypatch):
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(RecordError, match="another process: try again"):
             RecordReader()
-
-
-def test_what_a_killed_process_left_half_written_is_undone(monkeypatch, tmp_path):
-    save_ledger(monkeypatch, make_full_ledger())
-    with closing(_database()) as database:
-        # So small a cache that pages reach the file before the transaction ends, as in a big one.
-        database.execute("PRAGMA cache_size = 1")
-        database.execute("UPDATE runs SET content = 'half'")
-        for number in range(500):
-            database.execute("INSERT INTO records VALUES (0, 'x', ?, ?)", (number, b"x" * 1000))
-        shutil.copytree(record_path().parent, tmp_path / "killed")
-        database.rollback()
-    assert (tmp_path / "killed" / "record-17.sqlite-journal").exists()
-    (run,) = RecordReader(tmp_path / "killed" / "record-17.sqlite").runs()
-    assert run.command == "train.py --depth"
 
 
 SPOILED = {
