@@ -116,6 +116,13 @@ def test_what_was_compiled_while_settings_changed_is_not_kept(tmp_path, setting)
     assert not second.cache.store.entries()
 
 
+def test_what_cannot_be_kept_is_compiled_by_each_process_and_counted(tmp_path):
+    for process in (Process(tmp_path, PersistentEager(refuse="a number")), Process(tmp_path)):
+        process.run(make_region(), X, Y)
+        assert process.told == [False]
+        assert process.ledger.stats().unkept == {"cannot be stored: a number": 1}
+
+
 def encode_other(inputs: int, sines: int) -> bytes:
     """Returns a region that is of another template, with so many inputs and outputs."""
     s = Sketch()

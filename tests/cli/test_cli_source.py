@@ -7,20 +7,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-import thunder
-import torch
 from commands import CHAIN, call, get_error, get_output, save_other, save_run
-from models import Blocks, are_same, compile_with, step
 from recorded_templates import make_ledger
 
-import fusioncache
-from fusioncache.backends.eager import Eager
 from fusioncache.backends.nvfuser import definition
 from fusioncache.backends.script import write_script
 from fusioncache.cli import console
-from fusioncache.cli.listings import read_template_graph
 from fusioncache.ir import Const, Graph, NumberType, Op, Ref, Template, TensorType
-from fusioncache.observe.record.database import RecordReader
 from fusioncache.store import Store
 from fusioncache.template.key import make_key
 from fusioncache.template.plan import inline
@@ -85,19 +78,3 @@ def test_the_source_of_kernels_in_colours(monkeypatch, backend, name, text):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     assert f"m{text.split()[0]}\x1b[39" in call("show", "residual", "--code", color=True).stdout
-
-
-def test_every_script_computes_what_its_template_computes():
-    model, cache = Blocks(2, 8), fusioncache.Cache(store=False)
-    compiled, _ = compile_with(model, cache=cache, recompute="residual")
-    step(compiled, model, torch.randn(4, 8))
-    cache.write_record()
-    assert len(cache.templates()) > 3
-    for digest in (each.digest for each in cache.templates()):
-        names: dict = {"__name__": "repro"}
-        exec(get_output("show", digest, "--repro"), names)
-        values = names["arguments"]()
-        found = thunder.jit(names["template"], executors=names["executors"]("eager"))(*values)
-        (template,) = RecordReader().find_templates(digest)
-        graph = inline(read_template_graph(template), max(template.arities, key=sum))
-        assert are_same(list(found), list(Eager().compile(graph, values)(values)))

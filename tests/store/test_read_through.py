@@ -92,7 +92,11 @@ def test_what_is_pushed_later_is_seen_when_the_index_here_has_aged(url, here, th
     notes = [*folder.glob("pack-*")]
     fill(url, here, 2)
     assert not load(process(there, url), 2)
-    monkeypatch.setattr(read_through, "FRESH_SECONDS", 0.0)
+    if before:
+        monkeypatch.setattr(read_through, "FRESH_SECONDS", 0.0)
+    else:
+        for note in folder.iterdir():
+            os.utime(note, (time.time() + 3600.0, time.time() + 3600.0))  # the clock was set back since
     assert load(process(there, url), 2)
     assert len([*folder.glob("pack-*")]) == 1 and not {*folder.glob("pack-*")} & {*notes}  # they go with their index
 

@@ -122,6 +122,13 @@ def test_what_a_transform_took_down_its_cache_has_and_is_read_as_it_was(monkeypa
     assert RecordReader().records("b", ChoiceRecord) == ()
 
 
+def test_what_there_is_no_room_for_is_counted(monkeypatch):
+    monkeypatch.setattr(ledgers, "MOST_OBSERVATIONS", 2)
+    save_ledger(monkeypatch, ledger_of(REGION, BYPASSED, REGION, REGION))
+    assert RecordReader().regions(RUN) == (REGION, BYPASSED)
+    assert RecordReader().runs()[0].unrecorded == 2
+
+
 def test_counts_of_few_templates_are_kept_apart_and_all_are_in_the_total(monkeypatch):
     monkeypatch.setattr(ledgers, "MOST_TEMPLATES", 2)
     parent = Ledger()
