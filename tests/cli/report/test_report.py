@@ -4,7 +4,6 @@
 """
 
 import re
-import tomllib
 import xml.etree.ElementTree as ElementTree
 from dataclasses import fields, replace
 
@@ -23,7 +22,6 @@ from report_records import (
     read_newest,
     save_hostile_run,
 )
-from repository import ROOT
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import fusioncache
@@ -53,14 +51,6 @@ def test_a_run_of_which_nothing_is_known_says_so():
     said = ("There was no region to share. Thunder found nothing to fuse", "has no templates", "no misses")
     assert all(part in nothing for part in (*said, "were not measured", "No template was compiled", "A run"))
     assert "had no room for 7 regions" in nothing and "No two templates are the same" in nothing
-
-
-def test_its_pages_are_installed():
-    given = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    installed = {
-        path for name, globs in given.items() for glob in globs for path in (ROOT / name.replace(".", "/")).glob(glob)
-    }
-    assert {path for path in (ROOT / "fusioncache").rglob("*.*") if path.suffix not in (".py", ".pyc")} <= installed
 
 
 def test_no_text_becomes_markup(monkeypatch):
