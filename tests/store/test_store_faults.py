@@ -422,7 +422,7 @@ def refuse(*_):
         (entry.codec, "encode", lambda value: 1 / 0, {"save failed: ZeroDivisionError": 2}),
         (os, "replace", refuse, {"save failed: EROFS": 1, "the store is read-only": 1}),
     ],
-    ids=["an error nobody thought of", "a read-only file system"],
+    ids=["an unexpected error", "a read-only file system"],
 )
 def test_what_fails_in_a_save_does_not_reach_the_model(store, monkeypatch, place, name, fail, bypasses):
     monkeypatch.setattr(place, name, fail)
