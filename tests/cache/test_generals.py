@@ -3,9 +3,12 @@
 import json
 
 import pytest
+import torch
 from drawn_regions import ENVIRONMENT, Sketch
 
 from fusioncache.backends.eager import Eager
+from fusioncache.cache.backend_executables import BackendExecutables, BuildRequest
+from fusioncache.cache.cache import Cache
 from fusioncache.cache.executable import Builder
 from fusioncache.cache.generals import (
     FoundGeneral,
@@ -19,6 +22,7 @@ from fusioncache.cache.generals import (
 )
 from fusioncache.cache.length_rule import GENERAL_COST, LengthRule
 from fusioncache.ir import Const, Declined, Graph, NumberType, Op, Ref, TensorType
+from fusioncache.ir.template import layouts_of
 from fusioncache.store.entry import SIZES_SLOT, is_compiled
 from fusioncache.template.key import skeleton_key
 from fusioncache.template.skeleton import check_fits, fill, read_holes, skeleton_of
@@ -211,3 +215,22 @@ def test_what_is_in_no_hole_is_no_region(hole, value):
     check_fits(SKELETON, (holes, holes))
     with pytest.raises(ValueError, match=r"hole|hexadecimal"):
         check_fits(SKELETON, (holes, others))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cost", "general"), [(Sizes.AUTO, 100.0, "..."), (Sizes.AUTO, 1e-9, "..g"), (Sizes.DYNAMIC, 100.0, ".gg")]
+)
+def test_programs_that_get_code_for_any_sizes(monkeypatch, sizes, cost, general):
+    monkeypatch.setattr(Eager, "stores_general", False)
+    monkeypatch.setattr("fusioncache.cache.executable.BuiltFunction.cost", property(lambda built: cost))
+    cache, served = Cache(record=False, store=False), ""
+    executables = BackendExecutables(Eager(), cache, cache.ledger, sizes=sizes)
+    for number, length in enumerate((64, 96, 128)):
+        args, graph, program, found = [torch.ones(2, length)], region(2, length), Generation(FUNCTION, number), []
+        expected = executables.expects_general(graph, None, program)
+        serve = lambda given, *, found=found, **_: found.append(given)  # noqa: E731
+        request = BuildRequest(graph, layouts_of(args), lambda *_: None, serve, lambda: None, program)
+        assert torch.equal(executables.run_for(args, request)(args)[0], torch.tanh(args[0]))
+        assert expected == bool(found)  # what is handed over to the pool is what the call asks for
+        served += "g" if found else "."
+    assert served == general
