@@ -198,7 +198,6 @@ def test_a_record_that_is_being_written_is_said_to_be(monkeypatch):
 
 
 SPOILED = {
-    "short": lambda: record_path().write_bytes(b"short"),
     "long": lambda: record_path().write_bytes(b"This is no database. " * 1000),
     "cut off": lambda: (_save(), os.truncate(record_path(), record_path().stat().st_size // 3)),
     "foreign": lambda: _execute("CREATE TABLE precious (thing)"),
@@ -220,17 +219,6 @@ def test_a_file_that_is_no_record_of_this_format_is_left_alone_with_one_warning(
     assert os.listdir(record_path().parent) == ["record-17.sqlite"]
     with pytest.raises(RecordError, match=f"{record_path()} (cannot be read|has format)"):
         RecordReader().runs()
-
-
-def test_a_file_in_place_of_the_directory_costs_one_warning(monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("mine")
-    monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "file"))
-    writer = RecordWriter(make_ledger(make_chain_template()))
-    (message,) = _warnings_of(writer.save)
-    assert f"{tmp_path / 'file' / 'record-17.sqlite'} cannot be written" in message
-    assert f"set {DIRECTORY.name}" in message
-    assert _warnings_of(writer.save) == []
-    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_a_failure_in_the_middle_does_not_reach_the_model_and_leaves_nothing_half_written(monkeypatch):
