@@ -96,6 +96,17 @@ def test_a_push_that_breaks_off_leaves_nothing_half_and_is_repeated_at_once(url,
     assert load(there, 1) and load(there, 2)
 
 
+def test_several_machines_that_push_the_same_upload_it_once(url, files, here, there):
+    for store in (here, there):
+        save(store, 1, 2)
+    files.calls.clear()
+    results = []
+    run_at_once(*[lambda store=store: results.append(push(store, Remote(url))) for store in (here, there)])
+    assert sorted((result.entries, result.claimed) for result in results) in ([(0, 2), (2, 0)], [(0, 0), (2, 0)])
+    assert sum(what == "write" and "packs/" in path for what, path in files.calls) == 1
+    assert len(index_of(url).packs) == 1
+
+
 def test_two_writers_at_once_lose_no_pack(url, files, tmp_path):
     stores = [fresh(tmp_path) for _ in range(4)]
     for number, store in enumerate(stores):
