@@ -19,6 +19,7 @@ from fusioncache.accelerators.schedule.calls import (
 from fusioncache.accelerators.schedule.order import Bounds, schedule_calls
 
 SIZES = st.sampled_from([0, 1, 8, 8, 64, 100])
+LAYERS = st.lists(SIZES.filter(bool), min_size=1, max_size=12)
 
 
 @st.composite
@@ -60,51 +61,31 @@ def call_graphs(draw: st.DrawFn) -> CallGraph:
     return CallGraph(tuple(calls), sizes)
 
 
-def _draw_weights(draw: st.DrawFn) -> list[list[tuple[str, int]]]:
-    layers = draw(st.lists(st.lists(SIZES.filter(bool), min_size=1, max_size=3), min_size=1, max_size=6))
-    return [[(f"{layer}_{number}", size) for number, size in enumerate(found)] for layer, found in enumerate(layers)]
-
-
 @st.composite
 def sharded_forwards(draw: st.DrawFn) -> CallGraph:
     """A forward pass as Thunder 0.2.6 leaves it: all gathers first, all that was gathered is saved."""
-    layers = _draw_weights(draw)
-    weights = [weight for found in layers for weight in found]
-    lines = [f"gather f{name}:{size} = all_gather(w{name})" for name, size in draw(st.permutations(weights))]
-    lines += [f"wait p{name}:{size} = wait(f{name})" for name, size in weights]
-    # A norm's weight is as long as its rows are many.
-    wide = [name for name, _ in weights if draw(st.booleans())]
-    lines += [f"view v{name}:{draw(SIZES)} = expand(p{name})" for name in wide]
-    x = "x"
-    for layer, found in enumerate(layers):
-        taken = (f"v{name}" if name in wide else f"p{name}" for name, _ in found)
-        lines.append(f"compute x{layer}:8 = layer({x}, {', '.join(taken)})")
-        x = f"x{layer}"
-    return read_calls("\n".join([*lines, f"compute return({x}, {', '.join(f'p{name}' for name, _ in weights)})"]))
+    sizes = draw(LAYERS)
+    lines = [
+        f"gather f{layer}:{sizes[layer]} = all_gather(w{layer})" for layer in draw(st.permutations(range(len(sizes))))
+    ]
+    lines += [f"wait p{layer}:{size} = wait(f{layer})" for layer, size in enumerate(sizes)]
+    lines += [f"compute x{layer + 1}:8 = layer(x{layer}, p{layer})" for layer in range(len(sizes))]
+    returned = [f"x{len(sizes)}", *(f"p{layer}" for layer in range(len(sizes)))]
+    return read_calls("\n".join([*lines, f"compute return({', '.join(returned)})"]))
 
 
 @st.composite
 def sharded_backwards(draw: st.DrawFn) -> CallGraph:
-    """A backward pass as Thunder 0.2.6 leaves it: reduces last, each behind a division; copies of shards at the end."""
-    weights, lines, grad = [weight for found in _draw_weights(draw) for weight in found], [], "g"
-    for name, size in weights:
-        lines.append(f"compute d{name}:{size} = weight_gradient({grad}, x{name})")
-        lines.append(f"compute g{name}:8 = gradient({grad}, p{name})")
-        grad = f"g{name}"
-    for name, size in draw(st.permutations(weights)):
-        lines.append(f"compute a{name}:{size} = div(d{name})")
-        lines.append(f"reduce r{name}:{size // 2} = reduce_scatter(a{name})")
-    lines += [f"wait s{name}:{size // 2} = wait(r{name})" for name, size in weights]
-    has_copies = draw(st.booleans())
-    for name, size in weights if has_copies else ():
-        lines.append(f"compute b{name}:{size // 2} = div(s{name})")
-        lines.append(f"reduce q{name}:{size // 2} = all_reduce(b{name})")
-        lines.append(f"wait t{name}:{size // 2} = wait(q{name})")
-    returned = (f"{'t' if has_copies else 's'}{name}" for name, _ in weights)
-    graph = read_calls("\n".join([*lines, f"compute return({', '.join(returned)})"]))
-    # Reduces of the two kinds do not travel together.
-    calls = (replace(call, channel=call.name, message=call.name) if call.channel else call for call in graph.calls)
-    return replace(graph, calls=tuple(calls))
+    """A backward pass as Thunder 0.2.6 leaves it: reduces last, each behind a division."""
+    sizes, lines = draw(LAYERS), []
+    for layer, size in enumerate(sizes):
+        lines.append(f"compute d{layer}:{size} = weight_gradient(g{layer}, x{layer})")
+        lines.append(f"compute g{layer + 1}:8 = gradient(g{layer}, p{layer})")
+    for layer in draw(st.permutations(range(len(sizes)))):
+        lines.append(f"compute a{layer}:{sizes[layer]} = div(d{layer})")
+        lines.append(f"reduce r{layer}:{sizes[layer] // 2} = reduce_scatter(a{layer})")
+    lines += [f"wait s{layer}:{size // 2} = wait(r{layer})" for layer, size in enumerate(sizes)]
+    return read_calls("\n".join([*lines, f"compute return({', '.join(f's{layer}' for layer in range(len(sizes)))})"]))
 
 
 sharded = st.one_of(sharded_forwards(), sharded_backwards())
