@@ -1,7 +1,17 @@
 """Layers that tests of captures share."""
 
+import gc
+
 import pytest
 from captured_programs import Layer, make_graphs, settle
+
+
+@pytest.fixture(autouse=True)
+def _quick_collections():
+    """Collections look at what the test made alone."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

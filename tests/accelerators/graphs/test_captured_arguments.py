@@ -2,11 +2,11 @@
 
 import threading
 from contextlib import suppress
-from itertools import pairwise
 
 import pytest
 import torch
-from captured_programs import WIDTH, capture, make_input
+from captured_programs import capture, make_input
+from threads_at_once import run_at_once
 
 from fusioncache.accelerators.graphs.calls import KindReader
 from fusioncache.ir.errors import Declined
@@ -40,12 +40,12 @@ def test_calls_that_are_alike_are_of_one_kind_and_each_difference_is_another(pla
     assert KindReader(make()).kind_of(make()) != kind
 
 
-@pytest.mark.parametrize("other", [None, 3, "text"])
-def test_no_tensor_where_others_had_one(other):
+def test_no_tensor_where_others_had_one():
     reader = KindReader(make())
     reader.kind_of(make())
-    with pytest.raises(Declined, match="an argument that cannot be compared with those of earlier calls"):
-        reader.kind_of([torch.zeros(2, 3), other, 1.0])
+    for other in (None, 3, "text"):
+        with pytest.raises(Declined, match="an argument that cannot be compared with those of earlier calls"):
+            reader.kind_of([torch.zeros(2, 3), other, 1.0])
 
 
 class Meeting(float):
@@ -63,16 +63,8 @@ class Meeting(float):
 def test_threads_that_meet_a_kind_at_one_time_share_it():
     Meeting.barrier = threading.Barrier(2)
     reader, found = KindReader(make()), []
-    threads = [
-        threading.Thread(target=lambda: found.append(reader.kind_of(make(value=Meeting(2.0))))) for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_at_once(*[lambda: found.append(reader.kind_of(make(value=Meeting(2.0))))] * 2)
     assert found[0] is found[1]
-    others = [reader.kind_of(make(value=value)) for value in (3.0, 4.0, 5.0)]
-    assert len({id(each) for each in [found[0], *others]}) == 4
 
 
 def test_inference_mode_is_no_trap():
@@ -88,23 +80,7 @@ def test_inference_mode_is_no_trap():
     assert ledger.stats().captures == 1
 
 
-@pytest.mark.parametrize(
-    ("args", "reason"),
-    [
-        (lambda: (torch.ones(2), torch.ones(2, device="meta")), "tensors on several devices"),
-        (lambda: (1, 2), "no tensor among its arguments"),
-        (lambda: (torch.ones(2).to_sparse(),), "it takes a sparse, quantized, conjugated or negated tensor"),
-    ],
-)
-def test_arguments_with_which_nothing_is_captured(args, reason):
-    captured, _, ledger = capture(lambda *given: given)
-    given = args()
-    for _ in range(4):
-        assert all(one is other for one, other in zip(captured(*given), given, strict=True))
-    assert dict(ledger.stats().not_captured) == {reason: 1}
-
-
-class Named(torch.Tensor):
+class Own(torch.Tensor):
     pass
 
 
@@ -112,12 +88,10 @@ def test_a_tensor_of_another_class_runs_as_it_is():
     captured, _, ledger = capture(lambda x: (x + 1,))
     for seed in range(3):
         captured(make_input(seed))
-    replays = ledger.stats().graph_replays
-    for _ in range(3):
-        (result,) = captured(make_input(1).as_subclass(Named))
-        assert type(result) is Named
-    assert ledger.stats().graph_replays == replays
-    assert dict(ledger.stats().not_captured) == {"it takes a value of type Named": 1}
+    (result,) = captured(make_input(1).as_subclass(Own))
+    assert type(result) is Own
+    assert ledger.stats().graph_replays == 2
+    assert dict(ledger.stats().not_captured) == {"it takes a value of type Own": 1}
 
 
 def test_there_is_a_limit_to_kinds(monkeypatch):
@@ -127,13 +101,6 @@ def test_there_is_a_limit_to_kinds(monkeypatch):
         assert torch.equal(captured(make_input(1), factor)[0], make_input(1) * factor)
     assert dict(ledger.stats().not_captured) == {"more than 2 kinds of inputs": 2}
     assert ledger.stats().captures == 2
-
-
-def test_random_numbers_are_not_captured():
-    captured, recorder, ledger = capture(lambda x: (x * torch.rand(3, WIDTH),))
-    results = [captured(make_input(1))[0] for _ in range(4)]
-    assert not any(torch.equal(one, other) for one, other in pairwise(results))
-    assert (recorder.records, dict(ledger.stats().not_captured)) == (0, {"random numbers": 1})
 
 
 def write(x, target):
