@@ -169,10 +169,8 @@ def test_no_line_is_looked_at_often_however_often_it_is_shared(adds, rounded):
     one, other = forward.op("sin", "x"), forward.op("sin", "w")
     for _ in range(adds):
         one, other = other, forward.op("add", one, other)
-        if rounded:
-            other = forward.op(
-                "convert_element_type", forward.op("convert_element_type", other, type_=NARROW), type_=WIDE
-            )
+        for type_ in (NARROW, WIDE) if rounded else ():
+            other = forward.op("convert_element_type", other, type_=type_)
     forward.lines = Counting(forward.lines, 20)
     assert len(forward.recipes("x", "w", "v0", other)) == (adds == 40)
     assert not forward.recipes(other)

@@ -68,8 +68,7 @@ def test_a_sum_that_a_call_already_gives_goes_on_by_name():
     (stream,) = streams_of([recomputed(3, 0), recomputed(4, 1, give=True), recomputed(6, 2, start=4)])
     assert [sum_.name for sum_ in stream.sums] == [f"x{i}" for i in range(1, 7)]
     assert [(want.position, want.sum) for want in stream.wants] == [(0, "x3"), (1, "x4"), (2, "x6")]
-    events = events_of(stream)[CARRY]
-    assert [event.takes for event in events] == [(), ("x3",), ("x4",)]
+    assert [event.takes for event in events_of(stream)[CARRY]] == [(), ("x3",), ("x4",)]
 
 
 def with_third(op: str, *args: str) -> FusedCall:
@@ -136,21 +135,15 @@ def check(stream: Stream, plan: ResidualPlan) -> tuple[int, int]:
     return reads, most
 
 
-@pytest.mark.parametrize("depth", [4, 100])
-def test_carrying_forward_reads_each_term_once_and_keeps_one_sum(depth):
-    reads, alive = check(line(range(1, depth + 1)), CARRY)
-    assert reads == 2 * depth
-    assert alive == 2  # the one that is taken and the one that is given
-    assert set(events_of(line(range(1, depth + 1)))) == {CARRY}
-
-
 @pytest.mark.parametrize("depth", [4, 99, 400])
-def test_segments_backward_read_linearly_and_keep_the_square_root(depth):
-    reads, alive = check(line(range(depth, 0, -1)), SEGMENTED)
+def test_reads_grow_with_the_depth_and_sums_that_are_kept_with_its_root_at_most(depth):
+    forward, backward = line(range(1, depth + 1)), line(range(depth, 0, -1))
+    assert set(events_of(forward)) == {CARRY}
+    assert check(forward, CARRY) == (2 * depth, 2)  # one sum is taken and one is given
+    reads, alive = check(backward, SEGMENTED)
     assert reads <= 5 * depth + 1  # terms: twice; sums: once to go on from and once in the regions
     assert alive <= 2 * isqrt(depth) + 2
-    terms = sum(len(event.sums) for event in events_of(line(range(depth, 0, -1)))[SEGMENTED])
-    assert terms <= 2 * depth
+    assert sum(len(event.sums) for event in events_of(backward)[SEGMENTED]) <= 2 * depth
 
 
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=12))
@@ -163,26 +156,16 @@ def test_any_order_is_served(order):
 
 def test_costs_count_bytes():
     costs = costs_of(line(range(1, 101), size=10))
-    assert costs[ResidualPlan.INLINE].moved == 10 * sum(i + 1 for i in range(1, 101))
-    assert costs[CARRY].moved == 10 * (101 + 2 * 99)
+    found = [(costs[plan].moved, costs[plan].kernels) for plan in (ResidualPlan.INLINE, CARRY)]
+    assert found == [(10 * sum(i + 1 for i in range(1, 101)), 100), (10 * (101 + 2 * 99), 3)]
     assert [costs[plan].alive for plan in costs] == [0, 10, 20]
-    assert costs[ResidualPlan.INLINE].kernels == 100
-    assert costs[CARRY].kernels == 3
-
-
-def test_sums_that_are_rounded_between_the_adds_are_not_folded():
-    stream = line(range(1, 5))
-    rounded = replace(stream, sums=tuple(replace(each, direct=False) for each in stream.sums))
-    assert costs_of(stream).keys() - costs_of(rounded).keys() == {ResidualPlan.FOLD}
 
 
 def test_what_is_chosen_follows_from_the_costs():
     forward, backward = costs_of(line(range(1, 101))), costs_of(line(range(100, 0, -1)))
     assert choose(forward) is CARRY
-    assert choose(backward) is SEGMENTED
-    assert choose(backward, budget=400) is CARRY
-    assert choose(backward, budget=200) is SEGMENTED
-    assert choose(backward, budget=10) is ResidualPlan.INLINE
+    budgets = {None: SEGMENTED, 400: CARRY, 200: SEGMENTED, 10: ResidualPlan.INLINE}
+    assert {budget: choose(backward, budget=budget) for budget in budgets} == budgets
     assert choose(costs_of(line(range(1, 5)))) is ResidualPlan.INLINE
 
 
@@ -208,3 +191,4 @@ def test_sums_are_kept_as_they_are_rounded_and_not_folded():
     found = [(each.name, each.parent, each.dtype, each.direct) for each in stream.sums]
     assert found == [(f"r{i}", f"r{i - 1}" if i > 1 else None, "bfloat16", i == 1) for i in range(1, 5)]
     assert ResidualPlan.FOLD not in costs_of(stream)
+    assert ResidualPlan.FOLD in costs_of(line(range(1, 5)))

@@ -64,8 +64,7 @@ def test_it_rests_from_the_first_operation_to_the_last_pass():
     assert watch.seen == [True] * 3 and gc.get_threshold() == before != (0, 0, 0)
 
 
-@pytest.mark.parametrize("is_on", [True, False])
-@pytest.mark.parametrize("threshold", [0, 12345])
+@pytest.mark.parametrize(("is_on", "threshold"), [(True, 12345), (False, 0)])
 def test_what_a_program_does_to_it_stays(is_on, threshold):
     def change():
         gc.enable() if is_on else gc.disable()

@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 import thunder
 from hostile_programs import PROGRAMS, observe
-from hostile_programs.record import FILE, SOURCES, digest, digest_sources, find_difference
+from hostile_programs.record import FILE, SOURCES, digest, digest_sources
 from same_traces import OWN
 
 from benchmarks.equality.traces import describe_call, trace_recorded
@@ -52,8 +52,8 @@ def watching():
     own, kept, wrong = thunder.thunder_general_jit, [], []
 
     def trace(function, args, kwargs, /, **options):
-        key, _ = describe_call(function, args, kwargs)
-        found = [made for known, reads, made in kept if known == key and fits(reads, function, args, kwargs)]
+        key, now = describe_call(function, args, kwargs)
+        found = [made for known, reads, made in kept if known == key and text.find_difference(reads, now) is None]
         made, recorder = trace_recorded(own, function, args, kwargs, **options)
         # Only those that are compared are printed: Thunder counts on when it prints the name of an object.
         pairs = [(print_traces(earlier), print_traces(made)) for earlier in found]
@@ -68,13 +68,7 @@ def watching():
 
 
 def print_traces(made):
-    """Returns all that Thunder made, as text."""
     return "\n".join(map(str, (made.prologue_trace, made.computation_trace, made.epilogue_trace)))
-
-
-def fits(reads, function, args, kwargs):
-    """True if everything that was read is so still."""
-    return text.find_difference(reads, describe_call(function, args, kwargs)[1]) is None
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -98,7 +92,7 @@ def assert_same(name, found):
     tracing.uninstall()
     if digest(found) != RECORD.get(name):
         own = observe(PROGRAMS[name])
-        assert find_difference(own, found) is None
+        assert found == own
         if os.environ.get("REWRITE_GOLDEN"):
             RECORD[name] = digest(own)
 

@@ -115,8 +115,7 @@ def test_a_block_that_differs_is_interpreted(changes, is_alike):
     assert compare(model).written == len(changes) * (1 + is_alike)
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
-@pytest.mark.parametrize("name", ["linear", "shift", "gain"])
+@pytest.mark.parametrize(("place", "name"), [(0, "linear"), (1, "shift"), (2, "gain")])
 def test_what_a_block_shares_with_an_interpreted_one_is_as_thunder_has_it(place, name):
     model = Model()
     setattr(model.blocks[4], name, getattr(model.blocks[place], name))
@@ -135,13 +134,8 @@ def test_blocks_of_two_kinds_by_turns_are_written_out_each_by_its_own():
     model = Model(count=9)
     for block in model.blocks[1::2]:
         block.factor = 3.0
+    model.blocks = torch.nn.Sequential(*model.blocks)  # another form of a list
     assert compare(model).written == 4
-
-
-def test_other_forms_of_a_list_of_blocks_are_found():
-    model = Model()
-    model.blocks = torch.nn.Sequential(*model.blocks)
-    assert compare(model).written == ALIKE
 
 
 def test_each_block_that_was_written_out_is_guarded():
@@ -161,14 +155,10 @@ def test_an_error_is_thunders_own():
     with_layers = trace(model, TRACING)
     assert with_layers == trace(model, OTHERS) and with_layers[0] == "ZeroDivisionError"
     assert session.OUTCOMES[-1].reasons["an exception was raised"] == 1
-
-
-def test_an_error_in_a_block_is_thunders_own():
     model = Model()
-    del model.blocks[3].factor
-    assert (
-        trace(model, TRACING) == trace(model, OTHERS) == ["AttributeError", "'Block' object has no attribute 'factor'"]
-    )
+    del model.blocks[3].factor  # the error is in a block
+    expected = ["AttributeError", "'Block' object has no attribute 'factor'"]
+    assert trace(model, TRACING) == trace(model, OTHERS) == expected
 
 
 @pytest.mark.parametrize("programs", [True, False])

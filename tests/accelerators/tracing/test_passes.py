@@ -192,23 +192,22 @@ class Callable:
 METAS = [lambda a, b=2: None, lambda a, *, b, c=3: None, lambda a, *rest, b=None: None, lambda a, **names: None]
 METAS += [lambda a, /, b=1: None, wrapping, lying, Callable(), partial(Callable(), 1), int.bit_length]
 NAMES = [{}, {"a": 1}, {"b": 2}, {"b": 2, "a": 1}, {"c": 1, "b": 2}, {"d": 1}]
+USUAL = {"shape": (2, 3), "device": devices.cpu, "dtype": dtypes.float32, "requires_grad": True}
+KINDS_OF_TENSORS = {
+    "shape": [(), (2, 3), [4], (0,), (-1,), (True, 2), (2.5,), None, 3, (N,)],
+    "dtype": [*sorted(dtypes.all_dtypes, key=str), None, float, int, torch.float32, "float32", dtypes.uint64],
+    "device": [None, "cpu", torch.device("cpu")],
+    "distparallel_type": [*proxies.DistParallelType, None, "none"],
+    "thunder_fsdp_padding_size": [2],
+    "like": [A],
+}
 
 
 def list_kinds_of_tensors():
-    usual = {"shape": (2, 3), "device": devices.cpu, "dtype": dtypes.float32, "requires_grad": True}
-    values = {
-        "shape": [(), (2, 3), [4], (0,), (-1,), (True, 2), (2.5,), None, 3, (N,)],
-        "dtype": [*sorted(dtypes.all_dtypes, key=str), None, float, int, torch.float32, "float32", dtypes.uint64],
-        "device": [None, "cpu", torch.device("cpu")],
-        "distparallel_type": [*proxies.DistParallelType, None, "none"],
-        "thunder_fsdp_padding_size": [2],
-        "like": [A],
-    }
-    changes = [{name: value} for name, some in values.items() for value in some]
+    changes = [{name: value} for name, some in KINDS_OF_TENSORS.items() for value in some]
     for flag, dtype in product((True, False, None), (dtypes.int64, dtypes.float64)):
         changes += [{"requires_grad": flag, "dtype": dtype}, {"grad": A, "requires_grad": flag}]
-    changes += [{"like": A, **dict.fromkeys(usual)}]
-    return [usual | each for each in changes]
+    return [USUAL | each for each in (*changes, {"like": A, **dict.fromkeys(USUAL)})]
 
 
 def list_dead():
@@ -257,8 +256,8 @@ ALL = [(tree,) for tree in (*TREES, *(symbol.args for symbol in MADE_UP))]
 CASES = {
     "flatten": (call, pytree.tree_flatten, symbols.shorten_flatten, ALL),
     "flatten for optree": (
-        lambda flatten, tree, name: flatten(tree, namespace=name),
-        *(pytree.tree_flatten, symbols.shorten_flatten, [(tree, name) for tree in TREES for name in ("", "thunder")]),
+        lambda flatten, tree: flatten(tree, namespace="thunder"),
+        *(pytree.tree_flatten, symbols.shorten_flatten, [(tree,) for tree in TREES]),
     ),
     "data classes": (call, pytree.tree_flatten_with_dataclass, symbols.shorten_with_dataclass, ALL),
     "map": (ask_to_map, pytree.tree_map, symbols.shorten_tree_map, ALL),

@@ -35,49 +35,45 @@ MissingDict = answering(dict, __missing__=4)
 QuietDict, QuietList, QuietTuple = map(answering, (dict, list, tuple))
 
 
+def everything(*args, **kwargs):
+    return sum(args) + len(kwargs)
+
+
+def close(function, value):
+    return lambda x: function(x, value)
+
+
+def with_dict(x, d):
+    x = x * d["a"] + len(d) + ("ghost" in d) + ("a" in d) + sum(1 for _ in d) + d.get("zz") + (3 if d else 4)
+    for k, v in d.items():
+        x = x + len(k) * v
+    return x + len(d.keys()) + d["nothing"]
+
+
+def with_list(x, l):
+    x = x + l[0] + l[1:][0] + len(l) + ("ghost" in l) + (1 in l) + sum(l) + bool(l) + (5 if l else 6)
+    a, b = l
+    return x + a * b + (not l)
+
+
+def with_tuple(x, t):
+    c, e = t
+    return x + len(t) + sum(t) + (7 if t else 8) + c * e
+
+
+WITH_SUBCLASSES = (
+    (LoudDict(a=2, b=3), [with_dict, lambda x, d: x + everything(**d) + sum(len(name) for name in {**d})]),
+    (LoudList([1, 2, 3]), [with_list, lambda x, l: x + (l == [1]) + (l + [2]), lambda x, l: x + everything(*l)]),
+    (LoudTuple((1, 2, 3)), [with_tuple, lambda x, t: x + t[0] + t[-1], lambda x, t: x + everything(*t)]),
+    (MissingDict(a=2), [lambda x, d: x * d["nothing"] + d["a"]]),
+)
+
+
 def subclasses_with_methods_of_their_own(run):
-    def of_dict(x, d):
-        x = x * d["a"] + len(d) + ("ghost" in d) + ("a" in d) + sum(1 for _ in d) + d.get("zz") + (3 if d else 4)
-        for k, v in d.items():
-            x = x + len(k) * v
-        return x + len(d.keys()) + d["nothing"]
-
-    def of_list(x, l):
-        x = x + l[0] + l[1:][0] + len(l) + ("ghost" in l) + (1 in l) + sum(l) + bool(l) + (5 if l else 6)
-        a, b = l
-        return x + a * b + (not l)
-
-    def of_list_operators(x, l):
-        return x + (l == [1]) + (l + [2])
-
-    def of_tuple(x, t):
-        c, e = t
-        return x + len(t) + sum(t) + (7 if t else 8) + c * e
-
-    def of_tuple_item(x, t):
-        return x + t[0] + t[-1]
-
-    def everything(*args, **kwargs):
-        return sum(args) + len(kwargs)
-
-    def spread(x, values):
-        return x + everything(*values)
-
-    def spread_dict(x, d):
-        return x + everything(**d) + sum(len(name) for name in {**d})
-
-    d, l, t = LoudDict(a=2, b=3), LoudList([1, 2, 3]), LoudTuple((1, 2, 3))
-    cases = [(of_dict, d), (spread_dict, d), (of_list, l), (of_list_operators, l), (spread, l)]
-    for function, value in (*cases, (of_tuple, t), (of_tuple_item, t), (spread, t)):
-
-        def closed(x):
-            return function(x, value)
-
-        run(function, X, value)
-        run(closed, X)
-    d["a"] = 3
-    run(of_dict, X, d)
-    run(lambda x, d: x * d["nothing"] + d["a"], X, MissingDict(a=2))
+    for value, functions in WITH_SUBCLASSES:
+        for function in functions:
+            run(function, X, value)
+            run(close(function, value), X)
 
 
 def subclasses_without_methods_of_their_own(run):
@@ -90,14 +86,13 @@ def subclasses_without_methods_of_their_own(run):
         a, b, c = t
         return x + a + b * c + len(t) + (0 if not t else 1)
 
+    def g(x, d, l, t):
+        return x * d["a"] + l[0] + t[1]
+
     run(f, X)
     d["a"] = 9
     l.append(3)
     run(f, X)
-
-    def g(x, d, l, t):
-        return x * d["a"] + l[0] + t[1]
-
     run(g, X, d, l, t)
     run(g, X, dict(d), list(l), tuple(t))
 
@@ -120,7 +115,6 @@ def numbers_and_texts_of_subclasses(run):
 def changed_inside(run):
     def f(x):
         l, d, s = [1, 2, 3], {"a": 1}, {1}
-        l.append(4)
         l.extend([5, x])
         l[1] = 8
         l[2:4] = [7]
@@ -132,12 +126,10 @@ def changed_inside(run):
         d |= {"f": 5}
         d.setdefault("g", []).append(x)
         del d["a"]
-        s.add(4)
         s |= {5}
         total = popped + d.pop("c") + d.pop("zz", 0) + len(s) + len(l) + len(d) + l.count(1) + l.index(8)
         l.clear()
-        last = d.popitem()
-        return x * total + last[1][0] + d["b"] + (not l)
+        return x * total + d.popitem()[1][0] + d["b"] + (not l)
 
     def g(x, l, d):
         l.append(x)
@@ -175,10 +167,6 @@ def iterators(run):
         for k in reversed(range(3)):
             x = x * (k + 1)
         x = x + sum(itertools.chain([1], (2,))) + sum(itertools.islice(itertools.count(), 3, 7, 2))
-        for one, other in itertools.product((1, 2), repeat=2):
-            x = x + one * other
-        for k, group in itertools.groupby("aabb"):
-            x = x + len(list(group))
         return x * a + sum(rest) + b + list(map(int, "12"))[1] + sum(iter([1, 2, 3].pop, 1))
 
     def partly(x):
@@ -210,36 +198,31 @@ def iterators(run):
         run(each, X)
 
 
+class Key:
+    def __init__(self, n):
+        self.n = n
+
+    def __hash__(self):
+        return 1
+
+    def __eq__(self, other):
+        return self.n == other.n
+
+
 def keys_that_look_alike(run):
     table = {1: 10, "1": 20, 2.5: 30, None: 40, (1, 2): 50}
+    own = {Key(1): 10, Key(2): 20}
 
     def f(x, key):
         return x * table[key]
 
+    def g(x):
+        x = x * own[Key(2)] + (Key(1) in own) + len({Key(1), Key(1), Key(3)}) + (Key(1) in [Key(2), Key(1)])
+        return x + [Key(1), Key(2)].index(Key(2)) + [Key(1)].count(Key(1)) + table[1] + table[True] + table[1.0]
+
     for key in (1, True, 1.0, "1", 2.5, None, (1, 2), 1):
         run(f, X, key)
-
-    def g(x):
-        return x * table[1] + table[True] + table[1.0]
-
-    class Key:
-        def __init__(self, n):
-            self.n = n
-
-        def __hash__(self):
-            return 1
-
-        def __eq__(self, other):
-            return self.n == other.n
-
-    own = {Key(1): 10, Key(2): 20}
-
-    def h(x):
-        x = x * own[Key(2)] + (Key(1) in own) + len({Key(1), Key(1), Key(3)}) + (Key(1) in [Key(2), Key(1)])
-        return x + [Key(1), Key(2)].index(Key(2)) + [Key(1)].count(Key(1))
-
     run(g, X)
-    run(h, X)
     table[True] = 11
     run(g, X)
 
@@ -298,14 +281,13 @@ def changed_behind_the_interpreter(run):
                 run(f, X)
 
     def cell(x):
-        n = 1
+        before = n = 1
 
         def change(k):
             nonlocal n
             n = k + 10
             return k
 
-        before = n
         max([1, 2], key=change)
         return x * n + before
 

@@ -94,17 +94,6 @@ def shapes_and_types_of_tensors(run):
         run(f, x, y)
 
 
-def imports_inside(run):
-    def f(x):
-        import math
-        from math import floor as down
-        from os import path
-
-        return x * math.pi + down(2.5) + len(path.join("a", "b"))
-
-    run(f, X)
-
-
 class Refused(ValueError):
     """An exception with a state of its own."""
 
@@ -121,11 +110,9 @@ def exceptions_that_are_caught(run):
         lambda: raising(KeyError("zero")),
         lambda: raising(Refused(7)),
         lambda: [][3],
-        lambda: {}["a"],
         lambda: None.nothing,
         lambda: len(3),
         lambda: 1 / 0,
-        lambda: int("a"),
         lambda: None,
     ]
 
@@ -138,8 +125,6 @@ def exceptions_that_are_caught(run):
                 x = x + len(str(error))
             except Refused as error:
                 x = x + error.code
-            except (AttributeError, TypeError) as error:
-                x = x - len(str(error))
             except Exception as error:
                 x = x * len(str(error))
             else:
@@ -148,7 +133,7 @@ def exceptions_that_are_caught(run):
                 x = x + 0.5
         return x
 
-    for n in (9, 9, 2):
+    for n in (7, 7, 2):
         run(f, X, n)
 
 
@@ -206,8 +191,6 @@ def finally_and_with(run):
             yield n
         except KeyError:
             events.append("key")
-        finally:
-            events.append("left")
 
     def f(x, swallow):
         with Manager(True) as one, Manager(swallow):

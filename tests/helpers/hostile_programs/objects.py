@@ -1,7 +1,6 @@
 """Attributes by every way that Python knows: properties, descriptors, slots, ``__getattr__``, metaclasses, modules."""
 
 import functools
-import types
 
 import torch
 from torch import nn
@@ -12,33 +11,20 @@ from hostile_programs.observation import X, answering
 def properties(run):
     events = []
 
+    def get(self):
+        events.append("get")
+        return self.hidden
+
+    def put(self, value):
+        events.append(f"set {value}")
+        self.hidden = value * 2
+
     class Thing:
-        def __init__(self):
-            self._hidden = 2
-
-        @property
-        def scale(self):
-            events.append("get")
-            return self._hidden
-
-        @scale.setter
-        def scale(self, value):
-            events.append(f"set {value}")
-            self._hidden = value * 2
-
-        @scale.deleter
-        def scale(self):
-            events.append("del")
-            self._hidden = 0
-
-        @property
-        def broken(self):
-            return self.no_such_thing
-
-        @functools.cached_property
-        def cached(self):
-            events.append("cached")
-            return self._hidden + 1
+        hidden = 2
+        scale = property(get, put, lambda self: events.append("del"))
+        broken = property(lambda self: self.no_such_thing)
+        cached = functools.cached_property(lambda self: events.append("cached") or self.hidden + 1)
+        cached.__set_name__(None, "cached")
 
     class Lenient(Thing):
         def __getattr__(self, name):
@@ -85,10 +71,8 @@ def getattr_and_getattribute(run):
                 events.append(f"always {name}")
             return 42 if name == "fixed" else object.__getattribute__(self, name)
 
-    class Both(Always):
-        def __getattr__(self, name):
-            events.append(f"both {name}")
-            return 9
+    class Both(Always, Fallback):
+        pass
 
     class Writes:
         def __setattr__(self, name, value):
@@ -113,8 +97,7 @@ def getattr_and_getattribute(run):
 
     outside = Fallback(), Always(), Both()
     others = [
-        lambda x: x + Always().fixed,
-        lambda x: x + getattr(Both(), "fixed") + hasattr(Always(), "fixed"),
+        lambda x: x + Always().fixed + getattr(Both(), "fixed") + hasattr(Always(), "fixed"),
         lambda x: x + Fallback().nope,
         lambda x: x + Always().nope,
         lambda x: x + outside[0].abc + outside[1].there + outside[2].missing,
@@ -129,23 +112,17 @@ def descriptors(run):
     events = []
 
     class Data:
-        def __set_name__(self, owner, name):
-            self.name = name
-
         def __get__(self, one, owner=None):
-            events.append(f"get {self.name} {one is None}")
-            return 5 if one is None else one.__dict__.get(self.name, 6)
+            events.append(f"get {one is None}")
+            return 5 if one is None else one.__dict__.get("a", 6)
 
         def __set__(self, one, value):
-            events.append(f"set {self.name}")
-            one.__dict__[self.name] = value + 1
-
-    class OnlySet:
-        def __set__(self, one, value):
-            raise AttributeError("never")
+            events.append("set")
+            one.__dict__["a"] = value + 1
 
     class Thing:
-        a, b, c, m = Data(), answering(__get__=7)(), OnlySet(), answering(__get__=lambda self, *of: abs)()
+        a, b, m = Data(), answering(__get__=7)(), answering(__get__=lambda self, *of: abs)()
+        c = answering(__set__=lambda self, one, value: value.never)()
 
     class Child(Thing):
         b = 70
@@ -173,30 +150,24 @@ def slots(run):
     class Slotted:
         __slots__ = ("a", "b")
 
-        def __init__(self, a):
-            self.a = a
-
-    class Child(Slotted):
-        __slots__ = ("c",)
-
     class Open(Slotted):
         pass
 
-    outside = Slotted(X)
-    outside.b = 3
+    outside = Slotted()
+    outside.a, outside.b = X, 3
 
     def f(x):
-        one = Child(2)
-        one.c = 5
-        other = Open(3)
+        one, other = Slotted(), Open()
+        one.a = 2
+        other.a = 3
         other.z = 4
-        return x * one.a + one.c + other.a * other.z + outside.a * outside.b + hasattr(one, "b")
+        return x * one.a + other.a * other.z + outside.a * outside.b + hasattr(one, "b")
 
     def written(x):
-        Slotted(1).z = 3
+        Slotted().z = 3
         return x
 
-    for each in (f, lambda x: x + Slotted(1).b, written):
+    for each in (f, lambda x: x + Slotted().b, written):
         run(each, X)
     for name, value in (("b", 4), ("a", X * 2)):
         setattr(outside, name, value)
@@ -206,43 +177,26 @@ def slots(run):
 
 
 def metaclasses_and_class_tricks(run):
-    class Meta(type):
-        def __getattr__(cls, name):
-            return len(name)
+    Meta = answering(
+        type,
+        __getattr__=lambda cls, name: len(name),
+        __call__=lambda cls, *args: Extra(),
+        __instancecheck__=lambda cls, one: one == 3,
+        __len__=lambda cls: 6,
+        __iter__=lambda cls: iter((1, 2)),
+        __getitem__=lambda cls, key: key * 2,
+        __contains__=lambda cls, key: True,
+        __bool__=lambda cls: False,
+    )
 
-        def __call__(cls, *args):
-            made = super().__call__(*args)
-            made.extra = 4
-            return made
-
-        def __instancecheck__(cls, one):
-            return one == 3
-
-        def __len__(cls):
-            return 6
-
-        def __iter__(cls):
-            return iter((1, 2))
-
-        def __getitem__(cls, key):
-            return key * 2
-
-        def __contains__(cls, key):
-            return True
-
-        def __bool__(cls):
-            return False
-
-    class Made(metaclass=Meta):
-        a = 1
-
-        def __class_getitem__(cls, key):
-            return 99
+    class Extra:
+        extra = 4
 
     class Liar:
-        @property
-        def __class__(self):
-            return int
+        __class__ = property(lambda self: int)
+
+    class Made(metaclass=Meta):
+        a, __class_getitem__ = 1, 99
 
     wanted = [
         lambda x: x + Made.a + Made.abc + isinstance(3, Made) + isinstance(Liar(), int) + (type(Liar()) is int),
@@ -256,27 +210,13 @@ def metaclasses_and_class_tricks(run):
         run(each, X)
 
 
-def modules_of_python(run):
-    space = types.ModuleType("space")
-    space.scale = 3
-    exec("def apply(x):\n    return x * scale", space.__dict__)
-
-    def f(x):
-        return space.apply(x) + space.scale
-
-    run(f, X)
-    for name, value in (("scale", 4), ("apply", torch.sin)):
-        setattr(space, name, value)
-        run(f, X)
-    space.__getattr__ = lambda name: 12
-    del space.scale
-    run(f, X)
-
-
 def attributes_of_torchs_modules(run):
     events = []
 
     class Lazy(nn.Module):
+        twice = property(lambda self: self.weight * 2)
+        broken = property(lambda self: self.no_such_thing)
+
         def __init__(self):
             super().__init__()
             self.inner, self.weight = nn.Linear(3, 3), nn.Parameter(torch.ones(3))
@@ -290,14 +230,6 @@ def attributes_of_torchs_modules(run):
         def __setattr__(self, name, value):
             events.append(name)
             super().__setattr__(name, value)
-
-        @property
-        def twice(self):
-            return self.weight * 2
-
-        @property
-        def broken(self):
-            return self.no_such_thing
 
         def forward(self, x):
             x = self.inner(x) * self.scale + self.magic + self.twice

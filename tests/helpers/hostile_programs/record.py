@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from itertools import zip_longest
 from pathlib import Path
 
 FILE = Path(__file__).with_name("own.json")
@@ -25,13 +24,3 @@ def digest(facts: Mapping[str, str]) -> str:
 def digest_sources() -> str:
     """Returns a digest of the programs' sources."""
     return digest({path.name: path.read_text() for path in sorted(FILE.parent.glob("*.py"))})
-
-
-def find_difference(own: Mapping[str, str], found: Mapping[str, str]) -> str | None:
-    """Returns the first fact that is otherwise, in words, or None."""
-    for name in dict.fromkeys([*own, *found]):
-        pairs = zip_longest(own.get(name, "").split("\n"), found.get(name, "").split("\n"))
-        for one, other in pairs:
-            if one != other:
-                return f"{name}: {other!r} in place of {one!r}"
-    return None
