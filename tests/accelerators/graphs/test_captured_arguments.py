@@ -1,19 +1,15 @@
 """Kinds of calls, and what could differ between a capture and a later call: it is noticed, each difference alone."""
 
-import threading
-from contextlib import suppress
-
 import pytest
 import torch
 from captured_programs import capture, make_input
-from threads_at_once import run_at_once
 
 from fusioncache.accelerators.graphs.calls import KindReader
 from fusioncache.ir.errors import Declined
 
 
-def make(*, value=1.0):
-    return [torch.zeros(2, 3), torch.nn.Parameter(torch.zeros(4)), value]
+def make():
+    return [torch.zeros(2, 3), torch.nn.Parameter(torch.zeros(4)), 1.0]
 
 
 OTHERS = {
@@ -46,25 +42,6 @@ def test_no_tensor_where_others_had_one():
     for other in (None, 3, "text"):
         with pytest.raises(Declined, match="an argument that cannot be compared with those of earlier calls"):
             reader.kind_of([torch.zeros(2, 3), other, 1.0])
-
-
-class Meeting(float):
-    """A number whose hash two threads ask for at one time."""
-
-    barrier: threading.Barrier
-
-    def __hash__(self):
-        if self.barrier.n_waiting < 2 and not self.barrier.broken:
-            with suppress(threading.BrokenBarrierError):
-                self.barrier.wait(timeout=0.2)
-        return float.__hash__(self)
-
-
-def test_threads_that_meet_a_kind_at_one_time_share_it():
-    Meeting.barrier = threading.Barrier(2)
-    reader, found = KindReader(make()), []
-    run_at_once(*[lambda: found.append(reader.kind_of(make(value=Meeting(2.0))))] * 2)
-    assert found[0] is found[1]
 
 
 def test_inference_mode_is_no_trap():

@@ -211,25 +211,22 @@ def test_the_state_of_torch_is_noticed_as_thunder_notices_it(model, how):
     assert rewritten == own and isinstance(own[0], type)
 
 
-def count_calls(model, prologue):
-    """How many Python functions a prologue calls."""
-    found = collections.Counter()
-
-    def profiled(*args):
-        sys.setprofile(lambda frame, event, _: found.update([event]))
-        try:
-            return prologue(*args)
-        finally:
-            sys.setprofile(None)
-
-    call(model.compiled, profiled, (X,))
-    return found["call"] - 1
-
-
 def test_a_step_makes_few_calls_for_its_prologue(model):
-    own, rewritten = model.prologues
-    call(model.compiled, rewritten, (X,))  # what is known of Thunder's methods is found out once
-    assert count_calls(model, rewritten) < 30 < 100 < count_calls(model, own)
+    counts = []
+    for prologue in model.prologues:
+
+        def profiled(*args, prologue=prologue):
+            sys.setprofile(lambda frame, event, _: counts[-1].update([event]))
+            try:
+                return prologue(*args)
+            finally:
+                sys.setprofile(None)
+
+        for _ in range(2):  # what is known of Thunder's methods is found out once
+            counts.append(collections.Counter())
+            call(model.compiled, profiled, (X,))
+    own, rewritten = (each["call"] for each in counts[1::2])
+    assert rewritten <= 30 < 100 < own
 
 
 def test_a_program_that_was_loaded_has_a_faster_prologue_too(tmp_path):
@@ -245,7 +242,6 @@ def test_a_program_that_was_loaded_has_a_faster_prologue_too(tmp_path):
         assert found["current"] is not found["prologue"]
         text = "".join(linecache.getlines(found["current"].__code__.co_filename))
         assert text.count("\n  if not (") == text.count("\n    check_") > 20
-        assert str(thunder.last_prologue_traces(compiled)[-1]).count("check_number_type_and_value(") > 8
         model.parts[0].whole = 5
         assert torch.equal(compiled(X), model(X))
         assert (thunder.cache_misses(compiled), transform.stats().programs_loaded) == ((0, 2) if loaded else (2, 0))

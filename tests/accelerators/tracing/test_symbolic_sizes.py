@@ -7,17 +7,15 @@ import sys
 import types
 
 import pytest
-import thunder
 import torch
 from stored_programs import compile_anew
-from thunder.core import devices, dtypes, pytree
+from thunder.core import pytree
 from thunder.core.proxies import TensorProxy, tensorproxy
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors import utils
-from thunder.extend import OperatorExecutor
 
 from fusioncache.accelerators.sizes import hooks, lengths, passes
-from fusioncache.accelerators.sizes.families import Decision, PassJournal, describe_asked
+from fusioncache.accelerators.sizes.families import Decision, describe_asked
 from fusioncache.accelerators.sizes.sizes import Number, Size, SymbolicSize, evaluate, gives_float
 from fusioncache.ir.errors import Declined
 
@@ -168,36 +166,6 @@ def test_passes_look_at_what_decides(tmp_path, monkeypatch):
         journal.check({0: (5, 200, 16), 1: (2,)})
 
 
-def test_a_decision_is_asked_for_again(monkeypatch):
-    """Such as which kernel there is for a product at these sizes."""
-    asked = []
-
-    def _fused_sdp_choice(tensor, mask, is_causal):
-        asked.append(tuple(map(operator.index, tensor.shape)))
-        return sum(tensor.shape) > 300
-
-    listener = passes.PassListener()
-    decide = hooks.note_decision(_fused_sdp_choice)
-    monkeypatch.setattr(utils, "_fused_sdp_choice", _fused_sdp_choice)
-    with tracectx(TraceCtx()):
-        shape = listener.make_symbols((2, LENGTH), (2, 96))
-        tensors = [TensorProxy(shape=shape, device=devices.Device("cpu"), dtype=dtypes.float32) for _ in range(2)]
-    token = hooks.LISTENER.set(listener)
-    try:
-        assert [decide(tensor, None, True) for tensor in tensors] == [False, False]
-    finally:
-        hooks.LISTENER.reset(token)
-    assert asked == [(2, 96)]  # of two tensors that are alike once
-    assert all(look.symbol == ">=" for look in listener.looks)  # when the tensors were made
-    journal = PassJournal(((0, (2, LENGTH)),), (), (), tuple(listener.decisions), ())
-    assert journal.check({0: (2, 200)}) == {1: 200}
-    with pytest.raises(Declined, match="_fused_sdp_choice decides otherwise"):
-        journal.check({0: (2, 400)})
-    assert asked[1:] == [(2, 200), (2, 400)]
-    assert decide(tensors[0], None, True) is False  # where no listener is
-    assert len(asked) == 4
-
-
 def test_each_question_is_a_decision_of_its_own():
     def _fused_sdp_choice(asked):
         return type(asked).__name__
@@ -254,33 +222,6 @@ def test_operations_that_may_become_the_same_are_noted(tmp_path, monkeypatch, co
     assert journal.check({0: (5, 200, 16)})
     with pytest.raises(Declined, match="the same at these sizes"):
         journal.check({0: (5, 100, 16)})
-
-
-@pytest.mark.parametrize("is_seen", [False, True])
-def test_sizes_that_only_an_operation_that_runs_whole_sees_are_told_by_name(is_seen):
-    """As attention rounds the length up for what it saves, and its backward alone reads."""
-    executor = OperatorExecutor("own")
-
-    def round_up(a):
-        return TensorProxy(like=a), TensorProxy(like=a, shape=(math.ceil(a.shape[0] / 32) * 32, 4))
-
-    forward = executor.register_operator("forward", meta=round_up, fn=None)
-    backward = executor.register_operator("backward", meta=lambda a, b: TensorProxy(like=a), fn=None)
-    trace = TraceCtx()
-    with tracectx(trace):
-        shape = passes.PassListener().make_symbols((LENGTH,), (96,))
-        x = TensorProxy(shape=shape, device=devices.cpu, dtype=dtypes.float32)
-        y, statistics = forward(x)
-        backward(y, statistics)
-        if is_seen:
-            thunder.torch.neg(statistics)
-        thunder.core.prims.python_return((y, statistics))
-    found = passes.Findings(iter(trace.bound_symbols))
-    rounded = found.list_shapes({LENGTH, *found.expressions}).get(statistics.name)
-    assert (rounded is None) == is_seen
-    if not is_seen:
-        assert [evaluate(rounded[0], {1: length}) for length in (64, 65, 200)] == [64, 96, 224]
-        assert not found.expressions & {*rounded}
 
 
 def test_a_module_that_takes_a_stand_in_meanwhile_gets_thunders_function_back(monkeypatch):

@@ -10,7 +10,6 @@ from unittest import mock
 import pytest
 import thunder
 import torch
-from litgpt import GPT, Config
 from same_traces import OWN
 from thunder.core.compile_data import get_compile_data
 from thunder_versions import HAS_MINIMUM
@@ -249,17 +248,3 @@ def test_an_operation_that_fails_at_a_length_is_left_to_thunder():
 
     journal = watch(program, x)
     assert "raised" in str(replay_as(program, journal, of_length(9)))
-
-
-def test_a_llama_is_the_same_at_any_length_and_batch():
-    changes = {"n_layer": 1, "n_embd": 32, "n_head": 4, "n_query_groups": 4, "head_size": 8, "intermediate_size": 48}
-    model = GPT(Config.from_name("Llama-2-7b-hf", padded_vocab_size=64, block_size=512, **changes))
-    tracing.install()
-
-    def tokens(batch, length):
-        return torch.randint(0, 64, (batch, length))
-
-    journal = watch(model, tokens(2, 64))
-    assert journal.refusals == []
-    assert replay_as(model, journal, tokens(3, 65)) == trace_first(model, tokens(3, 65))
-    assert isinstance(replay_as(model, journal, tokens(2, 600)), Declined)
