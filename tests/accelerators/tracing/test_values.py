@@ -1,14 +1,10 @@
-"""Wrappers, records and constraints of Thunder's interpreter: what the shortcuts make is what Thunder makes."""
+"""Constraints of Thunder's interpreter: what the shortcut adds is what Thunder adds."""
 
-import dis
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from thunder.core import interpreter, jit_ext
+from thunder.core import jit_ext
 from thunder.core.proxies import Proxy
 
-from fusioncache import tracing
 from fusioncache.thunder_adapter.shortcuts.values import index_constraints
 
 
@@ -51,30 +47,3 @@ def test_a_constraint_is_compared_with_those_on_the_same_proxy():
     for proxy in map(make_proxy, "abab"):
         add(context, (len, proxy))
     assert len(context._constraints) == 2 and list(map(len, compared)) == [0, 0, 1, 1]
-
-
-def test_the_stack_knows_the_instruction(monkeypatch):
-    """While the handler of an instruction runs, and no longer, however it ends."""
-    inst = next(dis.get_instructions("1"))
-    seen, defaults = [], interpreter.interpret.__kwdefaults__
-
-    def handler(inst, /, stack):
-        seen.append((stack.provenance_inst, stack.provenance_inputs, stack.output_idx))
-        stack.output_idx += 1
-        raise ValueError("of the handler")
-
-    for groups in ((), ["instructions"]):
-        tracing.install(groups)
-        stack = interpreter.InterpreterStack()
-        monkeypatch.setitem(interpreter._default_opcode_handler_map, inst.opname, handler)
-        for _ in range(2):
-            with pytest.raises(ValueError, match="of the handler"):
-                defaults["opcode_interpreter"](inst, stack=stack)
-            assert stack.provenance_inst is stack.provenance_inputs is None
-        with stack.set_cur_instruction(inst), pytest.raises(AssertionError):
-            defaults["opcode_interpreter"](inst, stack=stack)
-        monkeypatch.delitem(interpreter._default_opcode_handler_map, inst.opname)
-        unhandled = defaults["opcode_interpreter"](inst, stack=stack)
-        assert unhandled is interpreter.INTERPRETER_SIGNALS.UNHANDLED_OPCODE
-        monkeypatch.undo()
-    assert seen == [(inst, [], 0)] * 4
