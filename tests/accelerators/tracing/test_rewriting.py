@@ -244,32 +244,23 @@ def test_an_input_is_checked_before_attributes_are_read():
 
 
 def test_what_another_thread_changes_is_not_learned():
+    """A guard is made of what did not pass, or holds before checks that fail."""
     known, (x, y) = KnownTensors(), make_pair()
-
-    def pass_once(behind=lambda: None):
-        """A call that passes, with what another thread does behind its checks."""
-        if known.check(x, y):
-            return True
-        expected = known.expect(x, y)
-        assert x.shape == (2, 3)
-        behind()
-        known.learn(expected, x, y)
-        return False
 
     def turn():
         x.data = x.data.t() if x.shape == (2, 3) else torch.zeros(2, 3)
 
-    assert not pass_once(behind=turn)  # a guard is made of what did not pass
-    assert not known.check(x, y)
-    expected = known.expect(x, y)  # it would hold now, before checks that fail
-    assert expected is not None
+    for number in range(3):
+        expected = known.expect(x, y)
+        assert expected is not None or number == 0
+        turn()
+        known.learn(expected, x, y)
+        assert not known.check(x, y)
     turn()
-    known.learn(expected, x, y)
-    assert not known.check(x, y)
-    assert not pass_once(behind=turn)
-    assert not known.check(x, y)
-    turn()
-    assert [pass_once() for _ in range(4)] == [False, False, True, True]
+    for is_known in (False, False, True, True):
+        assert known.check(x, y) is is_known
+        if not is_known:
+            known.learn(known.expect(x, y), x, y)
     turn()
     assert not known.check(x, y)
 
@@ -302,20 +293,6 @@ def test_strides_that_change_in_each_call_are_not_learned_for_ever(monkeypatch):
         for each in (x, torch.zeros(3, 2).t()):
             rewritten(Held(each, y))
     assert len(made) == prologue.MOST_GUARDS
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        PAIR[:4] + PAIR[5:],
-        [*PAIR[:3], "x = args[1]", *PAIR[3:]],
-        [*PAIR[:3], "y = args[1]", *PAIR[3:]],
-        ["x = args[0]", "y = args[1]", *PAIR[3:]],
-    ],
-    ids=["one tensor", "one of two that is bound twice", "another that is", "inputs"],
-)
-def test_prologues_that_know_no_tensors(lines):
-    assert "expect" not in text_of(rewrite(make(*lines)))
 
 
 class Scaled(torch.nn.Module):
@@ -388,17 +365,26 @@ def test_what_is_not_all_known_stays_as_it_is(reason):
         rewrite(UNKNOWN[reason])
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "module = args[0]; w = module.get_parameter('w')",
-        "w = module.get_parameter(name='w')",
-        "w, = module.get_parameter('w')",
-        "w = module.get_parameter('w', 1)",
-    ],
-)
-def test_lookups_that_thunder_does_not_write_are_left(line):
-    assert "known_" not in text_of(rewrite(make("module = args[0]", *line.split("; "), "return w, ()")))
+LEFT = {
+    "one tensor": ("expect", PAIR[:4] + PAIR[5:]),
+    "one of two that is bound twice": ("expect", [*PAIR[:3], "x = args[1]", *PAIR[3:]]),
+    "another that is": ("expect", [*PAIR[:3], "y = args[1]", *PAIR[3:]]),
+    "inputs": ("expect", ["x = args[0]", "y = args[1]", *PAIR[3:]]),
+    **{
+        line: ("known_", ["module = args[0]", line, "return w, ()"])
+        for line in (
+            "w = module.get_parameter(name='w')",
+            "w, = module.get_parameter('w')",
+            "w = module.get_parameter('w', 1)",
+        )
+    },
+}
+"""Prologues in which no tensors are known, or no lookup is, and what is not written of them."""
+
+
+@pytest.mark.parametrize(("word", "lines"), LEFT.values(), ids=LEFT)
+def test_lookups_that_thunder_does_not_write_are_left(word, lines):
+    assert word not in text_of(rewrite(make(*lines)))
 
 
 NAMES = {

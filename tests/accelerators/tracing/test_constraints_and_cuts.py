@@ -1,10 +1,13 @@
-"""Constraints of Thunder's interpreter: what the shortcut adds is what Thunder adds."""
+"""What shortcuts compute otherwise than Thunder and networkx: the same constraints, and the same sides of a cut."""
 
+import networkx
 from hypothesis import given
 from hypothesis import strategies as st
-from thunder.core import jit_ext
+from thunder.core import jit_ext, rematerialization
 from thunder.core.proxies import Proxy
 
+from fusioncache import tracing
+from fusioncache.thunder_adapter.shortcuts import traces
 from fusioncache.thunder_adapter.shortcuts.values import index_constraints
 
 
@@ -47,3 +50,30 @@ def test_a_constraint_is_compared_with_those_on_the_same_proxy():
     for proxy in map(make_proxy, "abab"):
         add(context, (len, proxy))
     assert len(context._constraints) == 2 and list(map(len, compared)) == [0, 0, 1, 1]
+
+
+NAMES = ("source", "a", "b", "c", "d", "sink")
+CAPACITIES = (0.0, 0.5, 1.0, 2.0, 4.0, float("inf"))
+nodes = st.sampled_from(NAMES)
+edges = st.lists(st.tuples(nodes, nodes, st.sampled_from(CAPACITIES)), min_size=1, max_size=16)
+
+
+def cut_by(module, found):
+    graph = module.DiGraph()
+    graph.add_edges_from((one, other, {"capacity": capacity}) for one, other, capacity in found)
+    try:
+        return module.minimum_cut(graph, "source", "sink")
+    except Exception as error:
+        return type(error), str(error)
+
+
+@given(edges)
+def test_the_sides_are_those_of_networkx(found):
+    expected, result = cut_by(networkx, found), cut_by(traces.shorten_networkx(networkx), found)
+    assert result == expected
+
+
+def test_another_implementation_of_networkx_is_left_alone(monkeypatch):
+    monkeypatch.setattr(networkx.config.backend_priority, "algos", ["networkx"])
+    tracing.install(["min_cut"])
+    assert rematerialization.nx is networkx
