@@ -77,13 +77,14 @@ LEFT = {
     "one derived of it": ([type("Derived", (CUDAGraphTransform,), {})()], {}, OF_THUNDER),
     "symbolic sizes": ([], SYMBOLIC, "a function whose sizes are not fixed"),
     "calls that are none": ([], {"calls": [None]}, "failed: AttributeError"),
+    "no function": ([], {}, "failed: TypeError"),
 }
 
 
 @pytest.mark.parametrize(("transforms", "options", "reason"), LEFT.values(), ids=LEFT)
 def test_functions_that_are_left_alone(transforms, options, reason):
     graphs, _, ledger = make_graphs()
-    entry = make_entry(compile_text("x + 1"))
+    entry = make_entry(SimpleNamespace() if "TypeError" in reason else compile_text("x + 1"))
     assert capture_entry(entry, make_compile_data(graphs, *transforms, **options)) is entry
     assert dict(ledger.stats().not_captured) == {reason: 1}
 

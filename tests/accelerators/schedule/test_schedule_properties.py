@@ -76,7 +76,7 @@ def sharded_forwards(draw: st.DrawFn) -> CallGraph:
 
 @st.composite
 def sharded_backwards(draw: st.DrawFn) -> CallGraph:
-    """A backward pass as Thunder 0.2.6 leaves it: reduces last, each behind a division."""
+    """A backward pass as Thunder 0.2.6 leaves it: reduces last, each behind a division; copies of shards at the end."""
     sizes, lines = draw(LAYERS), []
     for layer, size in enumerate(sizes):
         lines.append(f"compute d{layer}:{size} = weight_gradient(g{layer}, x{layer})")
@@ -85,7 +85,15 @@ def sharded_backwards(draw: st.DrawFn) -> CallGraph:
         lines.append(f"compute a{layer}:{sizes[layer]} = div(d{layer})")
         lines.append(f"reduce r{layer}:{sizes[layer] // 2} = reduce_scatter(a{layer})")
     lines += [f"wait s{layer}:{size // 2} = wait(r{layer})" for layer, size in enumerate(sizes)]
-    return read_calls("\n".join([*lines, f"compute return({', '.join(f's{layer}' for layer in range(len(sizes)))})"]))
+    has_copies = draw(st.booleans())
+    for layer, size in enumerate(sizes if has_copies else ()):
+        lines.append(f"reduce q{layer}:{size // 2} = all_reduce(s{layer})")
+        lines.append(f"wait t{layer}:{size // 2} = wait(q{layer})")
+    returned = ", ".join(f"{'t' if has_copies else 's'}{layer}" for layer in range(len(sizes)))
+    graph = read_calls("\n".join([*lines, f"compute return({returned})"]))
+    # Reduces of the two kinds do not travel together.
+    calls = (replace(call, channel=call.name, message=call.name) if call.channel else call for call in graph.calls)
+    return replace(graph, calls=tuple(calls))
 
 
 sharded = st.one_of(sharded_forwards(), sharded_backwards())

@@ -371,8 +371,9 @@ LEFT = {
     "another that is": ("expect", [*PAIR[:3], "y = args[1]", *PAIR[3:]]),
     "inputs": ("expect", ["x = args[0]", "y = args[1]", *PAIR[3:]]),
     **{
-        line: ("known_", ["module = args[0]", line, "return w, ()"])
+        line: ("known_", ["module = args[0]", *line.split("; "), "return w, ()"])
         for line in (
+            "module = args[0]; w = module.get_parameter('w')",
             "w = module.get_parameter(name='w')",
             "w, = module.get_parameter('w')",
             "w = module.get_parameter('w', 1)",
