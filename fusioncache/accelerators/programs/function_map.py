@@ -26,6 +26,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import chain
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -198,12 +199,12 @@ def list_tables(modules: Iterable[str]) -> Iterator[Iterable[Any]]:
 
     names = tuple(modules)
     yield _View(lambda: map(_find_module, names))
+    yield _View(lambda: chain.from_iterable(ltorch._torch_to_thunder_function_map.items()))
     yield _View(_list_others)
-    tables = [ltorch._torch_to_thunder_function_map]
     for module in map(_find_module, names):
-        tables += [vars(module), *(vars(each) for each in list(vars(module).values()) if _is_own_class(module, each))]
-    for table in tables:
-        yield from (table.keys(), table.values())
+        classes = [each for each in list(vars(module).values()) if _is_own_class(module, each)]
+        for table in (vars(module), *map(vars, classes)):
+            yield from (table.keys(), table.values())
 
 
 @dataclass(frozen=True, slots=True)

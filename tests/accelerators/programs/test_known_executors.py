@@ -12,6 +12,7 @@ from thunder.core import prims, utils
 from thunder.core.prims import PrimIDs
 from thunder.extend import OperatorExecutor
 
+from fusioncache.accelerators.programs.definitions import Fingerprint
 from fusioncache.accelerators.programs.function_map import Epoch
 from fusioncache.accelerators.programs.key import make_key
 
@@ -103,3 +104,18 @@ def test_executors_of_many_functions_are_not_all_kept(epoch):
     for _ in range(20):
         key_of(jit(lambda x: x, executors=(make_executor(),), transforms=()), X, epoch=epoch)
     assert len(epoch.executors) == 16
+
+
+def test_what_may_have_changed_is_read_again_and_nothing_else():
+    table, reads = {"part": 1, "counter": 1}, []
+
+    def read():
+        reads.append(table["part"])
+        return [table["part"]]
+
+    fingerprint = Fingerprint(read=read, list_sources=lambda: [table.keys(), table.values()])
+    changes = ({}, {"counter": 2}, {}, {"part": 3}, {"part": 1})
+    for change, holds, more in zip(changes, (1, 1, 1, 0, 1), (0, 1, 0, 1, 0), strict=True):
+        before = len(reads)
+        table.update(change)
+        assert fingerprint.holds() == holds and len(reads) - before == more
