@@ -1,7 +1,7 @@
 """The cache in memory: bounds, threads, counts, layouts."""
 
 import time
-from functools import partial, reduce
+from functools import cache, partial, reduce
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from threads_at_once import run_at_once
 
 import fusioncache
 from fusioncache.backends.eager import Eager
+from fusioncache.cache import cache as cache_module
 from fusioncache.cache.backend_executables import BackendExecutables, run_in_pieces
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
@@ -63,6 +64,20 @@ def test_a_map_makes_each_value_once_and_forgets_the_least_recently_used():
     assert found == [("a", False), ("b", False), ("a", True), ("c", False), ("a", True), ("b", False)]
     assert made == ["a", "b", "c", "b"]
     assert len(lru) == 2
+
+
+@pytest.mark.parametrize("what", ["the default cache", "a value of a map"])
+def test_threads_that_ask_at_once_share(monkeypatch, what):
+    def make():
+        time.sleep(0.02)
+        return object()
+
+    monkeypatch.setattr(cache_module, "Cache", make)
+    monkeypatch.setattr(cache_module, "make_default_cache", cache(cache_module.make_default_cache.__wrapped__))
+    lru, made = LruMap(8), []
+    ask = cache_module.default_cache if what == "the default cache" else lambda: lru.get_or_make("a", make)[0]
+    run_at_once(*[lambda: made.append(ask())] * 4)
+    assert len(made) == 4 and len({*map(id, made)}) == 1
 
 
 def test_threads_compile_once():

@@ -68,3 +68,8 @@ def test_ci_fills_a_bucket_that_a_job_with_its_key_reads_and_an_image_ships_a_pa
     brought, ran = run_recipe([*lines, "python train.py"], tmp_path / "image", variables, places, monkeypatch)
     assert brought.startswith("brought ")
     assert ran.splitlines()[-1] == f"0 0 {{}} {{}} {total}"
+
+    # The same job with a key that it does not trust.
+    others = {**variables, "CI_KEY": "0" * 64}
+    (said,) = run_recipe(job.splitlines(), tmp_path / "other", others, places, monkeypatch)
+    assert re.search(r"^1 1 \{\} \{'signed by a key that is not trusted': \d+\}", said, re.MULTILINE)

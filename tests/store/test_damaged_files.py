@@ -127,6 +127,25 @@ def test_every_flipped_bit_of_an_entry_is_noticed(store):
                 assert entry.decode_entry(path.read_bytes(), path.name) is None
 
 
+def swap(one: Path, other: Path) -> None:
+    content = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+
+
+def test_swapped_entries_and_objects_are_misses(store):
+    save(store, 1, 2, 3, 4)
+    swap(find_entry(store, 1), find_entry(store, 2))
+    swap(find_code(store, 3), find_code(store, 4))
+    with collect_warnings():
+        assert not any(load(store, number) for number in (1, 2, 3, 4))
+    reasons = {"an entry in the place of another": 2, "a wrong checksum": 2}
+    assert store.stats().bypasses == reasons
+    assert {each.reason for each in audit(store.directory).damaged if each.what == "entry"} == {*reasons}
+    save(store, 1, 2, 3, 4)
+    assert all(load(store, number) for number in (1, 2, 3, 4))
+
+
 def test_a_planted_object_is_not_kept_by_a_save(store):
     path = find_code(store, 1)
     path.parent.mkdir()

@@ -15,9 +15,11 @@ from signing_keys import make_signing_key
 from store_contents import (
     BACKEND,
     age_entry,
+    collect_warnings,
     find_entry,
     find_object,
     find_present,
+    find_root,
     load,
     make_artifacts,
     make_numbered_key,
@@ -206,7 +208,8 @@ def test_a_file_that_is_not_ours_stays(url, files, here, act):
     assert files.files[name] == b"<html>"
 
 
-def test_clocks_that_were_ahead_lock_nobody_out(url, files, here, there):
+@pytest.mark.parametrize("since", [1, 9_000_000_000], ids=["over", "of a clock that was ahead"])
+def test_a_claim_that_is_over_and_clocks_that_were_ahead_lock_no_machine_out(url, files, here, there, since):
     push_new(here, url, 1)
     claim = files.find("/claims/")
     files.files[files.find("/index")] = encode_index(replace(index_of(url), serial=10**16), None)
@@ -214,10 +217,21 @@ def test_clocks_that_were_ahead_lock_nobody_out(url, files, here, there):
     for name in {*files.files} - {claim}:
         del files.files[name]
     assert push(there, Remote(url)).claimed == 1
-    files.files[claim] = files.files[claim].partition(b" ")[0] + b" 9000000000"
+    files.files[claim] = b"%b %d" % (files.files[claim].partition(b" ")[0], since)
     assert push(there, Remote(url)).entries == 1
     there.remove(make_numbered_key(1), BACKEND)
     assert pull(there, Remote(url)).entries == 1
+
+
+def test_a_pull_and_a_load_agree_on_the_newest_index(url, here, there):
+    push_new(here, url, 1)
+    assert load(Store.open(find_root(there), remote=url), 1)
+    push_new(here, url, 2, 3)
+    pull(there, Remote(url))
+    find_entry(there, 3).unlink()
+    with collect_warnings() as messages:
+        assert load(Store.open(find_root(there), remote=url), 3)
+    assert messages == []
 
 
 def test_after_a_key_was_revoked_a_model_is_pushed_again(url, files, here, there, tmp_path, monkeypatch):

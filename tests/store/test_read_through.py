@@ -13,7 +13,17 @@ from pathlib import Path
 import pytest
 from file_server import Handler, serve
 from signing_keys import make_signing_key
-from store_contents import collect_warnings, find_present, find_root, fork, load, save, wait_for
+from store_contents import (
+    BACKEND,
+    collect_warnings,
+    find_present,
+    find_root,
+    fork,
+    load,
+    make_numbered_key,
+    save,
+    wait_for,
+)
 from threads_at_once import run_at_once
 
 from fusioncache.cache.exchange import Retention, prune_remote, pull, push
@@ -99,6 +109,34 @@ def test_what_is_pushed_later_is_seen_when_the_index_here_has_aged(url, here, th
             os.utime(note, (time.time() + 3600.0, time.time() + 3600.0))  # the clock was set back since
     assert load(process(there, url), 2)
     assert len([*folder.glob("pack-*")]) == 1 and not {*folder.glob("pack-*")} & {*notes}  # they go with their index
+
+
+def test_an_entry_of_a_revoked_key_comes_again_from_the_next_one(url, here, there, monkeypatch):
+    monkeypatch.setenv(TRUST.name, f"{CI.public},{NEXT.public}")
+    monkeypatch.setattr(read_through, "FRESH_SECONDS", 0.0)
+    save(here, 1)
+    push(here, Remote(url), key=CI)
+    assert load(process(there, url), 1)
+    put_key(CI.public, "ci", "revoked")
+    push(here, Remote(url), key=NEXT)
+    with pytest.warns(RuntimeWarning, match="signed by a key that was revoked"):
+        assert load(process(there, url), 1)  # after it was refused here
+    assert there.entry(make_numbered_key(1).digest, BACKEND).origin.key == NEXT.public
+
+
+def test_a_bucket_that_can_only_be_read_is_enough(url, files, here, there):
+    fill(url, here, 1)
+
+    def fault(what, path):
+        if what in ("write", "mv", "remove"):
+            raise PermissionError("read only")
+
+    files.fault = fault
+    reader = process(there, url)
+    assert load(reader, 1) and not reader.stats().bypasses
+    save(there, 2)
+    with pytest.raises(StoreError, match="PermissionError: read only: check the credentials"):
+        push(there, Remote(url))
 
 
 def test_forked_children_ask(url, here, there, tmp_path):
@@ -354,6 +392,29 @@ def test_a_slow_remote_is_waited_for_once_and_what_comes_later_is_kept(
     while not load(reader, 1) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert load(there, 1)
+
+
+def test_a_slow_remote_is_asked_for_one_of_many_packs(url, files, here, there, slow, monkeypatch):
+    fill(url, here, 1)
+    pack = Remote(url).fetch_index(read_trust()).packs[0]
+    packs = tuple(replace(pack, digest=f"{number:064x}") for number in range(50))
+    files.files[files.find("/index")] = encode_index(Index(10**13, packs), None)
+    reader = process(there, url)
+    assert not load(reader, 7)  # the index is there
+    monkeypatch.setattr(read_through, "WAIT_SECONDS", 0.05)
+    files.fault = lambda _, path: slow.wait(60) if "/packs" in path else None
+    with pytest.warns(RuntimeWarning, match="takes more than"):
+        assert not load(reader, 1)
+    assert 1 <= len([path for what, path in files.calls if what == "open" and "/packs" in path]) <= 2
+
+
+def test_a_remote_that_hangs_ends_a_pull(url, files, here, there, slow, monkeypatch):
+    fill(url, here, 1)
+    monkeypatch.setattr(transport, "SECONDS", 0.02)
+    monkeypatch.setattr(transport, "OPEN_SECONDS", 0.0)
+    files.fault = lambda what, path: slow.wait(60)
+    with pytest.raises(StoreError, match="no answer within"):
+        pull(there, Remote(url))
 
 
 def test_who_signed_is_read_from_the_pack(url, files, here, there, monkeypatch):

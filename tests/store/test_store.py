@@ -163,6 +163,14 @@ def test_saving_makes_room(tmp_path):
     assert len(left) >= 2
 
 
+def test_a_process_that_saves_removes_what_is_too_old(tmp_path):
+    save(Store.open(tmp_path / "store"), 1)
+    store = Store.open(tmp_path / "store", max_age=DAY)
+    age_entry(store, 1, 1.5 * DAY)
+    save(store, 2)
+    assert find_present(store, 1, 2) == [2]
+
+
 def test_what_another_version_stored_stays_and_may_fill_the_store(tmp_path, monkeypatch):
     store = Store.open(tmp_path / "store", max_bytes=_room(2))
     monkeypatch.setattr(entry, "FORMAT", 2)

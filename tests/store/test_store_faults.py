@@ -220,6 +220,24 @@ def test_processes_that_save_load_and_clean_up_at_once(tmp_path):
     assert Store.open(path, max_bytes=bound).sweep().bytes_left <= bound
 
 
+def test_a_forked_child_uses_the_store_as_a_process_of_its_own(store):
+    save(store, 1, 2)
+    with store.take_turn(make_numbered_key(3), BACKEND):
+
+        def work():
+            assert load(store, 2)
+            with collect_warnings(), store.take_turn(make_numbered_key(3), BACKEND, timeout=0.05) as turn:
+                assert turn.alone
+            save(store, 4)
+            assert (store.stats().hits, store.stats().saves) == (1, 1)
+
+        assert wait_for(fork(work)) == 0
+        with collect_warnings(), Store.open().take_turn(make_numbered_key(3), BACKEND, timeout=0.0) as turn:
+            assert turn.alone  # the turn is still the parent's
+    assert load(store, 4)
+    assert (store.stats().hits, store.stats().saves) == (1, 2)
+
+
 @contextmanager
 def held(path):
     """The lock of this file is held: by this process, which is to locks of files as any other."""

@@ -1,6 +1,7 @@
 """The file of the record: it has a size and an age that it keeps to, and no other file and no model is ever harmed."""
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -197,6 +198,20 @@ def test_a_record_that_is_being_written_is_said_to_be(monkeypatch):
             RecordReader()
 
 
+def test_what_a_killed_process_left_half_written_is_undone(monkeypatch, tmp_path):
+    save_ledger(monkeypatch, make_full_ledger())
+    (before,) = RecordReader().runs()
+    with closing(_database()) as other:
+        other.execute("PRAGMA cache_size = 1")  # so that pages reach the file before the transaction ends
+        other.execute("UPDATE runs SET content = 'half'")
+        for number in range(500):
+            other.execute("INSERT INTO records VALUES (0, 'x', ?, ?)", (number, b"x" * 1000))
+        shutil.copytree(record_path().parent, tmp_path / "killed")
+    monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "killed"))
+    assert record_path().with_name(f"{record_path().name}-journal").exists()
+    assert RecordReader().runs() == (before,)
+
+
 SPOILED = {
     "long": lambda: record_path().write_bytes(b"This is no database. " * 1000),
     "cut off": lambda: (_save(), os.truncate(record_path(), record_path().stat().st_size // 3)),
@@ -219,6 +234,15 @@ def test_a_file_that_is_no_record_of_this_format_is_left_alone_with_one_warning(
     assert os.listdir(record_path().parent) == ["record-17.sqlite"]
     with pytest.raises(RecordError, match=f"{record_path()} (cannot be read|has format)"):
         RecordReader().runs()
+
+
+def test_a_record_directory_that_is_a_file_costs_one_warning(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "file"))
+    writer = RecordWriter(make_ledger(make_chain_template()))
+    (message,) = _warnings_of(writer.save)
+    assert f"{record_path()} cannot be written" in message and f"set {DIRECTORY.name}" in message
+    assert _warnings_of(writer.save) == [] and (tmp_path / "file").read_text() == "mine"
 
 
 def test_a_failure_in_the_middle_does_not_reach_the_model_and_leaves_nothing_half_written(monkeypatch):
