@@ -14,7 +14,7 @@ from fusioncache.cache import cache as cache_module
 from fusioncache.cache.backend_executables import BackendExecutables, run_in_pieces
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
-from fusioncache.ir import Graph, Op, Ref, Template, TensorType
+from fusioncache.ir import Graph, NumberType, Op, Ref, Template, TensorType
 from fusioncache.process.forks import LruMap
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
@@ -197,6 +197,24 @@ def test_only_nvfusers_function_takes_the_place_of_what_fails_before_the_operati
         "compile failed: RuntimeError": 1,
         **({"fallback failed: RuntimeError": 1} if fails else {}),
     }
+
+
+def test_what_the_operations_raise_as_well_is_the_models_own_error():
+    whole = TensorType("int64", (2, 3), "cpu")
+    s = Sketch()
+    call, _, ledger, _ = call_of(s.graph(s.op("div", s.input(whole), s.input(whole))))
+    with pytest.raises(RuntimeError, match="ZeroDivision"):
+        call.target.function(torch.ones(2, 3, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.int64))
+    assert not ledger.stats().bypasses
+
+
+def test_numbers_come_first_and_are_no_part_of_what_is_compiled():
+    s = Sketch()
+    call, binding, _, compiler = call_of(s.graph(s.op("pow", s.input(), s.input(NumberType("float")))))
+    assert binding.arguments == (1, 0)
+    for exponent in (2.0, 3.0):
+        assert torch.equal(call.target.function(exponent, A)[0], A**exponent)
+    assert compiler.compiled == 1
 
 
 def writing_region():
