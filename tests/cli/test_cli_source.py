@@ -1,5 +1,6 @@
 """What show prints as source: definition, generated code, and the script that runs a template alone."""
 
+import re
 import runpy
 import sys
 import warnings
@@ -56,6 +57,7 @@ def test_a_script_of_every_sort_of_argument(monkeypatch, capsys, tmp_path):
     )  # fmt: skip
     path = tmp_path / "repro.py"
     path.write_text(write_script("all", Graph((NumberType("float"), vector), ops, (9, 6), 1), ()))
+    assert not re.search(r"^\s*(?:import|from) fusioncache", path.read_text(), re.MULTILINE)
     monkeypatch.setattr(sys, "argv", [str(path), "--executor", "eager", "--calls", "0"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -206,10 +206,16 @@ def test_what_a_killed_process_left_half_written_is_undone(monkeypatch, tmp_path
         other.execute("UPDATE runs SET content = 'half'")
         for number in range(500):
             other.execute("INSERT INTO records VALUES (0, 'x', ?, ?)", (number, b"x" * 1000))
-        shutil.copytree(record_path().parent, tmp_path / "killed")
-    monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "killed"))
+        for act in ("read", "write"):
+            shutil.copytree(record_path().parent, tmp_path / act)
+    monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "read"))
     assert record_path().with_name(f"{record_path().name}-journal").exists()
     assert RecordReader().runs() == (before,)
+    monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "write"))
+    save_ledger(monkeypatch, make_ledger(make_chain_template()), run="b" * 32, started=STARTED + 1)
+    assert RecordReader().runs()[1:] == (before,)
+    with closing(_database()) as other:
+        assert other.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 SPOILED = {
