@@ -89,6 +89,12 @@ def test_a_file_that_comes_slowly_is_given_up_also_by_the_thread_that_reads_it(m
     assert len(reads) == 3
 
 
+def test_no_more_is_read_than_is_wanted(files):
+    Transport(ROOT).put_file("x", b"x" * 1_000_000)
+    assert len(Transport(ROOT).fetch_file("x", 10)) == files.reads == 11  # which shows that there is more
+    assert Transport(ROOT).fetch_file("y", 10) is None
+
+
 @pytest.mark.parametrize("where", ["file", "memory", "faulty"])
 def test_one_of_many_creates_a_file(tmp_path, files, where):
     url = f"file://{tmp_path}/x" if where == "file" else f"{where}://{uuid.uuid4().hex}/x"

@@ -12,7 +12,7 @@ import pytest
 from drawn_regions import TYPE, Sketch, scramble
 
 from fusioncache.ir import Graph, Ref, TensorType
-from fusioncache.observe.explain.difference import compare, explain_miss
+from fusioncache.observe.explain.difference import compare, explain_miss, find_nearest
 from fusioncache.observe.explain.program_difference import compare_program_keys, compare_read, find_source_line
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
@@ -196,3 +196,10 @@ def test_of_a_class_the_attribute_is_named(before, after, said):
 )
 def test_the_line_of_source_that_says_a_name(name, line):
     assert find_source_line(TRACE, name) == line
+
+
+def test_the_nearest_key_differs_in_the_fewest_lines():
+    key, far, near = ({"model": f"a {a}\nb {a}\nc {c}", "state": "d 4"} for a, c in ((1, 3), (9, 9), (1, 9)))
+    assert find_nearest(key, [far, near]) == find_nearest(key, [near, near, far]) == 1
+    assert find_nearest(key, [far, near, {"model": "x", "state": "y"}, key]) == 3
+    assert find_nearest(key, []) is None

@@ -219,6 +219,7 @@ def test_what_a_killed_process_left_half_written_is_undone(monkeypatch, tmp_path
 
 
 SPOILED = {
+    "short": lambda: record_path().write_bytes(b"short"),
     "long": lambda: record_path().write_bytes(b"This is no database. " * 1000),
     "cut off": lambda: (_save(), os.truncate(record_path(), record_path().stat().st_size // 3)),
     "foreign": lambda: _execute("CREATE TABLE precious (thing)"),
