@@ -174,6 +174,7 @@ CONTENTS = {
     "foreign": (lambda content: b"<html>Sign in</html>".ljust(len(content)), "a pack that cannot be used"),
 }
 INDEXES = {
+    "a head": lambda index: b"fusioncache index 1\n",
     "of a later format": lambda index: b"fusioncache index 2\n{}",
     "deeply nested": lambda index: b"[" * 100_000,
     "a pack twice": lambda index: encode_index(replace(index, packs=index.packs * 2), None),

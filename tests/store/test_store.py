@@ -238,6 +238,10 @@ def test_a_turn_that_was_waited_for_too_long_is_taken_alone_and_one_that_failed_
         _ = 1 / 0
     with store.take_turn(key, BACKEND, timeout=0.0) as turn:
         assert turn.alone is None
+        save(store, 1)
+    with store.take_turn(key, BACKEND) as turn:
+        assert turn.artifacts == make_artifacts(1)
+    assert not [name for name in os.listdir(find_root(store) / "locks") if "." in name]
 
 
 @pytest.mark.parametrize("missing", ["refused", "no fcntl"])
