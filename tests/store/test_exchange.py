@@ -198,6 +198,15 @@ def test_a_pack_that_no_trusted_key_signed_is_not_listed(url, files, here, there
     assert [len(pack.entries) for pack in index_of(url).packs] == [1]
 
 
+def test_a_pack_under_another_name_is_not_listed(url, files, here, there):
+    push_new(here, url, 1)
+    pack = files.find("/packs/")
+    files.files[f"{pack.partition('/packs/')[0]}/packs/00/{'0' * 64}"] = files.files.pop(pack)
+    del files.files[files.find("/index")]
+    push_new(there, url, 2)
+    assert len(index_of(url).packs) == 1
+
+
 @pytest.mark.parametrize("act", [push, lambda here, remote: prune_remote(remote, Retention())], ids=["push", "prune"])
 def test_a_file_that_is_not_ours_stays(url, files, here, act):
     save(here, 1)
@@ -256,6 +265,18 @@ def test_after_a_key_was_revoked_a_model_is_pushed_again(url, files, here, there
     assert len(packs_of(url)) == 2
     assert prune_remote(Remote(url), Retention(), key=NEXT).packs_left == 1
     assert len(packs_of(url)) == 1  # that of the revoked key is gone
+
+
+def test_a_pack_whose_key_was_revoked_after_another_key_listed_it_is_not_there(url, here, there, monkeypatch):
+    monkeypatch.setenv(TRUST.name, f"{CI.public},{NEXT.public}")
+    for number, key in ((1, CI), (2, NEXT)):
+        save(here, number)
+        push(here, Remote(url), key=key)
+    assert [pack.signer for pack in index_of(url).packs] == [CI.public, NEXT.public]
+    put_key(CI.public, "ci", "revoked")
+    assert [pack.signer for pack in index_of(url).packs] == [NEXT.public]
+    save(there, 1)
+    assert push(there, Remote(url), key=NEXT).entries == 1
 
 
 def packs_of(url: str) -> set[str]:
