@@ -395,20 +395,6 @@ def test_a_slow_remote_is_waited_for_once_and_what_comes_later_is_kept(
     assert load(there, 1)
 
 
-def test_a_slow_remote_is_asked_for_one_of_many_packs(url, files, here, there, slow, monkeypatch):
-    fill(url, here, 1)
-    pack = Remote(url).fetch_index(read_trust()).packs[0]
-    packs = tuple(replace(pack, digest=f"{number:064x}") for number in range(50))
-    files.files[files.find("/index")] = encode_index(Index(10**13, packs), None)
-    reader = process(there, url)
-    assert not load(reader, 7)  # the index is there
-    monkeypatch.setattr(read_through, "WAIT_SECONDS", 0.05)
-    files.fault = lambda _, path: slow.wait(60) if "/packs" in path else None
-    with pytest.warns(RuntimeWarning, match="takes more than"):
-        assert not load(reader, 1)
-    assert 1 <= len([path for what, path in files.calls if what == "open" and "/packs" in path]) <= 2
-
-
 def test_a_remote_that_hangs_ends_a_pull(url, files, here, there, slow, monkeypatch):
     fill(url, here, 1)
     monkeypatch.setattr(transport, "SECONDS", 0.02)
