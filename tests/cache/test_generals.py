@@ -196,7 +196,7 @@ PLACE = '{"format":2,"places":[{"function":"f","instances":%s}]}'
         PLACE % '[[["float"]]]',
     ],
 )
-def test_what_does_not_decode_is_removed(store, content):
+def test_sizes_that_do_not_decode_are_removed(store, content):
     assert store.save(KEY, SIZES_SLOT, {"sizes": content.encode()})
     with pytest.warns(RuntimeWarning, match="sizes that do not decode"):
         assert read_places(store, KEY) == ()

@@ -280,7 +280,7 @@ def test_templates_are_one_table_and_each_is_one():
     assert templates[1]._repr_html_().count("<tr>") == 2
 
 
-def test_every_text_is_escaped():
+def test_every_text_in_a_notebook_is_escaped():
     ledger = make_ledger(make_cast_template(name=HOSTILE))
     ledger.count_bypass(HOSTILE)
     for shown in (ledger.stats(), ledger.templates()):
