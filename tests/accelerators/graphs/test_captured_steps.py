@@ -333,6 +333,18 @@ def test_what_is_called_least_goes(captured, monkeypatch, graphs):
     assert recorder.finished == 2
 
 
+def test_what_was_called_since_others_stays(captured, monkeypatch, graphs):
+    monkeypatch.setattr(memory, "MOST_CAPTURES", 2)
+    _, _, ledger = captured
+    first, second, third = (Layer(graphs) for _ in range(3))
+    captures = []
+    for each, steps in ((first, 3), (second, 3), (first, 1), (third, 3), (first, 1), (second, 1)):
+        settle(each, steps)
+        each.weight.grad = None
+        captures.append(ledger.stats().captures)
+    assert captures == [2, 4, 4, 6, 6, 8]
+
+
 def test_a_forward_that_waits_for_its_backward_does_not_go(captured, monkeypatch, graphs):
     monkeypatch.setattr(memory, "MOST_CAPTURES", 1)
     layers, _, ledger = captured

@@ -155,6 +155,21 @@ def read_what_the_next_call_writes(compiled, layer, call, state):
     return [q.grad]
 
 
+def write_into_what_a_result_is_a_view_of(compiled, layer, call, state):
+    x = make_input(call)
+    whole, part = compiled(x)
+    whole.mul_(2)
+    part.sum().backward()
+    return [x.grad]
+
+
+def go_back_from_a_part_of_an_input(compiled, layer, call, state):
+    x = make_input(call)
+    output, part = compiled(x)
+    (0 * output.sum() + part.sum()).backward()
+    return [x.grad]
+
+
 def write_into_what_a_result_is_detached_from(compiled, layer, call, state):
     with torch.no_grad():
         _, *others = compiled(make_input(call))
@@ -187,6 +202,8 @@ SCENARIOS = {
     give_another_leaf_in_the_same_memory: lambda layer, one, other: (torch.tanh(one), other),
     give_the_negative_at_the_same_address: lambda layer, x: x + 0,
     read_what_the_next_call_writes: update,
+    write_into_what_a_result_is_a_view_of: lambda layer, x: ((y := torch.tanh(x @ layer.w)), y.reshape(-1)),
+    go_back_from_a_part_of_an_input: lambda layer, x: (torch.tanh(x @ layer.w), x[:, :2]),
     write_into_what_a_result_is_detached_from: lambda layer, x: (x @ layer.w, layer.w.detach(), layer.w.detach()[1:]),
     write_into_a_detached_result: lambda layer, x: ((y := torch.tanh(x @ layer.w)), y.detach()),
 }
