@@ -141,6 +141,17 @@ def test_nothing_differs_in_either_plan(plan, dtype, own_calls, monkeypatch):
     assert own_calls
 
 
+def test_two_chains_take_their_arities_first(own_calls):
+    def function(a, b, c, d, e):
+        return torch.tanh(a + b + c) * torch.sin(d + e)
+
+    compiled, transform = compile_(function)
+    inputs = [torch.randn(4, 4) for _ in range(5)]
+    assert torch.equal(compiled(*inputs), function(*inputs))
+    assert transform.calls()[0].target.takes_arities
+    assert own_calls
+
+
 def count_in_place(steps=3, **options):
     """Returns what models compute that write in place, without a cache and with one, and the transform."""
     transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", **options)

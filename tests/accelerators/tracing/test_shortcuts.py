@@ -3,6 +3,7 @@
 That no trace, result or error differs is for ``test_hostile_programs.py``.
 """
 
+import dis
 import warnings
 
 import pytest
@@ -52,6 +53,29 @@ def test_iterators_of_lists_and_attributes_of_modules_are_not_interpreted():
     assert find_names()
     tracing.install([*OWN, "iteration", "attributes"])
     assert not find_names()
+
+
+@pytest.mark.parametrize("groups", [[], ["instructions"]])
+def test_the_stack_knows_an_instruction_while_its_handler_runs_however_it_ends(monkeypatch, groups):
+    tracing.install(groups)
+    run, handlers = interpreter.interpret.__kwdefaults__["opcode_interpreter"], interpreter._default_opcode_handler_map
+    inst, stack, seen = next(dis.get_instructions("1")), interpreter.InterpreterStack(), []
+
+    def handler(inst, /, stack):
+        seen.append((stack.provenance_inst, stack.provenance_inputs, stack.output_idx))
+        stack.output_idx += 1
+        raise ValueError("of the handler")
+
+    monkeypatch.setitem(handlers, inst.opname, handler)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="of the handler"):
+            run(inst, stack=stack)
+        assert stack.provenance_inst is stack.provenance_inputs is None
+    assert seen == [(inst, [], 0)] * 2
+    with stack.set_cur_instruction(inst), pytest.raises(AssertionError):
+        run(inst, stack=stack)
+    monkeypatch.delitem(handlers, inst.opname)
+    assert run(inst, stack=stack) is interpreter.INTERPRETER_SIGNALS.UNHANDLED_OPCODE
 
 
 @pytest.mark.parametrize("native", calls.list_natives(), ids=lambda native: native.do.__name__)

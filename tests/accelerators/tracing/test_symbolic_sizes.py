@@ -7,12 +7,14 @@ import sys
 import types
 
 import pytest
+import thunder
 import torch
 from stored_programs import compile_anew
-from thunder.core import pytree
+from thunder.core import devices, dtypes, pytree
 from thunder.core.proxies import TensorProxy, tensorproxy
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors import utils
+from thunder.extend import OperatorExecutor
 
 from fusioncache.accelerators.sizes import hooks, lengths, passes
 from fusioncache.accelerators.sizes.families import Decision, describe_asked
@@ -223,6 +225,31 @@ def test_operations_that_may_become_the_same_are_noted(tmp_path, monkeypatch, co
     assert journal.check({0: (5, 200, 16)})
     with pytest.raises(Declined, match="the same at these sizes"):
         journal.check({0: (5, 100, 16)})
+
+
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_sizes_that_only_an_operation_that_runs_whole_sees_are_told_by_name(is_seen):
+    """As attention rounds the length up for what it saves, and its backward alone reads."""
+    executor, trace = OperatorExecutor("own"), TraceCtx()
+
+    def round_up(a):
+        return TensorProxy(like=a), TensorProxy(like=a, shape=(math.ceil(a.shape[0] / 32) * 32, 4))
+
+    forward = executor.register_operator("forward", meta=round_up, fn=None)
+    backward = executor.register_operator("backward", meta=lambda a, b: TensorProxy(like=a), fn=None)
+    with tracectx(trace):
+        shape = passes.PassListener().make_symbols((LENGTH,), (96,))
+        y, statistics = forward(TensorProxy(shape=shape, device=devices.cpu, dtype=dtypes.float32))
+        backward(y, statistics)
+        if is_seen:
+            thunder.torch.neg(statistics)
+        thunder.core.prims.python_return((y, statistics))
+    found = passes.Findings(iter(trace.bound_symbols))
+    rounded = found.list_shapes({LENGTH, *found.expressions}).get(statistics.name)
+    assert (rounded is None) == is_seen
+    if not is_seen:
+        assert [evaluate(rounded[0], {1: length}) for length in (64, 65, 200)] == [64, 96, 224]
+        assert not found.expressions & {*rounded}
 
 
 def test_a_module_that_takes_a_stand_in_meanwhile_gets_thunders_function_back(monkeypatch):
