@@ -118,6 +118,15 @@ def test_regions_that_differ_in_the_order_of_operands_share_where_these_lie_alik
     assert transform.stats().hits == 1
 
 
+def test_two_regions_of_one_trace_each_keep_their_layout():
+    def turns(a, b, w):
+        first = torch.sin(a) * torch.cos(b)
+        return first, torch.cos(b) * torch.sin((first @ w) @ w.t())
+
+    transform = compare(turns, operands(alike=False))
+    assert (transform.stats().templates, transform.stats().compiles) == (1, 2)
+
+
 def test_a_chain_of_terms_that_lie_differently_is_not_folded():
     def chain(*values):
         return (torch.tanh(reduce(lambda total, term: term + total, values)),)
