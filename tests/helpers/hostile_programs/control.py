@@ -94,6 +94,17 @@ def shapes_and_types_of_tensors(run):
         run(f, x, y)
 
 
+def imports_inside(run):
+    def f(x):
+        import math
+        from math import floor as down
+        from os import path
+
+        return x * math.pi + down(2.5) + len(path.join("a", "b"))
+
+    run(f, X)
+
+
 class Refused(ValueError):
     """An exception with a state of its own."""
 

@@ -1,6 +1,7 @@
 """Attributes by every way that Python knows: properties, descriptors, slots, ``__getattr__``, metaclasses, modules."""
 
 import functools
+import types
 
 import torch
 from torch import nn
@@ -92,6 +93,45 @@ def getattr_and_getattribute(run):
     run.note("events", events)
 
 
+class Data:
+    """A data descriptor that has a value of each object."""
+
+    def __set_name__(self, owner, name):
+        self.name = name
+
+    def __get__(self, one, owner=None):
+        return 5 if one is None else one.__dict__.get(self.name, 6)
+
+    def __set__(self, one, value):
+        one.__dict__[self.name] = value + 1
+
+
+def descriptors(run):
+    class Thing:
+        a, b, m = Data(), answering(__get__=7)(), answering(__get__=lambda self, *of: abs)()
+        c = answering(__set__=lambda self, one, value: {}["never"])()
+
+    class Child(Thing):
+        b = 70
+
+    def f(x):
+        one, two = Thing(), Child()
+        x = x + one.a + one.b + Thing.a + two.b
+        one.a = 10
+        one.b = 20
+        one.__dict__["m"] = lambda x: x
+        return x + one.a + one.b + one.m(x) + (one.c is not None)
+
+    def g(x):
+        Thing().c = 3
+        return x
+
+    run(f, X)
+    run(g, X)
+    Thing.b = 700
+    run(f, X)
+
+
 def slots(run):
     class Slotted:
         __slots__ = ("a", "b")
@@ -154,6 +194,23 @@ def metaclasses_and_class_tricks(run):
     ]
     for each in wanted:
         run(each, X)
+
+
+def modules_of_python(run):
+    space = types.ModuleType("space")
+    space.scale = 3
+    exec("def apply(x):\n    return x * scale", space.__dict__)
+
+    def f(x):
+        return space.apply(x) + space.scale
+
+    run(f, X)
+    for name, value in (("scale", 4), ("apply", torch.sin)):
+        setattr(space, name, value)
+        run(f, X)
+    space.__getattr__ = lambda name: 12
+    del space.scale
+    run(f, X)
 
 
 def attributes_of_torchs_modules(run):
