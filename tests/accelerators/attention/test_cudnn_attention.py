@@ -88,6 +88,7 @@ def test_results_and_gradients_are_those_of_an_attention(tmp_path, asked, kind):
     scale = torch.ones(SIZE, requires_grad=True)
     found.mul_(scale).sum().backward()
     assert scale.grad is not None
+    torch.testing.assert_close(compiled(x).add_(1.0), expected + 1.0)
 
 
 class Rotated(torch.nn.Module):

@@ -399,6 +399,24 @@ def test_ways_to_train_settle_on_a_few_captures_and_copy_no_gradient(captured, t
     assert LENT not in stats.not_captured
 
 
+def test_models_one_after_the_other_whose_gradients_are_added_up():
+    """In a backward each of them is replayed while what those after it lent is not back."""
+    graphs, _, ledger = make_graphs()
+    ones, others = [Layer(graphs) for _ in range(3)], [Layer() for _ in range(3)]
+    for seed in range(10):
+        for layers in (ones, others):
+            for part in range(3):
+                x = make_input(3 * seed + part)
+                for layer in layers:
+                    x = layer(x)
+                x.square().sum().backward()
+        for one, other in zip(ones, others, strict=True):
+            assert torch.equal(one.weight.grad, other.weight.grad), seed
+            one.weight.grad = other.weight.grad = None
+    stats = ledger.stats()
+    assert (stats.captures, stats.gradients_copied, dict(stats.not_captured)) == (9, 0, {})
+
+
 @pytest.mark.parametrize("most", [1, 32])
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_is_held_in_whatever_order(monkeypatch, seed, most):

@@ -302,15 +302,19 @@ class Scaled(torch.nn.Module):
 
     def __init__(self, scale=2.0):
         super().__init__()
-        self.scale = scale
+        self.scale, self.read = scale, []
         self.weight = torch.nn.Parameter(torch.ones(2))
 
     @property
     def width(self):
+        self.read.append("width")
         return 5
 
     def __getattr__(self, name):
-        return 7 if name == "made_up" else super().__getattr__(name)
+        if name == "made_up":
+            self.read.append(name)
+            return 7
+        return super().__getattr__(name)
 
 
 OF_THE_MODEL = {
@@ -334,9 +338,11 @@ def test_attributes_of_the_model_are_read_as_thunders_module_reads_them(change):
     function = make(*lines)
     rewritten = rewrite(function)
     assert text_of(rewritten).count("known_module_model.") == len(names)
-    compiled = thunder.jit(Scaled())
+    model = Scaled()
+    compiled = thunder.jit(model)
     before = outcome(function, compiled)
     assert outcome(rewritten, compiled) == before
+    assert model.read == ["width", "made_up"] * 2  # each once
     with pytest.MonkeyPatch.context() as patch:
         change(compiled, patch)
         after = outcome(function, compiled)
