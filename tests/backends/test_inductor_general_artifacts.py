@@ -83,7 +83,7 @@ def add_condition(condition: str) -> bytes:
 
 def test_conditions_decide():
     """As if TorchInductor had found out that rows of up to ten are computed in another way."""
-    narrow = load(add_condition("v1 <= 10 and not (v1 % 6 == 3 or v1 // 3 - v0 != -2) and -v0 + 1 < 0"))
+    narrow = load(add_condition("v1 <= 10 and not (v1 % 6 == 3 or v1 // 3 - v0 != -2) and -v0*v1 + 49 < 0"))
     assert are_same(list(fit(narrow, 5, 10)(arguments(5, 10))), list(fit(load(), 5, 10)(arguments(5, 10))))
     with pytest.raises(Declined, match="excludes these sizes"):
         fit(narrow, 5, 11)
