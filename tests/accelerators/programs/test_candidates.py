@@ -1,10 +1,12 @@
 """Several programs with one key: the order of slots, what counts as the same, and what goes when all are taken."""
 
+import os
+import signal
 from functools import partial
 
 import pytest
 from pool_processes import wait_until
-from store_contents import fork, make_numbered_key, wait_for
+from store_contents import fork, kill_at, make_numbered_key, wait_for
 
 from fusioncache.accelerators.programs import programs
 from fusioncache.accelerators.programs.programs import find_candidates, keep_program
@@ -75,6 +77,26 @@ def test_what_is_for_speed_or_for_people_may_be_of_any_format_or_missing(store, 
     (candidate,) = find_candidates(store, KEY)
     assert candidate.text == make_text(1) and candidate.reads == make_reads(1)
     assert artifact == "regions" or candidate.bytecode == content
+
+
+def test_a_process_killed_at_any_step_of_keeping_leaves_the_whole_program_or_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # still a step
+    status, step = -signal.SIGKILL, 0
+    while status == -signal.SIGKILL:
+        step += 1
+        path = tmp_path / str(step)
+
+        def work(path=path, step=step):
+            kill_at(step, monkeypatch)
+            keep(Store.open(path), 1)
+
+        status = wait_for(fork(work))
+        store = Store.open(path)
+        before = found(store)
+        assert before in ([], [("program", 1)])
+        assert keep(store, 1) is not bool(before)
+        assert found(store) == [("program", 1)]
+    assert step > 20
 
 
 def test_processes_that_keep_at_once_keep_each_program_once(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from described import changed, walked
+from described import changed, described, walked
 
 from fusioncache.accelerators.programs import containers
 from fusioncache.accelerators.programs.describe import Describer
@@ -130,11 +130,57 @@ def test_each_change_is_told_by_its_lines():
         assert changed(before, walked(model)) == paths, name
 
 
+def test_numbers_are_no_part_of_a_model():
+    model = Model()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+            parameter.grad = torch.ones_like(parameter)
+    assert walked(model) == walked(Model())
+
+
+class Early(torch.nn.Module):
+    def __init__(self, *, is_early: bool) -> None:
+        if is_early:
+            self.size = 4
+        super().__init__()
+        self.size = 4
+
+
+def test_an_attribute_that_is_there_before_those_of_every_module_is_told():
+    early, usual = Early(is_early=True), Early(is_early=False)
+    assert changed(walked(usual), walked(early)) == {"model"} and described(usual) != described(early)
+
+
 def walk_and(model, take):
     """Returns what a describer says after it has walked a model."""
     describer = Describer()
     list(describer.walk("model", model))
     return take(describer)
+
+
+def test_arguments_that_are_parts_of_the_model_say_so():
+    model = Model()
+    weight, table = model.head.weight, model.layers[0].tables
+    given = weight, table, weight.detach(), weight.detach().clone()
+    whole, items, view, copied = (
+        walk_and(model, lambda each, argument=argument: dict(each.walk("args", (argument,)))["args"])
+        for argument in given
+    )
+    assert (whole, items) == ("(@model.head.weight, )", "(@model.layers.0.tables, )")
+    assert view.endswith("in @model.head.weight, )") and "@" not in copied
+
+
+def test_tensors_met_in_one_description_are_known_in_the_next():
+    first, second = torch.ones(2), torch.ones(2)
+    others = [first], [second], [first[:1]], [torch.ones(1)]
+    same, other, part, alone = ([*map(Describer().describe, ([first], each))] for each in others)
+    assert same != other and part != alone
+
+
+def test_a_graph_module_is_its_code():
+    module, same, other = map(torch.fx.symbolic_trace, (lambda x: x + 1, lambda x: x + 1, lambda x: x + 2))
+    assert walked(module) == walked(same) != walked(other)
 
 
 def test_paths_say_which_attribute_it_is():

@@ -193,6 +193,18 @@ def is_kept(runs):
     return True
 
 
+def test_what_ran_while_it_was_watched_is_told():
+    run_one()
+    first = watch(run_one, run_other)
+    assert is_kept(first)
+    second = watch(run_one)
+    run_other()
+    third = watch(run_other)
+    assert [is_kept(each) for each in (first, second, third)] == [False, True, True]
+    run_one()
+    assert [is_kept(each) for each in (second, third)] == [False, True]
+
+
 def test_what_cannot_be_watched_counts_as_run(monkeypatch):
     """Classes, and all where others have all numbers of ``sys.monitoring``."""
     assert not is_kept(ForeignRuns({"a.Class": None}))

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import enum
 import functools
+import os
 import pathlib
 import re
 import types
@@ -162,3 +163,12 @@ def test_a_global_is_secret_by_its_name(monkeypatch):
     assert find_difference([read], Describer()) is None
     monkeypatch.setattr(introspection, "ZQ_API_KEY", "zqfisher")
     assert find_difference([read], Describer()).read == read
+
+
+def test_variables_are_never_shown(monkeypatch):
+    for name in ("HF_TOKEN", "MODE"):
+        monkeypatch.setenv(name, "fast")
+        assert introspection.describe_variable(name).startswith("set, hidden str ")
+    assert introspection.describe_variable("HF_TOKEN") != introspection.describe_variable("MODE")
+    monkeypatch.delenv("MODE")
+    assert introspection.describe_variable("MODE") == "unset" and "MODE" not in os.environ

@@ -24,6 +24,7 @@ from fusioncache.accelerators.programs.splits import (
     keep_answers,
     make_answers_key,
     read_answers,
+    remember_answers,
 )
 from fusioncache.ir.errors import Declined
 from fusioncache.store.entry import SPLITS_SLOT
@@ -155,6 +156,24 @@ def test_answers_add_up_in_the_store_and_broken_ones_are_gone(tmp_path):
     with pytest.warns(RuntimeWarning, match="answers that do not decode"):
         assert read_answers(store, key) == frozenset()
     assert store.entries() == ()
+
+
+def test_supported_is_remembered_and_not_supported_is_asked_again(tmp_path, monkeypatch):
+    asked = []
+
+    def ask(symbol, node, options):
+        asked.append(node.args[1])
+        return (True, None) if node.args[1] == 1.0 else (False, "a reason")
+
+    ask_once = remember_answers(ask)
+    for expected in ([1.0, 2.0], [2.0]):
+        memory = SplitMemory()  # as in another process
+        monkeypatch.setattr(splits, "split_memory_of_process", lambda memory=memory: memory)
+        asked.clear()
+        with memory.answering(open_store(tmp_path)):
+            answers = [ask_once(ltorch.add, make_node(X, number), {}) for number in (1.0, 2.0)]
+        assert answers == [(True, None), (False, "a reason")] and asked == expected
+        assert memory.current is None
 
 
 class Net(torch.nn.Module):
