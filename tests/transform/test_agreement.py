@@ -53,6 +53,18 @@ def test_the_later_of_two_that_differ_is_told_the_first_difference(order):
     )
 
 
+def test_ranks_that_do_the_same_go_on_and_what_one_runs_again_keeps_no_other_waiting():
+    one, other = make_ranks()
+    first = one.derive(*LONG)
+    first()
+    first()
+    for _ in range(2):
+        other.derive(*LONG)()
+    one.derive(*SHORT)()
+    other.derive(*SHORT)()
+    assert one.count() == other.count() == 2 * len(LONG) + len(SHORT)
+
+
 def test_programs_are_compared_at_their_place_among_all_that_ran():
     """A rank derives a program anew, the other one does not: what each derives next is not taken for the other's."""
     one, other = make_ranks()

@@ -72,7 +72,8 @@ def share_at_once(model: torch.nn.Module, mode: str) -> Any:
 
 def train_all(rank: int, folder: Path) -> dict[str, Any]:
     runs = [*RUNS, ("zero3", AT_ONCE), ("ddp", AT_ONCE)]
-    return {(mode, order): train_one(rank, mode, order, folder) for mode, order in runs}
+    found = {(mode, order): train_one(rank, mode, order, folder) for mode, order in runs}
+    return {**found, "written in place": [run_in_place(mode) for mode in ("zero2", "zero3")]}
 
 
 def train_one(rank: int, mode: str, order: str, folder: Path) -> dict[str, Any]:
@@ -146,6 +147,12 @@ def take_step(jitted: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     loss = torch.nn.functional.cross_entropy(jitted(tokens).flatten(0, 1), tokens.flatten())
     loss.backward()
     return loss.detach()
+
+
+def run_in_place(mode: str) -> dict[str, Any]:
+    jitted, transform = jit(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)), mode)
+    jitted(torch.randn(8, 4)).sum().backward()
+    return describe(jitted, transform)
 
 
 def run_differing(rank: int) -> str:
@@ -244,6 +251,12 @@ def test_gradients_are_clipped_by_the_norm_of_all_ranks(trained, mode):
         greatest, clipped = rank[mode, "auto"]["trained on"][0][:2]
         assert greatest > 0.001
         torch.testing.assert_close(clipped, torch.tensor(0.001), rtol=1e-3, atol=0)
+
+
+def test_where_something_is_written_in_place_the_order_stays(trained):
+    for run in trained[0]["written in place"]:
+        assert in_flight(run["forward"]) == len(sequence(run["forward"])) == 4
+        assert run["bypasses"]["a trace with collectives writes in place"] == 1
 
 
 def test_a_rank_that_differs_is_refused_with_the_difference_and_nothing_hangs():
