@@ -3,6 +3,7 @@
 import gc
 import inspect
 import linecache
+import random
 import weakref
 from collections import Counter
 from itertools import pairwise
@@ -145,6 +146,23 @@ def test_the_program_leaves_that_was_not_taken_for_longest_and_has_no_memory_of_
     monkeypatch.setattr(program_list, "is_idle", lambda entry: False)
     train(compiled, make_input(21))
     assert len(entries_of(compiled)) == MOST + 1
+
+
+def test_all_entries_are_asked_whatever_was_done_to_them():
+    chance, sizes = random.Random(0), {0: (2,)}
+    for _ in range(100):
+        index, entries = program_list.EntryIndex(), [object() for _ in range(8)]
+        for entry in entries:
+            index.append(entry, {0: (chance.randint(2, 4),)})
+        for _ in range(chance.randint(0, 4)):
+            change = chance.choice([lambda each: each.pop(1), list.reverse, lambda each: each.append(object())])
+            change(entries)
+            taken = chance.choice(entries)
+            for each in index.order(entries, sizes):
+                if each is taken:
+                    break
+        assert set(index.order(entries, sizes)) == set(entries)
+        assert len([*index.order(entries, sizes)]) == len(entries)
 
 
 def test_forms_that_were_not_met_for_long_are_forgotten(tmp_path, monkeypatch):

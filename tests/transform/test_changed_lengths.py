@@ -26,7 +26,7 @@ from fusioncache.cache.exchange import pull, push
 from fusioncache.ir import Key
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.keys import read_key
-from fusioncache.store import Store
+from fusioncache.store import Store, read_through
 from fusioncache.store.entry import FAMILY_SLOTS
 from fusioncache.store.remote import Remote
 from fusioncache.store.signing import put_key
@@ -352,6 +352,17 @@ def test_a_later_process_fills_in_each_length_and_leaves_nothing_in_the_store(st
     assert stats.programs_made == 0
     assert not stats.bypasses  # or its regions would be on record with the templates of another length
     assert list_entries() == before
+
+
+def test_a_family_comes_from_a_remote(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_TRUST", "unsigned")
+    monkeypatch.setattr(read_through, "WAIT_SECONDS", 60.0)  # a busy machine is no slow remote
+    push(Store.open(store, remote=""), Remote(str(tmp_path / "remote")))
+    for remote in (str(tmp_path / "remote"), ""):
+        monkeypatch.setenv("FUSIONCACHE_REMOTE", remote)
+        compiled, transform = compile_anew(Model(), tmp_path / "here")
+        train(compiled, tokens(40))
+        assert counts(transform) == (1, 0, {})
 
 
 def test_a_family_that_came_keeps_its_signature_and_goes_with_its_key(store, tmp_path, monkeypatch):

@@ -230,14 +230,26 @@ def made(model_type, layers: int, dtype=torch.float32):
     return torch.nn.Sequential(start, model_type(layers)).to(dtype), torch.randn(shape).to(dtype)
 
 
+class Two(torch.nn.Module):
+    """Two streams."""
+
+    def __init__(self, layers: int):
+        super().__init__()
+        self.one, self.other = Residual(layers), Residual(layers)
+
+    def forward(self, x):
+        return self.other(self.one.weights[0] @ self.one(x))
+
+
 @pytest.mark.parametrize("wanted", [CARRY, SEGMENTED], ids=str)
-@pytest.mark.parametrize("model_type", [Residual, Blocks])
+@pytest.mark.parametrize("model_type", [Residual, Blocks, Two])
 def test_every_bit_of_a_recomputed_model_stays_as_it_was(model_type, wanted):
     model, x = made(model_type, 5, torch.bfloat16)  # in float32 Thunder saves what backward needs
     result, transform, _ = train_recomputed(model, x, residual=wanted.value)
     assert are_same(result, made_reference(model_type, 5, torch.bfloat16))
     assert not transform.stats().bypasses
-    assert len(plans(transform)) == 2 and plans(transform)[1] is wanted
+    streams = 1 + (model_type is Two)
+    assert len(plans(transform)) == 2 * streams and plans(transform)[streams:] == [wanted] * streams
 
 
 @pytest.mark.parametrize("wanted", [CARRY, SEGMENTED])

@@ -115,6 +115,17 @@ def test_so_it_is_with_each_compiler_with_what_it_stored_and_without_the_transfo
         assert bool(transform.stats().loads) is loads
 
 
+def test_so_it_is_with_regions_of_any_sizes():
+    def function(x):
+        return torch.softmax(x * 2, -1) + 1
+
+    plain, (ours, transform) = without(function), compile_with(function, sizes="dynamic", programs=False)
+    for rows in (4, 6, 9, 11):
+        x = torch.rand(5, rows).t()
+        assert strides_of(ours(x)) == strides_of(plain(x)) == [((rows, 5), (5, 1))]
+    assert transform.stats().general_hits
+
+
 def test_two_names_for_one_result_are_two_tensors_with_one_memory():
     def function(w):
         v = torch.sin(w)
@@ -127,6 +138,32 @@ def test_two_names_for_one_result_are_two_tensors_with_one_memory():
         assert [tuple(other.shape) for other in others] == [(6, 6), (6, 6)]
         one.add_(1)
         assert all(torch.equal(other, torch.ones(6, 6)) for other in others)
+
+
+def test_a_result_is_the_argument_where_it_is_for_torch_and_else_a_tensor_of_its_own():
+    """``to`` returns what it is given where there is nothing to do."""
+    same, _ = compile_with(lambda w: (torch.zeros(2), w.to(torch.float32)), programs=False)
+    shaped, _ = compile_with(lambda w: (torch.zeros(2), w.reshape(6, 6).to(torch.float32)), programs=False)
+    for _ in range(2):
+        w = torch.zeros(6, 6)
+        assert same(w)[1] is w
+        result = shaped(w)[1]
+        result.unsqueeze_(0).add_(1)
+        assert w.shape == (6, 6) and torch.equal(w, torch.ones(6, 6))
+
+
+def test_a_view_of_what_is_an_argument_all_the_same_is_not_left_out():
+    """Behind a name for an argument, so that what is returned is a view of it, and not the argument."""
+
+    def function(p):
+        view = p.to(torch.float32).expand(4, 4)[0:4]
+        return view.reshape(16), view
+
+    for p in (torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)):
+        ours, _ = compile_with(function, programs=False)
+        for _ in range(2):
+            result = ours(p)[1]
+            assert result is not p and result.data_ptr() == p.data_ptr()
 
 
 def lay_over(tensor):

@@ -62,6 +62,17 @@ def test_without_the_transform_a_region_is_compiled_once_and_then_runs_operation
     ]
 
 
+def test_what_the_operations_raise_as_well_is_raised_each_time(compiler):
+    compiled = thunder.jit(lambda x, y: torch.remainder(x + 1, y + 0), executors=["fusioncache"])
+    x, zero = torch.tensor([3, 4]), torch.tensor([0, 0])
+    with collect_warnings() as messages:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="ZeroDivision"):
+                compiled(x, zero)
+        assert not messages
+        assert compiled(x, x).tolist() == [1, 1] and len(compiler) == 3
+
+
 def test_out_of_memory_is_not_hidden(compiler):
     compiler.error = torch.OutOfMemoryError("full")
     with pytest.raises(torch.OutOfMemoryError):
