@@ -1,9 +1,12 @@
 """The life of a program: derived and kept by one transform, loaded by another one over the same store."""
 
 import gc
+import os
+import sys
 import threading
 import weakref
 from dataclasses import replace
+from types import FunctionType
 
 import pytest
 import thunder
@@ -126,6 +129,14 @@ def test_what_can_be_neither_described_nor_built_is_derived_as_ever(later, monke
     assert counts(transform) == expected
 
 
+def test_what_fails_while_thunder_traces_is_not_kept(later):
+    compiled, transform, *_ = later
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            compiled(torch.randn(3, 5))
+    assert counts(transform) == (0, 0, {})
+
+
 def test_a_program_is_not_kept_if_its_key_changes_meanwhile(tmp_path, monkeypatch):
     model, x = Cell(), torch.randn(3, 4)
     compiled, transform = compile_anew(model, tmp_path)
@@ -140,11 +151,23 @@ def test_a_program_is_not_kept_if_its_key_changes_meanwhile(tmp_path, monkeypatc
     assert counts(transform) == (0, 0, {"`model.scale` changed while the program was traced": 1})
 
 
+def list_replaced():
+    thunders = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "thunder"]
+    return [
+        (module.__name__, name)
+        for module in thunders
+        for name, value in vars(module).items()
+        if isinstance(value, FunctionType)
+        and value.__code__.co_filename.startswith(os.path.dirname(fusioncache.__file__))
+    ]
+
+
 def test_uninstall_gives_thunder_its_own_back(cell):
     directory, model, x = cell
     compiled, transform = compile_anew(model, directory)
     fusioncache.tracing.uninstall()
     try:
+        assert list_replaced() == []
         assert type(thunder.common.CompileStats().interpreter_cache) is list
         for inputs in (x, x[:2]):
             assert torch.equal(compiled(inputs), model(inputs))
@@ -178,15 +201,17 @@ def find_program(directory):
     return store, key, candidate
 
 
-def test_texts_are_compared_in_every_call_of_a_derived_and_of_a_loaded_program(tmp_path):
+def test_texts_are_compared_in_every_call_of_a_derived_a_loaded_and_a_filled_in_program(tmp_path):
     def compute(x, how):
         return x * 2 if how == "double" else x - 1
 
-    for loaded in (0, 2):
+    for loaded in (0, 4):
         compiled, transform = compile_anew(compute, tmp_path)
-        for how in ("double", "less") * 4:
-            assert torch.equal(compiled(torch.ones(3), how), compute(torch.ones(3), how))
-        assert transform.stats().programs_loaded == loaded
+        for length in (3, 5, 7):
+            for how in ("double", "less") * 4:
+                assert torch.equal(compiled(torch.ones(length), how), compute(torch.ones(length), how))
+        stats = transform.stats()
+        assert (stats.programs_loaded, stats.programs_filled) == (loaded, 2)
 
 
 def test_regions_that_cannot_be_read_are_not_counted_and_the_program_is_loaded(cell):
