@@ -21,6 +21,7 @@ from fusioncache.accelerators.programs.template_loader import find_references
 from fusioncache.accelerators.sizes import lengths
 from fusioncache.accelerators.sizes.families import Family, find_families, keep_family
 from fusioncache.accelerators.sizes.lengths import Lengths
+from fusioncache.accelerators.sizes.values import find_tensors
 from fusioncache.backends.eager import Eager
 from fusioncache.cache.exchange import pull, push
 from fusioncache.ir import Key
@@ -260,6 +261,23 @@ BATCHES = {
     "a parameter": lambda batch: batch | {"rows": torch.nn.Parameter(batch["rows"])},
     "a size of 1": lambda batch: make_batch(1),
 }
+
+
+ONES = torch.ones(3)
+CYCLE: list[object] = [ONES]
+CYCLE.append(CYCLE)
+CONTAINERS = (
+    *({"x": ONES, key: 1} for key in ("(2, 3)", True, -1, None, 1.5, ("a", "b"))),
+    {"x": ONES, "y": "torch.Tensor torch.float32 (3,) (1,) cpu"},
+    *([ONES, each] for each in (object(), 1j, torch.nn.Parameter(torch.ones(3)), ONES)),
+    CYCLE,
+)
+
+
+def test_tensors_in_a_container_with_something_else_keep_their_sizes():
+    assert [*find_tensors((ONES + 1, [ONES]), {})] == [0, (1, 0)]
+    for container in CONTAINERS:
+        assert [*find_tensors((ONES + 1, container), {})] == [0]
 
 
 @pytest.fixture(scope="module", name="step")
