@@ -245,7 +245,7 @@ def test_a_turn_that_was_waited_for_too_long_is_taken_alone_and_one_that_failed_
 
 
 @pytest.mark.parametrize("missing", ["refused", "no fcntl"])
-def test_without_file_locks_everybody_compiles_alone(store, monkeypatch, missing):
+def test_without_file_locks_each_process_compiles_alone(store, monkeypatch, missing):
     def flock(descriptor, mode):
         raise OSError(errno.ENOLCK, "no locks")
 
