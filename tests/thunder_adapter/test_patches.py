@@ -66,6 +66,22 @@ def test_each_row_fits_and_has_a_maker():
         assert not name or callable(getattr(importlib.import_module(module), name))
 
 
+def read_all():
+    """Returns what Thunder has where a row replaces something."""
+    places = [row.locate() for row in ROWS if row.maker and not row.is_idle]
+    return [holder[name] if isinstance(holder, dict) else vars(holder)[name] for holder, name in places]
+
+
+def test_uninstall_puts_back_what_each_row_replaces():
+    installation.uninstall()
+    before = read_all()
+    installation.install()
+    installed = read_all()
+    installation.uninstall()
+    assert sum(now is not own for now, own in zip(installed, before, strict=True)) > len(before) / 2
+    assert all(now is own for now, own in zip(read_all(), before, strict=True))
+
+
 WRITTEN = """def written(x, y=1):
     def inner():
         return x + 1

@@ -193,3 +193,17 @@ def test_a_view_that_a_compiler_does_not_tell_autograd_of_is_made_one(of_argumen
         before = base._version
         view.zero_()
         assert base._version > before
+
+
+def test_one_object_for_two_views_is_made_two():
+    sketch = Sketch()
+    x = sketch.input()
+    views = [sketch.op("transpose", x, (1, 0), type_=TensorType("float32", (3, 2), "cpu")) for _ in range(2)]
+    args = [torch.randn(2, 3)]
+
+    def run(args):
+        return [args[0].t()] * 2
+
+    fixed, first = as_torch_gives(run, instance_in_order(sketch.graph(*views)), args, run(args))
+    for one, other in (first, fixed(args)):
+        assert one is not other and one.data_ptr() == other.data_ptr() == args[0].data_ptr()
