@@ -292,8 +292,9 @@ def has_lasting_tables(executor: Any) -> bool:
 
 
 def list_named(executor: Any) -> list[Any]:
-    """Returns the values whose names say what an executor is and does, if it has no ``cache_key``."""
-    values = (value for _, value in _list_attributes(executor))
+    """Returns the values whose names say what an executor is and does. A ``cache_key`` stands for its attributes."""
+    has_key = hasattr(type(executor), "cache_key")
+    values = [] if has_key else [value for _, value in _list_attributes(executor)]
     return [type(executor), *values, executor.implmap, executor._lookasides]
 
 
