@@ -41,7 +41,7 @@ from fusioncache.ir.keys import NamedValue, write_lines
 _MOST_EXECUTORS = 16
 """Lists of executors whose names are kept."""
 _MOST_CODES = 20_000
-"""Code objects whose hashes are kept. A large model has 2,000."""
+"""Code objects whose hashes are kept. A model has some hundreds."""
 
 MODULES = (
     "thunder",
