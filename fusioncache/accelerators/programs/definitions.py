@@ -90,8 +90,8 @@ class Fingerprint:
     Args:
         tables: containers, or views of them.
         read: returns what else matters, now and later.
-        list_sources: returns containers, or views, that hold all that ``read`` goes by, and more that changes at times.
-            To compare these is faster than to read.
+        list_sources: returns views of all that ``read`` depends on. To compare these is faster than to read; where they
+            differ, ``read`` decides.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class KnownNames:
         """True if all values would get these names again.
 
         Args:
-            earlier: the names that these were added to, if it is known already that those hold.
+            earlier: the names that these were added to, and that hold.
         """
         prints, described = (0, 0) if earlier is None else (len(earlier.fingerprints), len(earlier.described))
         if not all(each.holds() for each in self.fingerprints[prints:]):

@@ -33,7 +33,7 @@ from typing import Any
 from fusioncache.accelerators.programs.definitions import Definitions, Fingerprint, KnownNames, Met, find_unrelated
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.introspection import is_added
-from fusioncache.accelerators.programs.options import has_lasting_tables, list_named
+from fusioncache.accelerators.programs.options import is_shared, read_executor
 from fusioncache.accelerators.programs.writer import Memory, digest
 from fusioncache.ir import Declined, Scope
 from fusioncache.ir.keys import NamedValue, write_lines
@@ -343,12 +343,12 @@ class KnownMap:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class KnownExecutors:
-    """What some executors do with each operation.
+    """The names of what executors hold.
 
     Attributes:
-        executors: those, kept alive as they are known by their identities.
-        known_map: whose names come first.
-        names: of all that is in both.
+        executors: kept alive, as they are found by their identities.
+        known_map: the function map whose names they were added to.
+        names: of both.
     """
 
     executors: tuple[Any, ...]
@@ -356,7 +356,7 @@ class KnownExecutors:
     names: KnownNames
 
     def hold(self, known_map: KnownMap) -> bool:
-        """True if all would get these names again. Those of the map do."""
+        """True if the values would get these names again, given that those of the map hold."""
         return self.known_map is known_map and self.names.hold(known_map.names)
 
 
@@ -367,7 +367,7 @@ class Epoch:
     Attributes:
         names: of all that was found.
         maps: the function map for each list of modules, as executors bring modules of their own.
-        executors: what is known of the executors of a function, by their identities.
+        executors: the names of what executors hold, by the executors' identities.
         code_digests: the hash of each code object that was described. No code object changes.
     """
 
@@ -404,17 +404,17 @@ class Epoch:
         return known
 
     def find_names(self, known_map: KnownMap, executors: Iterable[Any]) -> KnownNames:
-        """Returns the names of a function map, and of what is in the tables of executors.
+        """Returns the names of a function map and of what executors hold.
 
         Args:
-            known_map: for these executors, just found.
-            executors: those of a function.
+            known_map: that ``find_map`` just returned for these executors.
+            executors: of a function.
         """
-        lasting = tuple(executor for executor in executors if has_lasting_tables(executor))
-        key = tuple(map(id, lasting))
+        shared = tuple(filter(is_shared, executors))
+        key = tuple(map(id, shared))
         known = self.executors.pop(key, None)
         if known is None or not known.hold(known_map):
-            known = KnownExecutors(lasting, known_map, _name_executors(known_map, lasting))
+            known = KnownExecutors(shared, known_map, _name_executors(known_map, shared))
         self.executors[key] = known
         for oldest in list(self.executors)[:-_MOST_EXECUTORS]:
             self.executors.pop(oldest, None)
@@ -422,15 +422,15 @@ class Epoch:
 
 
 def _name_executors(known_map: KnownMap, executors: Sequence[Any]) -> KnownNames:
-    """Returns the names of a function map, and those of the executors where all of them have one."""
+    """Returns the names of a function map and of what executors hold; without the latter if one cannot be described."""
     tables = [vars(executor) for executor in executors]
     fingerprint = Fingerprint([view for table in tables for view in (table.keys(), table.values())])
     definitions = Definitions(Describer(), known_map.names, is_lasting=True)
     try:
         for executor in executors:
-            for value in list_named(executor):
-                definitions.name(value)
-    except Declined as reason:  # and it is refused, with a better text, where the executor is described
+            for _ in read_executor(definitions, executor):
+                pass  # a lasting name is made of each value
+    except Declined as reason:  # the key is refused for the same reason, where the options are read
         reason.require(Scope.VALUE, Scope.AMOUNT, Scope.PROGRAM)
         return known_map.names
     return definitions.learn(fingerprint)

@@ -227,7 +227,7 @@ def read_options(describer: Describer, definitions: Definitions, compile_data: A
     yield from _read_own_options(describer, definitions, compile_data)
     yield "executors", " ".join(_name_of(executor) for executor in compile_data.executors_list)
     for executor in compile_data.executors_list:
-        yield from _read_executor(describer, definitions, executor)
+        yield from read_executor(definitions, executor)
     yield "lookasides", definitions.name(compile_data.executor_lookasides)
     for number, transform in enumerate(compile_data.transforms):
         yield f"transforms.{number}", write_transform(describer, definitions, transform)
@@ -254,8 +254,12 @@ def _name_of(executor: Any) -> str:
     return "(ad-hoc)" if type(executor) is TemporaryExecutor else _write_name(executor.name)
 
 
-def _read_executor(describer: Describer, definitions: Definitions, executor: Any) -> Iterator[NamedValue]:
-    """Yields what an executor is, and what it does with each operation."""
+def read_executor(definitions: Definitions, executor: Any) -> Iterator[NamedValue]:
+    """Yields what an executor is, and what it does with each operation.
+
+    Raises:
+        Declined: if its ``cache_key`` fails, its fuel is limited, or something in its tables cannot be described.
+    """
     from fusioncache.thunder_adapter.accelerator_api import FUEL_LEVEL, TemporaryExecutor
 
     name = f"executors.{_name_of(executor)}"
@@ -271,8 +275,9 @@ def _read_executor(describer: Describer, definitions: Definitions, executor: Any
             Scope.PROGRAM,
         )
     elif type(executor) is not TemporaryExecutor:
-        for key, value in _list_attributes(executor):
-            yield f"{name}.{key}", definitions.name(value)
+        for key, value in sorted(vars(executor).items()):
+            if key not in _TABLES:
+                yield f"{name}.{key}", definitions.name(value)
     # Of the ad hoc executor only the lookasides outlive a trace: its operations have new names each time.
     with definitions.trusting() if own is not None else nullcontext():
         if type(executor) is not TemporaryExecutor:
@@ -280,22 +285,11 @@ def _read_executor(describer: Describer, definitions: Definitions, executor: Any
         yield f"{name}.lookasides", definitions.name(executor._lookasides)
 
 
-def _list_attributes(executor: Any) -> list[tuple[str, Any]]:
-    return [(key, value) for key, value in sorted(vars(executor).items()) if key not in _TABLES]
-
-
-def has_lasting_tables(executor: Any) -> bool:
-    """True if an executor is the same for many functions. Thunder makes one for each function, with its lookasides."""
+def is_shared(executor: Any) -> bool:
+    """True if functions share an executor; False for the one that Thunder makes for each function."""
     from fusioncache.thunder_adapter.accelerator_api import TemporaryExecutor
 
     return type(executor) is not TemporaryExecutor
-
-
-def list_named(executor: Any) -> list[Any]:
-    """Returns the values whose names say what an executor is and does. A ``cache_key`` stands for its attributes."""
-    has_key = hasattr(type(executor), "cache_key")
-    values = [] if has_key else [value for _, value in _list_attributes(executor)]
-    return [type(executor), *values, executor.implmap, executor._lookasides]
 
 
 def write_transform(describer: Describer, definitions: Definitions, transform: Any) -> str:

@@ -100,6 +100,14 @@ def test_nothing_of_an_executor_is_named_again_while_nothing_changed(compiled, e
         assert epoch.find_names(known_map, data.executors_list) is names
 
 
+def test_hashes_of_code_are_forgotten_where_there_are_too_many(compiled, epoch):
+    key = key_of(compiled, X, epoch=epoch)
+    usual = len(epoch.code_digests)
+    epoch.code_digests.update((-number, (double.__code__, "")) for number in range(1, 20_001))
+    assert_same(key, key_of(compiled, X, epoch=epoch))
+    assert 0 < len(epoch.code_digests) <= usual
+
+
 def test_executors_of_many_functions_are_not_all_kept(epoch):
     for _ in range(20):
         key_of(jit(lambda x: x, executors=(make_executor(),), transforms=()), X, epoch=epoch)
