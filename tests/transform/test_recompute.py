@@ -10,7 +10,6 @@ import thunder
 import torch
 from models import Blocks, Residual, are_same, compile_plain, compile_with, find_all_fused, find_fused, recompute, step
 from residual_stacks import SIZE, Stack, train
-from thunder.core.transform_common import Transform
 
 import fusioncache
 from fusioncache.accelerators.residual.plans import ResidualPlan
@@ -115,21 +114,11 @@ def test_neither_templates_nor_live_sums_follow_the_depth_and_a_budget_keeps_as_
     assert least <= 6 and least < most <= 100
 
 
-class Collect(Transform):
-    def __init__(self):
-        super().__init__()
-        self.traces = []
-
-    def transform_trace_post_optimization(self, trace, **kwargs):
-        self.traces.append(trace)
-        return trace
-
-
 def traces_of(depth: int):
     model, x = stack("post", depth)
-    collect = Collect()
-    train(model, thunder.jit(model, executors=fusioncache.executors(), transforms=[collect]), x)
-    return collect.traces
+    compiled = compile_plain(model)
+    train(model, compiled, x)
+    return thunder.last_traces(compiled)[-1], thunder.last_backward_traces(compiled)[-1]
 
 
 @pytest.mark.parametrize("order", ["fFbB", "fFB", "FfBb"])
@@ -204,76 +193,61 @@ def test_every_kind_of_stream_keeps_every_bit_on_the_gpu(kind, dtype):
 CARRY, SEGMENTED = ResidualPlan.CARRY, ResidualPlan.SEGMENTED
 
 
-def train_recomputed(model, *inputs, **options):
+def train_recomputed(model, x, **options):
     with recompute():
         compiled, transform = compile_with(model, **options)
-        return step(compiled, model, *inputs), transform, compiled
+        return step(compiled, model, x), transform, compiled
+
+
+def train_plain(model, x) -> list[torch.Tensor]:
+    with recompute():
+        return step(compile_plain(model), model, x)
 
 
 def plans(transform) -> list[ResidualPlan]:
     return [choice.plan for choice in transform.choices()]
 
 
-@functools.cache
-def made_reference(model_type, layers: int, dtype=torch.float32) -> list[torch.Tensor]:
-    """What a step of this recomputed model computes as Thunder has it: traced once for all tests."""
-    model, x = made(model_type, layers, dtype)
-    with recompute():
-        return step(compile_plain(model), model, x)
+def made(*types, layers: int, dtype=torch.bfloat16):
+    """Returns a model with streams, and its input. Backward may not save the input, so a stream starts behind it.
 
-
-def made(model_type, layers: int, dtype=torch.float32):
-    """Returns a model with a stream, and its input. Backward may not save the input, so the stream starts behind it."""
+    In float32 Thunder saves what backward needs.
+    """
     torch.manual_seed(0)
-    shape = (5, 16) if model_type is Blocks else (10, 10)
-    start = torch.nn.Linear(shape[1], shape[1], bias=False)
-    return torch.nn.Sequential(start, model_type(layers)).to(dtype), torch.randn(shape).to(dtype)
+    parts = [part for each in types for part in (torch.nn.Linear(10, 10, bias=False), each(layers, 10))]
+    return torch.nn.Sequential(*parts).to(dtype), torch.randn(10, 10).to(dtype)
 
 
-class Two(torch.nn.Module):
-    """Two streams."""
-
-    def __init__(self, layers: int):
-        super().__init__()
-        self.one, self.other = Residual(layers), Residual(layers)
-
-    def forward(self, x):
-        return self.other(self.one.weights[0] @ self.one(x))
-
-
-@pytest.mark.parametrize("wanted", [CARRY, SEGMENTED], ids=str)
-@pytest.mark.parametrize("model_type", [Residual, Blocks, Two])
-def test_every_bit_of_a_recomputed_model_stays_as_it_was(model_type, wanted):
-    model, x = made(model_type, 5, torch.bfloat16)  # in float32 Thunder saves what backward needs
-    result, transform, _ = train_recomputed(model, x, residual=wanted.value)
-    assert are_same(result, made_reference(model_type, 5, torch.bfloat16))
-    assert not transform.stats().bypasses
-    streams = 1 + (model_type is Two)
-    assert len(plans(transform)) == 2 * streams and plans(transform)[streams:] == [wanted] * streams
+@pytest.mark.parametrize("types", [[Residual], [Blocks], [Residual, Residual]], ids=["sums", "blocks", "two streams"])
+def test_every_bit_of_a_recomputed_model_stays_as_it_was(types):
+    model, x = made(*types, layers=5)
+    expected = train_plain(model, x)
+    for wanted in (CARRY, SEGMENTED):
+        result, transform, _ = train_recomputed(model, x, residual=wanted.value)
+        assert are_same(result, expected) and not transform.stats().bypasses
+        streams = len(types)
+        assert len(plans(transform)) == 2 * streams and plans(transform)[streams:] == [wanted] * streams
 
 
-@pytest.mark.parametrize("wanted", [CARRY, SEGMENTED])
-def test_calls_do_not_grow_with_depth(wanted):
-    def most(layers):
-        model, x = made(Residual, layers, torch.bfloat16)
+def test_calls_do_not_grow_with_depth():
+    def most(layers, wanted):
+        model, x = made(Residual, layers=layers)
         _, transform, compiled = train_recomputed(model, x, residual=wanted.value)
         backward = find_fused(thunder.last_backward_traces(compiled)[-1])
         assert plans(transform)[1:] == [wanted]
         return max(len(call.args) for call in backward), transform.stats().templates
 
-    if wanted is CARRY:
-        assert most(4) == most(6) == (4, 6)
-    else:
-        # A step takes a sum and a segment's terms, as many as the square root of the depth.
-        assert [arguments for arguments, _ in map(most, (8, 18))] == [4, 6]
+    assert most(4, CARRY) == most(6, CARRY) == (4, 6)
+    # A step takes a sum and a segment's terms, as many as the square root of the depth.
+    assert [most(layers, SEGMENTED)[0] for layers in (8, 18)] == [4, 6]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_streams_of_a_compiler_that_drops_roundings_are_carried_only_where_nothing_is_rounded(dtype, monkeypatch):
     monkeypatch.setattr(Inductor, "compile", Eager.compile)
-    model, x = made(Residual, 4, dtype)
+    model, x = made(Residual, layers=4, dtype=dtype)
     result, transform, compiled = train_recomputed(model, x, backend="inductor", residual="carry")
-    assert are_same(result, made_reference(Residual, 4, dtype))
+    assert are_same(result, train_plain(model, x))
     assert plans(transform) == ([CARRY] if dtype is torch.float32 else [])
     assert transform.stats().bypasses == ({} if dtype is torch.float32 else {VARIES: 2})
     assert transform.stats().regions == len(find_all_fused(compiled))
