@@ -1,12 +1,10 @@
 """The life of a program: derived and kept by one transform, loaded by another one over the same store."""
 
 import gc
-import os
-import sys
 import threading
 import weakref
 from dataclasses import replace
-from types import FunctionType
+from unittest.mock import Mock
 
 import pytest
 import thunder
@@ -16,26 +14,25 @@ from stored_programs import Cell, compile_anew, counts, without_interpreter
 from threads_at_once import run_at_once
 
 import fusioncache
+from fusioncache.accelerators.programs import derivation
 from fusioncache.accelerators.programs.program_list import ProgramList
-from fusioncache.accelerators.programs.programs import find_candidates, keep_program
-from fusioncache.ir import Ingredient, Key
-from fusioncache.ir.keys import read_key
+from fusioncache.accelerators.programs.programs import ProgramKeeper
 
 
-@pytest.fixture
-def cell(tmp_path):
+def keep(directory):
+    """Derives and keeps a program. Returns its model and its input."""
     torch.manual_seed(0)
     model, x = Cell(), torch.randn(3, 4)
-    compiled, transform = compile_anew(model, tmp_path)
+    compiled, transform = compile_anew(model, directory)
     compiled(x)
     assert counts(transform) == (0, 1, {})
-    return tmp_path, model, x
+    return model, x
 
 
 @pytest.fixture
-def later(cell):
-    directory, model, x = cell
-    return *compile_anew(model, directory), model, x
+def later(tmp_path):
+    model, x = keep(tmp_path)
+    return *compile_anew(model, tmp_path), model, x
 
 
 def test_a_program_is_loaded_and_nothing_is_interpreted_also_by_threads_at_their_first_call(tmp_path, monkeypatch):
@@ -51,14 +48,13 @@ def test_a_program_is_loaded_and_nothing_is_interpreted_also_by_threads_at_their
     assert counts(transform) == (1, 0, {})
     assert (thunder.cache_hits(compiled), thunder.cache_misses(compiled)) == (3, 0)
     compiled, transform = compile_anew(model, tmp_path)
-    keeper, together, outputs = type(transform.program_keeper), threading.Barrier(4, timeout=240), []
-    build = keeper.build
+    build, together, outputs = ProgramKeeper.build, threading.Barrier(4, timeout=240), []
 
     def build_together(*args):
         together.wait()  # none finds what another one has loaded
         return build(*args)
 
-    monkeypatch.setattr(keeper, "build", build_together)
+    monkeypatch.setattr(ProgramKeeper, "build", build_together)
     run_at_once(*[lambda: outputs.append(compiled(x).detach())] * 4)
     assert are_same(outputs, [results[0]] * 4)
     assert counts(transform) == (4, 0, {})
@@ -74,29 +70,22 @@ def test_a_model_that_is_changed_after_loading_is_guarded_as_by_thunder(later):
 
 def test_a_failed_guard_of_a_loaded_program_is_a_reason(later, monkeypatch):
     compiled, transform, model, x = later
-    keeper = type(transform.program_keeper)
-    build = keeper.build
-
-    def fail(*_args, **_kwargs):
-        raise ValueError("another guard")
-
+    build, fail = ProgramKeeper.build, Mock(side_effect=ValueError("another guard"))
     with monkeypatch.context() as patch:
-        patch.setattr(keeper, "build", lambda *args: build(*args)._replace(prologue_fn=fail))
+        patch.setattr(ProgramKeeper, "build", lambda *args: build(*args)._replace(prologue_fn=fail))
         assert torch.equal(compiled(x), model(x))
     # It is derived, and kept beside the one that did not fit.
     assert counts(transform) == (0, 1, {"its guards fail for these inputs": 1})
     assert len(thunder.compile_stats(compiled).interpreter_cache) == 1
 
 
-def test_the_environment_turns_programs_off(cell, monkeypatch):
-    directory, model, x = cell
+def test_the_environment_turns_programs_off_but_not_those_of_an_argument(tmp_path, monkeypatch):
+    model, x = keep(tmp_path)
     monkeypatch.setenv("FUSIONCACHE_PROGRAMS", "0")
-    compiled, transform = compile_anew(model, directory)
-    compiled(x)
-    assert counts(transform) == (0, 0, {})
-    compiled, transform = compile_anew(model, directory, programs=True)
-    compiled(x)
-    assert counts(transform) == (1, 0, {})
+    for programs, loaded in ((None, 0), (True, 1)):
+        compiled, transform = compile_anew(model, tmp_path, programs=programs)
+        compiled(x)
+        assert counts(transform) == (loaded, 0, {})
 
 
 @pytest.mark.parametrize("transforms", [1, 2])
@@ -118,11 +107,7 @@ def test_only_one_transform_with_thunders_own_cache_keeps_programs(tmp_path, tra
 )
 def test_what_can_be_neither_described_nor_built_is_derived_as_ever(later, monkeypatch, what, expected):
     compiled, transform, model, x = later
-
-    def fail(*_args):
-        raise KeyError("no such thing")
-
-    monkeypatch.setattr(f"fusioncache.accelerators.programs.{what}", fail)
+    monkeypatch.setattr(f"fusioncache.accelerators.programs.{what}", Mock(side_effect=KeyError("no such thing")))
     with pytest.warns(RuntimeWarning, match="neither loaded nor stored: KeyError$"):
         assert torch.equal(compiled(x), model(x))
     compiled(x[:2])
@@ -151,30 +136,17 @@ def test_a_program_is_not_kept_if_its_key_changes_meanwhile(tmp_path, monkeypatc
     assert counts(transform) == (0, 0, {"`model.scale` changed while the program was traced": 1})
 
 
-def list_replaced():
-    thunders = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "thunder"]
-    return [
-        (module.__name__, name)
-        for module in thunders
-        for name, value in vars(module).items()
-        if isinstance(value, FunctionType)
-        and value.__code__.co_filename.startswith(os.path.dirname(fusioncache.__file__))
-    ]
-
-
-def test_uninstall_gives_thunder_its_own_back(cell):
-    directory, model, x = cell
-    compiled, transform = compile_anew(model, directory)
+def test_uninstall_gives_thunder_its_own_back(later, tmp_path):
+    compiled, transform, model, x = later
     fusioncache.tracing.uninstall()
     try:
-        assert list_replaced() == []
         assert type(thunder.common.CompileStats().interpreter_cache) is list
         for inputs in (x, x[:2]):
             assert torch.equal(compiled(inputs), model(inputs))
         assert counts(transform) == (0, 0, {})
     finally:
         fusioncache.tracing.install()
-    compiled, transform = compile_anew(model, directory)
+    compiled, _ = compile_anew(model, tmp_path)
     assert type(thunder.compile_stats(compiled).interpreter_cache) is ProgramList
 
 
@@ -190,17 +162,6 @@ def test_a_loaded_and_a_derived_program_forget_the_arguments_of_their_first_call
     assert [each() for each in watched] == [None, None]
 
 
-def find_program(directory):
-    """Returns a store, the key of the one program in it, and that program."""
-    store = fusioncache.Cache(record=False, store=directory).store
-    (entry,) = [store.entry(each.digest, each.backend) for each in store.entries() if each.backend == "program"]
-    digests = dict(entry.ingredients)
-    ingredients = [Ingredient(name, text, digests[name]) for name, text in read_key(entry.text).items()]
-    key = Key(entry.digest, entry.text, tuple(ingredients))
-    (candidate,) = find_candidates(store, key)
-    return store, key, candidate
-
-
 def test_texts_are_compared_in_every_call_of_a_derived_a_loaded_and_a_filled_in_program(tmp_path):
     def compute(x, how):
         return x * 2 if how == "double" else x - 1
@@ -214,25 +175,25 @@ def test_texts_are_compared_in_every_call_of_a_derived_a_loaded_and_a_filled_in_
         assert (stats.programs_loaded, stats.programs_filled) == (loaded, 2)
 
 
-def test_regions_that_cannot_be_read_are_not_counted_and_the_program_is_loaded(cell):
-    directory, model, x = cell
-    store, key, candidate = find_program(directory)
-    assert b"forward" in candidate.regions
-    store.remove(key, "program")
-    assert keep_program(store, key, candidate.text, candidate.reads, name="Cell", seconds=1, regions=b"x")
-    compiled, transform = compile_anew(model, directory)
+def test_regions_that_cannot_be_read_are_not_counted_and_the_program_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(derivation, "collect_regions", lambda *_: b"x")
+    model, x = keep(tmp_path)
+    compiled, transform = compile_anew(model, tmp_path)
     assert torch.equal(compiled(x), model(x))
     assert counts(transform) == (1, 0, {}) and transform.stats().regions == 0
 
 
-def test_verify_mode_raises_where_a_stored_program_is_another_one(cell):
-    directory, model, x = cell
-    store, key, candidate = find_program(directory)
-    source = candidate.text.computation.source
-    other = replace(candidate.text.computation, source=source.replace("torch.nn.functional.linear(", "torch.add("))
-    store.remove(key, "program")
-    keep_program(store, key, replace(candidate.text, computation=other), candidate.reads, name="Cell", seconds=1)
-    compiled, transform = compile_anew(model, directory, verify=True)
+def test_verify_mode_raises_where_a_stored_program_is_another_one(tmp_path, monkeypatch):
+    write = ProgramKeeper.write
+
+    def write_another(*args):
+        text = write(*args)
+        source = text.computation.source.replace("torch.nn.functional.linear(", "torch.add(")
+        return replace(text, computation=replace(text.computation, source=source))
+
+    monkeypatch.setattr(ProgramKeeper, "write", write_another)
+    model, x = keep(tmp_path)
+    compiled, transform = compile_anew(model, tmp_path, verify=True)
     with pytest.raises(fusioncache.VerificationError, match="its forward trace differs") as raised:
         compiled(x)
     assert "-  t" in str(raised.value) and "torch.add(" in str(raised.value)

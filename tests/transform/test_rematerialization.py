@@ -5,7 +5,8 @@ import random
 import pytest
 import thunder
 import torch
-from thunder.dynamo import thunderfx
+from behind_dynamo import compile_behind_dynamo
+from models import compile_plain, compile_with
 from torch import nn
 
 import fusioncache
@@ -29,17 +30,20 @@ class Net(nn.Module):
         return torch.sin(hidden * self.scale)
 
 
-def jit(model, executors=None, compiler=thunder.jit, **options):
-    cache = fusioncache.Cache(record=False, store=False)
-    transform = fusioncache.FusionCache(cache=cache, backend="eager", jobs=0, programs=False, **options)
-    return compiler(model, executors=executors or fusioncache.executors(), transforms=[transform])
+def jit(model, **options):
+    return compile_with(model, programs=False, **options)[0]
+
+
+def compile_for_inductor(model):
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager")
+    return thunder.jit(model, executors=["torchcompile"], transforms=[transform])
 
 
 WAYS = {
     "ours": jit,
-    "alone": lambda model: thunder.jit(model, executors=fusioncache.executors()),
-    "behind dynamo": lambda model: jit(model, compiler=thunderfx),
-    "torchcompile": lambda model: jit(model, executors=["torchcompile"]),
+    "alone": compile_plain,
+    "behind dynamo": lambda model: compile_behind_dynamo(model)[0],
+    "torchcompile": compile_for_inductor,
     "sums are recomputed": lambda model: jit(model, recompute="residual", residual="inline"),
 }
 WRITES = {
