@@ -11,7 +11,7 @@ import torch
 from both_ways import are_equal, train
 from models import compile_with
 from stored_programs import compile_anew
-from torch.overrides import TorchFunctionMode
+from torch.overrides import BaseTorchFunctionMode
 
 from fusioncache.accelerators.steps.calls import Channel, connect
 from fusioncache.thunder_adapter.installation import is_known_whole
@@ -90,14 +90,9 @@ def test_whatever_is_returned_is_thunders(choice):
     assert [is_short(compiled) for compiled in pair] == [True, False]
 
 
-class Noting(TorchFunctionMode):
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        return function(*args, **(kwargs or {}))
-
-
 USUAL = (nullcontext, [X], {})
 CALLS = {
-    "a mode of torch functions": (Noting, [X], {}),
+    "a mode of torch functions": (BaseTorchFunctionMode, [X], {}),
     "another default device": (lambda: torch.device("cpu"), [X], {}),
     "autocast": (lambda: torch.autocast("cpu", torch.bfloat16), [X], {}),
     "no gradients": (torch.no_grad, [X], {}),

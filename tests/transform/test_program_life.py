@@ -270,9 +270,6 @@ def test_plans_and_arities_are_those_of_the_process_that_derived_the_program():
         assert are_same(run(compiled, loaded, inputs), expected)
 
 
-GROUPS = [(32, 16), (4, 16, 8), (4, 2)]
-
-
 class Taken(Exception): ...
 
 
@@ -309,22 +306,24 @@ def test_regions_that_nvfuser_makes_anew_have_the_definitions_of_those_that_thun
     assert define_regions([SimpleNamespace(bound_symbols=made)]) == define_regions(traces)
 
 
-def write_in_place(x, y):
-    return ltorch.tanh(prims.copy_(x + y, x, grad_enabled=False))
-
-
 def multiply_groups(x, up, counts):
     return ltorch.tanh(ltorch._grouped_mm(x * 2, up, ltorch.to(ltorch.sum(counts, 1), torch.int32)))
 
 
+def write_in_place(x, y):
+    return ltorch.tanh(prims.copy_(x + y, x, grad_enabled=False))
+
+
 @pytest.mark.parametrize(
-    ("function", "shapes", "line"),
-    [(write_in_place, [(10, 10)] * 2, "add_output(tv3, tv0)"), (multiply_groups, GROUPS, "fd.ops.grouped_mm(")],
+    ("function", "shapes", "options", "line"),
+    [
+        (write_in_place, [(10, 10)] * 2, {}, "add_output(tv3, tv0)"),
+        (multiply_groups, [(32, 16), (4, 16, 8), (4, 2)], {"grad": True, "dtype": "bfloat16"}, "fd.ops.grouped_mm("),
+    ],
 )
-def test_writes_and_groups_are_in_the_definitions_that_nvfuser_gets(function, shapes, line):
+def test_writes_and_groups_are_in_the_definitions_that_nvfuser_gets(function, shapes, options, line):
     fake_cuda.find_nvfuser_executor()
-    options = {"grad": True, "dtype": "bfloat16"} if shapes is GROUPS else {"grad": False}
-    traces = fake_cuda.make_traces(function, shapes, **options)
+    traces = fake_cuda.make_traces(function, shapes, **{"grad": False, **options})
     with fake_cuda.pretend_gpu():
         transform = rewrite(traces)
     definitions = define_executables(transform)
