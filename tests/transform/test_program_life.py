@@ -5,10 +5,12 @@ Its templates are called as they were, or not at all.
 
 import copy
 import gc
+import os
+import sys
 import threading
 import weakref
 from dataclasses import replace
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from unittest import mock
 
 import fake_cuda
@@ -153,10 +155,22 @@ def test_a_program_is_not_kept_if_its_key_changes_meanwhile(tmp_path, monkeypatc
     assert counts(transform) == (0, 0, {"`model.scale` changed while the program was traced": 1})
 
 
+def list_replaced():
+    thunders = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "thunder"]
+    return [
+        (module.__name__, name)
+        for module in thunders
+        for name, value in vars(module).items()
+        if isinstance(value, FunctionType)
+        and value.__code__.co_filename.startswith(os.path.dirname(fusioncache.__file__))
+    ]
+
+
 def test_uninstall_gives_thunder_its_own_back(later, tmp_path):
     compiled, transform, model, x = later
     fusioncache.tracing.uninstall()
     try:
+        assert list_replaced() == []
         assert type(thunder.common.CompileStats().interpreter_cache) is list
         for inputs in (x, x[:2]):
             assert torch.equal(compiled(inputs), model(inputs))
