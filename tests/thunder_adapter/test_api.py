@@ -1,12 +1,19 @@
-"""What fusioncache expects of the names that it takes from Thunder, on traces of a real model."""
+"""What fusioncache expects of the names that it takes from Thunder; the list of them is what the sources use."""
 
 import ast
+import sys
+from contextvars import ContextVar
+from types import FunctionType, ModuleType
 
+import pytest
 import thunder
 import torch
 from repository import PACKAGE
+from thunder_names import write_names
 
 from fusioncache.thunder_adapter import accelerator_api, api
+from fusioncache.thunder_adapter.accelerator_api import MODULES, NAMES
+from fusioncache.thunder_adapter.capabilities import find_missing, list_names
 
 
 def list_used(module):
@@ -19,8 +26,9 @@ def list_used(module):
 def test_each_name_is_used_and_each_use_has_a_name():
     names = {name for name in vars(api) if not name.startswith("__")}
     assert names - {"annotations", "call_waiting"} == list_used(api)
-    of_accelerators = {name for names in accelerator_api.NAMES.values() for name in names.split()}
-    assert of_accelerators | accelerator_api.MODULES.keys() == list_used(accelerator_api)
+    of_accelerators = [name for names in NAMES.values() for name in names.split()]
+    assert {*of_accelerators, *MODULES} == list_used(accelerator_api)
+    assert len(list_used(accelerator_api)) == len(of_accelerators) + len(MODULES)  # none is in two modules
 
 
 class Seen(api.Transform):
@@ -49,9 +57,29 @@ def test_a_trace_is_bound_symbols_of_symbols_and_proxies():
     assert results["flat_args"] == list(forward.args) and results["flat_output"][0].shape == (5,)
     assert {each.name for each in saved} >= {"x"}
     first = next(call for call in forward.bound_symbols if call.sym.name in ("matmul", "linear"))
-    assert isinstance(first.output, api.TensorProxy) and {each.name for each in first.flat_proxy_args} == {
-        "x",
-        "weight",
-    }
+    assert isinstance(first.output, api.TensorProxy)
+    assert {each.name for each in first.flat_proxy_args} == {"x", "weight"}
     described = first.output.shape, first.output.dtype, first.output.device
     assert described == ((3, 5), api.dtypes.float32, api.Device("cpu"))
+
+
+def test_the_list_has_every_name_that_the_package_uses():
+    """``PYTHONPATH=tests/helpers python -m thunder_names > fusioncache/thunder_adapter/names.txt`` writes it anew."""
+    assert (PACKAGE / "thunder_adapter" / "names.txt").read_text() == write_names()
+
+
+def test_this_thunder_has_every_name_and_one_that_is_gone_is_found(monkeypatch):
+    assert [missing for accelerator in list_names() for missing in find_missing(accelerator)] == []
+    with monkeypatch.context() as gone:
+        gone.delattr(thunder.core.jit_ext, "get_jit_ctx")
+        assert find_missing("sizes") == ["thunder.core.jit_ext.get_jit_ctx"]
+        assert find_missing("graphs") == []
+    monkeypatch.setitem(sys.modules, "thunder.core.compile_data", None)
+    assert find_missing("tracing") == ["thunder.core.compile_data"]
+
+
+@pytest.mark.parametrize("module", NAMES)
+def test_no_table_is_bound_by_its_name(module):
+    """Another may take its place in Thunder: it is an attribute of Thunder's module, and asked for where it is read."""
+    fixed = (FunctionType, ModuleType, ContextVar, api.Symbol, type, int, str)
+    assert [name for name in NAMES[module].split() if not isinstance(getattr(accelerator_api, name), fixed)] == []

@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections import Counter
-from dataclasses import dataclass
+from contextlib import suppress
 from enum import IntEnum
 from itertools import cycle, islice, product
 from unittest import mock
@@ -44,21 +44,15 @@ def tensor_of(dtype, shape, number):
     return values if shape == (3,) else values[1] if shape == () else values.new_zeros(shape)
 
 
-@dataclass
 class Case:
     """An operation with arguments: tensors, and numbers that the trace has as literals."""
 
-    operation: object
-    args: tuple
-    kwargs: dict
-
-    def __post_init__(self):
-        self.tensors = [arg for arg in self.args if isinstance(arg, torch.Tensor)]
+    def __init__(self, operation, args):
+        self.tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
 
         def function(*tensors):
             given = iter(tensors)
-            args = [next(given) if isinstance(arg, torch.Tensor) else arg for arg in self.args]
-            return self.operation(*args, **self.kwargs)
+            return operation(*(next(given) if isinstance(arg, torch.Tensor) else arg for arg in args))
 
         self.trace = thunder.trace()(function, *self.tensors)
 
@@ -82,10 +76,9 @@ class Comparison:
 
     def compare(self, case):
         """Says what is wrong; None if nothing is."""
-        try:
+        ours = None
+        with suppress(Exception):
             ours = transform_for_execution(case.trace, (self.executor, *THUNDERS))
-        except Exception:
-            ours = None
         if ours is None or not any(symbol.sym.is_fusion for symbol in ours.bound_symbols):
             self.counts["left to torch"] += 1
             return None
@@ -145,11 +138,9 @@ def all_operations(executor):
             yield from ((symbol, pattern) for pattern in cases)
 
 
-def try_case(operation, args, **kwargs):
-    try:
-        return Case(operation, tuple(args), kwargs)
-    except Exception:
-        return None
+def try_case(operation, args):
+    with suppress(Exception):
+        return Case(operation, args)
 
 
 def list_kinds(pattern):

@@ -1,41 +1,57 @@
-"""The life of a program: derived and kept by one transform, loaded by another one over the same store."""
+"""The life of a program: derived and kept by one transform, loaded by another one over the same store.
 
+Its templates are called as they were, or not at all.
+"""
+
+import copy
 import gc
 import os
 import sys
 import threading
 import weakref
 from dataclasses import replace
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
+from unittest import mock
 
+import fake_cuda
 import pytest
 import thunder
+import thunder.torch as ltorch
 import torch
-from models import Blocks, are_same, step
+from loaded_programs import build, load, no_interpretation, run, write
+from models import Blocks, Residual, are_same, compile_with, recompute, step
+from nvfuser_definitions import define_executables, define_regions
 from stored_programs import Cell, compile_anew, counts, without_interpreter
 from threads_at_once import run_at_once
+from thunder.core import prims
 
 import fusioncache
+from fusioncache.accelerators.programs import derivation
 from fusioncache.accelerators.programs.program_list import ProgramList
-from fusioncache.accelerators.programs.programs import find_candidates, keep_program
-from fusioncache.ir import Ingredient, Key
-from fusioncache.ir.keys import read_key
+from fusioncache.accelerators.programs.programs import ProgramKeeper
+from fusioncache.accelerators.programs.template_loader import TemplateLoader, refer_to
+from fusioncache.accelerators.programs.text import TemplateReference
+from fusioncache.backends.eager import Eager
+from fusioncache.observe.record.ledger import Ledger
+from fusioncache.template.plan import Plan
+from fusioncache.transform.shared_region import RegionBackends
+from fusioncache.transform.templates import TemplateCalls
 
 
-@pytest.fixture
-def cell(tmp_path):
+def keep(directory):
+    """Derives and keeps a program. Returns its model and its input."""
     torch.manual_seed(0)
     model, x = Cell(), torch.randn(3, 4)
-    compiled, transform = compile_anew(model, tmp_path)
+    compiled, transform = compile_anew(model, directory)
     compiled(x)
     assert counts(transform) == (0, 1, {})
-    return tmp_path, model, x
+    return model, x
 
 
 @pytest.fixture
-def later(cell):
-    directory, model, x = cell
-    return *compile_anew(model, directory), model, x
+def later(tmp_path):
+    model, x = keep(tmp_path)
+    return *compile_anew(model, tmp_path), model, x
 
 
 def test_a_program_is_loaded_and_nothing_is_interpreted_also_by_threads_at_their_first_call(tmp_path, monkeypatch):
@@ -51,14 +67,13 @@ def test_a_program_is_loaded_and_nothing_is_interpreted_also_by_threads_at_their
     assert counts(transform) == (1, 0, {})
     assert (thunder.cache_hits(compiled), thunder.cache_misses(compiled)) == (3, 0)
     compiled, transform = compile_anew(model, tmp_path)
-    keeper, together, outputs = type(transform.program_keeper), threading.Barrier(4, timeout=240), []
-    build = keeper.build
+    build, together, outputs = ProgramKeeper.build, threading.Barrier(4, timeout=240), []
 
     def build_together(*args):
         together.wait()  # none finds what another one has loaded
         return build(*args)
 
-    monkeypatch.setattr(keeper, "build", build_together)
+    monkeypatch.setattr(ProgramKeeper, "build", build_together)
     run_at_once(*[lambda: outputs.append(compiled(x).detach())] * 4)
     assert are_same(outputs, [results[0]] * 4)
     assert counts(transform) == (4, 0, {})
@@ -74,29 +89,22 @@ def test_a_model_that_is_changed_after_loading_is_guarded_as_by_thunder(later):
 
 def test_a_failed_guard_of_a_loaded_program_is_a_reason(later, monkeypatch):
     compiled, transform, model, x = later
-    keeper = type(transform.program_keeper)
-    build = keeper.build
-
-    def fail(*_args, **_kwargs):
-        raise ValueError("another guard")
-
+    build, fail = ProgramKeeper.build, mock.Mock(side_effect=ValueError("another guard"))
     with monkeypatch.context() as patch:
-        patch.setattr(keeper, "build", lambda *args: build(*args)._replace(prologue_fn=fail))
+        patch.setattr(ProgramKeeper, "build", lambda *args: build(*args)._replace(prologue_fn=fail))
         assert torch.equal(compiled(x), model(x))
     # It is derived, and kept beside the one that did not fit.
     assert counts(transform) == (0, 1, {"its guards fail for these inputs": 1})
     assert len(thunder.compile_stats(compiled).interpreter_cache) == 1
 
 
-def test_the_environment_turns_programs_off(cell, monkeypatch):
-    directory, model, x = cell
+def test_the_environment_turns_programs_off_but_not_those_of_an_argument(tmp_path, monkeypatch):
+    model, x = keep(tmp_path)
     monkeypatch.setenv("FUSIONCACHE_PROGRAMS", "0")
-    compiled, transform = compile_anew(model, directory)
-    compiled(x)
-    assert counts(transform) == (0, 0, {})
-    compiled, transform = compile_anew(model, directory, programs=True)
-    compiled(x)
-    assert counts(transform) == (1, 0, {})
+    for programs, loaded in ((None, 0), (True, 1)):
+        compiled, transform = compile_anew(model, tmp_path, programs=programs)
+        compiled(x)
+        assert counts(transform) == (loaded, 0, {})
 
 
 @pytest.mark.parametrize("transforms", [1, 2])
@@ -118,11 +126,7 @@ def test_only_one_transform_with_thunders_own_cache_keeps_programs(tmp_path, tra
 )
 def test_what_can_be_neither_described_nor_built_is_derived_as_ever(later, monkeypatch, what, expected):
     compiled, transform, model, x = later
-
-    def fail(*_args):
-        raise KeyError("no such thing")
-
-    monkeypatch.setattr(f"fusioncache.accelerators.programs.{what}", fail)
+    monkeypatch.setattr(f"fusioncache.accelerators.programs.{what}", mock.Mock(side_effect=KeyError("no such thing")))
     with pytest.warns(RuntimeWarning, match="neither loaded nor stored: KeyError$"):
         assert torch.equal(compiled(x), model(x))
     compiled(x[:2])
@@ -162,9 +166,8 @@ def list_replaced():
     ]
 
 
-def test_uninstall_gives_thunder_its_own_back(cell):
-    directory, model, x = cell
-    compiled, transform = compile_anew(model, directory)
+def test_uninstall_gives_thunder_its_own_back(later, tmp_path):
+    compiled, transform, model, x = later
     fusioncache.tracing.uninstall()
     try:
         assert list_replaced() == []
@@ -174,7 +177,7 @@ def test_uninstall_gives_thunder_its_own_back(cell):
         assert counts(transform) == (0, 0, {})
     finally:
         fusioncache.tracing.install()
-    compiled, transform = compile_anew(model, directory)
+    compiled, _ = compile_anew(model, tmp_path)
     assert type(thunder.compile_stats(compiled).interpreter_cache) is ProgramList
 
 
@@ -190,17 +193,6 @@ def test_a_loaded_and_a_derived_program_forget_the_arguments_of_their_first_call
     assert [each() for each in watched] == [None, None]
 
 
-def find_program(directory):
-    """Returns a store, the key of the one program in it, and that program."""
-    store = fusioncache.Cache(record=False, store=directory).store
-    (entry,) = [store.entry(each.digest, each.backend) for each in store.entries() if each.backend == "program"]
-    digests = dict(entry.ingredients)
-    ingredients = [Ingredient(name, text, digests[name]) for name, text in read_key(entry.text).items()]
-    key = Key(entry.digest, entry.text, tuple(ingredients))
-    (candidate,) = find_candidates(store, key)
-    return store, key, candidate
-
-
 def test_texts_are_compared_in_every_call_of_a_derived_a_loaded_and_a_filled_in_program(tmp_path):
     def compute(x, how):
         return x * 2 if how == "double" else x - 1
@@ -214,26 +206,146 @@ def test_texts_are_compared_in_every_call_of_a_derived_a_loaded_and_a_filled_in_
         assert (stats.programs_loaded, stats.programs_filled) == (loaded, 2)
 
 
-def test_regions_that_cannot_be_read_are_not_counted_and_the_program_is_loaded(cell):
-    directory, model, x = cell
-    store, key, candidate = find_program(directory)
-    assert b"forward" in candidate.regions
-    store.remove(key, "program")
-    assert keep_program(store, key, candidate.text, candidate.reads, name="Cell", seconds=1, regions=b"x")
-    compiled, transform = compile_anew(model, directory)
+def test_regions_that_cannot_be_read_are_not_counted_and_the_program_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(derivation, "collect_regions", lambda *_: b"x")
+    model, x = keep(tmp_path)
+    compiled, transform = compile_anew(model, tmp_path)
     assert torch.equal(compiled(x), model(x))
     assert counts(transform) == (1, 0, {}) and transform.stats().regions == 0
 
 
-def test_verify_mode_raises_where_a_stored_program_is_another_one(cell):
-    directory, model, x = cell
-    store, key, candidate = find_program(directory)
-    source = candidate.text.computation.source
-    other = replace(candidate.text.computation, source=source.replace("torch.nn.functional.linear(", "torch.add("))
-    store.remove(key, "program")
-    keep_program(store, key, replace(candidate.text, computation=other), candidate.reads, name="Cell", seconds=1)
-    compiled, transform = compile_anew(model, directory, verify=True)
+def test_verify_mode_raises_where_a_stored_program_is_another_one(tmp_path, monkeypatch):
+    write = ProgramKeeper.write
+
+    def write_another(*args):
+        text = write(*args)
+        source = text.computation.source.replace("torch.nn.functional.linear(", "torch.add(")
+        return replace(text, computation=replace(text.computation, source=source))
+
+    monkeypatch.setattr(ProgramKeeper, "write", write_another)
+    model, x = keep(tmp_path)
+    compiled, transform = compile_anew(model, tmp_path, verify=True)
     with pytest.raises(fusioncache.VerificationError, match="its forward trace differs") as raised:
         compiled(x)
     assert "-  t" in str(raised.value) and "torch.add(" in str(raised.value)
     assert counts(transform) == (0, 0, {})
+
+
+@pytest.fixture(scope="module")
+def derived():
+    """A model and its program."""
+    model = Blocks(2)
+    compiled, transform = compile_with(model, cache=fusioncache.Cache(record=False, store=False))
+    run(compiled, model, torch.randn(3, 16))
+    return model, write(compiled, transform)
+
+
+@pytest.mark.parametrize(
+    ("fields", "environment", "reason"),
+    [
+        ({"digest": "0" * 64}, {}, "is another template here"),
+        ({}, {"settings": "other"}, "is another template here"),
+        ({"backend": "not there"}, {}, "not there"),
+        ({"options": (("strange", True),)}, {}, "cannot be had from the backend eager"),
+        ({"executor": "gone"}, {}, "no executor gone that fuses"),
+    ],
+)
+def test_another_template_backend_setting_or_executor_does_not_fit(derived, fields, environment, reason, monkeypatch):
+    model, program = derived
+    if "executor" in fields:
+        uses = next(iter(program.templates().values())).uses
+        fields = {"uses": tuple(replace(use, **fields) for use in uses)}
+
+    def change(text):
+        templates = {name: each for name, each in text.context.items() if isinstance(each, TemplateReference)}
+        changed = {name: replace(each, **fields) for name, each in templates.items()}
+        return replace(text, context={**text.context, **changed})
+
+    changed = replace(program, computation=change(program.computation), backward=change(program.backward))
+    own = Eager.environment
+    monkeypatch.setattr(Eager, "environment", lambda self: {**own(self), **environment})
+    with pytest.raises(ValueError, match=reason):
+        build(compile_with(model)[0], changed)
+
+
+def test_plans_and_arities_are_those_of_the_process_that_derived_the_program():
+    torch.manual_seed(0)
+    model, inputs = Residual(8), torch.randn(10, 10)
+    with recompute():
+        compiled, transform = compile_with(model, residual="fold")
+        expected = run(compiled, model, inputs)
+    program = write(compiled, transform)
+    uses = [use for reference in program.templates().values() for use in reference.uses]
+    assert {use.plan for use in uses} == set(Plan)
+    assert len({use.arities for use in uses}) > 3
+    loaded = copy.deepcopy(model)
+    compiled = load(loaded, program)
+    with no_interpretation():
+        assert are_same(run(compiled, loaded, inputs), expected)
+
+
+class Taken(Exception): ...
+
+
+def rewrite(traces):
+    """Returns our transform, after it got traces of a GPU."""
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(store=False))
+    for trace in traces:
+        transform.transform_trace_post_optimization(trace)
+    assert not transform.stats().bypasses
+    return transform
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_regions_that_nvfuser_makes_anew_have_the_definitions_of_those_that_thunder_made(grad):
+    executor = fake_cuda.find_nvfuser_executor()
+    traces = fake_cuda.make_traces(gated, [(4, 4)] * 3, grad=grad, dtype="bfloat16")
+    data = SimpleNamespace(executors_list=(executor,), compile_options={})
+    fuse, made = type(executor).fuse, []
+
+    def take(*args):
+        made.append(fuse(*args))
+        raise Taken
+
+    with fake_cuda.pretend_gpu():
+        transform = rewrite(traces)
+        cache = transform.cache
+        backends = RegionBackends("auto", "auto", cache, Ledger(cache.ledger))
+        load = TemplateLoader(cache, backends, TemplateCalls(lambda template, collecting: None), data)
+        calls = [load.load(refer_to(call)) for call in transform.calls()]
+        for allowed in (each for call in calls for each in call.allowed()):
+            with mock.patch.object(type(executor), "fuse", take), pytest.raises(Taken):
+                allowed.fallback.call(*[None] * len(allowed.instance.region.inputs))
+    assert made
+    assert define_regions([SimpleNamespace(bound_symbols=made)]) == define_regions(traces)
+
+
+def multiply_groups(x, up, counts):
+    return ltorch.tanh(ltorch._grouped_mm(x * 2, up, ltorch.to(ltorch.sum(counts, 1), torch.int32)))
+
+
+def write_in_place(x, y):
+    return ltorch.tanh(prims.copy_(x + y, x, grad_enabled=False))
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "options", "line"),
+    [
+        (write_in_place, [(10, 10)] * 2, {}, "add_output(tv3, tv0)"),
+        (multiply_groups, [(32, 16), (4, 16, 8), (4, 2)], {"grad": True, "dtype": "bfloat16"}, "fd.ops.grouped_mm("),
+    ],
+)
+def test_writes_and_groups_are_in_the_definitions_that_nvfuser_gets(function, shapes, options, line):
+    fake_cuda.find_nvfuser_executor()
+    traces = fake_cuda.make_traces(function, shapes, **{"grad": False, **options})
+    with fake_cuda.pretend_gpu():
+        transform = rewrite(traces)
+    definitions = define_executables(transform)
+    assert definitions == define_regions(traces)
+    assert sum(line in definition for definition in definitions) == 1
+
+
+def gated(x, gate, weight):
+    """Regions around a product, with rounding, a reduction, and tensors that are made on the GPU."""
+    y = ltorch.silu(x * gate) @ weight
+    return ltorch.softmax(y.float() * 0.5, -1).to(y.dtype) + ltorch.ones(4, device=x.device, dtype=x.dtype)

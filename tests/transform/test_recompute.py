@@ -1,6 +1,10 @@
-"""Residual sums that are carried, or not saved: the same bits, fewer bytes, no more templates with depth."""
+"""Residual sums that are carried, or not saved: the same bits, fewer bytes, no more templates with depth.
+
+Backward reads nothing that user code may have written into since forward, unless plain Thunder reads it.
+"""
 
 import functools
+import random
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -8,9 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import thunder
 import torch
+from behind_dynamo import compile_behind_dynamo
 from models import Blocks, Residual, are_same, compile_plain, compile_with, find_all_fused, find_fused, recompute, step
 from residual_stacks import SIZE, Stack, train
-from thunder.core.transform_common import Transform
+from torch import nn
 
 import fusioncache
 from fusioncache.accelerators.residual.plans import ResidualPlan
@@ -115,21 +120,11 @@ def test_neither_templates_nor_live_sums_follow_the_depth_and_a_budget_keeps_as_
     assert least <= 6 and least < most <= 100
 
 
-class Collect(Transform):
-    def __init__(self):
-        super().__init__()
-        self.traces = []
-
-    def transform_trace_post_optimization(self, trace, **kwargs):
-        self.traces.append(trace)
-        return trace
-
-
 def traces_of(depth: int):
     model, x = stack("post", depth)
-    collect = Collect()
-    train(model, thunder.jit(model, executors=fusioncache.executors(), transforms=[collect]), x)
-    return collect.traces
+    compiled = compile_plain(model)
+    train(model, compiled, x)
+    return thunder.last_traces(compiled)[-1], thunder.last_backward_traces(compiled)[-1]
 
 
 @pytest.mark.parametrize("order", ["fFbB", "fFB", "FfBb"])
@@ -204,76 +199,209 @@ def test_every_kind_of_stream_keeps_every_bit_on_the_gpu(kind, dtype):
 CARRY, SEGMENTED = ResidualPlan.CARRY, ResidualPlan.SEGMENTED
 
 
-def train_recomputed(model, *inputs, **options):
+def train_recomputed(model, x, **options):
     with recompute():
         compiled, transform = compile_with(model, **options)
-        return step(compiled, model, *inputs), transform, compiled
+        return step(compiled, model, x), transform, compiled
+
+
+def train_plain(model, x) -> list[torch.Tensor]:
+    with recompute():
+        return step(compile_plain(model), model, x)
 
 
 def plans(transform) -> list[ResidualPlan]:
     return [choice.plan for choice in transform.choices()]
 
 
-@functools.cache
-def made_reference(model_type, layers: int, dtype=torch.float32) -> list[torch.Tensor]:
-    """What a step of this recomputed model computes as Thunder has it: traced once for all tests."""
-    model, x = made(model_type, layers, dtype)
-    with recompute():
-        return step(compile_plain(model), model, x)
+def made(*types, layers: int, dtype=torch.bfloat16):
+    """Returns a model with streams, and its input. Backward may not save the input, so a stream starts behind it.
 
-
-def made(model_type, layers: int, dtype=torch.float32):
-    """Returns a model with a stream, and its input. Backward may not save the input, so the stream starts behind it."""
+    In float32 Thunder saves what backward needs.
+    """
     torch.manual_seed(0)
-    shape = (5, 16) if model_type is Blocks else (10, 10)
-    start = torch.nn.Linear(shape[1], shape[1], bias=False)
-    return torch.nn.Sequential(start, model_type(layers)).to(dtype), torch.randn(shape).to(dtype)
+    parts = [part for each in types for part in (torch.nn.Linear(10, 10, bias=False), each(layers, 10))]
+    return torch.nn.Sequential(*parts).to(dtype), torch.randn(10, 10).to(dtype)
 
 
-class Two(torch.nn.Module):
-    """Two streams."""
-
-    def __init__(self, layers: int):
-        super().__init__()
-        self.one, self.other = Residual(layers), Residual(layers)
-
-    def forward(self, x):
-        return self.other(self.one.weights[0] @ self.one(x))
-
-
-@pytest.mark.parametrize("wanted", [CARRY, SEGMENTED], ids=str)
-@pytest.mark.parametrize("model_type", [Residual, Blocks, Two])
-def test_every_bit_of_a_recomputed_model_stays_as_it_was(model_type, wanted):
-    model, x = made(model_type, 5, torch.bfloat16)  # in float32 Thunder saves what backward needs
-    result, transform, _ = train_recomputed(model, x, residual=wanted.value)
-    assert are_same(result, made_reference(model_type, 5, torch.bfloat16))
-    assert not transform.stats().bypasses
-    streams = 1 + (model_type is Two)
-    assert len(plans(transform)) == 2 * streams and plans(transform)[streams:] == [wanted] * streams
+@pytest.mark.parametrize("types", [[Residual], [Blocks], [Residual, Residual]], ids=["sums", "blocks", "two streams"])
+def test_every_bit_of_a_recomputed_model_stays_as_it_was(types):
+    model, x = made(*types, layers=5)
+    expected = train_plain(model, x)
+    for wanted in (CARRY, SEGMENTED):
+        result, transform, _ = train_recomputed(model, x, residual=wanted.value)
+        assert are_same(result, expected) and not transform.stats().bypasses
+        streams = len(types)
+        assert len(plans(transform)) == 2 * streams and plans(transform)[streams:] == [wanted] * streams
 
 
-@pytest.mark.parametrize("wanted", [CARRY, SEGMENTED])
-def test_calls_do_not_grow_with_depth(wanted):
-    def most(layers):
-        model, x = made(Residual, layers, torch.bfloat16)
+def test_calls_do_not_grow_with_depth():
+    def most(layers, wanted):
+        model, x = made(Residual, layers=layers)
         _, transform, compiled = train_recomputed(model, x, residual=wanted.value)
         backward = find_fused(thunder.last_backward_traces(compiled)[-1])
         assert plans(transform)[1:] == [wanted]
         return max(len(call.args) for call in backward), transform.stats().templates
 
-    if wanted is CARRY:
-        assert most(4) == most(6) == (4, 6)
-    else:
-        # A step takes a sum and a segment's terms, as many as the square root of the depth.
-        assert [arguments for arguments, _ in map(most, (8, 18))] == [4, 6]
+    assert most(4, CARRY) == most(6, CARRY) == (4, 6)
+    # A step takes a sum and a segment's terms, as many as the square root of the depth.
+    assert [most(layers, SEGMENTED)[0] for layers in (8, 18)] == [4, 6]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_streams_of_a_compiler_that_drops_roundings_are_carried_only_where_nothing_is_rounded(dtype, monkeypatch):
     monkeypatch.setattr(Inductor, "compile", Eager.compile)
-    model, x = made(Residual, 4, dtype)
+    model, x = made(Residual, layers=4, dtype=dtype)
     result, transform, compiled = train_recomputed(model, x, backend="inductor", residual="carry")
-    assert are_same(result, made_reference(Residual, 4, dtype))
+    assert are_same(result, train_plain(model, x))
     assert plans(transform) == ([CARRY] if dtype is torch.float32 else [])
     assert transform.stats().bypasses == ({} if dtype is torch.float32 else {VARIES: 2})
     assert transform.stats().regions == len(find_all_fused(compiled))
+
+
+class Net(nn.Module):
+    """Adds a buffer or an argument, which no gradient needs, to what a gradient needs."""
+
+    def __init__(self, takes_argument):
+        super().__init__()
+        torch.manual_seed(0)
+        self.takes_argument = takes_argument
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("mean", torch.full((4,), 3.0))
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x, shift):
+        hidden = torch.tanh(self.linear(x)) + (shift if self.takes_argument else self.mean.view(1, 4))
+        return torch.sin(hidden * self.scale)
+
+
+def jit(model, **options):
+    return compile_with(model, programs=False, **options)[0]
+
+
+def compile_for_inductor(model):
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager")
+    return thunder.jit(model, executors=["torchcompile"], transforms=[transform])
+
+
+WAYS = {
+    "ours": jit,
+    "alone": compile_plain,
+    "behind dynamo": lambda model: compile_behind_dynamo(model)[0],
+    "torchcompile": compile_for_inductor,
+    "sums are recomputed": lambda model: jit(model, recompute="residual", residual="inline"),
+}
+WRITES = {
+    "nothing": lambda model, shift, out: None,
+    "a buffer": lambda model, shift, out: model.mean.mul_(2),
+    "a buffer's data": lambda model, shift, out: model.mean.data.mul_(2),
+    "an argument": lambda model, shift, out: shift.mul_(2),
+    "an argument's data": lambda model, shift, out: shift.data.mul_(2),
+    "a result's data": lambda model, shift, out: out.data.mul_(2),
+}
+
+
+def take_step(model, call, write):
+    model.zero_grad()
+    model.mean.data.fill_(3.0)
+    shift = torch.full((4,), 0.25)
+    out = call(torch.ones(1, 4), shift)
+    loss = (out * torch.arange(4.0, device=out.device)).sum()
+    write(model, shift, out)
+    loss.backward()
+    return [model.scale.grad, model.linear.weight.grad, model.linear.bias.grad]
+
+
+@pytest.mark.parametrize("takes_argument", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_writes_between_forward_and_backward_change_no_gradient(way, takes_argument):
+    model, own = Net(takes_argument), Net(takes_argument)
+    call = WAYS[way](model)
+    for what, write in WRITES.items():
+        for one, other in zip(take_step(model, call, write), take_step(own, own, write), strict=True):
+            torch.testing.assert_close(one, other, msg=lambda text, what=what: f"{what}: {text}")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("takes_argument", [False, True])
+def test_writes_change_no_gradient_of_nvfusers_regions(takes_argument):
+    model, own = Net(takes_argument).cuda(), Net(takes_argument)
+    cache = fusioncache.Cache(record=False, store=False)
+    call = thunder.jit(model, transforms=[fusioncache.FusionCache(cache=cache)])
+    for write in WRITES.values():
+        if takes_argument and write in (WRITES["an argument"], WRITES["an argument's data"]):
+            continue  # the argument is a copy here
+        found = take_step(model, lambda x, shift: call(x.cuda(), shift.cuda()), write)
+        for one, other in zip(found, take_step(own, own, write), strict=True):
+            torch.testing.assert_close(one.cpu(), other, rtol=1e-4, atol=1e-4)
+
+
+UNARY = [
+    torch.tanh,
+    torch.sin,
+    torch.rsqrt,
+    lambda a: a * 0.5,
+    lambda a: a.view(4, 1, 4).squeeze(1),
+    lambda a: a[:, 1:].sum(1, keepdim=True) + a,
+    lambda a: a.float(),
+    lambda a: a.to(torch.bfloat16),
+]
+BINARY = [torch.add, torch.mul, torch.sub, lambda a, b: torch.where(a > b, a, b)]
+
+
+class Drawn(nn.Module):
+    """A random expression of a product, buffers, arguments and parameters, with one to three results."""
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.seed, self.linear = seed, nn.Linear(4, 4)
+        self.scale = nn.Parameter(torch.rand(4, 4))
+        self.register_buffer("table", torch.rand(4, 4))
+        self.register_buffer("row", torch.rand(4))
+        self.to(torch.bfloat16 if seed % 2 else torch.float32)
+
+    def forward(self, x, shift):
+        chance = random.Random(self.seed)
+        values = [self.linear(x).sigmoid(), shift, self.table, self.row.expand(4, 4), self.scale]
+        for _ in range(7):
+            first = chance.choice([values[0], *values[-3:]])
+            if chance.random() < 0.5:
+                values.append(chance.choice(UNARY)(first))
+            else:
+                values.append(chance.choice(BINARY)(first, chance.choice(values)))
+        return tuple(values[-1 - place] + values[0] * 0 for place in range(chance.randint(1, 3)))
+
+
+def draw_step(call, model, target, write):
+    chance = torch.Generator().manual_seed(model.seed)
+    given, shift = torch.rand(2, 4, 4, generator=chance).to(model.row.dtype)
+    model.zero_grad()
+    for buffer in model.buffers():
+        buffer.data.copy_(torch.rand(buffer.shape, generator=chance))
+    results = call(given, shift)
+    loss = sum((result * (1 + place)).sum() for place, result in enumerate(results))
+    written = [shift, model.table, model.row, *results]
+    with torch.no_grad():
+        write(written[target % len(written)])
+    loss.backward()
+    return [each.grad.float() for each in model.parameters() if each.grad is not None]
+
+
+def test_random_expressions_have_eager_gradients_whatever_eager_lets_one_write():
+    cases = 0
+    for seed in range(12):
+        model = Drawn(seed)
+        call = jit(model)
+        for target in range(6):
+            try:
+                expected = draw_step(model, model, target, lambda value: value.mul_(2))
+            except RuntimeError as error:  # eager PyTorch saved what is written
+                assert "modified by an inplace operation" in str(error)
+                continue
+            for write in (lambda value: value.mul_(2), lambda value: value.data.mul_(2)):
+                found = draw_step(call, model, target, write)
+                cases += 1
+                if not any(each.isnan().any() for each in expected):
+                    torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05 if seed % 2 else 1e-4)
+    assert cases > 75

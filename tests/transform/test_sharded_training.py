@@ -64,8 +64,8 @@ def share_at_once(model: torch.nn.Module, mode: str) -> Any:
     if mode == "ddp":
         shared = distributed.ddp(model, cache=make_cache(), **OPTIONS)
     else:
-        options = {"reshard": mode == "zero3", "device": torch.device("cpu"), "cache": make_cache(), **OPTIONS}
-        shared = distributed.fsdp(model, **options)
+        where = {"reshard": mode == "zero3", "device": torch.device("cpu")}
+        shared = distributed.fsdp(model, **where, cache=make_cache(), **OPTIONS)
     assert find_time_limits(shared.process_group_for_ddp) == find_time_limits(None)
     return shared
 
@@ -73,7 +73,7 @@ def share_at_once(model: torch.nn.Module, mode: str) -> Any:
 def train_all(rank: int, folder: Path) -> dict[str, Any]:
     runs = [*RUNS, ("zero3", AT_ONCE), ("ddp", AT_ONCE)]
     found = {(mode, order): train_one(rank, mode, order, folder) for mode, order in runs}
-    return {**found, "written in place": [run_in_place(mode) for mode in ("zero2", "zero3")]}
+    return {**found, "written in place": [run_in_place(mode) for mode in ("zero2", "zero3")], "folder": str(folder)}
 
 
 def train_one(rank: int, mode: str, order: str, folder: Path) -> dict[str, Any]:
@@ -167,13 +167,8 @@ def run_differing(rank: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("checkpoints")
-
-
-@pytest.fixture(scope="module")
-def trained(folder) -> list[dict[Any, Any]]:
-    return run_ranks(partial(train_all, folder=folder), WORLD)
+def trained(tmp_path_factory) -> list[dict[Any, Any]]:
+    return run_ranks(partial(train_all, folder=tmp_path_factory.mktemp("checkpoints")), WORLD)
 
 
 def computing(calls: list[str]) -> list[str]:
@@ -230,12 +225,12 @@ def test_a_model_shared_by_one_call_has_the_same_bits(trained, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_ranks_saved_is_trained_on_with_the_same_bits_and_loaded_by_one_process(trained, folder, mode):
+def test_what_ranks_saved_is_trained_on_with_the_same_bits_and_loaded_by_one_process(trained, mode):
     for ours in (rank[mode, "auto"] for rank in trained):
         assert equal_bits(list(ours["loaded"].values()), list(ours["weights"].values()))
         assert equal_bits(*ours["trained on"])
     model = TiedModel(VOCABULARY)
-    checkpoint.load({"model": model.state_dict()}, checkpoint_id=folder / mode, no_dist=True)
+    checkpoint.load({"model": model.state_dict()}, checkpoint_id=f"{trained[0]['folder']}/{mode}", no_dist=True)
     kept = {name.removeprefix("."): tensor for name, tensor in trained[0][mode, "auto"]["weights"].items()}
     assert kept.keys() <= model.state_dict().keys() | {"head.weight"}
     assert model.head.weight is model.embedding.weight

@@ -1,13 +1,15 @@
-"""Lengths behind Dynamo: what is compiled at each, and that it computes what it should."""
+"""Behind Dynamo: what is compiled at each length, how long a first step takes, and what does not go to Thunder."""
 
 from itertools import pairwise, product
 
 import pytest
 import thunder
 import torch
-from behind_dynamo import compile_behind_dynamo
+from behind_dynamo import OwnNet, compile_behind_dynamo
 from fake_graphs import FakeRecorder
 from models import are_same, step
+
+from fusioncache.transform import dynamo_account
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 
@@ -31,7 +33,7 @@ def test_each_graph_has_transforms_of_its_own():
     compiled, transform = compile_behind_dynamo(ScaledNorm())
     for length in (6, 9, 1):
         compiled(torch.randn(2, length, 8))
-    graphs = [graph for info in compiled._backend.subgraph_infos for graph in info.thunder_compiled_fns]
+    graphs = list_graphs(compiled)
     found = [thunder.compile_data(graph).transforms for graph in graphs]
     assert [[each.skip_check_on_input_tensors for each in others] for _, *others in found] == [[True], [False], [True]]
     assert {own for own, *_ in found} == {transform}
@@ -68,6 +70,42 @@ def test_programs_behind_dynamo_are_captured(monkeypatch):
     assert (transform.stats().captures, dict(transform.stats().not_captured)) == (2, {})
 
 
+@pytest.mark.parametrize("resets", [False, True])
+def test_all_parts_of_a_first_call_are_measured_and_nothing_of_a_second_one(resets):
+    if resets:  # Dynamo forgets who listens
+        compile_behind_dynamo(OwnNet())[0](torch.ones(2, 4))
+        torch._dynamo.reset()
+    compiled, transform = compile_behind_dynamo(OwnNet())
+    phases = []
+    for _ in range(2):
+        compiled(torch.ones(2, 4))
+        phases.append(transform.cache.ledger.phases().to_dict())
+    for name in ("dynamo", "splitting", "other_compilers", "other"):
+        assert phases[0][name] == phases[1][name] > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("name: x_2 and target: <built-in method addmm of type object at 0x7f> only has it.", "addmm only has it"),
+        ("name: result and target: new_ones only has a fallback.", "new_ones only has a fallback"),
+        ("something else at 0x7f", "something else at 0x7f"),
+    ],
+)
+def test_a_reason_does_not_name_what_differs_from_graph_to_graph(text, reason):
+    assert dynamo_account.write_reason(text) == f"not given to Thunder: {reason}"
+
+
+def test_why_a_part_does_not_go_to_thunder_is_counted_and_if_that_fails_the_model_runs(monkeypatch):
+    compiled, transform = compile_behind_dynamo(OwnNet())
+    compiled(torch.ones(2, 4))
+    reason = "not given to Thunder: sinc only has an automatic torch fallback in thunder"
+    assert transform.stats().bypasses == {reason: 1}
+    monkeypatch.setattr(dynamo_account, "write_reason", lambda text: 1 / 0)
+    compiled, transform = compile_behind_dynamo(OwnNet())
+    assert compiled(torch.ones(2, 4)).shape == (2, 4) and not transform.stats().bypasses
+
+
 WIDTH = 12
 WEIGHT = torch.nn.Parameter(torch.randn(WIDTH, WIDTH) / 4)
 
@@ -83,27 +121,23 @@ def picks(x):
     return torch.tanh(x[x[:, :, 0] > 0] @ WEIGHT) * 2
 
 
-def make(length, rows=2):
-    generator = torch.Generator().manual_seed(length)
-    return torch.randn(rows, length, WIDTH, generator=generator, requires_grad=True)
-
-
-def train(compiled, x):
+def train(compiled, length, rows):
+    torch.manual_seed(length)
+    x = torch.randn(rows, length, WIDTH, requires_grad=True)
     result = compiled(x)
     return [result, *torch.autograd.grad(result.square().sum(), [x, WEIGHT])]
 
 
-def count_traces(compiled):
-    functions = [each for info in compiled._backend.subgraph_infos for each in info.thunder_compiled_fns]
-    return sum(thunder.compile_stats(each).cache_misses for each in functions)
+def list_graphs(compiled):
+    return [graph for info in compiled._backend.subgraph_infos for graph in info.thunder_compiled_fns]
 
 
 def run(compiled, model, sizes):
     """Returns how many programs are derived in each call, and checks what these return."""
-    counted = [count_traces(compiled)]
-    for each in sizes:
-        torch.testing.assert_close(train(compiled, make(*each)), train(model, make(*each)))
-        counted.append(count_traces(compiled))
+    counted = [0]
+    for length, rows in sizes:
+        torch.testing.assert_close(train(compiled, length, rows), train(model, length, rows))
+        counted.append(sum(map(thunder.cache_misses, list_graphs(compiled))))
     return [after - before for before, after in pairwise(counted)]
 
 
@@ -118,7 +152,7 @@ def test_rows_and_lengths_may_both_vary(tmp_path):
 def test_a_number_of_tokens_that_no_argument_tells(tmp_path):
     """What is computed before and behind the choice are graphs of their own."""
     compiled, transform = compile_behind_dynamo(picks, store=tmp_path)
-    traced = run(compiled, picks, ((8,), (13,), (9,), (30,), (21,)))
+    traced = run(compiled, picks, ((8, 2), (13, 2), (9, 2), (30, 2), (21, 2)))
     assert all(traced[:2])
     assert traced[3:] == [0, 0]
     assert not transform.stats().programs_refused

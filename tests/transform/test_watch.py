@@ -1,6 +1,9 @@
-"""What becomes of each region of a model, where it comes from, and why it was compiled; it agrees with the counts."""
+"""What becomes of each region of a model, where it comes from, and why it was compiled; it agrees with the counts.
 
-import inspect
+If Thunder makes no region: why, and what to do, once, and in the record of the run.
+"""
+
+import linecache
 import threading
 import warnings
 from collections import Counter
@@ -8,9 +11,11 @@ from dataclasses import replace
 
 import models
 import pytest
+import thunder
 import torch
-from models import Block, Blocks, Residual, compile_with, recompute, step
+from models import Blocks, Residual, compile_with, recompute, step
 from report_records import make_region_record
+from store_contents import collect_warnings
 from store_processes import PersistentEager, Process, X, Y, make_region
 from stored_programs import compile_anew, counts
 
@@ -21,8 +26,11 @@ from fusioncache.humanize import format_duration
 from fusioncache.observe.record.database import RecordReader
 from fusioncache.observe.record.events import CompileEvent
 from fusioncache.observe.record.ledger import Ledger
-from fusioncache.observe.record.observations import ChoiceRecord, Line, RegionRecord
+from fusioncache.observe.record.observations import ChoiceRecord, RegionRecord
+from fusioncache.process.warning import warn_once
+from fusioncache.transform import executors
 from fusioncache.transform.provenance.misses import Misses
+from fusioncache.transform.provenance.source import Compilation
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 
@@ -32,13 +40,10 @@ def cache() -> fusioncache.Cache:
     return fusioncache.Cache()
 
 
-def trained(model: torch.nn.Module, cache: fusioncache.Cache) -> fusioncache.FusionCache:
-    compiled, transform = compile_with(model, cache=cache)
-    x = torch.randn(10, 10) if isinstance(model, Residual) else torch.randn(2, 16)
+def trained(model: torch.nn.Module, cache: fusioncache.Cache) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        step(compiled, model, x)
-    return transform
+        step(compile_with(model, cache=cache)[0], model, torch.randn(2, 16))
 
 
 def test_regions_on_disk_agree_with_the_counts(cache):
@@ -103,12 +108,6 @@ def test_a_region_without_a_template_is_counted_with_its_reason_again():
     assert second.history.records(RegionRecord, 0) == first.history.records(RegionRecord, 0) != ()
 
 
-def line_of(function, text: str) -> Line:
-    lines, first = inspect.getsourcelines(function)
-    (number,) = (first + place for place, line in enumerate(lines) if text in line)
-    return Line(models.__file__, number)
-
-
 def test_regions_carry_their_layer_their_module_and_the_users_line(cache):
     trained(Blocks(3), cache)
     regions = cache.ledger.history.records(RegionRecord)
@@ -122,7 +121,8 @@ def test_regions_carry_their_layer_their_module_and_the_users_line(cache):
     norms = [each.source.module for each in backward if "norm" in str(each.source.module)]
     assert norms == ["blocks.2.norm", "blocks.1.norm"]
     # The users' lines come before those of libraries.
-    line = line_of(Block.forward, "return x +")
+    line = forward[1].source.lines[0]
+    assert line.file == models.__file__ and linecache.getline(line.file, line.number).strip().startswith("return x +")
     assert all(each.source.lines[0] == line for each in forward[1:])
     (library,) = forward[0].source.lines
     assert library.library and library.file.endswith("normalization.py")
@@ -134,7 +134,7 @@ def test_regions_carry_their_layer_their_module_and_the_users_line(cache):
 @pytest.mark.parametrize("what", ["current_compilation", "find_sources"])
 def test_a_thunder_that_tells_nothing_and_a_trace_that_cannot_be_read_cost_only_the_sources(what, cache, monkeypatch):
     monkeypatch.setattr(f"fusioncache.transform.provenance.trace_notes.{what}", lambda *_: 1 / 0)
-    trained(Residual(1), cache)
+    trained(Blocks(1), cache)
     regions = cache.ledger.history.records(RegionRecord)
     assert len(regions) == cache.stats().regions == cache.stats().hits + cache.stats().misses
     assert {region.source.lines for region in regions} == {()}
@@ -156,9 +156,6 @@ class Layers(torch.nn.Module):
         return x
 
 
-LINE = "x = torch.tanh(x * factor) + torch.sin(x)"
-
-
 def said(capfd: pytest.CaptureFixture[str]) -> list[str]:
     return capfd.readouterr().err.splitlines()
 
@@ -174,7 +171,7 @@ def test_each_new_template_is_explained_once_with_the_line_of_the_user(capfd):
     assert second.startswith(f"fusioncache: {new} is new. The nearest is {known}. They differ in a constant, the 2nd ")
     assert second.endswith("(mul): 3.0 here, 2.0 there.")
     for line in (at_first, at_second):
-        assert line.startswith(f"  {__file__}:") and line.endswith(f": {LINE}")
+        assert line.startswith(f"  {__file__}:") and line.endswith(": x = torch.tanh(x * factor) + torch.sin(x)")
 
 
 def test_what_is_loaded_is_one_line_and_not_explained(capfd, monkeypatch, tmp_path):
@@ -201,22 +198,100 @@ def test_what_is_loaded_is_one_line_and_not_explained(capfd, monkeypatch, tmp_pa
     assert third[-1].startswith(f"fusioncache: {loaded} templates were loaded from the store ")
 
 
-def built(directory, backend: PersistentEager, capfd) -> list[str]:
-    process = Process(directory, backend)
-    process.run(make_region(), X, Y)
-    for executable, function in process.built:
-        event = CompileEvent("eager", 0.0, function.loaded, graph=executable.graph, key=function.key)
-        Misses(process.cache).note_compile(event)
-    for thread in threading.enumerate():
-        if thread.name == "fusioncache explain":
-            thread.join()
-    return said(capfd)
-
-
 def test_an_executable_that_the_store_nearly_has_is_explained(tmp_path, capfd):
-    assert built(tmp_path, PersistentEager(), capfd) == []
-    assert built(tmp_path, PersistentEager(), capfd) == []  # loaded
-    (line,) = built(tmp_path, PersistentEager({"machine": "there"}), capfd)
+    for machine in ("here", "here", "there"):  # the second one loads what the first one stored
+        assert said(capfd) == []
+        process = Process(tmp_path, PersistentEager({"machine": machine}))
+        process.run(make_region(), X, Y)
+        for executable, function in process.built:
+            event = CompileEvent("eager", 0.0, function.loaded, graph=executable.graph, key=function.key)
+            Misses(process.cache).note_compile(event)
+        for thread in threading.enumerate():
+            if thread.name == "fusioncache explain":
+                thread.join()
+    (line,) = said(capfd)
     assert line.endswith(
         "although the store has the same for something else. They differ in the machine: there here, here there."
     )
+
+
+INPUT = torch.linspace(-1, 1, 6)
+PASS = "pass executors=fusioncache.executors()"
+INSTALL = 'pip install "fusioncache[nvfuser]"'
+
+
+@pytest.fixture(autouse=True)
+def nothing_said_yet():
+    warn_once.cache_clear()
+
+
+def model(x):
+    return torch.tanh(x) * 2
+
+
+def compiled(function, cache, fusers):
+    return thunder.jit(function, executors=fusers, transforms=[fusioncache.FusionCache(cache=cache)])
+
+
+def test_it_is_said_once_and_recorded():
+    cache = fusioncache.Cache(store=False)
+    # Where there is no nvFuser: one of them fuses what losses are made of.
+    fusers = [executor for executor in thunder.extend.get_default_executors() if executor.name != "nvfuser"]
+    with collect_warnings() as messages:
+        for function in (model, torch.sin, torch.nn.Linear(6, 6)):
+            compiled(function, cache, fusers)(INPUT)
+    (message,) = messages
+    stats = cache.stats()
+    assert message == f"fusioncache: {next(iter(stats.bypasses))}"
+    assert message.startswith("fusioncache: Thunder fuses nothing") and PASS in message
+    assert stats.regions == 0 and sum(stats.bypasses.values()) == 4  # forward three times, backward once
+    cache.write_record()
+    assert RecordReader().runs()[0].stats == stats
+
+
+def test_a_trace_with_nothing_to_fuse_is_as_it_should_be():
+    cache = fusioncache.Cache(store=False, record=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        compiled(lambda x: x @ x, cache, fusioncache.executors())(INPUT)
+    assert not cache.stats().bypasses
+
+
+@pytest.mark.parametrize(
+    ("cuda", "installed", "problem", "said"),
+    [
+        (False, True, "there is no CUDA device", ["there is no CUDA device", PASS]),
+        (False, False, "there is no module", ["there is no CUDA device", PASS]),
+        (True, False, "there is no module", ["nvFuser is not installed", INSTALL, PASS]),
+        (True, True, "it does not import with this torch (undefined symbol)", ["undefined symbol", INSTALL, PASS]),
+        (True, True, None, ["none of the executors that Thunder was given fuses", PASS]),
+    ],
+)
+def test_the_cause_decides_what_to_do(monkeypatch, cuda, installed, problem, said):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(executors, "find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr(executors, "problem", lambda name, device: problem)
+    reason = executors.why_unfused(Compilation(fuses=False))
+    assert all(part in reason for part in said) and (INSTALL in reason) is (INSTALL in said)
+
+
+def test_regions_without_the_transform_are_said_once_to_be_compiled_one_by_one(monkeypatch):
+    monkeypatch.setattr(executors, "problem", lambda backend, device: "not asked for")  # nor does nvFuser make them
+    with collect_warnings() as messages:
+        for function in (model, lambda x: torch.tanh(x) * 3):
+            thunder.jit(function, executors=fusioncache.executors())(INPUT)
+    advice = "add transforms=[fusioncache.FusionCache()]"
+    assert messages == [f"fusioncache: regions are compiled one by one, not shared: {advice}"]
+
+
+def test_the_check_keeps_no_program_from_being_stored(monkeypatch, tmp_path):
+    """Our executor stands for nvFuser."""
+    monkeypatch.setattr(executors, "problem", lambda *names: None)
+    *others, check = fusioncache.executors()
+    assert fusioncache.executors()[-1] is check  # the same object each time, so that lists of executors stay equal
+    others = [each for each in others if each.name != "nvfuser"]
+    given = [*others, thunder.extend.get_executor("fusioncache"), check]
+    for made, loaded in ((1, 0), (0, 1)):
+        compiled, transform = compile_anew(model, tmp_path, jit={"executors": given})
+        compiled(INPUT)
+        assert counts(transform) == (loaded, made, {})

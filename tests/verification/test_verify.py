@@ -15,6 +15,7 @@ import torch
 from drawn_regions import draw
 from in_place_models import InPlaceExecutor, run_counters
 from models import Blocks, Residual, are_same, compile_plain, compile_with, step
+from stored_programs import compile_anew
 from thunder.transforms.cudagraph import CUDAGraphTransform
 
 import fusioncache
@@ -33,12 +34,11 @@ from fusioncache.transform import sharing
 from fusioncache.verification import verifier
 from fusioncache.verification.verifier import DIFFERENT, VerificationError, VerifiedTemplates, describe_difference
 
-pytestmark = pytest.mark.filterwarnings("ignore:fusioncache")
+pytestmark = [pytest.mark.filterwarnings("ignore:fusioncache"), pytest.mark.usefixtures("eager_regions")]
 
 
 @pytest.fixture(autouse=True)
-def _regions_without_a_compiler(monkeypatch):
-    monkeypatch.setattr("fusioncache.transform.executor.best_backend", lambda device: "eager")
+def _same_numbers(monkeypatch):
     monkeypatch.delenv("FUSIONCACHE_VERIFY", raising=False)
     torch.manual_seed(0)
 
@@ -104,17 +104,14 @@ def test_each_template_is_compared_once_in_a_thunder_that_was_not_tried(untried,
     assert not reports()
 
 
-def test_a_wrong_template_leaves_its_regions_in_a_thunder_that_was_not_tried(untried, own_calls, wrong):
+def test_a_wrong_template_leaves_its_regions_in_a_thunder_that_was_not_tried(untried, own_calls, wrong, monkeypatch):
     wrong(lambda run, args: [result + 1 for result in run(args)])
     with pytest.warns(RuntimeWarning, match="computed something else than its region .* run as Thunder made them"):
         stats = compare_steps(verify=None)
     assert stats.verified == 0 and stats.bypasses[DIFFERENT] == stats.templates == len(reports())
     assert own_calls.total() == 2 * stats.regions  # at each site, in each step
-
-
-def test_a_template_that_was_not_compared_is_not_captured_in_a_thunder_that_was_not_tried(untried, wrong, monkeypatch):
-    wrong(lambda run, args: [result + 1 for result in run(args)])
-    monkeypatch.setattr("fusioncache.verification.verifier.is_capturing", lambda: True)
+    # One that cannot be compared is not captured.
+    monkeypatch.setattr(verifier, "is_capturing", lambda: True)
     stats = compare_steps(verify=None)
     assert stats.verified == 0 and DIFFERENT not in stats.bypasses
 
@@ -129,9 +126,8 @@ def test_nothing_differs_in_training(own_calls):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("plan", list(Plan))
 def test_nothing_differs_in_either_plan(plan, dtype, own_calls, monkeypatch):
-    def function(x, *terms):
-        for term in terms:
-            x = x + term
+    def function(*terms):
+        x = sum(terms[1:], start=terms[0])
         return torch.tanh(x) * 2 + 1, x, torch.nn.functional.rms_norm(x, (x.shape[-1],)), x.sum()
 
     monkeypatch.setattr(sharing, "choose_plan", lambda *_: plan)
@@ -165,10 +161,9 @@ def test_regions_that_write_in_place_run_on_copies(own_calls):
     assert all(map(torch.equal, found, expected))
 
 
-def test_numbers_and_symbolic_sizes(own_calls):
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", verify=True)
-    options = {"executors": fusioncache.executors(), "transforms": [transform], "cache": "symbolic values"}
-    compiled = thunder.jit(lambda a, b: torch.tanh(a + b) * 2, **options)
+def test_numbers_and_symbolic_sizes(own_calls, tmp_path):
+    jit = {"cache": "symbolic values"}
+    compiled, _ = compile_anew(lambda a, b: torch.tanh(a + b) * 2, tmp_path, jit=jit, verify=True)
     for size in (3, 7, 3):
         a, b = torch.randn(size, 4), torch.randn(size, 4)
         assert torch.equal(compiled(a, b), torch.tanh(a + b) * 2)
@@ -243,14 +238,17 @@ def test_a_binding_that_is_wrong_for_a_later_region_is_found(monkeypatch):
     assert (transform.stats().templates, len(seen)) == (1, 2)
 
 
-def test_a_wrong_write_in_place_is_found(wrong):
-    def change(run, args):
-        results = run(args)
-        for arg in args:
-            arg.view(-1)[0] += 1
-        return results
+def write_wrongly(run, args):
+    """Changes an element of what is written in place."""
+    results = run(args)
+    written = {result.data_ptr() for result in results}
+    for arg in (arg for arg in args if arg.data_ptr() in written):
+        arg.view(-1)[0] += 1
+    return results
 
-    wrong(change)
+
+def test_a_wrong_write_in_place_is_found(wrong):
+    wrong(write_wrongly)
     with pytest.raises(VerificationError, match="1 more"):
         count_in_place(1, verify=True)
     (report,) = reports()
@@ -258,14 +256,7 @@ def test_a_wrong_write_in_place_is_found(wrong):
 
 
 def test_what_a_wrong_template_wrote_is_corrected_in_a_thunder_that_was_not_tried(untried, wrong):
-    def change(run, args):
-        results = run(args)
-        written = {result.data_ptr() for result in results}
-        for arg in (arg for arg in args if arg.data_ptr() in written):
-            arg += 1
-        return results
-
-    wrong(change)
+    wrong(write_wrongly)
     expected, found, transform = count_in_place()
     assert transform.stats().bypasses[DIFFERENT] > 0
     assert all(map(torch.equal, found, expected))
@@ -320,16 +311,9 @@ def test_where_every_bit_must_be_kept(dtype, plan, alike, every):
     assert keeps_every_bit(canonicalize(normed(dtype)).graph, plan, alike=alike) is every
 
 
-RELATIVE = {
-    ("bfloat16", 4096): 2 * 2.0**-7,
-    ("float32", 1): 2 * 2.0**-23,
-    ("float32", 4096): 2 * 64 * 2.0**-23,
-    ("float64", 4): 2 * 2 * 2.0**-52,
-}
-
-
 def test_how_far_a_reordered_value_may_be_off():
-    assert {value: Reordered(*value).relative for value in RELATIVE} == RELATIVE
+    rules = Reordered("bfloat16", 4096), Reordered("float32", 1), Reordered("float32", 4096), Reordered("float64", 4)
+    assert [rule.relative for rule in rules] == [2 * 2.0**-7, 2 * 2.0**-23, 2 * 64 * 2.0**-23, 2 * 2 * 2.0**-52]
 
 
 @pytest.mark.parametrize(
@@ -390,8 +374,7 @@ def test_a_copy_has_the_layout_and_alignment_of_its_source():
 
 def test_a_report_has_both_definitions_of_nvfuser():
     """Without a GPU: the definitions that would have been compiled."""
-    executor = fake_cuda.find_nvfuser_executor()
-    assert executor is not None
+    fake_cuda.find_nvfuser_executor()
     (trace,) = fake_cuda.make_traces(lambda x, y: thunder.torch.tanh(x) - y, [(4, 6)] * 2, grad=False)
     with fake_cuda.pretend_gpu():
         transform = fusioncache.FusionCache(cache=fusioncache.Cache(), verify=True)
@@ -474,15 +457,12 @@ def off_by_a_bit(monkeypatch):
     monkeypatch.setattr(Eager, "compile_general", compile_larger)
 
 
-def test_sums_may_be_added_up_in_another_order(off_by_a_bit):
-    compiled, transform = compile_with(lambda x: (x * 2).sum(0), verify=True)
+def test_sums_may_be_added_up_in_another_order_and_every_bit_of_a_map_must_be_the_same(off_by_a_bit):
+    compiled, transform = compile_(lambda x: (x * 2).sum(0))
     for length in (5, 7, 9):
         compiled(torch.randn(length, 3))
     assert transform.stats().general_hits == 1 and transform.stats().verified == 3
-
-
-def test_every_bit_of_what_is_computed_element_by_element_must_be_the_same(off_by_a_bit):
-    compiled, _ = compile_with(lambda x: x.tanh() * 2, verify=True)
+    compiled, _ = compile_(lambda x: x.tanh() * 2)
     compiled(torch.randn(5, 3))
     with pytest.raises(fusioncache.VerificationError, match="every bit must be the same"):
         compiled(torch.randn(7, 3))
@@ -491,36 +471,33 @@ def test_every_bit_of_what_is_computed_element_by_element_must_be_the_same(off_b
 KEY, OTHER = (program_key_of({"state": name}) for name in ("one", "another"))
 
 
+def is_marked(store, sources="sources", key=KEY, compiler="nvfuser"):
+    return VerifiedTemplates(store and Store.open(store.directory), sources).has(key, compiler)
+
+
+def mark(store, sources="sources"):
+    VerifiedTemplates(store, sources).add(KEY, "nvfuser")
+    return is_marked(store, sources)
+
+
 def test_a_later_process_finds_the_mark_of_its_thunder_its_template_and_its_compiler(store):
-    VerifiedTemplates(store, "sources").add(KEY, "nvfuser")
-
-    def is_found(sources, key, compiler):
-        return VerifiedTemplates(Store.open(store.directory), sources).has(key, compiler)
-
-    assert is_found("sources", KEY, "nvfuser")
-    others = ("other", KEY, "nvfuser"), ("sources", OTHER, "nvfuser"), ("sources", KEY, "inductor")
-    assert not any(is_found(*each) for each in others)
+    assert mark(store)
+    others = {"sources": "other"}, {"key": OTHER}, {"compiler": "inductor"}
+    assert not any(is_marked(store, **other) for other in others)
 
 
-@pytest.mark.parametrize("sources", ["", "sources"])
-def test_nothing_is_kept_without_a_store_or_known_sources(store, sources):
-    marks = VerifiedTemplates(store if not sources else None, sources)
-    marks.add(KEY, "nvfuser")
-    assert not marks.has(KEY, "nvfuser") and not store.entries()
+def test_nothing_is_kept_without_a_store_or_known_sources(store):
+    assert not mark(store, "") and not mark(None)
+    assert not store.entries()
 
 
 def test_marks_do_not_pile_up(store):
-    for number in range(verifier.LIMIT + 4):
-        marks = VerifiedTemplates(store, f"sources {number}")
-        marks.add(KEY, "nvfuser")
-        assert marks.has(KEY, "nvfuser")
-    known = [VerifiedTemplates(store, f"sources {number}").has(KEY, "nvfuser") for number in range(verifier.LIMIT + 4)]
-    assert known == [False] * verifier.LIMIT + [True] * 4
+    sources = [f"sources {number}" for number in range(verifier.LIMIT + 4)]
+    assert all(mark(store, each) for each in sources)
+    assert [is_marked(store, each) for each in sources] == [False] * verifier.LIMIT + [True] * 4
 
 
 def test_what_is_no_mark_stands_for_nothing(store):
     store.save(KEY, VERIFIED_SLOT, {"verified.json": b"[]"}, name="verified template")
-    marks = VerifiedTemplates(store, "sources")
-    assert not marks.has(KEY, "nvfuser")
-    marks.add(KEY, "nvfuser")
-    assert marks.has(KEY, "nvfuser")
+    assert not is_marked(store)
+    assert mark(store)
