@@ -7,11 +7,8 @@ they read. A file of programs is one subject.
 import inspect
 
 from hostile_programs import arithmetic, calls, containers, control, objects, state
-from hostile_programs.observation import Program, Runner, observe
 
-__all__ = ["PROGRAMS", "Program", "Runner", "observe"]
-
-PROGRAMS: dict[str, Program] = {
+PROGRAMS = {
     f"{subject.__name__.rpartition('.')[2]}: {name.replace('_', ' ')}": function
     for subject in (arithmetic, calls, containers, control, objects, state)
     for name, function in vars(subject).items()

@@ -2,14 +2,12 @@
 
 from hostile_programs.observation import X, answering
 
-LOOK_ALIKE = (0, 0.0, -0.0, False, 1, 1.0, True, float("nan"), float("inf"), -1, 1 + 0j, 2**70)
-
 
 def that_look_alike_as_arguments(run):
     def f(x, n):
         return x * n + n
 
-    for n in (*LOOK_ALIKE, *LOOK_ALIKE[:5]):
+    for n in (0, 0.0, -0.0, False, 1, 1.0, True, float("nan"), float("inf"), -1, 1 + 0j, 2**70, 0, 0.0, -0.0, False, 1):
         run(f, X, n)
 
 
@@ -41,7 +39,7 @@ def arithmetic_of_constants(run):
 
 
 def operators_that_refuse(run):
-    events = []
+    events = run.events
 
     def saying(event, answer):
         return lambda self, other: events.append(event) or answer
@@ -77,13 +75,11 @@ def operators_that_refuse(run):
         one += 3
         x = x + one.n + one @ 2 + -one + ~one + one[1, 2:3, ...]
         one *= 2
-        return x + one
-
-    def g(x):
-        x = x + (Left() + Right()) + (Left() * 2) + (Left() * Right()) + (4 - Right()) + (Left() == Right())
+        x = x + one + (Left() + Right()) + (Left() * 2) + (Left() * Right()) + (4 - Right()) + (Left() == Right())
         return x + (Left() + Sub()) + (Left() == 3) + (Left() != 3) + (2 * Right())
 
-    others = [
+    run.each(
+        f,
         lambda x: x + [1, 2, 3][InPlace()] + range(5)[InPlace()],
         lambda x: x + int(Whole()) + float(Real()),
         lambda x: Left() + 3,
@@ -91,7 +87,4 @@ def operators_that_refuse(run):
         lambda x: Left() < Left(),
         lambda x: x + Right(),
         lambda x: Left() * x,
-    ]
-    for each in (f, g, *others):
-        run(each, X)
-    run.note("events", events)
+    )

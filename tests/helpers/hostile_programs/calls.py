@@ -22,23 +22,18 @@ def every_kind_of_argument(run):
         args, kwargs = (x, 4), {"d": 2, "z": 3}
         return everything(*args, 5, *[6, x], **kwargs, **{"y": 1})
 
-    ways = [
+    run.each(
+        spread,
         lambda x: everything(x, d=1),
         lambda x: everything(x, 7, 8, 9, 10, d=x, e=1, f=2, gg=x),
         lambda x: everything(x, *(), c=5, d=6, **{}),
         lambda x: everything(*(each for each in (x, 1, 2)), **dict(d=3)),
         lambda x: everything(x, c=1, d=2, a=3, b=4),  # positional only names go to **more
-    ]
-    for each in (spread, *ways):
-        run(each, X)
+    )
     run(lambda x, *rest, **more: everything(x, *rest, **more), X, 4, d=2, z=3)
 
 
 def two(a, b):
-    return a
-
-
-def named(a, *, k):
     return a
 
 
@@ -51,13 +46,13 @@ class Maker:
 
 
 def wrong_calls(run):
-    wrong = [
+    run.each(
         lambda x: two(x, x, x),
         lambda x: (lambda a, /: a)(a=x),
-        lambda x: named(x, 1, k=1),
-        lambda x: named(x),
+        lambda x: everything(x),
         lambda x: Maker(),
         lambda x: Maker(x).method(x, j=1),
+        lambda x: Maker(x).method(x, 1, k=1),
         lambda x: two(**{1: x}),
         lambda x: two(*3),
         lambda x: two(**[1]),
@@ -67,9 +62,7 @@ def wrong_calls(run):
         lambda x: len(),
         lambda x: max([]),
         lambda x: torch.nn.functional.linear(x),
-    ]
-    for each in wrong:
-        run(each, X)
+    )
 
 
 def partials(run):
@@ -80,23 +73,20 @@ def partials(run):
         doubled = partialmethod(method, scale=2)
         shifted = partialmethod(method, y=3)
 
-    nested = partial(partial(everything, d=1), e=2)
-    bound = partial(Thing().method, y=1)
-
-    def f(x):
-        a = nested(x, d=4) + bound(x) + partial(bound, scale=3)(x)
-        return a + Thing().doubled(x, 1) + Thing().shifted(x) + partial(operator.mul, 2)(x)
-
     class Sub(partial):
         def __call__(self, *args, **kwargs):
             return super().__call__(*args, **kwargs) * 2
 
-    def g(x):
+    nested = partial(partial(everything, d=1), e=2)
+    bound = partial(Thing().method, y=1)
+
+    def f(x):
+        a = nested(x, d=4) + bound(x) + partial(bound, scale=3)(x) + Sub(operator.add, 1)(x)
+        a = a + Thing().doubled(x, 1) + Thing().shifted(x) + partial(operator.mul, 2)(x)
         p = partial(everything, x, d=1)
-        return Sub(operator.add, 1)(x) + p.func(*p.args, **p.keywords) + p()
+        return a + p.func(*p.args, **p.keywords) + p()
 
     run(f, X)
-    run(g, X)
     bound.keywords["y"] = 2
     run(f, X)
 

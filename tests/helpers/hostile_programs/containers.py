@@ -140,21 +140,7 @@ def changed_inside(run):
     run(g, X, [1], {})
 
 
-def comprehensions(run):
-    def f(x):
-        n = 3
-        a = [k * n for k in range(4) if k % 2 if k]
-        b = {k: v for k, v in zip("abc", a, strict=False)}
-        c = {k % 2 for k in range(5)}
-        d = [[i * j for j in range(i)] for i in range(3)]
-        e = sum(x * k for k in a)
-        g = tuple(y for y in (k + n for k in a))
-        return e + sum(b.values()) + len(c) + d[2][1] + sum(g) + sum([y := 3, y])
-
-    run(f, X)
-
-
-def iterators(run):
+def iterators_and_comprehensions(run):
     def f(x):
         it = iter([1, 2, 3, 4, 5])
         a = next(it) + next(it)
@@ -194,8 +180,17 @@ def iterators(run):
             d[k + "b"] = 1
         return x
 
-    for each in (f, partly, shrinking, growing):
-        run(each, X)
+    def comprehended(x):
+        n = 3
+        a = [k * n for k in range(4) if k % 2 if k]
+        b = {k: v for k, v in zip("abc", a, strict=False)}
+        c = {k % 2 for k in range(5)}
+        d = [[i * j for j in range(i)] for i in range(3)]
+        e = sum(x * k for k in a)
+        g = tuple(y for y in (k + n for k in a))
+        return e + sum(b.values()) + len(c) + d[2][1] + sum(g) + sum([y := 3, y])
+
+    run.each(f, partly, shrinking, growing, comprehended)
 
 
 class Key:

@@ -1,4 +1,4 @@
-"""Branches, loops, chains of comparisons, imports, exceptions as control flow, and errors that leave."""
+"""Branches, loops, chains of comparisons, exceptions as control flow, and errors that leave."""
 
 import contextlib
 
@@ -8,7 +8,7 @@ from hostile_programs.observation import X, answering
 
 
 def truth_of_everything(run):
-    events = []
+    events = run.events
 
     class Loud:
         def __init__(self, name, value):
@@ -42,11 +42,10 @@ def truth_of_everything(run):
     run(f, X, [0, 1, 0.0, -0.0, 2.5, "", "a", (), (0,), [], [0], {}, {0: 0}, None, True, False, set(), {0}])
     run(f, X, [float("nan"), float("inf"), 1j, 0j, range(0), range(2), b"", b"a", ..., int, X.dtype])
     run(g, X)
-    run.note("events", events)
 
 
 def chains_of_comparisons(run):
-    events = []
+    events = run.events
 
     class Odd:
         def __init__(self, value):
@@ -71,7 +70,6 @@ def chains_of_comparisons(run):
 
     for n in (1, 2, 1.0, True, 4):
         run(f, X, n)
-    run.note("events", events)
 
 
 def shapes_and_types_of_tensors(run):
@@ -92,17 +90,6 @@ def shapes_and_types_of_tensors(run):
     tensors = X, X.double(), torch.ones(3, 2), X.clone().requires_grad_()
     for x, y in zip((X, X, *tensors), (None, True, X, tensors[1], None, None), strict=True):
         run(f, x, y)
-
-
-def imports_inside(run):
-    def f(x):
-        import math
-        from math import floor as down
-        from os import path
-
-        return x * math.pi + down(2.5) + len(path.join("a", "b"))
-
-    run(f, X)
 
 
 class Refused(ValueError):
@@ -161,7 +148,10 @@ def errors_of_operators(run):
         return a
 
     pair, three, Untrue, Negative = (1, 2), 3, answering(__bool__=3), answering(__len__=-1)
-    refused = [
+    run.each(
+        stored,
+        unpacked,
+        unpacked_short,
         lambda x: [1] + (2,),
         lambda x: 1 < "a",
         lambda x: -"a",
@@ -176,13 +166,11 @@ def errors_of_operators(run):
         lambda x: (1, 2)[-3],
         lambda x: bool(Untrue()),
         lambda x: len(Negative()),
-    ]
-    for each in (stored, unpacked, unpacked_short, *refused):
-        run(each, X)
+    )
 
 
 def finally_and_with(run):
-    events = []
+    events = run.events
 
     class Manager(answering(__enter__=lambda self: events.append("enter") or self)):
         def __init__(self, swallow):
@@ -230,6 +218,4 @@ def finally_and_with(run):
 
     run(f, X, True)
     run(f, X, False)
-    run(leaving, X)
-    run(early, X)
-    run.note("events", events)
+    run.each(leaving, early)

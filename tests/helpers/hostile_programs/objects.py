@@ -10,7 +10,7 @@ from hostile_programs.observation import X, answering
 
 
 def properties(run):
-    events = []
+    events = run.events
 
     def get(self):
         events.append("get")
@@ -45,15 +45,13 @@ def properties(run):
         one.broken = 2
         return x
 
-    for each in (f, lambda x: x * one.broken, written):
-        run(each, X)
+    run.each(f, lambda x: x * one.broken, written)
     outside.scale = 7
     run(f, X)
-    run.note("events", events)
 
 
 def getattr_and_getattribute(run):
-    events = []
+    events = run.events
 
     class Fallback:
         there = 1
@@ -81,16 +79,14 @@ def getattr_and_getattribute(run):
         return x + hasattr(a, "nope") + getattr(a, "nope", 3) + hasattr(a, "abcd")
 
     outside = Fallback(), Always(), Both()
-    others = [
+    run.each(
+        f,
         lambda x: x + Always().fixed + getattr(Both(), "fixed") + hasattr(Always(), "fixed"),
         lambda x: x + Fallback().nope,
         lambda x: x + Always().nope,
         lambda x: x + outside[0].abc + outside[1].there + outside[2].missing,
         lambda x: x + outside[1].fixed,
-    ]
-    for each in (f, *others):
-        run(each, X)
-    run.note("events", events)
+    )
 
 
 class Data:
@@ -126,8 +122,7 @@ def descriptors(run):
         Thing().c = 3
         return x
 
-    run(f, X)
-    run(g, X)
+    run.each(f, g)
     Thing.b = 700
     run(f, X)
 
@@ -153,8 +148,7 @@ def slots(run):
         Slotted().z = 3
         return x
 
-    for each in (f, lambda x: x + Slotted().b, written):
-        run(each, X)
+    run.each(f, lambda x: x + Slotted().b, written)
     for name, value in (("b", 4), ("a", X * 2)):
         setattr(outside, name, value)
         run(f, X)
@@ -184,16 +178,14 @@ def metaclasses_and_class_tricks(run):
     class Made(metaclass=Meta):
         a, __class_getitem__ = 1, classmethod(lambda cls, key: 99)
 
-    wanted = [
+    run.each(
         lambda x: x + Made.a + Made.abc + isinstance(3, Made) + isinstance(Liar(), int) + (type(Liar()) is int),
         lambda x: x + list[int].__origin__([1, 2])[1],
         lambda x: x + Made().extra,
         lambda x: x + isinstance(Made(), Made),
         lambda x: x + len(Made) + sum(Made) + Made[4] + (5 in Made),
         lambda x: x + (1 if Made else 2) + bool(Made),
-    ]
-    for each in wanted:
-        run(each, X)
+    )
 
 
 def modules_of_python(run):
@@ -204,7 +196,14 @@ def modules_of_python(run):
     def f(x):
         return space.apply(x) + space.scale
 
-    run(f, X)
+    def imported(x):
+        import math
+        from math import floor as down
+        from os import path
+
+        return x * math.pi + down(2.5) + len(path.join("a", "b"))
+
+    run.each(f, imported)
     for name, value in (("scale", 4), ("apply", torch.sin)):
         setattr(space, name, value)
         run(f, X)
@@ -214,7 +213,7 @@ def modules_of_python(run):
 
 
 def attributes_of_torchs_modules(run):
-    events = []
+    events = run.events
 
     class Lazy(nn.Module):
         twice = property(lambda self: self.weight * 2)
@@ -249,9 +248,7 @@ def attributes_of_torchs_modules(run):
     model = Lazy()
     run(model, X)
     model.hidden_scale = 4
-    for each in (model, Missing(), Broken()):
-        run(each, X)
-    run.note("events", events)
+    run.each(model, Missing(), Broken())
 
 
 def a_little_of_everything(run):

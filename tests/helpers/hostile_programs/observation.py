@@ -1,11 +1,8 @@
 """Runs a program, and notes all that can be told of each call: result, error, state, traces, which calls were traced."""
 
-from __future__ import annotations
-
 import re
 import traceback
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import thunder
 import torch
@@ -16,10 +13,8 @@ from benchmarks.equality.traces import read_texts
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
-type Program = Callable[[Runner], None]
 
-
-def answering(base: type = object, /, **answers: Any) -> Any:
+def answering(base=object, /, **answers):
     """Returns a class of which methods return these values, or are these functions."""
     methods = {
         name: answer if callable(answer) else lambda self, *given, answer=answer: answer
@@ -28,13 +23,14 @@ def answering(base: type = object, /, **answers: Any) -> Any:
     return type("Answering", (base,), methods)
 
 
-def observe(program: Program) -> dict[str, str]:
+def observe(program):
     """Runs a program, and returns each fact under its name, in order."""
     torch.manual_seed(0)
     RemovableHandle.next_id = 0  # hooks are known by numbers, which are in the traces
     runner = Runner()
     program(runner)
     assert runner.facts, "it has to call something"
+    runner.note("events", runner.events)
     return runner.facts
 
 
@@ -42,17 +38,21 @@ class Runner:
     """Compiles what a program calls, once each, and notes what comes of every call.
 
     Attributes:
+        events: what a program says happened while it ran.
         facts: what was noted so far, by name.
         options: of ``thunder.jit`` for what is called for the first time.
     """
 
-    def __init__(self) -> None:
-        self.facts: dict[str, str] = {}
-        self.options: dict[str, Any] = {"executors": []}
-        self._compiled: dict[int, tuple[Any, Any]] = {}
-        self._calls = 0
+    def __init__(self):
+        self.events, self.facts, self.options = [], {}, {"executors": []}
+        self._compiled, self._calls = {}, 0
 
-    def __call__(self, function: Any, /, *args: Any, **kwargs: Any) -> None:
+    def each(self, *functions):
+        """Calls each of these functions of one tensor."""
+        for function in functions:
+            self(function, X)
+
+    def __call__(self, function, /, *args, **kwargs):
         """Calls the compiled function."""
         self._calls += 1
         if id(function) not in self._compiled:
@@ -73,12 +73,12 @@ class Runner:
             for name, text in read_texts(compiled).items():
                 self.note(name, text)
 
-    def note(self, name: str, fact: object) -> None:
+    def note(self, name, fact):
         """Notes a fact of the last call."""
         self.facts[f"call {self._calls}, {name}"] = re.sub(r"0x[0-9a-f]{6,}", "0x", str(fact))
 
 
-def describe(value: Any) -> str:
+def describe(value):
     """Returns a text that is the same for two values that cannot be told apart."""
     if isinstance(value, torch.Tensor):
         whole = value.detach().resolve_conj().contiguous().reshape(-1)
@@ -95,7 +95,7 @@ def describe(value: Any) -> str:
     return f"{type(value).__name__} {value!r}"
 
 
-def _compute_gradients(function: Any, args: Any, result: Any) -> tuple[Any, ...]:
+def _compute_gradients(function, args, result):
     """Returns the gradients of arguments and parameters, if the result has any."""
     parameters = function.parameters() if isinstance(function, torch.nn.Module) else ()
     tensors = [each for each in tree_leaves((args, result)) if isinstance(each, torch.Tensor) and each.requires_grad]
@@ -104,9 +104,9 @@ def _compute_gradients(function: Any, args: Any, result: Any) -> tuple[Any, ...]
     return torch.autograd.grad(results, leaves, allow_unused=True) if results and leaves else ()
 
 
-def _describe_error(error: BaseException | None) -> str:
+def _describe_error(error):
     """Tells type, message, what it came from, and where in the programs it was raised."""
-    lines: list[str] = []
+    lines = []
     while error is not None and len(lines) < 9:
         places = [
             f"{frame.name}:{frame.lineno}"

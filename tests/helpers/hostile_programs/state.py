@@ -25,8 +25,7 @@ def globals_that_change(run):
 
     for value in (2, 3, 3.0, 2, X):
         with mock.patch.object(HERE, "SCALE", value):
-            run(f, X)
-            run(g, X)
+            run.each(f, g)
     with mock.patch.dict(TABLE, a=5):
         run(f, X)
     with mock.patch.object(HERE, "helper", lambda x: x - 1):
