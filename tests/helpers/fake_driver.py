@@ -1,14 +1,13 @@
 """A CUDA driver without a GPU: the real structures and numbers of ``cuda.bindings``, and functions that tests make."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from fusioncache.backends.nvfuser.driver import Driver
 
 
-def fake_driver(**functions: Any) -> Driver:
+def fake_driver(**functions):
     """Returns a driver with these functions of ``cuda.bindings`` in place of its own."""
     bindings = pytest.importorskip("cuda.bindings.driver")
     texts = {"cuGetErrorString": lambda result: (bindings.CUresult.CUDA_SUCCESS, b"as a test says")}

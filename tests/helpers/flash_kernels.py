@@ -1,7 +1,6 @@
 """torch's flash attention, played on a CPU: what Thunder calls on a GPU, computed step by step, laid out as there."""
 
 from contextlib import contextmanager
-from typing import Any
 
 import thunder.torch as ltorch
 import torch
@@ -10,7 +9,7 @@ from thunder.executors import sdpaex
 from thunder.executors.utils import SpdaBackend
 
 
-def lay_out_as_query(query: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def lay_out_as_query(query, other):
     """Returns a tensor of the query's dtype, laid out as torch's kernel does: from the query with positions first."""
     return torch.empty_like(query.transpose(1, 2)).transpose(1, 2).copy_(other)
 
@@ -18,20 +17,16 @@ def lay_out_as_query(query: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 class FlashKernels:
     """What stands for torch's kernels; ``copies`` are those that torch makes of what does not have positions first."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.copies = 0
 
-    def forward(
-        self, query: Any, key: Any, value: Any, dropout: float = 0.0, is_causal: bool = False, **rest: Any
-    ) -> Any:
+    def forward(self, query, key, value, dropout=0.0, is_causal=False, **rest):
         result, sums, *_ = play_forward(query, key, value, None, True, dropout, is_causal, **rest)
         none = torch.empty(0, dtype=torch.int64)
         result = lay_out_as_query(query, result)
         return result, sums[..., 0], none, none, query.shape[-2], key.shape[-2], none, none, none
 
-    def backward(
-        self, gradient: Any, query: Any, key: Any, value: Any, result: Any, sums: Any, *rest: Any, **scale: Any
-    ) -> Any:
+    def backward(self, gradient, query, key, value, result, sums, *rest, **scale):
         self.copies += sum(not each.transpose(1, 2).is_contiguous() for each in (gradient, result))
         query_ends, key_ends, *sizes, seed, offset = rest
         as_of_cudnn = (seed, offset, None, query_ends, key_ends, *sizes)

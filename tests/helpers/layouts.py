@@ -1,8 +1,6 @@
 """Layouts of tensors, and functions of torch's whose results lie as their arguments do, or otherwise."""
 
-from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,13 +8,10 @@ import torch.nn.functional as F
 SHAPES = (2, 3, 4, 5), (1, 3, 4, 1)
 
 
-Lay = Callable[[torch.Tensor], torch.Tensor]
-
-
-def in_order(*slowest_to_fastest: int) -> Lay:
+def in_order(*slowest_to_fastest):
     """Returns what copies a tensor so that its first dimensions lie in this order, and the others behind."""
 
-    def lay(tensor: torch.Tensor) -> torch.Tensor:
+    def lay(tensor):
         order = [each for each in slowest_to_fastest if each < tensor.ndim]
         order += [each for each in range(tensor.ndim) if each not in order]
         return tensor.permute(order).contiguous().permute([order.index(each) for each in range(tensor.ndim)])
@@ -28,14 +23,14 @@ def expand(dimension, tensor):
     return tensor.narrow(dimension, 0, 1).clone().expand(tensor.shape) if tensor.ndim else tensor
 
 
-def leave_gaps(tensor: torch.Tensor) -> torch.Tensor:
+def leave_gaps(tensor):
     wide = tensor.new_zeros([size + 2 for size in tensor.shape])
     part = wide[tuple(slice(1, 1 + size) for size in tensor.shape)]
     part.copy_(tensor)
     return part
 
 
-def step(tensor: torch.Tensor) -> torch.Tensor:
+def step(tensor):
     if not tensor.ndim:
         return tensor
     wide = tensor.new_zeros((*tensor.shape[:-1], 2 * tensor.shape[-1]))
@@ -43,14 +38,14 @@ def step(tensor: torch.Tensor) -> torch.Tensor:
     return wide[..., ::2]
 
 
-def stride_oddly(tensor: torch.Tensor) -> torch.Tensor:
+def stride_oddly(tensor):
     """A contiguous tensor, with any strides where these say nothing: in dimensions of one element."""
     tensor = tensor.contiguous().clone()
     strides = [7 if size == 1 else stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
     return tensor.as_strided(tensor.shape, strides)
 
 
-LAYOUTS: Mapping[str, Lay] = {
+LAYOUTS = {
     "contiguous": in_order(),
     "transposed": in_order(3, 2, 1, 0),
     "channels last": in_order(0, 2, 3, 1),
@@ -71,13 +66,11 @@ _WITH_NUMBER = "add div eq fmod ge gt le lt mul ne pow remainder sub"
 _BINARY = "add atan2 div eq fmod ge gt le lt maximum minimum mul ne pow remainder sub"
 
 
-def _each(
-    names: str, call: Callable[..., Any], named: str = "{}", module: Any = torch
-) -> Mapping[str, Callable[..., Any]]:
+def _each(names, call, named="{}", module=torch):
     return {named.format(name): partial(call, getattr(module, name)) for name in names.split()}
 
 
-CASES: Mapping[str, Callable[..., Any]] = {
+CASES = {
     **_each(_UNARY, lambda function, x, y, m: function(x)),
     **_each(_ACTIVATIONS, lambda function, x, y, m: function(x), module=F),
     **_each(_BINARY, lambda function, x, y, m: function(x, y)),
@@ -138,7 +131,7 @@ def make_arguments(lays, shape=SHAPES[0]):
     return [lay(tensor) for lay, tensor in zip(lays, (x, y, x > y), strict=True)]
 
 
-def strides_of(results: Any, *, apparent: bool = False) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def strides_of(results, *, apparent=False):
     """Returns shape and strides of each result of a function, if asked without those of dimensions of one element."""
     found = []
     for each in results if isinstance(results, tuple) else (results,):

@@ -1,24 +1,20 @@
 """Programs written, read and built again in one process, as another process would do it."""
 
-import contextlib
-from collections.abc import Iterator
-from typing import Any
-from unittest import mock
-
 import thunder
 import torch
 from models import compile_with
+from stored_programs import without_interpreter as no_interpretation  # noqa: F401 for tests
 
 import fusioncache
 from fusioncache.accelerators.programs.build import build_program, compile_program, write_program
 from fusioncache.accelerators.programs.template_loader import TemplateLoader, find_references
-from fusioncache.accelerators.programs.text import ProgramText, decode, encode
+from fusioncache.accelerators.programs.text import decode, encode
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.transform.shared_region import RegionBackends
 from fusioncache.transform.templates import TemplateCalls
 
 
-def write(compiled: Any, transform: fusioncache.FusionCache, position: int = -1) -> ProgramText:
+def write(compiled, transform, position=-1):
     """Returns a program that Thunder derived for a compiled function, as its bytes say it."""
     entry = thunder.compile_stats(compiled).interpreter_cache[position]
     program = write_program(entry, thunder.compile_data(compiled).fn, find_references(transform.calls()))
@@ -26,7 +22,7 @@ def write(compiled: Any, transform: fusioncache.FusionCache, position: int = -1)
     return program
 
 
-def build(compiled: Any, program: ProgramText, bytecode: bytes | None = None) -> tuple[Any, TemplateCalls]:
+def build(compiled, program, bytecode=None):
     """Returns the entry of a program for a compiled function, over an empty cache, and the calls that it has."""
     cache, calls = fusioncache.Cache(record=False, store=False), TemplateCalls(lambda template, collecting: None)
     data = thunder.compile_data(compiled)
@@ -35,20 +31,14 @@ def build(compiled: Any, program: ProgramText, bytecode: bytes | None = None) ->
     return build_program(program, compiled, data.fn, TemplateLoader(cache, backends, calls, data)), calls
 
 
-def load(model: Any, program: ProgramText, bytecode: bytes | None = None) -> Any:
+def load(model, program, bytecode=None):
     """Compiles a model anew and gives it a program, as if Thunder had derived it."""
     compiled, _ = compile_with(model, cache=fusioncache.Cache(record=False, store=False))
     thunder.compile_stats(compiled).interpreter_cache.append(build(compiled, program, bytecode)[0])
     return compiled
 
 
-@contextlib.contextmanager
-def no_interpretation() -> Iterator[None]:
-    with mock.patch.object(thunder, "thunder_general_jit", side_effect=AssertionError("interpreted")):
-        yield
-
-
-def run(compiled: Any, model: Any, *args: Any) -> list[torch.Tensor]:
+def run(compiled, model, *args):
     """Calls a model, and returns its outputs, then what it writes into its buffers, then every gradient there is."""
     torch.manual_seed(3)
     parameters = list(model.parameters()) if isinstance(model, torch.nn.Module) else []

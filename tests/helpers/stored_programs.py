@@ -35,7 +35,7 @@ def without_interpreter() -> Iterator[None]:
     monitoring, code = sys.monitoring, interpreter.interpret.__code__
 
     def fail(*_: Any) -> None:
-        raise AssertionError("a program was derived that should have been loaded")
+        raise AssertionError("interpreted: a program was derived that should have been loaded")
 
     monitoring.use_tool_id(_TOOL, "without_interpreter")
     monitoring.register_callback(_TOOL, monitoring.events.PY_START, fail)
