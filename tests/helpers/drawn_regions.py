@@ -171,10 +171,8 @@ def scramble(graph: Graph, chance: random.Random) -> Graph:
 
 
 def _broadcast(value: np.ndarray, shape: tuple[int, ...], dimensions: tuple[int, ...]) -> np.ndarray:
-    expanded = [1] * len(shape)
-    for dimension, size in zip(dimensions, value.shape, strict=True):
-        expanded[dimension] = size
-    return np.broadcast_to(value.reshape(expanded), shape)
+    new = tuple(set(range(len(shape))) - set(dimensions))
+    return np.broadcast_to(np.expand_dims(value, new), shape)
 
 
 _NUMPY = {
@@ -183,7 +181,6 @@ _NUMPY = {
     "neg": np.negative,
     "shallow_copy": lambda value: value,
     "broadcast_in_dim": _broadcast,
-    "full": lambda shape, value: np.full(shape, value, np.float32),
     "iota": lambda length: np.arange(length, dtype=np.float32),
     "pad": lambda value, filled, config: np.pad(value, [pair[:2] for pair in config], constant_values=filled),
     "slice_prim": lambda value, starts, ends: value[tuple(map(slice, starts, ends))],

@@ -1,11 +1,8 @@
 """A small model whose forward pass depends on something of every kind that a model can depend on."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections import OrderedDict
-from typing import Any
 
 import torch
 from torch.nn import functional
@@ -23,7 +20,7 @@ def shift(x: torch.Tensor, slope: float = 0.1, *, offset: float = 0.25) -> torch
     return nested(x) * slope + offset
 
 
-def make_scaler(factor: float) -> Any:
+def make_scaler(factor: float):
     def scale(x: torch.Tensor) -> torch.Tensor:
         return x * factor
 

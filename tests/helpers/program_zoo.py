@@ -4,8 +4,6 @@
 nothing may be interpreted, and some cases run again, with their programs derived and compared.
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import enum
