@@ -1,4 +1,4 @@
-"""A pool: how it starts beside imports, what calls wait for first, and nothing waits for ever, whatever dies or hangs."""
+"""A pool: how it starts beside imports, what calls wait for first, and no wait is for ever, whatever dies or hangs."""
 
 import os
 import signal
