@@ -9,19 +9,7 @@ from functools import partial
 import pytest
 import torch
 import torch.utils.checkpoint
-from captured_programs import (
-    WIDTH,
-    Layer,
-    add_gradient,
-    are_alike,
-    are_equal,
-    compute,
-    go_back,
-    make_graphs,
-    make_input,
-    settle,
-    step,
-)
+from captured_programs import Layer, are_alike, are_equal, compute, go_back, make_graphs, make_input, settle, step
 from dispatched import Operations
 
 from fusioncache.accelerators.graphs import memory
@@ -30,42 +18,21 @@ from fusioncache.accelerators.graphs.cuda import find_recorder
 from fusioncache.accelerators.graphs.graph_capture import CudaGraphs
 from fusioncache.accelerators.graphs.memory import LENT
 
-
-def transpose(layer):
-    layer.weight.data = layer.weight.data.t()
-
-
-def replace(layer):
-    layer.weight.data = layer.weight.data * 2
-
-
-def copy_in(layer):
-    layer.weight.copy_(layer.weight * 2)
-
-
-def load(layer):
-    layer.weight.data.copy_(torch.ones(WIDTH, WIDTH) * 0.25)
-
-
-def exchange(layer):
-    layer.weight = torch.nn.Parameter(layer.weight.detach() * 3)
+CHANGES = {
+    "copied into": (lambda layer: layer.weight.copy_(layer.weight * 2), 1, 2),
+    "loaded": (lambda layer: layer.weight.data.fill_(0.25), 1, 2),
+    "replaced": (lambda layer: setattr(layer.weight, "data", layer.weight.data * 2), 1, 4),
+    "exchanged": (lambda layer: setattr(layer, "weight", torch.nn.Parameter(layer.weight.detach() * 3)), 1, 4),
+    "transposed": (lambda layer: setattr(layer.weight, "data", layer.weight.data.t()), 1, 4),
+}
+CHANGES["replaced in each step"] = CHANGES["replaced"][0], 8, 6  # it is copied at last
+"""What happens to a weight, before how many steps, and how many captures there are."""
 
 
 @torch.no_grad()
 def change_both(layers, change):
     for layer in layers:
         change(layer)
-
-
-CHANGES = {
-    "copied into": (copy_in, 1, 2),
-    "loaded": (load, 1, 2),
-    "replaced": (replace, 1, 4),
-    "exchanged": (exchange, 1, 4),
-    "transposed": (transpose, 1, 4),
-    "replaced in each step": (replace, 8, 6),  # it is copied at last
-}
-"""What happens to a weight, before how many steps, and how many captures there are."""
 
 
 @pytest.mark.parametrize(("change", "times", "captures"), CHANGES.values(), ids=CHANGES)
@@ -80,11 +47,11 @@ def test_a_weight_that_changes_between_steps(settled, change, times, captures):
     assert stats.graph_replays >= 2 * times
 
 
-@pytest.mark.parametrize(("change", "refused"), {replace: 1, transpose: 1, exchange: 0}.items())
+@pytest.mark.parametrize(("change", "refused"), {"replaced": 1, "transposed": 1, "exchanged": 0}.items())
 def test_a_weight_that_changes_between_forward_and_backward(settled, change, refused):
     layers, _, ledger = settled
     weights, outputs = [each.weight for each in layers], [each(make_input(5)) for each in layers]
-    change_both(layers, change)
+    change_both(layers, CHANGES[change][0])
     for weight, output in zip(weights, outputs, strict=True):
         weight.grad = None
         go_back(output)
@@ -111,7 +78,7 @@ def keep_the_graph_over_steps(each, seed):
     output = each(make_input(seed))
     go_back(output, retain_graph=True)
     for other in range(3):
-        add_gradient(each, other)
+        go_back(each(make_input(other)))
     go_back(output)
     return (output,)
 
@@ -138,13 +105,14 @@ def replace_what_was_saved(each, seed):
     return (output,)
 
 
+SAVED = "saved-tensor hooks are active"
 KEPT, OVERLAP = "a backward pass with retain_graph=True", "a call before the backward pass of the previous call"
 ACTS = {
     two_outputs: (4, {OVERLAP}),
     keep_the_graph: (2, {KEPT}),
     keep_the_graph_over_steps: (8, {KEPT, OVERLAP}),
     give_a_gradient_whose_elements_are_one: (2, set()),
-    compute_again_for_backward: (0, {"saved-tensor hooks are active"}),
+    compute_again_for_backward: (0, {SAVED}),
     replace_what_was_saved: (1, {"the tensors saved for backward were replaced"}),
 }
 """What happens in a step, with how many replays there are in the end, and why something was not captured."""
@@ -200,14 +168,11 @@ def test_of_what_only_the_graph_has_one_tensor_is_kept_so_that_a_second_backward
 
 
 MATMUL = torch.backends.cuda.matmul
-
-
 SETTINGS = {
+    name: (partial(getattr, MATMUL, name), partial(setattr, MATMUL, name), value)
+    for name, value in (("allow_bf16_reduced_precision_reduction", False), ("fp32_precision", "tf32"))
+} | {
     "deterministic": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True),
-    **{
-        name: (partial(getattr, MATMUL, name), partial(setattr, MATMUL, name), value)
-        for name, value in (("allow_bf16_reduced_precision_reduction", False), ("fp32_precision", "tf32"))
-    },
     "attention": (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp, False),
 }
 
@@ -228,14 +193,6 @@ def test_a_setting_of_torch_that_changes(settled, get, set_, value):
     assert (recorder.records, ledger.stats().graph_replays) == (records + 2, replays + 4)
 
 
-def save_something_else(graphs, recorder):
-    return torch.autograd.graph.saved_tensors_hooks(torch.Tensor.bfloat16, torch.Tensor.float)
-
-
-def see_each_operation(graphs, recorder):
-    return Operations()
-
-
 @contextmanager
 def capture_the_call(graphs, recorder):
     recorder.unready = "the call is captured by another CUDA graph"
@@ -253,14 +210,17 @@ def replay_on_another_thread(graphs, recorder):
 
 
 AS_THEY_ARE = {
-    save_something_else: {"saved-tensor hooks are active": 1},
-    see_each_operation: {"a torch mode that intercepts each operation is active": 2},
-    capture_the_call: {"the call is captured by another CUDA graph": 1},
-    replay_on_another_thread: {"another thread replays": 1},
+    "something else is saved": (
+        lambda *_: torch.autograd.graph.saved_tensors_hooks(torch.Tensor.bfloat16, torch.Tensor.float),
+        {SAVED: 1},
+    ),
+    "each operation is seen": (lambda *_: Operations(), {"a torch mode that intercepts each operation is active": 2}),
+    "the call is captured": (capture_the_call, {"the call is captured by another CUDA graph": 1}),
+    "another thread replays": (replay_on_another_thread, {"another thread replays": 1}),
 }
 
 
-@pytest.mark.parametrize(("meanwhile", "reasons"), AS_THEY_ARE.items())
+@pytest.mark.parametrize(("meanwhile", "reasons"), AS_THEY_ARE.values(), ids=AS_THEY_ARE)
 def test_where_programs_run_as_they_are_and_are_replayed_afterwards(settled, graphs, meanwhile, reasons):
     layers, recorder, ledger = settled
     replays = ledger.stats().graph_replays
@@ -324,25 +284,17 @@ def test_saved_memory_goes_to_others_when_it_is_not_needed(settled, graphs):
     assert len(pool.blocks) == before
 
 
-def test_what_is_called_least_goes(captured, monkeypatch, graphs):
-    monkeypatch.setattr(memory, "MOST_CAPTURES", 1)
-    layers, recorder, ledger = captured
-    for pair in (layers, (Layer(graphs), Layer()), layers):
-        assert all(are_alike(pair, step, seed) for seed in range(4))
-    assert ledger.stats().captures == 6
-    assert recorder.finished == 2
-
-
-def test_what_was_called_since_others_stays(captured, monkeypatch, graphs):
+def test_what_is_called_least_goes_and_what_was_called_since_others_stays(captured, monkeypatch, graphs):
     monkeypatch.setattr(memory, "MOST_CAPTURES", 2)
-    _, _, ledger = captured
-    first, second, third = (Layer(graphs) for _ in range(3))
+    pair, recorder, ledger = captured
+    layers = [pair, *((Layer(graphs), Layer()) for _ in range(2))]
     captures = []
-    for each, steps in ((first, 3), (second, 3), (first, 1), (third, 3), (first, 1), (second, 1)):
-        settle(each, steps)
-        each.weight.grad = None
+    for number, steps in ((0, 3), (1, 3), (0, 1), (2, 3), (0, 1), (1, 1)):
+        assert all(are_alike(layers[number], step, seed) for seed in range(steps))
+        layers[number][0].weight.grad = None
         captures.append(ledger.stats().captures)
     assert captures == [2, 4, 4, 6, 6, 8]
+    assert recorder.finished == 2
 
 
 def test_a_forward_that_waits_for_its_backward_does_not_go(captured, monkeypatch, graphs):
@@ -361,7 +313,7 @@ def test_a_forward_that_waits_for_its_backward_does_not_go(captured, monkeypatch
 
 def zero_in_place(layer, optimizer, seed):
     optimizer.zero_grad(set_to_none=seed == 3)
-    add_gradient(layer, seed)
+    go_back(layer(make_input(seed)))
     optimizer.step()
 
 
@@ -378,7 +330,7 @@ def step_in_a_hook(layer, optimizer, seed):
         weight.grad = None
 
     handle = layer.weight.register_post_accumulate_grad_hook(take)
-    add_gradient(layer, seed)
+    go_back(layer(make_input(seed)))
     handle.remove()
 
 

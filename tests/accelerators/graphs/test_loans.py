@@ -5,16 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from captured_programs import (
-    Layer,
-    are_alike,
-    compute_gradients,
-    go_back,
-    make_graphs,
-    make_input,
-    settle,
-    step,
-)
+from captured_programs import Layer, are_alike, compute_gradients, go_back, make_graphs, make_input, settle, step
 
 from fusioncache.accelerators.graphs import captures, memory
 from fusioncache.accelerators.graphs.memory import LENT

@@ -1,26 +1,37 @@
-"""A pool: what is handed over has an answer, and nothing waits for one for ever, whatever dies or hangs."""
+"""A pool: how it starts beside imports, what calls wait for first, and no wait is for ever, whatever dies or hangs."""
 
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from concurrent.futures import as_completed
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, as_completed
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 from pool_processes import fork_process, is_running, make_plays, make_pool, play, read_played, wait_until
 from repository import HELPERS, import_path
 from store_contents import fork, wait_for
-from store_processes import fill_store
+from store_processes import fill_store, make_unary_region
 
+import fusioncache
+from fusioncache.accelerators.precompile import ahead
 from fusioncache.accelerators.precompile import pool as pools
-from fusioncache.accelerators.precompile.entry_compiler import EntryCompiler
-from fusioncache.accelerators.precompile.pool import CompilePool
+from fusioncache.accelerators.precompile.ahead import PoolHelpers
+from fusioncache.accelerators.precompile.entry_compiler import NO_WORKER, EntryCompiler, TaskOutcome
+from fusioncache.accelerators.precompile.pool import CompilePool, find_pool, start_default_pool
+from fusioncache.cache.peers import Ask, Wait
+from fusioncache.ir import Key
 from fusioncache.process.warning import warn_once
+from fusioncache.store import Store
+from fusioncache.store.directory import default_path
+from fusioncache.store.locks import TOO_LONG
+from fusioncache.store.store import Turn
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": import_path(HELPERS)}
@@ -179,3 +190,126 @@ def test_a_script_without_a_guard_is_not_imported_by_workers(tmp_path):
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.stdout.splitlines() == ["imported __main__", "{'backend eager stores nothing': 2}"]
     assert not done.stderr
+
+
+@pytest.fixture
+def wanted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process with a GPU open, that has cores for two others and an empty store."""
+    monkeypatch.setattr(pools, "gpu_in_use", lambda: 0)
+    monkeypatch.setattr(pools, "find_spec", lambda name: name)
+    monkeypatch.setattr(CompilePool, "open_early", lambda self, device: None)
+    monkeypatch.setenv("FUSIONCACHE_JOBS", "2")
+    monkeypatch.delenv("FUSIONCACHE_STORE")
+    yield
+    for made in pools.pools.values():
+        made.end()
+    pools.pools.clear()
+
+
+@pytest.mark.parametrize(("jobs", "backend"), [(2, "nvfuser"), (3, "nvfuser"), (2, "inductor")])
+def test_the_first_cache_gets_the_pool_that_was_started_or_ends_it(wanted, jobs, backend):
+    start_default_pool()
+    (first,) = pools.pools.values()
+    assert first.pid is not None and not first.is_wanted
+    found = find_pool(Store.open(), jobs, backend)
+    assert found is not None and found.is_wanted and (found.jobs, found.backend) == (jobs, backend)
+    assert (found is first) == (not first.has_failed) == ((jobs, backend) == (2, "nvfuser"))
+    assert find_pool(Store.open(), jobs + 1, backend) is found  # whatever the next one asks for
+
+
+def test_a_pool_that_the_first_transform_does_without_is_ended(wanted):
+    start_default_pool()
+    (made,) = pools.pools.values()
+    fusioncache.FusionCache(jobs=0)
+    assert made.has_failed
+    found = find_pool(Store.open(), 2, "nvfuser")
+    assert found is not made
+    fusioncache.FusionCache(jobs=0)
+    assert found is not None and not found.has_failed
+
+
+NONE = {
+    "no jobs": lambda patch: patch.setenv("FUSIONCACHE_JOBS", "0"),
+    "jobs that are no number, which is said when a cache asks": lambda patch: patch.setenv("FUSIONCACHE_JOBS", "some"),
+    "no store": lambda patch: patch.setenv("FUSIONCACHE_STORE", "0"),
+    "verify mode": lambda patch: patch.setenv("FUSIONCACHE_VERIFY", "1"),
+    "another accelerator": lambda patch: patch.setenv("FUSIONCACHE_ACCELERATORS", "programs,tracing"),
+    "no GPU in use": lambda patch: patch.setattr(pools, "gpu_in_use", lambda: None),
+    "no nvFuser": lambda patch: patch.setattr(pools, "find_spec", lambda name: None),
+    "few cores": lambda patch: (
+        patch.delenv("FUSIONCACHE_JOBS"),
+        patch.setattr(pools, "count_cores", lambda: 3),
+    ),
+    "a store that has something": lambda patch: fill_store(default_path()),
+}
+
+
+@pytest.mark.parametrize("change", NONE.values(), ids=NONE)
+def test_none_starts_with(wanted, monkeypatch, change):
+    change(monkeypatch)
+    start_default_pool()
+    assert not pools.pools
+
+
+@pytest.mark.parametrize(("name", "starts"), [("FusionCache", 1), ("Plugin", 1), ("Cache", 0), ("Stats", 0)])
+def test_what_users_register_starts_it_at_the_first_import(wanted, monkeypatch, name, starts):
+    started = list[None]()
+    monkeypatch.setattr(pools, "start_default_pool", lambda: started.append(None))
+    monkeypatch.delitem(sys.modules, "fusioncache.fusion_cache", raising=False)
+    for _ in range(2):
+        assert getattr(fusioncache, name).__name__ == name
+    assert len(started) == starts
+
+
+def make_waiting_pool():
+    """A pool whose tasks end when the test says so."""
+    tasks = []
+
+    def submit(given):
+        futures = [Future() for _ in given]
+        tasks.extend(futures)
+        return futures
+
+    return SimpleNamespace(jobs=2, has_failed=False, start=lambda: True, submit=submit, tasks=tasks)
+
+
+def make_ask(number=0):
+    request = SimpleNamespace(backend="inductor", graph=make_unary_region())
+    return Ask(Key(str(number), "", ()), request, None)
+
+
+def test_what_calls_wait_for_comes_before_lengths_to_come():
+    asks, pool, done = [make_ask(number) for number in range(8)], make_waiting_pool(), []
+    helpers = PoolHelpers(SimpleNamespace(entry=lambda *of: None), pool)
+    helpers.hand_over(asks[:1])
+    assert helpers.hand_over_later(asks, lambda: done.append(1)) == len(asks) - 1
+    assert len(pool.tasks) == 1  # a call waits for that
+    pool.tasks[0].set_result(TaskOutcome("compiled"))
+    assert len(pool.tasks) == 3  # then one for each worker
+    pool.tasks[1].set_result(TaskOutcome("refused", "other settings here"))
+    assert len(pool.tasks) == 4 and len(done) == 1
+    helpers.hand_over(asks[-1:])
+    assert len(pool.tasks) == 5
+    pool.tasks[2].set_result(TaskOutcome("compiled"))
+    assert len(pool.tasks) == 5 and len(done) == 2
+    pool.tasks[4].set_result(NO_WORKER)
+    pool.tasks[5].set_result(NO_WORKER)
+    assert len(pool.tasks) == 6  # no worker starts, and nothing is handed over any more
+
+
+def test_what_a_call_waited_for_a_start_is_known(monkeypatch):
+    """Another process is at everything, and done at the second look."""
+    now, pool = [100.0], make_waiting_pool()
+    monkeypatch.setattr(ahead.time, "perf_counter", lambda: now[0])
+
+    @contextmanager
+    def take_turn(*of):
+        if now[0] > 100.0:
+            pool.tasks[0].set_result(TaskOutcome("compiled", seconds=14.0, on_start=12.0))
+        now[0] += 7.0
+        yield Turn(None, TOO_LONG)
+
+    store = SimpleNamespace(entry=lambda *of: None, take_turn=take_turn)
+    helpers, ask = PoolHelpers(store, pool), make_ask()
+    assert helpers.hand_over([ask]) == 1
+    assert helpers.wait_for(ask.key) == Wait(beside=True, on_start=12.0)

@@ -46,6 +46,8 @@ class Part(torch.nn.Module):
 
 
 class Model(torch.nn.Module):
+    rows = 2
+
     def __init__(self):
         super().__init__()
         self.parts = torch.nn.ModuleList([Part(), Part()])
@@ -53,7 +55,7 @@ class Model(torch.nn.Module):
 
     def forward(self, x, factor=2.0, others=(), options=None):
         for part in self.parts[: self.depth]:
-            x = part(x) * SCALE
+            x = part(x) * SCALE * self.rows
         for other in others:
             x = x + other
         return x * factor if self.training else x - factor
@@ -93,6 +95,14 @@ CHANGES = {
         model.compiled._module_cache, "parts.1", model.parts[0]
     ),
     "the number of submodules": lambda model, patch: patch.setattr(model, "depth", 1),
+    "an attribute that Thunder's module has": lambda model, patch: patch.setitem(vars(model.compiled), "depth", 1),
+    "one of its class": lambda model, patch: patch.setattr(type(model.compiled), "depth", 1, raising=False),
+    "one of torch's class": lambda model, patch: patch.setattr(torch.nn.Module, "rows", 3, raising=False),
+    "one of the model's class": lambda model, patch: patch.setattr(Model, "rows", 3),
+    "the class of Thunder's module": lambda model, patch: patch.setattr(
+        model.compiled, "__class__", type("Mine", (type(model.compiled),), {"depth": 1})
+    ),
+    "the mode": lambda model, patch: model.compiled.eval() and model.compiled.train,
     "training of a part": lambda model, _: model.parts[1].dropout.eval().train,
     "what needs gradients": freeze,
     "a parameter that Thunder's module has": override("parts.0.linear.bias", weight(4)),

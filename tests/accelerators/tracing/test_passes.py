@@ -1,4 +1,4 @@
-"""What passes ask for, asked with and without shortcuts: the same answers and the same errors."""
+"""What passes ask for, constraints and cuts, with and without shortcuts: the same answers and the same errors."""
 
 import inspect
 import re
@@ -8,10 +8,24 @@ from functools import partial, wraps
 from itertools import pairwise, product
 from types import SimpleNamespace
 
+import networkx
 import pytest
 import thunder
 import torch
-from thunder.core import codeutils, devices, dtypes, prims, proxies, pytree, transform_common, utils
+from hypothesis import given
+from hypothesis import strategies as st
+from thunder.core import (
+    codeutils,
+    devices,
+    dtypes,
+    jit_ext,
+    prims,
+    proxies,
+    pytree,
+    rematerialization,
+    transform_common,
+    utils,
+)
 from thunder.core.proxies import Variable
 from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx, tracectx
@@ -20,6 +34,7 @@ from torch.fx.immutable_collections import immutable_list
 
 from fusioncache import tracing
 from fusioncache.thunder_adapter.shortcuts import symbols, traces
+from fusioncache.thunder_adapter.shortcuts.values import index_constraints
 
 ADDRESS = re.compile(" at 0x[0-9a-f]+")
 FIELDS = [name for name in BoundSymbol.__dataclass_fields__ if name != "sym"]
@@ -342,3 +357,71 @@ def test_defaults_that_are_changed_are_seen():
     assert fast(Symbol("name", meta), 0) == ((0, 1), {"c": 2})
     meta.__defaults__, meta.__kwdefaults__["c"] = (5,), 6
     assert fast(Symbol("name", meta), 0) == ((0, 5), {"c": 6})
+
+
+class Context:
+    def __init__(self):
+        self._constraints = []
+
+
+def make_proxy(name):
+    proxy = object.__new__(proxies.Proxy)
+    proxy._name = name
+    return proxy
+
+
+named = st.sampled_from([make_proxy(name) for name in "aab"])
+checks, values = st.sampled_from([len, max]), st.sampled_from([1, 2, 1.0, "a", float("nan")])
+constraints = st.one_of(
+    st.just((min,)),
+    st.tuples(checks, named),
+    st.tuples(checks, named, values),
+    st.tuples(st.just(sum), named, named),
+)
+
+
+@given(st.lists(st.tuples(constraints, st.booleans()), max_size=30))
+def test_constraints_are_thunders(given):
+    """The same ones, in the same order, also where other code has put some there, or they are on no proxy."""
+    own, ours = Context(), Context()
+    own_add = jit_ext.JitCtx.add_constraint
+    add = index_constraints(own_add)
+    for constraint, is_ours in given:
+        for context, function in ((own, own_add), (ours, add)):
+            function(context, constraint) if is_ours else context._constraints.append(constraint)
+        assert ours._constraints == own._constraints
+
+
+def test_a_constraint_is_compared_with_those_on_the_same_proxy():
+    own_add, compared, context = jit_ext.JitCtx.add_constraint, [], Context()
+    add = index_constraints(lambda self, constraint: compared.append([*self._constraints]) or own_add(self, constraint))
+    for proxy in map(make_proxy, "abab"):
+        add(context, (len, proxy))
+    assert len(context._constraints) == 2 and list(map(len, compared)) == [0, 0, 1, 1]
+
+
+NODES = ("source", "a", "b", "c", "d", "sink")
+CAPACITIES = (0.0, 0.5, 1.0, 2.0, 4.0, float("inf"))
+nodes = st.sampled_from(NODES)
+edges = st.lists(st.tuples(nodes, nodes, st.sampled_from(CAPACITIES)), min_size=1, max_size=16)
+
+
+def cut_by(module, found):
+    graph = module.DiGraph()
+    graph.add_edges_from((one, other, {"capacity": capacity}) for one, other, capacity in found)
+    try:
+        return module.minimum_cut(graph, "source", "sink")
+    except Exception as error:
+        return type(error), str(error)
+
+
+@given(edges)
+def test_the_sides_are_those_of_networkx(found):
+    expected, result = cut_by(networkx, found), cut_by(traces.shorten_networkx(networkx), found)
+    assert result == expected
+
+
+def test_another_implementation_of_networkx_is_left_alone(monkeypatch):
+    monkeypatch.setattr(networkx.config.backend_priority, "algos", ["networkx"])
+    tracing.install(["min_cut"])
+    assert rematerialization.nx is networkx

@@ -109,18 +109,36 @@ def test_another_check_is_called():
 def test_attributes_are_read_as_often_and_in_the_same_order():
     read = []
 
-    class Watching:
+    class Watching(torch.nn.Module):
         def __getattr__(self, name):
+            if name not in ("one", "two"):
+                return super().__getattr__(name)
             read.append(name)
             return len(read)
 
-    lines = ["x = args[0]", "a = x.one", "check_number_type_and_value(a, 1)", "b = x.two", "c = x.one"]
-    function = make(*lines, "check_number_type_and_value(b, 2)", "check_none(c)", "return x, ()")
-    for each in (function, rewrite(function)):
+    lines = ["x = args[0]", "m = x.get_submodule('')", "a = x.one", "check_number_type_and_value(a, 1)", "b = x.two"]
+    function = make(*lines, "c = x.one", "check_number_type_and_value(b, 2)", "check_none(c)", "return x, ()")
+    rewritten = rewrite(function)
+    assert text_of(rewritten).count("known_x_model.") == 3
+    for each, model in itertools.product((function, rewritten), (Watching(), thunder.jit(Watching()))):
         read.clear()
         with pytest.raises(RuntimeError, match="Expected 3 to be None"):
-            each(Watching())
+            each(model)
         assert read == ["one", "two", "one"]
+
+
+def test_attributes_come_from_the_model_that_thunders_module_has_and_as_that_finds_them(monkeypatch):
+    function = make("x = args[0]", "m = x.get_submodule('')", "a = x.in_features", "return a, ()")
+    rewritten, compiled, found = rewrite(function), thunder.jit(torch.nn.Linear(2, 3)), []
+    for change in (
+        lambda: None,
+        lambda: compiled._modules.update(_model=torch.nn.Linear(4, 3)),
+        lambda: monkeypatch.setattr(type(compiled), "__getattr__", lambda module, name: name),
+    ):
+        change()
+        assert rewritten(compiled) == function(compiled)
+        found.append(rewritten(compiled)[0])
+    assert found == [2, 4, "in_features"]
 
 
 PAIR = [
@@ -293,60 +311,6 @@ def test_strides_that_change_in_each_call_are_not_learned_for_ever(monkeypatch):
         for each in (x, torch.zeros(3, 2).t()):
             rewritten(Held(each, y))
     assert len(made) == prologue.MOST_GUARDS
-
-
-class Scaled(torch.nn.Module):
-    """A model with attributes of each kind."""
-
-    rows = 3
-
-    def __init__(self, scale=2.0):
-        super().__init__()
-        self.scale, self.read = scale, []
-        self.weight = torch.nn.Parameter(torch.ones(2))
-
-    @property
-    def width(self):
-        self.read.append("width")
-        return 5
-
-    def __getattr__(self, name):
-        if name == "made_up":
-            self.read.append(name)
-            return 7
-        return super().__getattr__(name)
-
-
-OF_THE_MODEL = {
-    "Thunder's module": lambda compiled, patch: compiled.__dict__.update(scale=3.0),
-    "Thunder's class": lambda compiled, patch: patch.setattr(type(compiled), "width", 6, raising=False),
-    "torch's class": lambda compiled, patch: patch.setattr(torch.nn.Module, "rows", 4, raising=False),
-    "how it finds": lambda compiled, patch: patch.setattr(type(compiled), "__getattr__", lambda module, name: name),
-    "the model": lambda compiled, patch: compiled._modules.update(_model=Scaled(scale=9.0)),
-    "the mode": lambda compiled, patch: compiled.eval(),
-    "the model's class": lambda compiled, patch: patch.setattr(Scaled, "rows", 8),
-    "its class": lambda compiled, patch: setattr(compiled, "__class__", type("Mine", (type(compiled),), {"scale": 11})),
-    "no attribute": lambda compiled, patch: delattr(compiled._model, "scale"),
-}
-
-
-@pytest.mark.parametrize("change", OF_THE_MODEL.values(), ids=OF_THE_MODEL)
-def test_attributes_of_the_model_are_read_as_thunders_module_reads_them(change):
-    names = ("scale", "width", "training", "made_up", "rows")
-    reads = [f"{name} = module.{name}" for name in names]
-    lines = ["module = args[0]", "w = module.get_parameter('weight')", *reads, f"return w, {', '.join(names)}"]
-    function = make(*lines)
-    rewritten = rewrite(function)
-    assert text_of(rewritten).count("known_module_model.") == len(names)
-    model = Scaled()
-    compiled = thunder.jit(model)
-    before = outcome(function, compiled)
-    assert outcome(rewritten, compiled) == before
-    assert model.read == ["width", "made_up"] * 2  # each once
-    with pytest.MonkeyPatch.context() as patch:
-        change(compiled, patch)
-        after = outcome(function, compiled)
-        assert after != before and outcome(rewritten, compiled) == after
 
 
 def of_source(text):
