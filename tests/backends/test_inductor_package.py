@@ -19,7 +19,7 @@ from drawn_regions import draw
 from inductor_artifacts import CASES, SUM_OF_TWO, artifacts_of, digest, made, two
 from repository import HELPERS, ROOT
 from threads_at_once import run_at_once
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._subclasses import FakeTensorMode
 
 from fusioncache.backends.api import Compiled
 from fusioncache.backends.eager import Eager
@@ -187,49 +187,39 @@ def test_what_kernels_cannot_read_is_compiled_for_once(change):
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
 
 
-class Own(torch.Tensor):
-    """Of a type of its own."""
-
-
-IN_PLACE = draw("copy_(add(x, y), x, grad_enabled=False)", x=(4, 6), y=(4, 6))
-NUMBER = draw("mul(x, n)", x=(4, 6), n=NumberType("float"))
-ELSEWHERE = draw("full((2,), 1.0, device='cuda:0', dtype='float32')", device="cuda")
 NEGATED = torch.randn(4, 6, dtype=torch.complex64).conj().imag
 
 
-@pytest.fixture(autouse=True)
-def _compiles_nothing(monkeypatch):
-    monkeypatch.setattr(Inductor, "compile", lambda self, graph, args: "compiled by Inductor")
+@pytest.fixture
+def compiles_nothing(monkeypatch):
+    monkeypatch.setattr(Inductor, "compile", lambda self, graph, args: "compiled")
 
 
 @pytest.mark.parametrize(
     ("graph", "args", "reason", "lasting"),
     [
-        (IN_PLACE, two(), "in-place effects", True),
-        (NUMBER, [two()[0], 2.0], "a number among the inputs", True),
-        (ELSEWHERE, [], "a tensor that is not on the CPU", True),
+        (draw("copy_(add(x, y), x, grad_enabled=False)", x=(4, 6), y=(4, 6)), two(), "in-place effects", True),
+        (draw("mul(x, n)", n=NumberType("float")), [two()[0], 2.0], "a number among the inputs", True),
+        (draw("full((2,), 1.0, device='cuda:0')", device="cuda"), [], "a tensor that is not on the CPU", True),
         (SUM_OF_TWO, [two()[0], two()[1].as_subclass(Own)], "an argument of type Own", False),
         (SUM_OF_TWO, [value.to("meta") for value in two()], "a tensor that is not on the CPU", True),
         (SUM_OF_TWO, [two()[0], NEGATED], "a tensor that is sparse, quantized or otherwise special", False),
     ],
 )
+@pytest.mark.usefixtures("compiles_nothing")
 def test_what_cannot_be_kept_is_compiled_as_ever_and_says_why(graph, args, reason, lasting):
-    assert Inductor().persist(graph, args) == Compiled("compiled by Inductor", None, reason, lasting)
+    assert Inductor().persist(graph, args) == Compiled("compiled", None, reason, lasting)
 
 
-class Watching(TorchDispatchMode):
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return function(*args, **(kwargs or {}))
-
-
+@pytest.mark.usefixtures("compiles_nothing")
 def test_what_a_mode_may_have_changed_or_what_fails_to_be_kept_is_not_kept(monkeypatch):
-    with Watching():
-        found = Inductor().persist(SUM_OF_TWO, two())
-    assert found == Compiled("compiled by Inductor", None, "the mode Watching", lasting=False)
+    args = two()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        found = Inductor().persist(SUM_OF_TWO, args)
+    assert found == Compiled("compiled", None, "the mode FakeTensorMode", lasting=False)
     monkeypatch.setattr(artifacts, "compile_graph", lambda *args: 1 / 0)
-    found = Inductor().persist(SUM_OF_TWO, two())
-    reason = "ZeroDivisionError where its code is to be stored"
-    assert found == Compiled("compiled by Inductor", None, reason, lasting=False)
+    found = Inductor().persist(SUM_OF_TWO, args)
+    assert found == Compiled("compiled", None, "ZeroDivisionError where its code is to be stored", lasting=False)
 
 
 def test_a_product_that_was_replaced_is_not_kept():
@@ -260,28 +250,19 @@ def test_a_library_is_private_and_gone_once_it_is_loaded(tmp_path, monkeypatch):
 
 
 ROWS = torch.zeros(4, 6)
-UNFIT = {
-    "strides": [ROWS, torch.zeros(6, 4).t()],
-    "shape": [ROWS, torch.zeros(4, 7)],
-    "dtype": [ROWS, ROWS.double()],
-    "device": [ROWS, ROWS.to("meta")],
-    "a number": [ROWS, 2.0],
-    "one argument": [ROWS],
-}
+UNFIT = [torch.zeros(6, 4).t()], [torch.zeros(4, 7)], [ROWS.double()], [ROWS.to("meta")], [2.0], []
 
 
-@pytest.mark.parametrize("args", UNFIT.values(), ids=UNFIT)
-def test_arguments_of_another_layout_are_refused(args):
-    with pytest.raises(ValueError, match="stored code"):
-        Inductor().load(artifacts_of(made("two")), SUM_OF_TWO, args)
-
-
-def test_another_graph_or_number_of_threads_is_refused(monkeypatch):
+def test_arguments_of_another_layout_another_graph_and_another_number_of_threads_are_refused(monkeypatch):
+    stored, load = artifacts_of(made("two")), Inductor().load
+    for args in UNFIT:
+        with pytest.raises(ValueError, match="stored code"):
+            load(stored, SUM_OF_TWO, [ROWS, *args])
     with pytest.raises(ValueError, match="number of outputs"):
-        Inductor().load(artifacts_of(made("two")), draw("x", "y", x=(4, 6), y=(4, 6)), two())
+        load(stored, draw("x", "y", x=(4, 6), y=(4, 6)), two())
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
     with pytest.raises(ValueError, match="number of threads"):
-        Inductor().load(artifacts_of(made("two")), SUM_OF_TWO, two())
+        load(stored, SUM_OF_TWO, two())
 
 
 def test_the_key_stays_with_what_was_compiled_and_changes_with_what_matters():
@@ -344,9 +325,9 @@ def test_a_library_that_is_none_is_refused_and_leaves_nothing(tmp_path, monkeypa
         kernels, digests = [["k", 0, "kernel"]], [hashlib.sha256(library).hexdigest()]
         wrapper = b"def call(args):\n    a, b = args\n    k(a)\n    return [a]\n"
         fields = {"kernels": kernels, "libraries": digests, "wrapper": hashlib.sha256(wrapper).hexdigest()}
-        artifacts = {**artifacts_of(made("two")), "kernel-0.so": library, "wrapper.py": wrapper}
+        stored = {**artifacts_of(made("two")), "kernel-0.so": library, "wrapper.py": wrapper}
         with pytest.raises(ValueError, match="does not load"):
-            Inductor().load(changed(artifacts, fields), *CASES["two"]())
+            Inductor().load(changed(stored, fields), *CASES["two"]())
     assert not list(tmp_path.iterdir())
 
 
@@ -367,11 +348,8 @@ STATEMENTS = "import os", "while True: pass", "torch = a", "reinterpret_tensor =
         *(f"{START}return {returned}\n" for returned in RETURNED),
         *(f"{START}{statement}\n" for statement in STATEMENTS),
         *("import os\n", "print(1)\n", "\0", "", "#" * 5_000_000),
-        START + "return [a]\ndef more(): pass\n",
-        "@print\n" + START + "return [a]\n",
-        "def call(args, more=print()):\n    return [args]\n",
-        "def call(args: print()):\n    return [args]\n",
-        "def call(args) -> print():\n    return [args]\n",
+        *(f"{START}return [a]\ndef more(): pass\n", f"@print\n{START}return [a]\n"),
+        *(f"def call(args{more}:\n    return [args]\n" for more in (", more=print())", ": print())", ") -> print()")),
         "async def call(args):\n    return [args]\n",
     ],
     ids=lambda wrapper: wrapper.removeprefix(START)[:40],

@@ -9,12 +9,11 @@ from unittest import mock
 
 import fake_cuda
 import pytest
-import thunder
 import torch
 import torch._dynamo.config
 import torch._functorch.config
 import torch._inductor.config
-from models import are_same
+from models import are_same, compile_plain, compile_with
 from store_processes import PersistentEager, Process, X, Y, make_region, make_unary_region
 from torch._inductor.codegen import common
 from torch._inductor.custom_graph_pass import CustomGraphPass
@@ -23,16 +22,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import fusioncache
 from fusioncache.accelerators.precompile import entry_compiler as warmer
 from fusioncache.accelerators.precompile.entry_compiler import EntryCompiler, TaskOutcome, read_request
+from fusioncache.backends import api
 from fusioncache.backends import torch_settings as settings_module
-from fusioncache.backends.api import (
-    BACKENDS,
-    Backend,
-    CompilerStarts,
-    Description,
-    backend_class,
-    describe,
-    make_backend,
-)
+from fusioncache.backends.api import CompilerStarts, make_backend
 from fusioncache.backends.bound_symbols import bind, torch_function
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor import artifacts
@@ -46,11 +38,11 @@ from fusioncache.store import Store
 from fusioncache.transform import executor
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", api.BACKENDS)
 def test_each_backend_follows_the_contract(name):
-    kind = backend_class(name)
-    assert issubclass(kind, Backend) and kind.name == name and kind.title
-    assert describe(name, {}) == describe("of another version", {"kernels.cu": b""}) == Description()
+    kind = api.backend_class(name)
+    assert issubclass(kind, api.Backend) and kind.name == name and kind.title
+    assert api.describe(name, {}) == api.describe("of another version", {"kernels.cu": b""}) == api.Description()
 
 
 @pytest.mark.parametrize(
@@ -182,11 +174,8 @@ def test_every_setting_of_torch_can_be_made_as_it_is_elsewhere():
     with apply_torch_settings(there):
         assert read_torch_settings() == there
     assert read_torch_settings() == here
-    with (
-        pytest.raises(ValueError, match=r"torch\.default_dtype cannot be torch\.float3"),
-        apply_torch_settings({"torch.default_dtype": "torch.float3"}),
-    ):
-        pass
+    with pytest.raises(ValueError, match=r"torch\.default_dtype cannot be torch\.float3"):
+        apply_torch_settings({"torch.default_dtype": "torch.float3"}).__enter__()
     assert read_torch_settings() == here
 
 
@@ -203,30 +192,22 @@ class Pass(CustomGraphPass):
         return self.answer() if callable(self.answer) else self.answer
 
 
-INDUCTOR, FUNCTORCH, DYNAMO = torch._inductor.config, torch._functorch.config, torch._dynamo.config
+INDUCTOR = torch._inductor.config
 CONFIG = INDUCTOR.__name__
 CONFIGURED = {
-    INDUCTOR: {
-        "size_asserts": False,
-        "cpp.enable_floating_point_contract_flag": "fast",
-        "_post_fusion_custom_pass": ["one"],
-        **dict.fromkeys(
-            ("post_grad_custom_post_pass", "joint_custom_pre_pass", "_pre_fusion_custom_pass"), Pass("one")
-        ),
-    },
-    FUNCTORCH: {"functionalize_rng_ops": True},
-    DYNAMO: {"specialize_float": True},
+    "size_asserts": False,
+    "cpp.enable_floating_point_contract_flag": "fast",
+    "_post_fusion_custom_pass": ["one"],
+    **dict.fromkeys(("post_grad_custom_post_pass", "joint_custom_pre_pass", "_pre_fusion_custom_pass"), Pass("one")),
 }
 VARIABLES = (
     *("TORCHINDUCTOR_MAX_AUTOTUNE", "TORCH_COMPILE_GRAPH_FORMAT", "CXX", "TRITON_INTERPRET"),
     *("NVFUSER_ENABLE", "NVFUSER_DISABLE", "PYTORCH_NVFUSER_MAX_REG_COUNT"),
 )
 IN_KEYS = {
-    **{
-        f"{each.__name__}.{name}": each.patch({name: CONFIGURED[each][name]})
-        for each in CONFIGURED
-        for name in CONFIGURED[each]
-    },
+    **{f"{CONFIG}.{name}": INDUCTOR.patch({name: value}) for name, value in CONFIGURED.items()},
+    "torch._functorch.config.functionalize_rng_ops": torch._functorch.config.patch(functionalize_rng_ops=True),
+    "torch._dynamo.config.specialize_float": torch._dynamo.config.patch(specialize_float=True),
     **{name: mock.patch.dict(os.environ, {name: "odd \udcff"}) for name in VARIABLES},
     f"{CONFIG}.post_grad_fusion_options": mock.patch.dict(INDUCTOR.post_grad_fusion_options, {"one": {}}),
     "torch._inductor.pass_of_mine": mock.patch.dict(common.custom_backend_passes, {"mine": Pass("one")}),
@@ -271,13 +252,12 @@ def test_passes_are_compared_by_their_uuids():
 
 def test_a_variable_that_was_changed_is_not_like_one_that_was_so_from_the_beginning(monkeypatch):
     name = "TORCHINDUCTOR_MAX_AUTOTUNE"
+    monkeypatch.delenv(name, raising=False)
     found = []
-    for at_first, now in itertools.product(({}, {name: "0"}, {name: "1"}), (None, "0", "1")):
+    for at_first, now in itertools.product(({}, {name: "0"}, {name: "1"}), ({}, {name: "0"}, {name: "1"})):
         monkeypatch.setattr(settings_module, "VARIABLES_AT_START", at_first)
-        monkeypatch.delenv(name, raising=False)
-        if now is not None:
-            monkeypatch.setenv(name, now)
-        found.append(list(settings_module.read_variables((name,), (), ("_",))))
+        with mock.patch.dict(os.environ, now):
+            found.append(list(settings_module.read_variables((name,), (), ("_",))))
     assert (found[0], found[2], found[4]) == ([], [(name, "'1' (at first None)")], [(name, "'0'")])
     assert len(set(map(tuple, found))) == 9
 
@@ -317,10 +297,9 @@ def compiled(monkeypatch):
     return found
 
 
-def compile_(function: Callable[..., Any], cache: fusioncache.Cache | None = None) -> Any:
-    """Returns a function of a user's, compiled anew by Thunder as if it were another model's."""
-    transforms = [fusioncache.FusionCache(cache=cache, backend="inductor")] if cache else []
-    return thunder.jit(lambda *args: function(*args), executors=fusioncache.executors(), transforms=transforms)
+def compile_(function: Callable[..., Any], cache: fusioncache.Cache) -> Any:
+    """Returns a function of a user's, compiled anew as if it were another model's."""
+    return compile_with(lambda *args: function(*args), "inductor", cache)[0]
 
 
 @pytest.fixture
@@ -338,7 +317,7 @@ def test_models_under_each_default_dtype_get_what_plain_thunder_gives(compiled, 
     mask = torch.ones(3, 4, dtype=torch.bool).tril()
     for dtype in ("float32", "float64", "bfloat16", "float32"):
         with apply_torch_settings({"torch.default_dtype": f"torch.{dtype}"}):
-            expected, results = compile_(make_numbers)(mask), compile_(make_numbers, cache)(mask)
+            expected, results = compile_plain(make_numbers)(mask), compile_(make_numbers, cache)(mask)
         assert are_same(list(results), list(expected))
     assert (cache.stats().hits, len(compiled), dict(cache.stats().bypasses)) == (1, 3, {})
 
