@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from functools import cache
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -116,9 +117,7 @@ def test_a_number_that_varies_is_nowhere_but_in_sums_and_products():
 
 
 def test_code_that_cannot_be_stored_is_compiled_for_each_size(monkeypatch):
-    def refuse(*given: Any) -> None:
-        raise Declined("a wrapper that calls other things", Scope.STORING)
-
+    refuse = mock.Mock(side_effect=Declined("a wrapper that calls other things", Scope.STORING))
     monkeypatch.setattr("fusioncache.backends.inductor.artifacts.check_wrapper", refuse)
     both = Both(softmax)
     for length in (64, 17):
@@ -273,10 +272,7 @@ def test_code_of_another_region_is_refused(args):
 
 
 def test_what_cannot_be_stored_is_refused_and_says_why():
-    class Own(torch.Tensor):
-        pass
-
-    args = [torch.Tensor._make_subclass(Own, arg) for arg in arguments(3, 7)]
+    args = [arg.as_subclass(type("Own", (torch.Tensor,), {})) for arg in arguments(3, 7)]
     with pytest.raises(Declined, match="an argument of type Own"):
         Inductor().persist_general(FAMILY.general, args, FAMILY.general.values[-1])
 
