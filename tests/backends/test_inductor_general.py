@@ -255,20 +255,18 @@ def test_conditions_in_another_language_are_refused(condition):
         load(add_condition(condition))
 
 
-@pytest.mark.parametrize(
-    "fields", [{"format": 3}, {"conditions": []}, {"conditions": ["v0 == 2"]}, {"conditions": "True"}]
-)
-def test_damaged_signatures_are_refused(fields):
-    for signature in (b"{", b"[]", change(**fields)):
+def test_damaged_signatures_are_refused():
+    conditions = [change(conditions=conditions) for conditions in ([], ["v0 == 2"], "True")]
+    for signature in (b"{", b"[]", change(format=3), *conditions):
         with pytest.raises((Declined, ValueError), match=r"condition|signature"):
             load(signature)
 
 
-@pytest.mark.parametrize("args", [[torch.randn(3, 5, dtype=torch.float64)], [torch.randn(3, 5)] * 2])
-def test_code_of_another_region_is_refused(args):
+def test_code_of_another_region_is_refused():
     other = make_family([draw("sin(x)", x=TensorType("float64", (3, 5), "cpu"))])
-    with pytest.raises(ValueError, match=r"other types|another layout"):
-        Inductor().load_general(made().artifacts or {}, other.general, args)
+    for args in ([torch.randn(3, 5, dtype=torch.float64)], [torch.randn(3, 5)] * 2):
+        with pytest.raises(ValueError, match=r"other types|another layout"):
+            Inductor().load_general(made().artifacts or {}, other.general, args)
 
 
 def test_what_cannot_be_stored_is_refused_and_says_why():
