@@ -44,11 +44,9 @@ def counted(fail: bool = False) -> Iterator[list[str]]:
         yield names
 
 
-def persist_together(
-    names: Sequence[str], backend: Inductor, left: Callable[[int], None] = lambda left: None
-) -> dict[str, Compiled]:
+def persist_together(names: Sequence[str], left: Callable[[int], None] = lambda left: None) -> dict[str, Compiled]:
     PyCodeCache.cache_clear()
-    cases = {name: CASES[name]() for name in names}
+    backend, cases = Inductor(), {name: CASES[name]() for name in names}
     with backend.compiled_together(list(cases.values()), left):
         return {name: backend.persist(*case) for name, case in cases.items()}
 
@@ -56,7 +54,7 @@ def persist_together(
 def test_one_run_of_the_compiler_makes_the_bits_of_each_alone():
     told: list[int] = []
     with counted() as names:
-        together = persist_together(JOINED, Inductor(), told.append)
+        together = persist_together(JOINED, told.append)
     assert names.count("joined") == 1 and told == [4, 3, 2, 1, 0]
     libraries = {artifacts["kernel-0.so"] for one in together.values() if "kernel-0.so" in (artifacts := one.artifacts)}
     assert len(libraries) == 1
@@ -70,7 +68,7 @@ def test_one_run_of_the_compiler_makes_the_bits_of_each_alone():
 
 def test_where_the_compiler_fails_each_is_compiled_alone():
     with counted(fail=True) as names:
-        together = persist_together(("two", "small"), Inductor())
+        together = persist_together(("two", "small"))
     assert names.count("joined") == 1
     assert len({artifacts_of(one).get("kernel-0.so") for one in together.values()}) == 2
     for name, compiled in together.items():

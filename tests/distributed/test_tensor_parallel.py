@@ -322,18 +322,6 @@ def test_one_process_loads_what_ranks_saved(pair, folder):
 WIDTH = 8
 
 
-class Fused(torch.nn.Module):
-    """Queries, keys and values from one layer, as in litgpt."""
-
-    def __init__(self):
-        super().__init__()
-        self.qkv, self.proj = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        query, key, value = self.qkv(x).split((WIDTH, WIDTH, WIDTH), dim=-1)
-        return self.proj(torch.nn.functional.scaled_dot_product_attention(query, key, value))
-
-
 class Stack(torch.nn.Module):
     """Two layers, and something between and behind them."""
 
@@ -393,9 +381,9 @@ WHEN_CALLED = {
         r"(?s)blocks.0.attention.*parallel_models\.py.*they cannot share",
     ),
     "a layer of several things": (
-        Fused(),
-        {"column": ["qkv"], "row": ["proj"]},
-        r"(?s)^qkv is cut.*test_tensor_parallel\.py.*cannot be cut: give each a layer of its own",
+        Stack(lambda x: torch.cat(x.split((2, 6), dim=-1), -1)),
+        BOTH,
+        r"(?s)^first is cut.*test_tensor_parallel\.py.*cannot be cut: give each a layer of its own",
     ),
     "no row layer": (Stack(), {"column": ["first"]}, "second takes|first is cut"),
     "two column layers": (

@@ -36,24 +36,17 @@ def ends_well(work) -> bool:
 @contextmanager
 def stopped_halfway(work):
     """Does something on a thread that stops where it calls what it is given, until the block is over."""
-    halfway, go_on, stopped = threading.Event(), threading.Event(), []
+    halfway, go_on = threading.Event(), threading.Event()
 
     def stop():
-        stopped.append(True)
         halfway.set()
         go_on.wait()
 
-    def run():
-        try:
-            work(stop)
-        finally:
-            halfway.set()
-
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=work, args=(stop,))
     thread.start()
     try:
-        halfway.wait()
-        assert stopped, "it ended before it was halfway"
+        while not halfway.wait(0.01):
+            assert thread.is_alive(), "it ended before it was halfway"
         yield
     finally:
         go_on.set()
