@@ -170,9 +170,6 @@ def test_training_is_bitwise_that_of_uncached_regions(uncached_compiles):
     assert not transform.stats().bypasses
 
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
-
-
 def region(batch: int, length: int) -> Graph:
     """Rows that are computed and then listed: batch * length is the size of no input."""
     shape = batch, length, 4

@@ -184,9 +184,6 @@ def test_what_kernels_cannot_read_is_compiled_for_once(change):
     assert backend.compiles == 1
 
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
-
-
 NEGATED = torch.randn(4, 6, dtype=torch.complex64).conj().imag
 
 
