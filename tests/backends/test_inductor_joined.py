@@ -12,6 +12,8 @@ import pytest
 import torch
 from inductor_artifacts import CASES, artifacts_of, digest, made
 from torch._inductor import config, cpu_vec_isa
+from torch._inductor.codecache import PyCodeCache
+from torch._inductor.cpp_builder import CppBuilder
 from torch._inductor.cpu_vec_isa import VecAVX2
 from torch._inductor.runtime import cache_dir_utils
 
@@ -30,8 +32,6 @@ JOINED = ("two", "small", "mask", "views")
 @contextmanager
 def counted(fail: bool = False) -> Iterator[list[str]]:
     """Lists the names of what the C++ compiler builds in the body."""
-    from torch._inductor.cpp_builder import CppBuilder
-
     build, names = CppBuilder.build, list[str]()
 
     def count(self: CppBuilder) -> None:
@@ -44,13 +44,9 @@ def counted(fail: bool = False) -> Iterator[list[str]]:
         yield names
 
 
-def persist_together(
-    names: Sequence[str], backend: Inductor, left: Callable[[int], None] = lambda left: None
-) -> dict[str, Compiled]:
-    from torch._inductor.codecache import PyCodeCache
-
+def persist_together(names: Sequence[str], left: Callable[[int], None] = lambda left: None) -> dict[str, Compiled]:
     PyCodeCache.cache_clear()
-    cases = {name: CASES[name]() for name in names}
+    backend, cases = Inductor(), {name: CASES[name]() for name in names}
     with backend.compiled_together(list(cases.values()), left):
         return {name: backend.persist(*case) for name, case in cases.items()}
 
@@ -58,7 +54,7 @@ def persist_together(
 def test_one_run_of_the_compiler_makes_the_bits_of_each_alone():
     told: list[int] = []
     with counted() as names:
-        together = persist_together(JOINED, Inductor(), told.append)
+        together = persist_together(JOINED, told.append)
     assert names.count("joined") == 1 and told == [4, 3, 2, 1, 0]
     libraries = {artifacts["kernel-0.so"] for one in together.values() if "kernel-0.so" in (artifacts := one.artifacts)}
     assert len(libraries) == 1
@@ -72,7 +68,7 @@ def test_one_run_of_the_compiler_makes_the_bits_of_each_alone():
 
 def test_where_the_compiler_fails_each_is_compiled_alone():
     with counted(fail=True) as names:
-        together = persist_together(("two", "small"), Inductor())
+        together = persist_together(("two", "small"))
     assert names.count("joined") == 1
     assert len({artifacts_of(one).get("kernel-0.so") for one in together.values()}) == 2
     for name, compiled in together.items():
@@ -80,26 +76,21 @@ def test_where_the_compiler_fails_each_is_compiled_alone():
         assert digest(compiled.run(CASES[name]()[1])) == digest(made(name).run(CASES[name]()[1])), name
 
 
-BODY = 'extern "C"  void  kernel(const float* a)\n{ #pragma omp\n }'
 HEADER = joined_kernels.INCLUDE
-SOURCES = {
-    "a function behind the header": (f"{HEADER}\n{BODY}", True),
-    "a definition": (f"{HEADER}\n#define x\n{BODY}", False),
-    "another header": (f"{HEADER}\n#include <other.h>\n{BODY}", False),
-    "only another header": (f"#include <other.h>\n{BODY}", False),
-    "another name": (f"{HEADER}\n{BODY.replace('kernel', 'other')}", False),
-}
 
 
-@pytest.mark.parametrize("what", SOURCES)
-def test_only_a_single_function_behind_the_known_header_is_joined(what):
-    source, joins = SOURCES[what]
-    assert joined_kernels.can_join(source) is joins
+def test_only_a_single_function_behind_the_known_header_is_joined():
+    body = 'extern "C"  void  kernel(const float* a)\n{ #pragma omp\n }'
+    other = body.replace("kernel", "other")
+    assert joined_kernels.can_join(f"{HEADER}\n{body}")
+    for source in (f"{HEADER}\n#define x\n{body}", f"{HEADER}\n#include <other.h>\n{body}", f"{HEADER}\n{other}"):
+        assert not joined_kernels.can_join(source)
+    assert not joined_kernels.can_join(f"#include <other.h>\n{body}")
 
 
 def make_kernel():
     body = 'extern "C" void kernel(const float* a, float* b)\n{ b[0] = a[0] + 1; }\n'
-    return joined_kernels.CollectedKernel(("const float*", "float*"), f"{joined_kernels.INCLUDE}\n{body}")
+    return joined_kernels.CollectedKernel(("const float*", "float*"), f"{HEADER}\n{body}")
 
 
 def test_a_kernel_that_others_call_before_is_compiled_alone():
@@ -109,34 +100,27 @@ def test_a_kernel_that_others_call_before_is_compiled_alone():
 
 
 def test_a_joined_library_proves_all_that_its_probes_assumed(monkeypatch, tmp_path):
-    from torch._inductor.cpu_vec_isa import valid_vec_isa_list
-
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     joined_kernels.forget_probes()
     built = []
     build = joined_kernels.build_and_load
     monkeypatch.setattr(joined_kernels, "build_and_load", lambda isa, code: built.append(code) or build(isa, code))
     with joined_kernels.collect_kernels():
-        isas = valid_vec_isa_list()
+        assert cpu_vec_isa.valid_vec_isa_list()
         library, _ = joined_kernels.compile_joined([make_kernel()])
     for isa, name in joined_kernels.list_checks():
         assert getattr(isa, name) not in built
         for function in re.findall(r"(__avx512\w+chk_kernel\w*)\(", getattr(isa, name)):
             assert function.encode() in library
-    assert isas
     joined_kernels.forget_probes()
 
 
-KILOBYTE = "x" * 1000
-RUN = HEADER_SECONDS + KILOBYTE_SECONDS
-ALONE = ALONE_SECONDS + KILOBYTE_SECONDS
-
-
 def test_seconds_that_each_graph_would_have_taken_alone():
+    code, run, alone = "x" * 1000, HEADER_SECONDS + KILOBYTE_SECONDS, ALONE_SECONDS + KILOBYTE_SECONDS
     for factor in (1, 3):  # a slower machine
-        assert estimate_alone(factor * RUN, [[KILOBYTE]]) == [pytest.approx(factor * ALONE)]
-    assert estimate_alone(RUN, [[KILOBYTE], [KILOBYTE, KILOBYTE]]) == [pytest.approx(ALONE), 0]  # compiled once
-    assert estimate_alone(RUN + KILOBYTE_SECONDS, [[KILOBYTE, "y" * 1000], []]) == [pytest.approx(2 * ALONE), 0]
+        assert estimate_alone(factor * run, [[code]]) == [pytest.approx(factor * alone)]
+    assert estimate_alone(run, [[code], [code, code]]) == [pytest.approx(alone), 0]  # compiled once
+    assert estimate_alone(run + KILOBYTE_SECONDS, [[code, "y" * 1000], []]) == [pytest.approx(2 * alone), 0]
 
 
 @pytest.fixture(name="check")
@@ -161,8 +145,7 @@ def test_what_it_stands_in_for_is_as_it_was(monkeypatch):
 
 def another(**attributes):
     other = VecAVX2()
-    for name, value in attributes.items():
-        setattr(other, name, value)
+    vars(other).update(attributes)
     return other
 
 
@@ -197,7 +180,7 @@ def test_it_asks_where_the_answer_is_no_or_nothing_can_be_known_or_kept(check, m
     monkeypatch.setattr(environment, "artifact_environment", lambda: 1 / 0)
     assert ask(VecAVX2(), "code") and ask(VecAVX2(), "code") and len(asked) == 2
     monkeypatch.setattr(environment, "artifact_environment", dict)
-    monkeypatch.setattr(joined_kernels.Path, "touch", lambda *given: (_ for _ in ()).throw(OSError("full")))
+    monkeypatch.setattr(joined_kernels.Path, "touch", mock.Mock(side_effect=OSError("full")))
     assert ask(VecAVX2(), "code") and len(asked) == 3
 
 

@@ -1,22 +1,31 @@
-"""TorchInductor's code that another process loads: every bit the same, nothing compiled."""
+"""TorchInductor's code that another process loads: every bit the same, what is not kept, and what is not loaded."""
 
+import hashlib
+import json
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from drawn_regions import draw
 from inductor_artifacts import CASES, SUM_OF_TWO, artifacts_of, digest, made, two
 from repository import HELPERS, ROOT
 from threads_at_once import run_at_once
+from torch._subclasses import FakeTensorMode
 
+from fusioncache.backends.api import Compiled
 from fusioncache.backends.eager import Eager
+from fusioncache.backends.inductor import artifacts
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.ir import Graph
+from fusioncache.ir import Declined, Graph, NumberType
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
 
@@ -173,3 +182,177 @@ def test_what_kernels_cannot_read_is_compiled_for_once(change):
         assert torch.equal(run([two()[0], args[1]])[0], torch.tanh(two()[0] + args[1]))
         assert digest(run(two())) == plain
     assert backend.compiles == 1
+
+
+NEGATED = torch.randn(4, 6, dtype=torch.complex64).conj().imag
+
+
+@pytest.fixture
+def compiles_nothing(monkeypatch):
+    monkeypatch.setattr(Inductor, "compile", lambda self, graph, args: "compiled")
+
+
+@pytest.mark.parametrize(
+    ("graph", "args", "reason", "lasting"),
+    [
+        (draw("copy_(add(x, y), x, grad_enabled=False)", x=(4, 6), y=(4, 6)), two(), "in-place effects", True),
+        (draw("mul(x, n)", n=NumberType("float")), [two()[0], 2.0], "a number among the inputs", True),
+        (draw("full((2,), 1.0, device='cuda:0')", device="cuda"), [], "a tensor that is not on the CPU", True),
+        (SUM_OF_TWO, [two()[0], two()[1].as_subclass(Own)], "an argument of type Own", False),
+        (SUM_OF_TWO, [value.to("meta") for value in two()], "a tensor that is not on the CPU", True),
+        (SUM_OF_TWO, [two()[0], NEGATED], "a tensor that is sparse, quantized or otherwise special", False),
+    ],
+)
+@pytest.mark.usefixtures("compiles_nothing")
+def test_what_cannot_be_kept_is_compiled_as_ever_and_says_why(graph, args, reason, lasting):
+    assert Inductor().persist(graph, args) == Compiled("compiled", None, reason, lasting)
+
+
+@pytest.mark.usefixtures("compiles_nothing")
+def test_what_a_mode_may_have_changed_or_what_fails_to_be_kept_is_not_kept(monkeypatch):
+    args = two()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        found = Inductor().persist(SUM_OF_TWO, args)
+    assert found == Compiled("compiled", None, "the mode FakeTensorMode", lasting=False)
+    monkeypatch.setattr(artifacts, "compile_graph", lambda *args: 1 / 0)
+    found = Inductor().persist(SUM_OF_TWO, args)
+    assert found == Compiled("compiled", None, "ZeroDivisionError where its code is to be stored", lasting=False)
+
+
+def test_a_product_that_was_replaced_is_not_kept():
+    own = {name: getattr(torch, name) for name in artifacts.OPERATIONS}
+    artifacts.check_operations(SimpleNamespace(**own))
+    artifacts.check_operations(None)  # a wrapper without any
+    for name in own:
+        with pytest.raises(Declined, match="an operation that was replaced"):
+            artifacts.check_operations(SimpleNamespace(**{**own, name: torch.add}))
+
+
+def test_a_library_is_private_and_gone_once_it_is_loaded(tmp_path, monkeypatch):
+    stored, seen = artifacts_of(made("two")), []  # which imports TorchInductor
+    load = artifacts.load_library
+
+    def watching(library: bytes, folder: Path) -> Any:
+        seen.append((folder.parent, folder.stat().st_mode & 0o777))
+        return load(library, folder)
+
+    monkeypatch.setattr(artifacts, "load_library", watching)
+    before = {name for name in sys.modules if "kernel" in name}
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    artifacts.load_module.cache_clear()
+    Inductor().load(stored, *CASES["two"]())
+    assert seen == [(tmp_path, 0o700)]
+    assert not list(tmp_path.iterdir())
+    assert {name for name in sys.modules if "kernel" in name} == before
+
+
+ROWS = torch.zeros(4, 6)
+UNFIT = [torch.zeros(6, 4).t()], [torch.zeros(4, 7)], [ROWS.double()], [ROWS.to("meta")], [2.0], []
+
+
+def test_arguments_of_another_layout_another_graph_and_another_number_of_threads_are_refused(monkeypatch):
+    stored, load = artifacts_of(made("two")), Inductor().load
+    for args in UNFIT:
+        with pytest.raises(ValueError, match="stored code"):
+            load(stored, SUM_OF_TWO, [ROWS, *args])
+    with pytest.raises(ValueError, match="number of outputs"):
+        load(stored, draw("x", "y", x=(4, 6), y=(4, 6)), two())
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    with pytest.raises(ValueError, match="number of threads"):
+        load(stored, SUM_OF_TWO, two())
+
+
+def test_the_key_stays_with_what_was_compiled_and_changes_with_what_matters():
+    backend = Inductor()
+    before = backend.artifact_environment()
+    assert before == backend.artifact_environment()
+    assert not before.keys() & Inductor().environment().keys()
+    assert torch.version.git_version in before["inductor torch"]
+    with torch._inductor.config.patch({"cpp.cxx": ("no such compiler",)}):
+        assert backend.artifact_environment()["inductor compiler"] == ""
+    assert backend.artifact_environment() == before
+
+
+def test_the_source_of_the_very_kernel_is_kept_for_people():
+    stored = artifacts_of(made("two"))
+    ((kernel, *_),) = json.loads(stored["signature.json"])["kernels"]
+    text = stored["kernels.cpp"].decode()
+    assert text.startswith(f"// {kernel}\n") and 'extern "C"' in text and "tanh(" in text
+
+
+def changed(artifacts: Mapping[str, bytes], fields: Mapping[str, Any]) -> dict[str, bytes]:
+    signature = {**json.loads(artifacts["signature.json"]), **fields}
+    return {**artifacts, "signature.json": json.dumps(signature).encode()}
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        *(b"{", b"\xff\xfe\xff", b"[]", b"1e999", b"null", b"[" * 200_000, b"1" * 100_000, b"{}"),
+        *({"format": value} for value in (3, 5, None)),
+        *({"surplus": 1}, {"inputs": 3}, {"inputs": []}, {"outputs": "1"}, {"threads": None}, {"wrapper": {}}),
+        *({"kernels": [[name, 0, "kernel"]]} for name in ("torch", "call", "a.b", [])),
+        *({"kernels": [["k", *place]]} for place in ([1, "kernel"], [-1, "kernel"], [0, "__dict__"], [0, "a.b"], [0])),
+        *({"kernels": 5}, {"kernels": {"ab": 1}}, {"kernels": [["k", 0, "kernel"], ["k", 0, "kernel"]]}),
+        *({"libraries": 5}, {"libraries": []}, {"libraries": ["0"]}),
+    ],
+    ids=lambda signature: str(signature)[:50],
+)
+def test_a_hostile_signature_is_refused(signature):
+    stored = artifacts_of(made("two"))
+    hostile = signature if isinstance(signature, bytes) else changed(stored, signature)["signature.json"]
+    with pytest.raises(ValueError):
+        Inductor().load({**stored, "signature.json": hostile}, *CASES["two"]())
+
+
+@pytest.mark.parametrize("name", ["signature.json", "wrapper.py", "kernel-0.so"])
+def test_missing_cut_and_altered_artifacts_are_refused(name):
+    artifacts = artifacts_of(made("two"))
+    content = artifacts.pop(name)
+    middle = len(content) // 2
+    altered = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+    for other in ({}, {name: content[:middle]}, {name: b""}, *([{name: altered}] if name != "signature.json" else [])):
+        with pytest.raises(ValueError):
+            Inductor().load({**artifacts, **other}, *CASES["two"]())
+
+
+def test_a_library_that_is_none_is_refused_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for library in (b"", b"no library", artifacts_of(made("two"))["kernel-0.so"][:100]):
+        kernels, digests = [["k", 0, "kernel"]], [hashlib.sha256(library).hexdigest()]
+        wrapper = b"def call(args):\n    a, b = args\n    k(a)\n    return [a]\n"
+        fields = {"kernels": kernels, "libraries": digests, "wrapper": hashlib.sha256(wrapper).hexdigest()}
+        stored = {**artifacts_of(made("two")), "kernel-0.so": library, "wrapper.py": wrapper}
+        with pytest.raises(ValueError, match="does not load"):
+            Inductor().load(changed(stored, fields), *CASES["two"]())
+    assert not list(tmp_path.iterdir())
+
+
+START = "def call(args):\n    a, b = args\n    "
+RETURNED = (
+    *("torch.ops.aten.sort.default(a)", "torch.load('x')", "torch.float32.__class__", "torch.ops", "a.mm(a, b)"),
+    *("extern_kernels.convolution(a, b)", "extern_kernels.mm(a, b, out=a, other=1)", "extern_kernels.mm(a, **b)"),
+    *("extern_kernels.mm.__self__(a)", "extern_kernels.__class__(a)", "a.__class__", "__import__('os')", "c", "f'{a}'"),
+    *("empty_strided_cpu((1,), (1,), 'x')", "empty_strided_cpu(size=(1,))", "empty_strided_cpu"),
+    *("[x for x in a]", "(lambda: a)()", "-" * 100_000 + "1", "(" * 10_000 + ")" * 10_000, "a" + ".b" * 50_000),
+)
+STATEMENTS = "import os", "while True: pass", "torch = a", "reinterpret_tensor = a", "del torch", "a[0] = b"
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        *(f"{START}return {returned}\n" for returned in RETURNED),
+        *(f"{START}{statement}\n" for statement in STATEMENTS),
+        *("import os\n", "print(1)\n", "\0", "", "#" * 5_000_000),
+        *(f"{START}return [a]\ndef more(): pass\n", f"@print\n{START}return [a]\n"),
+        *(f"def call(args{more}:\n    return [args]\n" for more in (", more=print())", ": print())", ") -> print()")),
+        "async def call(args):\n    return [args]\n",
+    ],
+    ids=lambda wrapper: wrapper.removeprefix(START)[:40],
+)
+def test_a_wrapper_in_another_language_is_refused_before_it_runs(wrapper):
+    fields = {"wrapper": hashlib.sha256(wrapper.encode()).hexdigest()}
+    artifacts = changed({**artifacts_of(made("two")), "wrapper.py": wrapper.encode()}, fields)
+    with pytest.raises(Declined, match=r"a (long )?wrapper"):
+        Inductor().load(artifacts, *CASES["two"]())

@@ -1,6 +1,5 @@
 """What nvFuser is asked to compile, at known and at any sizes: real traces and definitions, nothing executed."""
 
-import itertools
 import json
 import os
 import re
@@ -8,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from math import inf
+from unittest import mock
 
 import fake_cuda
 import pytest
@@ -22,7 +22,7 @@ from thunder_versions import VERSION
 import fusioncache
 from fusioncache import FusionCache
 from fusioncache.backends.nvfuser.backend import NvFuser
-from fusioncache.backends.nvfuser.definition import define, describe_contiguous, describe_tensor, find_repeats
+from fusioncache.backends.nvfuser.definition import define, describe_contiguous, find_repeats
 from fusioncache.backends.nvfuser.general import compile_for_other_sizes, define_general, expand_results, make_arguments
 from fusioncache.ir import Const, Declined, GeneralRegion, Graph, Instance, NumberType, Op, Ref, TensorType
 from fusioncache.ir.template import encode_region
@@ -75,12 +75,12 @@ def test_a_tensor_like_another_one_is_a_full_one():
 
 
 def test_other_options_are_another_template():
-    def key(**options):
-        with fake_cuda.pretend_gpu():
-            return NvFuser(**options).environment()
-
-    assert key() == key()
-    assert key() != key(enable=["fuse_matmul"]) != key(disable=["fuse_matmul"])
+    with fake_cuda.pretend_gpu():
+        one, same, enabled, disabled = (
+            NvFuser(**options).environment()
+            for options in ({}, {}, {"enable": ["fuse_matmul"]}, {"disable": ["fuse_matmul"]})
+        )
+    assert one == same != enabled != disabled
 
 
 def test_an_nvfuser_that_keeps_inputs_is_left_alone():
@@ -150,18 +150,10 @@ def test_repeats_of_which_something_is_computed_are_found(text, keys, found):
     assert find_repeats(graph, [None] * len(graph.inputs)) == found
 
 
-@pytest.mark.parametrize(
-    ("shape", "contiguity", "found"),
-    [
-        ((2, 3, 4, 8), (True, True, None, True), {0}),
-        ((2, 3, 4, 8), (True, True, True, True), set()),
-        ((2, 3, 1, 8), (True, True, None, True), set()),
-    ],
-)
-def test_an_argument_may_be_expanded(shape, contiguity, found):
-    batch, groups, queries, size = shape
-    graph = region(f"tanh(reshape(keys, ({batch}, {groups * queries}, {size})))", shape)
-    assert find_repeats(graph, [(contiguity, (3, 2, 1, 0), ())]) == found
+@pytest.mark.parametrize(("queries", "expanded", "found"), [(4, None, {0}), (4, True, set()), (1, None, set())])
+def test_an_argument_may_be_expanded(queries, expanded, found):
+    graph = region(f"tanh(reshape(keys, (2, {3 * queries}, 8)))", (2, 3, queries, 8))
+    assert find_repeats(graph, [((True, True, expanded, True), (3, 2, 1, 0), ())]) == found
 
 
 def test_a_repeat_of_any_length_is_found():
@@ -178,10 +170,11 @@ def test_a_repeat_of_any_length_is_found():
 
 @pytest.mark.parametrize("heads", [HEADS, COPIED])
 def test_nvfuser_is_told_to_copy_what_is_repeated(heads):
-    calls = re.findall(r"(tv\d+) = fd\.ops\.(\w+)\((tv\d+)", write(region(f"tanh({heads})")))
+    results, names, operands = zip(
+        *re.findall(r"(tv\d+) = fd\.ops\.(\w+)\((tv\d+)", write(region(f"tanh({heads})"))), strict=True
+    )
     # nvFuser writes a copy as a cast to the type that it has.
-    assert [name for _, name, _ in calls] == ["expand", "reshape", "cast", "tanh"]
-    assert all(operand == result for (result, *_), (*_, operand) in itertools.pairwise(calls))
+    assert names == ("expand", "reshape", "cast", "tanh") and operands[1:] == results[:-1]
 
 
 _WORKER = """
@@ -214,8 +207,6 @@ print(json.dumps({
 
 
 def many_operations(x, y, weight):
-    import thunder.torch as ltorch
-
     a = ltorch.softmax(ltorch.layer_norm(x, (x.shape[-1],), weight[0]), -1) + ltorch.gelu(y, approximate="tanh")
     b = ltorch.rms_norm(y, (y.shape[-1],)) * ltorch.sigmoid(x) - ltorch.silu(a)
     c = ltorch.cat([b[:, 5:], -b[:, :5]], -1).transpose(0, 1)
@@ -227,16 +218,11 @@ def many_operations(x, y, weight):
 
 def test_definitions_are_the_same_and_no_gpu_is_opened():
     with fake_cuda.pretend_gpu():
-        regions = [
-            region_of(fusion)
-            for trace in fake_cuda.make_traces(many_operations, [(10, 10)] * 3, grad=True, dtype="bfloat16")
-            for fusion in find_fused(trace)
-        ]
-        expected = [repr(define(region, describe_contiguous(region))) for region in regions]
-    instances = [
-        Instance(region, tuple(range(len(region.inputs))), tuple(range(len(region.outputs)))) for region in regions
-    ]
-    sent = [encode_region(instance).decode() for instance in instances]
+        traces = fake_cuda.make_traces(many_operations, [(10, 10)] * 3, grad=True, dtype="bfloat16")
+        regions = [region_of(fusion) for trace in traces for fusion in find_fused(trace)]
+    expected = list(map(write, regions))
+    places = [(tuple(range(len(region.inputs))), tuple(range(len(region.outputs)))) for region in regions]
+    sent = [encode_region(Instance(region, *place)).decode() for region, place in zip(regions, places, strict=True)]
     environment = {**os.environ, "PYTHONPATH": import_path(HELPERS)}
     command = [sys.executable, "-W", "ignore", "-c", _WORKER]
     done = subprocess.run(command, input=json.dumps(sent), capture_output=True, text=True, env=environment)
@@ -253,12 +239,8 @@ def test_definitions_are_the_same_and_no_gpu_is_opened():
 
 def define_family(*regions: Graph) -> str:
     """Returns the definition for any sizes, of arguments that are contiguous."""
-    general = make_family(list(regions)).general
-    shapes = [getattr(type_, "shape", None) for type_ in regions[0].inputs]
     with fake_cuda.pretend_gpu():
-        strides = [shape and torch.empty(shape, device="meta").stride() for shape in shapes]
-        layouts = [shape and describe_tensor(shape, its) for shape, its in zip(shapes, strides, strict=True)]
-        return repr(define_general(general, layouts))
+        return repr(define_general(make_family(list(regions)).general, describe_contiguous(regions[0])))
 
 
 def rows(what: str, batch: int, length: int) -> Graph:
@@ -280,10 +262,6 @@ def rows(what: str, batch: int, length: int) -> Graph:
     return draw(made[what], device="cuda", x=shape, w=(4,), **number)
 
 
-def define_rows(what: str) -> str:
-    return define_family(rows(what, 2, 8), rows(what, 3, 16))
-
-
 SYMBOLIC = {
     "merged": (r"fd\.ops\.reshape\(\w+, new_shape=\[c\d+, 4\]\)", {"Int": 1}),
     "half": (r"fd\.ops\.slice\(\w+, start_indices=\[0, 0, 0\], end_indices=\[c\d+, c\d+, 4\]", {"Int": 1}),
@@ -298,7 +276,7 @@ SYMBOLIC = {
 
 @pytest.mark.parametrize("what", SYMBOLIC)
 def test_what_varies_is_symbolic(what):
-    text = define_rows(what)
+    text = define_family(rows(what, 2, 8), rows(what, 3, 16))
     line, numbers = SYMBOLIC[what]
     assert "shape=[-1, -1" in text and re.search(line, text) and not re.search(r"0\.125|0\.0625", text)
     assert Counter(re.findall(r"define_scalar\(None, dtype=DataType\.(\w+)\)", text)) == numbers
@@ -309,10 +287,8 @@ def test_a_dimension_that_is_left_out_where_sizes_are_known_is_no_size():
     regions = [
         draw(f"sum(reshape(x, (1, {length}, 4)), (0, 1, 2))", device="cuda", x=(length, 4)) for length in (8, 16)
     ]
-    with fake_cuda.pretend_gpu():
-        definitions = [define(region, [describe_tensor((8, 4), (4, 1))]) for region in regions]
     assert "dims=[0, 1, 2]" in define_family(*regions)
-    assert not any("2" in re.findall(r"dims=.*", repr(each))[-1] for each in definitions)
+    assert not any("2" in re.findall(r"dims=.*", write(each))[-1] for each in regions)
 
 
 @pytest.mark.parametrize(
@@ -329,7 +305,7 @@ def test_a_translator_that_computes_with_a_size_is_refused(monkeypatch, compute)
 
     monkeypatch.setattr("fusioncache.backends.nvfuser.general.TRANSLATORS", {"RESHAPE": merged})
     with pytest.raises(Declined, match="takes for constant"):
-        define_rows("merged")
+        define_family(rows("merged", 2, 8), rows("merged", 3, 16))
 
 
 REGIONS = {
@@ -384,10 +360,7 @@ def test_arguments_lie_as_the_first_ones_do():
 
 
 def test_what_cannot_run_does_no_harm():
-    def fail(args):
-        raise RuntimeError("out of memory")
-
-    general = generalize("plain")
+    general, fail = generalize("plain"), mock.Mock(side_effect=RuntimeError("out of memory"))
     assert compile_for_other_sizes(lambda values: fail, general, ones_for(general), (12,), inf) == 0
 
 

@@ -1,4 +1,4 @@
-"""Settings of torch, of TorchInductor and of the process: each is in the key, and only code made under it is met."""
+"""Backends by name, their one-time start, and settings of torch, compilers and the process, which are in keys."""
 
 import itertools
 import os
@@ -9,13 +9,12 @@ from unittest import mock
 
 import fake_cuda
 import pytest
-import thunder
 import torch
 import torch._dynamo.config
 import torch._functorch.config
 import torch._inductor.config
-from models import are_same
-from store_processes import PersistentEager, Process, X, Y, make_region
+from models import are_same, compile_plain, compile_with
+from store_processes import PersistentEager, Process, X, Y, make_region, make_unary_region
 from torch._inductor.codegen import common
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -23,16 +22,109 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import fusioncache
 from fusioncache.accelerators.precompile import entry_compiler as warmer
 from fusioncache.accelerators.precompile.entry_compiler import EntryCompiler, TaskOutcome, read_request
+from fusioncache.backends import api
 from fusioncache.backends import torch_settings as settings_module
+from fusioncache.backends.api import CompilerStarts, make_backend
 from fusioncache.backends.bound_symbols import bind, torch_function
 from fusioncache.backends.eager import Eager
+from fusioncache.backends.inductor import artifacts
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.backends.nvfuser.backend import NvFuser
 from fusioncache.backends.torch_settings import apply_torch_settings, read_torch_settings
+from fusioncache.ir import Graph
 from fusioncache.ir.errors import Declined
 from fusioncache.ir.keys import read_values
 from fusioncache.store import Store
 from fusioncache.transform import executor
+
+
+@pytest.mark.parametrize("name", api.BACKENDS)
+def test_each_backend_follows_the_contract(name):
+    kind = api.backend_class(name)
+    assert issubclass(kind, api.Backend) and kind.name == name and kind.title
+    assert api.describe(name, {}) == api.describe("of another version", {"kernels.cu": b""}) == api.Description()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "error", "message"),
+    [
+        ("other", {}, ValueError, "unknown backend 'other': use 'auto' or one of 'nvfuser', 'inductor', 'eager'"),
+        ("eager", {"fold": "none"}, ValueError, "fold must be one of"),
+        ("eager", {"mode": "fast"}, TypeError, "mode"),
+    ],
+)
+def test_another_name_or_option_is_refused(name, options, error, message):
+    with pytest.raises(error, match=message):
+        make_backend(name, **options)
+
+
+def test_a_backend_that_persists_nothing_says_so():
+    eager = make_backend("eager")
+    assert (eager.options(), eager.artifact_environment(), eager.definition(None)) == ({}, None, None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="backend eager persists nothing"):
+        eager.load({}, None, [])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("package", ["torch", "thunder"])
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_another_version_is_another_key(backend, package, monkeypatch):
+    before = make_backend(backend).environment()["versions"]
+    monkeypatch.setattr(f"{package}.__version__", "0.0.1")
+    after = make_backend(backend).environment()["versions"]
+    assert set(after.split("\n")) - set(before.split("\n")) == {f"{package} 0.0.1"}
+
+
+class Slow(PersistentEager):
+    """Takes 12 s to start and half a second to compile, on a clock of its own."""
+
+    now = 100.0
+
+    def start(self, device: str) -> None:
+        self.now += 12.0
+
+    def compile(self, graph: Graph, args: Any) -> Any:
+        self.now += 0.5
+        return super().compile(graph, args)
+
+
+def test_a_start_is_part_of_no_compile_and_of_no_entry(tmp_path, monkeypatch):
+    slow, starts = Slow(), CompilerStarts()
+    monkeypatch.setattr("time.perf_counter", lambda: slow.now)
+    monkeypatch.setattr("fusioncache.cache.executable.process_starts", lambda: starts)
+    process = Process(tmp_path, slow)
+    process.run(make_region(), X, Y)
+    (entry,) = process.cache.store.entries()
+    assert entry.seconds == 0.5
+    assert process.ledger.stats().start_seconds == {"torch": 12.0}
+    process.run(make_unary_region(), X)  # it was started before
+    assert [function.seconds for _, function in process.built] == [0.5, 0.5]
+    assert process.ledger.stats().start_seconds == {"torch": 12.0}
+    assert process.ledger.phases().starting == 12.0
+
+
+def test_a_start_that_fails_is_left_to_the_compile_and_not_tried_again():
+    tried: list[str] = []
+
+    class Failing(Eager):
+        def start(self, device: str) -> None:
+            tried.append(device)
+            raise OSError("no compiler")
+
+    starts, told = CompilerStarts(lambda: 1.0), list[tuple[str, float]]()
+    for _ in range(2):
+        assert starts.start(Failing(), make_unary_region(), lambda *of: told.append(of)) == 0.0
+    assert (tried, told) == (["cpu"], [(Failing.title, 0.0)])
+
+
+@pytest.mark.parametrize(("device", "name"), [("cpu", "_subtract"), ("cuda", "_transpose")])
+def test_starting_torchinductor_compiles_one_function_and_leaves_all_else_alone(device, name, monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    compiled, compile_graph = [], artifacts.compile_graph
+    monkeypatch.setattr(artifacts, "compile_graph", lambda *given: compiled.append(given) or compile_graph(*given))
+    random = torch.random.get_rng_state()
+    Inductor().start(device)
+    assert [function.__name__ for function, *_ in compiled] == [name]  # one without a kernel where there is a GPU
+    assert torch.equal(random, torch.random.get_rng_state()) and not (tmp_path / "fxgraph").exists()
 
 
 def settings(backend: Any) -> dict[str, str]:
@@ -82,11 +174,8 @@ def test_every_setting_of_torch_can_be_made_as_it_is_elsewhere():
     with apply_torch_settings(there):
         assert read_torch_settings() == there
     assert read_torch_settings() == here
-    with (
-        pytest.raises(ValueError, match=r"torch\.default_dtype cannot be torch\.float3"),
-        apply_torch_settings({"torch.default_dtype": "torch.float3"}),
-    ):
-        pass
+    with pytest.raises(ValueError, match=r"torch\.default_dtype cannot be torch\.float3"):
+        apply_torch_settings({"torch.default_dtype": "torch.float3"}).__enter__()
     assert read_torch_settings() == here
 
 
@@ -103,30 +192,22 @@ class Pass(CustomGraphPass):
         return self.answer() if callable(self.answer) else self.answer
 
 
-INDUCTOR, FUNCTORCH, DYNAMO = torch._inductor.config, torch._functorch.config, torch._dynamo.config
+INDUCTOR = torch._inductor.config
 CONFIG = INDUCTOR.__name__
 CONFIGURED = {
-    INDUCTOR: {
-        "size_asserts": False,
-        "cpp.enable_floating_point_contract_flag": "fast",
-        "_post_fusion_custom_pass": ["one"],
-        **dict.fromkeys(
-            ("post_grad_custom_post_pass", "joint_custom_pre_pass", "_pre_fusion_custom_pass"), Pass("one")
-        ),
-    },
-    FUNCTORCH: {"functionalize_rng_ops": True},
-    DYNAMO: {"specialize_float": True},
+    "size_asserts": False,
+    "cpp.enable_floating_point_contract_flag": "fast",
+    "_post_fusion_custom_pass": ["one"],
+    **dict.fromkeys(("post_grad_custom_post_pass", "joint_custom_pre_pass", "_pre_fusion_custom_pass"), Pass("one")),
 }
 VARIABLES = (
     *("TORCHINDUCTOR_MAX_AUTOTUNE", "TORCH_COMPILE_GRAPH_FORMAT", "CXX", "TRITON_INTERPRET"),
     *("NVFUSER_ENABLE", "NVFUSER_DISABLE", "PYTORCH_NVFUSER_MAX_REG_COUNT"),
 )
 IN_KEYS = {
-    **{
-        f"{each.__name__}.{name}": each.patch({name: CONFIGURED[each][name]})
-        for each in CONFIGURED
-        for name in CONFIGURED[each]
-    },
+    **{f"{CONFIG}.{name}": INDUCTOR.patch({name: value}) for name, value in CONFIGURED.items()},
+    "torch._functorch.config.functionalize_rng_ops": torch._functorch.config.patch(functionalize_rng_ops=True),
+    "torch._dynamo.config.specialize_float": torch._dynamo.config.patch(specialize_float=True),
     **{name: mock.patch.dict(os.environ, {name: "odd \udcff"}) for name in VARIABLES},
     f"{CONFIG}.post_grad_fusion_options": mock.patch.dict(INDUCTOR.post_grad_fusion_options, {"one": {}}),
     "torch._inductor.pass_of_mine": mock.patch.dict(common.custom_backend_passes, {"mine": Pass("one")}),
@@ -171,13 +252,12 @@ def test_passes_are_compared_by_their_uuids():
 
 def test_a_variable_that_was_changed_is_not_like_one_that_was_so_from_the_beginning(monkeypatch):
     name = "TORCHINDUCTOR_MAX_AUTOTUNE"
+    monkeypatch.delenv(name, raising=False)
     found = []
-    for at_first, now in itertools.product(({}, {name: "0"}, {name: "1"}), (None, "0", "1")):
+    for at_first, now in itertools.product(({}, {name: "0"}, {name: "1"}), ({}, {name: "0"}, {name: "1"})):
         monkeypatch.setattr(settings_module, "VARIABLES_AT_START", at_first)
-        monkeypatch.delenv(name, raising=False)
-        if now is not None:
-            monkeypatch.setenv(name, now)
-        found.append(list(settings_module.read_variables((name,), (), ("_",))))
+        with mock.patch.dict(os.environ, now):
+            found.append(list(settings_module.read_variables((name,), (), ("_",))))
     assert (found[0], found[2], found[4]) == ([], [(name, "'1' (at first None)")], [(name, "'0'")])
     assert len(set(map(tuple, found))) == 9
 
@@ -217,10 +297,9 @@ def compiled(monkeypatch):
     return found
 
 
-def compile_(function: Callable[..., Any], cache: fusioncache.Cache | None = None) -> Any:
-    """Returns a function of a user's, compiled anew by Thunder as if it were another model's."""
-    transforms = [fusioncache.FusionCache(cache=cache, backend="inductor")] if cache else []
-    return thunder.jit(lambda *args: function(*args), executors=fusioncache.executors(), transforms=transforms)
+def compile_(function: Callable[..., Any], cache: fusioncache.Cache) -> Any:
+    """Returns a function of a user's, compiled anew as if it were another model's."""
+    return compile_with(lambda *args: function(*args), "inductor", cache)[0]
 
 
 @pytest.fixture
@@ -238,7 +317,7 @@ def test_models_under_each_default_dtype_get_what_plain_thunder_gives(compiled, 
     mask = torch.ones(3, 4, dtype=torch.bool).tril()
     for dtype in ("float32", "float64", "bfloat16", "float32"):
         with apply_torch_settings({"torch.default_dtype": f"torch.{dtype}"}):
-            expected, results = compile_(make_numbers)(mask), compile_(make_numbers, cache)(mask)
+            expected, results = compile_plain(make_numbers)(mask), compile_(make_numbers, cache)(mask)
         assert are_same(list(results), list(expected))
     assert (cache.stats().hits, len(compiled), dict(cache.stats().bypasses)) == (1, 3, {})
 

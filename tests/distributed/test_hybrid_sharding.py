@@ -35,22 +35,16 @@ def take_step(model: Any, rank: int, step: int) -> torch.Tensor:
     return loss.detach()
 
 
-def make_options(**options: Any) -> dict[str, Any]:
-    cache = fusioncache.Cache(record=False, store=False)
-    return {"cache": cache, "backend": "eager", "jobs": 0, "programs": False, **options}
-
-
 def train_all(rank: int, folder: Path) -> dict[str, Any]:
     mesh = init_device_mesh("cpu", (COPIES, SHARDS), mesh_dim_names=("replicate", "shard"))
-    found: dict[str, Any] = {
-        f"{mode} {order}": train_one(rank, mesh, mode, order, folder) for mode in MODES for order in ("auto", "thunder")
-    }
-    found["one copy"] = train_one(rank, mesh["shard"], "zero3", "auto", folder)
-    return found
+    ways = {f"{mode} {order}": (mesh, mode, order) for mode in MODES for order in ("auto", "thunder")}
+    ways["one copy"] = mesh["shard"], "zero3", "auto"
+    return {name: train_one(rank, *way, folder) for name, way in ways.items()}
 
 
 def train_one(rank: int, mesh: Any, mode: str, order: str, folder: Path) -> dict[str, Any]:
-    options = make_options(schedule=order)
+    cache = fusioncache.Cache(record=False, store=False)
+    options = {"cache": cache, "backend": "eager", "jobs": 0, "programs": False, "schedule": order}
     jitted = distributed.fsdp(make_model(), mesh, reshard=MODES[mode], device=CPU, **options)
     trained = [parameter for parameter in jitted.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=0.1)

@@ -1,16 +1,16 @@
-"""The table of operations: every trait of every operation is stated here once more, and consumers ask the table."""
+"""The table of operations: every trait is stated here once more. Orders of values, and errors."""
 
 import re
 from dataclasses import fields, replace
-from pathlib import Path
 
 import pytest
 from drawn_regions import TYPE, draw
+from repository import PACKAGE
 
-from fusioncache.ir import Graph, NumberType, Op, Ref, TensorType
+from fusioncache.backends.bound_symbols import symbol_named
+from fusioncache.ir import Declined, Graph, NumberType, Op, Ref, Scope, TensorType, is_declined
+from fusioncache.ir.graph import inverse, pick, picker
 from fusioncache.ir.ops import RESIDUAL, TABLE, OpTraits, op_traits, shaping_inputs
-
-PACKAGE = Path(__file__).parents[2] / "fusioncache"
 
 FUNCTIONS = (
     "abs acos acosh asin asinh atan atan2 atanh bitwise_not ceil cos cosh erf erfc exp exp2 expm1 floor isfinite log "
@@ -88,14 +88,11 @@ UNKNOWN_OPERATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", UNKNOWN_OPERATIONS)
-def test_the_name_of_an_unknown_operation_tells_what_it_may_do(name):
-    assert op_traits(name) == UNKNOWN_OPERATIONS[name]
+def test_the_name_of_an_unknown_operation_tells_what_it_may_do():
+    assert {name: op_traits(name) for name in UNKNOWN_OPERATIONS} == UNKNOWN_OPERATIONS
 
 
 def test_every_known_primitive_is_one_of_thunders():
-    from fusioncache.backends.bound_symbols import symbol_named
-
     # Running sums are no primitive in this version.
     for name in TABLE.keys() - {RESIDUAL, "prims.cumsum"}:
         assert symbol_named(name).name == name.partition(".")[2]
@@ -104,3 +101,25 @@ def test_every_known_primitive_is_one_of_thunders():
 def test_names_of_primitives_stand_in_the_table_and_in_rules_of_order_in_memory_and_of_cuts_alone():
     naming = {path.name for path in PACKAGE.rglob("*.py") if re.search(r'"prims\.\w', path.read_text())}
     assert naming == {"ops.py", "results.py", "strides.py", "cut_layers.py", "cuts.py"}
+
+
+@pytest.mark.parametrize("positions", [(), (0,), (2,), (0, 1, 2), (2, 0, 1), (1, 1, 0)])
+def test_a_picker_picks_what_pick_does(positions):
+    take = picker(positions, 3)
+    assert pick("abc", positions) == (tuple("abc") if take is None else tuple(take("abc")))
+    assert (take is None) == (positions == (0, 1, 2))
+
+
+@pytest.mark.parametrize(("positions", "places"), [((2, 0, 3, 1), (1, 3, 0, 2)), ((4, 1, 4, 2), (1, 3, 0)), ((), ())])
+def test_the_inverse_finds_first_indices_and_leaves_out_what_was_not_picked(positions, places):
+    assert inverse(positions) == places
+
+
+def test_a_handler_takes_what_is_declined_of_its_own_scope_alone():
+    declined = Declined("random numbers", Scope.GENERAL)
+    declined.require(Scope.REGION, Scope.GENERAL)
+    with pytest.raises(Declined) as raised:
+        declined.require(Scope.REGION)
+    assert raised.value is declined and str(declined) == declined.reason == "random numbers"
+    assert is_declined(declined, Scope.REGION, Scope.GENERAL) and not is_declined(declined, Scope.REGION)
+    assert not is_declined(ValueError("random numbers"), Scope.GENERAL)

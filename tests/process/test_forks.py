@@ -18,8 +18,7 @@ from store_processes import Process, X, Y, make_region
 import fusioncache
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.nvfuser.persistence import KernelDatabase
-from fusioncache.cache import peers as ranks_module
-from fusioncache.cache.peers import Ranks
+from fusioncache.cache import peers
 from fusioncache.process import forks
 
 
@@ -36,25 +35,18 @@ def ends_well(work) -> bool:
 
 @contextmanager
 def stopped_halfway(work):
-    """Does something on a thread of its own that stops where it calls what it is given, until the block is over."""
-    halfway, go_on, stopped = threading.Event(), threading.Event(), []
+    """Does something on a thread that stops where it calls what it is given, until the block is over."""
+    halfway, go_on = threading.Event(), threading.Event()
 
     def stop():
-        stopped.append(True)
         halfway.set()
         go_on.wait()
 
-    def run():
-        try:
-            work(stop)
-        finally:
-            halfway.set()
-
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=work, args=(stop,))
     thread.start()
     try:
-        halfway.wait()
-        assert stopped, "it ended before it was halfway"
+        while not halfway.wait(0.01):
+            assert thread.is_alive(), "it ended before it was halfway"
         yield
     finally:
         go_on.set()
@@ -137,19 +129,16 @@ def test_what_the_thread_that_forks_holds_it_still_holds():
 
 
 def test_a_child_leaves_its_parents_job_alone(monkeypatch):
-    parents, own = object(), object()
-    monkeypatch.setattr(ranks_module, "find_default_store", lambda: parents)
-    monkeypatch.setattr(ranks_module, "find_job_store", lambda: pytest.fail("the parent's connection was used"))
-    ranks = Ranks()
+    used, found = [], "the parent's"
+    monkeypatch.setattr(peers, "find_default_store", lambda: found)
+    monkeypatch.setattr(peers, "find_job_store", lambda: used.append(found))
+    ranks = peers.Ranks()
     ranks.after_fork()
     with ranks.turn(make_numbered_key("key"), "eager") as turn:
         assert turn.artifacts is None
-    used = []
-    monkeypatch.setattr(ranks_module, "find_default_store", lambda: own)
-    monkeypatch.setattr(ranks_module, "find_job_store", lambda: used.append(own))
+    found = "its own"
     with ranks.turn(make_numbered_key("key"), "eager"):
-        pass
-    assert used == [own]
+        assert used == ["its own"]
 
 
 @pytest.mark.parametrize("before", ["/somewhere", None])
@@ -159,13 +148,13 @@ def test_temporary_files_of_a_child_do_not_go_where_nvfuser_opens_its_database(t
     if before is None:
         monkeypatch.delenv("TMPDIR")
 
-    def child():
+    def is_as_before():
         assert os.environ.get("TMPDIR") == before
 
     with stopped_halfway(lambda stop: KernelDatabase().compile(((), ()), stop)):
         assert os.environ["TMPDIR"].startswith(str(tmp_path))
-        assert ends_well(child)
-    assert os.environ.get("TMPDIR") == before
+        assert ends_well(is_as_before)
+    is_as_before()
 
 
 def test_all_locks_are_made_in_one_place():
@@ -184,11 +173,10 @@ def test_a_child_imports_what_a_thread_of_its_parent_was_importing(tmp_path, mon
             begun.set()
             __import__("imported_slowly")
 
-    thread = threading.Thread(target=import_it)
-    thread.start()
-    assert begun.wait(60)
-    assert ends_well(lambda: __import__("imported_slowly"))
-    thread.join()
+    with ThreadPoolExecutor(1) as another:
+        another.submit(import_it)
+        assert begun.wait(60)
+        assert ends_well(lambda: __import__("imported_slowly"))
 
 
 def test_a_thread_that_imports_for_long_holds_no_fork_up(monkeypatch):

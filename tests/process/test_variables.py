@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from repository import PACKAGE, ROOT
 
 from fusioncache.process.settings import EXPLAIN, LOG, SETTINGS, STORE, VERIFY
 
-ROOT = Path(__file__).parents[2]
 NAMES = {setting.name for setting in SETTINGS}
 
 
@@ -15,12 +15,8 @@ def _own_variables(*paths: Path) -> set[str]:
     return {name for path in paths for name in re.findall(r"\bFUSIONCACHE_[A-Z_]+\b", path.read_text())}
 
 
-def test_the_package_names_no_other_variable():
-    assert _own_variables(*(ROOT / "fusioncache").rglob("*.py")) == NAMES
-
-
-def test_every_variable_is_documented():
-    assert _own_variables(ROOT / "docs" / "options.md") == NAMES
+def test_the_package_names_no_other_variable_and_every_one_is_documented():
+    assert _own_variables(*PACKAGE.rglob("*.py")) == _own_variables(ROOT / "docs" / "options.md") == NAMES
 
 
 @pytest.mark.parametrize(
@@ -39,9 +35,9 @@ def test_a_variable_refuses_what_it_cannot_be(monkeypatch, setting, text, messag
     assert str(raised.value) == message
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
-def test_a_variable_that_is_empty_or_not_set_says_nothing(monkeypatch, setting):
-    monkeypatch.setenv(setting.name, "")
-    assert setting.get_text() == ""
-    monkeypatch.delenv(setting.name)
-    assert setting.get_text() == ""
+def test_a_variable_that_is_empty_or_not_set_says_nothing(monkeypatch):
+    for setting in SETTINGS:
+        monkeypatch.setenv(setting.name, "")
+        assert setting.get_text() == ""
+        monkeypatch.delenv(setting.name)
+        assert setting.get_text() == ""

@@ -1,14 +1,20 @@
-"""No warning of ours ends the call that says it."""
+"""Warnings, none of which ends the call that says it, and the line that says what is being compiled."""
 
+import io
 import logging
+import sys
+import threading
 import warnings
+from unittest import mock
 
 import pytest
 import torch
 from models import compile_with
+from pool_processes import wait_until
 
 import fusioncache
-from fusioncache.process.warning import warn
+from fusioncache.process import warning
+from fusioncache.process.warning import ProgressLine, warn
 
 
 def test_a_warning_names_the_package_and_the_line_of_the_user():
@@ -17,15 +23,11 @@ def test_a_warning_names_the_package_and_the_line_of_the_user():
     assert caught[0].filename == __file__
 
 
-def fail_to_show(*_args, **_options):
-    raise OSError("no screen")
-
-
-@pytest.mark.parametrize("shows", [None, fail_to_show], ids=["warnings are errors", "no screen"])
-def test_a_warning_that_cannot_be_shown_is_logged(caplog, monkeypatch, shows):
+@pytest.mark.parametrize("how", ["error", "always"])
+def test_a_warning_that_is_an_error_or_cannot_be_shown_is_logged(caplog, monkeypatch, how):
     with warnings.catch_warnings():
-        warnings.simplefilter("error" if shows is None else "always")
-        monkeypatch.setattr(warnings, "showwarning", shows or warnings.showwarning)
+        warnings.simplefilter(how)
+        monkeypatch.setattr(warnings, "showwarning", mock.Mock(side_effect=OSError("no screen")))
         warn("50% is wrong")
     assert caplog.record_tuples == [("fusioncache", logging.WARNING, "fusioncache: 50% is wrong")]
 
@@ -45,3 +47,60 @@ def test_a_model_runs_where_warnings_are_errors_and_everything_goes_wrong(tmp_pa
     said = "\n".join(record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
     for part in ("this run is not recorded", "events are not logged", "runs operation by operation"):
         assert said.count(part) == 1
+
+
+def set_terminal(monkeypatch) -> io.StringIO:
+    """Returns a terminal to which everything is said at once."""
+    made = io.StringIO()
+    monkeypatch.setattr(made, "isatty", lambda: True)
+    assert warning.SILENCE == 5.0
+    monkeypatch.setattr(sys, "stderr", made)
+    monkeypatch.setattr(warning, "SILENCE", 0.0)
+    return made
+
+
+REFUSE = mock.Mock(side_effect=RuntimeError("can't start new thread"))
+
+
+@pytest.mark.parametrize(("what", "value"), [((warning, "SILENCE"), 600.0), ((threading.Timer, "start"), REFUSE)])
+def test_nothing_is_said_at_first_and_where_no_thread_can_be_started(monkeypatch, what, value):
+    terminal = set_terminal(monkeypatch)
+    monkeypatch.setattr(*what, value)
+    with ProgressLine().show(lambda: "compiling"):
+        pass
+    assert terminal.getvalue() == ""
+
+
+def test_a_line_is_written_anew_and_erased_in_the_end_and_no_thread_stays(monkeypatch):
+    terminal = set_terminal(monkeypatch)
+    before, line = set(threading.enumerate()), ProgressLine()
+    with line.show(lambda: "compiling 3 regions, 3 left"):
+        wait_until(lambda: "3 left" in terminal.getvalue())
+        with line.show(lambda: "one inside"):
+            line.say("compiling 3 regions, 2 left")
+    said = "".join(f"\r\x1b[Kfusioncache: compiling 3 regions, {left} left" for left in (3, 2))
+    assert terminal.getvalue() == f"{said}\r\x1b[K"
+    assert set(threading.enumerate()) <= before
+
+
+def test_where_there_is_no_terminal_there_is_neither_line_nor_thread(monkeypatch):
+    before = set(threading.enumerate())
+    closed = io.StringIO()
+    closed.close()
+    for stream in (io.StringIO(), closed, object()):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stderr", stream)
+            with ProgressLine().show(lambda: "compiling"):
+                assert set(threading.enumerate()) <= before
+
+
+def test_a_terminal_that_fails_ends_nothing(monkeypatch):
+    terminal, failed = set_terminal(monkeypatch), threading.Event()
+
+    def fail(text: str) -> int:
+        failed.set()
+        raise OSError
+
+    monkeypatch.setattr(terminal, "write", fail)
+    with ProgressLine().show(lambda: "compiling"):
+        assert failed.wait(240)

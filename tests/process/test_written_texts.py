@@ -1,12 +1,16 @@
-"""Which texts are written, and what stands for the others."""
+"""Which texts are written, what stands for the others, and who may read the files."""
 
+import os
 import re
+import stat
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fusioncache.observe.record.database import open_for_reading, open_for_writing, record_path
 from fusioncache.process import secrets
+from fusioncache.process.files import make_folders, open_privately
 from fusioncache.process.secrets import TextKind, blur, find_kind, hide_line, hide_texts, list_options, reveal_texts
 from fusioncache.process.secrets import write_text as write
 
@@ -105,8 +109,6 @@ def test_a_source_holds_no_text_when_it_is_stored_and_holds_it_when_it_is_loaded
 
 
 LONG = "x " * 10_000
-
-
 UNDESCRIBED = {
     "not described": ("check_string_value(s0, 'Zq made while it was derived')", "that is not stored"),
     "made while it runs": ("f(x, f'Zq {y}')", "that is made while it runs"),
@@ -122,9 +124,8 @@ def test_what_was_not_described_is_not_stored(source, why):
         hide_texts(f"  {source}")
 
 
-@pytest.mark.parametrize("number", ["float('NaN')", "float('inf')", "-float('inf')"])
-def test_numbers_without_a_literal_are_no_texts(number):
-    source = f"  check_number_type_and_value(f0, {number})"
+def test_numbers_without_a_literal_are_no_texts():
+    source = "  check_number_type_and_value(f0, float('NaN'), float('inf'), -float('inf'))"
     assert hide_texts(source) == source
 
 
@@ -166,3 +167,52 @@ def test_a_command_line_keeps_its_script_and_the_names_of_options():
     assert list_options(given) == ("train.py", "--token", "--lr", "-p", "-v")
     assert list_options([]) == () and list_options(["-c"]) == ("-c",)
     assert list_options(["ipykernel_launcher.py", "-f", "/run/kernel-Zq.json"]) == ("ipykernel_launcher.py", "-f")
+
+
+@pytest.fixture(autouse=True)
+def _usual_mask():
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def modes(folder):
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+
+
+def test_files_of_sqlite_are_private_while_they_are_written_and_afterwards(tmp_path):
+    with open_for_writing(tmp_path / "new") as database:
+        database.execute("INSERT INTO records VALUES (0, '', 0, '')")
+        assert modes(tmp_path) == {"new": 0o600, "new-journal": 0o600}
+    assert modes(tmp_path) == {"new": 0o600}
+
+
+def test_files_that_others_could_read_are_narrowed_when_they_are_opened(tmp_path, monkeypatch):
+    path = tmp_path / "old"
+    with open_for_writing(path):
+        pass
+    for open_file, mode in ((open_for_reading, 0o644), (open_for_writing, 0o666)):
+        path.chmod(mode)
+        with open_file(path):
+            assert modes(tmp_path)["old"] == 0o600
+    monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path))
+    (tmp_path / "record-12.sqlite").touch()  # of another version
+    with open_for_writing(record_path()):
+        assert modes(tmp_path)["record-12.sqlite"] == modes(tmp_path)[record_path().name] == 0o600
+
+
+def test_what_is_deleted_is_not_left_in_the_file(tmp_path):
+    path = tmp_path / "file"
+    with open_for_writing(path) as database:
+        database.execute("INSERT INTO records VALUES (0, '', 0, ?)", ("zqword" * 1000,))
+    assert b"zqword" in path.read_bytes()
+    with open_for_writing(path) as database:
+        database.execute("DELETE FROM records")
+    assert b"zqword" not in path.read_bytes()
+
+
+def test_folders_and_files_are_made_for_their_owner(tmp_path):
+    make_folders(tmp_path / "a" / "b")
+    with open(tmp_path / "a" / "file", "a", opener=open_privately) as file:
+        file.write("x")
+    assert modes(tmp_path) == {"a": 0o700} and modes(tmp_path / "a") == {"b": 0o700, "file": 0o600}

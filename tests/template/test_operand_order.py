@@ -4,14 +4,13 @@ import random
 from functools import reduce
 
 import pytest
-import thunder
 import torch
 from drawn_regions import draw
+from models import compile_plain, compile_with
 from store_processes import PersistentEager, Process, X, Y
 
 import fusioncache
 from fusioncache.accelerators.precompile import entry_compiler as warmer
-from fusioncache.accelerators.precompile.entry_compiler import read_request, survey
 from fusioncache.ir import Const, Op, Ref
 from fusioncache.ir.template import layouts_of
 from fusioncache.store import Store
@@ -93,12 +92,8 @@ def test_strides_are_those_of_torch():
 
 def compare(function, args, cache=None):
     """Compares results, to their strides, with those of Thunder without fusioncache. Returns the transform."""
-    cache = cache or fusioncache.Cache(record=False, store=False)
-    transform = fusioncache.FusionCache(cache=cache, backend="eager")
-    ours, plain = (
-        thunder.jit(function, executors=fusioncache.executors(), transforms=used)(*args) for used in ([transform], [])
-    )
-    for found, expected in zip(ours, plain, strict=True):
+    compiled, transform = compile_with(function, cache=cache or fusioncache.Cache(record=False, store=False))
+    for found, expected in zip(compiled(*args), compile_plain(function)(*args), strict=True):
         assert torch.equal(found, expected) and found.stride() == expected.stride()
     return transform
 
@@ -131,7 +126,7 @@ def test_a_chain_of_terms_that_lie_differently_is_not_folded():
     def chain(*values):
         return (torch.tanh(reduce(lambda total, term: term + total, values)),)
 
-    values = [torch.randn(6, 4).t() if number % 2 else torch.randn(4, 6) for number in range(8)]
+    values = [torch.randn(4, 6), torch.randn(6, 4).t()] * 4
     assert compare(chain, values).stats().compiles == 1
 
 
@@ -141,7 +136,7 @@ PRODUCTS = {False: draw("mul(sin(x), y)"), True: draw("mul(y, sin(x))", x=(2, 3)
 
 @pytest.mark.parametrize(("x", "loads"), [(X, [True]), (X.mT.contiguous().mT, [False])])
 def test_a_stored_executable_is_loaded_for_the_other_order_only_where_operands_lie_alike(tmp_path, x, loads):
-    first, second, third = Process(tmp_path), Process(tmp_path), Process(tmp_path)
+    first, second, third = (Process(tmp_path) for _ in range(3))
     first.run(PRODUCTS[False], x, Y)
     (found,) = second.run(PRODUCTS[True], x, Y)
     assert second.told == loads
@@ -156,10 +151,10 @@ def test_both_orders_are_compiled_ahead(tmp_path, monkeypatch):
     for commuted in (False, True):
         Process(tmp_path).run(PRODUCTS[commuted], turned, Y)
     store = Store.open(tmp_path)
-    found = survey(store)
+    found = warmer.survey(store)
     assert (found.entries, len(found.seconds)) == (2, 2)
-    tasks = [read_request(store, id_) for id_ in found.seconds]
-    assert [warmer.EntryCompiler(store).compile(task).result for task in tasks] == ["compiled", "compiled"]
+    for id_ in found.seconds:
+        assert warmer.EntryCompiler(store).compile(warmer.read_request(store, id_)).result == "compiled"
     for commuted in (False, True):
         process = Process(tmp_path, PersistentEager({"machine": "there"}))
         process.run(PRODUCTS[commuted], turned, Y)
@@ -172,11 +167,9 @@ def test_a_fold_that_is_a_region_of_its_own_does_not_pass_for_another_order(tmp_
     executable = process.executable(PRODUCTS[False])
     args = [(X.mT.contiguous().mT, Y)[index] for index in canonicalize(PRODUCTS[False]).binding.arguments]
     canonical = canonicalize(PRODUCTS[True])
-    results = [
-        executable.run_for(args, layouts_of(args), process.tell, instance)(args)[0]
-        for instance in (None, instance_of(PRODUCTS[True], canonical.binding))
-    ]
-    assert [result.stride() for result in results] == [(1, 2), (3, 1)]
+    for instance, strides in ((None, (1, 2)), (instance_of(PRODUCTS[True], canonical.binding), (3, 1))):
+        (result,) = executable.run_for(args, layouts_of(args), process.tell, instance)(args)
+        assert result.stride() == strides
     assert process.told == [False, False]
 
 

@@ -1,15 +1,36 @@
-"""Which regions share a template, and which never do."""
+"""Regions and templates: which share, what is in their keys, and that a template computes what its regions do."""
 
 import math
+import random
 from functools import partial
 
+import numpy as np
 import pytest
-from drawn_regions import TYPE, Sketch, draw, draw_residual
+from drawn_regions import (
+    ENVIRONMENT,
+    TYPE,
+    Sketch,
+    draw,
+    draw_residual,
+    evaluate,
+    evaluate_folded,
+    evaluate_inlined,
+    make_template,
+    scramble,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_regions import graphs
 
-from fusioncache.ir import Const, Declined, Graph, NumberType, Op, Ref, TensorType
+from fusioncache.ir import Const, Declined, Graph, Instance, Key, NumberType, Op, Ref, TensorType
+from fusioncache.ir.keys import INGREDIENTS, Level
+from fusioncache.ir.template import encode_region
+from fusioncache.template import text as text_module
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.key import make_key
-from fusioncache.template.plan import inline
+from fusioncache.template.key import artifact_key, executable_key, make_key, program_key_of, template_key, template_name
+from fusioncache.template.plan import FOLD_WIDTHS, Plan, choose_plan, fold, fold_widths, inline
+from fusioncache.template.text import read_exactly, write_graph
+from fusioncache.template.writer import cut, take
 
 
 def key(graph: Graph):
@@ -169,21 +190,17 @@ def test_random_ops_are_never_merged():
 
 def test_symbolic_sizes_share_by_which_are_equal():
     def add(*sizes):
-        """Adds two tensors whose first size is symbolic."""
-        types = tuple(TensorType("float32", (size, 3), "cuda") for size in sizes)
+        types = tuple(TensorType("float32", (Ref(size), 3), "cuda") for size in sizes)
         count = len(set(sizes))
         return Graph(types, (Op("prims.add", (Ref(0), Ref(1)), types[:1]),), (2 + count,), count)
 
-    assert key(add(Ref(2), Ref(2))) == key(add(Ref(2), Ref(2))) != key(add(Ref(2), Ref(3)))
+    assert key(add(2, 2)) == key(add(2, 2)) != key(add(2, 3))
 
 
 def test_strings_in_attributes_are_quoted():
-    def region(text):
-        s = Sketch()
-        return s.graph(s.op("opaque", s.input(), Const("str", text)))
-
     odd = ["", " ", "a", "a\nb", "'", '"', "\\", "\x00", "é", "e\u0301", "%0", "constant0"]
-    assert len({key(region(text)) for text in odd}) == len(odd)
+    ops = [Op("prims.opaque", (Ref(0), Const("str", text)), (TYPE,)) for text in odd]
+    assert len({key(Graph((TYPE,), (op,), (1,))) for op in ops}) == len(odd)
 
 
 def draw_chain(ops: int) -> Graph:
@@ -205,3 +222,239 @@ def test_neither_depth_nor_symmetry_is_a_limit(shape):
     canonical, is_chain = canonicalize(shape(2_500)), shape is draw_residual
     assert (make_key(canonical.graph, {}) == key(shape(2_498))) is is_chain
     assert sum(canonical.binding.arities) == (2_500 if is_chain else 0)
+
+
+def differing(one: Key, other: Key) -> list[str]:
+    pairs = zip(one.ingredients, other.ingredients, strict=True)
+    return [a.name for a, b in pairs if (a.text, a.digest) != (b.text, b.digest)]
+
+
+@pytest.mark.parametrize(
+    ("ingredient", "graph", "environment"),
+    [
+        ("ops", make_template("tanh"), ENVIRONMENT),
+        ("constants", make_template(constant=3.0), ENVIRONMENT),
+        ("attributes", make_template(dims=(1,)), ENVIRONMENT),
+        *((name, make_template(), {**ENVIRONMENT, name: text + "x"}) for name, text in ENVIRONMENT.items()),
+    ],
+)
+def test_one_ingredient_differs(ingredient, graph, environment):
+    one, other = make_key(make_template(), ENVIRONMENT), make_key(graph, environment)
+    assert one == make_key(make_template(), dict(ENVIRONMENT)) and one != other
+    assert differing(one, other) == [ingredient]
+
+
+def test_the_format_differs(monkeypatch):
+    before = make_key(make_template(), {})
+    assert make_key(make_template(), {}) == before
+    monkeypatch.setattr(text_module, "FORMAT", "0")
+    assert differing(before, make_key(make_template(), {})) == ["format"]
+
+
+@pytest.mark.parametrize(
+    ("ingredient", "same", "other"),
+    [
+        ("inputs", make_template("tanh"), make_template(type_=TensorType("float64", (2, 3), "cpu"))),
+        ("ops", make_template(constant=3.0), make_template("tanh")),
+        ("outputs", make_template("tanh"), make_template(both=True)),
+    ],
+)
+def test_an_ingredient_tells_of_its_own_part(ingredient, same, other):
+    texts = [write_graph(graph)[ingredient] for graph in (make_template(), same, other)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_text_decides_and_not_the_digest():
+    key = make_key(make_template(), ENVIRONMENT)
+    forged = Key(key.digest, key.text + " ", key.ingredients)
+    assert forged != key and hash(forged) == hash(key)
+    assert Key("other digest", key.text, key.ingredients) == key
+
+
+OF_ARTIFACTS = "the ingredient 'device' cannot be in this key: its level is ARTIFACT"
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "reason"),
+    [
+        (template_key, "device", OF_ARTIFACTS),
+        (executable_key, "device", OF_ARTIFACTS),
+        (make_key, "vresions", "no ingredient is registered as 'vresions': add it to"),
+        (make_key, "ops", "'ops' cannot be in this key"),
+    ],
+)
+def test_keys_are_made_of_the_graph_and_of_registered_ingredients_of_their_level(make, name, reason):
+    assert make(make_template(), ENVIRONMENT) == make_key(make_template(), ENVIRONMENT)
+    with pytest.raises(ValueError, match=reason):
+        make(make_template(), {**ENVIRONMENT, name: "1"})
+
+
+def test_artifacts_are_named_by_the_layouts_and_where_it_shows_by_the_order_too():
+    graph = draw("add(x, y)")
+    instance = Instance(graph, (0, 1), (0,))
+    alike, unlike = (((2, 3), (3, 1)), ((2, 3), (3, 1))), (((2, 3), (3, 1)), ((2, 3), (1, 2)))
+    environment = {**ENVIRONMENT, "device": "H200"}
+    key = artifact_key(graph, environment, alike, instance)
+    assert key == make_key(graph, {**environment, "layout": "(2, 3) (3, 1)\n(2, 3) (3, 1)"})
+    ordered = artifact_key(graph, environment, unlike, instance)
+    assert ordered.texts["order"].encode() == encode_region(instance)
+    assert ordered.texts.keys() - key.texts.keys() == {"order"}
+
+
+def test_the_registry_is_in_the_order_of_a_key_and_says_what_each_ingredient_means():
+    everything = {name: "" for name, kind in INGREDIENTS.items() if kind.level not in (Level.GRAPH, Level.PROGRAM)}
+    of_programs = {name: "" for name, kind in INGREDIENTS.items() if kind.level is Level.PROGRAM}
+    texts = [*make_key(make_template(), everything).texts, *program_key_of(of_programs).texts]
+    assert texts == list(INGREDIENTS)
+    for kind in INGREDIENTS.values():
+        assert kind.meaning[0].isupper() and kind.meaning.endswith(".") and "\n" not in kind.meaning
+        assert kind.follows is None or kind.follows in INGREDIENTS
+
+
+NORM = draw(
+    "mul(mul(add(x, branch), broadcast_in_dim("
+    f"rsqrt(add(mul(sum(mul(add(x, branch), add(x, branch)), (1,)), {1 / 3}), 1e-5)), (2, 3), (0,))), "
+    "broadcast_in_dim(weight, (2, 3), (1,)))",
+    "add(x, branch)",
+    weight=(3,),
+)
+
+
+def test_digests_are_these_in_every_process_and_for_every_hash_seed():
+    """A changed digest means a changed format: raise FORMAT with it."""
+    keys = [key(draw("sin(x)")), make_key(make_template(both=True), ENVIRONMENT), key(draw_residual(5)), key(NORM)]
+    assert [each.digest for each in keys] == [
+        "94bd3b773d09e03e804d68b626727a857b0a5699e493113cdcb23e2d013e2541",
+        "f386831dafa965b8d2c2e61134024771b7eee4cc5d213eb331de14b4af8783ab",
+        "24242dd0dfb95745c0251f715e1458e9d7ae81ac8149f95b859d87c1b5d2a5b1",
+        "0514052e2e098b303950372ff4b73503bec927eeaca972436b1f8f5bd797c579",
+    ]
+
+
+def test_constants_and_attributes_stand_in_ingredients_of_their_own():
+    parts = key(NORM).texts
+    assert parts["constants"] == "float 0x1.5555555555555p-2\nfloat 0x1.4f8b588e368f1p-17"
+    assert parts["attributes"].splitlines()[:3] == ["dtype 'float32'", "int '2'", "int '3'"]
+    assert "constant0" in parts["ops"] and "0.333" not in parts["ops"]
+
+
+@pytest.mark.parametrize(("region", "name"), [(NORM, "residual_sum_rsqrt"), (draw_residual(1), "residual_tanh")])
+def test_names_say_what_a_template_does_and_which_one_it_is(region, name):
+    found = key(region)
+    assert template_name(canonicalize(region).graph, found) == f"{name}_{found.digest[:8]}"
+
+
+def numbers(graph: Graph, seed: int) -> list[np.ndarray]:
+    chance = np.random.default_rng(seed)
+    return [chance.standard_normal(type_.shape).astype(type_.dtype) for type_ in graph.inputs]
+
+
+def same_bits(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
+    # Which NaN comes of two NaNs depends on their order; every other bit counts.
+    return all(
+        a.dtype == b.dtype
+        and (np.isnan(a) == np.isnan(b)).all()
+        and a[~np.isnan(a)].tobytes() == b[~np.isnan(b)].tobytes()
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+@settings(max_examples=100)
+@given(graphs())
+def test_a_canonical_graph_is_its_own_canonical_form_and_is_read_again_as_it_was_written(graph):
+    once = canonicalize(graph).graph
+    assert canonicalize(once).graph == once
+    assert read_exactly(write_graph(graph)) == graph
+    assert read_exactly(write_graph(once)) == once
+
+
+@settings(max_examples=100)
+@given(graphs(), st.integers())
+def test_the_way_a_region_is_written_does_not_matter(graph, seed):
+    try:
+        expected = canonicalize(graph)
+    except Declined:
+        return
+    found = canonicalize(scramble(graph, random.Random(seed)))
+    assert make_key(found.graph, {}) == make_key(expected.graph, {})
+    assert found.binding.arities == expected.binding.arities
+
+
+@settings(max_examples=100)
+@given(graphs(), st.integers(0, 2**32))
+def test_a_template_computes_what_its_region_does_bit_for_bit(graph, seed):
+    inputs = numbers(graph, seed)
+    canonical = canonicalize(graph)
+    expected = evaluate(graph, inputs)
+    assert same_bits(evaluate_inlined(canonical, inputs), expected)
+    assert same_bits(evaluate_folded(canonical, inputs), expected)
+
+
+def test_a_cut_lies_where_little_passes_between_two_operations():
+    graph = draw("exp(sin(sum(tanh(sin(x)), (1,))))", x=(64, 64))
+    assert cut(graph) == 3  # behind the sum
+    head, tail = take(graph, 0, 3), take(graph, 3, 5)
+    assert (head.inputs, head.outputs, tail.inputs, tail.outputs) == ((0,), (3,), (3,), (5,))
+    assert tail.graph.inputs == draw("sin(x)", x=(64,)).inputs
+    assert cut(draw("x")) is cut(draw("sin(x)")) is None
+
+
+@given(graphs())
+@settings(max_examples=30)
+def test_parts_compute_what_the_whole_computes(graph):
+    place = cut(graph)
+    if place is None:
+        return
+    inputs = numbers(graph, 0)
+    values = dict(enumerate(inputs))
+    for part in (take(graph, 0, place), take(graph, place, len(graph.ops))):
+        results = evaluate(part.graph, [values[number] for number in part.inputs])
+        values.update(zip(part.outputs, results, strict=True))
+    for number, expected in zip(graph.outputs, evaluate(graph, inputs), strict=True):
+        np.testing.assert_array_equal(values[number], expected)
+
+
+STREAM = draw_residual(1)
+EXACT = draw("sum(add(x, a), (1,))")
+ROUNDED = draw(
+    "sum(add(convert_element_type(x, 'float32'), convert_element_type(a, 'float32')), (1,))",
+    **dict.fromkeys("xa", TensorType("bfloat16", (2, 3), "cpu")),
+)
+
+
+@pytest.mark.parametrize(
+    ("graph", "arities", "seen", "plan"),
+    [
+        pytest.param(STREAM, (2,), [(2,)] * 40, Plan.INLINE, id="one short arity in every layer"),
+        pytest.param(STREAM, (1,), [(1,), (2,)] * 40, Plan.INLINE, id="two short arities"),
+        pytest.param(STREAM, (), [()], Plan.INLINE, id="no chain"),
+        pytest.param(STREAM, (1,), [(1,), (2,), (3,)], Plan.FOLD, id="many arities"),
+        pytest.param(STREAM, (5,), [(5,)], Plan.FOLD, id="a long chain"),
+        pytest.param(STREAM, (1, 9), [(1, 9)], Plan.FOLD, id="a long chain beside a short one"),
+        # A reduction's order of adding may change with its kernel, and float32 is to keep every bit.
+        pytest.param(EXACT, (3,), [(1,), (2,), (3,)], Plan.INLINE, id="a reduction behind float32 terms"),
+        pytest.param(ROUNDED, (3,), [(1,), (2,), (3,)], Plan.FOLD, id="a reduction behind bfloat16 terms"),
+    ],
+)
+def test_chains_are_folded_where_they_are_long_or_of_many_arities(graph, arities, seen, plan):
+    assert choose_plan(canonicalize(graph).graph, arities, seen) is plan
+
+
+def test_folds_add_every_term_once_and_chains_of_up_to_32_terms_use_every_width():
+    for arity in range(1, 200):
+        assert sum(fold_widths(arity)) == arity and {*fold_widths(arity)} <= {*FOLD_WIDTHS}
+    assert {width for arity in range(1, 33) for width in fold_widths(arity)} == set(FOLD_WIDTHS)
+
+
+def test_every_core_is_the_template_of_a_region_without_adds():
+    template = canonicalize(draw_residual(3)).graph
+    cores = {fold(template, (arity,)).core for arity in range(1, 30)}
+    assert [core.graph for core in cores] == [canonicalize(draw_residual(0)).graph]
+
+
+def test_sums_of_bfloat16_terms_pass_between_folds_in_float32():
+    template = canonicalize(draw_residual(3, dtype="bfloat16")).graph
+    first, second = fold(template, (3,)).chains[0].folds
+    assert [type_.dtype for type_ in first.graph.inputs] == ["bfloat16"] * 3
+    assert [type_.dtype for type_ in second.graph.inputs] == ["float32", "bfloat16"]
+    assert first.graph.ops[-1].outputs[0].dtype == second.graph.ops[-1].outputs[0].dtype == "float32"
