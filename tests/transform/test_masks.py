@@ -3,13 +3,10 @@
 import pytest
 import thunder
 import torch
-from thunder.core import dtypes
-from thunder.core.devices import Device
-from thunder.core.proxies import TensorProxy
-from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors import sdpaex, torchex
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fusioncache.accelerators.steps import tokens
 from fusioncache.accelerators.steps.lean_steps import simplify
 from fusioncache.accelerators.steps.tokens import MASKS
 from fusioncache.transform.rewrite import derive
@@ -47,28 +44,21 @@ def two_layers(x, cache, masks, position):
     return *first, *second
 
 
-def trace_of(compute, queries=1, dtype=dtypes.bfloat16):
-    shapes = {"x": (1, HEADS, queries, SIZE), "cache": (1, HEADS, KEYS, SIZE)}
-    shapes |= {"masks": (1, 1, KEYS, KEYS), "position": (queries,)}
-    types = {"masks": dtypes.bool8, "position": dtypes.int64}
-    with tracectx(TraceCtx()):
-        args = [
-            TensorProxy(name, shape=shape, device=Device("cpu"), dtype=types.get(name, dtype), requires_grad=False)
-            for name, shape in shapes.items()
-        ]
+def make_inputs(queries=1):
+    torch.manual_seed(0)
+    x, cache = (torch.randn(1, HEADS, rows, SIZE, dtype=torch.bfloat16) for rows in (queries, KEYS))
+    masks = torch.ones(KEYS, KEYS, dtype=torch.bool).tril()[None, None]
+    return x, cache, masks, torch.arange(3 - queries, 3)
 
-    def computation(x, cache, masks, position):
-        return compute(x, cache, masks, position)
 
-    trace = thunder.common.trace(inline_trace=False, rename_proxies=False)(computation, *args)
+def trace_of(compute, queries=1):
+    trace = thunder.trace(inline_trace=False, rename_proxies=False)(compute, *make_inputs(queries))
     return derive(trace, trace.bound_symbols, "Made by a test", 0.0)
 
 
-def run(trace, queries=1, dtype=torch.bfloat16):
-    torch.manual_seed(0)
-    x, cache = torch.randn(1, HEADS, queries, SIZE, dtype=dtype), torch.randn(1, HEADS, KEYS, SIZE, dtype=dtype)
-    masks = torch.ones(KEYS, KEYS, dtype=torch.bool).tril()[None, None]
-    return *trace.python_callable()(x, cache, masks, torch.arange(3 - queries, 3)), cache
+def run(trace):
+    inputs = make_inputs()
+    return *trace.python_callable()(*inputs), inputs[1]
 
 
 class Fills(TorchDispatchMode):
@@ -130,7 +120,5 @@ def test_what_has_to_stay_stays(compute):
 
 
 def test_where_thunder_has_another_function_nothing_is_done(monkeypatch):
-    from fusioncache.accelerators.steps import tokens
-
     monkeypatch.setattr(tokens, "is_known_whole", lambda capability: False)
     assert MASKS not in simplify(trace_of(two_layers)).taken
