@@ -79,6 +79,9 @@ class Case:
     later: tuple[tuple[Any, bool], ...] = ((50, True),)  # each with whether a later process fills in a program
     program: type[Program] = Program
 
+    def make_args(self, sizes: Any) -> tuple:
+        return self.make(*sizes) if isinstance(sizes, tuple) else self.make(sizes)
+
 
 def rows(weight, x):
     """All tokens in one dimension, and back."""
@@ -144,16 +147,12 @@ CASES = {
 """What else programs do with sizes is in ``test_watched_lengths.py``, before Thunder's passes."""
 
 
-def make_args(case: Case, sizes: Any) -> tuple:
-    return case.make(*sizes) if isinstance(sizes, tuple) else case.make(sizes)
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_each_length_has_thunders_bits_here_and_in_a_later_process(name, tmp_path):
     case = CASES[name]
     both = BothWays(case.program(case.compute), tmp_path)
     for sizes in case.sizes:
-        both.check(*make_args(case, sizes))
+        both.check(*case.make_args(sizes))
     stats = both.transform.stats()
     reasons = " ".join((*stats.passes_repeated, *stats.programs_interpreted))
     assert (stats.programs_filled, stats.programs_replayed) == (case.filled, case.replayed), reasons
@@ -162,7 +161,7 @@ def test_each_length_has_thunders_bits_here_and_in_a_later_process(name, tmp_pat
     later, transform = compile_anew(both.model, tmp_path / "store")
     for sizes, fills in case.later:
         before = transform.stats()
-        args = make_args(case, sizes)
+        args = case.make_args(sizes)
         assert are_equal(train(later, *args), train(both.own, *args))
         assert transform.stats().programs_filled - before.programs_filled == fills
     traced = thunder.cache_misses(later)
@@ -323,16 +322,11 @@ def call(function, part):
     return [*tree_leaves(results), torch.empty(0).set_(whole)]
 
 
-def assert_alike(function, other, part):
-    for left, right in zip(call(function, part), call(other, part), strict=True):
-        assert torch.equal(left, right) if isinstance(left, torch.Tensor) else left == right
-
-
 @pytest.mark.parametrize(("compute", "parts", "expected"), PARTS.values(), ids=PARTS)
 def test_layouts_that_have_a_program(compute, parts, expected, tmp_path):
     compiled, transform = compile_anew(compute, tmp_path)
     for part in parts:
-        assert_alike(compute, compiled, part)
+        assert are_equal(call(compute, part), call(compiled, part))
     assert (thunder.cache_misses(compiled), transform.stats().programs_filled) == expected
 
 
@@ -341,4 +335,4 @@ def test_what_depends_on_a_layout_is_what_it_is_with_thunder(compute, tmp_path):
     own, (compiled, _) = thunder.jit(compute), compile_anew(compute, tmp_path)
     for length in (*LENGTHS, 14):
         for rows in (torch.randn(length, 3).T, torch.randn(3, length + 1)[:, 1:], torch.randn(3, length)):
-            assert_alike(own, compiled, rows)
+            assert are_equal(call(own, rows), call(compiled, rows))

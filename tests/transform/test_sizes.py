@@ -35,16 +35,12 @@ class Storing(PersistentEager):
     """Stores what TorchInductor would, for layouts as it tells them apart, without a compiler."""
 
     compiles = True
-    machine = "here"
 
     def layout(self, layouts):
         return Inductor().layout(layouts)
 
     def general_layout(self, layouts):
         return Inductor().general_layout(layouts)
-
-    def artifact_environment(self):
-        return {"machine": self.machine}
 
     def persist_general(self, general, args, values):
         return Compiled(self.compile_general(general, args, values), {"code": CODE}, None)
@@ -194,7 +190,7 @@ def test_a_loaded_program_trains_with_code_for_any_sizes(tmp_path):
 
 def test_what_code_depends_on_is_in_its_key(store, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(Storing, "machine", "there")
+        patch.setattr(Storing, "artifact_environment", lambda self: {"machine": "there"})
         assert counts(run(store, (3, 50))) == (1, 0, 1, 0)
     with apply_torch_settings({"torch.float32_matmul_precision": "high"}):
         assert counts(run(store, (3, 50))) == (1, 0, 0, 0)
