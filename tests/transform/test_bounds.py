@@ -53,10 +53,6 @@ def entries_of(compiled):
     return thunder.compile_stats(compiled).interpreter_cache
 
 
-def is_held(compiled, entry):
-    return any(each is entry for each in entries_of(compiled))
-
-
 @pytest.fixture
 def few(monkeypatch):
     monkeypatch.setattr(program_list, "MOST_ENTRIES", MOST)
@@ -128,7 +124,7 @@ def test_a_program_that_left_goes_backward_once_more_and_leaves_nothing(known):
     assert "def computation" in "".join(linecache.getlines(file))
     for length in range(20, 20 + MOST):
         compiled(make_input(length))
-    assert not is_held(compiled, entry)
+    assert id(entry) not in map(id, entries_of(compiled))
     gone = weakref.ref(function)
     del entry, function, called
     gc.collect()
@@ -150,7 +146,8 @@ def test_the_program_leaves_that_was_not_taken_for_longest_and_has_no_memory_of_
     monkeypatch.setattr(program_list, "is_idle", lambda entry: entry is not entries[1])
     train(compiled, make_input(2))
     train(compiled, make_input(20))
-    assert [is_held(compiled, entry) for entry in entries] == [True, True, False, *[True] * (MOST - 3)]
+    held = set(map(id, entries_of(compiled)))
+    assert [id(entry) in held for entry in entries] == [True, True, False, *[True] * (MOST - 3)]
     monkeypatch.setattr(program_list, "is_idle", lambda entry: False)
     train(compiled, make_input(21))
     assert len(entries_of(compiled)) == MOST + 1

@@ -401,28 +401,22 @@ def test_a_number_that_was_constant_by_chance_is_learned_for_later_processes(sto
     assert len(list_slots(store)) == 1  # in the stead of what was there
 
 
-def run_in_another_environment(patch):
-    own = Eager.environment
-    patch.setattr(Eager, "environment", lambda self: {**own(self), "versions": "others"})
-
-
-def refuse_programs(patch):
-    for method in ("fill", "learn"):
-        patch.setattr(Family, method, Mock(side_effect=Declined("they differ in more than numbers", Scope.LENGTH)))
+REFUSE = Mock(side_effect=Declined("they differ in more than numbers", Scope.LENGTH))
 
 
 @pytest.mark.parametrize(
-    ("change", "reason", "is_kept"),
+    ("owner", "methods", "reason", "is_kept"),
     [
-        (run_in_another_environment, "its templates are others here", True),
-        (refuse_programs, "they differ in more than numbers", False),
+        (Eager, {"environment": lambda self: {"versions": "others"}}, "its templates are others here", True),
+        (Family, {"fill": REFUSE, "learn": REFUSE}, "they differ in more than numbers", False),
     ],
 )
 def test_a_family_with_other_templates_is_seen_and_a_wrong_one_is_forgotten(
-    store, monkeypatch, change, reason, is_kept
+    store, monkeypatch, owner, methods, reason, is_kept
 ):
     """If a program is derived that is none of it, nothing says that those that it fills in are right."""
-    change(monkeypatch)
+    for name, method in methods.items():
+        monkeypatch.setattr(owner, name, method)
     compiled, transform = compile_anew(Model(), store)
     train(compiled, tokens(40))
     assert counts(transform) == (0, 0, {reason: 1})

@@ -70,11 +70,10 @@ def read(folder: Path) -> tuple[list[int], Counter[str]]:
 
 
 class Job:
-    def __init__(self, folder: Path, number: int, x: torch.Tensor | None = None):
+    def __init__(self, folder: Path, number: int):
         torch.manual_seed(0)
-        self.model, self.x = Small(), torch.randn(5, 16) if x is None else x
-        self.cache = fusioncache.Cache(record=False, store=folder / "store")
-        self.compiled, self.transform = compile_with(self.model, cache=self.cache, backend="eager", jobs=number)
+        self.x, self.cache = torch.randn(5, 16), fusioncache.Cache(record=False, store=folder / "store")
+        self.compiled, self.transform = compile_with(Small(), cache=self.cache, backend="eager", jobs=number)
 
     def when_traced(self, act: Callable[[], object]) -> None:
         hook = self.transform.transform_trace_post_optimization
