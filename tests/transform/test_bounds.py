@@ -231,8 +231,10 @@ def test_a_family_without_a_part_is_none(name):
             decode_family({**artifacts, name: content})
 
 
-def test_a_family_learns_what_is_of_it_up_to_a_number():
+def test_a_family_learns_what_is_of_it_up_to_a_number_and_has_no_program_with_choices():
     family = make_family(12, 20)
+    with pytest.raises(Declined, match="may differ"):
+        Family((), family.passes, [replace(make_program(12), regions=None), make_program(20)])
     assert not family.learn(make_program(12))  # which is known
     assert not family.learn(make_program(300, " + 1.5"))  # behind the look
     with pytest.raises(Declined):
@@ -261,9 +263,3 @@ def test_a_store_has_one_slot_for_each_family_and_the_oldest_goes_where_there_is
     assert list_kept() == [False, True, True, True, True]
     forget_family(store, FORM, here)
     assert list_kept() == [False, False, True, True, True]
-
-
-def test_what_has_choices_is_no_family():
-    program = replace(make_program(12), regions=None)
-    with pytest.raises(Declined, match="may differ"):
-        Family((), make_family(12, 20).passes, [program, make_program(20)])
