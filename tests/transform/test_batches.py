@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -25,15 +24,11 @@ class Job:
 
     def step(self, *, trains: bool = True) -> tuple[list[torch.Tensor], list[int]]:
         """Returns output and gradients, and of how many regions each run of the compiler was."""
-        runs, together = list[int](), persistence.compile_kernels
-
-        def count(lowered: Any) -> Any:
-            runs.append(len(lowered))
-            return together(lowered)
-
         x = torch.randn(3, 5, 16, generator=torch.Generator().manual_seed(0))
-        with mock.patch.object(persistence, "compile_kernels", count), torch.set_grad_enabled(trains):
-            return train(self.compiled, x), runs
+        together = mock.Mock(wraps=persistence.compile_kernels)
+        with mock.patch.object(persistence, "compile_kernels", together), torch.set_grad_enabled(trains):
+            results = train(self.compiled, x)
+        return results, [len(call.args[0]) for call in together.call_args_list]
 
 
 @pytest.fixture(scope="module", name="first")
@@ -68,16 +63,13 @@ def test_a_loaded_program_whose_code_is_gone_is_compiled_at_once(first, tmp_path
     assert are_equal(results, again) and more == runs
 
 
-def test_ranks_of_a_job_compile_each_region_once_between_them(tmp_path):
-    job = Job(tmp_path)
-    with mock.patch("fusioncache.accelerators.precompile.ahead.find_job_store", lambda: object()):
-        _, runs = job.step(trains=False)
-    assert runs == [1, 1]
+FAILED = mock.Mock(side_effect=MemoryError)
 
 
-def test_what_fails_in_a_batch_costs_a_compile_each(tmp_path):
+@pytest.mark.parametrize(("name", "new"), [("ahead.find_job_store", object), ("entry_compiler.make_arguments", FAILED)])
+def test_ranks_of_a_job_and_what_fails_in_a_batch_compile_each_region_by_itself(tmp_path, name, new):
     job = Job(tmp_path)
-    with mock.patch("fusioncache.accelerators.precompile.entry_compiler.make_arguments", side_effect=MemoryError):
+    with mock.patch(f"fusioncache.accelerators.precompile.{name}", new):
         _, runs = job.step(trains=False)
     assert runs == [1, 1] and not job.transform.stats().bypasses
 

@@ -1,4 +1,4 @@
-"""A process that meets ever new lengths holds a bounded number of programs, and of all that belongs to them."""
+"""Of ever new lengths a process holds few programs and all that belongs to them, and a store holds few families."""
 
 import gc
 import inspect
@@ -6,6 +6,7 @@ import linecache
 import random
 import weakref
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -14,39 +15,42 @@ import torch
 from both_ways import are_equal, train
 from models import compile_with
 from recorded_templates import make_scaled_template
-from stored_programs import compile_anew, without_interpreter
-from torch import nn
+from stored_programs import Cell, compile_anew, without_interpreter
 
 import fusioncache
 from fusioncache.accelerators.programs import program_list
+from fusioncache.accelerators.programs.derivation import KnownProgram
+from fusioncache.accelerators.programs.text import ProgramText, Read, TraceText, encode
 from fusioncache.accelerators.sizes import lengths
+from fusioncache.accelerators.sizes.families import (
+    MOST_KNOWN,
+    Family,
+    PassJournal,
+    decode_family,
+    encode_family,
+    find_families,
+    forget_family,
+    keep_family,
+)
+from fusioncache.accelerators.sizes.journal import Look
+from fusioncache.accelerators.sizes.sizes import Number
+from fusioncache.ir.errors import Declined
 from fusioncache.observe.record import ledger
+from fusioncache.observe.record.kept_regions import encode_regions
+from fusioncache.store import Store
+from fusioncache.store.entry import FAMILY_SLOTS
+from fusioncache.template.key import program_key_of
 from fusioncache.transform import templates
 
 MOST = 6
-WIDTH = 8
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x):
-        return x + torch.tanh(self.linear(x)) * 0.5
 
 
 def make_input(length):
-    return torch.randn(length, WIDTH, generator=torch.Generator().manual_seed(length))
+    return torch.randn(length, 4, generator=torch.Generator().manual_seed(length))
 
 
 def entries_of(compiled):
     return thunder.compile_stats(compiled).interpreter_cache
-
-
-def is_held(compiled, entry):
-    return any(each is entry for each in entries_of(compiled))
 
 
 @pytest.fixture
@@ -60,7 +64,7 @@ def few(monkeypatch):
 @pytest.fixture
 def known(few, tmp_path):
     """A model that is compiled for some lengths already: those of the first programs, and as many as are held."""
-    compiled, transform = compile_anew(Block(), tmp_path / "store")
+    compiled, transform = compile_anew(Cell(), tmp_path / "store")
     for length in range(2, 2 + MOST):
         train(compiled, make_input(length))
     return compiled, transform
@@ -74,7 +78,7 @@ def count_objects():
 
 
 def test_nothing_is_held_for_each_length(few, tmp_path):
-    compiled, transform = compile_with(Block(), cache=fusioncache.Cache(capacity=MOST, store=tmp_path), jobs=0)
+    compiled, transform = compile_with(Cell(), cache=fusioncache.Cache(capacity=MOST, store=tmp_path), jobs=0)
     counted, grown = [], None
     for length in range(2, 122):
         train(compiled, make_input(length))
@@ -120,7 +124,7 @@ def test_a_program_that_left_goes_backward_once_more_and_leaves_nothing(known):
     assert "def computation" in "".join(linecache.getlines(file))
     for length in range(20, 20 + MOST):
         compiled(make_input(length))
-    assert not is_held(compiled, entry)
+    assert id(entry) not in map(id, entries_of(compiled))
     gone = weakref.ref(function)
     del entry, function, called
     gc.collect()
@@ -142,7 +146,8 @@ def test_the_program_leaves_that_was_not_taken_for_longest_and_has_no_memory_of_
     monkeypatch.setattr(program_list, "is_idle", lambda entry: entry is not entries[1])
     train(compiled, make_input(2))
     train(compiled, make_input(20))
-    assert [is_held(compiled, entry) for entry in entries] == [True, True, False, *[True] * (MOST - 3)]
+    held = set(map(id, entries_of(compiled)))
+    assert [id(entry) in held for entry in entries] == [True, True, False, *[True] * (MOST - 3)]
     monkeypatch.setattr(program_list, "is_idle", lambda entry: False)
     train(compiled, make_input(21))
     assert len(entries_of(compiled)) == MOST + 1
@@ -169,11 +174,9 @@ def test_forms_that_were_not_met_for_long_are_forgotten(tmp_path, monkeypatch):
     """A form is what a program has besides sizes: here a number that is no size."""
     monkeypatch.setattr(lengths, "MOST_FORMS", 2)
 
-    class Scaled(Block):
-        def forward(self, x, scale=1.0):
-            return super().forward(x) * scale
+    def model(x, scale):
+        return torch.tanh(x) * scale
 
-    model = Scaled()
     compiled, transform = compile_anew(model, tmp_path)
     kinds = (lengths.InterpretedProgram, lengths.WatchedProgram)
 
@@ -192,3 +195,71 @@ def test_forms_that_were_not_met_for_long_are_forgotten(tmp_path, monkeypatch):
     with without_interpreter():
         assert torch.equal(compiled(make_input(5), 1.5), model(make_input(5), 1.5))
     assert transform.stats().programs_filled == 4
+
+
+FORM = program_key_of({"family format": "1"})
+LENGTH = Number(1, "x[0]")
+REGIONS = encode_regions((), ())
+
+
+def make_program(length, extra=""):
+    traces = (
+        TraceText(name, f"def {name}(*args):\n  check({length}){extra}\n") for name in ("prologue", "computation")
+    )
+    return KnownProgram(
+        ProgramText(*traces, None, TraceText("epilogue", "def epilogue():\n  pass\n")), {0: (length,)}, REGIONS
+    )
+
+
+def make_family(*lengths, most=100, reads="", place="model.py:1"):
+    passes = PassJournal(((0, (LENGTH,)),), (Look("<", LENGTH, most, True, "compares", place),), (), (), (LENGTH,))
+    return Family((Read("global", "model.SCALE", reads),), passes, [make_program(length) for length in lengths])
+
+
+def list_sizes(family):
+    return [each.sizes[0][0] for each in family.known]
+
+
+@pytest.mark.parametrize("name", encode_family(make_family(12, 20)))
+def test_a_family_without_a_part_is_none(name):
+    artifacts = dict(encode_family(make_family(12, 20)))
+    del artifacts[name]
+    with pytest.raises(ValueError, match="no family"):
+        decode_family(artifacts)
+    for content in (b"", b"{}", b"\xff", encode(make_program(20, " + 1.5").text)):
+        with pytest.raises(ValueError):
+            decode_family({**artifacts, name: content})
+
+
+def test_a_family_learns_what_is_of_it_up_to_a_number_and_has_no_program_with_choices():
+    family = make_family(12, 20)
+    with pytest.raises(Declined, match="may differ"):
+        Family((), family.passes, [replace(make_program(12), regions=None), make_program(20)])
+    assert not family.learn(make_program(12))  # which is known
+    assert not family.learn(make_program(300, " + 1.5"))  # behind the look
+    with pytest.raises(Declined):
+        family.learn(make_program(30, " + 1.5"))
+    assert list_sizes(family) == [12, 20]
+    for length in range(30, 40):
+        family.learn(make_program(length))
+    assert list_sizes(family) == [12, 20, *range(30, 40)][:MOST_KNOWN]
+
+
+def test_a_store_has_one_slot_for_each_family_and_the_oldest_goes_where_there_is_no_room(tmp_path):
+    store = Store.open(tmp_path / "store", remote="")
+    families = [make_family(12, 20, most=100 + number) for number in range(len(FAMILY_SLOTS))]
+    families.append(make_family(12, 20, reads="another"))
+    for family in families:
+        keep_family(store, FORM, family, "Model")
+
+    def list_kept():
+        return [any(each.is_same(family) for each in find_families(store, FORM)) for family in families]
+
+    assert list_kept() == [False, True, True, True, True] and len(find_families(store, FORM)) == len(FAMILY_SLOTS)
+    here = make_family(20, 30, most=101, place="elsewhere/model.py:1")
+    keep_family(store, FORM, here, "Model")
+    (found,) = (each for each in find_families(store, FORM) if each.is_same(here))
+    assert list_sizes(found) == list_sizes(here) == [20, 30, 12]
+    assert list_kept() == [False, True, True, True, True]
+    forget_family(store, FORM, here)
+    assert list_kept() == [False, False, True, True, True]

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import thunder
@@ -79,6 +80,9 @@ class Case:
     later: tuple[tuple[Any, bool], ...] = ((50, True),)  # each with whether a later process fills in a program
     program: type[Program] = Program
 
+    def make_args(self, sizes: Any) -> tuple:
+        return self.make(*sizes) if isinstance(sizes, tuple) else self.make(sizes)
+
 
 def rows(weight, x):
     """All tokens in one dimension, and back."""
@@ -144,16 +148,12 @@ CASES = {
 """What else programs do with sizes is in ``test_watched_lengths.py``, before Thunder's passes."""
 
 
-def make_args(case: Case, sizes: Any) -> tuple:
-    return case.make(*sizes) if isinstance(sizes, tuple) else case.make(sizes)
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_each_length_has_thunders_bits_here_and_in_a_later_process(name, tmp_path):
     case = CASES[name]
     both = BothWays(case.program(case.compute), tmp_path)
     for sizes in case.sizes:
-        both.check(*make_args(case, sizes))
+        both.check(*case.make_args(sizes))
     stats = both.transform.stats()
     reasons = " ".join((*stats.passes_repeated, *stats.programs_interpreted))
     assert (stats.programs_filled, stats.programs_replayed) == (case.filled, case.replayed), reasons
@@ -162,7 +162,7 @@ def test_each_length_has_thunders_bits_here_and_in_a_later_process(name, tmp_pat
     later, transform = compile_anew(both.model, tmp_path / "store")
     for sizes, fills in case.later:
         before = transform.stats()
-        args = make_args(case, sizes)
+        args = case.make_args(sizes)
         assert are_equal(train(later, *args), train(both.own, *args))
         assert transform.stats().programs_filled - before.programs_filled == fills
     traced = thunder.cache_misses(later)
@@ -204,21 +204,16 @@ def test_a_later_step_looks_at_its_own_program_whatever_others_there_are(tmp_pat
     assert (stats.cache_misses, len(stats.interpreter_cache)) == (3, 6)
 
 
-def pop(batch):
-    return batch["x"] * batch.pop("y")
-
-
 def store(batch):
     batch["z"] = batch["x"] * 2
     return batch["z"] + batch["y"]
 
 
-def add(batch):
-    batch["x"].add_(1)
-    return batch["x"] * batch["y"]
-
-
-@pytest.mark.parametrize(("compute", "filled"), [(pop, 0), (store, 0), (add, 1)])
+@pytest.mark.parametrize(
+    ("compute", "filled"),
+    [(lambda batch: batch["x"] * batch.pop("y"), 0), (store, 0), (lambda batch: batch["x"].add_(1) * batch["y"], 1)],
+    ids=["pops", "stores", "adds"],
+)
 def test_what_a_program_does_to_its_batch_is_what_it_does_with_thunder(compute, filled, tmp_path):
     """Thunder 0.2.6 does it while it traces, and not later."""
     own, (compiled, transform) = thunder.jit(compute), compile_anew(compute, tmp_path)
@@ -248,16 +243,12 @@ def scaled(x):
 
 
 def test_programs_that_read_something_else_are_of_no_family_together(tmp_path, monkeypatch):
-    both, pairs, family = BothWays(Program(scaled), tmp_path), [], lengths.Family
-
-    def note(reads, passes, known):
-        pairs.append({each.sizes[0][1] for each in known})
-        return family(reads, passes, known)
-
-    monkeypatch.setattr(lengths, "Family", note)
+    both, family = BothWays(Program(scaled), tmp_path), Mock(wraps=lengths.Family)
+    monkeypatch.setattr(lengths, "Family", family)
     for length, scale in ((12, 8), (10, 8), (9, 9), (8, 8), (7, 8), (6, 8), (5, 9)):
         monkeypatch.setitem(globals(), "SCALE", scale)
         both.check(make(length))
+    pairs = [{each.sizes[0][1] for each in call.args[2]} for call in family.call_args_list]
     assert {7, 8} in pairs and all(pair <= {5, 9} or not pair & {5, 9} for pair in pairs)
 
 
@@ -284,28 +275,16 @@ def test_where_what_ranks_exchange_has_a_size_of_an_argument_passes_go_over_each
     assert stats.programs_filled == 0 and set(stats.passes_repeated) == {"a collective's bytes depend on a size"}
 
 
-LENGTHS = (10, 14, 18)
-WHOLE = torch.linspace(0, 9, 300)
-PARTS = {
-    "parts of one tensor may begin anywhere": (
-        torch.sin,
-        [WHOLE[first : first + length] for first, length in ((5, 10), (70, 14), (31, 18), (0, 22), (32, 18))],
-        (2, 2),
-    ),
-    "a part that is written to leaves the rest alone": (
-        lambda x: x.add_(1) * 2,
-        [torch.zeros(3, length + 2)[:, 1:-1] for length in LENGTHS],
-        (2, 1),
-    ),
-    # Thunder's prologue sees no strides, so that it is asked where no program is there for the sizes.
-    "each order of dimensions has a program of its own": (
-        torch.sin,
-        [*(torch.ones(3, length) for length in LENGTHS), torch.ones(21, 3).T, torch.ones(22, 1).expand(22, 3).T],
-        (4, 1),
-    ),
+LAYOUTS = {
+    "in rows": lambda length: torch.randn(3, length),
+    "in columns": lambda length: torch.randn(length, 3).T,
+    "part of each row": lambda length: torch.randn(3, length + 2)[:, 1:-1],
+    "rows behind others": lambda length: torch.randn(3 + length, length)[length:],
+    "one row": lambda length: torch.randn(length, 1).expand(length, 3).T,
 }
-"""Programs, arguments of one call after the other, and how many programs are traced and filled in."""
 LOOKS = {
+    "looks at nothing": torch.sin,
+    "writes into it": lambda x: x.add_(1) * 2,
     "asks whether it is contiguous": lambda x: (x * 2, x.is_contiguous()),
     "asks for the order of its dimensions": lambda x: x * x.dim_order()[0],
     "makes it contiguous": lambda x: x.contiguous() * 2,
@@ -319,26 +298,20 @@ LOOKS = {
 def call(function, part):
     """Returns the results, and then the memory that the argument is a part of, of which others have copies."""
     whole = part.untyped_storage().clone()
-    results = function(torch.empty(0).set_(whole, part.storage_offset(), part.shape, part.stride()))
+    try:
+        results = function(torch.empty(0).set_(whole, part.storage_offset(), part.shape, part.stride()))
+    except RuntimeError as error:  # of a write into what is wider than its memory
+        results = str(error)
     return [*tree_leaves(results), torch.empty(0).set_(whole)]
 
 
-def assert_alike(function, other, part):
-    for left, right in zip(call(function, part), call(other, part), strict=True):
-        assert torch.equal(left, right) if isinstance(left, torch.Tensor) else left == right
-
-
-@pytest.mark.parametrize(("compute", "parts", "expected"), PARTS.values(), ids=PARTS)
-def test_layouts_that_have_a_program(compute, parts, expected, tmp_path):
-    compiled, transform = compile_anew(compute, tmp_path)
-    for part in parts:
-        assert_alike(compute, compiled, part)
-    assert (thunder.cache_misses(compiled), transform.stats().programs_filled) == expected
-
-
-@pytest.mark.parametrize("compute", LOOKS.values(), ids=LOOKS)
-def test_what_depends_on_a_layout_is_what_it_is_with_thunder(compute, tmp_path):
-    own, (compiled, _) = thunder.jit(compute), compile_anew(compute, tmp_path)
-    for length in (*LENGTHS, 14):
-        for rows in (torch.randn(length, 3).T, torch.randn(3, length + 1)[:, 1:], torch.randn(3, length)):
-            assert_alike(own, compiled, rows)
+@pytest.mark.parametrize("name", LOOKS)
+def test_what_depends_on_a_layout_is_what_it_is_with_thunder(name, tmp_path):
+    """Thunder's prologue sees no strides, so that it is asked where no program is there for the sizes."""
+    own, (compiled, transform) = thunder.jit(LOOKS[name]), compile_anew(LOOKS[name], tmp_path)
+    for number, make_layout in enumerate(LAYOUTS.values()):
+        for length in (10, 14, 18, 22, 14):
+            part = make_layout(length + number)
+            assert are_equal(call(own, part), call(compiled, part))
+    filled = 0 if name.startswith("asks") else 10
+    assert (thunder.cache_misses(compiled), transform.stats().programs_filled) == (17 - filled, filled)

@@ -1,52 +1,45 @@
 """Regions that write into their inputs, once for each call, and reads of what is written, however it is grouped."""
 
-from functools import partial, reduce
+from dataclasses import replace
 
 import pytest
 import thunder
 import thunder.torch as ltorch
 import torch
-from drawn_regions import Sketch
+from drawn_regions import draw
 from in_place_models import InPlaceExecutor, run_counters
 from models import compile_plain, compile_with
 from thunder.core.symbol import BoundSymbolTag
 
 import fusioncache
-from fusioncache.ir import Graph, Ref
+from fusioncache.ir import Ref
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
 from fusioncache.template.plan import folding_is_bitwise
 from fusioncache.transform import executor
 
 
-def key(graph: Graph):
+def write(value, target):
+    return f"copy_({value}, {target}, grad_enabled=False)"
+
+
+def key(graph):
     return make_key(canonicalize(graph).graph, {})
 
 
-def counted(target: int = 0, *, inputs_swapped: bool = False, write: bool = True, used: bool = True) -> Graph:
-    """``x.copy_(x - y)`` or ``y.copy_(x - y)``; the difference leaves as well."""
-    s = Sketch()
-    first, second = s.input(), s.input()
-    x, y = (second, first) if inputs_swapped else (first, second)
-    difference = s.op("sub", x, y)
-    written = s.op("copy_", difference, (x, y)[target], grad_enabled=False) if write else difference
-    return s.graph(s.op("tanh", written if used else difference))
-
-
 def test_writes_share_but_for_what_is_written_and_whether_it_leaves():
-    assert key(counted()) == key(counted(inputs_swapped=True)) == key(counted(used=False))
-    s = Sketch()
-    x, y = s.input(), s.input()
-    leaves = s.graph(s.op("copy_", s.op("sub", x, y), x, grad_enabled=False))
-    assert len({key(counted()), key(counted(target=1)), key(counted(write=False)), key(leaves)}) == 4
+    into_x, into_y = (write("sub(x, y)", target) for target in "xy")
+    both = draw("tanh(sub(x, y))", into_x)
+    unread = replace(both, outputs=both.outputs[:1])
+    counted = key(draw(f"tanh({into_x})"))
+    assert counted == key(draw(f"tanh({into_x})", y=(2, 3), x=(2, 3))) == key(unread)
+    others = draw(f"tanh({into_y})"), draw("tanh(sub(x, y))"), draw(into_x)
+    assert len({counted, *map(key, others)}) == 4
 
 
 def test_writes_are_never_dead_never_merged_and_come_last():
-    s = Sketch()
-    x, y = s.input(), s.input()
-    total = s.op("add", x, y)
-    first, second = (s.op("copy_", total, target, grad_enabled=False) for target in (x, y))
-    graph = canonicalize(s.graph(s.op("sin", s.op("shallow_copy", first)), s.op("sin", x), s.op("cos", second))).graph
+    first, second = (write("add(x, y)", target) for target in "xy")
+    graph = canonicalize(draw(f"sin(shallow_copy({first}))", "sin(x)", f"cos({second})")).graph
     names = [op.name for op in graph.ops]
     assert names[-2:] == ["prims.copy_", "prims.copy_"]
     results = {
@@ -57,12 +50,8 @@ def test_writes_are_never_dead_never_merged_and_come_last():
 
 
 def test_a_residual_add_in_place_keeps_its_target_and_is_never_folded():
-    s = Sketch()
-    x, terms = s.input(), [s.input() for _ in range(3)]
-    total = reduce(partial(s.op, "add"), terms, x)
-    canonical = canonicalize(s.graph(s.op("copy_", total, x, grad_enabled=False)))
-    assert canonical.binding.arities == (3,)
-    assert canonical.binding.slots == (0,)
+    canonical = canonicalize(draw(write("add(add(add(x, a), b), c)", "x")))
+    assert (canonical.binding.arities, canonical.binding.slots) == ((3,), (0,))
     assert not folding_is_bitwise(canonical.graph)
 
 
@@ -82,10 +71,10 @@ def test_each_call_writes_once(backend, layers, monkeypatch):
     assert stats.templates < stats.regions == stats.hits + stats.misses
 
 
-def reads_first(x, y):
-    first = x + 2
+def reads_both_first(x, y):
+    first, other = x + 2, y + 2
     x.mul_(2)
-    return first + 1, y + 1
+    return first + 1, other + 1, y + 1
 
 
 def reads_a_view_first(x, y):
@@ -107,12 +96,6 @@ def reads_between_two_writes(x, y):
     return between + x
 
 
-def reads_the_other(x, y):
-    first = y + 2
-    x.mul_(2)
-    return first + 1, y + 1
-
-
 def writes_what_it_made(x, y):
     made = x + y
     first = made * 2
@@ -120,8 +103,7 @@ def writes_what_it_made(x, y):
     return first + made
 
 
-PROGRAMS = (reads_first, reads_a_view_first, writes_into_a_view, reads_between_two_writes, reads_the_other)
-PROGRAMS += (writes_what_it_made,)
+PROGRAMS = (reads_both_first, reads_a_view_first, writes_into_a_view, reads_between_two_writes, writes_what_it_made)
 
 
 @pytest.mark.usefixtures("eager_regions")

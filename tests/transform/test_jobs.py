@@ -4,7 +4,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from fusioncache.accelerators.precompile import ahead, pool
 from fusioncache.accelerators.precompile.ahead import PoolHelpers
 from fusioncache.backends.api import Run
 from fusioncache.ir import Graph
+from fusioncache.observe.record.stats import Stats
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process")
 
@@ -37,24 +37,23 @@ class Logging(PersistentEager):
         return super().compile(graph, args)
 
 
-@contextmanager
-def logging_to(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture(scope="module", autouse=True)
+def _logging() -> Iterator[None]:
     """Has every process compile with the backend that logs, and pools be made of forks."""
-    patch.setattr(Logging, "folder", folder)
-    patch.setattr(ahead, "LOOK_SECONDS", 60.0)  # news of a worker may be late on a busy machine
-    patch.setattr(ahead, "backend_class", lambda name: Logging)
-    for module in ("transform.shared_region", "accelerators.precompile.entry_compiler"):
-        patch.setattr(f"fusioncache.{module}.make_backend", lambda name, **options: Logging())
-    patch.setattr(pool, "start_process", fork_process)
-    yield
-    end_pools()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ahead, "LOOK_SECONDS", 60.0)  # news of a worker may be late on a busy machine
+        patch.setattr(ahead, "backend_class", lambda name: Logging)
+        for module in ("transform.shared_region", "accelerators.precompile.entry_compiler"):
+            patch.setattr(f"fusioncache.{module}.make_backend", lambda name, **options: Logging())
+        patch.setattr(pool, "start_process", fork_process)
+        yield
 
 
 @pytest.fixture(autouse=True)
-def _logging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a test patches as well goes back with this, last to first."""
-    with logging_to(tmp_path, monkeypatch):
-        yield
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(Logging, "folder", tmp_path)
+    yield
+    end_pools()  # before what a test patches goes back
 
 
 def end_pools() -> None:
@@ -63,21 +62,18 @@ def end_pools() -> None:
     pool.pools.clear()
 
 
-def list_processes(folder: Path) -> list[int]:
+def read(folder: Path) -> tuple[list[int], Counter[str]]:
+    """Returns which process made each compilation, and how often each graph was compiled."""
     file = folder / "compiled"
-    return [json.loads(line)[0] for line in file.read_text().splitlines()] if file.exists() else []
-
-
-def read_compiled(folder: Path) -> Counter[str]:
-    return Counter(json.loads(line)[1] for line in (folder / "compiled").read_text().splitlines())
+    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return [process for process, _ in lines], Counter(graph for _, graph in lines)
 
 
 class Job:
-    def __init__(self, folder: Path, number: int, x: torch.Tensor | None = None):
+    def __init__(self, folder: Path, number: int):
         torch.manual_seed(0)
-        self.model, self.x = Small(), torch.randn(5, 16) if x is None else x
-        self.cache = fusioncache.Cache(record=False, store=folder / "store")
-        self.compiled, self.transform = compile_with(self.model, cache=self.cache, backend="eager", jobs=number)
+        self.x, self.cache = torch.randn(5, 16), fusioncache.Cache(record=False, store=folder / "store")
+        self.compiled, self.transform = compile_with(Small(), cache=self.cache, backend="eager", jobs=number)
 
     def when_traced(self, act: Callable[[], object]) -> None:
         hook = self.transform.transform_trace_post_optimization
@@ -100,19 +96,24 @@ class Job:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], Mapping[str, int]]:
-    alone = tmp_path_factory.mktemp("alone")
-    with pytest.MonkeyPatch.context() as patch, logging_to(alone, patch):
-        return Job(alone, 0).run(), read_compiled(alone)
+    alone = Logging.folder = tmp_path_factory.mktemp("alone")
+    return Job(alone, 0).run(), read(alone)[1]
+
+
+def check_compiled_beside(job: Job, folder: Path, expected: tuple[list[Any], Mapping[str, int]]) -> Stats:
+    """Asserts that a step has the results of one that compiles by itself, and that workers compiled all for it."""
+    assert are_equal(job.run(), expected[0])
+    stats, (processes, graphs) = job.transform.stats(), read(folder)
+    assert graphs == expected[1] and os.getpid() not in processes
+    assert stats.handed_over == stats.helped == stats.loads == len(graphs) and not stats.compiles
+    assert not stats.bypasses and not stats.unkept
+    return stats
 
 
 def test_all_that_calls_ask_for_is_compiled_beside(tmp_path, expected):
     job = Job(tmp_path, 2)
     job.when_traced(job.wait)
-    assert are_equal(job.run(), expected[0])
-    stats = job.transform.stats()
-    assert read_compiled(tmp_path) == expected[1] and os.getpid() not in list_processes(tmp_path)
-    assert stats.handed_over == stats.helped == stats.loads == len(expected[1]) and not stats.compiles
-    assert not stats.bypasses and not stats.unkept
+    check_compiled_beside(job, tmp_path, expected)
 
 
 def test_what_a_loaded_program_misses_is_compiled_beside(tmp_path, monkeypatch, expected):
@@ -123,11 +124,8 @@ def test_what_a_loaded_program_misses_is_compiled_beside(tmp_path, monkeypatch, 
     (tmp_path / "compiled").unlink()
     job, hand_over = Job(tmp_path, 2), PoolHelpers.hand_over
     monkeypatch.setattr(PoolHelpers, "hand_over", lambda self, asks: (hand_over(self, asks), job.wait())[0])
-    assert are_equal(job.run(), expected[0])
-    stats = job.transform.stats()
-    assert (stats.programs_loaded, stats.programs_made, stats.handed_over) == (1, 0, len(expected[1]))
-    assert read_compiled(tmp_path) == expected[1] and os.getpid() not in list_processes(tmp_path)
-    assert stats.helped == stats.loads == len(expected[1]) and not stats.compiles
+    stats = check_compiled_beside(job, tmp_path, expected)
+    assert (stats.programs_loaded, stats.programs_made) == (1, 0)
 
 
 def test_what_no_worker_has_begun_is_compiled_here_and_what_one_is_at_is_waited_for(tmp_path, monkeypatch, expected):
@@ -136,15 +134,15 @@ def test_what_no_worker_has_begun_is_compiled_here_and_what_one_is_at_is_waited_
 
     def before(graph: Graph) -> None:
         if os.getpid() != here:
-            wait_until(lambda: here in list_processes(tmp_path))
+            wait_until(lambda: here in read(tmp_path)[0])
 
     monkeypatch.setattr(Logging, "before", staticmethod(before))
     job = Job(tmp_path, 1)
-    job.when_traced(lambda: wait_until(lambda: list_processes(tmp_path)))
+    job.when_traced(lambda: wait_until(lambda: read(tmp_path)[0]))
     assert are_equal(job.run(), expected[0])
-    stats = job.transform.stats()
-    assert read_compiled(tmp_path) == expected[1]
-    assert stats.compiles == list_processes(tmp_path).count(here) > 0 < stats.helped
+    stats, (processes, graphs) = job.transform.stats(), read(tmp_path)
+    assert graphs == expected[1]
+    assert stats.compiles == processes.count(here) > 0 < stats.helped
 
 
 def test_what_was_made_under_other_settings_is_not_taken(tmp_path, monkeypatch, expected):
@@ -159,10 +157,10 @@ def test_what_was_made_under_other_settings_is_not_taken(tmp_path, monkeypatch, 
 
     job.when_traced(change)
     assert are_equal(job.run(), expected[0])
-    stats = job.transform.stats()
-    assert stats.handed_over == stats.compiles == list_processes(tmp_path).count(os.getpid()) == len(expected[1])
+    stats, (processes, graphs) = job.transform.stats(), read(tmp_path)
+    assert stats.handed_over == stats.compiles == processes.count(os.getpid()) == len(expected[1])
     assert not stats.helped and not stats.loads
-    assert all(count == 2 for count in read_compiled(tmp_path).values())
+    assert set(graphs.values()) == {2}
 
 
 def test_processes_start_where_a_program_is_derived_and_not_where_it_is_loaded(tmp_path):

@@ -2,12 +2,13 @@
 
 import logging
 import random
+from functools import partial
 
 import pytest
 import thunder
 import torch
 import torch.nn.functional as F
-from drawn_regions import Sketch
+from drawn_regions import Sketch, draw
 from layouts import CASES, LAYOUTS, SHAPES, make_arguments, strides_of
 from models import compile_plain, compile_with
 
@@ -17,15 +18,13 @@ from fusioncache.cache.results import as_torch_gives
 from fusioncache.ir import TensorType
 from fusioncache.ir.ops import TABLE
 
+without = partial(thunder.jit, executors=[])
+
 
 def draw_layouts(seed, count, mixed):
     chance = random.Random(seed)
     kinds = list(LAYOUTS.values())
     return [[kind] * count for kind in kinds] + [[chance.choice(kinds) for _ in range(count)] for _ in range(mixed)]
-
-
-def without(function):
-    return thunder.jit(function, executors=[])
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +38,10 @@ def nothing_unknown(caplog):
 def test_each_claimed_operation_gives_the_strides_of_torch():
     cache, compared, claimed = fusioncache.Cache(record=False, store=False), 0, {"prims.shallow_copy"}
     for name, function in CASES.items():
-        plain, (ours, transform) = without(function), compile_with(function, cache=cache, programs=False)
+        plain, (ours, transform) = (
+            without(function),
+            compile_with(function, cache=cache, programs=False),
+        )
         for shape in SHAPES:
             ambiguous = shape is SHAPES[1]
             if ambiguous and name == "batch_norm":
@@ -119,7 +121,10 @@ def test_so_it_is_with_regions_of_any_sizes():
     def function(x):
         return torch.softmax(x * 2, -1) + 1
 
-    plain, (ours, transform) = without(function), compile_with(function, sizes="dynamic", programs=False)
+    plain, (ours, transform) = (
+        without(function),
+        compile_with(function, sizes="dynamic", programs=False),
+    )
     for rows in (4, 6, 9, 11):
         x = torch.rand(5, rows).t()
         assert strides_of(ours(x)) == strides_of(plain(x)) == [((rows, 5), (5, 1))]
@@ -166,27 +171,18 @@ def test_a_view_of_what_is_an_argument_all_the_same_is_not_left_out():
             assert result is not p and result.data_ptr() == p.data_ptr()
 
 
-def lay_over(tensor):
-    """A tensor in the memory of another one, of which autograd does not know that it is a view."""
-    return torch.empty(0).set_(tensor.untyped_storage(), 0, tensor.shape, tensor.stride())
-
-
 @pytest.mark.parametrize("of_argument", [True, False])
 def test_a_view_that_a_compiler_does_not_tell_autograd_of_is_made_one(of_argument):
     """A write into it would change, unnoticed, what autograd saved of the other tensor."""
-    sketch = Sketch()
-    x = sketch.input()
-    base = x if of_argument else sketch.op("neg", x)
-    view = sketch.op("transpose", base, (1, 0), type_=TensorType("float32", (3, 2), "cpu"))
-    instance = instance_in_order(sketch.graph(view) if of_argument else sketch.graph(base, view))
+    graph = draw("transpose(x, (1, 0))") if of_argument else draw("neg(x)", "transpose(neg(x), (1, 0))")
 
     def run(args):
         base = args[0] if of_argument else -args[0]
-        view = lay_over(base.t())
+        view = torch.empty(0).set_(base.untyped_storage(), 0, (3, 2), (1, 3))
         return [view] if of_argument else [base, view]
 
     args = [torch.randn(2, 3)]
-    fixed, first = as_torch_gives(run, instance, args, run(args))
+    fixed, first = as_torch_gives(run, instance_in_order(graph), args, run(args))
     for results in (first, fixed(args)):
         base, view = args[0] if of_argument else results[0], results[-1]
         assert view._is_view() and torch.equal(view, base.t())

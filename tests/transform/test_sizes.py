@@ -35,16 +35,12 @@ class Storing(PersistentEager):
     """Stores what TorchInductor would, for layouts as it tells them apart, without a compiler."""
 
     compiles = True
-    machine = "here"
 
     def layout(self, layouts):
         return Inductor().layout(layouts)
 
     def general_layout(self, layouts):
         return Inductor().general_layout(layouts)
-
-    def artifact_environment(self):
-        return {"machine": self.machine}
 
     def persist_general(self, general, args, values):
         return Compiled(self.compile_general(general, args, values), {"code": CODE}, None)
@@ -194,7 +190,7 @@ def test_a_loaded_program_trains_with_code_for_any_sizes(tmp_path):
 
 def test_what_code_depends_on_is_in_its_key(store, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(Storing, "machine", "there")
+        patch.setattr(Storing, "artifact_environment", lambda self: {"machine": "there"})
         assert counts(run(store, (3, 50))) == (1, 0, 1, 0)
     with apply_torch_settings({"torch.float32_matmul_precision": "high"}):
         assert counts(run(store, (3, 50))) == (1, 0, 0, 0)
@@ -268,31 +264,27 @@ def test_a_refusal_keeps_no_tensor_alive(monkeypatch):
     assert not [each() for each in kept if each() is not None]
 
 
-def fail_above_six(values):
-    """Conditions decide: here code is for sizes up to six, as if a compiler had found that out."""
-    if values[0] > 6:
-        raise Declined("too large", Scope.GENERAL)
-
-
-@pytest.mark.parametrize(
-    ("fails", "lengths", "expected", "reasons"),
-    [
-        (fail_above_six, (4, 6, 10, 5), (3, 0, 1, 1), {"too large": 1}),
-        (None, (3, 4, 5), (3, 0, 0, 0), {"compile failed: ZeroDivisionError": 2}),
-    ],
-    ids=["is not for a size", "fails"],
-)
-def test_where_general_code_is_of_no_use_sizes_have_their_own(fails, lengths, expected, reasons, monkeypatch):
+def test_where_general_code_is_not_for_a_size_or_fails_sizes_have_their_own(monkeypatch):
+    """Conditions decide: at first code is for sizes up to six, as if a compiler had found that out."""
     compile_general = Eager.compile_general
 
-    def compile_some(self, general, args, values):
-        fit = compile_general(self, general, args, values) if fails else 1 / 0
-        return lambda args, values: (fails(values), fit(args, values))[1]
+    def compile_some(*given):
+        function = compile_general(*given)
 
-    monkeypatch.setattr(Eager, "compile_general", compile_some)
-    stats = run(False, *((3, length) for length in lengths))
-    assert counts(stats) == expected
-    assert stats.own_sizes == reasons
+        def run_some(args, values):
+            if values[0] > 6:
+                raise Declined("too large", Scope.GENERAL)
+            return function(args, values)
+
+        return run_some
+
+    for compile_it, expected, reasons in (
+        (compile_some, (3, 0, 1, 1), {"too large": 1}),
+        (Mock(side_effect=ZeroDivisionError), (4, 0, 0, 0), {"compile failed: ZeroDivisionError": 3}),
+    ):
+        monkeypatch.setattr(Eager, "compile_general", compile_it)
+        stats = run(False, *((3, length) for length in (4, 6, 10, 5)))
+        assert (counts(stats), stats.own_sizes) == (expected, reasons)
 
 
 def test_the_environment_says_what_the_option_does_not(monkeypatch):

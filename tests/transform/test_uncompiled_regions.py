@@ -1,4 +1,4 @@
-"""Regions that no compiler takes, and numbers of odd types: they give what Thunder gives without regions."""
+"""Regions that a compiler does not take, and numbers of odd types: they give what Thunder gives without regions."""
 
 import copy
 from enum import IntEnum, StrEnum
@@ -10,8 +10,11 @@ import torch
 from loaded_programs import load, no_interpretation, run, write
 from models import Blocks, are_same, compile_with, find_all_fused, step
 from store_contents import collect_warnings
+from store_processes import PersistentEager
 
+import fusioncache
 from fusioncache.backends.eager import Eager
+from fusioncache.backends.nvfuser.backend import NvFuser
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.process.warning import warn_once
 from fusioncache.transform import executor
@@ -196,3 +199,128 @@ def test_what_is_asked_to_be_int8_is_fused():
     compiled, m = compile_with(program)[0], torch.tensor([True, False])
     torch.testing.assert_close(compiled(m), program(m))
     assert len(find_all_fused(compiled)) == 1
+
+
+MESSAGE = """ INTERNAL ASSERT FAILED at fusion_kernel_runtime.cpp:476, please report a bug
+Error from segmentation group 1: Expected last_alloc_dim == vec_alloc_id . Vectorized dim is no innermost one. tv: T81
+Exception raised from validate"""
+ERRORS = {"compile": MESSAGE, "once": "CUDA error: out of resources"}
+
+
+def fail_to_launch(args):
+    raise RuntimeError("too many resources requested for launch\nand more")
+
+
+class Picky(PersistentEager):
+    """Rejects regions with an erf beside a sin, as nvFuser would; or they do not launch, or fail once."""
+
+    compiles = True
+
+    def __init__(self, fails="compile"):
+        super().__init__()
+        self.fails = fails
+        self.rejected = 0
+
+    def compile(self, graph, args):
+        picked = {"prims.sin", "prims.erf"} <= {op.name for op in graph.ops}
+        self.rejected += picked
+        if picked and self.fails in ERRORS:
+            raise RuntimeError(ERRORS[self.fails])
+        return fail_to_launch if picked and self.fails == "launch" else super().compile(graph, args)
+
+    find_rejection = NvFuser.find_rejection
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        h = torch.sin(self.linear(x))
+        for scale in (0.5, 1.5, 2.5, 3.5):
+            h = torch.tanh(h * scale) + x
+        return torch.erf(h) * 2
+
+
+def train(backend, store, monkeypatch, *lengths):
+    """Returns results, counts and warnings of a process that takes two steps at each length, as eager PyTorch does."""
+    monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda name, **_: backend)
+    model = Model()
+    inputs = [torch.linspace(-1, 1, 4 * length).reshape(length, 4) for length in lengths for _ in range(2)]
+    cache = fusioncache.Cache(store=store, record=False)
+    compiled, transform = compile_with(model, "auto", cache, programs=False, jobs=0)
+    with collect_warnings() as messages:
+        found = [step(compiled, model, x) for x in inputs]
+    torch.testing.assert_close(found, [step(model, model, x) for x in inputs])
+    return found, transform.stats(), [each for each in messages if "rejected" in each]
+
+
+@pytest.mark.usefixtures("eager_regions")
+@pytest.mark.parametrize("fails", ["compile", "launch"])
+def test_a_rejected_region_runs_in_pieces_and_the_next_process_knows_it(tmp_path, monkeypatch, fails):
+    first = Picky(fails)
+    found, stats, messages = train(first, tmp_path, monkeypatch, 3)
+    (reason,) = stats.bypasses
+    assert reason.startswith("rejected by torch: runs in ") and first.rejected == 1
+    (message,) = messages
+    assert "test_uncompiled_regions.py" in message
+    assert ("Vectorized dim is no innermost one." in message) == (fails == "compile") and "tv:" not in message
+    second = Picky(fails)
+    again, stats, _ = train(second, tmp_path, monkeypatch, 3)
+    assert all(map(are_same, again, found))
+    assert (second.rejected, second.compiled, stats.compiles) == (0, [], 0)
+    assert dict(stats.bypasses) == {reason: 1}
+
+
+@pytest.mark.usefixtures("eager_regions")
+@pytest.mark.parametrize("lengths", [(3, 5, 6, 7), (3,)], ids=["with a store", "without"])
+def test_other_lengths_are_not_rejected_again_and_without_a_store_it_runs_as_well(tmp_path, monkeypatch, lengths):
+    backend = Picky()
+    _, stats, messages = train(backend, tmp_path if len(lengths) > 1 else False, monkeypatch, *lengths)
+    assert 1 <= len(stats.bypasses) <= len(messages) <= len(lengths)
+    # Once with its own sizes, and once for any: the pieces of the first length serve the others.
+    assert backend.rejected <= 2
+    assert bool(stats.general_hits) == (len(lengths) > 1)
+
+
+@pytest.mark.usefixtures("eager_regions")
+def test_an_error_that_may_pass_is_not_remembered(tmp_path, monkeypatch):
+    _, stats, messages = train(Picky("once"), tmp_path, monkeypatch, 3)
+    assert dict(stats.bypasses) == {"compile failed: RuntimeError": 1} and not messages
+    second = Picky("never")
+    _, stats, _ = train(second, tmp_path, monkeypatch, 3)
+    assert second.rejected == stats.compiles == 1 and not stats.bypasses
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("eager_regions")
+def test_a_model_that_thunder_alone_cannot_train(tmp_path):
+    from benchmarks.zoo.token_models import VOCABULARY, Convolutional
+
+    def step(model, call):
+        tokens = torch.randint(0, VOCABULARY, (2, 64), generator=torch.Generator().manual_seed(0)).cuda()
+        model.zero_grad()
+        loss = torch.nn.functional.cross_entropy(call(tokens).flatten(0, 1).float(), tokens.flatten())
+        loss.backward()
+        torch.cuda.synchronize()
+        return [loss.detach(), *(each.grad.clone() for each in model.parameters())]
+
+    def process():
+        torch.manual_seed(1)
+        model = Convolutional().cuda().to(torch.bfloat16)
+        cache = fusioncache.Cache(store=tmp_path, record=False)
+        transform = fusioncache.FusionCache(cache=cache, programs=False, jobs=0)
+        call = thunder.jit(model, transforms=[transform])
+        found = [step(model, call) for _ in range(3)]
+        return found, transform.stats(), step(model, model)
+
+    found, stats, eager = process()
+    (reason,) = stats.bypasses
+    assert reason.startswith("rejected by nvFuser: runs in ")
+    for one, other in zip(found[0], eager, strict=True):
+        torch.testing.assert_close(one.float(), other.float(), rtol=0.1, atol=0.02)
+    again, later, _ = process()
+    assert later.compiles == 0 and dict(later.bypasses) == dict(stats.bypasses)
+    assert all(map(are_same, again, found))

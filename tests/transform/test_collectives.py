@@ -1,16 +1,14 @@
-"""Which gradients ranks add up where they lie, and of which they add up copies. No process takes part but this one."""
+"""Collectives: which sums ranks make in place, and how they find that they differ. All ranks are in one process."""
 
 import pytest
+import thunder
 import thunder.torch as ltorch
 import torch
-from thunder.core import dtypes, prims
-from thunder.core.devices import Device
-from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
-from thunder.core.trace import TraceCtx, tracectx
 from thunder.distributed.prims import DistributedReduceOps
 from thunder.executors import torchex
 from thunder.executors.torchex import all_reduce_prim_impl, reduce_scatter_prim_impl, wait_prim_impl
+from torch.distributed import HashStore
 
 from fusioncache.accelerators.schedule.collective_passes import (
     all_reduce_in_place,
@@ -18,20 +16,19 @@ from fusioncache.accelerators.schedule.collective_passes import (
     only_divides,
     reduce_in_place,
 )
+from fusioncache.accelerators.schedule.scheduling import (
+    CollectiveAgreement,
+    CollectiveCounts,
+    CollectiveMismatch,
+    Stretch,
+)
 
 GROUP, ALONE = torch.distributed.ProcessGroup(0, 4), torch.distributed.ProcessGroup(0, 1)
-SHAPES = {"x": (4, 8), "y": (8, 6), "deep": (2, 4, 8)}
 
 
-def symbols_of(compute, dtype=dtypes.bfloat16):
-    trace = TraceCtx()
-    with tracectx(trace):
-        given = [
-            TensorProxy(name, shape=shape, device=Device("cpu"), dtype=dtype, requires_grad=False)
-            for name, shape in SHAPES.items()
-        ]
-        prims.python_return(compute(*given))
-    return trace.bound_symbols
+def symbols_of(compute, dtype=torch.bfloat16):
+    inputs = (torch.zeros(shape, dtype=dtype) for shape in ((4, 8), (8, 6), (2, 4, 8)))
+    return thunder.trace()(compute, *inputs).bound_symbols
 
 
 def reduce(value, **options):
@@ -57,8 +54,7 @@ def name_sums(symbols):
 
 
 def differentiate_embedding(x, *, sparse):
-    tokens = TensorProxy("tokens", shape=(4,), device=Device("cpu"), dtype=dtypes.int64, requires_grad=False)
-    return torchex.embedding_backward(x, tokens, 16, -1, False, sparse)
+    return torchex.embedding_backward(x, ltorch.zeros(4, device="cpu", dtype=torch.int64), 16, -1, False, sparse)
 
 
 OVERWRITTEN = {
@@ -106,7 +102,7 @@ def test_what_nothing_else_is_computed_for_is_overwritten(case):
 
 @pytest.mark.parametrize("case", COPIED)
 def test_of_all_else_ranks_add_up_copies(case):
-    symbols = symbols_of(COPIED[case], dtypes.float32)
+    symbols = symbols_of(COPIED[case], torch.float32)
     assert name_sums(reduce_in_place(symbols)) == name_sums(symbols) != []
 
 
@@ -122,10 +118,10 @@ OTHERS = (
 )
 
 
-@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_the_half_of_a_gradient_is_recognised_and_nothing_else(dtype):
     for compute in HALVES + OTHERS:
-        *symbols, _ = symbols_of(lambda x, *_, compute=compute: compute(x), dtype)
+        symbols = symbols_of(lambda x, y, deep, compute=compute: compute(x), dtype)
         assert any(only_divides(symbol, 2) for symbol in symbols) is (compute in HALVES)
 
 
@@ -145,14 +141,98 @@ def test_a_dense_gradient_is_what_comes_out_and_another_one_stays_as_it_is(job):
         assert (total is gradient) == gradient.is_contiguous()
 
 
-def test_of_those_that_travel_together_each_is_itself_or_a_copy(monkeypatch):
-    class Group:
-        def allreduce_coalesced(self, tensors, options):
-            for tensor in tensors:
-                tensor.add_(1.0)
+class Group:
+    """It stands for a process group, where each tensor becomes one more."""
 
+    def allreduce_coalesced(self, tensors, options):
+        for tensor in tensors:
+            tensor.add_(1.0)
+
+
+def test_of_those_that_travel_together_each_is_itself_or_a_copy():
     gradients = [torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(3, 2).t()]
     found = all_reduce_together(gradients, Group(), DistributedReduceOps.SUM, (True, False, True))
     assert [total is gradient for (_, total), gradient in zip(found, gradients, strict=True)] == [True, False, False]
     assert [gradient.sum().item() for gradient in gradients] == [6.0, 0.0, 0.0]
     assert all(total.sum().item() == 6.0 for _, total in found)
+
+
+LONG, SHORT = ("all_gather float32 (8,)", "all_reduce SUM float32 (4,)"), ("all_gather float32 (8,)",)
+OTHER = ("all_gather float32 (8,)", "all_reduce SUM float32 (2,)")
+
+
+class Rank:
+    """One of two or three ranks, which take turns in this process."""
+
+    def __init__(self, number: int, store: object, ranks: tuple[int, ...] = (0, 1)):
+        self.number, self.store, self.ranks = number, store, ranks
+        self.group, self.places = Group(), CollectiveCounts()
+
+    def derive(self, *messages: str) -> CollectiveAgreement:
+        stretch = Stretch(self.group, "0", self.ranks, messages)
+        return CollectiveAgreement([stretch], self.number, self.store, self.places)
+
+    def count(self) -> int:
+        return self.places.advance(self.group, 0)
+
+
+def make_ranks(count: int = 2) -> list[Rank]:
+    store = HashStore()
+    return [Rank(number, store, tuple(range(count))) for number in range(count)]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_the_later_of_two_that_differ_is_told_the_first_difference(order):
+    ranks, told = make_ranks(3), []
+    for number in order:
+        try:
+            ranks[number].derive(*(OTHER if number == 2 else LONG))()
+        except CollectiveMismatch as mismatch:
+            told.append((number, str(mismatch)))
+    ((number, text),) = told
+    assert number == max((0, 2), key=order.index)
+    here, there = ("(4,)", "(2,)") if number == 0 else ("(2,)", "(4,)")
+    assert text.startswith(
+        f"collective 2 is all_reduce SUM float32 {here} on rank {number}, "
+        f"and all_reduce SUM float32 {there} on rank {2 - number}. "
+    )
+
+
+def test_ranks_that_do_the_same_go_on_and_what_one_runs_again_keeps_no_other_waiting():
+    one, other = make_ranks()
+    first = one.derive(*LONG)
+    first()
+    first()
+    for _ in range(2):
+        other.derive(*LONG)()
+    one.derive(*SHORT)()
+    other.derive(*SHORT)()
+    assert one.count() == other.count() == 2 * len(LONG) + len(SHORT)
+
+
+def test_programs_are_compared_at_their_place_among_all_that_ran():
+    """A rank derives a program anew, the other one does not: what each derives next is not taken for the other's."""
+    one, other = make_ranks()
+    kept = other.derive(*LONG)
+    for _ in range(3):
+        one.derive(*LONG)()
+        kept()
+    one.derive(*OTHER)()
+    with pytest.raises(CollectiveMismatch):
+        other.derive(*LONG)()
+
+
+def test_each_group_has_places_of_its_own():
+    store, places = HashStore(), CollectiveCounts()
+    rows, columns = Group(), Group()
+    both = [Stretch(rows, "rows", (0, 1), LONG), Stretch(columns, "columns", (0, 2), SHORT)]
+    CollectiveAgreement(both, 0, store, places)()
+    CollectiveAgreement(both[:1], 0, store, places)()
+    assert places.advance(rows, 0) == 2 * len(LONG)
+    assert places.advance(columns, 0) == len(SHORT)
+
+
+def test_a_store_that_fails_ends_no_job():
+    rank = Rank(0, object())
+    rank.derive(*LONG)()
+    assert rank.count() == len(LONG)
