@@ -16,8 +16,7 @@ from importlib import import_module
 
 import click
 import pytest
-from click.shell_completion import ShellComplete
-from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, call, get_error, get_output, save_run, save_two_runs
+from commands import CAST, CHAIN, call, get_error, get_output, save_run, save_two_runs
 from file_server import Handler, serve
 from kept_programs import SavedProgram
 from repository import HELPERS, ROOT, import_path
@@ -28,7 +27,6 @@ from store_processes import PersistentEager, fill_store
 from fusioncache.accelerators.precompile import entry_compiler as warmer
 from fusioncache.cli import upkeep as bench
 from fusioncache.cli.console import Column, format_table
-from fusioncache.cli.main import main
 from fusioncache.observe.record.database import RecordReader
 from fusioncache.store import Store, transport
 
@@ -78,26 +76,6 @@ for command in {_LIGHT!r} + {_TORCHLESS!r}:
     command = [sys.executable, "-c", script.replace("SHARED", str(tmp_path / "shared"))]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "completed"),
-    [
-        ("s", ["show", "stats"]),
-        ("show x --re", ["--regions", "--repro", "--reads"]),
-        ("ls --sort s", ["seconds", "size"]),
-        ("show ", [CHAIN.name, CAST.name]),
-        ("show resi", [CHAIN.name]),
-        (f"graph {CHAIN.key.digest[:4]}", [CHAIN.key.digest]),
-        ("stats --run ", [OTHER_RUN, FIRST_RUN]),
-        ("diff ab", [OTHER_RUN]),
-    ],
-)
-def test_commands_options_and_ids_complete(monkeypatch, words, completed):
-    save_two_runs(monkeypatch)
-    *before, start = words.split(" ")
-    completer = ShellComplete(main, {}, "fusioncache", "_FUSIONCACHE_COMPLETE")
-    assert [item.value for item in completer.get_completions(before, start)] == completed
 
 
 def test_bench_hands_everything_over_or_says_where_the_benchmarks_are(monkeypatch, tmp_path, capfd):

@@ -6,6 +6,7 @@ import re
 import runpy
 import sys
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import pytest
 import torch
 from behind_dynamo import OwnNet
 from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, call, get_error, get_output, save_other, save_run, save_two_runs
-from kept_programs import TENSOR, SavedProgram
+from kept_programs import SavedProgram
 from recorded_templates import STARTED, make_cast_template, make_full_ledger, make_ledger, save_ledger
 from report_records import HOSTILE
 
@@ -34,58 +35,37 @@ from fusioncache.template.key import make_key
 from fusioncache.template.plan import inline
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "expected"),
-    [
-        *((BYTES, "1", 1), (BYTES, "2kB", 2000), (BYTES, "1.5 MiB", 1.5 * 2**20), (BYTES, "3GB", 3e9)),
-        *((AGE, "90", 90), (AGE, "2h", 7200), (AGE, "1w", 7 * 86400), (AGE, "0.5d", 43200)),
-    ],
-)
-def test_sizes_and_ages(kind, text, expected):
-    assert kind.convert(text, None, None) == expected
+def _name_run(models: str) -> str:
+    run = Run("a", STARTED, 1, "train.py --depth", Stats(), models=tuple(models.split()))
+    return run.name.partition(" · 2023-11-14")[0]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0 ms"), (0.0123456, "12.3 ms"), (0.99949, "999 ms"), (0.9996, "1 s"), (2.5, "2.5 s"), (1234.5, "1,234 s")],
-)
-def test_seconds(seconds, text):
-    assert format_duration(seconds) == text
+def _show_inputs(text: str) -> str:
+    short = format_inputs(f"args 1\nargs.0 {text}\nargs.0.deep 3")
+    assert (format_inputs(""), format_inputs(f"args 0 a\nkwargs.a {text}")) == ("", f"a={short}")
+    return short
 
 
-@pytest.mark.parametrize(
-    ("text", "short"),
-    [
-        (TENSOR, "float32[2, 16] cpu"),
-        ("torch.Tensor torch.int64 () () cuda:0 requires_grad of MulBackward0", "int64[] cuda:0 of MulBackward0"),
-        (f"[{TENSOR}, 3, ]", "[float32[2, 16] cpu, 3, ]"),
-        ("x" * 100, "x" * 47 + "…"),
-    ],
-)
-def test_kinds_of_inputs_in_short(text, short):
-    assert format_inputs(f"args 1\nargs.0 {text}\nargs.0.deep 3") == short
-    assert format_inputs(f"args 0 a\nkwargs.a {text}") == f"a={short}"
-    assert format_inputs("") == ""
+_KINDS: dict[str, Callable[[str], object]] = {
+    "seconds": lambda text: format_duration(float(text)),
+    "bytes": lambda text: BYTES.convert(text, None, None),
+    "age": lambda text: AGE.convert(text, None, None),
+    "inputs": _show_inputs,
+    "models of a run": _name_run,
+    "script": find_script,
+    "one line": lambda text: escape_controls(json.loads(text)),
+}
 
 
-@pytest.mark.parametrize(
-    ("models", "name"), [("ABCD", "train.py · A, B and 2 more · "), ("A", "train.py · A · "), ("", "train.py · ")]
-)
-def test_names_of_runs(models, name):
-    run = Run("a", STARTED, 1, "train.py --depth", Stats(), models=tuple(models))
-    assert run.name.startswith(f"{name}2023-11-14")
+def _list_texts() -> Iterator[tuple[str, str, str]]:
+    for section in Path(__file__).with_name("texts.txt").read_text().removeprefix("## ").split("\n## "):
+        kind, *lines = section.splitlines()
+        yield from ((kind, *line.split(" -> ")) for line in lines if line)
 
 
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [
-        *(("/home/me/train.py -x", "train.py"), ("'/my home/train it.py'", "train it.py")),
-        *(("/lib/package/__main__.py run", "package"), ("/lib/ipykernel_launcher.py -f x", "notebook")),
-        *(("-c", "python -c"), ("''", "python"), ("", "python"), ("'not closed", "'not closed")),
-    ],
-)
-def test_names_of_scripts(command, name):
-    assert find_script(command) == name
+@pytest.mark.parametrize(("kind", "text", "shown"), list(_list_texts()))
+def test_a_text_is_shown_as(kind, text, shown):
+    assert str(_KINDS[kind](text)) == shown
 
 
 def test_commands_and_units_stay_on_one_line():
@@ -94,10 +74,6 @@ def test_commands_and_units_stay_on_one_line():
         folded = fold_text(text, width, indent=2)
         assert all(any(whole in line for line in folded) for whole in ("125 ms", "'fusioncache ls --programs'"))
         assert max(map(len, folded)) <= width
-
-
-def test_one_line_leaves_what_can_be_printed():
-    assert escape_controls("caf\u00e9 'x' \\n\t\u202e") == "caf\u00e9 'x' \\n\\t\\u202e"
 
 
 def test_whatever_a_run_says_it_fits_a_screen(monkeypatch):

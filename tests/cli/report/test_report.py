@@ -6,6 +6,7 @@
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -114,30 +115,11 @@ def read_region(number: int, text: str) -> RegionRecord:
     return region
 
 
-CASES = {
-    "a region that a layer has not leaves its column empty": (
-        ["h.0.norm", "h.0.mlp", "h.1.norm", "h.1.attn", "h.1.attn", "h.1.mlp", "h.2.mlp", "h.2.extra"],
-        ["h.0: 0 . . 1 . | ", "h.1: 2 3 4 5 . | ", "h.2: . . . 6 7 | "],
-    ),
-    "what is of no layer stands where it runs": (
-        ["embed:7", "h.0:7", "h.1:7", "head:7", "loss backward", "h.1 backward"],
-        ["embed: 0 | .", "h.0: 1 | .", "h.1: 2 | 5", "head: 3 | .", "loss: . | 4"],
-    ),
-    "a region of the model itself has the row of its line": (
-        [":7", ":9"],
-        ["me/model.py:7: 0 | ", "me/model.py:9: 1 | "],
-    ),
-    "two lists of layers are told apart": (
-        ["encoder.layers.0.mlp", "encoder.layers.1.mlp", "decoder.layers.0.mlp"],
-        ["encoder.layers.0: 0 | ", "encoder.layers.1: 1 | ", "decoder.layers.0: 2 | "],
-    ),
-}
-
-
-@pytest.mark.parametrize(("regions", "expected"), CASES.values(), ids=CASES)
-def test_regions_stand_in_rows_of_layers(regions, expected):
+@pytest.mark.parametrize("case", Path(__file__).with_name("grids.txt").read_text().split("\n\n## "))
+def test_regions_stand_in_rows_of_layers(case):
+    _, regions, expected = (part.splitlines() for part in case.split("\n\n"))
     (grid,) = make_grids(make_places(*(read_region(number, text) for number, text in enumerate(regions))))
-    assert draw(grid) == expected
+    assert [f"> {line}".rstrip() for line in draw(grid)] == expected
 
 
 def test_each_compilation_has_a_map_of_its_own_with_layers_down_and_regions_across():
