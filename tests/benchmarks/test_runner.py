@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from importlib import import_module
+from unittest.mock import Mock
 
 import forked_processes as forks
 import pytest
@@ -44,14 +45,9 @@ def test_a_result_has_environment_options_points_and_notes(run):
 
 
 def test_a_process_that_fails_costs_its_own_point_only(run, monkeypatch):
-    def call(target, argument, **where):
-        if argument == "dies":
-            raise ProcessFailed("it died", "its log")
-        return {"seconds": 2.0, "limit": where.get("limit")}
-
-    monkeypatch.setattr(processes, "call", call)
-    assert run.ask({"way": "one"}, "m:f", "lives") == {"way": "one", "seconds": 2.0, "limit": None}
-    assert run.ask({"way": "two"}, "m:f", "dies") == {"way": "two", "error": "it died", "log": "its log"}
+    monkeypatch.setattr(processes, "call", Mock(side_effect=[{"seconds": 2.0}, ProcessFailed("it died", "its log")]))
+    assert run.ask({"way": "one"}, "m:f", None) == {"way": "one", "seconds": 2.0}
+    assert run.ask({"way": "two"}, "m:f", None) == {"way": "two", "error": "it died", "log": "its log"}
 
 
 def test_no_process_begins_or_goes_on_when_the_time_is_over(run, monkeypatch):
@@ -74,14 +70,12 @@ def test_a_run_ends_with_1_if_a_point_failed_or_is_wrong(run, capsys, points, co
     assert "title" in (printed := capsys.readouterr().out) and ("error: one" in printed) is (code == 1)
 
 
-def test_a_process_that_raises_is_reported_with_its_reason(monkeypatch):
-    forks.use(monkeypatch)
-    with pytest.raises(ProcessFailed, match=r"^TypeError: ") as failure:
-        processes.call("benchmarks.starts.worker:measure", {"model": "residual"})
-    assert "Traceback" in failure.value.log
-
-
-def test_a_process_is_ended_at_its_limit(tmp_path):
+def test_a_process_that_raises_is_reported_with_its_reason_and_one_is_ended_at_its_limit(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        forks.use(patch)
+        with pytest.raises(ProcessFailed, match=r"^TypeError: ") as failure:
+            processes.call("benchmarks.starts.worker:measure", {"model": "residual"})
+        assert "Traceback" in failure.value.log
     (tmp_path / "sleeper.py").write_text("import time\ntime.sleep(60)\n")
     with pytest.raises(ProcessFailed, match="ended after 0 s"):
         processes.call(tmp_path / "sleeper.py", {}, limit=0.2)

@@ -75,15 +75,12 @@ def test_one_general_function_serves_all_lengths_and_a_more_general_one_other_si
     assert all(each is wide for each in later)  # also where both fit: the one that was made last
 
 
-def test_functions_are_apart_unless_all_sizes_are_dynamic():
+def test_settings_are_apart_and_functions_unless_all_sizes_are_dynamic():
     seen = Seen()
     assert seen.find(0, 2, 64) is None and seen.find(1, 2, 96, function=OTHER) is None
     seen = Seen(Sizes.DYNAMIC)
     assert seen.find(0, 2, 64) is None and seen.find(0, 2, 96, function=OTHER)
-
-
-def test_settings_are_apart():
-    """A function that was compiled under some settings serves no region under others."""
+    # A function that was compiled under some settings serves no region under others.
     seen = Seen()
     assert [seen.find(0, 2, 64, options=each) for each in ("precise", "fast")] == [None, None]
     one, other = (seen.find(1, 2, 96, options=each) for each in ("precise", "fast"))
@@ -165,24 +162,16 @@ def test_a_place_comes_back_and_goes_on(store):
     (kept,) = read_places(store, KEY)
     assert kept == place(*regions) and tuple(fill(SKELETON, each) for each in kept.instances) == regions
     assert not is_compiled(SIZES_SLOT)
-    later = [
-        place(*regions, product(2, 96)),
-        place(regions[0]),
-        place(product(2, 64, factor=0.7)),
-        place(regions[0], function="g"),
-    ]
+    later = [place(*regions, product(2, 96)), place(regions[0])]
+    later += [place(product(2, 64, factor=0.7)), place(regions[0], function="g")]
     for each in later:
         keep_place(store, KEY, each, "mul")
     assert read_places(store, KEY) == (later[0], *later[2:])
-
-
-def test_each_skeleton_and_environment_has_its_own(store):
-    keep_place(store, KEY, place(product(2, 64)), "mul")
+    # Each skeleton and each environment has its own.
     keys = [skeleton_key(skeleton_of(product(2, 3, 4)), ENVIRONMENT)]
     keys += [skeleton_key(SKELETON, {**ENVIRONMENT, name: "another"}) for name in ENVIRONMENT]
     assert [read_places(store, key) for key in keys] == [()] * (1 + len(ENVIRONMENT))
     assert skeleton_key(skeleton_of(product(7, 9, factor=5.0)), ENVIRONMENT) == KEY
-    assert read_places(store, KEY)
 
 
 def test_there_are_never_more_than_so_many(store):
@@ -337,7 +326,13 @@ def test_deterministic_algorithms_keep_the_general_function(captures):
         torch.use_deterministic_algorithms(False)
 
 
-def test_the_call_before_a_capture_compiles_here_without_a_pool():
+def test_the_call_before_a_capture_waits_for_the_pool_and_compiles_here_without_one():
+    pool = Pool()
+    run = pool.run(captures=False)
+    assert [prepared(run) for _ in range(3)] == [("general", 1)] * 3
+    assert pool.asked.count("place") == 1 and "build" not in pool.asked
+    pool.done = True
+    assert prepared(run) == ("own", 0)
     pool = Pool(takes_orders=False)
     run = pool.run(captures=False)
     assert call(run, 1) == "general"
@@ -345,15 +340,6 @@ def test_the_call_before_a_capture_compiles_here_without_a_pool():
     assert pool.asked.count("build") == 1
     assert call(run, 3 * OFTEN) == "own"
     assert prepared(Pool(takes_orders=False, fails="build").run(captures=False)) == ("general", 1)
-
-
-def test_the_call_before_a_capture_waits_for_the_pool():
-    pool = Pool()
-    run = pool.run(captures=False)
-    assert [prepared(run) for _ in range(3)] == [("general", 1)] * 3
-    assert pool.asked.count("place") == 1 and "build" not in pool.asked
-    pool.done = True
-    assert prepared(run) == ("own", 0)
 
 
 def test_a_capture_never_meets_the_general_function(capturing):

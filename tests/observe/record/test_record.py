@@ -15,6 +15,7 @@ import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import get_type_hints
+from unittest.mock import Mock
 
 import pytest
 import thunder
@@ -109,12 +110,6 @@ CHOICE = ChoiceRecord("GPT", "backward", 0, "t7", 5, "carry", (PlanCost("inline"
 PLACEMENT = make_placement(trace="backward", trace_number=0)
 
 
-def ledger_of(*regions: RegionRecord) -> Ledger:
-    ledger = make_ledger(make_chain_template())
-    ledger.history.add(*regions)
-    return ledger
-
-
 def test_what_a_transform_took_down_its_cache_has_and_is_read_as_it_was(monkeypatch):
     parent = Ledger()
     ledger = Ledger(parent)
@@ -136,7 +131,9 @@ def test_what_a_transform_took_down_its_cache_has_and_is_read_as_it_was(monkeypa
 
 def test_what_there_is_no_room_for_is_counted(monkeypatch):
     monkeypatch.setattr(ledgers, "MOST_OBSERVATIONS", 2)
-    save_ledger(monkeypatch, ledger_of(REGION, BYPASSED, REGION, REGION))
+    ledger = make_ledger(make_chain_template())
+    ledger.history.add(REGION, BYPASSED, REGION, REGION)
+    save_ledger(monkeypatch, ledger)
     assert RecordReader().regions(RUN) == (REGION, BYPASSED)
     assert RecordReader().runs()[0].unrecorded == 2
 
@@ -156,7 +153,8 @@ def test_counts_of_few_templates_are_kept_apart_and_all_are_in_the_total(monkeyp
 
 
 def test_a_later_save_adds_what_is_new_mends_what_is_otherwise_and_writes_nothing_if_nothing_changed():
-    ledger = ledger_of(REGION)
+    ledger = make_ledger(make_chain_template())
+    ledger.history.add(REGION)
     writer = begin_run(ledger)
     ledger.history.add(BYPASSED)
     ledger.history.amend_regions(make_chain_template().key.digest, (2, 1), reason="compile failed: ValueError")
@@ -217,44 +215,35 @@ def test_a_job_that_goes_on_and_one_that_was_killed():
         assert data["counts"]["compiles"] == {"old": before.compiles, "new": before.compiles}
 
 
-def test_what_many_templates_do_is_written_together(monkeypatch):
-    opened, timers, real = [], [], recorder.open_for_writing
-    monkeypatch.setattr(recorder, "open_for_writing", lambda path: opened.append(path) or real(path))
-    monkeypatch.setattr(threading.Timer, "start", lambda timer: timers.append(timer))
+@pytest.fixture
+def opened(monkeypatch):
+    """The files that were opened for writing."""
+    opened, real = [], recorder.open_for_writing
+    monkeypatch.setattr(recorder, "open_for_writing", lambda *args: opened.append(args) or real(*args))
+    return opened
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_what_many_templates_do_is_written_together_without_threads_at_the_end(monkeypatch, opened, threads):
+    timers = Mock(side_effect=None if threads else RuntimeError("can't start new thread"))
+    monkeypatch.setattr(threading.Timer, "start", lambda timer: timers(timer))
     writer = recorder.RecordWriter(ledger := Ledger())
     for number in range(5):
         ledger.history.begin_trace()
         ledger.emit("program made", model=f"model {number}")
         writer.append()
     assert opened == []
-    (timer,) = timers
-    timer.function()
-    assert len(opened) == 1
+    if threads:
+        timers.call_args.args[0].function()
+        assert timers.call_count == len(opened) == 1
+    else:
+        writer.end()
     (run,) = RecordReader().runs()
-    assert run.stats.programs_made == 5
+    assert (run.stats.programs_made, run.ended) == (5, not threads)
 
 
-def test_where_no_thread_can_be_started_the_end_of_the_process_saves(monkeypatch):
-    def refuse(timer):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Timer, "start", refuse)
-    writer = recorder.RecordWriter(ledger := Ledger())
-    ledger.history.begin_trace()
-    ledger.emit("program made", model="model")
-    for _ in range(2):
-        writer.append()
-    assert not record_path().exists()
-    writer.end()
-    (run,) = RecordReader().runs()
-    assert (run.stats.programs_made, run.ended) == (1, True)
-
-
-def test_later_steps_do_not_touch_the_record(monkeypatch):
-    opened = []
+def test_later_steps_do_not_touch_the_record(monkeypatch, opened):
     monkeypatch.setattr(threading.Timer, "start", lambda timer: timer.function())  # at once, on this thread
-    real = recorder.open_for_writing
-    monkeypatch.setattr(recorder, "open_for_writing", lambda *args: opened.append(args) or real(*args))
     stats = train_residual(1).stats()
     after_one = len(opened)
     # Two traces, and at most once for each first call of a template.
