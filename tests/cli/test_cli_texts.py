@@ -109,18 +109,6 @@ EXECUTABLE = make_key(CAST.graph, {"backend": "eager"})
 PROGRAM = SavedProgram()
 
 
-@pytest.fixture
-def _subjects(monkeypatch):
-    """Two runs with two templates; in the store an executable and two programs of one key."""
-    save_two_runs(monkeypatch)
-    store = Store.open()
-    assert store.save(EXECUTABLE, "eager", {"code": b"x"}, name="convert_1")
-    assert store.save(make_cast_template(options="same").key, "eager", {"code": b"y"}, name="other_1")
-    PROGRAM.save(store)
-    SavedProgram(slot="program-1").save(store)
-
-
-@pytest.mark.usefixtures("_subjects")
 @pytest.mark.parametrize(
     ("wanted", "kinds"),
     [
@@ -134,7 +122,13 @@ def _subjects(monkeypatch):
         *(("nosuch", []), ("", [])),
     ],
 )
-def test_what_an_id_stands_for(wanted, kinds):
+def test_what_an_id_stands_for(monkeypatch, wanted, kinds):
+    save_two_runs(monkeypatch)
+    store = Store.open()
+    assert store.save(EXECUTABLE, "eager", {"code": b"x"}, name="convert_1")
+    assert store.save(make_cast_template(options="same").key, "eager", {"code": b"y"}, name="other_1")
+    PROGRAM.save(store)
+    SavedProgram(slot="program-1").save(store)
     assert [one.kind for one in find_candidates(wanted, None, ALL)] == kinds
 
 

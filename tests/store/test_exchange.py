@@ -292,13 +292,6 @@ def packs_of(url: str) -> set[str]:
     return set(Remote(url).list_packs())
 
 
-def age_index(url: str, files) -> None:
-    """Makes all packs older by 100 seconds, by an index that says so."""
-    index = index_of(url)
-    packs = tuple(replace(pack, written=pack.written - 100.0, used=pack.used - 100.0) for pack in index.packs)
-    files.files[files.find("/index")] = encode_index(replace(index, packs=packs), None)
-
-
 @pytest.mark.parametrize(
     ("leases", "left"),
     [
@@ -310,7 +303,9 @@ def age_index(url: str, files) -> None:
 )
 def test_what_had_its_time_is_removed(url, files, here, there, leases, left):
     push_new(here, url, 1)
-    age_index(url, files)
+    index = index_of(url)  # which will say that all packs are older by 100 seconds
+    packs = tuple(replace(pack, written=pack.written - 100.0, used=pack.used - 100.0) for pack in index.packs)
+    files.files[files.find("/index")] = encode_index(replace(index, packs=packs), None)
     push_new(there, url, 2)
     planned = prune_remote(Remote(url), leases, dry_run=True)
     assert len(packs_of(url)) == 2
@@ -367,27 +362,22 @@ def test_more_files_than_a_remote_has_are_not_listed(monkeypatch, files, here, t
     assert pull(there, Remote(ROOT)).entries == 3  # which lists nothing
 
 
-def list_strange_names(digest: str) -> list[str]:
-    """What a hostile listing says."""
-    shard = digest[:2]
-    return [
+def test_strange_names_in_a_listing_lead_nowhere(monkeypatch, files, here, there):
+    save(here, 1)
+    push(here, Remote(ROOT))
+    (digest,) = Remote(ROOT).list_packs()
+    shard, real = digest[:2], files.ls
+    strange = [
         *("..", ".", "", "/", "//", "../..", f"../../{shard}/{digest}", f"/etc/{shard}", "/etc/passwd", "a" * 5000),
         *(f"{shard}\n", f"{shard}\x00", f"0{shard}", shard.upper() + "g", "é1", f"{digest}.tmp", f"{digest}\n"),
         *(digest.upper() + "A", f"http://elsewhere.invalid/{shard}/{digest}", f"file:///{shard}/{digest}", "tmp-1"),
         *(f"javascript:{digest}", f"{digest}/..", f"{digest[2:4]}{digest}", f"%2e%2e/{digest}", f"C:\\{digest}"),
     ]
 
-
-def test_strange_names_in_a_listing_lead_nowhere(monkeypatch, files, here, there):
-    save(here, 1)
-    push(here, Remote(ROOT))
-    (digest,) = Remote(ROOT).list_packs()
-    real = files.ls
-
     def ls(self, path, detail=True, **kwargs):
         found = real(self, path, detail, **kwargs)
         where = path.rstrip("/")
-        for name in list_strange_names(digest):
+        for name in strange:
             for kind in ("file", "directory", "link", "other"):
                 found += [{"name": each, "size": 5, "type": kind} for each in (name, f"{where}/{name}")]
         return found
@@ -454,14 +444,12 @@ def test_a_local_file_is_created_whole(tmp_path, monkeypatch):
     assert [path.name for path in target.parent.iterdir()] == ["a"]
 
 
-def test_a_local_file_is_created_where_there_are_no_links(tmp_path, monkeypatch):
+def test_a_file_is_created_where_there_are_no_links_or_no_mode_for_it(tmp_path, files, monkeypatch):
     monkeypatch.setattr(os, "link", Mock(side_effect=OSError(errno.EPERM, "no links")))
-    files = Transport(str(tmp_path))
-    assert files.create_file("claims/a", b"mine") and not files.create_file("claims/a", b"other")
+    local = Transport(str(tmp_path))
+    assert local.create_file("claims/a", b"mine") and not local.create_file("claims/a", b"other")
     assert [path.read_bytes() for path in (tmp_path / "claims").iterdir()] == [b"mine"]
 
-
-def test_a_file_is_created_where_the_file_system_has_no_mode_for_it(files, monkeypatch):
     def pipe_file(self, path, value, **kwargs):
         if kwargs:
             raise TypeError("unexpected keyword argument 'mode'")

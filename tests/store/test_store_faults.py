@@ -6,7 +6,6 @@ import random
 import shutil
 import signal
 import time
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -232,35 +231,20 @@ def test_a_forked_child_uses_the_store_as_a_process_of_its_own(store):
     assert (store.stats().hits, store.stats().saves) == (1, 2)
 
 
-@contextmanager
-def held(path):
-    """The lock of this file is held: by this process, which is to locks of files as any other."""
-    lock = FileLock(path)
-    assert lock.acquire(0.0)
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """Time that passes only in sleep."""
-    counted = SimpleNamespace(slept=0.0)
-    counted.monotonic = lambda: counted.slept
-    counted.sleep = lambda seconds: setattr(counted, "slept", counted.slept + seconds)
-    monkeypatch.setattr(locks, "time", counted)
-    return counted
-
-
-def test_saves_loads_and_turns_wait_once_for_a_holder_that_is_stopped(store, clock):
+def test_saves_loads_and_turns_wait_once_for_a_holder_that_is_stopped(store, monkeypatch):
+    clock = SimpleNamespace(slept=0.0, monotonic=lambda: clock.slept)  # time passes only in sleep
+    clock.sleep = lambda seconds: setattr(clock, "slept", clock.slept + seconds)
+    monkeypatch.setattr(locks, "time", clock)
     save(store, 1, 2, 3)
-    with held(find_root(store) / "locks" / "store"), collect_warnings() as messages:
+    holder = FileLock(find_root(store) / "locks" / "store")  # this process is to locks of files as any other
+    assert holder.acquire(0.0)
+    with collect_warnings() as messages:
         for number in (11, 12, 13):
             save(store, number)
             assert load(store, number)
         assert locks.LOCK_SECONDS <= clock.slept <= locks.LOCK_SECONDS + 0.1
         assert store.sweep() is None
+    holder.release()
     assert store.stats().bypasses[locks.UNANSWERED] == 3
     assert ["its holder may be stopped" in message for message in messages] == [True, False]
     save(store, 20)  # the lock is free, and used again
@@ -268,7 +252,9 @@ def test_saves_loads_and_turns_wait_once_for_a_holder_that_is_stopped(store, clo
     assert store.stats().bypasses[locks.UNANSWERED] == 3
     assert find_present(store, 1, 2, 3, 11, 12, 13, 20) == [1, 2, 3, 11, 12, 13, 20]
     key, before = make_numbered_key(7), clock.slept
-    with held(find_root(store) / "locks" / f"{key.digest}.{BACKEND}"), collect_warnings():
+    holder = FileLock(find_root(store) / "locks" / f"{key.digest}.{BACKEND}")
+    assert holder.acquire(0.0)
+    with collect_warnings():
         for _ in range(3):
             with store.take_turn(key, BACKEND, timeout=2.0) as turn:
                 assert turn.alone == "waited too long for another compile"

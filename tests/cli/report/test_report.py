@@ -67,11 +67,13 @@ def test_no_text_becomes_markup(monkeypatch):
         assert "&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;&amp;\\x1b[31m\\x00" in page.section(name), name
 
 
-def test_what_cannot_be_read_as_a_graph_is_shown_as_text():
+def test_what_cannot_be_read_as_a_graph_is_shown_as_text_and_a_deep_model_is_whole():
     stats = TemplateStats("odd", "0" * 64, 1, 1, 0, ((),), 0, 0.0, 0, 0.0, 0.0, (("ops", "<no op>"),))
     page = Page.of(Contents(make_run(), (ReportTemplate(1, stats, (), None),), (), ()))
     assert "cannot be read as a graph" in page.text
     assert "&lt;no op&gt;" in page.section("templates")
+    page = Page.of(Contents(make_run(), (), tuple(make_places(*make_deep_model(64, 2))), ()))
+    assert sum(link.startswith("#r") for link in page.links) == 256
 
 
 def test_phases_add_up_to_the_whole_bar_each_in_a_colour_of_its_own():
@@ -82,17 +84,9 @@ def test_phases_add_up_to_the_whole_bar_each_in_a_colour_of_its_own():
     style = Page.of(Contents(make_run(), (), (), ())).html
     assert len({item["colour"] for item in found}) == len(found)
     assert all(f".phases rect.k{item['colour']} " in style and f".swatch.k{item['colour']} " in style for item in found)
-
-
-def test_shares():
     found = Phases(tracing=0.0, fusing=0.0001, planning=0.0042, canonicalizing=0.0998, compiling=0.5, loading=0.3959)
     section = Page.of(Contents(make_run(phases=found), (), (), ())).section("time")
     assert all(f'<td class="n">{text}</td>' in section for text in ("0%", "&lt; 0.1%", "0.4%", "10%", "50%"))
-
-
-def test_a_deep_model_is_whole():
-    page = Page.of(Contents(make_run(), (), tuple(make_places(*make_deep_model(64, 2))), ()))
-    assert sum(link.startswith("#r") for link in page.links) == 256
 
 
 def draw(grid: Grid) -> list[str]:

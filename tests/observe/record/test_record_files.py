@@ -117,9 +117,8 @@ def test_a_further_length_adds_its_templates_and_one_trace(monkeypatch):
 @pytest.mark.parametrize("content", ["'nonsense'", "zeroblob(100)", "substr(content, 1, 20)"])
 def test_damaged_content_is_an_error_and_not_a_crash(monkeypatch, content):
     save_ledger(monkeypatch, make_wide_ledger(2))
-    with closing(sqlite3.connect(record_path())) as database, database:
-        database.execute(f"UPDATE templates SET content = {content}")
-        database.execute(f"UPDATE records SET content = {content} WHERE kind = 'traces'")
+    _execute(f"UPDATE templates SET content = {content}")
+    _execute(f"UPDATE records SET content = {content} WHERE kind = 'traces'")
     for read in (lambda: RecordReader().regions("a" * 32), lambda: RecordReader().templates("a" * 32)):
         with pytest.raises(RecordError, match="cannot be read"):
             read()
@@ -159,12 +158,8 @@ def _warnings_of(action) -> list[str]:
     return [str(warning.message) for warning in caught]
 
 
-def _database() -> sqlite3.Connection:
-    return sqlite3.connect(record_path())
-
-
 def _execute(statement: str) -> None:
-    with closing(_database()) as database, database:
+    with closing(sqlite3.connect(record_path())) as database, database:
         database.execute(statement)
 
 
@@ -175,7 +170,7 @@ def _save() -> None:
 def test_a_record_that_is_being_written_is_said_to_be(monkeypatch):
     save_ledger(monkeypatch, make_full_ledger())
     monkeypatch.setattr(database, "LOCK_SECONDS", 0.01)
-    with closing(_database()) as other:
+    with closing(sqlite3.connect(record_path())) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(RecordError, match="another process: try again"):
             RecordReader()
@@ -184,7 +179,7 @@ def test_a_record_that_is_being_written_is_said_to_be(monkeypatch):
 def test_what_a_killed_process_left_half_written_is_undone(monkeypatch, tmp_path):
     save_ledger(monkeypatch, make_full_ledger())
     (before,) = RecordReader().runs()
-    with closing(_database()) as other:
+    with closing(sqlite3.connect(record_path())) as other:
         other.execute("PRAGMA cache_size = 1")  # so that pages reach the file before the transaction ends
         other.execute("UPDATE runs SET content = 'half'")
         for number in range(500):
@@ -197,7 +192,7 @@ def test_what_a_killed_process_left_half_written_is_undone(monkeypatch, tmp_path
     monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "write"))
     save_ledger(monkeypatch, make_ledger(make_chain_template()), run="b" * 32, started=STARTED + 1)
     assert RecordReader().runs()[1:] == (before,)
-    with closing(_database()) as other:
+    with closing(sqlite3.connect(record_path())) as other:
         assert other.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
