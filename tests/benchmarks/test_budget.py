@@ -109,15 +109,12 @@ def test_sides_take_turns_and_a_slower_one_fails(tmp_path, monkeypatch):
     assert written["notes"] == ["base: no second process loaded a program", "3 of 3 pairs were measured"]
 
 
-def test_what_is_within_the_tolerance_is_no_failure(tmp_path, monkeypatch):
+def test_what_is_within_the_tolerance_is_no_failure_and_a_process_that_dies_ends_the_run(tmp_path, monkeypatch):
     fake_processes(monkeypatch, {"current": 1.02, "base": 1.0})
     for options, status, verdict in (((), 0, "ok"), (("--tolerance", "0.01"), 1, "slower")):
         done, written = invoke(tmp_path, "--repeat", "3", *options)
         assert done.exit_code == status, done.output
         assert {point["verdict"] for point in written["points"]} == {verdict}
-
-
-def test_a_process_that_dies_ends_the_run(tmp_path, monkeypatch):
     fake_processes(monkeypatch, {"current": 1.0, "base": 1.0}, failing=("base", SECOND))
     done, written = invoke(tmp_path, "--repeat", "3")
     assert done.exit_code == 1 and "0 of 3 pairs" in done.stdout and "it died" in done.stdout
@@ -140,7 +137,7 @@ def test_the_base_comes_from_git(tmp_path, monkeypatch):
     assert done.exit_code == 2 and BASE_COMMIT in done.output and "pass --base FOLDER" in done.output
 
 
-def test_both_processes_measure_all_figures_of_a_cpu(tmp_path, monkeypatch):
+def test_both_processes_measure_all_figures_of_a_cpu_and_refuse_another_package(tmp_path, monkeypatch):
     pytest.importorskip("litgpt")
     forks.use(monkeypatch)
     monkeypatch.setenv("FUSIONCACHE_STORE", "1")
@@ -154,10 +151,5 @@ def test_both_processes_measure_all_figures_of_a_cpu(tmp_path, monkeypatch):
         assert 0 < said["loss"] < 10 and said["import"] >= 0
     assert len(second["each"]) == 1
     assert [said["counts"]["programs_loaded"] for said in (cold, second)] == [0, 1]
-
-
-def test_a_process_refuses_another_package(tmp_path, monkeypatch):
-    pytest.importorskip("litgpt")
-    forks.use(monkeypatch)
     with pytest.raises(processes.ProcessFailed, match="fusioncache is imported from"):
         processes.call("benchmarks.budget.worker", asdict(replace(SPEC, folder=str(tmp_path))))

@@ -1,17 +1,30 @@
-"""The shared runner: what becomes of processes and jobs, the result, and bad options."""
+"""The shared runner: what becomes of processes and jobs, the result, and bad options.
+
+What benchmarks that need a GPU, several ranks or minutes ask of processes, and what they make of answers.
+"""
 
 import json
+import random
 import shlex
+import subprocess
+import sys
 from importlib import import_module
+from unittest.mock import Mock
 
 import forked_processes as forks
 import pytest
+from click import BadParameter
 from click.testing import CliRunner
 
+from benchmarks import saved_seconds, summary
 from benchmarks.common import job, processes, runner
 from benchmarks.common.environment import Machine
 from benchmarks.common.processes import ProcessFailed
 from benchmarks.common.runner import Run, pick
+from benchmarks.distributed import __main__ as distributed
+from benchmarks.remote import fuzz, hosts
+from benchmarks.remote.__main__ import _EXACT
+from fusioncache.store import read_through
 
 
 @pytest.fixture
@@ -32,14 +45,9 @@ def test_a_result_has_environment_options_points_and_notes(run):
 
 
 def test_a_process_that_fails_costs_its_own_point_only(run, monkeypatch):
-    def call(target, argument, **where):
-        if argument == "dies":
-            raise ProcessFailed("it died", "its log")
-        return {"seconds": 2.0, "limit": where.get("limit")}
-
-    monkeypatch.setattr(processes, "call", call)
-    assert run.ask({"way": "one"}, "m:f", "lives") == {"way": "one", "seconds": 2.0, "limit": None}
-    assert run.ask({"way": "two"}, "m:f", "dies") == {"way": "two", "error": "it died", "log": "its log"}
+    monkeypatch.setattr(processes, "call", Mock(side_effect=[{"seconds": 2.0}, ProcessFailed("it died", "its log")]))
+    assert run.ask({"way": "one"}, "m:f", None) == {"way": "one", "seconds": 2.0}
+    assert run.ask({"way": "two"}, "m:f", None) == {"way": "two", "error": "it died", "log": "its log"}
 
 
 def test_no_process_begins_or_goes_on_when_the_time_is_over(run, monkeypatch):
@@ -62,14 +70,12 @@ def test_a_run_ends_with_1_if_a_point_failed_or_is_wrong(run, capsys, points, co
     assert "title" in (printed := capsys.readouterr().out) and ("error: one" in printed) is (code == 1)
 
 
-def test_a_process_that_raises_is_reported_with_its_reason(monkeypatch):
-    forks.use(monkeypatch)
-    with pytest.raises(ProcessFailed, match=r"^TypeError: ") as failure:
-        processes.call("benchmarks.starts.worker:measure", {"model": "residual"})
-    assert "Traceback" in failure.value.log
-
-
-def test_a_process_is_ended_at_its_limit(tmp_path):
+def test_a_process_that_raises_is_reported_with_its_reason_and_one_is_ended_at_its_limit(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        forks.use(patch)
+        with pytest.raises(ProcessFailed, match=r"^TypeError: ") as failure:
+            processes.call("benchmarks.starts.worker:measure", {"model": "residual"})
+        assert "Traceback" in failure.value.log
     (tmp_path / "sleeper.py").write_text("import time\ntime.sleep(60)\n")
     with pytest.raises(ProcessFailed, match="ended after 0 s"):
         processes.call(tmp_path / "sleeper.py", {}, limit=0.2)
@@ -129,3 +135,139 @@ def test_bad_options_are_refused(monkeypatch, name, options, message):
         module = import_module(f"benchmarks.{name}.__main__")
     outcome = CliRunner().invoke(module.main, shlex.split(options))
     assert outcome.exit_code == 2 and message in outcome.stderr
+
+
+@pytest.fixture
+def ask(monkeypatch, tmp_path):
+    def run_command(command, call, *options, device="cpu", backend="inductor"):
+        monkeypatch.setattr(runner, "inspect_machine", lambda _: Machine({"gpu": None}, device, backend))
+        monkeypatch.setattr(processes, "call", call)
+        file = tmp_path / "result.json"
+        done = CliRunner().invoke(command, [*options, "--json", str(file)])
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        return done.exit_code, done.output, json.loads(file.read_text())
+
+    return run_command
+
+
+@pytest.mark.parametrize(("reported", "code"), [(6.5, 0), (249.0, 1)])
+def test_saved_seconds_are_compared_with_those_of_processes_that_find_what_they_should(ask, reported, code):
+    calls, steps = [], {"alone": 16.0, "fusioncache": 10.0}
+
+    def call(target, spec, *, caches, environment):
+        calls.append((spec["way"], caches, environment["TORCHINDUCTOR_CACHE_DIR"]))
+        said = {"start": 9.0, "step": steps.get(spec["way"], 0.0), "processor": "avx2"}
+        assert spec["processor"] == ("" if spec["way"] == "starts" else "avx2")
+        return said | ({"reported": {"saved_seconds": reported}} if spec["way"] == "fusioncache" else {})
+
+    found, _, result = ask(saved_seconds.main, call, "--models", "gelu-stack", "--repeat", "1")
+    assert found == code and result["start_seconds"] == 9.0 and result["environment"]["options"]["clock"] == "cpu"
+    assert [way for way, *_ in calls] == ["starts", "alone", "fusioncache", "fusioncache", "alone", "fusioncache"]
+    _, alone, first, second, again, beside = calls
+    assert first[1] == second[1] == beside[1] != alone[1]  # the store is full
+    assert alone[2] == again[2] == beside[2]  # TorchInductor's caches are full
+    assert len({alone[2], first[2], second[2]}) == 3
+    for point in result["points"]:
+        assert point["seconds"] == {"alone": 16.0, "fusioncache": 10.0, "real": 6.0, "reported": reported}
+        assert point["agrees"] is (code == 0)
+
+
+def test_the_clock_can_be_replaced_before_fusioncache_is_imported():
+    code = "import sys, benchmarks.saved_seconds; assert not {'fusioncache', 'thunder'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=processes.ROOT)
+
+
+def answer_job(bits):
+    times = dict.fromkeys(("step_ms", "fastest_ms", "slowest_ms", "first_step"), 2.0)
+    more = {"compiles": 4, "bypasses": {}, "bytes_peak": None, "timeline": None, "programs": {}, "further": []}
+    return {**times, **more, "losses": [2.0], "loss_bits": [bits], "gradient_bits": bits}
+
+
+def test_jobs_go_on_behind_a_point_that_fails(ask, monkeypatch):
+    jobs = []
+
+    def run_job(target, argument, ranks, **where):
+        jobs.append([spec["peer"] for spec in argument["specs"]])
+        for spec in argument["specs"]:
+            if spec["peer"] == "fusioncache-ddp":
+                raise ProcessFailed("the job failed", "its log")
+            yield [answer_job("others" if spec["peer"].endswith("zero2-thunder-order") else "bits")] * ranks
+
+    monkeypatch.setattr(distributed, "run_job", run_job)
+    monkeypatch.setattr(distributed, "choose_variables", lambda environment: {"NCCL_ALGO": "Ring"})
+    peers = ["fusioncache-zero3", "fusioncache-ddp", "fusioncache-zero3-thunder-order", "ddp"]
+    options = ("--tokens", "8", "--env", "NCCL_P2P_DISABLE=1", "--peers")
+    code, output, result = ask(distributed.main, None, *options, ",".join(peers))
+    assert code == 1 and "NCCL_ALGO=Ring, NCCL_P2P_DISABLE=1: the same bits" in " ".join(output.split())
+    assert jobs == [peers[:3], peers[2:3], peers[3:]]
+    assert [point["peer"] for point in result["points"] if "error" in point] == ["fusioncache-ddp"]
+    pair = "fusioncache-zero2,fusioncache-zero2-thunder-order"
+    code, output, _ = ask(distributed.main, None, "--tokens", "8", "--peers", pair)
+    assert code == 1 and "other bits: error" in output
+
+
+def test_the_last_process_takes_lengths_that_no_other_one_has_used():
+    listed = summary.list_lengths((64, 96, 65, 200), 20, (32, 128))
+    assert listed["cold"] == listed["known lengths"] and listed["cold"][:4] == (64, 96, 65, 200)
+    assert len(set(listed["cold"])) == len(set(listed["other lengths"])) == 24
+    assert not {*listed["cold"]} & {*listed["other lengths"]}
+    with pytest.raises(BadParameter, match="fewer than 44 further lengths"):
+        summary.list_lengths((64, 96, 65, 200), 20, (32, 64))
+
+
+def test_series_share_caches_and_a_table_compares_the_ways(ask):
+    caches, seconds = {"fusioncache": [], "torch.compile": []}, {"fusioncache": 2.0, "torch.compile": 4.0}
+
+    def call(target, spec, **where):
+        way, number = spec["way"], len(caches[spec["way"]])
+        caches[way].append(where["caches"])
+        if way == "torch.compile" and number == 4:
+            raise ProcessFailed("it died", "")
+        step = {"seconds": seconds[way] + number, "compiles": 1, "traces": 0}
+        later = [{"length": 8, "step_ms": 5.0, "error": 0.0}]
+        return {"steps": [{**step, "length": each} for each in spec["lengths"]], "later": later}
+
+    options = ("--backend", "eager", "--lengths", "8,12,9,16", "--random", "2", "--repeat", "2", "--between", "8", "40")
+    code, output, result = ask(summary.main, call, *options, backend="eager")
+    assert code == 1 and "torch.compile, series 2, known lengths: it died" in output
+    ours, theirs = (set(each) for each in caches.values())
+    assert len(ours) == len(theirs) == 2 and not ours & theirs
+    ways = [point["process"] for point in result["points"] if point["way"] == "fusioncache"]
+    assert ways == [*summary.PROCESSES] * 2
+    columns, rows = summary.list_rows(result["points"])
+    assert columns == ["<seconds", "fusioncache", "torch.compile", "fusioncache to torch.compile"]
+    cells = {row[0]: row[1:] for row in reversed(rows)}
+    assert cells["first step, cold"] == ["3.5 (2 to 5)", "5.5 (4 to 7)", "0.64"]
+    assert cells["its compiles"] == ["6", "6", "1.00"] and cells["its traces"] == ["0", "0", ""]
+
+
+@pytest.fixture
+def hosts_job(tmp_path, monkeypatch):
+    """What two hosts of two processes are told, and the remote that they have."""
+    monkeypatch.setenv("FUSIONCACHE_TRUST", "unsigned")
+    monkeypatch.setattr(hosts, "import_module", lambda name: None)  # there is no client of S3 here
+    monkeypatch.setattr(read_through, "WAIT_SECONDS", 60.0)  # a busy machine is no slow remote
+    small = {"entries": 3, "size": 10, "processes": 2, "import_seconds": 0.0, "compile_seconds": 0.0}
+    assert small.keys() == _EXACT.keys()
+    return {**small, "url": str(tmp_path / "remote"), "hosts": 2, "within": 0.1}
+
+
+def test_hosts_load_what_a_remote_has_and_compile_the_rest_once_each(hosts_job, tmp_path):
+    filled = hosts.fill_remote({**hosts_job, "hosts": 1})
+    assert (filled["entries"], filled["failed"]) == (3, 0)
+    found = hosts.start_hosts(hosts_job)["processes"]
+    assert [(one["compiled"], one["reasons"]) for one in found] == [(0, [])] * 4
+    (tmp_path / "other").mkdir()
+    found = hosts.start_hosts({**hosts_job, "url": str(tmp_path / "other")})["processes"]
+    assert sum(one["compiled"] for one in found) == 2 * 3
+
+
+@pytest.mark.parametrize("kind", ["entry, its checksum right", "head of a pack", "index", "key", "pack"])
+def test_decoders_refuse_or_decode_changed_files(tmp_path, kind):
+    kinds = fuzz.make_inputs(tmp_path)
+    content, read = kinds[kind]
+    others = b"".join(each for each, _ in kinds.values())
+    found = fuzz.fuzz(read, content, others, 100 if kind == "pack" else 1000, 0)
+    assert not [what for what in found if what.startswith("crashed")]
+    assert found["refused"] > 10
+    assert fuzz.change(content, others, random.Random(1)) != content

@@ -86,14 +86,11 @@ def test_tokens_are_generated(run):
     assert [(each["compiles"] > 0, each["traces"]) for each in points[1]["prompts"]] == [(True, 2), (True, 1)]
 
 
-def test_models_are_compared_in_training(run):
+def test_models_are_compared_in_training_and_in_a_second_process(run):
     (point,) = run(equality.main, "training", "--models", "falcon", *SMALL, shortcuts=True)["points"]
     assert (point["model"], point["layers"], point["real_layers"], point["way"]) == ("falcon", 1, 32, "jit")
     assert point["bitwise"] == point["tensors"] > 20 and "error" not in point
     assert point["templates"] == point["compiles"] <= point["regions"] == point["reference_compiles"]
-
-
-def test_models_are_compared_in_a_second_process(run):
     (point,) = run(equality.main, "programs", "--models", "falcon", *SMALL, shortcuts=True)["points"]
     assert point["tensors"] > 20 and point["differing"] == {"first": [], "second": []} and "error" not in point
     assert point["first"]["programs_made"] == point["second"]["programs_loaded"] == 1

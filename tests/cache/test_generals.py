@@ -1,13 +1,27 @@
-"""Code for any sizes: which regions are generalized with which, when that pays, and what a store knows of them."""
+"""Code for any sizes: which regions are generalized with which, when that pays, and what a store knows of them.
+
+When a function of a general size gives way to one of its own size, and when not.
+"""
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import pytest
 import torch
 from drawn_regions import ENVIRONMENT, Sketch
 
+from fusioncache.backends.api import Run
 from fusioncache.backends.eager import Eager
-from fusioncache.cache.backend_executables import BackendExecutables, BuildRequest
+from fusioncache.cache import backend_executables
+from fusioncache.cache.backend_executables import (
+    OFTEN,
+    BackendExecutables,
+    BuildRequest,
+    Order,
+    prepare_capture,
+    replace_if_reused,
+)
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.executable import Builder
 from fusioncache.cache.generals import (
@@ -61,15 +75,12 @@ def test_one_general_function_serves_all_lengths_and_a_more_general_one_other_si
     assert all(each is wide for each in later)  # also where both fit: the one that was made last
 
 
-def test_functions_are_apart_unless_all_sizes_are_dynamic():
+def test_settings_are_apart_and_functions_unless_all_sizes_are_dynamic():
     seen = Seen()
     assert seen.find(0, 2, 64) is None and seen.find(1, 2, 96, function=OTHER) is None
     seen = Seen(Sizes.DYNAMIC)
     assert seen.find(0, 2, 64) is None and seen.find(0, 2, 96, function=OTHER)
-
-
-def test_settings_are_apart():
-    """A function that was compiled under some settings serves no region under others."""
+    # A function that was compiled under some settings serves no region under others.
     seen = Seen()
     assert [seen.find(0, 2, 64, options=each) for each in ("precise", "fast")] == [None, None]
     one, other = (seen.find(1, 2, 96, options=each) for each in ("precise", "fast"))
@@ -151,24 +162,16 @@ def test_a_place_comes_back_and_goes_on(store):
     (kept,) = read_places(store, KEY)
     assert kept == place(*regions) and tuple(fill(SKELETON, each) for each in kept.instances) == regions
     assert not is_compiled(SIZES_SLOT)
-    later = [
-        place(*regions, product(2, 96)),
-        place(regions[0]),
-        place(product(2, 64, factor=0.7)),
-        place(regions[0], function="g"),
-    ]
+    later = [place(*regions, product(2, 96)), place(regions[0])]
+    later += [place(product(2, 64, factor=0.7)), place(regions[0], function="g")]
     for each in later:
         keep_place(store, KEY, each, "mul")
     assert read_places(store, KEY) == (later[0], *later[2:])
-
-
-def test_each_skeleton_and_environment_has_its_own(store):
-    keep_place(store, KEY, place(product(2, 64)), "mul")
+    # Each skeleton and each environment has its own.
     keys = [skeleton_key(skeleton_of(product(2, 3, 4)), ENVIRONMENT)]
     keys += [skeleton_key(SKELETON, {**ENVIRONMENT, name: "another"}) for name in ENVIRONMENT]
     assert [read_places(store, key) for key in keys] == [()] * (1 + len(ENVIRONMENT))
     assert skeleton_key(skeleton_of(product(7, 9, factor=5.0)), ENVIRONMENT) == KEY
-    assert read_places(store, KEY)
 
 
 def test_there_are_never_more_than_so_many(store):
@@ -234,3 +237,111 @@ def test_programs_that_get_code_for_any_sizes(monkeypatch, sizes, cost, general)
         assert expected == bool(found)  # what is handed over to the pool is what the call asks for
         served += "g" if found else "."
     assert served == general
+
+
+def make_run(name: str) -> Run:
+    return lambda args: [name]
+
+
+@dataclass
+class Pool:
+    """Compiles beside this process, and is done when a test says so."""
+
+    made: Run | None = field(default_factory=lambda: make_run("own"))
+    done: bool = False
+    takes_orders: bool = True
+    fails: str = ""
+    asked: list[str] = field(default_factory=list)
+
+    def answer(self, question: str, answer: object) -> object:
+        self.asked.append(question)
+        if question == self.fails:
+            raise ValueError(question)
+        return answer
+
+    def run(self, **options) -> Run:
+        order = Order(
+            lambda: self.answer("place", self.takes_orders),
+            lambda: self.answer("is done", self.done),
+            lambda args: self.answer("fetch", self.made),
+            lambda args: self.answer("build", make_run("own")),
+            lambda args: self.answer("build apart", make_run("apart")),
+            **options,
+        )
+        return replace_if_reused(make_run("general"), order)
+
+
+def call(run: Run, times: int) -> Sequence[str]:
+    return [run([])[0] for _ in range(times)][-1]
+
+
+def prepared(run: Run) -> tuple[str, int]:
+    """Returns what the call before a capture gives, and how many regions of it have to be waited for."""
+    with prepare_capture() as unsettled:
+        return run([])[0], len(unsettled)
+
+
+def test_a_size_that_is_used_often_gets_its_own():
+    pool = Pool()
+    run = pool.run()
+    assert call(run, OFTEN - 1) == "general" and not pool.asked
+    assert call(run, 300) == "general" and pool.asked[0] == "place" and pool.asked.count("place") == 1
+    pool.done = True
+    assert call(run, 30) == "own"
+    asked = len(pool.asked)
+    assert call(run, 3 * OFTEN) == "own" and len(pool.asked) == asked
+    assert pool.asked.count("fetch") == 1
+
+
+@pytest.mark.parametrize(
+    ("pool", "asked"),
+    [
+        (Pool(made=None, done=True), ["place", "is done", "fetch"]),
+        (Pool(takes_orders=False), ["place"]),
+        (Pool(done=True, fails="fetch"), ["place", "is done", "fetch"]),
+    ],
+    ids=["nothing was made", "takes no orders", "fails"],
+)
+def test_without_a_compiled_function_nothing_changes_and_is_not_asked_again(pool, asked):
+    assert call(pool.run(), 5 * OFTEN) == "general"
+    assert pool.asked == asked
+
+
+@pytest.mark.parametrize("captures", [True, False])
+def test_deterministic_algorithms_keep_the_general_function(captures):
+    run = Pool(done=True).run(captures=captures)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert call(run, 3 * OFTEN) == "general"
+        assert prepared(run) == ("general", 0 if captures else 1)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_the_call_before_a_capture_waits_for_the_pool_and_compiles_here_without_one():
+    pool = Pool()
+    run = pool.run(captures=False)
+    assert [prepared(run) for _ in range(3)] == [("general", 1)] * 3
+    assert pool.asked.count("place") == 1 and "build" not in pool.asked
+    pool.done = True
+    assert prepared(run) == ("own", 0)
+    pool = Pool(takes_orders=False)
+    run = pool.run(captures=False)
+    assert call(run, 1) == "general"
+    assert [prepared(run) for _ in range(2)] == [("own", 0)] * 2
+    assert pool.asked.count("build") == 1
+    assert call(run, 3 * OFTEN) == "own"
+    assert prepared(Pool(takes_orders=False, fails="build").run(captures=False)) == ("general", 1)
+
+
+def test_a_capture_never_meets_the_general_function(monkeypatch):
+    pool = Pool()
+    run = pool.run(captures=False)
+    monkeypatch.setattr(backend_executables, "is_capturing", lambda: True)  # as in a CUDA graph of the user's
+    assert call(run, 3) == "apart" and pool.asked == ["build apart"]
+    monkeypatch.setattr(backend_executables, "is_capturing", lambda: False)
+    assert call(run, 3) == "general"
+    pool.done = True
+    assert prepared(run) == ("own", 0)
+    monkeypatch.setattr(backend_executables, "is_capturing", lambda: True)
+    assert call(run, 1) == "own"

@@ -177,7 +177,7 @@ def rank(path: Path, wait_seconds: float = 60.0) -> Process:
     return Process(path / os.urandom(4).hex(), ranks=Ranks(wait_seconds))
 
 
-def test_a_dead_rank_costs_one_wait(tmp_path, job):
+def test_a_dead_rank_costs_one_wait_and_a_store_that_fails_a_warning(tmp_path, job, monkeypatch):
     key = rank(tmp_path).key(make_region(), X, Y)
     assert job.add(f"{key.digest}.eager/claims", 1) == 1  # and then it died
     waiting = rank(tmp_path, wait_seconds=0.2)
@@ -188,6 +188,9 @@ def test_a_dead_rank_costs_one_wait(tmp_path, job):
         warnings.simplefilter("error")
         waiting.run(make_region(), X.mT.contiguous().mT, Y)
         assert job.num_keys() == 1
+    monkeypatch.setattr(ranks_module, "find_job_store", lambda: SimpleNamespace(add=lambda *_: 1 / 0))
+    with pytest.warns(RuntimeWarning, match="another rank did not share"):
+        assert torch.equal(rank(tmp_path).run(make_region(), X, Y)[1], Y - X)
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -202,14 +205,6 @@ def test_what_one_rank_cannot_share_the_others_compile(tmp_path, job, fails):
         first.run(make_region(), X, Y)
     other.run(make_region(), X, Y)
     assert other.told == [False]
-
-
-def test_a_store_that_fails_costs_a_warning(tmp_path, monkeypatch):
-    broken = SimpleNamespace(add=lambda *_: 1 / 0)
-    monkeypatch.setattr(ranks_module, "find_job_store", lambda: broken)
-    one = rank(tmp_path)
-    with pytest.warns(RuntimeWarning, match="another rank did not share"):
-        assert torch.equal(one.run(make_region(), X, Y)[1], Y - X)
 
 
 @settings(max_examples=30)

@@ -32,20 +32,6 @@ _VALUES = [
 _NOT_WAITED_FOR = ("--open", "--definition")
 
 
-@pytest.fixture
-def kept(tmp_path, monkeypatch) -> Path:
-    """A directory with two runs, what was compiled for four graphs, and two programs of one model."""
-    monkeypatch.setattr(transport, "PAUSES", (0.0,))
-    monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path / "kept"))
-    save_two_runs(monkeypatch)
-    store = Store.open()
-    fill(store, 1, 2, 3)
-    assert store.save(make_numbered_key(4), "inductor", {"refused": b"a reason"})
-    for program in _PROGRAMS:
-        program.save(store)
-    return tmp_path / "kept"
-
-
 def _damage(directory: Path, chance: random.Random) -> None:
     """Does something to some of the files."""
     files = sorted(path for path in directory.rglob("*") if path.is_file())
@@ -79,7 +65,15 @@ def _arguments(chance: random.Random) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_command_ends_in_a_traceback(kept, tmp_path, monkeypatch, seed):
+def test_no_command_ends_in_a_traceback(tmp_path, monkeypatch, seed):
+    monkeypatch.setattr(transport, "PAUSES", (0.0,))
+    monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path / "kept"))
+    save_two_runs(monkeypatch)
+    store = Store.open()
+    fill(store, 1, 2, 3)
+    assert store.save(make_numbered_key(4), "inductor", {"refused": b"a reason"})
+    for program in _PROGRAMS:
+        program.save(store)
     chance = random.Random(seed)
     for number in range(_TRIES):
         copy, work = tmp_path / f"copy{number}", tmp_path / f"work{number}"
@@ -88,7 +82,7 @@ def test_no_command_ends_in_a_traceback(kept, tmp_path, monkeypatch, seed):
         monkeypatch.setenv("HOME", str(work))
         monkeypatch.setenv("FUSIONCACHE_DIR", str(copy))
         if chance.random() < 0.9:
-            shutil.copytree(kept, copy)
+            shutil.copytree(tmp_path / "kept", copy)
             _damage(copy, chance)
         arguments = list(_arguments(chance))
         with warnings.catch_warnings():

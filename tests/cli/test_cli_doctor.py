@@ -5,10 +5,9 @@ import subprocess
 import sys
 import time
 
-import pytest
 import thunder
 import torch
-from click.testing import CliRunner
+from commands import call
 from file_server import serve
 from signing_keys import make_signing_key
 from store_contents import save
@@ -17,16 +16,10 @@ from thunder.core import jit_ext
 from fusioncache.cache.exchange import push
 from fusioncache.cli import doctor as diagnosis
 from fusioncache.cli.doctor import diagnose, examine_remote, examine_store
-from fusioncache.cli.main import main
 from fusioncache.store import Store
 from fusioncache.store.remote import Remote
 from fusioncache.thunder_adapter import capabilities, installation, versions
 from fusioncache.thunder_adapter.versions import FAULTS, find_fault_of_graph, find_faults
-
-
-def call(*arguments):
-    result = CliRunner().invoke(main, ["doctor", *arguments])
-    return result.exit_code, result.output
 
 
 def test_all_works_here(tmp_path):
@@ -58,7 +51,8 @@ def test_a_function_with_another_source_is_shown_as_a_difference(monkeypatch, re
     forget()
     request.addfinalizer(forget)
     monkeypatch.setattr(jit_ext, "build_value_from_wrapped", build_value_from_wrapped)
-    status, text = call("--dir", str(tmp_path / "store"))
+    result = call("doctor", "--dir", str(tmp_path / "store"))
+    status, text = result.exit_code, result.output
     assert status == 1 and thunder.__version__ in text and str(tmp_path / "store") in text
     assert "thunder.core.jit_ext:build_value_from_wrapped (sizes), installed: " in text
     assert "+        return own(*args, **options)" in text and "--- written for" in text
@@ -67,9 +61,9 @@ def test_a_function_with_another_source_is_shown_as_a_difference(monkeypatch, re
 
 def test_a_thunder_that_cannot_be_imported_is_told_of(monkeypatch):
     monkeypatch.setitem(sys.modules, "thunder", None)
-    status, text = call("--json")
-    data = json.loads(text)
-    assert (status, data["status"]) == (2, 2)
+    result = call("doctor", "--json")
+    data = json.loads(result.output)
+    assert (result.exit_code, data["status"]) == (2, 2)
     assert data["unusable"].startswith("Thunder cannot be imported: ModuleNotFoundError") and data["advice"]
 
 
@@ -80,16 +74,14 @@ def test_a_store_that_cannot_be_written_is_told_of(monkeypatch, tmp_path):
     assert diagnose(tmp_path / "store")["status"] == 1
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.problem)
-def test_what_fails_without_fusioncache_is_told_of(monkeypatch, fault):
-    monkeypatch.setattr(versions, "read_torch_version", lambda: fault.torch[0])
-    monkeypatch.setattr(versions, "read_version", lambda: fault.thunder.replace("\\", "") + "0")
-    assert fault in find_faults()
-    monkeypatch.setattr(versions, "read_torch_version", lambda: (2, 9))
-    assert find_faults() == []
-
-
-def test_a_graph_with_a_function_of_the_users_is_known(monkeypatch):
+def test_what_fails_without_fusioncache_is_told_of(monkeypatch):
+    for fault in FAULTS:
+        monkeypatch.setattr(versions, "read_torch_version", lambda torch=fault.torch: torch[0])
+        monkeypatch.setattr(versions, "read_version", lambda known=fault.thunder: known.replace("\\", "") + "0")
+        assert fault in find_faults()
+        monkeypatch.setattr(versions, "read_torch_version", lambda: (2, 9))
+        assert find_faults() == []
+    # A graph with a function of the user's is known.
     graph = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
     monkeypatch.setattr(versions, "read_torch_version", lambda: (2, 11))
     assert find_fault_of_graph(graph) is None

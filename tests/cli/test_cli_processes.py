@@ -1,25 +1,34 @@
-"""The command line as a process: what it imports, completes and hands on, and what a terminal is sent."""
+"""The command line as a process: what it imports, completes and hands on, and what a terminal is sent.
 
+What ``pull`` says of servers, packages and disks, and what ``warm`` compiles and prints, and how it fails.
+"""
+
+import json
 import os
 import pty
 import re
+import socket
 import subprocess
 import sys
+import uuid
+from contextlib import closing
+from importlib import import_module
 
 import click
 import pytest
-from click.shell_completion import ShellComplete
-from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, call, get_error, get_output, save_run, save_two_runs
+from commands import CAST, CHAIN, call, get_error, get_output, save_run, save_two_runs
+from file_server import Handler, serve
 from kept_programs import SavedProgram
-from repository import ROOT
+from repository import HELPERS, ROOT, import_path
 from signing_keys import make_signing_key
 from store_contents import save
+from store_processes import PersistentEager, fill_store
 
+from fusioncache.accelerators.precompile import entry_compiler as warmer
 from fusioncache.cli import upkeep as bench
 from fusioncache.cli.console import Column, format_table
-from fusioncache.cli.main import main
 from fusioncache.observe.record.database import RecordReader
-from fusioncache.store import Store
+from fusioncache.store import Store, transport
 
 _LIGHT = [
     *([name] for name in ("stats", "ls", "dir", "verify", "diff")),
@@ -43,12 +52,13 @@ _TORCHLESS = [
 ]
 
 
-def _python(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *args], check=False, cwd=ROOT, capture_output=True, text=True)
+@pytest.fixture(autouse=True)
+def _settings(monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_SIGNING_KEY", make_signing_key("ci").text)
+    monkeypatch.setattr(transport, "PAUSES", (0.0,))
 
 
 def test_no_command_imports_what_it_does_not_need(monkeypatch, tmp_path):
-    monkeypatch.setenv("FUSIONCACHE_SIGNING_KEY", make_signing_key("ci").text)
     save_two_runs(monkeypatch)
     store = Store.open()
     save(store, 1)
@@ -63,28 +73,9 @@ for command in {_LIGHT!r} + {_TORCHLESS!r}:
     assert not main(command, prog_name="fusioncache", standalone_mode=False), command
     assert not found(), (command, found())
 """
-    result = _python("-c", script.replace("SHARED", str(tmp_path / "shared")))
+    command = [sys.executable, "-c", script.replace("SHARED", str(tmp_path / "shared"))]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "completed"),
-    [
-        ("s", ["show", "stats"]),
-        ("show x --re", ["--regions", "--repro", "--reads"]),
-        ("ls --sort s", ["seconds", "size"]),
-        ("show ", [CHAIN.name, CAST.name]),
-        ("show resi", [CHAIN.name]),
-        (f"graph {CHAIN.key.digest[:4]}", [CHAIN.key.digest]),
-        ("stats --run ", [OTHER_RUN, FIRST_RUN]),
-        ("diff ab", [OTHER_RUN]),
-    ],
-)
-def test_commands_options_and_ids_complete(monkeypatch, words, completed):
-    save_two_runs(monkeypatch)
-    *before, start = words.split(" ")
-    completer = ShellComplete(main, {}, "fusioncache", "_FUSIONCACHE_COMPLETE")
-    assert [item.value for item in completer.get_completions(before, start)] == completed
 
 
 def test_bench_hands_everything_over_or_says_where_the_benchmarks_are(monkeypatch, tmp_path, capfd):
@@ -104,9 +95,6 @@ def test_a_report_is_opened_in_the_browser(monkeypatch, tmp_path):
     monkeypatch.setattr(click, "launch", opened.append)
     assert call("report", "-o", "a b.html", "--open").exit_code == 0
     assert opened == [f"{tmp_path.as_uri()}/a%20b.html"]
-
-
-_COLOR = re.compile(r"\x1b\[[0-9;]*3[0-7]")
 
 
 def _on_terminal(*command: str, **variables: str) -> str:
@@ -136,7 +124,7 @@ def _read(terminal: int) -> bytes:
 def test_a_terminal_gets_colours_unless_it_wants_none_and_the_start_of_each_id(monkeypatch):
     save_run(monkeypatch)
     shown, plain = _on_terminal("ls"), _on_terminal("show", CAST.name, "--repro", NO_COLOR="1")
-    assert _COLOR.search(shown) and not _COLOR.search(plain)
+    assert re.search(r"\x1b\[[0-9;]*3[0-7]", shown) and not re.search(r"\x1b\[[0-9;]*3[0-7]", plain)
     text = re.sub(r"\x1b\[[0-9;]*m", "", shown)
     head, first, second = (line.split() for line in text.splitlines())
     assert head[:2] == ["id", "name"]
@@ -161,10 +149,111 @@ def test_a_table_folds_and_cuts_what_a_terminal_has_no_room_for(monkeypatch, col
     assert re.search(r" n+…n{5,22}  ", lines[1])
 
 
-def test_progress_is_shown_on_a_terminal_only_and_on_stderr(store, tmp_path, monkeypatch):
-    monkeypatch.setenv("FUSIONCACHE_SIGNING_KEY", make_signing_key("ci").text)
+def test_progress_is_shown_on_a_terminal_only_and_on_stderr(store, tmp_path):
     save(store, *range(5))
     shared = str(tmp_path / "shared")
     text = _on_terminal("push", shared, "--dry-run")
     assert "push" in text and "1/1" in text and "would push 5 entries in 1 pack" in text
     assert get_output("push", shared).startswith("pushed 5 entries in 1 pack")
+
+
+@pytest.fixture
+def url():
+    return f"memory://{uuid.uuid4().hex}"
+
+
+def test_a_server_that_gives_no_answer_or_an_error_is_not_taken_for_an_empty_one(store, tmp_path):
+    save(store, 1)
+    with closing(socket.socket()) as closed:
+        closed.bind(("127.0.0.1", 0))
+        dead = f"http://127.0.0.1:{closed.getsockname()[1]}/x"
+        said = get_error("pull", dead)
+    assert said.startswith(f"Error: {dead} cannot be used, could not read: ")
+    assert said.endswith(": check the address, and that something answers there\n")
+    with serve(tmp_path / "served") as served:
+        assert get_error("pull", f"{served}/x").endswith("there is no such folder: check the address\n")
+        assert get_output("pull", served) == f"nothing to pull: {served} has no entries\n"
+        get_output("push", str(tmp_path / "served"))
+        Handler.broken = "/index"
+        assert "could not read: ClientResponseError: 500" in get_error("pull", served, "--dir", str(tmp_path / "there"))
+
+
+def test_a_missing_package_is_named_with_what_installs_it(store, monkeypatch):
+    for module in ("s3fs", "gcsfs", "aiohttp"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
+    for scheme in ("s3", "gs", "http", "https"):  # what was loaded before
+        monkeypatch.delitem(import_module("fsspec.registry")._registry, scheme, raising=False)
+    for address, package, extra in (
+        ("s3://bucket/x", "s3fs", "s3"),
+        ("gs://bucket/x", "gcsfs", "gs"),
+        ("https://host/x", "aiohttp", "http"),
+    ):
+        said = get_error("pull", address)
+        assert said.endswith(f': it needs the package {package}, pip install "fusioncache[{extra}]"\n')
+
+
+def test_a_full_disk_is_said(url, store, tmp_path, monkeypatch):
+    save(store, 1)
+    get_output("push", url)
+    there = str(tmp_path / "there")
+    Store.open(there)
+
+    def full(descriptor, content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    assert "the store cannot be used: [Errno 28] No space left on device" in get_error("pull", url, "--dir", there)
+
+
+_SCRIPT = """
+import os, sys
+from store_contents import save
+from fusioncache.store import Store
+assert os.environ["FUSIONCACHE_STORE"] == "1"
+print("options", sys.argv[1])
+save(Store.open(), *map(int, sys.argv[2:-1]))
+sys.exit(int(sys.argv[-1]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> PersistentEager:
+    backend = PersistentEager({"machine": "there"})
+    monkeypatch.setattr(warmer, "make_backend", lambda name, **options: backend)
+    return backend
+
+
+def test_a_url_is_pulled_first_and_what_is_ready_is_not_compiled(url, tmp_path):
+    fill_store(tmp_path)
+    assert get_output("warm", str(tmp_path), "--dry-run") == "would compile 2 of 2 templates; 0 are ready\n"
+    assert call("push", url, "--dir", str(tmp_path)).exit_code == 0
+    assert get_output("warm", url, "--jobs", "1").startswith("compiled 2 of 2 templates in ")
+    assert len(Store.open().entries()) == 4
+    assert get_output("warm", url, "--jobs", "1").endswith(" s; 2 were ready\n")
+
+
+def test_what_is_left_out_is_said_and_what_fails_is_an_error_and_tried_again(tmp_path, here):
+    fill_store(tmp_path)
+    here.refuse = "no such kernel"
+    result = call("warm", str(tmp_path), "--jobs", "1")
+    assert (result.exit_code, result.stderr) == (0, "left out 2: cannot be stored: no such kernel\n")
+    here.refuse, here.error = None, RuntimeError()
+    fill_store(tmp_path / "other")
+    result = call("warm", str(tmp_path / "other"), "--jobs", "1")
+    assert (result.exit_code, result.stderr) == (1, "left out 2: failed: RuntimeError\n")
+    assert result.stdout.startswith("compiled 0 of 2 templates in ")
+    here.error = None
+    assert get_output("warm", str(tmp_path / "other"), "--jobs", "1").startswith("compiled 2 of 2 templates in ")
+
+
+def test_a_script_is_run_with_its_own_options(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("PYTHONPATH", import_path(HELPERS))
+    script = tmp_path / "train.py"
+    script.write_text(_SCRIPT)
+    assert get_output("warm", str(script), "--jobs", "1", "2", "0") == "compiled 2 executables; 2 are stored now\n"
+    assert capfd.readouterr().err == "options --jobs\n"
+    result = call("warm", "--json", str(script), "--", "--json", "3", "7")
+    assert (result.exit_code, result.stderr) == (1, f"Error: {script} ended with status 7\n")
+    data = json.loads(result.stdout)
+    assert (data["status"], data["compiled"], data["kept"]) == (7, 1, 3)

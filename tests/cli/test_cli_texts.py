@@ -1,75 +1,71 @@
-"""Texts that commands take and print, IDs among them, and what golden files do not show of ``stats``."""
+"""Texts that commands take and print, and what golden files do not show: sources, and a model through thunderfx."""
 
+import inspect
 import json
+import re
+import runpy
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, get_output, save_run, save_two_runs
-from kept_programs import TENSOR, SavedProgram
-from recorded_templates import STARTED, make_cast_template, make_full_ledger, save_ledger
+import torch
+from behind_dynamo import OwnNet
+from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, call, get_error, get_output, save_other, save_run, save_two_runs
+from kept_programs import SavedProgram
+from recorded_templates import STARTED, make_cast_template, make_full_ledger, make_ledger, save_ledger
 from report_records import HOSTILE
 
+import fusioncache
+from fusioncache.backends.nvfuser import definition
+from fusioncache.backends.script import write_script
+from fusioncache.cli import console
 from fusioncache.cli.console import AGE, BYTES
 from fusioncache.cli.things import find_candidates, format_inputs
 from fusioncache.humanize import escape_controls, fold_text, format_duration
+from fusioncache.ir import Const, Graph, NumberType, Op, Ref, Template, TensorType
 from fusioncache.observe.record import database
 from fusioncache.observe.record.observations import Run, find_script
 from fusioncache.observe.record.stats import Stats
 from fusioncache.store import Store
 from fusioncache.template.key import make_key
+from fusioncache.template.plan import inline
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "expected"),
-    [
-        *((BYTES, "1", 1), (BYTES, "2kB", 2000), (BYTES, "1.5 MiB", 1.5 * 2**20), (BYTES, "3GB", 3e9)),
-        *((AGE, "90", 90), (AGE, "2h", 7200), (AGE, "1w", 7 * 86400), (AGE, "0.5d", 43200)),
-    ],
-)
-def test_sizes_and_ages(kind, text, expected):
-    assert kind.convert(text, None, None) == expected
+def _name_run(models: str) -> str:
+    run = Run("a", STARTED, 1, "train.py --depth", Stats(), models=tuple(models.split()))
+    return run.name.partition(" · 2023-11-14")[0]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0 ms"), (0.0123456, "12.3 ms"), (0.99949, "999 ms"), (0.9996, "1 s"), (2.5, "2.5 s"), (1234.5, "1,234 s")],
-)
-def test_seconds(seconds, text):
-    assert format_duration(seconds) == text
+def _show_inputs(text: str) -> str:
+    short = format_inputs(f"args 1\nargs.0 {text}\nargs.0.deep 3")
+    assert (format_inputs(""), format_inputs(f"args 0 a\nkwargs.a {text}")) == ("", f"a={short}")
+    return short
 
 
-@pytest.mark.parametrize(
-    ("text", "short"),
-    [
-        (TENSOR, "float32[2, 16] cpu"),
-        ("torch.Tensor torch.int64 () () cuda:0 requires_grad of MulBackward0", "int64[] cuda:0 of MulBackward0"),
-        (f"[{TENSOR}, 3, ]", "[float32[2, 16] cpu, 3, ]"),
-        ("x" * 100, "x" * 47 + "…"),
-    ],
-)
-def test_kinds_of_inputs_in_short(text, short):
-    assert format_inputs(f"args 1\nargs.0 {text}\nargs.0.deep 3") == short
-    assert format_inputs(f"args 0 a\nkwargs.a {text}") == f"a={short}"
-    assert format_inputs("") == ""
+_KINDS: dict[str, Callable[[str], object]] = {
+    "seconds": lambda text: format_duration(float(text)),
+    "bytes": lambda text: BYTES.convert(text, None, None),
+    "age": lambda text: AGE.convert(text, None, None),
+    "inputs": _show_inputs,
+    "models of a run": _name_run,
+    "script": find_script,
+    "one line": lambda text: escape_controls(json.loads(text)),
+}
 
 
-@pytest.mark.parametrize(
-    ("models", "name"), [("ABCD", "train.py · A, B and 2 more · "), ("A", "train.py · A · "), ("", "train.py · ")]
-)
-def test_names_of_runs(models, name):
-    run = Run("a", STARTED, 1, "train.py --depth", Stats(), models=tuple(models))
-    assert run.name.startswith(f"{name}2023-11-14")
+def _list_texts() -> Iterator[tuple[str, str, str]]:
+    for section in Path(__file__).with_name("texts.txt").read_text().removeprefix("## ").split("\n## "):
+        kind, *lines = section.splitlines()
+        yield from ((kind, *line.split(" -> ")) for line in lines if line)
 
 
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [
-        *(("/home/me/train.py -x", "train.py"), ("'/my home/train it.py'", "train it.py")),
-        *(("/lib/package/__main__.py run", "package"), ("/lib/ipykernel_launcher.py -f x", "notebook")),
-        *(("-c", "python -c"), ("''", "python"), ("", "python"), ("'not closed", "'not closed")),
-    ],
-)
-def test_names_of_scripts(command, name):
-    assert find_script(command) == name
+@pytest.mark.parametrize(("kind", "text", "shown"), list(_list_texts()))
+def test_a_text_is_shown_as(kind, text, shown):
+    assert str(_KINDS[kind](text)) == shown
 
 
 def test_commands_and_units_stay_on_one_line():
@@ -78,10 +74,6 @@ def test_commands_and_units_stay_on_one_line():
         folded = fold_text(text, width, indent=2)
         assert all(any(whole in line for line in folded) for whole in ("125 ms", "'fusioncache ls --programs'"))
         assert max(map(len, folded)) <= width
-
-
-def test_one_line_leaves_what_can_be_printed():
-    assert escape_controls("caf\u00e9 'x' \\n\t\u202e") == "caf\u00e9 'x' \\n\\t\\u202e"
 
 
 def test_whatever_a_run_says_it_fits_a_screen(monkeypatch):
@@ -117,18 +109,6 @@ EXECUTABLE = make_key(CAST.graph, {"backend": "eager"})
 PROGRAM = SavedProgram()
 
 
-@pytest.fixture
-def _subjects(monkeypatch):
-    """Two runs with two templates; in the store an executable and two programs of one key."""
-    save_two_runs(monkeypatch)
-    store = Store.open()
-    assert store.save(EXECUTABLE, "eager", {"code": b"x"}, name="convert_1")
-    assert store.save(make_cast_template(options="same").key, "eager", {"code": b"y"}, name="other_1")
-    PROGRAM.save(store)
-    SavedProgram(slot="program-1").save(store)
-
-
-@pytest.mark.usefixtures("_subjects")
 @pytest.mark.parametrize(
     ("wanted", "kinds"),
     [
@@ -142,5 +122,121 @@ def _subjects(monkeypatch):
         *(("nosuch", []), ("", [])),
     ],
 )
-def test_what_an_id_stands_for(wanted, kinds):
+def test_what_an_id_stands_for(monkeypatch, wanted, kinds):
+    save_two_runs(monkeypatch)
+    store = Store.open()
+    assert store.save(EXECUTABLE, "eager", {"code": b"x"}, name="convert_1")
+    assert store.save(make_cast_template(options="same").key, "eager", {"code": b"y"}, name="other_1")
+    PROGRAM.save(store)
+    SavedProgram(slot="program-1").save(store)
     assert [one.kind for one in find_candidates(wanted, None, ALL)] == kinds
+
+
+_MATRIX = TensorType("float32", (4, 4), "cpu")
+
+
+def test_the_definition_is_for_the_gpu_or_an_error_says_what_is_missing(monkeypatch):
+    pytest.importorskip("nvfuser_direct")
+    save_run(monkeypatch)
+    device, dtype = ("device", Const("device", "cpu")), ("dtype", Const("dtype", "float32"))
+    full = Op("prims.full", ((Const("int", "4"), Const("int", "4")), Const("float", (2.0).hex())), (_MATRIX,))
+    ops = (replace(full, kwargs=(device, dtype)), Op("prims.add", (Ref(0), Ref(1)), (_MATRIX,)))
+    known = Graph((_MATRIX,), ops, (2,))
+    odd = replace(known, ops=(*ops[:1], replace(ops[1], name="prims.nosuch")))
+    templates = (Template(graph, make_key(graph, {}), name) for graph, name in ((known, "for_cpu"), (odd, "odd")))
+    save_other(monkeypatch, make_ledger(*templates))
+    assert "is_cpu=False" in get_output("show", "for_cpu", "--definition")
+    assert "nvFuser has no definition for this template (KeyError: " in get_error("show", "odd", "--definition")
+    monkeypatch.setattr(definition.importlib.util, "find_spec", lambda name: None)
+    assert "it is not installed. Seen working: torch" in get_error("show", "convert", "--definition")
+
+
+def test_a_script_of_every_sort_of_argument(monkeypatch, capsys, tmp_path):
+    """Numbers, symbolic sizes, tuples, dtypes, infinities, a dropped result, a mask, and an operation of torch's."""
+    vector = TensorType("float32", (Ref(2),), "cpu")
+    ops = (
+        Op("prims.mul", (Ref(1), Ref(0)), (vector,)),
+        Op("prims.broadcast_in_dim", (Ref(3), (Const("int", "4"), Ref(2)), (Const("int", "1"),)), (_MATRIX,)),
+        Op("prims.var_mean", (Ref(4), (Const("int", "0"),)), (None, vector), (("correction", Const("int", "1")),)),
+        Op("prims.lt", (Ref(6), Const("float", "inf")), (TensorType("bool", (Ref(2),), "cpu"),)),
+        Op("prims.full", ((Ref(2),), Const("float", (-0.0).hex())), (vector,), (
+            ("device", Const("device", "cpu")), ("dtype", Const("dtype", "float32"))
+        )),
+        Op("torch.where", (Ref(7), Ref(6), Ref(8)), (vector,)),
+    )  # fmt: skip
+    path = tmp_path / "repro.py"
+    path.write_text(write_script("all", Graph((NumberType("float"), vector), ops, (9, 6), 1), ()))
+    assert not re.search(r"^\s*(?:import|from) fusioncache", path.read_text(), re.MULTILINE)
+    monkeypatch.setattr(sys, "argv", [str(path), "--executor", "eager", "--calls", "0"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        names = runpy.run_path(str(path), run_name="__main__")
+    assert "executor eager, device cpu" in capsys.readouterr().out
+    number, values = names["arguments"]()
+    chosen, mean = names["template"].__globals__["thunder"].jit(names["template"])(number, values)
+    assert chosen.allclose(2 * values) and mean.allclose(2 * values)
+
+
+@pytest.mark.parametrize(
+    ("backend", "name", "text"),
+    [("inductor", "kernels.cpp", "int64_t x;"), ("nvfuser", "kernels.cu", "__global__ void k();")],
+)
+def test_the_source_of_kernels_in_colours(monkeypatch, backend, name, text):
+    """Both have a word that only the right language knows."""
+    save_run(monkeypatch)
+    key = make_key(inline(CHAIN.graph, (7,)), {"layout": "any"})
+    assert Store.open().save(key, backend, {name: text.encode()})
+    monkeypatch.setattr(console, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert f"m{text.split()[0]}\x1b[39" in call("show", "residual", "--code", color=True).stdout
+
+
+_FIRST = OwnNet.forward.__code__.co_firstlineno
+_LINES = {f"{inspect.getfile(OwnNet)}:{_FIRST + offset}" for offset in (1, 3)}
+"""Those of which Thunder makes regions."""
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """What each command prints, by its words, of two runs with inputs of other lengths."""
+    from thunder.dynamo import thunderfx
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("dynamo"))
+        patch.setenv("FUSIONCACHE_DIR", str(tmp_path_factory.mktemp("store")))
+        patch.setenv("FUSIONCACHE_STORE", "1")
+        patch.delenv("COLUMNS", raising=False)
+        for length in (2, 3):
+            torch._dynamo.reset()
+            transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", jobs=0)
+            compiled = thunderfx(OwnNet(), executors=fusioncache.executors(), transforms=[transform], dynamic=False)
+            compiled(torch.ones(length, 4)).sum().backward()
+            transform.cache.write_record()
+        first, second, *_ = (line.split()[0] for line in get_output("ls", "--programs").splitlines()[1:])
+        calls = ["ls --programs", "ls", "diff", "stats", "stats -v", "stats --runs", "explain"]
+        calls += [f"show {first}", f"explain {first}", f"diff {first} {second}"]
+        found = {words: call(*words.split()).stdout for words in calls}
+        assert call("report", "-o", "dynamo.html").exit_code == 0
+        return {**found, "report": Path("dynamo.html").read_text(encoding="utf-8")}
+
+
+def test_the_users_class_and_lines_are_named_and_the_class_of_graphs_is_not(shown):
+    assert not {name for name, text in shown.items() if "GraphModule" in text}
+    named = {name for name, text in shown.items() if "OwnNet" in text}
+    # A list of templates has names of operations, and a comparison of runs has their names.
+    assert named == shown.keys() - {"ls", "explain"}
+    programs = shown["ls --programs"]
+    assert {line.split()[1] for line in programs.splitlines()[1:]} == {"OwnNet"}
+    assert "OwnNet (part 1 of 2)" in programs and "OwnNet (from line " in programs
+    assert "<h1>OwnNet</h1>" in shown["report"]
+    assert "eval_with_key" not in shown["explain"] + shown["report"]
+    assert all(line in shown["explain"] for line in _LINES)
+
+
+def test_what_was_not_given_to_thunder_is_counted_with_the_reason(shown):
+    why = "sinc only has an automatic torch fallback in thunder"
+    assert f"Dynamo 1 operation not given to Thunder: {why} (1)" in " ".join(shown["stats"].split())
+    assert "bypassed" not in shown["stats"] and "No region was bypassed." in shown["report"]
+    assert f'<tr><th scope="row">{why}</th><td class="n">1</td></tr>' in shown["report"]
+    assert '1 operation was <a href="#not-given">not given to Thunder</a>: ' in shown["report"]

@@ -25,20 +25,19 @@ from fusioncache.cli.main import COMMANDS, main
 
 _BENCHMARKS = {
     "test_smoke": "code_size equality first_step inference lengths memory starts step_overhead store",
-    "test_wiring": "distributed saved_seconds summary",
-    "test_remote": "remote remote.fuzz",
+    "test_runner": "distributed remote remote.fuzz saved_seconds summary",
     "test_budget": "budget",
     "test_verdicts": "prices",
 }
 RUN_BY = {
     "fusioncache.thunder_adapter.installation": "thunder_adapter/test_patches.py",
     "docs/api_page.py": "repository/test_readme.py",
-    "docs/commands_page.py": "cli/test_cli_reference.py",
+    "docs/commands_page.py": "repository/test_readme.py",
     "tests/helpers/thunder_suite/run.py": "programs/test_thunder_suite.py",
     "train.py": "repository/test_readme.py",
     "make bench": "benchmarks/test_smoke.py",
     "make budget": "benchmarks/test_budget.py",
-    "make figures": "benchmarks/test_figures.py",
+    "make figures": "repository/test_readme.py",
     "make golden": "repository/test_golden_models.py",
     "make overhead": "benchmarks/test_smoke.py",
     "build": "repository/test_packaging.py",
@@ -56,7 +55,7 @@ NOT_RUN = {
     "venv": "it makes the environment that tests run in",
     "git": "it changes a repository",
     "patch": "it changes another version of Thunder, which comes by the network",
-    "repro.py": "a command writes this file, and tests/cli/test_cli_source.py runs what it writes",
+    "repro.py": "a command writes this file, and tests/cli/test_cli_texts.py runs what it writes",
     "du": "a program of the system",
     "tail": "it never ends",
     "jq": "a program that the package does not need",
@@ -149,12 +148,9 @@ def test_commands_take_the_options_that_they_are_shown_with(commands, tmp_path, 
     monkeypatch.chdir(tmp_path)
     for _, words in commands:
         _check_options(words)
-
-
-@pytest.mark.parametrize("line", ["fusioncache ls --kind x", "python -m benchmarks.starts --depth 3", "make nothing"])
-def test_a_renamed_option_is_noticed(line):
-    with pytest.raises((AssertionError, pytest.fail.Exception)):
-        _check_options(line.split())
+    for line in ("fusioncache ls --kind x", "python -m benchmarks.starts --depth 3", "make nothing"):
+        with pytest.raises((AssertionError, pytest.fail.Exception)):  # a renamed option is noticed
+            _check_options(line.split())
 
 
 def test_pages_with_code_are_run_by_a_test_or_cannot_be():

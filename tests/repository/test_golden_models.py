@@ -27,13 +27,10 @@ def call(monkeypatch, folder, sections, *options):
     return CliRunner().invoke(command.main, ["gemma", "--folder", str(folder), *options])
 
 
-def test_a_changed_line_is_shown_with_its_model_mode_length_and_part():
+def test_parts_that_are_changed_new_gone_or_in_another_order_are_shown():
     lines = find_differences("gemma", GOLDEN, change("t4 = add", "t4 = mul"))
     assert lines[0] == "--- gemma, forward, length 24: computation: golden"
     assert "-  t4 = add(a, b)" in lines and "+  t4 = mul(a, b)" in lines and len(lines) == 9
-
-
-def test_parts_that_are_new_or_gone_or_in_another_order_are_shown():
     assert find_differences("gemma", GOLDEN, list(GOLDEN)) == []
     assert find_differences("gemma", GOLDEN, GOLDEN[::-1]) == ["gemma: the same parts come in another order"]
     lines = find_differences("gemma", GOLDEN, [GOLDEN[0], Section("training: stats", "hits: 4")])

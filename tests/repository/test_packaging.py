@@ -8,24 +8,17 @@ import tarfile
 import zipfile
 from email.parser import Parser
 
-import pytest
 from repository import ROOT
 
 _BUILD = "from setuptools import build_meta as b; b.build_wheel('dist'); b.build_sdist('dist')"
 _NOT_BUILT_FROM = shutil.ignore_patterns(".venv", ".git*", ".*_cache", ".hypothesis", "*.egg-info", "build", "results")
 
 
-@pytest.fixture(scope="module")
-def dist(tmp_path_factory):
-    """A wheel and a source distribution, built in a copy without anything that is not committed."""
-    checkout = tmp_path_factory.mktemp("built") / "checkout"
+def test_the_wheel_has_code_pages_types_and_license_and_the_source_what_its_tests_need(tmp_path):
+    checkout = tmp_path / "checkout"
     shutil.copytree(ROOT, checkout, ignore=_NOT_BUILT_FROM)
     subprocess.run([sys.executable, "-c", _BUILD], cwd=checkout, check=True, capture_output=True)
-    return checkout / "dist"
-
-
-def test_the_wheel_has_code_pages_types_and_license(dist):
-    (wheel,) = dist.glob("*.whl")
+    (wheel,) = checkout.glob("dist/*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         (metadata_name,) = (name for name in names if name.endswith(".dist-info/METADATA"))
@@ -36,10 +29,7 @@ def test_the_wheel_has_code_pages_types_and_license(dist):
     assert metadata_name.replace("METADATA", "licenses/LICENSE") in names
     assert metadata["License-Expression"] == "Apache-2.0"
     assert "Typing :: Typed" in metadata.get_all("Classifier")
-
-
-def test_the_source_distribution_has_what_its_tests_need(dist):
-    (source,) = dist.glob("*.tar.gz")
+    (source,) = checkout.glob("dist/*.tar.gz")
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {"LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml"}

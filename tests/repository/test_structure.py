@@ -1,16 +1,21 @@
-"""The shape of the house: imports run one way, template/ is pure, importing is cheap."""
+"""The shape of the house: imports run one way, template/ is pure, importing is cheap, users read terms of the field.
+
+Folders of tests are those of the package, and a test asks nothing that is another file's own.
+"""
 
 import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
-from repository import DOCS, PACKAGE
+from repository import DOCS, HELPERS, PACKAGE, ROOT
 
 import fusioncache
+from fusioncache.observe.record.stats import Stats
 
 _IMPORTS = {
     "process": "",
@@ -144,3 +149,138 @@ for use in {uses}:
     assert not os.waitpid(child, 0)[1], use
 """
     assert in_new_process(program).splitlines() == ["True"] * len(uses)
+
+
+TESTS = ROOT / "tests"
+NO_ROOMS = {"helpers", "programs", "repository", "benchmarks", "golden", "spec"}
+FILES = sorted(TESTS.rglob("*.py"))
+THUNDERS = {"_call_ctx", "_implmap"}
+"""Attributes of Thunder's, which the package sets as well."""
+PARTS = {"_Compiling", "_HEADER", "_current_device", "_current_stream", "_get_device", "_left_uninitialized", "_memset"}
+PARTS |= {"_nvfuser", "_packed", "_refuse_arguments", "_remove"}
+"""Parts of a stored run of nvFuser's, which without a GPU are tested one by one."""
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and not name.endswith("_") and name not in PARTS
+
+
+@cache
+def find_private_names() -> frozenset[str]:
+    """Returns what the package defines for one file or class only, whatever that is."""
+    names: set[str] = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                names.add(node.name)
+            elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+                names.add(node.id if isinstance(node, ast.Name) else node.attr)
+    return frozenset(filter(is_private, names - THUNDERS))
+
+
+def find_imports(tree: ast.AST) -> Iterator[tuple[str, str, str]]:
+    """Yields the module that each name is imported from, its name there and its name here."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "", alias.asname or alias.name.partition(".")[0]) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from ((node.module, alias.name, alias.asname or alias.name) for alias in node.names)
+
+
+def find_root(node: ast.AST) -> str:
+    """Returns the name that an expression such as ``name.attribute().attribute`` starts with, or nothing."""
+    while isinstance(node, ast.Attribute | ast.Call | ast.Subscript):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+OF_OTHERS = {"_constraints", "_fields", "_lookasides", "_modules", "_name", "_parameters", "_replace"}
+OF_OTHERS |= {"_setup_frame_and_run_python_function"}
+"""Private names of ours that Thunder's, torch's or Python's own objects have as well."""
+
+
+def find_uses(tree: ast.AST) -> Iterator[str]:
+    """Yields uses of names that are private to other files."""
+    ours = {"fusioncache", *(path.stem for path in HELPERS.iterdir())}
+    imports = list(find_imports(tree))
+    others = {here for module, _, here in imports if module.partition(".")[0] not in ours} | {"self", "cls"}
+    yield from (
+        f"{module}.{name}" for module, name, _ in imports if module.partition(".")[0] in ours and is_private(name)
+    )
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute | ast.Call) or getattr(node, "attr", None) in OF_OTHERS:
+            continue
+        if isinstance(node, ast.Attribute) and node.attr in find_private_names() and find_root(node) not in others:
+            yield ast.unparse(node)
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("setattr", "delattr", "object"):
+            texts = [arg.value for arg in node.args[:2] if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+            yield from (text for text in texts if text.rpartition(".")[2] in find_private_names() - OF_OTHERS)
+
+
+def test_folders_are_those_of_the_package():
+    rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
+    assert {path.relative_to(TESTS).parts[0] for path in FILES if path.parent != TESTS} <= rooms | NO_ROOMS
+
+
+def test_no_two_tests_have_one_name_and_none_is_imported():
+    """Folders of tests are no packages, so that pytest imports each by its name alone."""
+    names = [path.name for path in FILES if path.name.startswith("test_")]
+    assert len(names) == len(set(names))
+    imports = re.compile(r"^\s*(?:from|import) test_\w+", re.MULTILINE)
+    assert not [path for path in FILES if imports.search(path.read_text())]
+
+
+def test_nothing_private_to_another_file_is_used():
+    found = {str(path.relative_to(TESTS)): list(find_uses(ast.parse(path.read_text()))) for path in FILES}
+    assert not {name: uses for name, uses in found.items() if uses}
+
+
+_PRIVATE = (
+    r"nobody|somebody|anybody|whoever|vouch\w*|nursery|offspring|lessons?|witness\w*|bystanders?|tenants?|promise\w*"
+    r"|foretold|foresight|indifferen\w*|movers?"
+)
+_PRIVATE_IN_CODE = re.compile(rf"(?:\b|_)(?:{_PRIVATE}|bury|what it is that)(?:\b|_)", re.IGNORECASE)
+"""Words that no code, comment or document of the package has."""
+_BANNED = re.compile(
+    rf"\b(?:{_PRIVATE}|bur(?:y|ied)|handed over|taken out|took the place of|was there before"
+    r"|(?:its|their) own sizes|general hits?|kept code|not kept|keeps nothing|lies? over each other|travel together"
+    r"|beside collectives|is told to)\b",
+    re.IGNORECASE,
+)
+"""Private words, and phrases for which the field has a term. ``docs/glossary.md`` has the terms."""
+
+
+def _list_literals(path: Path) -> Iterator[tuple[str, str]]:
+    """Yields where each text of a module is that is not for those who change it: all but docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
+            yield f"{path.relative_to(ROOT)}:{node.lineno}", node.value
+
+
+def _list_texts() -> Iterator[tuple[str, str]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield from ((where, text) for where, text in _list_literals(path) if " " in text)
+    for pattern in ("fusioncache/report/page/*.html", "docs/api.md", "docs/commands/*.md", "tests/cli/golden/*.txt"):
+        yield from ((str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")) for path in ROOT.glob(pattern))
+    reasons = {"reason": 1}
+    stats = Stats(
+        bypasses=reasons, own_sizes=reasons, taken_out=reasons, unkept=reasons, programs_refused=reasons,
+        passes_repeated=reasons, programs_interpreted=reasons, not_captured=reasons, captures=1, verified=1,
+    )  # fmt: skip
+    yield "Stats as HTML", stats._repr_html_()
+
+
+def test_users_read_the_terms_of_the_field():
+    texts = list(_list_texts())
+    assert {"random numbers", "in-place effects"} <= {text for _, text in texts}
+    assert not [f"{where}: {word[0]}" for where, text in texts for word in _BANNED.finditer(text)]
+    assert _BANNED.search("Not kept: busy") and _PRIVATE_IN_CODE.search("find_promise(values)")
+
+
+def test_the_code_and_the_documents_have_the_terms_of_the_field():
+    patterns = ("fusioncache/**/*.py", "*.md", "docs/**/*.md", "benchmarks/**/*.py")
+    for path in (path for pattern in patterns for path in ROOT.glob(pattern)):
+        found = _PRIVATE_IN_CODE.search(path.read_text(encoding="utf-8"))
+        assert not found, f"{path.relative_to(ROOT)}: {found[0]}"

@@ -146,17 +146,12 @@ def test_swapped_entries_and_objects_are_misses(store):
     assert all(load(store, number) for number in (1, 2, 3, 4))
 
 
-def test_a_planted_object_is_not_kept_by_a_save(store):
+def test_a_missing_object_is_a_miss_and_its_entry_goes_and_a_planted_one_is_replaced(store):
     path = find_code(store, 1)
     path.parent.mkdir()
     path.write_bytes(b"x" * 3000)
-    save(store, 1)
-    assert path.read_bytes() == make_artifacts(1)["code"]
-    assert load(store, 1)
-
-
-def test_a_missing_object_is_a_miss_and_its_entry_goes(store):
     save(store, 1, 2)
+    assert path.read_bytes() == make_artifacts(1)["code"] and load(store, 1)
     find_code(store, 1).unlink()
     assert audit(store.directory).damaged == (Damage("entry", name_entry(1), "an entry without its artifacts"),)
     Store.open().sweep()
@@ -230,19 +225,15 @@ THINGS: dict[str, Callable[[Path], None]] = {
     "a pipe": os.mkfifo,
     "a socket": put_socket,
 }
-SHARDS = {
-    "a folder of entries": lambda store: find_entry(store, 1).parent,
-    "a folder of objects": lambda store: find_code(store, 1).parent,
-}
-
-
+SHARDS = ("a folder of entries", "a folder of objects")
 PLACES: dict[str, Callable[[Store], Path]] = {
     "an entry": lambda store: find_entry(store, 1),
     "an object": lambda store: find_code(store, 1),
     "the lock of the store": lambda store: store.directory / "locks" / "store",
     "the lock of a turn": lambda store: store.directory / "locks" / find_entry(store, 1).name,
     "something that was being written": lambda store: store.directory / "entries" / "ab" / "tmp-1",
-    **SHARDS,
+    "a folder of entries": lambda store: find_entry(store, 1).parent,
+    "a folder of objects": lambda store: find_code(store, 1).parent,
 }
 
 
@@ -355,18 +346,12 @@ def test_what_was_set_aside_is_listed_and_left(tmp_path):
     assert Store.open(root, remote="").directory == root
 
 
-@pytest.fixture
-def record(monkeypatch, tmp_path):
-    """Where the record of this test is to be."""
+@pytest.mark.parametrize("thing", THINGS)
+def test_the_record_heals(monkeypatch, tmp_path, thing):
     home = tmp_path / "a" / "b" / "store"
     home.mkdir(parents=True)
     monkeypatch.setenv("FUSIONCACHE_DIR", str(home))
-    return record_path()
-
-
-@pytest.mark.parametrize("thing", THINGS)
-def test_the_record_heals(record, thing):
-    put = THINGS[thing]
+    record, put = record_path(), THINGS[thing]
     if thing == "a link to a file":  # to another disk, as it may be
         put = lambda path: (path.with_name(f"{path.name}-there").touch(), path.symlink_to(f"{path.name}-there"))  # noqa: E731
     for path in (record, record.with_name(f"{record.name}-journal")):

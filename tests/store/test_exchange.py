@@ -1,13 +1,19 @@
 """A push brings what a remote lacks, in one pack for each model; a pull brings what the store lacks.
 
 Keys of these entries name no operations, so all of them are in the pack of no model; those of programs have their own.
+What another machine says is read within limits of bytes, files and time, and taken for names alone.
 """
 
+import errno
+import io
 import itertools
+import os
 import uuid
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from kept_programs import SavedProgram
@@ -31,14 +37,20 @@ import fusioncache
 from fusioncache.cache import exchange
 from fusioncache.cache.exchange import Retention, prune_remote, pull, push
 from fusioncache.process.settings import TRUST
-from fusioncache.store import Store, StoreError, entry
+from fusioncache.store import Store, StoreError, entry, transport
 from fusioncache.store import remote as remotes
 from fusioncache.store.entry import PROGRAM_FORMAT
 from fusioncache.store.index import Index, encode_index
 from fusioncache.store.remote import Remote
 from fusioncache.store.signing import put_key, read_trust
+from fusioncache.store.transport import Transport, advice, find_absence
 
 CI, NEXT = make_signing_key("ci"), make_signing_key("next")
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch):
+    monkeypatch.setattr(transport, "PAUSES", ())
 
 
 def index_of(url: str) -> Index:
@@ -98,24 +110,23 @@ def test_a_push_that_breaks_off_leaves_nothing_half_and_is_repeated_at_once(url,
     assert load(there, 1) and load(there, 2)
 
 
-def test_several_machines_that_push_the_same_upload_it_once(url, files, here, there):
-    for store in (here, there):
-        save(store, 1, 2)
-    files.calls.clear()
-    results = []
-    run_at_once(*[lambda store=store: results.append(push(store, Remote(url))) for store in (here, there)])
-    assert sorted((result.entries, result.claimed) for result in results) in ([(0, 2), (2, 0)], [(0, 0), (2, 0)])
-    assert sum(what == "write" and "packs/" in path for what, path in files.calls) == 1
-    assert len(index_of(url).packs) == 1
-
-
-def test_two_writers_at_once_lose_no_pack(url, files, tmp_path):
+def test_machines_that_push_at_once_upload_the_same_once_and_lose_no_pack(url, files, here, there, tmp_path):
     stores = [fresh(tmp_path) for _ in range(4)]
     for number, store in enumerate(stores):
         save(store, number)
     run_at_once(*[lambda store=store: push(store, Remote(url)) for store in stores])
     assert len(index_of(url).packs) == 4
     assert pull(fresh(tmp_path), Remote(url)).entries == 4
+
+    other = f"{url}/other"
+    for store in (here, there):
+        save(store, 1, 2)
+    files.calls.clear()
+    results = []
+    run_at_once(*[lambda store=store: results.append(push(store, Remote(other))) for store in (here, there)])
+    assert sorted((result.entries, result.claimed) for result in results) in ([(0, 2), (2, 0)], [(0, 0), (2, 0)])
+    assert sum(what == "write" and "packs/" in path for what, path in files.calls) == 1
+    assert len(index_of(other).packs) == 1
 
 
 def test_a_push_ends_where_others_put_packs_all_the_time(url, files, here, monkeypatch):
@@ -189,22 +200,20 @@ def test_a_forked_child_that_ends_removes_nothing_of_its_parent(url, here, there
     assert pull(there, Remote(url)).entries == 1
 
 
-def test_a_pack_that_no_trusted_key_signed_is_not_listed(url, files, here, there, monkeypatch):
-    push_new(here, url, 1)
-    monkeypatch.setenv(TRUST.name, CI.public)
-    del files.files[files.find("/index")]
-    save(there, 2)
-    push(there, Remote(url), key=CI)
-    assert [len(pack.entries) for pack in index_of(url).packs] == [1]
-
-
-def test_a_pack_under_another_name_is_not_listed(url, files, here, there):
+@pytest.mark.parametrize("wrong", ["signature", "name"])
+def test_a_pack_under_another_name_or_that_no_trusted_key_signed_is_not_listed(
+    url, files, here, there, monkeypatch, wrong
+):
     push_new(here, url, 1)
     pack = files.find("/packs/")
-    files.files[f"{pack.partition('/packs/')[0]}/packs/00/{'0' * 64}"] = files.files.pop(pack)
+    if wrong == "name":
+        files.files[f"{pack.partition('/packs/')[0]}/packs/00/{'0' * 64}"] = files.files.pop(pack)
+    else:
+        monkeypatch.setenv(TRUST.name, CI.public)
     del files.files[files.find("/index")]
-    push_new(there, url, 2)
-    assert len(index_of(url).packs) == 1
+    save(there, 2)
+    push(there, Remote(url), key=CI if wrong == "signature" else None)
+    assert [len(pack.entries) for pack in index_of(url).packs] == [1]
 
 
 @pytest.mark.parametrize("act", [push, lambda here, remote: prune_remote(remote, Retention())], ids=["push", "prune"])
@@ -283,13 +292,6 @@ def packs_of(url: str) -> set[str]:
     return set(Remote(url).list_packs())
 
 
-def age_index(url: str, files) -> None:
-    """Makes all packs older by 100 seconds, by an index that says so."""
-    index = index_of(url)
-    packs = tuple(replace(pack, written=pack.written - 100.0, used=pack.used - 100.0) for pack in index.packs)
-    files.files[files.find("/index")] = encode_index(replace(index, packs=packs), None)
-
-
 @pytest.mark.parametrize(
     ("leases", "left"),
     [
@@ -301,7 +303,9 @@ def age_index(url: str, files) -> None:
 )
 def test_what_had_its_time_is_removed(url, files, here, there, leases, left):
     push_new(here, url, 1)
-    age_index(url, files)
+    index = index_of(url)  # which will say that all packs are older by 100 seconds
+    packs = tuple(replace(pack, written=pack.written - 100.0, used=pack.used - 100.0) for pack in index.packs)
+    files.files[files.find("/index")] = encode_index(replace(index, packs=packs), None)
     push_new(there, url, 2)
     planned = prune_remote(Remote(url), leases, dry_run=True)
     assert len(packs_of(url)) == 2
@@ -342,3 +346,154 @@ def test_claims_that_are_over_are_removed(url, files, here, monkeypatch):
     monkeypatch.setattr(remotes, "CLAIM_SECONDS", -1.0)
     prune_remote(Remote(url), Retention())
     assert not [name for name in files.files if "/claims/" in name]
+
+
+ROOT = "faulty://host/shared"
+
+
+def test_more_files_than_a_remote_has_are_not_listed(monkeypatch, files, here, there):
+    for number in range(3):
+        save(here, number)
+        push(here, Remote(ROOT))
+    monkeypatch.setattr(transport, "LISTED_FILES", 2)
+    save(here, 3)
+    with pytest.raises(StoreError, match="could not list: it lists more than 2 files, as no remote does"):
+        push(here, Remote(ROOT))
+    assert pull(there, Remote(ROOT)).entries == 3  # which lists nothing
+
+
+def test_strange_names_in_a_listing_lead_nowhere(monkeypatch, files, here, there):
+    save(here, 1)
+    push(here, Remote(ROOT))
+    (digest,) = Remote(ROOT).list_packs()
+    shard, real = digest[:2], files.ls
+    strange = [
+        *("..", ".", "", "/", "//", "../..", f"../../{shard}/{digest}", f"/etc/{shard}", "/etc/passwd", "a" * 5000),
+        *(f"{shard}\n", f"{shard}\x00", f"0{shard}", shard.upper() + "g", "é1", f"{digest}.tmp", f"{digest}\n"),
+        *(digest.upper() + "A", f"http://elsewhere.invalid/{shard}/{digest}", f"file:///{shard}/{digest}", "tmp-1"),
+        *(f"javascript:{digest}", f"{digest}/..", f"{digest[2:4]}{digest}", f"%2e%2e/{digest}", f"C:\\{digest}"),
+    ]
+
+    def ls(self, path, detail=True, **kwargs):
+        found = real(self, path, detail, **kwargs)
+        where = path.rstrip("/")
+        for name in strange:
+            for kind in ("file", "directory", "link", "other"):
+                found += [{"name": each, "size": 5, "type": kind} for each in (name, f"{where}/{name}")]
+        return found
+
+    monkeypatch.setattr(files, "ls", ls)
+    assert [*Remote(ROOT).list_packs()] == [digest]
+    files.calls.clear()
+    save(here, 2)
+    push(here, Remote(ROOT))
+    assert pull(there, Remote(ROOT)).entries == 2
+    assert all(path.startswith("host/shared/") and ".." not in path for _, path in files.calls)
+    assert load(there, 1)
+
+
+def test_a_file_that_comes_slowly_is_given_up_also_by_the_thread_that_reads_it(monkeypatch, files, here):
+    save(here, 1)
+    push(here, Remote(ROOT))
+    reads, clock = [], SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(transport, "time", clock)
+
+    class Slow(io.BytesIO):
+        def read(self, size):
+            reads.append(size)
+            clock.now += 4.0
+            return b"x"
+
+    monkeypatch.setattr(files, "open", lambda self, *_, **__: Slow())
+    with pytest.raises(StoreError, match="could not read: no answer within 10 s"):
+        Transport(ROOT).fetch_file("index", 100)
+    assert len(reads) == 3
+
+
+def test_no_more_is_read_than_is_wanted(files):
+    Transport(ROOT).put_file("x", b"x" * 1_000_000)
+    assert len(Transport(ROOT).fetch_file("x", 10)) == files.reads == 11  # which shows that there is more
+    assert Transport(ROOT).fetch_file("y", 10) is None
+
+
+@pytest.mark.parametrize("where", ["file", "memory", "faulty"])
+def test_one_of_many_creates_a_file(tmp_path, files, where):
+    url = f"file://{tmp_path}/x" if where == "file" else f"{where}://{uuid.uuid4().hex}/x"
+    results = []
+    run_at_once(
+        *[lambda n=n: results.append(Transport(url).create_file("claims/a", str(n).encode())) for n in range(8)]
+    )
+    assert sorted(results) == [False] * 7 + [True]
+    Transport(url).remove_file("claims/a")
+    Transport(url).remove_file("claims/a")
+    assert Transport(url).create_file("claims/a", b"")
+
+
+def test_a_local_file_is_created_whole(tmp_path, monkeypatch):
+    """A claim that is seen empty would count as none."""
+    target, seen, link = tmp_path / "claims" / "a", [], os.link
+
+    def look_and_link(source, name):
+        seen.append((target.exists(), Path(source).read_bytes()))
+        link(source, name)
+        seen.append((target.exists(), target.read_bytes()))
+
+    monkeypatch.setattr(os, "link", look_and_link)
+    assert Transport(str(tmp_path)).create_file("claims/a", b"mine")
+    assert seen == [(False, b"mine"), (True, b"mine")]
+    assert [path.name for path in target.parent.iterdir()] == ["a"]
+
+
+def test_a_file_is_created_where_there_are_no_links_or_no_mode_for_it(tmp_path, files, monkeypatch):
+    monkeypatch.setattr(os, "link", Mock(side_effect=OSError(errno.EPERM, "no links")))
+    local = Transport(str(tmp_path))
+    assert local.create_file("claims/a", b"mine") and not local.create_file("claims/a", b"other")
+    assert [path.read_bytes() for path in (tmp_path / "claims").iterdir()] == [b"mine"]
+
+    def pipe_file(self, path, value, **kwargs):
+        if kwargs:
+            raise TypeError("unexpected keyword argument 'mode'")
+        self.files[path] = value
+
+    monkeypatch.setattr(files, "pipe_file", pipe_file)
+    monkeypatch.setattr(files, "exists", lambda self, path: path in self.files)
+    assert Transport(ROOT).create_file("a", b"1")
+    assert not Transport(ROOT).create_file("a", b"2")
+    assert Transport(ROOT).fetch_file("a", 10) == b"1"
+
+
+def make_place(protocol, *paths):
+    """A file system that has these paths."""
+    return SimpleNamespace(protocol=protocol, exists=paths.__contains__, isdir=paths.__contains__)
+
+
+@pytest.mark.parametrize("protocol", [("s3", "s3a"), ("gs", "gcs"), "abfs"])
+def test_a_bucket_has_to_be_there_and_elsewhere_the_folder_that_is_read_or_the_one_above_it(protocol):
+    files = make_place(protocol, "bucket")
+    for make in (True, False):
+        assert find_absence(files, "bucket/some/folder", make=make) is None
+        missing = find_absence(files, "other/folder", make=make)
+        assert missing == "there is no bucket other that can be seen from here: make it, or check the address"
+    assert find_absence(make_place(protocol, "mine/folder"), "mine/folder", make=False) is None
+    elsewhere = make_place("sftp", "/shared")
+    assert find_absence(elsewhere, "/shared/x", make=True) is None
+    assert "no such folder" in (find_absence(elsewhere, "/shared/x", make=False) or "")
+    assert "no folder /shared/x" in (find_absence(elsewhere, "/shared/x/y", make=True) or "")
+
+
+OF_BOTOCORE = type("EndpointConnectionError", (Exception,), {"status": None})
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(), "check the credentials"),
+        (OF_BOTOCORE(), "something answers there"),
+        (ConnectionRefusedError(), "something answers there"),
+        (type("Forbidden", (OF_BOTOCORE,), {"status": 403})(), "check the credentials"),
+    ],
+    ids=repr,
+)
+def test_what_to_do_is_said_of_errors_that_are_known(error, said):
+    assert said in advice("hdfs", error)
+    assert advice("hdfs", KeyError("x")) == advice("hdfs", ImportError("pyarrow")) == ""

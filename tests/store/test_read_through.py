@@ -58,7 +58,7 @@ def process(store: Store, url: str) -> Store:
     return Store.open(find_root(store), remote=url)
 
 
-def test_a_load_that_misses_brings_it_and_the_next_one_finds_it(url, files, here, there):
+def test_a_load_that_misses_brings_it_and_what_the_index_does_not_have_costs_no_request(url, files, here, there):
     fill(url, here, 1, 2)
     files.calls.clear()
     reader = process(there, url)
@@ -69,6 +69,11 @@ def test_a_load_that_misses_brings_it_and_the_next_one_finds_it(url, files, here
     assert reads(files) == ["index", "packs"]
     stats = reader.stats()
     assert (stats.hits, stats.misses, stats.pulls, stats.saves, stats.bypasses) == (3, 1, {"unsigned": 2}, 0, {})
+    files.calls.clear()
+    assert not any(load(reader, number) for number in range(100, 200))
+    assert not load(process(there, url), 7)
+    assert not any(load(process(there, f"{url}/other"), 50) for _ in range(3))
+    assert len(reads(files)) == 1  # the index of the other remote, which is empty
 
 
 def test_a_machine_asks_twice_whatever_number_of_processes_it_runs(url, files, here, there):
@@ -78,19 +83,6 @@ def test_a_machine_asks_twice_whatever_number_of_processes_it_runs(url, files, h
     run_at_once(*[lambda: found.extend(load(process(there, url), number) for number in range(6))] * 8)
     assert found == [True] * 48
     assert sorted(reads(files)) == ["index", "packs"]
-
-
-def test_what_the_index_does_not_have_costs_no_request(url, files, here, there):
-    assert not any(load(process(there, url), 1) for _ in range(3))
-    assert reads(files) == ["index"]  # of a remote that is empty
-    other = f"{url}/other"
-    fill(other, here, 1)
-    reader = process(there, other)
-    assert load(reader, 1)
-    files.calls.clear()
-    assert not any(load(reader, number) for number in range(100, 200))
-    assert not load(process(there, other), 7)
-    assert (files.calls, reader.stats().bypasses) == ([], {})
 
 
 @pytest.mark.parametrize("before", [(), (1,)], ids=["nothing", "an entry"])
@@ -313,42 +305,24 @@ def test_what_is_not_trusted_is_asked_for_once_until_it_is(url, files, here, the
     monkeypatch.setenv(TRUST.name, trust)
     assert load(process(there, url), 1)
     assert reads(files) == ["index", "packs"]
-
-
-def test_a_wrong_list_of_keys_is_an_error_at_once(url, there, monkeypatch):
     monkeypatch.setenv(TRUST.name, "everyone")
     with pytest.raises(ValueError, match="FUSIONCACHE_TRUST must be public keys"):
         process(there, url)
 
 
-def test_what_fails_twice_is_tried_again(url, files, here, there):
-    fill(url, here, 1)
-    left = iter(range(2))
-
-    def fault(what, path):
-        if next(left, None) is not None:
-            raise ConnectionResetError("reset")
-
-    files.calls.clear()
-    files.fault = fault
-    with collect_warnings() as messages:
-        assert load(process(there, url), 1)
-    assert messages == []
-    assert len(files.calls) == 4
-
-
-def test_a_dead_remote_costs_one_warning_and_other_processes_do_not_ask(url, files, here, there, monkeypatch):
+def test_what_fails_twice_is_tried_again_and_a_dead_remote_is_asked_by_no_process(url, files, here, there, monkeypatch):
     fill(url, here, 1, 2)
+    failures = [ConnectionRefusedError("no answer")] * 3
 
     def fault(what, path):
-        raise ConnectionRefusedError("no answer")
+        if failures:
+            raise failures.pop()
 
     files.calls.clear()
     files.fault = fault
     reader = process(there, url)
     with collect_warnings() as messages:
         assert not load(reader, 1)
-        files.fault = lambda what, path: None
         assert not load(reader, 2)
         other = process(there, url)
         assert not load(other, 1)
@@ -360,7 +334,11 @@ def test_a_dead_remote_costs_one_warning_and_other_processes_do_not_ask(url, fil
     assert len(files.calls) == 3
     assert (reader.stats().bypasses, other.stats().bypasses) == ({"remote: it failed": 1}, {})
     monkeypatch.setattr(read_through, "FAILED_SECONDS", 0.0)
-    assert load(process(there, url), 1)
+    failures += [ConnectionResetError("reset")] * 2
+    files.calls.clear()
+    with collect_warnings() as messages:
+        assert load(process(there, url), 1)
+    assert (messages, len(files.calls)) == ([], 4)
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from fusioncache.template.key import make_key
 DAY = 86400.0
 
 
-def test_what_was_saved_is_loaded_also_by_a_later_store(store):
+def test_what_was_saved_first_is_loaded_for_its_backend_also_by_a_later_store(store):
     save(store, 1, 2)
     for reader in (store, Store.open()):
         for number in (1, 2):
@@ -41,9 +41,6 @@ def test_what_was_saved_is_loaded_also_by_a_later_store(store):
             assert (dict(found), found.seconds) == (make_artifacts(number), number)
         assert reader.load(make_numbered_key(3), BACKEND) is None
     assert not store.stats().bypasses
-
-
-def test_backends_have_entries_of_their_own_and_the_first_save_of_each_stays(store):
     for backend in ("inductor", "nvfuser"):
         assert store.load(make_numbered_key(1), backend) is None
         assert store.save(make_numbered_key(1), backend, {"a": backend.encode()})
@@ -163,14 +160,6 @@ def test_saving_makes_room(tmp_path):
     assert len(left) >= 2
 
 
-def test_a_process_that_saves_removes_what_is_too_old(tmp_path):
-    save(Store.open(tmp_path / "store"), 1)
-    store = Store.open(tmp_path / "store", max_age=DAY)
-    age_entry(store, 1, 1.5 * DAY)
-    save(store, 2)
-    assert find_present(store, 1, 2) == [2]
-
-
 def test_what_another_version_stored_stays_and_may_fill_the_store(tmp_path, monkeypatch):
     store = Store.open(tmp_path / "store", max_bytes=_room(2))
     monkeypatch.setattr(entry, "FORMAT", 2)
@@ -184,12 +173,14 @@ def test_what_another_version_stored_stays_and_may_fill_the_store(tmp_path, monk
     assert find_entry(store, 1).exists() and find_entry(store, 2).exists()
 
 
-def test_what_is_larger_than_the_store_takes_nobodys_place(tmp_path):
-    store = Store.open(tmp_path / "store", max_bytes=_room(3))
-    save(store, 1)
+def test_a_save_removes_what_is_too_old_and_nothing_for_what_is_larger_than_the_store(tmp_path):
+    save(Store.open(tmp_path / "store"), 1)
+    store = Store.open(tmp_path / "store", max_age=DAY, max_bytes=_room(3))
+    age_entry(store, 1, 1.5 * DAY)
+    save(store, 2)
     with collect_warnings():
-        assert not store.save(make_numbered_key(2), BACKEND, make_artifacts(2, size=_room(4)))
-    assert find_present(store, 1, 2) == [1]
+        assert not store.save(make_numbered_key(3), BACKEND, make_artifacts(3, size=_room(4)))
+    assert find_present(store, 1, 2, 3) == [2]
 
 
 def test_a_shared_object_goes_with_the_last_entry_that_needs_it(store):

@@ -6,7 +6,6 @@ import random
 import shutil
 import signal
 import time
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -156,14 +155,8 @@ def test_an_entry_that_is_replaced_while_somebody_cleans_up_keeps_what_it_needs(
     assert store.load(make_numbered_key(1), BACKEND) == {"code": b"another"}
 
 
-@pytest.fixture
-def _patient(monkeypatch):
-    """On a busy machine others may have a lock for long."""
-    monkeypatch.setattr(locks, "LOCK_SECONDS", 240.0)
-
-
-@pytest.mark.usefixtures("_patient")
-def test_eight_processes_with_eight_threads_compile_each_key_once(tmp_path):
+def test_eight_processes_with_eight_threads_compile_each_key_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "LOCK_SECONDS", 240.0)  # on a busy machine others may have a lock for long
     path, counter, keys = tmp_path / "store", tmp_path / "compiled", range(6)
 
     def compile_(number):
@@ -193,8 +186,8 @@ def test_eight_processes_with_eight_threads_compile_each_key_once(tmp_path):
     assert sorted(counter.read_text().split()) == [str(number) for number in keys]
 
 
-@pytest.mark.usefixtures("_patient")
-def test_processes_that_save_load_and_clean_up_at_once(tmp_path):
+def test_processes_that_save_load_and_clean_up_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "LOCK_SECONDS", 240.0)
     path, bound = tmp_path / "store", 80_000
 
     def work(seed):
@@ -238,35 +231,20 @@ def test_a_forked_child_uses_the_store_as_a_process_of_its_own(store):
     assert (store.stats().hits, store.stats().saves) == (1, 2)
 
 
-@contextmanager
-def held(path):
-    """The lock of this file is held: by this process, which is to locks of files as any other."""
-    lock = FileLock(path)
-    assert lock.acquire(0.0)
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """Time that passes only in sleep."""
-    counted = SimpleNamespace(slept=0.0)
-    counted.monotonic = lambda: counted.slept
-    counted.sleep = lambda seconds: setattr(counted, "slept", counted.slept + seconds)
-    monkeypatch.setattr(locks, "time", counted)
-    return counted
-
-
-def test_saves_loads_and_turns_wait_once_for_a_holder_that_is_stopped(store, clock):
+def test_saves_loads_and_turns_wait_once_for_a_holder_that_is_stopped(store, monkeypatch):
+    clock = SimpleNamespace(slept=0.0, monotonic=lambda: clock.slept)  # time passes only in sleep
+    clock.sleep = lambda seconds: setattr(clock, "slept", clock.slept + seconds)
+    monkeypatch.setattr(locks, "time", clock)
     save(store, 1, 2, 3)
-    with held(find_root(store) / "locks" / "store"), collect_warnings() as messages:
+    holder = FileLock(find_root(store) / "locks" / "store")  # this process is to locks of files as any other
+    assert holder.acquire(0.0)
+    with collect_warnings() as messages:
         for number in (11, 12, 13):
             save(store, number)
             assert load(store, number)
         assert locks.LOCK_SECONDS <= clock.slept <= locks.LOCK_SECONDS + 0.1
         assert store.sweep() is None
+    holder.release()
     assert store.stats().bypasses[locks.UNANSWERED] == 3
     assert ["its holder may be stopped" in message for message in messages] == [True, False]
     save(store, 20)  # the lock is free, and used again
@@ -274,7 +252,9 @@ def test_saves_loads_and_turns_wait_once_for_a_holder_that_is_stopped(store, clo
     assert store.stats().bypasses[locks.UNANSWERED] == 3
     assert find_present(store, 1, 2, 3, 11, 12, 13, 20) == [1, 2, 3, 11, 12, 13, 20]
     key, before = make_numbered_key(7), clock.slept
-    with held(find_root(store) / "locks" / f"{key.digest}.{BACKEND}"), collect_warnings():
+    holder = FileLock(find_root(store) / "locks" / f"{key.digest}.{BACKEND}")
+    assert holder.acquire(0.0)
+    with collect_warnings():
         for _ in range(3):
             with store.take_turn(key, BACKEND, timeout=2.0) as turn:
                 assert turn.alone == "waited too long for another compile"

@@ -6,6 +6,7 @@
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -66,11 +67,13 @@ def test_no_text_becomes_markup(monkeypatch):
         assert "&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;&amp;\\x1b[31m\\x00" in page.section(name), name
 
 
-def test_what_cannot_be_read_as_a_graph_is_shown_as_text():
+def test_what_cannot_be_read_as_a_graph_is_shown_as_text_and_a_deep_model_is_whole():
     stats = TemplateStats("odd", "0" * 64, 1, 1, 0, ((),), 0, 0.0, 0, 0.0, 0.0, (("ops", "<no op>"),))
     page = Page.of(Contents(make_run(), (ReportTemplate(1, stats, (), None),), (), ()))
     assert "cannot be read as a graph" in page.text
     assert "&lt;no op&gt;" in page.section("templates")
+    page = Page.of(Contents(make_run(), (), tuple(make_places(*make_deep_model(64, 2))), ()))
+    assert sum(link.startswith("#r") for link in page.links) == 256
 
 
 def test_phases_add_up_to_the_whole_bar_each_in_a_colour_of_its_own():
@@ -81,17 +84,9 @@ def test_phases_add_up_to_the_whole_bar_each_in_a_colour_of_its_own():
     style = Page.of(Contents(make_run(), (), (), ())).html
     assert len({item["colour"] for item in found}) == len(found)
     assert all(f".phases rect.k{item['colour']} " in style and f".swatch.k{item['colour']} " in style for item in found)
-
-
-def test_shares():
     found = Phases(tracing=0.0, fusing=0.0001, planning=0.0042, canonicalizing=0.0998, compiling=0.5, loading=0.3959)
     section = Page.of(Contents(make_run(phases=found), (), (), ())).section("time")
     assert all(f'<td class="n">{text}</td>' in section for text in ("0%", "&lt; 0.1%", "0.4%", "10%", "50%"))
-
-
-def test_a_deep_model_is_whole():
-    page = Page.of(Contents(make_run(), (), tuple(make_places(*make_deep_model(64, 2))), ()))
-    assert sum(link.startswith("#r") for link in page.links) == 256
 
 
 def draw(grid: Grid) -> list[str]:
@@ -114,30 +109,11 @@ def read_region(number: int, text: str) -> RegionRecord:
     return region
 
 
-CASES = {
-    "a region that a layer has not leaves its column empty": (
-        ["h.0.norm", "h.0.mlp", "h.1.norm", "h.1.attn", "h.1.attn", "h.1.mlp", "h.2.mlp", "h.2.extra"],
-        ["h.0: 0 . . 1 . | ", "h.1: 2 3 4 5 . | ", "h.2: . . . 6 7 | "],
-    ),
-    "what is of no layer stands where it runs": (
-        ["embed:7", "h.0:7", "h.1:7", "head:7", "loss backward", "h.1 backward"],
-        ["embed: 0 | .", "h.0: 1 | .", "h.1: 2 | 5", "head: 3 | .", "loss: . | 4"],
-    ),
-    "a region of the model itself has the row of its line": (
-        [":7", ":9"],
-        ["me/model.py:7: 0 | ", "me/model.py:9: 1 | "],
-    ),
-    "two lists of layers are told apart": (
-        ["encoder.layers.0.mlp", "encoder.layers.1.mlp", "decoder.layers.0.mlp"],
-        ["encoder.layers.0: 0 | ", "encoder.layers.1: 1 | ", "decoder.layers.0: 2 | "],
-    ),
-}
-
-
-@pytest.mark.parametrize(("regions", "expected"), CASES.values(), ids=CASES)
-def test_regions_stand_in_rows_of_layers(regions, expected):
+@pytest.mark.parametrize("case", Path(__file__).with_name("grids.txt").read_text().split("\n\n## "))
+def test_regions_stand_in_rows_of_layers(case):
+    _, regions, expected = (part.splitlines() for part in case.split("\n\n"))
     (grid,) = make_grids(make_places(*(read_region(number, text) for number, text in enumerate(regions))))
-    assert draw(grid) == expected
+    assert [f"> {line}".rstrip() for line in draw(grid)] == expected
 
 
 def test_each_compilation_has_a_map_of_its_own_with_layers_down_and_regions_across():

@@ -6,13 +6,13 @@ What counts as saved, without a clock, and what a notebook shows of the counts.
 import io
 import json
 import logging
-import multiprocessing
 import os
 import sys
 import time
 import warnings
 from collections import Counter
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ from recorded_templates import (
     make_ledger,
 )
 from report_records import HOSTILE
+from store_contents import fork, wait_for
 
 import fusioncache
 from fusioncache.observe.record.events import SCHEMA, Event, EventFile, EventStream, open_log, publish
@@ -126,25 +127,20 @@ def test_log_records_have_a_line_for_people_and_the_fields(caplog, level, hits):
         check(told, stats)
 
 
-def _work(number: int) -> None:
-    log = open_log()
-    for _ in range(500):
-        publish(log, "bypass", reason=f"{number}" * 300)
-
-
 def test_processes_share_a_file(file):
     file.write_text('{"schema": 1, "time": 0.0, "pid": 0, "what": "unkept"}\n')
-    workers = [multiprocessing.get_context("fork").Process(target=_work, args=(number,)) for number in (1, 2)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    told = events(file)
-    pids = {number: worker.pid for number, worker in enumerate(workers, 1)}
-    assert told[0].what == "unkept"  # what was there stays
-    assert Counter((event.pid, event.reason) for event in told[1:]) == {
-        (pid, f"{number}" * 300): 500 for number, pid in pids.items()
-    }
+
+    def work(number):
+        log = open_log()
+        for _ in range(500):
+            publish(log, "bypass", reason=f"{number}" * 300)
+
+    pids = {number: fork(partial(work, number)) for number in (1, 2)}
+    assert [wait_for(pid) for pid in pids.values()] == [0, 0]
+    first, *told = events(file)
+    assert first.what == "unkept"  # what was there stays
+    expected = {(pid, f"{number}" * 300): 500 for number, pid in pids.items()}
+    assert Counter((event.pid, event.reason) for event in told) == expected
 
 
 @pytest.mark.parametrize("place", ["", "missing/events.jsonl"])
@@ -217,7 +213,7 @@ def test_hits_do_not_multiply_a_start():
     assert stats.start_seconds == {"TorchInductor": 12.0}
 
 
-def test_a_hit_saves_no_more_than_what_thunder_alone_spends_on_it():
+def test_hits_and_loads_save_no_more_than_what_thunder_alone_spends():
     parent = Ledger()
     ledger = Ledger(parent)
     for hit in (False, True, True):
@@ -227,14 +223,11 @@ def test_a_hit_saves_no_more_than_what_thunder_alone_spends_on_it():
     other = Ledger(parent)  # a second model
     other.count_region(CAST, (), hit=True)
     assert (other.stats().saved_seconds, parent.stats().saved_seconds) == (0.125, 0.625)
-
-
-def test_a_load_saves_a_compile_less_what_it_took():
-    ledger = Ledger()
+    ledger = make_ledger()
     for hit in (False, True):
         ledger.count_region(CAST, (), hit=hit)
     count_load(ledger, CAST, 0.25, 2.0, Alone(2.5, 0.5))
-    assert ledger.stats().saved_seconds == 2.5 - 0.25 + 0.5
+    assert ledger.stats().saved_seconds == 2.5 - 0.25 + 0.5  # a load saves a compile less what it took
 
 
 @pytest.mark.parametrize(
@@ -260,7 +253,7 @@ def test_what_fusioncache_itself_takes_is_taken_off():
     assert ledger.stats().saved_seconds == 8.0 - 0.5 - 0.25 - 1.5
 
 
-def test_stats_are_a_table_with_the_reasons():
+def test_a_notebook_shows_tables_of_counts_and_of_templates_in_which_each_text_is_escaped():
     ledger = make_full_ledger()
     ledger.count("start_seconds", 12.25, of="TorchInductor")
     text = ledger.stats()._repr_html_()
@@ -270,17 +263,11 @@ def test_stats_are_a_table_with_the_reasons():
     ):
         assert f"<tr><th>{name}</th><td>{value}</td></tr>" in text
     assert "programs_loaded" not in text  # of the others what is not 0
-
-
-def test_templates_are_one_table_and_each_is_one():
-    templates = make_full_ledger().templates()
+    templates = ledger.templates()
     assert templates == tuple(templates) and isinstance(templates, tuple) and sys.getsizeof(templates) < 500
     assert templates._repr_html_().count("<tr>") == 3
     assert f"<td>{templates[1].digest[:12]}</td>" in templates[1]._repr_html_()
     assert templates[1]._repr_html_().count("<tr>") == 2
-
-
-def test_every_text_in_a_notebook_is_escaped():
     ledger = make_ledger(make_cast_template(name=HOSTILE))
     ledger.count_bypass(HOSTILE)
     for shown in (ledger.stats(), ledger.templates()):

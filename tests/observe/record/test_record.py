@@ -1,4 +1,7 @@
-"""What a run leaves on disk, while it goes on and later: that it is what was counted, once, and how it is found."""
+"""What a run leaves on disk, while it goes on and later: that it is what was counted, once, and how it is found.
+
+Of regions beside a program, what comes back is what a run had, and anything else is refused.
+"""
 
 import gc
 import json
@@ -10,10 +13,16 @@ import sys
 import threading
 import weakref
 from dataclasses import replace
+from pathlib import Path
+from typing import get_type_hints
+from unittest.mock import Mock
 
+import pytest
 import thunder
 import torch
 from commands import call, get_output
+from hypothesis import given
+from hypothesis import strategies as st
 from models import train_residual
 from pool_processes import wait_until
 from recorded_templates import (
@@ -33,11 +42,15 @@ from fusioncache.cache.cache import Cache
 from fusioncache.observe.record import database as recorder
 from fusioncache.observe.record import ledger as ledgers
 from fusioncache.observe.record.database import RecordReader, RecordWriter, record_path
+from fusioncache.observe.record.kept_regions import decode_regions, encode_regions
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import (
+    BoundRecord,
     ChoiceRecord,
     CompileRecord,
+    FlightRecord,
     Line,
+    PeakRecord,
     PlacementRecord,
     PlanCost,
     RegionRecord,
@@ -97,12 +110,6 @@ CHOICE = ChoiceRecord("GPT", "backward", 0, "t7", 5, "carry", (PlanCost("inline"
 PLACEMENT = make_placement(trace="backward", trace_number=0)
 
 
-def ledger_of(*regions: RegionRecord) -> Ledger:
-    ledger = make_ledger(make_chain_template())
-    ledger.history.add(*regions)
-    return ledger
-
-
 def test_what_a_transform_took_down_its_cache_has_and_is_read_as_it_was(monkeypatch):
     parent = Ledger()
     ledger = Ledger(parent)
@@ -124,7 +131,9 @@ def test_what_a_transform_took_down_its_cache_has_and_is_read_as_it_was(monkeypa
 
 def test_what_there_is_no_room_for_is_counted(monkeypatch):
     monkeypatch.setattr(ledgers, "MOST_OBSERVATIONS", 2)
-    save_ledger(monkeypatch, ledger_of(REGION, BYPASSED, REGION, REGION))
+    ledger = make_ledger(make_chain_template())
+    ledger.history.add(REGION, BYPASSED, REGION, REGION)
+    save_ledger(monkeypatch, ledger)
     assert RecordReader().regions(RUN) == (REGION, BYPASSED)
     assert RecordReader().runs()[0].unrecorded == 2
 
@@ -144,7 +153,8 @@ def test_counts_of_few_templates_are_kept_apart_and_all_are_in_the_total(monkeyp
 
 
 def test_a_later_save_adds_what_is_new_mends_what_is_otherwise_and_writes_nothing_if_nothing_changed():
-    ledger = ledger_of(REGION)
+    ledger = make_ledger(make_chain_template())
+    ledger.history.add(REGION)
     writer = begin_run(ledger)
     ledger.history.add(BYPASSED)
     ledger.history.amend_regions(make_chain_template().key.digest, (2, 1), reason="compile failed: ValueError")
@@ -205,44 +215,35 @@ def test_a_job_that_goes_on_and_one_that_was_killed():
         assert data["counts"]["compiles"] == {"old": before.compiles, "new": before.compiles}
 
 
-def test_what_many_templates_do_is_written_together(monkeypatch):
-    opened, timers, real = [], [], recorder.open_for_writing
-    monkeypatch.setattr(recorder, "open_for_writing", lambda path: opened.append(path) or real(path))
-    monkeypatch.setattr(threading.Timer, "start", lambda timer: timers.append(timer))
+@pytest.fixture
+def opened(monkeypatch):
+    """The files that were opened for writing."""
+    opened, real = [], recorder.open_for_writing
+    monkeypatch.setattr(recorder, "open_for_writing", lambda *args: opened.append(args) or real(*args))
+    return opened
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_what_many_templates_do_is_written_together_without_threads_at_the_end(monkeypatch, opened, threads):
+    timers = Mock(side_effect=None if threads else RuntimeError("can't start new thread"))
+    monkeypatch.setattr(threading.Timer, "start", lambda timer: timers(timer))
     writer = recorder.RecordWriter(ledger := Ledger())
     for number in range(5):
         ledger.history.begin_trace()
         ledger.emit("program made", model=f"model {number}")
         writer.append()
     assert opened == []
-    (timer,) = timers
-    timer.function()
-    assert len(opened) == 1
+    if threads:
+        timers.call_args.args[0].function()
+        assert timers.call_count == len(opened) == 1
+    else:
+        writer.end()
     (run,) = RecordReader().runs()
-    assert run.stats.programs_made == 5
+    assert (run.stats.programs_made, run.ended) == (5, not threads)
 
 
-def test_where_no_thread_can_be_started_the_end_of_the_process_saves(monkeypatch):
-    def refuse(timer):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Timer, "start", refuse)
-    writer = recorder.RecordWriter(ledger := Ledger())
-    ledger.history.begin_trace()
-    ledger.emit("program made", model="model")
-    for _ in range(2):
-        writer.append()
-    assert not record_path().exists()
-    writer.end()
-    (run,) = RecordReader().runs()
-    assert (run.stats.programs_made, run.ended) == (1, True)
-
-
-def test_later_steps_do_not_touch_the_record(monkeypatch):
-    opened = []
+def test_later_steps_do_not_touch_the_record(monkeypatch, opened):
     monkeypatch.setattr(threading.Timer, "start", lambda timer: timer.function())  # at once, on this thread
-    real = recorder.open_for_writing
-    monkeypatch.setattr(recorder, "open_for_writing", lambda *args: opened.append(args) or real(*args))
     stats = train_residual(1).stats()
     after_one = len(opened)
     # Two traces, and at most once for each first call of a template.
@@ -297,3 +298,50 @@ def test_a_cache_in_use_is_not_kept_alive_by_its_record():
     del cache
     gc.collect()
     assert gone() is None
+
+
+TEXTS, NUMBERS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8), st.integers(0, 2**63 - 1)
+OF_TYPE = {
+    **{str: TEXTS, str | None: st.none() | TEXTS, int: NUMBERS, int | None: st.none() | NUMBERS},
+    **{bool: st.booleans(), tuple[int, ...]: st.lists(NUMBERS, max_size=2).map(tuple)},
+}
+
+
+def build(kind, /, **given):
+    """Values of a kind: each field that is not given has any value of its type, and is registered for other kinds."""
+    types = get_type_hints(kind)
+    strategy = st.builds(kind, **{name: given[name] if name in given else OF_TYPE[types[name]] for name in types})
+    OF_TYPE.update({kind: strategy, tuple[kind, ...]: st.lists(strategy, max_size=3).map(tuple)})
+    return strategy
+
+
+PLACE = {"model": st.just("GPT"), "trace": st.sampled_from(["forward", "backward"]), "trace_number": st.just(7)}
+for each in (Line, Source, PlanCost, PeakRecord, BoundRecord):
+    build(each)
+build(FlightRecord, kind=st.sampled_from(["gather", "reduce"]), start=st.integers(0, 1), end=st.integers(2, 3))
+REGIONS = build(RegionRecord, **PLACE, outcome=st.sampled_from(["hit", "miss", "bypass"]))
+CHOICES = build(ChoiceRecord, **PLACE)
+CALLS = {"calls": st.tuples(TEXTS, TEXTS, TEXTS, TEXTS), "alive": st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS)}
+PLACEMENTS = build(PlacementRecord, **PLACE, **CALLS)
+ONE = RegionRecord(
+    "GPT", "forward", 7, 3, "Fusion3", "d", "hit", None, (2,), "fold", Source("h.1", 1, (Line("m.py", 3),)), 4, 5, 6
+)
+STREAM = ChoiceRecord("GPT", "backward", 7, "t3", 2, "carry", (PlanCost("carry", 1, 2, 3),))
+
+
+@given(st.lists(REGIONS, max_size=5), st.lists(CHOICES, max_size=3), st.lists(PLACEMENTS, max_size=2))
+def test_what_comes_back_is_what_was_there(regions, choices, placements):
+    content = encode_regions(regions, choices, placements)
+    kept = decode_regions(content, "GPT", 7)
+    assert (kept.regions, kept.choices) == (tuple(regions), tuple(choices))
+    assert kept.placements == tuple(placements)
+    assert encode_regions(kept.regions, kept.choices, kept.placements) == content
+
+
+@pytest.mark.parametrize("case", Path(__file__).with_name("refused_fields.txt").read_text().splitlines())
+def test_any_other_field_is_refused(case):
+    place, _, fields = case.partition(" ")
+    content = json.loads(encode_regions([ONE], [STREAM], [make_placement(model="GPT", trace_number=7)]))
+    (content if place == "all" else content["kept"][place][0]).update(json.loads(fields))
+    with pytest.raises(ValueError, match=r"regions|a placement"):
+        decode_regions(json.dumps(content).encode(), "GPT", 7)

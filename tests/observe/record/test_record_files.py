@@ -4,10 +4,10 @@ import os
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 import warnings
 from contextlib import closing
+from functools import partial
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ from recorded_templates import (
     save_ledger,
 )
 from report_records import make_wide_ledger
-from repository import HELPERS, import_path
+from store_contents import fork, wait_for
 
 from fusioncache.observe.record import database
 from fusioncache.observe.record.database import FORMAT, RecordError, RecordReader, RecordWriter, record_path
@@ -117,47 +117,29 @@ def test_a_further_length_adds_its_templates_and_one_trace(monkeypatch):
 @pytest.mark.parametrize("content", ["'nonsense'", "zeroblob(100)", "substr(content, 1, 20)"])
 def test_damaged_content_is_an_error_and_not_a_crash(monkeypatch, content):
     save_ledger(monkeypatch, make_wide_ledger(2))
-    with closing(sqlite3.connect(record_path())) as database, database:
-        database.execute(f"UPDATE templates SET content = {content}")
-        database.execute(f"UPDATE records SET content = {content} WHERE kind = 'traces'")
+    _execute(f"UPDATE templates SET content = {content}")
+    _execute(f"UPDATE records SET content = {content} WHERE kind = 'traces'")
     for read in (lambda: RecordReader().regions("a" * 32), lambda: RecordReader().templates("a" * 32)):
         with pytest.raises(RecordError, match="cannot be read"):
             read()
 
 
-_WRITE = """
-import sys
-import zlib
-from fusioncache.observe.record import database
-from fusioncache.observe.record.database import RecordWriter
-from report_records import make_wide_ledger
-database.MAX_BYTES = 300_000
-print("ready", flush=True)
-database.LOCK_SECONDS = 240.0
-input()
-for number in range(1000):
-    RecordWriter(make_wide_ledger(20, f"{sys.argv[1]} {number}")).save()
-    if number == 3:
-        print("some", flush=True)
-    if number == 8 and sys.argv[1] != "killed":
-        break
-"""
+def test_processes_that_write_at_once_and_one_that_is_killed_keep_to_it(monkeypatch):
+    monkeypatch.setattr(database, "MAX_BYTES", 300_000)
+    monkeypatch.setattr(database, "LOCK_SECONDS", 240.0)
+    some, tell = os.pipe()
 
+    def work(name, most):
+        for number in range(most):
+            RecordWriter(make_wide_ledger(20, f"{name} {number}")).save()
+            if number == 3:
+                os.write(tell, name[:1].encode())
 
-def test_processes_that_write_at_once_and_one_that_is_killed_keep_to_it():
-    environment = {**os.environ, "PYTHONPATH": import_path(HELPERS)}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    command = [sys.executable, "-W", "ignore", "-c", _WRITE]
-    processes = [subprocess.Popen([*command, name], env=environment, **pipes) for name in ("one", "other", "killed")]
-    for process in processes:
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        process.stdin.write("\n")
-        process.stdin.flush()
-    assert processes[2].stdout.readline() == "some\n"
-    processes[2].send_signal(signal.SIGKILL)
-    errors = [process.communicate()[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, -signal.SIGKILL], errors
+    one, other, killed = (fork(partial(work, name, most)) for name, most in (("a", 9), ("b", 9), ("killed", 1000)))
+    while os.read(some, 1) != b"k":
+        pass
+    os.kill(killed, signal.SIGKILL)
+    assert [wait_for(child) for child in (one, other, killed)] == [0, 0, -signal.SIGKILL]
     runs = RecordReader().runs()
     assert runs and record_path().stat().st_size <= 300_000 + 100_000  # what the newest adds is its own
     newest = max(runs, key=lambda run: run.updated)
@@ -176,12 +158,8 @@ def _warnings_of(action) -> list[str]:
     return [str(warning.message) for warning in caught]
 
 
-def _database() -> sqlite3.Connection:
-    return sqlite3.connect(record_path())
-
-
 def _execute(statement: str) -> None:
-    with closing(_database()) as database, database:
+    with closing(sqlite3.connect(record_path())) as database, database:
         database.execute(statement)
 
 
@@ -192,7 +170,7 @@ def _save() -> None:
 def test_a_record_that_is_being_written_is_said_to_be(monkeypatch):
     save_ledger(monkeypatch, make_full_ledger())
     monkeypatch.setattr(database, "LOCK_SECONDS", 0.01)
-    with closing(_database()) as other:
+    with closing(sqlite3.connect(record_path())) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(RecordError, match="another process: try again"):
             RecordReader()
@@ -201,7 +179,7 @@ def test_a_record_that_is_being_written_is_said_to_be(monkeypatch):
 def test_what_a_killed_process_left_half_written_is_undone(monkeypatch, tmp_path):
     save_ledger(monkeypatch, make_full_ledger())
     (before,) = RecordReader().runs()
-    with closing(_database()) as other:
+    with closing(sqlite3.connect(record_path())) as other:
         other.execute("PRAGMA cache_size = 1")  # so that pages reach the file before the transaction ends
         other.execute("UPDATE runs SET content = 'half'")
         for number in range(500):
@@ -214,7 +192,7 @@ def test_what_a_killed_process_left_half_written_is_undone(monkeypatch, tmp_path
     monkeypatch.setenv(DIRECTORY.name, str(tmp_path / "write"))
     save_ledger(monkeypatch, make_ledger(make_chain_template()), run="b" * 32, started=STARTED + 1)
     assert RecordReader().runs()[1:] == (before,)
-    with closing(_database()) as other:
+    with closing(sqlite3.connect(record_path())) as other:
         assert other.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
