@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,6 @@ _GPT = SavedProgram({"model": "model module mine.GPT"}, name="GPT", seconds=4.0)
 CI = make_signing_key("ci")
 FULL, PULLED, EMPTY = "a record of two runs, and a store", "a store without a record, as after a pull", "nothing"
 LONG = "long names, and lists that are long"
-
-
 _TEMPLATES = {"chain": CHAIN, "cast": CAST, "cast_new": make_cast_template("cast_new", "nvfuser=0.2.37")}
 _RUNS = dict(part.split("\n", 1) for part in _FILE.read_text().removeprefix("## ").split("\n## "))
 """What is counted in runs, an event a line."""
@@ -83,11 +82,6 @@ _REASON = (
     "a custom operator of the model's own, finetune::scaled_dot_product_attention_with_rotary_embedding, has no "
     "translation"
 )
-
-Words = dict[str, str] | None
-"""What the words in capitals stand for that golden files have in place of IDs."""
-State = Callable[[pytest.MonkeyPatch], Any]
-"""Fills the directory of fusioncache; returns its words, if there are some."""
 
 
 def _play(script: str, ledger: Ledger) -> Ledger:
@@ -122,7 +116,7 @@ def _play(script: str, ledger: Ledger) -> Ledger:
     return ledger
 
 
-def _lay_full(patch: pytest.MonkeyPatch) -> Words:
+def _lay_full(patch: pytest.MonkeyPatch) -> dict[str, str]:
     save_ledger(patch, _play(_RUNS["the first of two runs"], make_run_ledger()))
     save_other(patch, _play(_RUNS["the second of two runs"], Ledger()))
     words = _fill_store(Store.open())
@@ -135,7 +129,7 @@ def _find_remote() -> str:
     return str(Path(os.environ[DIRECTORY.name]).with_name("remote"))
 
 
-def _lay_pulled(patch: pytest.MonkeyPatch) -> Words:
+def _lay_pulled(patch: pytest.MonkeyPatch) -> dict[str, str]:
     words = _lay_full(patch)
     for file in Path(os.environ[DIRECTORY.name]).glob("record-*"):
         file.unlink()
@@ -149,15 +143,15 @@ def _lay_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def record_long_runs(patch: pytest.MonkeyPatch) -> None:
     """Records two runs of scripts, models and modules with long names."""
-    ledger = _count_long(Ledger())
-    save_ledger(patch, ledger, argv=[_SCRIPT, "--learning-rate", "0.0001", "--gradient-accumulation-steps", "16"])
-    save_other(patch, _count_long(Ledger()))
+    words = [_SCRIPT, "--learning-rate", "0.0001", "--gradient-accumulation-steps", "16"]
+    save_ledger(patch, _make_long_ledger(), argv=words)
+    save_other(patch, _make_long_ledger())
 
 
-def _count_long(ledger: Ledger) -> Ledger:
+def _make_long_ledger() -> Ledger:
+    ledger = Ledger()
     ledger.history.begin_trace(_MODEL)
-    for template in (_NARROW, _WIDE, _LONG_CAST):
-        arities = () if template is _LONG_CAST else (5,)
+    for template, arities in ((_NARROW, (5,)), (_WIDE, (5,)), (_LONG_CAST, ())):
         ledger.count_region(template, arities, hit=False)
         count_compile(ledger, template, 12345.678)
         ledger.history.add(*(_make_long_region(number, template.key.digest, arities) for number in (0, 31)))
@@ -198,8 +192,9 @@ def _fill_long_store(store: Store) -> dict[str, str]:
         "TEMPLATE": _NARROW.key.digest[:12],
         "OTHER": _WIDE.key.digest[:12],
     }
-    _save_executable(store, _LONG_CAST.graph, {"code": b"print()\n"})
-    _save_executable(store, _NARROW.graph, {"refused": _REASON.encode()})
+    settings = {"settings": f"torch.{_WORDS} True\n" * 2}
+    _save_executable(store, _LONG_CAST.graph, _WORDS, settings, {"code": b"print()\n"})
+    _save_executable(store, _NARROW.graph, _WORDS, settings, {"refused": _REASON.encode()})
     return words
 
 
@@ -208,9 +203,10 @@ def _describe_model(seed):
     return "\n".join([f"model module {_SCRIPT[:-3]}.{_MODEL}", *lines])
 
 
-def _save_executable(store, graph, artifacts):
-    key = make_key(graph, {"backend": "eager", "settings": f"torch.{_WORDS} True\n" * 2})
-    assert store.save(key, "eager", artifacts, name=f"{_WORDS}_{key.digest[:8]}", seconds=1.5)
+def _save_executable(store, graph, name, environment, artifacts):
+    key = make_key(graph, {"backend": "eager", **environment})
+    assert store.save(key, "eager", artifacts, name=f"{name}_{key.digest[:8]}", seconds=1.5)
+    return key.digest[:12]
 
 
 def _lay_long(patch):
@@ -219,40 +215,29 @@ def _lay_long(patch):
 
 
 def _fill_store(store: Store) -> dict[str, str]:
-    def compile_(graph: Graph, threads: int, **artifacts: bytes) -> str:
-        environment = {"backend": "eager", "settings": _SETTINGS.format(threads), "versions": "torch 2.10.0"}
-        key = make_key(graph, environment)
-        name = f"{'convert' if graph is CAST.graph else 'residual_tanh'}_{key.digest[:8]}"
-        assert store.save(key, "eager", artifacts, name=name, seconds=1.5)
-        return key.digest[:12]
-
-    def derive(program: SavedProgram) -> str:
-        return program.save(store)[:12]
-
+    two, four = ({"settings": _SETTINGS.format(threads), "versions": "torch 2.10.0"} for threads in (2, 4))
+    note = {"refused": b"a number among its inputs"}
     words = {
-        "EXECUTABLE": compile_(CAST.graph, 2, code=b"print()\n"),
-        "THREADS": compile_(CAST.graph, 4, code=b"print(4)\n"),
-        "NOTE": compile_(inline(CHAIN.graph, (2,)), 2, refused=b"a number among its inputs"),
-        "PROGRAM": f"{derive(_PROGRAM)}-0",
-        "CHANGED": derive(_CHANGED),
-        "GPT": derive(_GPT),
+        "EXECUTABLE": _save_executable(store, CAST.graph, "convert", two, {"code": b"print()\n"}),
+        "THREADS": _save_executable(store, CAST.graph, "convert", four, {"code": b"print(4)\n"}),
+        "NOTE": _save_executable(store, inline(CHAIN.graph, (2,)), "residual_tanh", two, note),
+        "PROGRAM": f"{_PROGRAM.save(store)[:12]}-0",
+        "CHANGED": _CHANGED.save(store)[:12],
+        "GPT": _GPT.save(store)[:12],
         "FAMILY": save_family(store)[:12],
     }
-    derive(_OTHER_READS)
+    _OTHER_READS.save(store)
     return words
 
 
-def _lay_entries(patch: pytest.MonkeyPatch) -> Words:
+def _lay_entries(patch, lay_record=None):
+    if lay_record:
+        lay_record(patch)
     store = Store.open()
     save(store, 1, 2, 3)
     for number in (1, 2, 3):
         age_entry(store, number, number * 86400)
     return {"ENTRY": str(find_entry(store, 2)), "CODE": str(find_object(store, make_artifacts(1)["code"]))}
-
-
-def _lay_entries_and_a_run(patch: pytest.MonkeyPatch) -> Words:
-    save_run(patch)
-    return _lay_entries(patch)
 
 
 def _lay_old_runs(patch: pytest.MonkeyPatch) -> None:
@@ -279,7 +264,7 @@ def _lay_loads_again(patch: pytest.MonkeyPatch) -> None:
     save_ledger(patch, ledger, run="ac" + "0" * 30, started=STARTED + 120)
 
 
-def _lay_newer_program(patch: pytest.MonkeyPatch) -> Words:
+def _lay_newer_program(patch: pytest.MonkeyPatch) -> dict[str, str]:
     patch.setattr(time, "time", lambda: NOW - 60)
     older = _PROGRAM.save(Store.open())
     patch.setattr(time, "time", lambda: NOW)
@@ -288,17 +273,16 @@ def _lay_newer_program(patch: pytest.MonkeyPatch) -> Words:
 
 def _lay_damaged_program(patch):
     store = Store.open()
-    artifacts = {"program": b"x", "reads": b"y"}
-    assert store.save(_PROGRAM.make_key(), "program", artifacts, name="Llama")
+    assert store.save(_PROGRAM.make_key(), "program", {"program": b"x", "reads": b"y"}, name="Llama")
     SavedProgram(slot="program-1").save(store)
     return {"FIRST": _PROGRAM.make_key().digest[:12], "SECOND": _CHANGED.save(store)[:12]}
 
 
-def _save_families(*families):
-    return {"FAMILY": [save_family(Store.open(), **each)[:12] for each in families][-1]}
+def _save_family(slot="family", outline=None):
+    return {"FAMILY": save_family(Store.open(), slot, outline)[:12]}
 
 
-def _lay_code(patch: pytest.MonkeyPatch) -> Words:
+def _lay_code(patch: pytest.MonkeyPatch) -> dict[str, str]:
     """Records a run, and saves code with source, without it, and of another graph."""
     save_run(patch)
     store, matrix = Store.open(), TensorType("float32", (4, 4), "cpu")
@@ -420,24 +404,18 @@ _PROGRAMS = {
 }
 
 
-def _change_record(script: str) -> State:
-    def lay(patch: pytest.MonkeyPatch) -> None:
-        save_two_runs(patch)
-        with closing(sqlite3.connect(record_path())) as database:
-            database.executescript(script.replace("TEXT", "CAST(content AS TEXT)"))
-
-    return lay
+def _change_record(script: str, patch: pytest.MonkeyPatch) -> None:
+    save_two_runs(patch)
+    with closing(sqlite3.connect(record_path())) as database:
+        database.executescript(script.replace("TEXT", "CAST(content AS TEXT)"))
 
 
-def _save_programs(programs: Sequence[SavedProgram]) -> State:
-    def lay(patch: pytest.MonkeyPatch) -> Words:
-        store = Store.open()
-        return {word: each.save(store)[:12] for word, each in zip(("FIRST", "SECOND", "THIRD"), programs, strict=False)}
-
-    return lay
+def _save_programs(programs: Sequence[SavedProgram], patch: pytest.MonkeyPatch) -> dict[str, str]:
+    store = Store.open()
+    return {word: each.save(store)[:12] for word, each in zip(("FIRST", "SECOND", "THIRD"), programs, strict=False)}
 
 
-STATES: Mapping[str, State] = {
+STATES: Mapping[str, Callable[[pytest.MonkeyPatch], Any]] = {
     FULL: _lay_full,
     PULLED: _lay_pulled,
     EMPTY: _lay_nothing,
@@ -452,14 +430,15 @@ STATES: Mapping[str, State] = {
     "texts that would do harm": save_hostile_run,
     "a file that is no database": _lay_no_database,
     "three entries": _lay_entries,
-    "three entries, and a run": _lay_entries_and_a_run,
+    "three entries, and a run": partial(_lay_entries, lay_record=save_run),
     "an entry of another version": _lay_other_versions_entry,
     "a program, and a newer one with the same name": _lay_newer_program,
     "a program that cannot be read": _lay_damaged_program,
-    "two families of one key": lambda patch: _save_families({"slot": "family-2"}, {}),
-    "a family that cannot be read": lambda patch: _save_families({"outline": b"x"}),
+    "two families of one key": lambda patch: [_save_family(slot) for slot in ("family-2", "family")][-1],
+    "a family that cannot be read": lambda patch: _save_family(outline=b"x"),
     "code of a template": _lay_code,
     **{there: lambda patch, make=make: save_ledger(patch, make()) for there, make in _LEDGERS.items()},
-    **{there: _change_record(script) for there, script in _RECORDS.items()},
-    **{there: _save_programs(programs) for there, programs in _PROGRAMS.items()},
+    **{there: partial(_change_record, script) for there, script in _RECORDS.items()},
+    **{there: partial(_save_programs, programs) for there, programs in _PROGRAMS.items()},
 }
+"""What fills the directory of fusioncache; it returns what words in capitals stand for, in place of IDs."""
