@@ -137,40 +137,24 @@ def _frame(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith(("## ", "$ "))]
 
 
-def _check(stage: Stage, name: str, columns: int) -> None:
+@pytest.mark.parametrize("name", sorted(path.stem for path in _FOLDER.glob("*-*.txt")))
+def test_the_commands_print_what_the_golden_file_has(stage, name):
+    if name == "show-definition":
+        pytest.importorskip("nvfuser_direct")
     path = _FOLDER / f"{name}.txt"
     golden = path.read_text(encoding="utf-8")
-    text = stage.render(golden, columns)
+    text = stage.render(golden, _WIDE if name.endswith(f"-{_WIDE}") else _NARROW)
     if os.environ.get("REWRITE_GOLDEN"):
         path.write_text(text, encoding="utf-8")
     else:
         assert text == golden, "REWRITE_GOLDEN=1 writes the file anew"
 
 
-@pytest.mark.parametrize("columns", [_NARROW, _WIDE])
-@pytest.mark.parametrize("command", ["fusioncache", *COMMANDS])
-def test_the_command_prints_what_its_golden_file_has(stage, command, columns):
-    _check(stage, f"{command}-{columns}", columns)
-
-
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in _NO_STORE + _OF_MACHINE])
-def test_the_command_prints_the_json_that_its_golden_file_has(stage, command):
-    _check(stage, f"{command}-json", _NARROW)
-
-
-def test_show_prints_the_definition_that_its_golden_file_has(stage):
-    pytest.importorskip("nvfuser_direct")
-    _check(stage, "show-definition", _NARROW)
-
-
-@pytest.mark.parametrize("session", sorted(path.stem for path in _FOLDER.glob("session-*.txt")))
-def test_a_session_prints_what_its_golden_file_has(stage, session):
-    _check(stage, session, _NARROW)
-
-
 def test_every_command_with_json_has_a_golden_file_for_it():
     assert {command for command in COMMANDS if "  --json" not in _read(command)} == set(_NO_STORE)
-    for path in _FOLDER.glob("*-json.txt"):
+    paths = {path.stem.removesuffix("-json"): path for path in _FOLDER.glob("*-json.txt")}
+    assert paths.keys() == set(COMMANDS) - {*_NO_STORE, *_OF_MACHINE}
+    for path in paths.values():
         assert all(line.endswith(" --json") for line in _frame(path.read_text()) if line.startswith("$ ")), path
 
 
