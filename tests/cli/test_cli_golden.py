@@ -6,14 +6,22 @@ A golden file has the calls as well. To add one, write its line; to write anew w
 
 import os
 import re
-from collections.abc import Iterator
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
-from golden_commands import Stage, set_stage
-from golden_states import EMPTY, FULL, LONG, PULLED
+from commands import call
+from golden_states import CI, EMPTY, FULL, LONG, NOW, PULLED, STATES
+from report_records import Page
 
 from fusioncache.cli.main import COMMANDS
+from fusioncache.store import default_path
+from fusioncache.store import store as store_module
 
 _FOLDER = Path(__file__).with_name("golden")
 _NARROW, _WIDE = 80, 120
@@ -27,12 +35,91 @@ _NO_STORE = ("bench", "completion")
 """Commands that look into no store and have no ``--json``. ``bench`` has its help only: it runs minutes."""
 _OF_MACHINE = ("doctor",)
 """Commands whose output depends on the machine. ``test_cli_doctor.py`` tests it."""
+_HEADING, _FACT, _CALL, _ERROR = "## ", "-- ", "$ ", "! "
+"""How lines begin that say what there is, what the next calls show, what is called, and what went to stderr."""
+
+
+class Stage:
+    """A folder in which commands are called. Its name always has the same length, because lines are broken by that."""
+
+    def __init__(self, folder, patch):
+        self._folder, self._patch, self._words = folder, patch, {}
+
+    def render(self, golden: str, columns: int) -> str:
+        """Returns a golden file as it should be: its headings and calls, with what they print now."""
+        parts = []
+        for line in golden.splitlines():
+            if line.startswith((_HEADING, _FACT)):
+                parts.append(line)
+            if line.startswith(_HEADING):
+                self._lay(line.removeprefix(_HEADING))
+                self._patch.setenv("COLUMNS", str(columns))
+            elif line.startswith(_CALL):
+                parts.append("\n".join([line, *map(self._normalize, self._run(line.removeprefix(_CALL)))]))
+        return "\n\n".join(parts) + "\n"
+
+    def _lay(self, there):
+        self._patch.undo()
+        for path in self._folder.iterdir():
+            shutil.rmtree(path)
+        work, remote = self._folder / "work", self._folder / "remote"
+        work.mkdir()
+        (work / "x.dot").write_text("digraph { }\n")
+        self._patch.chdir(work)
+        self._patch.setenv("PATH", "")
+        self._patch.setenv("FUSIONCACHE_SIGNING_KEY", CI.text)
+        self._patch.setenv("FUSIONCACHE_DIR", str(self._folder / "fusioncache"))
+        with pytest.MonkeyPatch.context() as fixed:
+            # They are parts of entries, whose sizes are printed.
+            fixed.setattr(store_module, "get_host", lambda: "host")
+            fixed.setattr(store_module.os, "getpid", lambda: 4321)
+            words = STATES[there](fixed)
+        for file in (self._folder / "fusioncache").rglob("*"):
+            if file.stat().st_mtime > NOW:
+                os.utime(file, (NOW - 3600, NOW - 3600))
+        places = {"STORE": default_path(), "REMOTE": remote, "PACK": remote / "pack", "HERE": work}
+        self._words = (words if isinstance(words, dict) else {}) | {word: str(path) for word, path in places.items()}
+
+    def _run(self, line: str) -> Iterator[str]:
+        line = re.sub(r"\b[A-Z]+\b", lambda word: self._words.get(word[0], word[0]), line)
+        answer, _, command = line.rpartition(" | ")
+        program, *arguments = shlex.split(command)
+        if program == "export":
+            name, _, value = arguments[0].partition("=")
+            self._patch.setenv(name, value)
+        elif program == "page":
+            yield from Page(Path(arguments[0]).read_text(encoding="utf-8")).lines
+        elif program == "fusioncache":
+            yield from self._call(arguments, answer.removeprefix("echo "))
+        else:
+            environment = {"PATH": os.defpath}
+            done = subprocess.run(line, shell=True, text=True, capture_output=True, check=True, env=environment)
+            yield from done.stdout.splitlines()
+
+    def _call(self, arguments: Sequence[str], answer: str) -> Iterator[str]:
+        result = call(*arguments, input=f"{answer}\n" if answer else "")
+        yield from result.stdout.splitlines()
+        yield from (f"{_ERROR}{line}" for line in result.stderr.splitlines())
+        if result.exit_code:
+            yield f"exit {result.exit_code}"
+
+    def _normalize(self, line: str) -> str:
+        line = line.replace(str(self._folder), "/tmp/golden-12345678")
+        line = re.sub(r"\b(torch/nn/functional\.py):\d{4}\b", r"\1:1234", line)
+        line = re.sub(r'"seconds": \d+\.\d{6,}', '"seconds": 0.1', line)
+        return re.sub(r" in \d+\.\d s;", " in 0.1 s;", line).rstrip()
 
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
-    with set_stage() as stage:
-        yield stage
+    """Yields a stage in which it is always the same time of the same day."""
+    with TemporaryDirectory(prefix="golden-", dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        patch.setattr(time, "time", lambda: NOW)
+        with pytest.MonkeyPatch.context() as own:
+            yield Stage(Path(folder), own)
+    time.tzset()
 
 
 def _read(command: str, variant: int | str = _NARROW) -> str:
@@ -50,40 +137,24 @@ def _frame(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith(("## ", "$ "))]
 
 
-def _check(stage: Stage, name: str, columns: int) -> None:
+@pytest.mark.parametrize("name", sorted(path.stem for path in _FOLDER.glob("*-*.txt")))
+def test_the_commands_print_what_the_golden_file_has(stage, name):
+    if name == "show-definition":
+        pytest.importorskip("nvfuser_direct")
     path = _FOLDER / f"{name}.txt"
     golden = path.read_text(encoding="utf-8")
-    text = stage.render(golden, columns)
+    text = stage.render(golden, _WIDE if name.endswith(f"-{_WIDE}") else _NARROW)
     if os.environ.get("REWRITE_GOLDEN"):
         path.write_text(text, encoding="utf-8")
     else:
         assert text == golden, "REWRITE_GOLDEN=1 writes the file anew"
 
 
-@pytest.mark.parametrize("columns", [_NARROW, _WIDE])
-@pytest.mark.parametrize("command", ["fusioncache", *COMMANDS])
-def test_the_command_prints_what_its_golden_file_has(stage, command, columns):
-    _check(stage, f"{command}-{columns}", columns)
-
-
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in _NO_STORE + _OF_MACHINE])
-def test_the_command_prints_the_json_that_its_golden_file_has(stage, command):
-    _check(stage, f"{command}-json", _NARROW)
-
-
-def test_show_prints_the_definition_that_its_golden_file_has(stage):
-    pytest.importorskip("nvfuser_direct")
-    _check(stage, "show-definition", _NARROW)
-
-
-@pytest.mark.parametrize("session", sorted(path.stem for path in _FOLDER.glob("session-*.txt")))
-def test_a_session_prints_what_its_golden_file_has(stage, session):
-    _check(stage, session, _NARROW)
-
-
 def test_every_command_with_json_has_a_golden_file_for_it():
     assert {command for command in COMMANDS if "  --json" not in _read(command)} == set(_NO_STORE)
-    for path in _FOLDER.glob("*-json.txt"):
+    paths = {path.stem.removesuffix("-json"): path for path in _FOLDER.glob("*-json.txt")}
+    assert paths.keys() == set(COMMANDS) - {*_NO_STORE, *_OF_MACHINE}
+    for path in paths.values():
         assert all(line.endswith(" --json") for line in _frame(path.read_text()) if line.startswith("$ ")), path
 
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
-import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, fields
 from importlib import import_module
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from benchmarks import zoo
 from benchmarks.common.processes import serve
-from golden.texts import Section, normalize, read_sections, write_sections
+from golden.texts import Section, normalize
 
 FORWARD = "forward"
 MODES = (FORWARD, "training")
@@ -43,29 +43,16 @@ def print_model(spec: Mapping[str, Any]) -> list[dict[str, str]]:
     versions = "\n".join(f"{name} {version(name).partition('+')[0]}" for name in names)  # without local builds
     sections = [Section("versions", versions)]
     for mode in spec["modes"]:
-        sections += _print_in_fork(model, mode)
+        with ProcessPoolExecutor(1, mp_context=get_context("fork")) as process:  # its state reaches no other mode
+            sections += process.submit(_print_mode, model, mode).result()
     return [asdict(section) for section in sections]
 
 
-def _print_in_fork(model: str, mode: str) -> list[Section]:
-    """Returns the sections of a mode, from a process whose state reaches no other mode."""
+def _print_mode(model: str, mode: str) -> list[Section]:
     directory = Path(os.environ[_DIRECTORY], mode)
     directory.mkdir(parents=True)
-    answer = directory / "sections"
-    child = os.fork()
-    if not child:
-        try:
-            os.environ[_DIRECTORY] = str(directory)
-            answer.write_text(write_sections(_Printer(model, mode).print()))
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(0)
-    os.waitpid(child, 0)
-    if not answer.exists():
-        raise RuntimeError(f"{model}, {mode}: nothing was printed")
-    return read_sections(answer.read_text())
+    os.environ[_DIRECTORY] = str(directory)
+    return list(_Printer(model, mode).print())
 
 
 class _Printer:
@@ -131,7 +118,9 @@ class _Printer:
 
     def _find_new(self) -> Iterator[tuple[str, str]]:
         digests = self._map_digests()
-        functions = self._list_functions()
+        functions = [self.compiled]
+        if self.workload.way == "thunderfx":
+            functions = [each for info in self.compiled._backend.subgraph_infos for each in info.thunder_compiled_fns]
         for number, function in enumerate(functions, 1):
             entries = [each for each in _list_entries(function) if id(each) not in self.known]
             self.known.update((id(each), each) for each in entries)
@@ -141,11 +130,6 @@ class _Printer:
                 for kind in ("prologue", "computation", "backward", "epilogue"):
                     if traces := getattr(entry, f"{kind}_traces"):
                         yield f"{graph}{program}{kind}", normalize(str(traces[-1]), digests)
-
-    def _list_functions(self) -> list[Any]:
-        if self.workload.way == "jit":
-            return [self.compiled]
-        return [each for info in self.compiled._backend.subgraph_infos for each in info.thunder_compiled_fns]
 
     def _map_digests(self) -> dict[str, str]:
         return {each.digest[:8]: _digest_graph(each)[:8] for each in self.transform.cache.templates()}

@@ -32,8 +32,19 @@ def get_error(*args: str, code: int = 1) -> str:
 
 
 def make_run_ledger():
-    ledger = recorded.make_full_ledger()
-    ledger.history.add(*_regions())
+    def region(number: int, digest: str | None, outcome: str, *arities: int, reason: str | None = None) -> RegionRecord:
+        where = Source(f"blocks.{number}", number, (Line("/home/me/model.py", 31), Line("/lib/torch/nn.py", 7, True)))
+        plan = None if digest is None else "fold" if arities else "inline"
+        place = ("Blocks", "forward", 0, 4 * number, f"nvFusion{number}")
+        return RegionRecord(*place, digest, outcome, reason, arities, plan, where, 3, 2, 1)
+
+    ledger, chain, cast = recorded.make_full_ledger(), CHAIN.key.digest, CAST.key.digest
+    ledger.history.add(
+        region(0, cast, "miss"),
+        *(region(arity, chain, "hit" if arity > 1 else "miss", arity) for arity in (1, 2, 3)),
+        region(4, None, "bypass", reason="unknown op"),
+        region(7, chain, "hit", 7, reason="compile failed: ValueError"),
+    )
     return ledger
 
 
@@ -49,21 +60,3 @@ def save_two_runs(monkeypatch: MonkeyPatch) -> None:
 
 def save_other(monkeypatch, ledger):
     recorded.save_ledger(monkeypatch, ledger, run=OTHER_RUN, started=recorded.STARTED + 60, argv=["other.py"])
-
-
-def _regions() -> list[RegionRecord]:
-    def region(number: int, digest: str | None, outcome: str, *arities: int, reason: str | None = None) -> RegionRecord:
-        where = Source(f"blocks.{number}", number, (Line("/home/me/model.py", 31), Line("/lib/torch/nn.py", 7, True)))
-        plan = None if digest is None else "fold" if arities else "inline"
-        name = f"nvFusion{number}"
-        return RegionRecord(
-            "Blocks", "forward", 0, 4 * number, name, digest, outcome, reason, arities, plan, where, 3, 2, 1
-        )
-
-    chain, cast = CHAIN.key.digest, CAST.key.digest
-    return [
-        region(0, cast, "miss"),
-        *(region(arity, chain, "hit" if arity > 1 else "miss", arity) for arity in (1, 2, 3)),
-        region(4, None, "bypass", reason="unknown op"),
-        region(7, chain, "hit", 7, reason="compile failed: ValueError"),
-    ]

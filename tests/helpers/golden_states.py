@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import CAST, CHAIN, make_run_ledger, save_other, save_run, save_two_runs
-from kept_programs import FORWARD, OTHER_SILU, SILU, SavedProgram, save_family
-from long_names import fill_long_store, record_long_runs
+from kept_programs import FORWARD, OTHER_SILU, OWN_READS, SILU, SavedProgram, make_outline, save_family
 from recorded_templates import (
     STARTED,
     count_compile,
@@ -40,7 +40,8 @@ from fusioncache.cli.report import MOST_ROWS
 from fusioncache.ir import Graph, Key, NumberType, Op, Ref, Template, TensorType
 from fusioncache.observe.record.database import record_path
 from fusioncache.observe.record.ledger import Ledger
-from fusioncache.observe.record.observations import ANY_SIZES, Alone, FlightRecord
+from fusioncache.observe.record.observations import ANY_SIZES, Alone, FlightRecord, Line, RegionRecord, Source
+from fusioncache.observe.record.stats import NOT_GIVEN
 from fusioncache.process.settings import DIRECTORY
 from fusioncache.store import Store, entry
 from fusioncache.store.remote import Remote
@@ -57,17 +58,30 @@ _GPT = SavedProgram({"model": "model module mine.GPT"}, name="GPT", seconds=4.0)
 CI = make_signing_key("ci")
 FULL, PULLED, EMPTY = "a record of two runs, and a store", "a store without a record, as after a pull", "nothing"
 LONG = "long names, and lists that are long"
-
-
 _TEMPLATES = {"chain": CHAIN, "cast": CAST, "cast_new": make_cast_template("cast_new", "nvfuser=0.2.37")}
 _RUNS = dict(part.split("\n", 1) for part in _FILE.read_text().removeprefix("## ").split("\n## "))
 """What is counted in runs, an event a line."""
 
-
-Words = dict[str, str] | None
-"""What the words in capitals stand for that golden files have in place of IDs."""
-State = Callable[[pytest.MonkeyPatch], Any]
-"""Fills the directory of fusioncache; returns its words, if there are some."""
+_MODEL = "MultimodalRetrievalAugmentedGenerationTransformerWithMixtureOfExpertsForConditionalGeneration"
+_SCRIPT = "finetune_the_multimodal_retrieval_augmented_generation_model_on_the_cluster.py"
+_LONG_FILE = f"/home/me/projects/multimodal/retrieval_augmented_generation/models/{_SCRIPT}"
+_WORDS = "residual_scaled_dot_product_attention_with_rotary_embedding_and_layer_normalization"
+_MODULE = "language_model.decoder.transformer_blocks.{}.feed_forward_network.mixture_of_experts.experts.7.projection"
+_OPTION = "options_of_the_compiler_for_this_model=(enable: matmul_prologue_fusion, disable: resize_scheduler)"
+_NARROW, _WIDE = make_chain_template(_WORDS), make_chain_template(f"{_WORDS}_again", _OPTION)
+_LONG_CAST = make_cast_template(f"convert_{_WORDS}")
+_TENSOR = "torch.Tensor torch.bfloat16 (32, 4096, 128) (524288, 128, 1) cuda:0 requires_grad"
+_INPUTS = [f"a_rather_long_name_of_the_argument_number_{number}" for number in range(6)]
+_ARGUMENTS = "\n".join(["args 1 mask", f"args.0 {_TENSOR}", *(f"kwargs.{name} {_TENSOR}" for name in _INPUTS)])
+_LONG_READS = (
+    OWN_READS[0],
+    ("global", f"{_SCRIPT[:-3]}.{_MODEL}.A_CONSTANT", f"'{'the value of a constant that is a text, and long; ' * 4}'"),
+)
+_LONG_FORWARD = FORWARD.replace("(x, w, None)", f"({', '.join(_INPUTS)})")
+_REASON = (
+    "a custom operator of the model's own, finetune::scaled_dot_product_attention_with_rotary_embedding, has no "
+    "translation"
+)
 
 
 def _play(script: str, ledger: Ledger) -> Ledger:
@@ -102,7 +116,7 @@ def _play(script: str, ledger: Ledger) -> Ledger:
     return ledger
 
 
-def _lay_full(patch: pytest.MonkeyPatch) -> Words:
+def _lay_full(patch: pytest.MonkeyPatch) -> dict[str, str]:
     save_ledger(patch, _play(_RUNS["the first of two runs"], make_run_ledger()))
     save_other(patch, _play(_RUNS["the second of two runs"], Ledger()))
     words = _fill_store(Store.open())
@@ -115,7 +129,7 @@ def _find_remote() -> str:
     return str(Path(os.environ[DIRECTORY.name]).with_name("remote"))
 
 
-def _lay_pulled(patch: pytest.MonkeyPatch) -> Words:
+def _lay_pulled(patch: pytest.MonkeyPatch) -> dict[str, str]:
     words = _lay_full(patch)
     for file in Path(os.environ[DIRECTORY.name]).glob("record-*"):
         file.unlink()
@@ -127,46 +141,103 @@ def _lay_nothing(patch: pytest.MonkeyPatch) -> None:
     shutil.rmtree(os.environ[DIRECTORY.name])
 
 
-def _lay_long(patch: pytest.MonkeyPatch) -> Words:
-    record_long_runs(patch)
-    return fill_long_store(Store.open())
+def record_long_runs(patch: pytest.MonkeyPatch) -> None:
+    """Records two runs of scripts, models and modules with long names."""
+    words = [_SCRIPT, "--learning-rate", "0.0001", "--gradient-accumulation-steps", "16"]
+    save_ledger(patch, _make_long_ledger(), argv=words)
+    save_other(patch, _make_long_ledger())
 
 
-def _fill_store(store: Store) -> dict[str, str]:
-    def compile_(graph: Graph, threads: int, **artifacts: bytes) -> str:
-        environment = {"backend": "eager", "settings": _SETTINGS.format(threads), "versions": "torch 2.10.0"}
-        key = make_key(graph, environment)
-        name = f"{'convert' if graph is CAST.graph else 'residual_tanh'}_{key.digest[:8]}"
-        assert store.save(key, "eager", artifacts, name=name, seconds=1.5)
-        return key.digest[:12]
+def _make_long_ledger() -> Ledger:
+    ledger = Ledger()
+    ledger.history.begin_trace(_MODEL)
+    for template, arities in ((_NARROW, (5,)), (_WIDE, (5,)), (_LONG_CAST, ())):
+        ledger.count_region(template, arities, hit=False)
+        count_compile(ledger, template, 12345.678)
+        ledger.history.add(*(_make_long_region(number, template.key.digest, arities) for number in (0, 31)))
+    for number in range(1, 60, 2):
+        ledger.count_region(_NARROW, (number,), hit=True)
+    for phase, seconds in (("dynamo", 2.25), ("splitting", 2.5), ("other_compilers", 4.75), ("other", 4.5)):
+        ledger.history.add_seconds(phase, seconds)
+    ledger.count_bypass(f"{NOT_GIVEN}{_REASON}", region=False)
+    ledger.count_bypass(f"{NOT_GIVEN}addmm only has an automatic torch fallback in thunder", region=False)
+    ledger.count_bypass(_REASON)
+    ledger.count("own_sizes", of=_REASON)
+    ledger.emit("program refused", reason=f"{_MODEL} has {_REASON}")
+    for part in range(1, 12):
+        ledger.count_program_loaded(f"{_MODEL} (part {part} of 11)", 0.5, 38.5)
+    ledger.count("not_captured", of=_REASON)
+    return ledger
 
-    def derive(program: SavedProgram) -> str:
-        return program.save(store)[:12]
 
+def _make_long_region(number: int, digest: str, arities: tuple[int, ...]) -> RegionRecord:
+    source = Source(_MODULE.format(number), number, (Line(_LONG_FILE, 1234),))
+    place = (_MODEL, "forward", 0, number, f"nvFusion{number}")
+    outcome = ("hit", f"compile failed: {_REASON}") if number else ("miss", None)
+    return RegionRecord(*place, digest, *outcome, arities, "one launch", source, 3, 2, 1)
+
+
+def _fill_long_store(store: Store) -> dict[str, str]:
+    """Saves programs, families and executables with long names. Returns the IDs of some."""
+    key = {"arguments": _ARGUMENTS}
+    first = SavedProgram({**key, "model": _describe_model(1)}, _LONG_READS, name=_MODEL)
+    name = f"{_MODEL} (part 12 of 34)"
+    reason, sizes = "compares two lengths that the model was given", [(1234, 123456 * number) for number in range(1, 7)]
+    outline = make_outline("kwargs['a_rather_long_name_of_the_argument'][1]", reason, f"{_LONG_FILE}:12", sizes)
+    second = SavedProgram({**key, "model": _describe_model(2)}, _LONG_READS[:1], _LONG_FORWARD, name=name)
     words = {
-        "EXECUTABLE": compile_(CAST.graph, 2, code=b"print()\n"),
-        "THREADS": compile_(CAST.graph, 4, code=b"print(4)\n"),
-        "NOTE": compile_(inline(CHAIN.graph, (2,)), 2, refused=b"a number among its inputs"),
-        "PROGRAM": f"{derive(_PROGRAM)}-0",
-        "CHANGED": derive(_CHANGED),
-        "GPT": derive(_GPT),
-        "FAMILY": save_family(store)[:12],
+        "PROGRAM": first.save(store)[:12],
+        "CHANGED": second.save(store)[:12],
+        "FAMILY": save_family(store, "family", outline, _MODEL, _LONG_READS, "args 1")[:12],
+        "TEMPLATE": _NARROW.key.digest[:12],
+        "OTHER": _WIDE.key.digest[:12],
     }
-    derive(_OTHER_READS)
+    settings = {"settings": f"torch.{_WORDS} True\n" * 2}
+    _save_executable(store, _LONG_CAST.graph, _WORDS, settings, {"code": b"print()\n"})
+    _save_executable(store, _NARROW.graph, _WORDS, settings, {"refused": _REASON.encode()})
     return words
 
 
-def _lay_entries(patch: pytest.MonkeyPatch) -> Words:
+def _describe_model(seed):
+    lines = [f"model.{_MODULE.format(number)}.dropout_probability {seed + number / 8}" for number in range(24)]
+    return "\n".join([f"model module {_SCRIPT[:-3]}.{_MODEL}", *lines])
+
+
+def _save_executable(store, graph, name, environment, artifacts):
+    key = make_key(graph, {"backend": "eager", **environment})
+    assert store.save(key, "eager", artifacts, name=f"{name}_{key.digest[:8]}", seconds=1.5)
+    return key.digest[:12]
+
+
+def _lay_long(patch):
+    record_long_runs(patch)
+    return _fill_long_store(Store.open())
+
+
+def _fill_store(store: Store) -> dict[str, str]:
+    two, four = ({"settings": _SETTINGS.format(threads), "versions": "torch 2.10.0"} for threads in (2, 4))
+    note = {"refused": b"a number among its inputs"}
+    words = {
+        "EXECUTABLE": _save_executable(store, CAST.graph, "convert", two, {"code": b"print()\n"}),
+        "THREADS": _save_executable(store, CAST.graph, "convert", four, {"code": b"print(4)\n"}),
+        "NOTE": _save_executable(store, inline(CHAIN.graph, (2,)), "residual_tanh", two, note),
+        "PROGRAM": f"{_PROGRAM.save(store)[:12]}-0",
+        "CHANGED": _CHANGED.save(store)[:12],
+        "GPT": _GPT.save(store)[:12],
+        "FAMILY": save_family(store)[:12],
+    }
+    _OTHER_READS.save(store)
+    return words
+
+
+def _lay_entries(patch, lay_record=None):
+    if lay_record:
+        lay_record(patch)
     store = Store.open()
     save(store, 1, 2, 3)
     for number in (1, 2, 3):
         age_entry(store, number, number * 86400)
     return {"ENTRY": str(find_entry(store, 2)), "CODE": str(find_object(store, make_artifacts(1)["code"]))}
-
-
-def _lay_entries_and_a_run(patch: pytest.MonkeyPatch) -> Words:
-    save_run(patch)
-    return _lay_entries(patch)
 
 
 def _lay_old_runs(patch: pytest.MonkeyPatch) -> None:
@@ -193,7 +264,7 @@ def _lay_loads_again(patch: pytest.MonkeyPatch) -> None:
     save_ledger(patch, ledger, run="ac" + "0" * 30, started=STARTED + 120)
 
 
-def _lay_newer_program(patch: pytest.MonkeyPatch) -> Words:
+def _lay_newer_program(patch: pytest.MonkeyPatch) -> dict[str, str]:
     patch.setattr(time, "time", lambda: NOW - 60)
     older = _PROGRAM.save(Store.open())
     patch.setattr(time, "time", lambda: NOW)
@@ -202,17 +273,16 @@ def _lay_newer_program(patch: pytest.MonkeyPatch) -> Words:
 
 def _lay_damaged_program(patch):
     store = Store.open()
-    artifacts = {"program": b"x", "reads": b"y"}
-    assert store.save(_PROGRAM.make_key(), "program", artifacts, name="Llama")
+    assert store.save(_PROGRAM.make_key(), "program", {"program": b"x", "reads": b"y"}, name="Llama")
     SavedProgram(slot="program-1").save(store)
     return {"FIRST": _PROGRAM.make_key().digest[:12], "SECOND": _CHANGED.save(store)[:12]}
 
 
-def _save_families(*families):
-    return {"FAMILY": [save_family(Store.open(), **each)[:12] for each in families][-1]}
+def _save_family(slot="family", outline=None):
+    return {"FAMILY": save_family(Store.open(), slot, outline)[:12]}
 
 
-def _lay_code(patch: pytest.MonkeyPatch) -> Words:
+def _lay_code(patch: pytest.MonkeyPatch) -> dict[str, str]:
     """Records a run, and saves code with source, without it, and of another graph."""
     save_run(patch)
     store, matrix = Store.open(), TensorType("float32", (4, 4), "cpu")
@@ -334,24 +404,18 @@ _PROGRAMS = {
 }
 
 
-def _change_record(script: str) -> State:
-    def lay(patch: pytest.MonkeyPatch) -> None:
-        save_two_runs(patch)
-        with closing(sqlite3.connect(record_path())) as database:
-            database.executescript(script.replace("TEXT", "CAST(content AS TEXT)"))
-
-    return lay
+def _change_record(script: str, patch: pytest.MonkeyPatch) -> None:
+    save_two_runs(patch)
+    with closing(sqlite3.connect(record_path())) as database:
+        database.executescript(script.replace("TEXT", "CAST(content AS TEXT)"))
 
 
-def _save_programs(programs: Sequence[SavedProgram]) -> State:
-    def lay(patch: pytest.MonkeyPatch) -> Words:
-        store = Store.open()
-        return {word: each.save(store)[:12] for word, each in zip(("FIRST", "SECOND", "THIRD"), programs, strict=False)}
-
-    return lay
+def _save_programs(programs: Sequence[SavedProgram], patch: pytest.MonkeyPatch) -> dict[str, str]:
+    store = Store.open()
+    return {word: each.save(store)[:12] for word, each in zip(("FIRST", "SECOND", "THIRD"), programs, strict=False)}
 
 
-STATES: Mapping[str, State] = {
+STATES: Mapping[str, Callable[[pytest.MonkeyPatch], Any]] = {
     FULL: _lay_full,
     PULLED: _lay_pulled,
     EMPTY: _lay_nothing,
@@ -366,14 +430,15 @@ STATES: Mapping[str, State] = {
     "texts that would do harm": save_hostile_run,
     "a file that is no database": _lay_no_database,
     "three entries": _lay_entries,
-    "three entries, and a run": _lay_entries_and_a_run,
+    "three entries, and a run": partial(_lay_entries, lay_record=save_run),
     "an entry of another version": _lay_other_versions_entry,
     "a program, and a newer one with the same name": _lay_newer_program,
     "a program that cannot be read": _lay_damaged_program,
-    "two families of one key": lambda patch: _save_families({"slot": "family-2"}, {}),
-    "a family that cannot be read": lambda patch: _save_families({"outline": b"x"}),
+    "two families of one key": lambda patch: [_save_family(slot) for slot in ("family-2", "family")][-1],
+    "a family that cannot be read": lambda patch: _save_family(outline=b"x"),
     "code of a template": _lay_code,
     **{there: lambda patch, make=make: save_ledger(patch, make()) for there, make in _LEDGERS.items()},
-    **{there: _change_record(script) for there, script in _RECORDS.items()},
-    **{there: _save_programs(programs) for there, programs in _PROGRAMS.items()},
+    **{there: partial(_change_record, script) for there, script in _RECORDS.items()},
+    **{there: partial(_save_programs, programs) for there, programs in _PROGRAMS.items()},
 }
+"""What fills the directory of fusioncache; it returns what words in capitals stand for, in place of IDs."""

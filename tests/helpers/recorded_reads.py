@@ -1,6 +1,7 @@
 """Records what Thunder reads while it interprets a function, and compares it with what is there later."""
 
 import contextlib
+from unittest import mock
 
 import thunder
 
@@ -30,12 +31,8 @@ def record(function, *args):
             own(*given, **named)
         raise Interpreted
 
-    thunder.thunder_general_jit = interpret
-    try:
-        with contextlib.suppress(Interpreted):
-            thunder.jit(function)(*args)
-    finally:
-        thunder.thunder_general_jit = own
+    with mock.patch.object(thunder, "thunder_general_jit", interpret), contextlib.suppress(Interpreted):
+        thunder.jit(function)(*args)
     return recorder
 
 

@@ -1,13 +1,15 @@
 """Programs at several sizes as one, and that one at others: its texts, their code, and its templates."""
 
+import dis
 import math
 from dataclasses import replace
+from types import CodeType
+from typing import Any
 
 import pytest
 from blank_programs import blank, rename_templates
 from hypothesis import example, given
 from hypothesis import strategies as st
-from instructions import list_instructions
 
 from fusioncache.accelerators.programs.build import compile_trace
 from fusioncache.accelerators.programs.general import GeneralProgram, Identity
@@ -38,6 +40,23 @@ def computation(t_transformer_h_0_weight, t12):
 def constant(value):
     kind = "none" if value is None else type(value).__name__
     return Const(kind, value.hex() if isinstance(value, float) else str(value))
+
+
+def list_instructions(code: CodeType) -> tuple[Any, ...]:
+    """Returns what code does, whichever constants have a place of their own."""
+    found = [
+        (each.opname, _show(each.argval), each.starts_line, each.is_jump_target) for each in dis.get_instructions(code)
+    ]
+    return code.co_name, code.co_filename, code.co_varnames, code.co_flags, found
+
+
+def _show(constant: object) -> Any:
+    """Returns a constant with its type, as 1 and True are equal."""
+    if isinstance(constant, CodeType):
+        return list_instructions(constant)
+    if isinstance(constant, tuple):
+        return [_show(each) for each in constant]
+    return type(constant), constant
 
 
 def make_graph(rows, length, extra=64, literals=()):

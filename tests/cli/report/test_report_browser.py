@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from changed_layer import CHANGED_LAYER, train_llama
-from long_names import record_long_runs
+from golden_states import record_long_runs
 from report_records import read_newest, save_hostile_run
 
 from fusioncache.cli.report import render_report

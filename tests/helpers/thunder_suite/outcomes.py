@@ -1,15 +1,17 @@
-"""What a run left behind: how each test ended, and what fusioncache did in it."""
+"""What runs left behind: how each test ended, what fusioncache did in it, and which tests end otherwise with it."""
 
 from __future__ import annotations
 
 import json
 import platform
-from collections import defaultdict
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-_WEIGHT = ("passed", "xpassed", "xfailed", "skipped", "failed", "error", "timeout", "crashed")
+_UNREACHED = "unreached"
+"""Nothing can be said of a test that one of the runs did not get to."""
 
 
 @dataclass(frozen=True)
@@ -29,35 +31,53 @@ class Run:
     finished: bool = True
 
     def result(self, id_: str) -> Result:
-        return self.results.get(id_) or Result("missing" if self.finished else "unreached")
+        return self.results.get(id_) or Result("missing" if self.finished else _UNREACHED)
 
 
-def load(file):
-    """Reads what the plugin or ``write_record`` wrote; of setup, call and teardown that counts which weighs most."""
+@dataclass
+class Difference:
+    """A test whose outcomes differ, why it has to if it has to, and how later runs of both ended."""
+
+    id: str
+    without: Result
+    with_: Result
+    explained: str
+    reruns: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def counts_against(self) -> bool:
+        """Whether it differs for no known reason, and in more than half of its further runs as well."""
+        differing = sum(without != with_ for without, with_ in self.reruns)
+        return not self.explained and (not self.reruns or 2 * differing > len(self.reruns))
+
+    def add_rerun(self, runs: Sequence[Run]) -> None:
+        without, with_ = (run.result(self.id).outcome for run in runs)
+        if _UNREACHED not in (without, with_):
+            self.reruns.append((without, with_))
+
+
+def find_differences(runs: Sequence[Run], explained: Mapping[str, str]) -> list[Difference]:
+    found = []
+    for id_ in sorted(runs[0].results.keys() | runs[1].results.keys()):
+        one, other = (run.result(id_) for run in runs)
+        if one.outcome != other.outcome and _UNREACHED not in (one.outcome, other.outcome):
+            reasons = (reason for pattern, reason in explained.items() if re.search(pattern, id_))
+            found.append(Difference(id_, one, other, next(reasons, "")))
+    return found
+
+
+def load(file: Path) -> Run:
+    """Reads what the plugin or ``write_record`` wrote; of two ends of a test the later one counts."""
     events = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    run, by_id = Run({}, any("finished" in event for event in events)), defaultdict(list)
-    for event in events:
-        run.results.update({id_: run.result("") for id_ in event.get("collected", ())})
-        run.results.update({id_: Result(ended) for id_, ended in event.get("recorded", {}).items()})
-        if "id" in event:
-            by_id[event["id"]].append(event)
-    for id_, found in by_id.items():
-        worst = max(found, key=lambda event: _WEIGHT.index(event["outcome"]))
-        if worst["outcome"] != "passed" or any(event["when"] == "teardown" for event in found):
-            run.results[id_] = Result(worst["outcome"], worst.get("message", ""), found[-1].get("counts", {}))
-    return run
+    results = {event.pop("id"): Result(**event) for event in events if "id" in event}
+    return Run(results, any("finished" in event for event in events))
 
 
 def write_record(file: Path, run: Run) -> None:
     """Writes how each test of a whole run ended, for ``load``, behind a line with what that depends on."""
-    recorded = [{"recorded": {id_: result.outcome}} for id_, result in sorted(run.results.items())]
-    events = [{"versions": find_versions()}, *recorded, {"finished": 0}]
+    ends = [{"id": id_, "outcome": result.outcome} for id_, result in sorted(run.results.items())]
+    events = [{"versions": find_versions()}, *ends, {"finished": 0}]
     file.write_text("".join(json.dumps(event) + "\n" for event in events))
-
-
-def is_up_to_date(file: Path) -> bool:
-    with file.open() as lines:
-        return bool(json.loads(next(lines))["versions"] == find_versions())
 
 
 def find_versions() -> dict[str, str]:

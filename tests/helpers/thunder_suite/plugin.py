@@ -7,8 +7,7 @@ import random
 import re
 import sys
 import zlib
-from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -21,15 +20,11 @@ VARIABLE = "FUSIONCACHE_THUNDER_SUITE"
 
 
 def _pick(ids: list[str], settings: dict[str, Any]) -> set[str]:
-    if settings["only"]:
-        return set(settings["only"]) & set(ids)
-    by_file = defaultdict(list)
-    for id_ in sorted(ids):
-        file, _, name = id_.partition("::")
-        pattern, leave, _ = settings["selections"][Path(file).name]
-        if re.search(pattern, name) and not (leave and re.search(leave, name)):
-            by_file[Path(file).name].append(id_)
-    return {id_ for file, found in by_file.items() for id_ in found[:: settings["selections"][file][2]]}
+    picked = set(settings["only"])
+    for file, (pattern, sample) in settings["selections"].items() if not picked else ():
+        of_file = (id_ for id_ in sorted(ids) if id_.partition("::")[0].endswith(f"/{file}"))
+        picked.update([id_ for id_ in of_file if re.search(pattern, id_.partition("::")[2])][::sample])
+    return picked
 
 
 def _forward_nvfuser() -> None:
@@ -44,15 +39,27 @@ def _forward_nvfuser() -> None:
     sys.modules["nvfuser"] = module
 
 
-class Injector:
-    """Stands in for ``thunder.jit``, and counts what became of the calls of each test."""
+class _Injector:
+    """Puts ``FusionCache`` into each call of ``thunder.jit``, and counts what became of the calls of a test."""
 
-    def __init__(self, jit: Callable[..., Any], backend: str):
+    def __init__(self, backend: str):
+        import thunder
+
         from fusioncache.backends.nvfuser.backend import nvfuser_problem
 
-        self._jit, self._backend = jit, backend
-        self._makes_regions = nvfuser_problem() is not None
-        self.start()
+        self._backend, self._makes_regions = backend, nvfuser_problem() is not None
+        own = thunder.jit
+
+        @functools.wraps(own)  # with its signature, which thunderfx reads
+        def jit(fn: Any, /, **options: Any) -> Any:
+            return own(fn, **self._add_fusioncache(options))
+
+        for module in list(sys.modules.values()):
+            for name, value in list(getattr(module, "__dict__", {}).items()):
+                if value is own:
+                    setattr(module, name, jit)
+        if backend == "eager":  # what is bypassed is not to wait for a compiler either
+            sys.modules["fusioncache.transform.executor"].best_backend = lambda device: "eager"  # type: ignore[attr-defined]
 
     def start(self) -> None:
         from fusioncache import Cache
@@ -65,19 +72,7 @@ class Injector:
         for stats in (transform.stats() for transform in self._transforms):
             counts.update(regions=stats.regions, hits=stats.hits, misses=stats.misses, compiles=stats.compiles)
             counts.update({f"bypassed: {reason}": number for reason, number in stats.bypasses.items()})
-        return counts
-
-    def put_in_place(self) -> None:
-        @functools.wraps(self._jit)  # with its signature, which thunderfx reads
-        def jit(fn: Any, /, **options: Any) -> Any:
-            return self._jit(fn, **self._add_fusioncache(options))
-
-        for module in list(sys.modules.values()):
-            for name, value in list(getattr(module, "__dict__", {}).items()):
-                if value is self._jit:
-                    setattr(module, name, jit)
-        if self._backend == "eager":  # what is bypassed is not to wait for a compiler either
-            sys.modules["fusioncache.transform.executor"].best_backend = lambda device: "eager"  # type: ignore[attr-defined]
+        return dict(counts)  # workers send no subclass of it
 
     def _add_fusioncache(self, options: dict[str, Any]) -> dict[str, Any]:
         from fusioncache import FusionCache
@@ -107,18 +102,12 @@ class Injector:
         return {option: executors}
 
 
-class Recorder:
+class _Recorder:
     """Appends events to the file of results. Only pytest's main process writes; workers report to it."""
 
     def __init__(self, settings: dict[str, Any], *, writes: bool):
-        self._settings = settings
-        self._file = Path(settings["results"]) if writes else None
-        self._injector: Injector | None = None
-        if settings["inject"]:
-            import thunder
-
-            self._injector = Injector(thunder.jit, settings["inject"])
-            self._injector.put_in_place()
+        self._settings, self._writes = settings, writes
+        self._injector = _Injector(settings["inject"]) if settings["inject"] else None
 
     @pytest.hookimpl(trylast=True)  # after Thunder's own sorting
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -126,69 +115,48 @@ class Recorder:
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in wanted])
         items[:] = [item for item in items if item.nodeid in wanted]
 
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        if session.items:
-            self._write({"collected": [item.nodeid for item in session.items]})
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
-        self._write({"collected": list(ids)})
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.outcome != "passed":
-            outcome = "error" if report.failed else report.outcome
-            self._write({"id": report.nodeid, "when": "collect", "outcome": outcome, "message": _read_message(report)})
-
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        import numpy
+        import torch
+
         if self._injector:
             self._injector.start()
-        seed = zlib.crc32(item.nodeid.encode())
-        random.seed(seed)
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed(seed)
-        if "torch" in sys.modules:
-            sys.modules["torch"].manual_seed(seed)
+        for seed in (random.seed, numpy.random.seed, torch.manual_seed):
+            seed(zlib.crc32(item.nodeid.encode()))
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
-        if self._injector:
-            item.user_properties.append(("counts", self._injector.count()))
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Any:
+        try:
+            return (yield)
+        finally:
+            if self._injector:
+                item.user_properties.append(("counts", self._injector.count()))
 
-    def pytest_runtest_logreport(self, report):
-        event = {"id": report.nodeid, "when": report.when, "outcome": _name_outcome(report)}
-        event |= {"message": _read_message(report)} if report.outcome != "passed" else {}
-        self._write(event | dict(report.user_properties))
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._write({"id": report.nodeid, "outcome": "error", "message": report.longreprtext[-4000:]})
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        message = "" if report.passed else report.longreprtext[-4000:]
+        outcome = "crashed" if "crashed while running" in message else report.outcome
+        if hasattr(report, "wasxfail"):
+            outcome = "xfailed" if report.skipped else "xpassed"
+        if report.when == "call" or not report.passed:
+            counts = dict(report.user_properties).get("counts", {})
+            self._write({"id": report.nodeid, "outcome": outcome, "message": message, "counts": counts})
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         self._write({"finished": int(exitstatus)})
 
     def _write(self, event: dict[str, Any]) -> None:
-        if self._file:
-            with self._file.open("a") as file:  # complete at all times: a run may be stopped
+        if self._writes:
+            with Path(self._settings["results"]).open("a") as file:  # complete at all times: a run may be stopped
                 file.write(json.dumps(event, default=str) + "\n")
-
-
-def _name_outcome(report):
-    if hasattr(report, "wasxfail"):
-        return "xfailed" if report.skipped else "xpassed"
-    if not report.failed:
-        return report.outcome
-    message = _read_message(report)
-    if "crashed while running" in message:
-        return "crashed"
-    if re.search(r"Timeout.*>\s*[\d.]+s", message):
-        return "timeout"
-    return "failed" if report.when == "call" else "error"
-
-
-def _read_message(report):
-    found = report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr
-    return str(found.reprcrash.message if getattr(found, "reprcrash", None) else found)[-4000:]
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if file := os.environ.get(VARIABLE):
         _forward_nvfuser()
-        recorder = Recorder(json.loads(Path(file).read_text()), writes=not hasattr(config, "workerinput"))
+        recorder = _Recorder(json.loads(Path(file).read_text()), writes=not hasattr(config, "workerinput"))
         config.pluginmanager.register(recorder, "thunder-suite")
