@@ -226,9 +226,12 @@ def test_losses_may_differ_by_rounding():
     assert [point.get("correct") for point in points] == [True, True, False, None]
 
 
-def test_saved_seconds_agree_within_a_fifth_or_half_a_second_and_lost_ones_are_those_of_lengths_and_padding():
+def test_saved_seconds_agree_within_a_fifth_or_half_a_second():
     assert agrees(6.0, 5.0) and agrees(0.4, 0.0) and agrees(-6.0, -5.0)
     assert not agrees(6.2, 5.0) and not agrees(-0.4, 0.2)
+
+
+def test_seconds_are_lost_to_new_lengths_and_to_padded_tokens():
     steps = [{"length": length, "seconds": seconds} for length, seconds in ((8, 5.0), (8, 1.0), (16, 3.0), (16, 1.0))]
     assert find_lost(steps, [8, 6, 16, 12]) == {"new lengths": 4.0, "padding": 1.0}
 

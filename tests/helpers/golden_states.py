@@ -179,12 +179,14 @@ def _make_long_region(number: int, digest: str, arities: tuple[int, ...]) -> Reg
 
 def _fill_long_store(store: Store) -> dict[str, str]:
     """Saves programs, families and executables with long names. Returns the IDs of some."""
-    key = {"arguments": _ARGUMENTS}
-    first = SavedProgram({**key, "model": _describe_model(1)}, _LONG_READS, name=_MODEL)
-    name = f"{_MODEL} (part 12 of 34)"
+    keys = []
+    for seed in (1, 2):
+        lines = [f"model.{_MODULE.format(number)}.dropout_probability {seed + number / 8}" for number in range(24)]
+        keys.append({"arguments": _ARGUMENTS, "model": "\n".join([f"model module {_SCRIPT[:-3]}.{_MODEL}", *lines])})
+    first = SavedProgram(keys[0], _LONG_READS, name=_MODEL)
+    second = SavedProgram(keys[1], _LONG_READS[:1], _LONG_FORWARD, name=f"{_MODEL} (part 12 of 34)")
     reason, sizes = "compares two lengths that the model was given", [(1234, 123456 * number) for number in range(1, 7)]
     outline = make_outline("kwargs['a_rather_long_name_of_the_argument'][1]", reason, f"{_LONG_FILE}:12", sizes)
-    second = SavedProgram({**key, "model": _describe_model(2)}, _LONG_READS[:1], _LONG_FORWARD, name=name)
     words = {
         "PROGRAM": first.save(store)[:12],
         "CHANGED": second.save(store)[:12],
@@ -196,11 +198,6 @@ def _fill_long_store(store: Store) -> dict[str, str]:
     _save_executable(store, _LONG_CAST.graph, _WORDS, settings, {"code": b"print()\n"})
     _save_executable(store, _NARROW.graph, _WORDS, settings, {"refused": _REASON.encode()})
     return words
-
-
-def _describe_model(seed):
-    lines = [f"model.{_MODULE.format(number)}.dropout_probability {seed + number / 8}" for number in range(24)]
-    return "\n".join([f"model module {_SCRIPT[:-3]}.{_MODEL}", *lines])
 
 
 def _save_executable(store, graph, name, environment, artifacts):

@@ -87,20 +87,10 @@ class _Counted(io.BytesIO):
 
 
 @pytest.fixture(autouse=True)
-def _lets_unsigned_entries_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is signed has tests of its own."""
-    monkeypatch.setenv("FUSIONCACHE_TRUST", "unsigned")
-
-
-@pytest.fixture(autouse=True)
-def _waits_for_remotes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine is no slow remote."""
-    monkeypatch.setattr(read_through, "WAIT_SECONDS", 60.0)
-
-
-@pytest.fixture(autouse=True)
-def _waits_for_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was written is not forced onto the disk, which takes most of the time of many saves."""
+def _trusts_all_and_is_in_no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSIONCACHE_TRUST", "unsigned")  # what is signed has tests of its own
+    monkeypatch.setattr(read_through, "WAIT_SECONDS", 60.0)  # a busy machine is no slow remote
+    # What was written is not forced onto the disk, which takes most of the time of many saves.
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 

@@ -63,7 +63,7 @@ def _list_names_of(path: Path) -> Iterator[tuple[str, str]]:
             known = _read_api(api)
             imports += [(alias.asname or alias.name, *known[alias.name], api != _CORE_API) for alias in node.names]
     for here, module, name, is_listed in imports:
-        if name and is_listed:
+        if module and name and is_listed:
             yield module, name
         if _is_module(f"{module}.{name}".strip(".")):
             modules[here] = f"{module}.{name}".strip(".")
@@ -84,10 +84,8 @@ def _read_api(api: str) -> dict[str, tuple[str, str]]:
     """Returns what a module of the adapter has of Thunder: under its name there, the module and the name in that."""
     if api != _CORE_API:
         names = {name: (module, name) for module, names in NAMES.items() for name in names.split()}
-        parts = {name: module.rpartition(".") for name, module in MODULES.items()}
-        whole = {name: (package, last) for name, (package, _, last) in parts.items() if package}
-        without_package = {name: (module, "") for name, module in MODULES.items() if name not in whole}
-        return names | whole | without_package | {_NVFUSER: (MODULES[_NVFUSER], "")}
+        modules = {name: module.rpartition(".")[::2] for name, module in MODULES.items()}
+        return names | modules | {_NVFUSER: (MODULES[_NVFUSER], "")}
     tree = ast.parse((PACKAGE / "thunder_adapter" / f"{api}.py").read_text())
     return {here: (module, name) for here, module, name in _read_imports(tree)}
 
