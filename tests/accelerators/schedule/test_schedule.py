@@ -1,5 +1,6 @@
 """Schedules of small programs, as text: calls in, steps out; their timelines; and what every schedule keeps to."""
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,7 +8,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from written_calls import read_calls
 
 from fusioncache.accelerators.schedule.calls import (
     COLLECTIVES,
@@ -100,6 +100,26 @@ SCHEDULES = {
     ),
     "what something computed needs travels at once": (NEEDED, Bounds(200, 200, 200), "a r d s y q t return"),
 }
+
+
+_LINE = re.compile(r"(\w+) +(?:(\S.*?) = )?(\w+)\((.*?)\)")
+
+
+def read_calls(text: str) -> CallGraph:
+    """Reads a line such as ``reduce f:64 = all_reduce(a)`` for each call; ``:64`` are a value's bytes."""
+    sizes: dict[str, int] = {}
+
+    def read_names(written: str | None) -> tuple[str, ...]:
+        found = [one.partition(":")[::2] for one in re.findall(r"[\w:]+", written or "")]
+        sizes.update({name: int(size) for name, size in found if size})
+        return tuple(name for name, _ in found)
+
+    calls = []
+    for line in text.strip().splitlines():
+        kind, gives, name, takes = _LINE.match(line.strip()).groups()
+        channel = kind if Kind(kind) in COLLECTIVES else ""
+        calls.append(CallNode(Kind(kind), name, read_names(takes), read_names(gives), channel=channel))
+    return CallGraph(tuple(calls), sizes)
 
 
 def place(text, bounds):
