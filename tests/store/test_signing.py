@@ -100,7 +100,7 @@ FORGERIES = {
         lambda content, sign: sign(content, EVE).replace(EVE.public.encode(), CI.public.encode()),
         WRONG_SIGNATURE,
     ),
-    "a changed field": (lambda content, sign: content.replace(b'":"', b'":[', 1), WRONG_SIGNATURE),
+    "a changed field": (lambda content, sign: content.replace(b'":"', b'":"x', 1), WRONG_SIGNATURE),
     "a signature of zeros": (lambda content, sign: content.replace(content.split()[4], b"0" * 128), WRONG_SIGNATURE),
     "a key that is no point": (lambda content, sign: content.replace(CI.public.encode(), b"f" * 64), NOT_TRUSTED),
 }
