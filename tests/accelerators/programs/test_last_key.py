@@ -1,4 +1,4 @@
-"""Thunder in the key of a program: each change is named, also where what is known of Thunder lasts from key to key."""
+"""Thunder and executors in the key of a program: each change is seen, also where what is known lasts across keys."""
 
 import dis
 import gc
@@ -19,6 +19,7 @@ import torch
 from described import Box
 from program_keys import Model, assert_names, assert_same, called, changed, jit, key_of
 from thunder.core import devices, interpreter, jit_ext, prims, rematerialization, symbol, transforms, utils
+from thunder.core.prims import PrimIDs
 from thunder.core.pytree import OPTREE_NAMESPACE
 from thunder.distributed.transforms import ddp
 from thunder.extend import ImplInfo, OperatorExecutor
@@ -38,8 +39,8 @@ X = torch.zeros(3, 4)
 class Known:
     """What is compiled, and what is known of its keys."""
 
-    def __init__(self, fn: Any) -> None:
-        self.fn, self.compiled, self.epoch = fn, jit(fn, executors=()), Epoch()
+    def __init__(self, fn: Any, executors: tuple[Any, ...] = (), **options: Any) -> None:
+        self.fn, self.compiled, self.epoch = fn, jit(fn, executors=executors, **options), Epoch()
         self.key = self.make()
         assert isinstance(self.key, Key)
 
@@ -129,7 +130,7 @@ CHANGES: dict[str, tuple[Callable[[], Any], str]] = {
     "a value that has none": (lambda: changed(symbol, "of_others", iter(())), "Thunder's modules: "),
     "a method": (lambda: changed(symbol.BoundSymbol, "has_input", utils.check), SYMBOL),
     "a method that Python made": (lambda: changed(symbol.BoundSymbolRHS, "__hash__", HASH), SYMBOL),
-    "a table": (lambda: changed(transforms.backward_impls, prims.PrimIDs.SIN, utils.check), TRANSFORMS),
+    "a table": (lambda: changed(transforms.backward_impls, PrimIDs.SIN, utils.check), TRANSFORMS),
     "a rule for gradients": (lambda: changed(transforms._grad_fn_map, "torch.sin", of_others), TRANSFORMS),
     "a lookaside": (lambda: changed(jit_ext._general_jit_lookaside_map, torch.sin, utils.check), JIT),
     "a default lookaside": (
@@ -371,3 +372,104 @@ def test_what_a_fingerprint_cannot_read_any_more_has_changed():
     assert fingerprint.holds()
     found.clear()
     assert not fingerprint.holds()
+
+
+class OfOthers(OperatorExecutor):
+    """An executor that says nothing of what it depends on."""
+
+    scale = 1
+
+
+def double(x: Any) -> Any:
+    return x * 2
+
+
+def takes(x: Any, most: int = 2) -> bool:
+    """Decides whether the executor takes an operation. What it then runs is found again by its name."""
+    return x.ndim <= most
+
+
+def make_executor() -> Any:
+    executor: Any = OfOthers("of_others", version="1")
+    doubled = executor.register_operator("double", like=prims.sin, fn=double)
+    executor.register_implementation(prims.sin, doubled, checker=takes)
+    executor.settings, executor.level = {"modes": ["fast"]}, 1
+    return executor
+
+
+@contextmanager
+def other_code() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(takes, "__code__", (lambda x, most=2: x.ndim < most).__code__)
+        yield
+
+
+EXECUTOR = make_executor()
+IN_EXECUTOR: dict[str, Callable[[], Any]] = {
+    "an operation more": lambda: changed(EXECUTOR.implmap, PrimIDs.COS, TORCHEX.implmap[PrimIDs.COS]),
+    "another operation": lambda: changed(EXECUTOR.implmap, PrimIDs.SIN, TORCHEX.implmap[PrimIDs.COS]),
+    "a check": lambda: changed(EXECUTOR.implmap[PrimIDs.SIN], "checker", utils.check),
+    "a default of a function of others": lambda: changed(takes, "__defaults__", (3,)),
+    "the code of a function of others": other_code,
+    "a lookaside": lambda: changed(EXECUTOR._lookasides, torch.sin, double),
+    "a number": lambda: changed(EXECUTOR, "level", 2),
+    "an attribute more": lambda: changed(EXECUTOR, "mark", 1),
+    "an item": lambda: changed(EXECUTOR.settings, "modes", ["slow"]),
+    "an item of an item": lambda: changed(EXECUTOR, "settings", {"modes": ["fast", "slow"]}),
+    "its class": lambda: changed(OfOthers, "scale", 2),
+    "its version": lambda: changed(EXECUTOR, "_version", "2"),
+    "an operation of Thunder's": lambda: changed(TORCHEX.implmap, PrimIDs.SIN, TORCHEX.implmap[PrimIDs.COS]),
+    "what a check of Thunder's is": lambda: changed(TORCHEX.implmap[PrimIDs.SIN], "checker", utils.check),
+}
+
+
+@pytest.fixture(scope="module", name="in_executor")
+def _in_executor(few: None) -> Known:
+    return Known(lambda x: torch.sin(x), (EXECUTOR, TORCHEX), transforms=())
+
+
+@pytest.mark.parametrize("what", IN_EXECUTOR)
+def test_what_changed_in_an_executor_is_seen(what, in_executor):
+    assert_same(in_executor.key, in_executor.make_anew())
+    in_executor.assert_seen(IN_EXECUTOR[what])
+
+
+def test_nothing_of_an_executor_is_named_again_while_nothing_changed(in_executor):
+    epoch = in_executor.epoch
+    with called(in_executor.compiled, X) as data:
+        make_key(data, (X,), {}, epoch)
+        known_map = epoch.find_map(data.executors_list)
+        names = epoch.find_names(known_map, data.executors_list)
+        assert id(TORCHEX.implmap) in names.names and id(TORCHEX.implmap) not in known_map.names.names
+        make_key(data, (X,), {}, epoch)
+        assert epoch.find_names(known_map, data.executors_list) is names
+
+
+def test_hashes_of_code_are_forgotten_where_there_are_too_many(in_executor):
+    digests, key = in_executor.epoch.code_digests, in_executor.make()
+    usual = len(digests)
+    digests.update((-number, (double.__code__, "")) for number in range(1, 20_001))
+    assert_same(key, in_executor.make())
+    assert 0 < len(digests) <= usual
+
+
+def test_executors_of_many_functions_are_not_all_kept():
+    epoch = Epoch()
+    for _ in range(20):
+        key_of(jit(lambda x: x, executors=(make_executor(),), transforms=()), X, epoch=epoch)
+    assert len(epoch.executors) == 16
+
+
+def test_what_may_have_changed_is_read_again_and_nothing_else():
+    table, reads = {"part": 1, "counter": 1}, []
+
+    def read():
+        reads.append(table["part"])
+        return [table["part"]]
+
+    fingerprint = Fingerprint(read=read, list_sources=lambda: [table.keys(), table.values()])
+    changes = ({}, {"counter": 2}, {}, {"part": 3}, {"part": 1})
+    for change, holds, more in zip(changes, (1, 1, 1, 0, 1), (0, 1, 0, 1, 0), strict=True):
+        before = len(reads)
+        table.update(change)
+        assert fingerprint.holds() == holds and len(reads) - before == more
