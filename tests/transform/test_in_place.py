@@ -120,6 +120,28 @@ def test_a_read_comes_in_front_of_the_write_that_follows_it(program, compile_pro
         torch.testing.assert_close(*results, rtol=0, atol=0)
 
 
+def test_what_meets_the_memory_of_a_write_stays_on_its_side_of_it():
+    """Both inputs may lie in one memory. Thunder's own grouping keeps this order wherever it was tried."""
+
+    def write_between(x, y):
+        view, made = ltorch.transpose(x, 0, 1), y + 1
+        read, free = ltorch.exp(view), ltorch.sin(made)
+        x.mul_(2)
+        return read, free, ltorch.cos(y)
+
+    trace = thunder.trace()(write_between, torch.ones(3, 3), torch.ones(3, 3))
+    symbols = trace.bound_symbols
+    writer = next(place for place, symbol in enumerate(symbols) if symbol.sym.name == "mul_")
+    assert executor.keeps_order(trace, [[symbol] for symbol in symbols])
+    bound = []
+    for place, symbol in enumerate(symbols):
+        order = [*symbols[:place], *symbols[place + 1 :]]
+        order.insert(writer, symbol)  # which moves it to the other side
+        if not executor.keeps_order(trace, [[each] for each in order]):
+            bound.append(symbol.sym.name)
+    assert bound == ["transpose", "add", "exp", "cos"]
+
+
 def test_no_region_has_operations_of_forward_and_of_backward(monkeypatch):
     """Thunder parts the two behind the executor, and sorts a trace with writes so that they may alternate."""
     monkeypatch.setattr(executor, "keeps_order", lambda *given: False)
