@@ -235,6 +235,14 @@ def test_a_region_or_a_request_with_a_byte_changed_is_a_sound_one_or_refused(dat
         assert len(layout[0]) == len(layout[1]) == len(type_.shape)
 
 
+@pytest.mark.parametrize("number", [2, 3, 9])
+def test_a_region_that_uses_what_is_not_computed_yet_is_refused(number):
+    region = make_region()
+    ops = replace(region.ops[0], args=(Ref(number), *region.ops[0].args[1:])), *region.ops[1:]
+    with pytest.raises(ValueError, match="uses what is not computed yet"):
+        decode_region(encode_region(Instance(replace(region, ops=ops), (0, 1), (0, 1))))
+
+
 LINES = st.text(st.characters(exclude_characters="\n"))
 SIZES = st.lists(st.integers(0, 1 << 40), max_size=4).map(tuple)
 TEXTS = {
