@@ -131,7 +131,7 @@ FULL_MEMORY = mock.Mock(side_effect=torch.OutOfMemoryError("full"))
 
 
 @pytest.mark.parametrize("sum_chain", [FULL_MEMORY, lambda *_: FULL_MEMORY], ids=["at once", "later"])
-def test_out_of_memory_is_not_hidden(sum_chain):
+def test_out_of_memory_for_the_table_is_not_hidden(sum_chain):
     call, ledger = folded(sum_chain)
     with pytest.raises(torch.OutOfMemoryError):
         call(*inputs())

@@ -36,7 +36,7 @@ _NO_STORE = ("bench", "completion")
 _OF_MACHINE = ("doctor",)
 """Commands whose output depends on the machine. ``test_cli_doctor.py`` tests it."""
 _HEADING, _FACT, _CALL, _ERROR = "## ", "-- ", "$ ", "! "
-"""How lines begin that say what there is, what the next calls show, what is called, and what went to stderr."""
+"""Prefixes of the lines of a golden file: a heading, what the next calls show, a call, and a line of its stderr."""
 
 
 class Stage:

@@ -194,7 +194,7 @@ def test_the_source_of_kernels_in_colours(monkeypatch, backend, name, text):
 
 _FIRST = OwnNet.forward.__code__.co_firstlineno
 _LINES = {f"{inspect.getfile(OwnNet)}:{_FIRST + offset}" for offset in (1, 3)}
-"""Those of which Thunder makes regions."""
+"""The lines of the model of which Thunder makes regions."""
 
 
 @pytest.fixture(scope="module")

@@ -185,7 +185,7 @@ _NUMPY = {
     "pad": lambda value, filled, config: np.pad(value, [pair[:2] for pair in config], constant_values=filled),
     "slice_prim": lambda value, starts, ends: value[tuple(map(slice, starts, ends))],
 }
-"""What numpy has under another name."""
+"""Operations that numpy has under another name."""
 
 
 def evaluate(graph: Graph, inputs: Sequence[Any]) -> list[np.ndarray]:

@@ -170,7 +170,7 @@ def test_neither_order_nor_grouping_of_the_regions_matters(recipe, drawn, chance
 
 @quick
 @given(recipes(), settings_of_sizes(), st.integers())
-def test_the_way_a_region_is_written_does_not_matter(recipe, setting, seed):
+def test_the_way_a_generalized_region_is_written_does_not_matter(recipe, setting, seed):
     graph = draw_region(recipe, setting)
     assert of(scramble(graph, random.Random(seed))) == of(graph)
 

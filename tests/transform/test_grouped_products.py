@@ -136,7 +136,7 @@ def plain_thunder():
         fusioncache.tracing.uninstall()
 
 
-def test_uninstall_gives_thunder_its_own_back(plain_thunder):
+def test_uninstall_gives_thunder_its_own_grouped_product_back(plain_thunder):
     def look():
         checkers = [torchex.ex.implmap[each].checker for each in (prims._grouped_mm.id, "torch._grouped_mm")]
         functions = thunder.torch._torch_to_thunder_function_map, thunder.core.jit_ext._general_jit_lookaside_map

@@ -1,4 +1,4 @@
-"""What is captured: entries by the text of their programs, and calls by kinds, of which each difference is another."""
+"""Captures are found by the text of a program and by the kind of a call; each difference makes another kind."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""A pool: how it starts beside imports, what calls wait for first, and no wait is for ever, whatever dies or hangs."""
+"""The pool starts beside imports, calls wait for it, and each wait ends if a process dies or hangs."""
 
 import os
 import signal

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 _UNREACHED = "unreached"
-"""Nothing can be said of a test that one of the runs did not get to."""
+"""The outcome of a test that a run did not reach."""
 
 
 @dataclass(frozen=True)
