@@ -348,8 +348,9 @@ def _count_ranks() -> int:
 TICK = 0.25
 LEAST_SECONDS, MOST_SECONDS, TIMES = 60.0, 300.0, 8.0
 """How long all workers may finish no task: so many times the longest compile of any, between these."""
-REST_SECONDS, IDLE_SECONDS = 1.0, 300.0
-"""How long workers wait for a task, which may hold memory of a device; and how long this process does without any."""
+REST_SECONDS, IDLE_SECONDS = 5.0, 300.0
+"""How long workers wait for a task, which holds memory of a device; and how long this process does without any. New
+lengths come in a row: one that finds workers need not wait until others have opened the device, for half a second."""
 
 _PR_SET_PDEATHSIG = 1
 
