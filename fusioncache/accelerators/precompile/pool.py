@@ -47,7 +47,8 @@ from fusioncache.backends.api import BACKENDS, backend_class
 from fusioncache.process import forks
 from fusioncache.process.settings import ACCELERATORS, JOBS, STORE, VERIFY
 from fusioncache.process.warning import warn_once
-from fusioncache.store import Store
+from fusioncache.store import Entry, Store
+from fusioncache.store.entry import is_family
 
 logger = logging.getLogger("fusioncache")
 
@@ -241,8 +242,8 @@ def find_pool(store: Store, jobs: int, backend: str, *, waits: bool = False) -> 
 def start_default_pool() -> None:
     """Starts the pool that a first ``FusionCache()`` will want, while this process imports the rest of the package.
 
-    It is started where this process has a GPU open, nvFuser has the cores, the store is empty and no variable says
-    otherwise. Never raises: what is wrong is said when a cache asks.
+    It is started where this process has a GPU open, nvFuser has the cores, a store is likely to lack something and no
+    variable says otherwise. Never raises: what is wrong is said when a cache asks.
     """
     try:
         if gpu_in_use() is None or find_spec("nvfuser_direct") is None:
@@ -252,8 +253,9 @@ def start_default_pool() -> None:
         if jobs:
             store = Store.open()
             with _making:
-                if store.directory is not None and store.directory not in pools and not store.entries():
-                    pools[store.directory] = pool = CompilePool(store.directory, jobs, _DEFAULT)
+                path = store.directory
+                if path is not None and path not in pools and _expects_tasks(store.entries(), _DEFAULT):
+                    pools[path] = pool = CompilePool(path, jobs, _DEFAULT)
                     pool.is_wanted = False
                     _start(pool, store)
     except Exception as error:
@@ -269,12 +271,22 @@ def end_unwanted() -> None:
 
 
 def _start(pool: CompilePool, store: Store, *, waits: bool = False) -> None:
-    """Starts a pool if there will be much to compile, or if it is not to wait until there is anything."""
-    is_empty, device = not store.entries(), gpu_in_use()
-    if is_empty or not waits:
+    """Starts a pool if there will be something to compile, or if it is not to wait until there is anything."""
+    entries, device = store.entries(), gpu_in_use()
+    if not waits or _expects_tasks(entries, pool.backend):
         pool.start()
-    if is_empty and device is not None:  # else most may be there already, and then no device is opened for it
+    if not entries and device is not None:  # else most may be there already, and then no device is opened for it
         pool.open_early(device)
+
+
+def _expects_tasks(entries: Sequence[Entry], backend: str) -> bool:
+    """True if a process is likely to compile: the store is empty, or has models that are called at several lengths.
+
+    Such a model may be called at a length that is not stored. A call would then wait for the pool's imports first.
+    """
+    if not entries:
+        return True
+    return any(is_family(entry.backend) for entry in entries) and not backend_class(backend).stores_general
 
 
 def start_process(arguments: Sequence[str], connection: Connection, *, quiet: bool) -> subprocess.Popen:

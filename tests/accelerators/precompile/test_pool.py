@@ -30,6 +30,7 @@ from fusioncache.ir import Key
 from fusioncache.process.warning import warn_once
 from fusioncache.store import Store
 from fusioncache.store.directory import default_path
+from fusioncache.store.entry import FAMILY_SLOTS
 from fusioncache.store.locks import TOO_LONG
 from fusioncache.store.store import Turn
 
@@ -249,6 +250,32 @@ def test_none_starts_with(wanted, monkeypatch, change):
     change(monkeypatch)
     start_default_pool()
     assert not pools.pools
+
+
+STORES = {
+    "nothing": lambda store: None,
+    "code for one length": lambda store: fill_store(store.directory),
+    "programs of several lengths": lambda store: store.save(Key("f" * 64, "", ()), FAMILY_SLOTS[0], {"family": b""}),
+}
+
+
+@pytest.mark.parametrize(
+    ("backend", "kept", "starts"),
+    [
+        ("nvfuser", "nothing", True),
+        ("nvfuser", "code for one length", False),
+        ("nvfuser", "programs of several lengths", True),
+        ("inductor", "programs of several lengths", False),  # its code for any sizes is stored
+    ],
+)
+def test_a_pool_starts_at_once_where_a_call_is_likely_to_wait_for_it(wanted, backend, kept, starts):
+    STORES[kept](Store.open())
+    found = find_pool(Store.open(), 2, backend, waits=True)
+    assert found is not None and (found.pid is not None) == starts
+    found.end()
+    pools.pools.clear()
+    start_default_pool()  # for nvFuser
+    assert bool(pools.pools) == (kept != "code for one length")
 
 
 @pytest.mark.parametrize(("name", "starts"), [("FusionCache", 1), ("Plugin", 1), ("Cache", 0), ("Stats", 0)])
