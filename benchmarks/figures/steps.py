@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 from benchmarks.common.models import count_layers
 from benchmarks.distributed.spec import describe_setting
 from benchmarks.figures.markdown import format_seconds, make_table
+from benchmarks.summary import list_rows
 
 Result = Mapping[str, Any]
 Point = Mapping[str, Any]
 
-_FROM_THE_THIRD = 2
-
 
 def tabulate_lengths(result: Result) -> str:
-    """Shows the first step of each length in its order, by way."""
-    lengths = result["environment"]["options"]["lengths"]
-    counts = ("mean of the others", "compiles", "traces", "later step")
-    rows = (_list_lengths(point, len(lengths)) for point in result["points"])
-    return make_table(("<seconds", *map(str, lengths), *counts), rows)
-
-
-def _list_lengths(point: Point, named: int) -> list[str]:
-    seconds = [step["seconds"] for step in point["steps"]]
-    later = point["steps"][_FROM_THE_THIRD:]
-    counts = [str(sum(step[name] for step in later)) for name in ("compiles", "traces")]
-    step = mean(each["step_ms"] for each in point["later"])
-    others = f"{mean(seconds[named:]):.2f}"
-    return [point["way"], *map(format_seconds, seconds[:named]), others, *counts, f"{step:.1f} ms"]
+    """Shows what users wait for at many lengths, in three processes of a series, by way."""
+    return make_table(*list_rows(result["points"]))
 
 
 def tabulate_buckets(*results: Result) -> str:
