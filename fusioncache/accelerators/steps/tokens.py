@@ -240,7 +240,7 @@ def may_write(a: Any, /, dim: int, index: Any, source: Any) -> bool:
     from fusioncache.thunder_adapter.api import TensorProxy, get_compile_data
 
     compiled = get_compile_data()
-    if compiled is None or compiled.is_grad_enabled or not _is_asked_for(compiled) or not keeps_order(compiled):
+    if compiled is None or compiled.is_grad_enabled or not _is_asked_for(compiled) or not is_in_model_order(compiled):
         return False
     are_plain = all(type(each) is TensorProxy and not each.requires_grad for each in (a, index, source))
     return are_plain and a.dtype == source.dtype and not _is_done_otherwise(compiled.executors_list)
@@ -250,8 +250,8 @@ def _is_asked_for(compiled: Any) -> bool:
     return any(getattr(getattr(each, "lean", None), "writes_rows", False) for each in compiled.transforms)
 
 
-def keeps_order(compiled: Any) -> bool:
-    """Returns whether all that is done to a program has reads and writes in the order in which the model has them.
+def is_in_model_order(compiled: Any) -> bool:
+    """True if all that is done to a program has reads and writes in the order in which the model has them.
 
     Otherwise Thunder's names for memory that is written say all that is known of the order, or not even these do.
     """
@@ -310,7 +310,7 @@ def simplify_writes(symbols: Sequence[Any]) -> Leaner:
     from fusioncache.thunder_adapter.api import get_compile_data
 
     compiled = get_compile_data()
-    if _saves(symbols[-1]) or not (compiled is None or keeps_order(compiled)):
+    if _saves(symbols[-1]) or not (compiled is None or is_in_model_order(compiled)):
         return Leaner(tuple(symbols), {})
     swaps, taken, written = Swaps(), Counter[str](), dict[str, str]()
     kept = []
