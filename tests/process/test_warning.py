@@ -59,13 +59,9 @@ def set_terminal(monkeypatch) -> io.StringIO:
     return made
 
 
-REFUSE = mock.Mock(side_effect=RuntimeError("can't start new thread"))
-
-
-@pytest.mark.parametrize(("what", "value"), [((warning, "SILENCE"), 600.0), ((threading.Timer, "start"), REFUSE)])
-def test_nothing_is_said_at_first_and_where_no_thread_can_be_started(monkeypatch, what, value):
+def test_nothing_is_said_where_no_thread_can_be_started(monkeypatch):
     terminal = set_terminal(monkeypatch)
-    monkeypatch.setattr(*what, value)
+    monkeypatch.setattr(threading.Timer, "start", mock.Mock(side_effect=RuntimeError("can't start new thread")))
     with ProgressLine().show(lambda: "compiling"):
         pass
     assert terminal.getvalue() == ""

@@ -1,6 +1,5 @@
-"""What is built from a checkout has all that a user needs, and setting one up says what comes."""
+"""What is built from a checkout has all that a user needs."""
 
-import runpy
 import shutil
 import subprocess
 import sys
@@ -37,23 +36,3 @@ def test_the_wheel_has_code_pages_types_and_license_and_the_source_what_its_test
     for folder in ("tests", "examples", "docs", ".ci"):
         found = {str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.py")}
         assert found <= names
-
-
-def test_setup_says_how_far_it_is_and_keeps_every_error():
-    install = runpy.run_path(str(ROOT / ".ci" / "install.py"))
-    said = """Collecting torch==2.10.0
-  Downloading torch-2.10.0-cp312-cp312-manylinux_2_28_x86_64.whl (900.0 MB)
-  Downloading https://host/packages/click-8.5.1-py3-none-any.whl (126 kB)
-  Downloading https://host/packages/nvidia_cublas_cu12-12.8.4.1-py3-none-any.whl (600.0 MB)
-Installing collected packages: torch, click
-Successfully installed click-8.5.1 torch-2.10.0"""
-    shown = [
-        "   0.9 GB with torch",
-        "   1.5 GB with nvidia_cublas_cu12",
-        "  installing 2 packages",
-        "  installed 2 packages",
-    ]
-    assert list(install["progress"](said.splitlines())) == shown
-    one, *others = "WARNING: Location 'a' is ignored", "ERROR: one", "WARNING: Location 'b' is ignored", "ERROR: one"
-    kept = [one, others[0], others[2], "(1 more warnings like these)"]
-    assert list(install["first_of_each"](f"{line}\n" for line in (one, *others))) == kept

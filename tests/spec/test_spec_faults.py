@@ -66,16 +66,6 @@ def test_a_compiler_that_fails_costs_one_warning(monkeypatch):
     assert transform.stats().bypasses["compile failed: RuntimeError"] > 1
 
 
-def test_an_error_of_the_model_stays_its_own():
-    def divide(x):
-        return torch.tanh(x).reshape(7)
-
-    transform = fusioncache.FusionCache(backend="eager", cache=fusioncache.Cache())
-    compiled = thunder.jit(divide, executors=fusioncache.executors(), transforms=[transform])
-    with pytest.raises(Exception, match=r"reshape|shape"):
-        compiled(torch.ones(2, 3))
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -13,7 +13,6 @@ from types import FunctionType, ModuleType
 
 import pytest
 import thunder
-import torch
 from repository import PACKAGE
 
 from fusioncache.thunder_adapter import accelerator_api, api
@@ -122,38 +121,6 @@ def test_each_name_is_used_and_each_use_has_a_name():
     of_accelerators = [name for names in NAMES.values() for name in names.split()]
     assert {*of_accelerators, *MODULES} == list_used(accelerator_api)
     assert len(list_used(accelerator_api)) == len(of_accelerators) + len(MODULES)  # none is in two modules
-
-
-class Seen(api.Transform):
-    """Keeps each trace that a transform is given, and what Thunder says of the compilation meanwhile."""
-
-    def __init__(self):
-        self.traces, self.data = [], []
-
-    def transform_trace_post_optimization(self, trace, **_):
-        self.traces.append(trace)
-        self.data.append(api.get_compile_data())
-        return trace
-
-
-def test_a_trace_is_bound_symbols_of_symbols_and_proxies():
-    seen = Seen()
-    compiled = thunder.jit(lambda x, weight: torch.nn.functional.gelu(x @ weight).sum(0), transforms=[seen])
-    compiled(torch.randn(3, 4), torch.randn(4, 5, requires_grad=True)).sum().backward()
-    forward, backward = seen.traces
-    assert api.TraceTag.AUGMENTED_FORWARD in forward.tags and api.TraceTag.BACKWARD in backward.tags
-    assert seen.data == [thunder.compile_data(compiled)] * 2 and api.get_compile_data() is None
-    assert all(isinstance(call, api.BoundSymbol) and isinstance(call.sym, api.Symbol) for call in forward.bound_symbols)
-    returns = forward.bound_symbols[-1]
-    results, (saved, _) = returns.args
-    assert returns.sym.id is api.PrimIDs.RETURN and forward.output == returns.args
-    assert results["flat_args"] == list(forward.args) and results["flat_output"][0].shape == (5,)
-    assert {each.name for each in saved} >= {"x"}
-    first = next(call for call in forward.bound_symbols if call.sym.name in ("matmul", "linear"))
-    assert isinstance(first.output, api.TensorProxy)
-    assert {each.name for each in first.flat_proxy_args} == {"x", "weight"}
-    described = first.output.shape, first.output.dtype, first.output.device
-    assert described == ((3, 5), api.dtypes.float32, api.Device("cpu"))
 
 
 def test_the_list_has_every_name_that_the_package_uses():

@@ -219,12 +219,6 @@ def test_accelerators_are_on_in_a_version_that_behaves_as_expected(other_version
     assert "does without" not in capabilities.explain_limits()
 
 
-@pytest.mark.parametrize("name", ["schedule", "lean"])
-def test_what_is_given_is_checked_before_it_is_left_out(other_version, name):
-    with pytest.raises(ValueError, match=name):
-        fusioncache.FusionCache(**{name: "none"})
-
-
 @pytest.fixture
 def asked_anew(monkeypatch):
     """Has nothing of this Thunder known in a test."""

@@ -135,11 +135,6 @@ def test_each_change_of_a_function_is_another_source(tmp_path, change):
     assert (len(digests) == 1) is (change in _BEHIND)
 
 
-def test_everything_that_makes_tracing_faster_is_in_the_table():
-    assert set(installation.TRACING) <= set(list_patches())
-    assert all(installation.find_replacements(capability) for capability in installation.TRACING)
-
-
 @pytest.mark.parametrize("loaded", [False, True])
 def test_a_row_that_fits_is_installed_and_removed_and_may_wait_for_its_module(home, install, loaded):
     row = replace(ROW, loaded=loaded)

@@ -6,9 +6,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
-import fake_cuda
 import pytest
 import thunder
 import torch
@@ -23,7 +21,6 @@ from fusioncache.backends.eager import Eager
 from fusioncache.backends.nvfuser.backend import NvFuser
 from fusioncache.cache.call import Fallback
 from fusioncache.ir import Graph, TensorType
-from fusioncache.observe.record.database import RecordReader
 from fusioncache.process.warning import warn_once
 from fusioncache.store import Store
 from fusioncache.store.entry import VERIFIED_SLOT
@@ -180,9 +177,6 @@ def test_each_layout_is_verified_once_or_in_every_call(verify, expected, own_cal
     stats = transform.stats()
     assert (stats.verified, stats.verify_compiles) == (3, 3)
     assert stats.verify_compile_seconds > 0
-    transform.cache.write_record()
-    (run,) = RecordReader().runs()
-    assert run.stats == transform.cache.stats()
 
 
 def test_without_verify_mode_nothing_runs_twice(own_calls, monkeypatch):
@@ -278,13 +272,6 @@ def test_when_regions_are_verified(verify, said, expected, monkeypatch):
     assert verifier.choose_when(verify) is expected
 
 
-@pytest.mark.parametrize("said", ["yes", " 1"])
-def test_anything_else_is_refused(said, monkeypatch):
-    monkeypatch.setenv("FUSIONCACHE_VERIFY", said)
-    with pytest.raises(ValueError, match=f"FUSIONCACHE_VERIFY must be 0, 1 or all, got {said!r}"):
-        fusioncache.FusionCache(cache=fusioncache.Cache())
-
-
 def normed(dtype: str) -> Graph:
     """A stream of two terms; its sum, a function of it, what is left of its mean, and whether it is above that."""
     total = "add(convert_element_type(x, 'float32'), convert_element_type(y, 'float32'))"
@@ -339,7 +326,6 @@ def test_a_value_is_the_same_as_itself(value):
     [
         (torch.tensor([0.0]), torch.tensor([-0.0]), "differs in 1 of 1 elements, by 0 at most; every bit"),
         (torch.tensor([torch.nan, 1]), torch.tensor([0.0, 1]), "differs in 1 of 2 elements, by inf at most"),
-        (torch.tensor([True]), torch.tensor([False]), "differs in 1 of 1 elements, by 1 at most"),
         (torch.tensor([1 + 2j]), torch.tensor([1 + 4j]), "differs in 1 of 1 elements, by 2 at most"),
         (torch.ones(2, 3), torch.ones(3, 2).t(), r"lies in memory by strides [3, 1] where the region's does by [1, 2]"),
         (torch.ones(2), torch.ones(1, 2), r"is float32[2] on cpu where the region has float32[1, 2] on cpu"),
@@ -370,24 +356,6 @@ def test_a_copy_has_the_layout_and_alignment_of_its_source():
         assert torch.equal(copy, tensor) and copy.stride() == tensor.stride()
         assert copy.data_ptr() % 64 == tensor.data_ptr() % 64 or not tensor.numel()
         assert copy.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr() or not tensor.numel()
-
-
-def test_a_report_has_both_definitions_of_nvfuser():
-    """Without a GPU: the definitions that would have been compiled."""
-    fake_cuda.find_nvfuser_executor()
-    (trace,) = fake_cuda.make_traces(lambda x, y: thunder.torch.tanh(x) - y, [(4, 6)] * 2, grad=False)
-    with fake_cuda.pretend_gpu():
-        transform = fusioncache.FusionCache(cache=fusioncache.Cache(), verify=True)
-        sites: list[verifier.Site] = []
-        with mock.patch.object(verifier.Verifier, "verify", lambda self, site: sites.append(site) or site.call.target):
-            transform.transform_trace_post_optimization(trace)
-        (site,) = sites
-        text = verifier.write_report(site, [torch.empty(4, 6), torch.empty(6, 4).t()], ["output 0 differs"])
-    path = reports()[0]
-    written_down = path.read_text()
-    assert str(path) in text and written_down.count("fd.ops.tanh") == 2
-    assert written_down.count("stride_order=[0, 1]") == 2
-    assert "not available" not in written_down
 
 
 @pytest.mark.gpu
@@ -489,12 +457,6 @@ def test_a_later_process_finds_the_mark_of_its_thunder_its_template_and_its_comp
 def test_nothing_is_kept_without_a_store_or_known_sources(store):
     assert not mark(store, "") and not mark(None)
     assert not store.entries()
-
-
-def test_marks_do_not_pile_up(store):
-    sources = [f"sources {number}" for number in range(verifier.LIMIT + 4)]
-    assert all(mark(store, each) for each in sources)
-    assert [is_marked(store, each) for each in sources] == [False] * verifier.LIMIT + [True] * 4
 
 
 def test_what_is_no_mark_stands_for_nothing(store):
