@@ -26,11 +26,10 @@ from store_processes import PersistentEager, fill_store
 
 from fusioncache.accelerators.precompile import entry_compiler as warmer
 from fusioncache.cli import upkeep as bench
-from fusioncache.cli.console import Column, format_table
 from fusioncache.observe.record.database import RecordReader
 from fusioncache.store import Store, transport
 
-_LIGHT = [
+_COMMANDS = [
     *([name] for name in ("stats", "ls", "dir", "verify", "diff")),
     ["prune", "--dry-run"],
     ["ls", "--store"],
@@ -39,9 +38,6 @@ _LIGHT = [
     ["show", CHAIN.name],
     ["completion", "zsh"],
     ["clear", "--dry-run"],
-]
-"""What needs nothing but click and the standard library."""
-_TORCHLESS = [
     ["push", "SHARED"],
     ["warm"],
     ["show", CHAIN.name, "--repro"],
@@ -66,12 +62,10 @@ def test_no_command_imports_what_it_does_not_need(monkeypatch, tmp_path):
     script = f"""
 import sys
 from fusioncache.cli.main import main
-def found():
-    return {{"torch", "thunder", "numpy", "rich", "networkx", "pygments", "jinja2"}} & set(sys.modules)
-for command in {_LIGHT!r} + {_TORCHLESS!r}:
-    assert "fsspec" not in sys.modules or command not in {_LIGHT!r}, command
+heavy = {{"torch", "thunder", "numpy", "rich", "networkx", "pygments", "jinja2"}}
+for command in {_COMMANDS!r}:
     assert not main(command, prog_name="fusioncache", standalone_mode=False), command
-    assert not found(), (command, found())
+    assert not heavy & set(sys.modules), (command, heavy & set(sys.modules))
 """
     command = [sys.executable, "-c", script.replace("SHARED", str(tmp_path / "shared"))]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -132,21 +126,6 @@ def test_a_terminal_gets_colours_unless_it_wants_none_and_the_start_of_each_id(m
     assert second[:2] == [CAST.key.digest[:12], CAST.name]
     assert max(map(len, text.splitlines())) <= 100
     assert len(RecordReader().find_templates(first[0])) == 1
-
-
-@pytest.mark.parametrize("columns", [40, 60, 100])
-def test_a_table_folds_and_cuts_what_a_terminal_has_no_room_for(monkeypatch, columns):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    layout = (Column("id", id=True), Column("cut", cut=True), Column("folded", fold=True), Column("out", rank=1))
-    value = f"{'x' * 50}  a path {'/usr' * 30} 'fusioncache ls --programs' 125 ms"
-    lines = format_table(layout, [("f" * 64, "n" * 70, value, "left out")]).splitlines()
-    assert max(map(len, lines)) <= columns and lines[0].split()[:3] == ["id", "cut", "folded"]
-    assert ("left out" in lines[1]) == (columns == 100)
-    # What is folded is there, and what is cut shows its end.
-    start = lines[0].index("folded")
-    folded = "".join(line[start:].removesuffix("left out") for line in lines[1:])
-    assert "".join(folded.split()) == "".join(value.split())
-    assert re.search(r" n+…n{5,22}  ", lines[1])
 
 
 def test_progress_is_shown_on_a_terminal_only_and_on_stderr(store, tmp_path):

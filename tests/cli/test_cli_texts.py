@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,17 +21,15 @@ from report_records import HOSTILE
 import fusioncache
 from fusioncache.backends.nvfuser import definition
 from fusioncache.backends.script import write_script
-from fusioncache.cli import console
 from fusioncache.cli.console import AGE, BYTES
 from fusioncache.cli.things import find_candidates, format_inputs
-from fusioncache.humanize import escape_controls, fold_text, format_duration
+from fusioncache.humanize import escape_controls, format_duration
 from fusioncache.ir import Const, Graph, NumberType, Op, Ref, Template, TensorType
 from fusioncache.observe.record import database
 from fusioncache.observe.record.observations import Run, find_script
 from fusioncache.observe.record.stats import Stats
 from fusioncache.store import Store
 from fusioncache.template.key import make_key
-from fusioncache.template.plan import inline
 
 
 def _name_run(models: str) -> str:
@@ -66,14 +63,6 @@ def _list_texts() -> Iterator[tuple[str, str, str]]:
 @pytest.mark.parametrize(("kind", "text", "shown"), list(_list_texts()))
 def test_a_text_is_shown_as(kind, text, shown):
     assert str(_KINDS[kind](text)) == shown
-
-
-def test_commands_and_units_stay_on_one_line():
-    text = "it took 125 ms: see 'fusioncache ls --programs'"
-    for width in range(29, 60):
-        folded = fold_text(text, width, indent=2)
-        assert all(any(whole in line for line in folded) for whole in ("125 ms", "'fusioncache ls --programs'"))
-        assert max(map(len, folded)) <= width
 
 
 def test_whatever_a_run_says_it_fits_a_screen(monkeypatch):
@@ -175,21 +164,6 @@ def test_a_script_of_every_sort_of_argument(monkeypatch, capsys, tmp_path):
     number, values = names["arguments"]()
     chosen, mean = names["template"].__globals__["thunder"].jit(names["template"])(number, values)
     assert chosen.allclose(2 * values) and mean.allclose(2 * values)
-
-
-@pytest.mark.parametrize(
-    ("backend", "name", "text"),
-    [("inductor", "kernels.cpp", "int64_t x;"), ("nvfuser", "kernels.cu", "__global__ void k();")],
-)
-def test_the_source_of_kernels_in_colours(monkeypatch, backend, name, text):
-    """Both have a word that only the right language knows."""
-    save_run(monkeypatch)
-    key = make_key(inline(CHAIN.graph, (7,)), {"layout": "any"})
-    assert Store.open().save(key, backend, {name: text.encode()})
-    monkeypatch.setattr(console, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    assert f"m{text.split()[0]}\x1b[39" in call("show", "residual", "--code", color=True).stdout
 
 
 _FIRST = OwnNet.forward.__code__.co_firstlineno

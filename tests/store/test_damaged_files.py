@@ -98,21 +98,6 @@ def test_a_spoilt_file_is_a_miss_that_an_audit_finds_and_a_save_replaces(store, 
     assert audit(store.directory).damaged == ()
 
 
-def test_what_an_audit_found_is_removed_unless_it_was_mended_meanwhile(store):
-    save(store, 1, 2, 3)
-    whole = find_code(store, 1).read_bytes()
-    find_code(store, 1).write_bytes(b"half")
-    find_entry(store, 2).write_bytes(b"half")
-    found = audit(store.directory).damaged
-    assert len(found) == 3
-    find_code(store, 1).write_bytes(whole)
-    assert remove_damaged(store.directory, found) == 1
-    assert find_present(store, 1, 2, 3) == [1, 3]
-    find_code(store, 1).write_bytes(b"half")
-    assert remove_damaged(store.directory, found) == 2
-    assert find_present(store, 1, 2, 3) == [3] and not find_code(store, 1).exists()
-
-
 def test_every_flipped_bit_of_an_entry_is_noticed(store):
     save(store, 1)
     path = find_entry(store, 1)

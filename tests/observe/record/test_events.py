@@ -7,7 +7,6 @@ import io
 import json
 import logging
 import os
-import sys
 import time
 import warnings
 from collections import Counter
@@ -16,8 +15,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
-from models import Blocks, compile_with, step
 from recorded_templates import (
     count_compile,
     count_load,
@@ -68,16 +65,6 @@ def check(told: list[Event], stats: Stats) -> None:
     assert (counts["program loaded"], counts["program made"]) == (stats.programs_loaded, stats.programs_made)
     for what, seconds in (("compile", stats.compile_seconds), ("load", stats.load_seconds)):
         assert sum(event.seconds for event in told if event.what == what) == pytest.approx(seconds)
-
-
-@pytest.mark.usefixtures("lonely_operations")
-def test_a_models_events_are_what_was_counted(file, monkeypatch):
-    monkeypatch.setattr("fusioncache.transform.executor.best_backend", lambda device: "eager")
-    cache, model = fusioncache.Cache(record=False), Blocks(3)
-    step(compile_with(model, cache=cache)[0], model, torch.randn(2, 16))
-    stats = cache.stats()
-    assert stats.hits and stats.compiles and stats.bypasses["a lonely operation"]
-    check(events(file), stats)
 
 
 def test_each_thing_is_told_once_by_the_ledger_at_the_root(file):
@@ -254,20 +241,8 @@ def test_what_fusioncache_itself_takes_is_taken_off():
 
 
 def test_a_notebook_shows_tables_of_counts_and_of_templates_in_which_each_text_is_escaped():
-    ledger = make_full_ledger()
-    ledger.count("start_seconds", 12.25, of="TorchInductor")
-    text = ledger.stats()._repr_html_()
-    for name, value in (
-        *(("hits", "3"), ("saved_seconds", "6.090"), ("bypasses: unknown op", "2")),
-        *(("unkept: a number among its inputs", "1"), ("start_seconds: TorchInductor", "12.250")),
-    ):
-        assert f"<tr><th>{name}</th><td>{value}</td></tr>" in text
-    assert "programs_loaded" not in text  # of the others what is not 0
-    templates = ledger.templates()
-    assert templates == tuple(templates) and isinstance(templates, tuple) and sys.getsizeof(templates) < 500
-    assert templates._repr_html_().count("<tr>") == 3
-    assert f"<td>{templates[1].digest[:12]}</td>" in templates[1]._repr_html_()
-    assert templates[1]._repr_html_().count("<tr>") == 2
+    text = make_full_ledger().stats()._repr_html_()
+    assert "<tr><th>hits</th><td>3</td></tr>" in text and "programs_loaded" not in text  # which is 0
     ledger = make_ledger(make_cast_template(name=HOSTILE))
     ledger.count_bypass(HOSTILE)
     for shown in (ledger.stats(), ledger.templates()):
