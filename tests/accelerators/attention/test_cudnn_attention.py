@@ -10,7 +10,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import fusioncache
 from fusioncache.accelerators.attention import NAME, executor
-from fusioncache.accelerators.steps.views import OF_A_VIEW
 
 SIZE, HEADS = 8, 2
 LENGTHS = (12, 10, 8, 6)
@@ -89,34 +88,6 @@ def test_results_and_gradients_are_those_of_an_attention(tmp_path, asked, kind):
     found.mul_(scale).sum().backward()
     assert scale.grad is not None
     torch.testing.assert_close(compiled(x).add_(1.0), expected + 1.0)
-
-
-class Rotated(torch.nn.Module):
-    """A layer of attention between two linear ones, whose queries and keys a region changes."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.project, self.join = torch.nn.Linear(16, 48, bias=False), torch.nn.Linear(16, 16, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        query, key, value = self.project(x).view(*x.shape[:2], 3, HEADS, SIZE).permute(2, 0, 3, 1, 4).unbind(0)
-        query, key = (torch.cat((-each[..., 4:], each[..., :4]), -1) + each for each in (query, key))
-        return self.join(scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2))
-
-
-def test_nothing_is_permuted_between_regions_attention_and_layers(tmp_path, asked):
-    """nvFuser writes results in the order of their dimensions: what is permuted behind a region is copied later."""
-    model = Rotated()
-    compiled, transform = compile_with_cudnn(model, tmp_path)
-    assert_close(take_step(compiled, model), take_step(model, model))
-    forward, backward = thunder.last_traces(compiled)[-1], thunder.last_backward_traces(compiled)[-1]
-    permuted = [
-        {each.args[1] for each in trace.bound_symbols if each.sym.name == "permute"} for trace in (forward, backward)
-    ]
-    # A query that is saved, and the model's own; products of the weights' gradients, and the model's own.
-    assert permuted == [{(0, 1, 2, 3), (0, 2, 1, 3)}, {(0, 2, 1, 3), (1, 0)}]
-    assert transform.stats().taken_out[OF_A_VIEW] >= 1
 
 
 def return_copies(x: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -1,7 +1,6 @@
 """The garbage collector rests while Thunder traces and transforms, and afterwards is as it was before."""
 
 import gc
-import itertools
 import os
 import threading
 from contextlib import contextmanager, nullcontext
@@ -13,7 +12,7 @@ from thunder.core.transform_common import Transform
 
 from fusioncache import tracing
 from fusioncache.process import collector
-from fusioncache.process.collector import FullCollections, Pause
+from fusioncache.process.collector import Pause
 
 X = torch.ones(3)
 
@@ -149,22 +148,6 @@ def counted():
         yield found
     finally:
         gc.callbacks.remove(note)
-
-
-def test_a_full_collection_follows_work_that_took_far_longer():
-    """A collection takes two seconds here."""
-    collections = FullCollections(usual=1.0, clock=itertools.count(step=2.0).__next__)
-    with counted() as full:
-        for _ in range(19):
-            assert collections.follow(1.0) == 0.0
-            collections.follow(0.04)
-        assert not full
-        assert collections.follow(1.0) == 2.0
-        assert len(full) == 1
-        collections.follow(39.0)  # with what was before it starts anew
-        assert len(full) == 1
-        collections.follow(1.0)  # the one before took a twentieth of both
-        assert len(full) == 2
 
 
 def test_a_long_trace_ends_with_it_and_no_other_call_does(monkeypatch):

@@ -34,15 +34,6 @@ class Claiming(type):
         return other is int or other is cls
 
 
-class Claimed(metaclass=Claiming):
-    """Is not equal to itself, and would say so to code that asks."""
-
-    __hash__ = object.__hash__
-
-    def __eq__(self, other):
-        return False
-
-
 class Traced(BaseException):
     """The first trace is made."""
 
@@ -177,7 +168,8 @@ def test_what_a_program_was_derived_from_is_known():
 
 
 def test_a_class_is_what_it_is_and_not_what_it_says():
-    assert Claimed in (int,)
+    liar = Claiming("Liar", (), {})()
+    assert type(liar) in (int,)
     for is_known, pair in ((is_plain, [2]), (is_hashed_alone, "a")):
         assert is_known(1) and is_known((1, pair))
-        assert not is_known(Claimed()) and not is_known((1, Claimed()))
+        assert not is_known(liar) and not is_known((1, liar))

@@ -392,14 +392,6 @@ def test_constraints_are_thunders(given):
         assert ours._constraints == own._constraints
 
 
-def test_a_constraint_is_compared_with_those_on_the_same_proxy():
-    own_add, compared, context = jit_ext.JitCtx.add_constraint, [], Context()
-    add = index_constraints(lambda self, constraint: compared.append([*self._constraints]) or own_add(self, constraint))
-    for proxy in map(make_proxy, "abab"):
-        add(context, (len, proxy))
-    assert len(context._constraints) == 2 and list(map(len, compared)) == [0, 0, 1, 1]
-
-
 NODES = ("source", "a", "b", "c", "d", "sink")
 CAPACITIES = (0.0, 0.5, 1.0, 2.0, 4.0, float("inf"))
 nodes = st.sampled_from(NODES)

@@ -3,14 +3,12 @@
 import copy
 import math
 import operator
-import sys
-import types
 
 import pytest
 import thunder
 import torch
 from stored_programs import compile_anew
-from thunder.core import devices, dtypes, pytree
+from thunder.core import devices, dtypes
 from thunder.core.proxies import TensorProxy, tensorproxy
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors import utils
@@ -250,14 +248,3 @@ def test_sizes_that_only_an_operation_that_runs_whole_sees_are_told_by_name(is_s
     if not is_seen:
         assert [evaluate(rounded[0], {1: length}) for length in (64, 65, 200)] == [64, 96, 224]
         assert not found.expressions & {*rounded}
-
-
-def test_a_module_that_takes_a_stand_in_meanwhile_gets_thunders_function_back(monkeypatch):
-    """Another thread may import a module at that moment, of which some names are bound already."""
-    late = types.ModuleType("thunder.late")
-    monkeypatch.setitem(sys.modules, "thunder.late", late)
-    own = pytree.tree_map
-    with hooks.know_symbols():
-        assert pytree.tree_map is not own
-        late.tree_map = pytree.tree_map
-    assert pytree.tree_map is own and late.tree_map is own

@@ -118,13 +118,6 @@ def adds_up(x):
     return total[:, : sum(x.shape) - x.shape[0] - 9] * sum([x.shape[1], 3], start=x.shape[0])
 
 
-def goes_through_rows(x):
-    total = x.sum()
-    for row in x.view(x.shape[1] // 8, -1):
-        total = total + row.sum()
-    return total
-
-
 def counts(x):
     for number in range(x.shape[1] // 32):
         x = x + number
@@ -153,17 +146,6 @@ class StoresTheLast(torch.nn.Module):
         if x.shape[1] > 3:
             self.last = x.shape[1]
         return x + 1
-
-
-class CachesMasks(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.masks = {64: torch.ones(64, 64).tril(), 96: torch.ones(96, 96).triu()}
-
-    def forward(self, x):
-        if x.shape[1] in self.masks:
-            return self.masks[x.shape[1]] @ x
-        return x
 
 
 class StoresNothing(torch.nn.Module):
@@ -195,9 +177,7 @@ LOOKING = {
     "looks up": (1, lambda x: x * BY_LENGTH.get(x.shape[1], 3.0)),
     "returns it": (1, lambda x: (x + 1, x.shape[1])),
     "sorts": (1, lambda x: x.reshape(sorted([*x.shape]))),
-    "caches masks": (1, CachesMasks()),
     "stores the length": (1, StoresTheLast()),
-    "goes through rows": (2, goes_through_rows),
     "maps": (0, lambda x: x + sum(len(each) for each in map(range, x.shape))),
     "sorts by a function": (0, lambda x: x * sorted([1, 2], key=lambda each: len(range(each, x.shape[1])))[0]),
     "compares a number of elements": (4, lambda x: x * 2 if x.numel() > 1500 else x + 1),
