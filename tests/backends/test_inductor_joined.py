@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from unittest import mock
 
 import pytest
-import torch
 from inductor_artifacts import CASES, artifacts_of, digest, made
 from torch._inductor import config, cpu_vec_isa
 from torch._inductor.codecache import PyCodeCache
@@ -20,7 +19,6 @@ from torch._inductor.runtime import cache_dir_utils
 from fusioncache.backends.api import Compiled
 from fusioncache.backends.inductor import environment, joined_kernels
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.backends.inductor.joined_kernels import ALONE_SECONDS, HEADER_SECONDS, KILOBYTE_SECONDS, estimate_alone
 from fusioncache.thunder_adapter.installation import is_known, list_patches
 from fusioncache.transform.vector_probing import replace_probe
 
@@ -93,12 +91,6 @@ def make_kernel():
     return joined_kernels.CollectedKernel(("const float*", "float*"), f"{HEADER}\n{body}")
 
 
-def test_a_kernel_that_others_call_before_is_compiled_alone():
-    kernel, one, two = make_kernel(), torch.ones(1), torch.zeros(1)
-    kernel(one, two)
-    assert two.item() == 2.0 and kernel.finish().name == "kernel"
-
-
 def test_a_joined_library_proves_all_that_its_probes_assumed(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     joined_kernels.forget_probes()
@@ -113,14 +105,6 @@ def test_a_joined_library_proves_all_that_its_probes_assumed(monkeypatch, tmp_pa
         for function in re.findall(r"(__avx512\w+chk_kernel\w*)\(", getattr(isa, name)):
             assert function.encode() in library
     joined_kernels.forget_probes()
-
-
-def test_seconds_that_each_graph_would_have_taken_alone():
-    code, run, alone = "x" * 1000, HEADER_SECONDS + KILOBYTE_SECONDS, ALONE_SECONDS + KILOBYTE_SECONDS
-    for factor in (1, 3):  # a slower machine
-        assert estimate_alone(factor * run, [[code]]) == [pytest.approx(factor * alone)]
-    assert estimate_alone(run, [[code], [code, code]]) == [pytest.approx(alone), 0]  # compiled once
-    assert estimate_alone(run + KILOBYTE_SECONDS, [[code, "y" * 1000], []]) == [pytest.approx(2 * alone), 0]
 
 
 @pytest.fixture(name="check")

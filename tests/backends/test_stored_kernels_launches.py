@@ -236,14 +236,6 @@ def test_several_outputs_lie_in_one_allocation(make_run):
     assert rows._version == before and rows[0] == first + 1
 
 
-def test_an_output_that_fills_its_allocation_is_made_in_one_and_workspaces_are_bytes(monkeypatch):
-    made = []
-    monkeypatch.setattr(stored_run.guards, "_empty_strided_cuda", lambda *given: made.append(given))
-    for allocate in stored_run.make_allocators(RECIPE, poison=False):
-        allocate()
-    assert made == [((4, 8), (8, 1), torch.float32), ((512,), (1,), torch.uint8)]
-
-
 def test_memory_may_be_filled_before_a_launch_so_that_it_shows_where_it_is_read_first(make_run, monkeypatch):
     monkeypatch.setattr(torch, "device", lambda *name: "cpu")
     recipe = replace(WITHOUT_OUTPUTS, outputs=(Fresh(FLAT, 0, 0), Fresh(FLAT, 1, 128)))

@@ -58,13 +58,6 @@ def test_another_name_or_option_is_refused(name, options, error, message):
         make_backend(name, **options)
 
 
-def test_a_backend_that_persists_nothing_says_so():
-    eager = make_backend("eager")
-    assert (eager.options(), eager.artifact_environment(), eager.definition(None)) == ({}, None, None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="backend eager persists nothing"):
-        eager.load({}, None, [])  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("package", ["torch", "thunder"])
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_another_version_is_another_key(backend, package, monkeypatch):
@@ -100,20 +93,6 @@ def test_a_start_is_part_of_no_compile_and_of_no_entry(tmp_path, monkeypatch):
     assert [function.seconds for _, function in process.built] == [0.5, 0.5]
     assert process.ledger.stats().start_seconds == {"torch": 12.0}
     assert process.ledger.phases().starting == 12.0
-
-
-def test_a_start_that_fails_is_left_to_the_compile_and_not_tried_again():
-    tried: list[str] = []
-
-    class Failing(Eager):
-        def start(self, device: str) -> None:
-            tried.append(device)
-            raise OSError("no compiler")
-
-    starts, told = CompilerStarts(lambda: 1.0), list[tuple[str, float]]()
-    for _ in range(2):
-        assert starts.start(Failing(), make_unary_region(), lambda *of: told.append(of)) == 0.0
-    assert (tried, told) == (["cpu"], [(Failing.title, 0.0)])
 
 
 @pytest.mark.parametrize(("device", "name"), [("cpu", "_subtract"), ("cuda", "_transpose")])

@@ -3,7 +3,6 @@
 When a function of a general size gives way to one of its own size, and when not.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -16,13 +15,10 @@ from fusioncache.backends.eager import Eager
 from fusioncache.cache import backend_executables
 from fusioncache.cache.backend_executables import (
     OFTEN,
-    BackendExecutables,
-    BuildRequest,
     Order,
     prepare_capture,
     replace_if_reused,
 )
-from fusioncache.cache.cache import Cache
 from fusioncache.cache.executable import Builder
 from fusioncache.cache.generals import (
     FoundGeneral,
@@ -35,11 +31,10 @@ from fusioncache.cache.generals import (
     read_places,
 )
 from fusioncache.cache.length_rule import GENERAL_COST, LengthRule
-from fusioncache.ir import Const, Declined, Graph, NumberType, Op, Ref, TensorType
-from fusioncache.ir.template import layouts_of
+from fusioncache.ir import Declined, Graph, NumberType, Op, Ref, TensorType
 from fusioncache.store.entry import SIZES_SLOT, is_compiled
 from fusioncache.template.key import skeleton_key
-from fusioncache.template.skeleton import check_fits, fill, read_holes, skeleton_of
+from fusioncache.template.skeleton import fill, read_holes, skeleton_of
 
 FUNCTION, OTHER = object(), object()
 
@@ -174,16 +169,6 @@ def test_a_place_comes_back_and_goes_on(store):
     assert skeleton_key(skeleton_of(product(7, 9, factor=5.0)), ENVIRONMENT) == KEY
 
 
-def test_there_are_never_more_than_so_many(store):
-    values = [read_holes(product(2, width))[1] for width in range(2, 66)]
-    number = {"kind": "float", "text": "0x1p3"}
-    places = [{"function": "f", "instances": [[2, value, number, 2, value]]} for value in values]
-    assert store.save(KEY, SIZES_SLOT, {"sizes": json.dumps({"format": 2, "places": places}).encode()})
-    keep_place(store, KEY, place(product(2, 71)), "mul")
-    kept = read_places(store, KEY)
-    assert len(kept) == 64 and kept[-1] == place(product(2, 71))
-
-
 PLACE = '{"format":2,"places":[{"function":"f","instances":%s}]}'
 
 
@@ -208,37 +193,6 @@ def test_sizes_that_do_not_decode_are_removed(store, content):
     assert len(read_places(store, KEY)) == 1
 
 
-ODD = [(0, 1), (0, Const("float", "0x1p0")), (2, 2), (2, Const("float", "x")), (2, Const("float", "0x1p99999"))]
-
-
-@pytest.mark.parametrize(("hole", "value"), [*ODD, (4, None)])
-def test_what_is_in_no_hole_is_no_region(hole, value):
-    holes = read_holes(product(2, 64))
-    others = (*holes[:hole], *(() if value is None else (value,)), *holes[hole + 1 :])
-    check_fits(SKELETON, (holes, holes))
-    with pytest.raises(ValueError, match=r"hole|hexadecimal"):
-        check_fits(SKELETON, (holes, others))
-
-
-@pytest.mark.parametrize(
-    ("sizes", "cost", "general"), [(Sizes.AUTO, 100.0, "..."), (Sizes.AUTO, 1e-9, "..g"), (Sizes.DYNAMIC, 100.0, ".gg")]
-)
-def test_programs_that_get_code_for_any_sizes(monkeypatch, sizes, cost, general):
-    monkeypatch.setattr(Eager, "stores_general", False)
-    monkeypatch.setattr("fusioncache.cache.executable.BuiltFunction.cost", property(lambda built: cost))
-    cache, served = Cache(record=False, store=False), ""
-    executables = BackendExecutables(Eager(), cache, cache.ledger, sizes=sizes)
-    for number, length in enumerate((64, 96, 128)):
-        args, graph, program, found = [torch.ones(2, length)], region(2, length), Generation(FUNCTION, number), []
-        expected = executables.expects_general(graph, None, program)
-        serve = lambda given, *, found=found, **_: found.append(given)  # noqa: E731
-        request = BuildRequest(graph, layouts_of(args), lambda *_: None, serve, lambda: None, program)
-        assert torch.equal(executables.run_for(args, request)(args)[0], torch.tanh(args[0]))
-        assert expected == bool(found)  # what is handed over to the pool is what the call asks for
-        served += "g" if found else "."
-    assert served == general
-
-
 def make_run(name: str) -> Run:
     return lambda args: [name]
 
@@ -247,7 +201,6 @@ def make_run(name: str) -> Run:
 class Pool:
     """Compiles beside this process, and is done when a test says so."""
 
-    made: Run | None = field(default_factory=lambda: make_run("own"))
     done: bool = False
     takes_orders: bool = True
     fails: str = ""
@@ -263,7 +216,7 @@ class Pool:
         order = Order(
             lambda: self.answer("place", self.takes_orders),
             lambda: self.answer("is done", self.done),
-            lambda args: self.answer("fetch", self.made),
+            lambda args: self.answer("fetch", make_run("own")),
             lambda args: self.answer("build", make_run("own")),
             lambda args: self.answer("build apart", make_run("apart")),
             **options,
@@ -291,20 +244,6 @@ def test_a_size_that_is_used_often_gets_its_own():
     asked = len(pool.asked)
     assert call(run, 3 * OFTEN) == "own" and len(pool.asked) == asked
     assert pool.asked.count("fetch") == 1
-
-
-@pytest.mark.parametrize(
-    ("pool", "asked"),
-    [
-        (Pool(made=None, done=True), ["place", "is done", "fetch"]),
-        (Pool(takes_orders=False), ["place"]),
-        (Pool(done=True, fails="fetch"), ["place", "is done", "fetch"]),
-    ],
-    ids=["nothing was made", "takes no orders", "fails"],
-)
-def test_without_a_compiled_function_nothing_changes_and_is_not_asked_again(pool, asked):
-    assert call(pool.run(), 5 * OFTEN) == "general"
-    assert pool.asked == asked
 
 
 @pytest.mark.parametrize("captures", [True, False])

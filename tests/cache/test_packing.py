@@ -135,13 +135,6 @@ def test_what_is_for_another_machine_is_left_out_with_the_reason(made, tmp_path,
     assert (dry.entries, dry.unfit) == (unpacked.entries, unpacked.unfit)
 
 
-def test_a_pack_for_a_compiler_that_is_not_here():
-    find_misfit = packing.make_misfit_finder()
-    assert "no backend later here" in find_misfit({"backend": "later", "device": "NVIDIA X"})
-    if not torch.cuda.is_available():
-        assert find_misfit({"backend": "nvfuser", "device": "NVIDIA X"}).endswith("(it was made on NVIDIA X)")
-
-
 TRAIN = """
 import hashlib, json, sys, thunder, torch, fusioncache
 

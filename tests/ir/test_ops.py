@@ -1,15 +1,12 @@
-"""The table of operations: every trait is stated here once more. Orders of values, and errors."""
+"""The table of operations: every trait is stated here once more; and errors."""
 
-import re
 from dataclasses import fields, replace
 
 import pytest
 from drawn_regions import TYPE, draw
-from repository import PACKAGE
 
 from fusioncache.backends.bound_symbols import symbol_named
 from fusioncache.ir import Declined, Graph, NumberType, Op, Ref, Scope, TensorType, is_declined
-from fusioncache.ir.graph import inverse, pick, picker
 from fusioncache.ir.ops import RESIDUAL, TABLE, OpTraits, op_traits, shaping_inputs
 
 FUNCTIONS = (
@@ -96,23 +93,6 @@ def test_every_known_primitive_is_one_of_thunders():
     # Running sums are no primitive in this version.
     for name in TABLE.keys() - {RESIDUAL, "prims.cumsum"}:
         assert symbol_named(name).name == name.partition(".")[2]
-
-
-def test_names_of_primitives_stand_in_the_table_and_in_rules_of_order_in_memory_and_of_cuts_alone():
-    naming = {path.name for path in PACKAGE.rglob("*.py") if re.search(r'"prims\.\w', path.read_text())}
-    assert naming == {"ops.py", "results.py", "strides.py", "cut_layers.py", "cuts.py"}
-
-
-@pytest.mark.parametrize("positions", [(), (0,), (2,), (0, 1, 2), (2, 0, 1), (1, 1, 0)])
-def test_a_picker_picks_what_pick_does(positions):
-    take = picker(positions, 3)
-    assert pick("abc", positions) == (tuple("abc") if take is None else tuple(take("abc")))
-    assert (take is None) == (positions == (0, 1, 2))
-
-
-@pytest.mark.parametrize(("positions", "places"), [((2, 0, 3, 1), (1, 3, 0, 2)), ((4, 1, 4, 2), (1, 3, 0)), ((), ())])
-def test_the_inverse_finds_first_indices_and_leaves_out_what_was_not_picked(positions, places):
-    assert inverse(positions) == places
 
 
 def test_a_handler_takes_what_is_declined_of_its_own_scope_alone():

@@ -7,13 +7,11 @@ import pytest
 import torch
 from drawn_regions import draw
 from models import compile_plain, compile_with
-from store_processes import PersistentEager, Process, X, Y
+from store_processes import Process, X, Y
 
 import fusioncache
-from fusioncache.accelerators.precompile import entry_compiler as warmer
 from fusioncache.ir import Const, Op, Ref
 from fusioncache.ir.template import layouts_of
-from fusioncache.store import Store
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.strides import Strided, depends_on_operand_order, lay_out_alike, strides_of
 from fusioncache.template.writer import instance_of
@@ -113,15 +111,6 @@ def test_regions_that_differ_in_the_order_of_operands_share_where_these_lie_alik
     assert transform.stats().hits == 1
 
 
-def test_two_regions_of_one_trace_each_keep_their_layout():
-    def turns(a, b, w):
-        first = torch.sin(a) * torch.cos(b)
-        return first, torch.cos(b) * torch.sin((first @ w) @ w.t())
-
-    transform = compare(turns, operands(alike=False))
-    assert (transform.stats().templates, transform.stats().compiles) == (1, 2)
-
-
 def test_a_chain_of_terms_that_lie_differently_is_not_folded():
     def chain(*values):
         return (torch.tanh(reduce(lambda total, term: term + total, values)),)
@@ -143,22 +132,6 @@ def test_a_stored_executable_is_loaded_for_the_other_order_only_where_operands_l
     assert found.stride() == (Y * torch.sin(x)).stride()
     third.run(PRODUCTS[True], x, Y)
     assert third.told == [True]
-
-
-def test_both_orders_are_compiled_ahead(tmp_path, monkeypatch):
-    monkeypatch.setattr(warmer, "make_backend", lambda name, **options: PersistentEager({"machine": "there"}))
-    turned = X.mT.contiguous().mT
-    for commuted in (False, True):
-        Process(tmp_path).run(PRODUCTS[commuted], turned, Y)
-    store = Store.open(tmp_path)
-    found = warmer.survey(store)
-    assert (found.entries, len(found.seconds)) == (2, 2)
-    for id_ in found.seconds:
-        assert warmer.EntryCompiler(store).compile(warmer.read_request(store, id_)).result == "compiled"
-    for commuted in (False, True):
-        process = Process(tmp_path, PersistentEager({"machine": "there"}))
-        process.run(PRODUCTS[commuted], turned, Y)
-        assert process.told == [True]
 
 
 def test_a_fold_that_is_a_region_of_its_own_does_not_pass_for_another_order(tmp_path):
