@@ -124,9 +124,6 @@ def region(text: str, keys: tuple[int, ...] = KEYS) -> Graph:
         ("tanh(reshape(broadcast_in_dim(keys, (2, 3, 1, 8), (0, 1, 3)), (6, 8)))", (2, 3, 8), set()),
         ("tanh(reshape(broadcast_in_dim(keys, (3, 8), (1,)), (24,)))", (8,), {1}),
         ("tanh(reshape(broadcast_in_dim(keys, (3, 8), ()), (24,)))", (), {1}),
-        ("tanh(reshape(broadcast_in_dim(keys, (2, 3, 4, 8), (0, 1, 3)), (2, 12, 8)))", (2, 3, 8), {1}),
-        ("tanh(reshape(broadcast_in_dim(keys, (2, 3, 1, 8), (0, 1, 3)), (6, 8)))", (2, 3, 8), set()),
-        ("tanh(reshape(broadcast_in_dim(keys, (3, 8), (1,)), (24,)))", (8,), {1}),
         # An operation is between the expanded keys and the reshape.
         (f"tanh(reshape(cos({EXPANDED}), (2, 12, 8)))", KEYS, {2}),
         (f"tanh(reshape(mul({EXPANDED}, {EXPANDED}), (2, 12, 8)))", KEYS, {2}),
