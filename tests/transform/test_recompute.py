@@ -303,19 +303,6 @@ def test_every_bit_of_a_recomputed_model_stays_as_it_was(types):
         assert len(plans(transform)) == 2 * streams and plans(transform)[streams:] == [wanted] * streams
 
 
-def test_calls_do_not_grow_with_depth():
-    def most(layers, wanted):
-        model, x = made(Residual, layers=layers)
-        _, transform, compiled = train_recomputed(model, x, residual=wanted.value)
-        backward = find_fused(thunder.last_backward_traces(compiled)[-1])
-        assert plans(transform)[1:] == [wanted]
-        return max(len(call.args) for call in backward), transform.stats().templates
-
-    assert most(4, CARRY) == most(6, CARRY) == (4, 6)
-    # A step takes a sum and a segment's terms, as many as the square root of the depth.
-    assert [most(layers, SEGMENTED)[0] for layers in (8, 18)] == [4, 6]
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_streams_of_a_compiler_that_drops_roundings_are_carried_only_where_nothing_is_rounded(dtype, monkeypatch):
     monkeypatch.setattr(Inductor, "compile", Eager.compile)

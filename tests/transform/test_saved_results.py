@@ -73,11 +73,6 @@ class Layer(torch.nn.Module):
         return self.finish(self, scaled_dot_product_attention(*self.heads_of(self, x), is_causal=True))
 
 
-class Stack(Layer):
-    def forward(self, x):
-        return super().forward(torch.tanh(super().forward(x)))
-
-
 ONCE = {
     "a layer": {},
     "scaled": {"heads_of": turned_and_scaled},
@@ -142,14 +137,6 @@ def test_results_and_gradients_have_the_same_bits_and_strides(tmp_path, kernels,
         assert (copies, kernels.copies) == (0, 1)
     is_one_less = count_saved(plain) - count_saved(compiled) == 1
     assert is_one_less is (case in ONCE and model.join.weight.requires_grad)
-
-
-@pytest.mark.parametrize("options", [{}, {"recompute": "residual"}], ids=str)
-def test_several_layers_and_what_else_is_saved_otherwise(tmp_path, kernels, options):
-    model = Stack()
-    compiled, transform = compile_anew(model, tmp_path, **options)
-    torch.testing.assert_close(take_step(compiled, model), take_step(model, model))
-    assert transform.stats().taken_out[RESULTS] == 2 and not kernels.copies
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from both_ways import are_equal, train
-from models import compile_plain, compile_with
+from models import compile_with
 from store_processes import CODE, PersistentEager
 
 import fusioncache
@@ -140,12 +139,6 @@ HISTORIES = {
     "layouts of one length share code or have their own": [
         process((6, 0, 4, 6), *(each for length in (4, 6, 9) for each in lay_out(length)), function=add)
     ],
-    "static code of the store goes before what must be compiled": [
-        process((2, 0, 0, 0), (3, 6), (3, 9), sizes="static"),
-        process((0, 2, 0, 0), (3, 6), (3, 9)),
-        # Once there is code for any sizes, static code is not looked for: that size may never come again.
-        process((1, 1, 1, 2), (3, 9), (3, 12), (3, 6), (3, 14)),
-    ],
     "a loaded program is one more of its function": [TWO[0], process((1, 1, 1, 1), (3, 6), (3, 9), (3, 12))],
     "a function goes on from its own processes": [
         process((1, 0, 0, 0), (3, 4), function=Scale()),
@@ -174,18 +167,6 @@ def store(tmp_path) -> Path:
     for _, calls, options in TWO:
         run(tmp_path, *calls, **options)
     return tmp_path
-
-
-def test_a_loaded_program_trains_with_code_for_any_sizes(tmp_path):
-    model = torch.nn.Sequential(torch.nn.RMSNorm(4), Scale(), torch.nn.Tanh())
-    plain = compile_plain(model)
-    for lengths in ((3,), (3, 4, 5)):
-        compiled, transform = compile_with(model, cache=fusioncache.Cache(store=tmp_path, record=False))
-        for length in lengths:
-            x = make(2, length, 4).requires_grad_()
-            assert are_equal(train(compiled, x), train(plain, x))
-    stats = transform.stats()
-    assert stats.programs_loaded == 1 and stats.general_hits == stats.generalizations > 0
 
 
 def test_what_code_depends_on_is_in_its_key(store, monkeypatch):

@@ -12,12 +12,11 @@ import thunder
 import thunder.examine
 import torch
 from click.testing import CliRunner
-from models import Blocks, Residual, are_same, compile_plain, compile_with, find_all_fused, find_fused, recompute, step
+from models import Blocks, Residual, are_same, compile_plain, compile_with, find_all_fused, find_fused, step
 from store_contents import collect_warnings
 from thunder.extend import OperatorExecutor
 
 import fusioncache
-from fusioncache.backends.eager import Eager
 from fusioncache.cli.main import main
 from fusioncache.ir import Declined, Scope
 from fusioncache.process.settings import PASSES
@@ -80,13 +79,6 @@ def test_numbers_that_are_sizes_are_those_of_each_call(cache, backend):
         assert torch.equal(x.grad, torch.ones(shape))
     regions = [call for call in find_fused(thunder.last_traces(compiled)[-1]) if len(call.args) > 2]
     assert regions, "no region takes numbers"
-
-
-def test_recomputed_regions_fall_back_whatever_their_number_of_terms(cache, monkeypatch):
-    monkeypatch.setattr(Eager, "compile", lambda *_: 1 / 0)
-    model = Residual(4)
-    with recompute(), pytest.warns(RuntimeWarning, match="division by zero"):
-        check(model, compile_with(model, cache=cache)[0])
 
 
 def test_canonicalizing_that_fails_falls_back_and_warns_once(cache, monkeypatch):

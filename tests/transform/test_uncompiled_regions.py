@@ -15,7 +15,6 @@ from store_processes import PersistentEager
 import fusioncache
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.nvfuser.backend import NvFuser
-from fusioncache.ir.errors import Declined, Scope
 from fusioncache.process.warning import warn_once
 from fusioncache.transform import executor
 
@@ -97,22 +96,6 @@ def test_what_takes_a_templates_place_compiles_nothing(compiler, monkeypatch, lo
     assert not compiler
 
 
-def test_what_may_not_be_shared_is_compiled_by_itself(compiler, monkeypatch):
-    compiler.error, real, calls = None, Eager.environment, iter([True])
-
-    def environment(self):
-        if next(calls, False):
-            return real(self)
-        raise Declined("a setting without a value", Scope.REGION)
-
-    model, x = Blocks(1), torch.randn(3, 16)
-    compiled, transform = compile_with(model)
-    expected = step(thunder.jit(model), model, x)
-    monkeypatch.setattr(Eager, "environment", environment)
-    torch.testing.assert_close(step(compiled, model, x), expected)
-    assert compiler and "a setting without a value" in transform.stats().bypasses
-
-
 class Real(float):
     """A number of a class of the user's own, which answers otherwise when Python asks for its value."""
 
@@ -163,12 +146,8 @@ def test_numbers_of_derived_classes_are_what_torch_reads_in_them(early):
 
 PROGRAMS = {
     "a product": lambda m, x: m * 200,
-    "a sum": lambda m, x: (m * 1000).sum(),
-    "computed with": lambda m, x: torch.abs(m * 3 - 300) + 1,
-    "as numbers": lambda m, x: (m + 200).float() * 2,
     "a mask": lambda m, x: torch.tanh(x) + (~m) * -10000,
     "chosen": lambda m, x: torch.where(m, m * 300, 5) * x,
-    "its mean": lambda m, x: (m * 500).float().mean() * torch.exp(x),
     "of two": lambda m, x: (m * 7 + (~m) * 400) * x.abs(),
 }
 
@@ -190,15 +169,6 @@ def test_bits_and_integers_give_what_torch_gives(name, backend):
     torch.testing.assert_close(*results)
     torch.testing.assert_close(*gradients)
     assert find_all_fused(compiled)
-
-
-def test_what_is_asked_to_be_int8_is_fused():
-    def program(m):
-        return m.to(torch.int8) * 100 + 100
-
-    compiled, m = compile_with(program)[0], torch.tensor([True, False])
-    torch.testing.assert_close(compiled(m), program(m))
-    assert len(find_all_fused(compiled)) == 1
 
 
 MESSAGE = """ INTERNAL ASSERT FAILED at fusion_kernel_runtime.cpp:476, please report a bug
@@ -244,16 +214,15 @@ class Model(torch.nn.Module):
         return torch.erf(h) * 2
 
 
-def train(backend, store, monkeypatch, *lengths):
-    """Returns results, counts and warnings of a process that takes two steps at each length, as eager PyTorch does."""
+def train(backend, store, monkeypatch):
+    """Returns results, counts and warnings of a process that takes two steps, as eager PyTorch does."""
     monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda name, **_: backend)
     model = Model()
-    inputs = [torch.linspace(-1, 1, 4 * length).reshape(length, 4) for length in lengths for _ in range(2)]
     cache = fusioncache.Cache(store=store, record=False)
     compiled, transform = compile_with(model, "auto", cache, programs=False, jobs=0)
     with collect_warnings() as messages:
-        found = [step(compiled, model, x) for x in inputs]
-    torch.testing.assert_close(found, [step(model, model, x) for x in inputs])
+        found = [step(compiled, model, X) for _ in range(2)]
+    torch.testing.assert_close(found, [step(model, model, X)] * 2)
     return found, transform.stats(), [each for each in messages if "rejected" in each]
 
 
@@ -261,36 +230,25 @@ def train(backend, store, monkeypatch, *lengths):
 @pytest.mark.parametrize("fails", ["compile", "launch"])
 def test_a_rejected_region_runs_in_pieces_and_the_next_process_knows_it(tmp_path, monkeypatch, fails):
     first = Picky(fails)
-    found, stats, messages = train(first, tmp_path, monkeypatch, 3)
+    found, stats, messages = train(first, tmp_path, monkeypatch)
     (reason,) = stats.bypasses
     assert reason.startswith("rejected by torch: runs in ") and first.rejected == 1
     (message,) = messages
     assert "test_uncompiled_regions.py" in message
     assert ("Vectorized dim is no innermost one." in message) == (fails == "compile") and "tv:" not in message
     second = Picky(fails)
-    again, stats, _ = train(second, tmp_path, monkeypatch, 3)
+    again, stats, _ = train(second, tmp_path, monkeypatch)
     assert all(map(are_same, again, found))
     assert (second.rejected, second.compiled, stats.compiles) == (0, [], 0)
     assert dict(stats.bypasses) == {reason: 1}
 
 
 @pytest.mark.usefixtures("eager_regions")
-@pytest.mark.parametrize("lengths", [(3, 5, 6, 7), (3,)], ids=["with a store", "without"])
-def test_other_lengths_are_not_rejected_again_and_without_a_store_it_runs_as_well(tmp_path, monkeypatch, lengths):
-    backend = Picky()
-    _, stats, messages = train(backend, tmp_path if len(lengths) > 1 else False, monkeypatch, *lengths)
-    assert 1 <= len(stats.bypasses) <= len(messages) <= len(lengths)
-    # Once with its own sizes, and once for any: the pieces of the first length serve the others.
-    assert backend.rejected <= 2
-    assert bool(stats.general_hits) == (len(lengths) > 1)
-
-
-@pytest.mark.usefixtures("eager_regions")
 def test_an_error_that_may_pass_is_not_remembered(tmp_path, monkeypatch):
-    _, stats, messages = train(Picky("once"), tmp_path, monkeypatch, 3)
+    _, stats, messages = train(Picky("once"), tmp_path, monkeypatch)
     assert dict(stats.bypasses) == {"compile failed: RuntimeError": 1} and not messages
     second = Picky("never")
-    _, stats, _ = train(second, tmp_path, monkeypatch, 3)
+    _, stats, _ = train(second, tmp_path, monkeypatch)
     assert second.rejected == stats.compiles == 1 and not stats.bypasses
 
 

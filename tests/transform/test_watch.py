@@ -4,7 +4,6 @@ If Thunder makes no region: why, and what to do, once, and in the record of the 
 """
 
 import linecache
-import threading
 import warnings
 from collections import Counter
 from dataclasses import replace
@@ -14,22 +13,16 @@ import pytest
 import thunder
 import torch
 from models import Blocks, Residual, compile_with, recompute, step
-from report_records import make_region_record
 from store_contents import collect_warnings
-from store_processes import PersistentEager, Process, X, Y, make_region
+from store_processes import PersistentEager
 from stored_programs import compile_anew, counts
 
 import fusioncache
-from fusioncache.accelerators.programs.derivation import collect_regions
-from fusioncache.accelerators.programs.programs import count_regions
 from fusioncache.humanize import format_duration
 from fusioncache.observe.record.database import RecordReader
-from fusioncache.observe.record.events import CompileEvent
-from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import ChoiceRecord, RegionRecord
 from fusioncache.process.warning import warn_once
 from fusioncache.transform import executors
-from fusioncache.transform.provenance.misses import Misses
 from fusioncache.transform.provenance.source import Compilation
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
@@ -96,16 +89,6 @@ def test_a_run_that_loads_has_on_record_what_the_run_that_derived_has(make, tmp_
     assert list(again.history.records(RegionRecord, 0)) == lasting
     choices = [ledger.history.records(ChoiceRecord, 0) for ledger in (derived, again)]
     assert choices[0] == choices[1] and bool(choices[0]) == isinstance(model, Residual)
-
-
-def test_a_region_without_a_template_is_counted_with_its_reason_again():
-    first, cache = Ledger(), Ledger()
-    first.history.begin_trace("GPT")
-    first.history.add(make_region_record(0, "h.0", 0, model="GPT", reason="unknown op"))
-    second = Ledger(cache)
-    count_regions(collect_regions(first, 0), "GPT", second, cache, lambda digest: None)
-    assert second.stats().bypasses == cache.stats().bypasses == {"unknown op": 1}
-    assert second.history.records(RegionRecord, 0) == first.history.records(RegionRecord, 0) != ()
 
 
 def test_regions_carry_their_layer_their_module_and_the_users_line(cache):
@@ -192,27 +175,6 @@ def test_what_is_loaded_is_one_line_and_not_explained(capfd, monkeypatch, tmp_pa
         f"fusioncache: {warm.misses} templates were loaded from the store (what their compiles took: {took})."
     ]
     assert (warm.loads, warm.compiles) == (cold.compiles, 0)
-    third, changed = process(2.0, 4.0)
-    assert sum(" is new. " in line for line in third) == changed.compiles > 0
-    loaded = changed.misses - changed.compiles
-    assert third[-1].startswith(f"fusioncache: {loaded} templates were loaded from the store ")
-
-
-def test_an_executable_that_the_store_nearly_has_is_explained(tmp_path, capfd):
-    for machine in ("here", "here", "there"):  # the second one loads what the first one stored
-        assert said(capfd) == []
-        process = Process(tmp_path, PersistentEager({"machine": machine}))
-        process.run(make_region(), X, Y)
-        for executable, function in process.built:
-            event = CompileEvent("eager", 0.0, function.loaded, graph=executable.graph, key=function.key)
-            Misses(process.cache).note_compile(event)
-        for thread in threading.enumerate():
-            if thread.name == "fusioncache explain":
-                thread.join()
-    (line,) = said(capfd)
-    assert line.endswith(
-        "although the store has the same for something else. They differ in the machine: there here, here there."
-    )
 
 
 INPUT = torch.linspace(-1, 1, 6)
