@@ -32,11 +32,8 @@ SECONDS = {
         ((0.99, 1.05, 1.06), "unclear"),
         ((1.01, 1.02, 1.5), "ok"),
         ((0.8, 0.9, 0.99), "faster"),
-        ((0.8, 0.9, 1.01), "ok"),
         ((0.98, 0.98, 0.98), "ok"),
-        ((1.5,), "unclear"),
         ((1.5, 1.6), "unclear"),
-        ((0.5, 0.6), "ok"),
         ((0.9, 1.04, 1.04, 1.05, 1.05, 1.06, 1.06), "slower"),
         ((0.9, 0.95, 1.04, 1.05, 1.05, 1.06, 1.06), "unclear"),
     ],
@@ -44,14 +41,6 @@ SECONDS = {
 def test_slower_is_what_noise_does_not_explain(ratios, verdict):
     pairs = [(ratio, 1.0) for ratio in ratios]
     assert compare(pairs, 0.03).verdict == compare(pairs[::-1], 0.03).verdict == verdict
-
-
-def test_a_comparison_has_medians_and_the_range_of_the_ratios():
-    found = compare([(2.0, 1.0), (3.0, 2.0), (9.0, 3.0)], 0.03)
-    assert (found.current, found.base, found.ratios) == (3.0, 2.0, (2.0, 1.5, 3.0))
-    assert (found.ratio, found.low, found.high) == (2.0, 1.5, 3.0)
-    many = compare([(ratio, 1.0) for ratio in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0)], 0.03)
-    assert (many.ratio, many.low, many.high) == (4.0, 2.0, 6.0)
 
 
 def make_package(parent: Path, text: str) -> Path:

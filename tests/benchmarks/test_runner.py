@@ -6,14 +6,11 @@ What benchmarks that need a GPU, several ranks or minutes ask of processes, and 
 import json
 import random
 import shlex
-import subprocess
-import sys
 from importlib import import_module
 from unittest.mock import Mock
 
 import forked_processes as forks
 import pytest
-from click import BadParameter
 from click.testing import CliRunner
 
 from benchmarks import saved_seconds, summary
@@ -50,15 +47,6 @@ def test_a_process_that_fails_costs_its_own_point_only(run, monkeypatch):
     assert run.ask({"way": "two"}, "m:f", None) == {"way": "two", "error": "it died", "log": "its log"}
 
 
-def test_no_process_begins_or_goes_on_when_the_time_is_over(run, monkeypatch):
-    monkeypatch.setattr(processes, "call", lambda target, argument, limit: {"limit": limit})
-    now = iter([100.0, 107.0, 112.0])
-    monkeypatch.setattr(runner.time, "monotonic", lambda: next(now))
-    late = Run(run.machine, {}, limit=10.0)
-    assert late.ask({}, "m:f", None, limit=9.0) == {"limit": 3.0}
-    assert late.ask({}, "m:f", None) == {"error": "not run: there was no time left"}
-
-
 @pytest.mark.parametrize(
     ("points", "code"), [([{"correct": True}], 0), ([{"correct": False}], 1), ([{"error": "x"}], 1)]
 )
@@ -79,13 +67,6 @@ def test_a_process_that_raises_is_reported_with_its_reason_and_one_is_ended_at_i
     (tmp_path / "sleeper.py").write_text("import time\ntime.sleep(60)\n")
     with pytest.raises(ProcessFailed, match="ended after 0 s"):
         processes.call(tmp_path / "sleeper.py", {}, limit=0.2)
-
-
-def test_answers_of_a_job_count_when_all_ranks_have_given_them(tmp_path):
-    (tmp_path / "0.jsonl").write_text('{"loss": 1}\n{"loss": 2}\n')
-    (tmp_path / "1.jsonl").write_text('{"loss": 3}\n{"lo')
-    assert job.read_answers(tmp_path, 2, 0) == [[{"loss": 1}, {"loss": 3}]]
-    assert job.read_answers(tmp_path, 2, 1) == job.read_answers(tmp_path, 3, 0) == []
 
 
 JOB = """
@@ -172,11 +153,6 @@ def test_saved_seconds_are_compared_with_those_of_processes_that_find_what_they_
         assert point["agrees"] is (code == 0)
 
 
-def test_the_clock_can_be_replaced_before_fusioncache_is_imported():
-    code = "import sys, benchmarks.saved_seconds; assert not {'fusioncache', 'thunder'} & sys.modules.keys()"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=processes.ROOT)
-
-
 def answer_job(bits):
     times = dict.fromkeys(("step_ms", "fastest_ms", "slowest_ms", "first_step"), 2.0)
     more = {"compiles": 4, "bypasses": {}, "bytes_peak": None, "timeline": None, "programs": {}, "further": []}
@@ -204,15 +180,6 @@ def test_jobs_go_on_behind_a_point_that_fails(ask, monkeypatch):
     pair = "fusioncache-zero2,fusioncache-zero2-thunder-order"
     code, output, _ = ask(distributed.main, None, "--tokens", "8", "--peers", pair)
     assert code == 1 and "other bits: error" in output
-
-
-def test_the_last_process_takes_lengths_that_no_other_one_has_used():
-    listed = summary.list_lengths((64, 96, 65, 200), 20, (32, 128))
-    assert listed["cold"] == listed["known lengths"] and listed["cold"][:4] == (64, 96, 65, 200)
-    assert len(set(listed["cold"])) == len(set(listed["other lengths"])) == 24
-    assert not {*listed["cold"]} & {*listed["other lengths"]}
-    with pytest.raises(BadParameter, match="fewer than 44 further lengths"):
-        summary.list_lengths((64, 96, 65, 200), 20, (32, 64))
 
 
 def test_series_share_caches_and_a_table_compares_the_ways(ask):

@@ -92,19 +92,6 @@ def test_real_depth_is_the_configurations_own(name):
     assert workload.model(*workload.inputs).isfinite().all()
 
 
-def test_the_dense_mixture_of_experts_is_the_routed_one():
-    workload = make("mixtral", 1)
-    from litgpt.model import LLaMAMoE
-
-    (dense,) = (module for module in workload.model.modules() if isinstance(module, LLaMAMoE))
-    x = torch.randn(2, 5, 64, requires_grad=True)
-    expected = LLaMAMoE.forward(dense, x)
-    (gradient,) = torch.autograd.grad(expected.square().sum(), x)
-    found = dense(x)
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(torch.autograd.grad(found.square().sum(), x)[0], gradient)
-
-
 def test_unknown_models_are_refused_with_a_list():
     with pytest.raises(KeyError, match="unknown model 'llama-9': use one of llama-2, llama-3"):
         zoo.make("llama-9")

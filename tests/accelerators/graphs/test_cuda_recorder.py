@@ -1,4 +1,4 @@
-"""The recorder of a GPU and its workspace for cuBLAS, with torch's part of them played by others."""
+"""The recorder of a GPU, with torch's part of it played by others."""
 
 import gc
 from contextlib import nullcontext
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fusioncache.accelerators.graphs import cuda
-from fusioncache.accelerators.graphs.cuda import Workspace, find_recorder
+from fusioncache.accelerators.graphs.cuda import find_recorder
 from fusioncache.ir.errors import Declined
 
 DEVICE = torch.device("cuda", 0)
@@ -67,18 +67,11 @@ def driver(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, value)
     workspace = SimpleNamespace(stream="side", prepare=lambda: driver.tell("prepare"))
     monkeypatch.setattr(cuda, "borrow_workspace", lambda device, borrower: workspace)
-    monkeypatch.setattr(cuda, "make_stream", lambda device: SimpleNamespace(number=driver.make_pool()))
-    matrix = torch.ones(2, 2)
-    monkeypatch.setattr(torch, "empty", lambda *_, **__: matrix)
-    for name in ("mm", "addmm"):
-        monkeypatch.setattr(torch, name, lambda *_, name=name: driver.tell(name))
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: driver.stream, raising=False)
     for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
         told = name.removeprefix("_cuda_")
         monkeypatch.setattr(torch._C, name, lambda index, pool, told=told: driver.tell(told, pool), raising=False)
-    yield driver
-    gc.collect()
-    cuda.find_idle.cache_clear()
+    return driver
 
 
 def take(arguments):
@@ -90,28 +83,14 @@ def take(arguments):
 
 def test_captures_that_live_share_a_pool_which_ends_with_the_last_of_them(driver):
     recorder = find_recorder(DEVICE)
-    recorder.record(take, [])
-    first, _second = recorder.record(take, [1, 2]), recorder.record(take, [3])
-    assert first.results == [1, 2]
-    first.replay()
+    recorder.record(take, [], 1)
+    kept = [recorder.record(take, [1, 2], number) for number in (0, 1, 2, 1)]
+    assert kept[0].results == [1, 2]
+    kept[0].replay()
     assert driver.told[-1] == "replay"
-    ended, one, other = driver.begun
-    assert one == other != ended
+    ended, forward, one, two, again = driver.begun
+    assert len({ended, forward, one, two}) == 4 and one == again
     assert gc.isenabled()
-
-
-def test_pools_have_nothing_in_common(driver):
-    recorder = find_recorder(DEVICE)
-    kept = [recorder.record(take, [], pool) for pool in (0, 1, 2, 1)]
-    driver.fails.add("end")
-    with pytest.raises(RuntimeError):
-        recorder.record(take, [], 1)
-    driver.fails.clear()
-    kept += [recorder.record(take, [], pool) for pool in (0, 1, 2)]
-    forward, one, two, again, broken, *after = driver.begun
-    assert len({forward, one, two, after[1]}) == 4
-    assert one == again == broken
-    assert [forward, two] == after[::2]
 
 
 def fail(arguments):
@@ -161,27 +140,6 @@ def test_random_numbers_are_known_by_seed_and_offset(driver):
         setattr(torch.cuda.default_generators[0], name, lambda: 9)
         assert recorder.read_random_state() != before
         setattr(torch.cuda.default_generators[0], name, own)
-
-
-def test_both_workspaces_come_out_of_one_pool_each_time_and_the_first_graph_keeps_it(driver):
-    own, kept = Workspace(DEVICE), []
-    for _ in range(3):
-        own.prepare()
-        kept.append(next(each for each in gc.get_referents(own) if type(each).__name__ == "Graph"))
-    assert driver.told == [driver.begun[0], "mm", "addmm", "end"] * 3
-    assert kept[0] is kept[1] is kept[2]
-    driver.fails.add("addmm")
-    with pytest.raises(RuntimeError, match="addmm failed"):
-        Workspace(DEVICE).prepare()
-    assert driver.told[-1] == "end"  # also a capture that fails is ended
-
-
-def test_without_a_stream_nothing_is_captured(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: 0)
-    monkeypatch.setattr(cuda.ctypes, "CDLL", lambda name: SimpleNamespace(cuStreamCreate=lambda handle, flags: 2))
-    with pytest.raises(Declined, match="CUDA has no stream"):
-        Workspace(DEVICE)
 
 
 REFUSED = {

@@ -1,8 +1,5 @@
 """How arguments will lie is foreseen from a trace: what is handed over is what calls ask for."""
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 import thunder
 import torch
@@ -12,8 +9,6 @@ from recorded_asks import Recorder
 from store_processes import PersistentEager
 
 import fusioncache
-from fusioncache.accelerators.precompile.ahead import LayoutPrediction
-from fusioncache.template.strides import Strided
 
 
 class Attending(GatedBlock):
@@ -56,19 +51,3 @@ def test_what_is_handed_over_is_what_calls_ask_for(tmp_path, monkeypatch, make, 
     assert stats.handed_over == len(recorder.handed) >= foreseen and not stats.bypasses
     assert recorder.handed.keys() <= recorder.wanted
     assert len(recorder.wanted - recorder.handed.keys()) <= unforeseen
-
-
-def make_proxy(name: str) -> Any:
-    shape = 2, 8, 64, 64
-    return SimpleNamespace(name=name, _shape=shape, shape=shape)
-
-
-def test_gradients_of_efficient_attention_lie_as_the_heads_do():
-    q, k, v, *grads = map(make_proxy, ("q", "k", "v", "dq", "dk", "dv"))
-    name = "sdpafx_scaled_dot_product_efficient_attention_backward"
-    symbol = SimpleNamespace(name=name, id=name, is_fusion=False)
-    call = SimpleNamespace(sym=symbol, args=[make_proxy("g"), q, k, v], kwargs={}, flat_proxy_outs=grads)
-    view = Strided((2, 8, 64, 64), (98304, 64, 1536, 1))
-    prediction = LayoutPrediction({"v": view})
-    prediction.read_trace(SimpleNamespace(bound_symbols=[call]), {})
-    assert prediction.layouts == {"v": view, "dv": Strided((2, 8, 64, 64), (32768, 64, 512, 1))}

@@ -79,17 +79,6 @@ def test_what_is_queued_for_a_length_is_what_its_call_asks_for(tmp_path, recorde
     assert stats.lengths_queued == 0 and len(recorder.later) == queued  # as none are named
 
 
-def test_few_lengths_are_filled_in_at_each_new_length(tmp_path, recorder, monkeypatch):
-    monkeypatch.setattr("fusioncache.accelerators.sizes.lengths.MOST_AT_ONCE", 2)
-    monkeypatch.setattr("fusioncache.cache.length_rule.GENERAL_COST", 1e9)  # no length is queued for another reason
-    found = []
-    for lengths in ((5, 7), (5, 7, 8)):
-        recorder.later.clear()
-        _, stats = train(tmp_path / str(len(lengths)), *lengths, recorder=recorder, lengths=range(20, 23))
-        found.append(stats.lengths_queued)
-    assert found[0] > 0 and found == [found[0], 1.5 * found[0]]
-
-
 def test_a_length_that_code_for_any_sizes_serves_is_queued_for_later_processes(tmp_path, recorder, monkeypatch):
     monkeypatch.setattr("fusioncache.cache.length_rule.GENERAL_COST", 0.0)
     _, stats = train(tmp_path, 5, 7, 9, recorder=recorder)
@@ -164,7 +153,6 @@ def test_lengths_are_taken_once_and_in_their_order():
 
 
 SCALED = [
-    ({0: (2, 64)}, {0: (2, 96)}, {0: (2, 128)}),
     ({0: (2, 64), 1: (2, 65)}, {0: (2, 96), 1: (2, 97)}, {0: (2, 128), 1: (2, 129)}),  # as much longer
     ({0: (64,), 1: (32, 8)}, {0: (96,), 1: (48, 8)}, {0: (128,), 1: (64, 8)}),  # as many times as long
 ]
@@ -175,7 +163,6 @@ def test_sizes_follow_from_the_length(one, other, expected):
     assert scale_sizes(one, other, 128) == expected
 
 
-@pytest.mark.parametrize("other", [{0: (8, 96)}, {0: (4, 64)}])
-def test_sizes_of_two_lengths_or_of_none_do_not(other):
+def test_sizes_of_two_lengths_do_not():
     with pytest.raises(Declined):
-        scale_sizes({0: (4, 64)}, other, 128)
+        scale_sizes({0: (4, 64)}, {0: (8, 96)}, 128)
