@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, as_completed
-from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -20,19 +19,16 @@ from store_contents import fork, wait_for
 from store_processes import fill_store, make_unary_region
 
 import fusioncache
-from fusioncache.accelerators.precompile import ahead
 from fusioncache.accelerators.precompile import pool as pools
 from fusioncache.accelerators.precompile.ahead import PoolHelpers
 from fusioncache.accelerators.precompile.entry_compiler import NO_WORKER, EntryCompiler, TaskOutcome
 from fusioncache.accelerators.precompile.pool import CompilePool, find_pool, start_default_pool
-from fusioncache.cache.peers import Ask, Wait
+from fusioncache.cache.peers import Ask
 from fusioncache.ir import Key
 from fusioncache.process.warning import warn_once
 from fusioncache.store import Store
 from fusioncache.store.directory import default_path
 from fusioncache.store.entry import FAMILY_SLOTS
-from fusioncache.store.locks import TOO_LONG
-from fusioncache.store.store import Turn
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": import_path(HELPERS)}
@@ -322,21 +318,3 @@ def test_what_calls_wait_for_comes_before_lengths_to_come():
     pool.tasks[4].set_result(NO_WORKER)
     pool.tasks[5].set_result(NO_WORKER)
     assert len(pool.tasks) == 6  # no worker starts, and nothing is handed over any more
-
-
-def test_what_a_call_waited_for_a_start_is_known(monkeypatch):
-    """Another process is at everything, and done at the second look."""
-    now, pool = [100.0], make_waiting_pool()
-    monkeypatch.setattr(ahead.time, "perf_counter", lambda: now[0])
-
-    @contextmanager
-    def take_turn(*of):
-        if now[0] > 100.0:
-            pool.tasks[0].set_result(TaskOutcome("compiled", seconds=14.0, on_start=12.0))
-        now[0] += 7.0
-        yield Turn(None, TOO_LONG)
-
-    store = SimpleNamespace(entry=lambda *of: None, take_turn=take_turn)
-    helpers, ask = PoolHelpers(store, pool), make_ask()
-    assert helpers.hand_over([ask]) == 1
-    assert helpers.wait_for(ask.key) == Wait(beside=True, on_start=12.0)
