@@ -153,12 +153,14 @@ def test_the_program_leaves_that_was_not_taken_for_longest_and_has_no_memory_of_
     assert len(entries_of(compiled)) == MOST + 1
 
 
-def test_all_entries_are_asked_whatever_was_done_to_them():
+def test_entries_of_the_sizes_are_asked_first_and_then_all_whatever_was_done_to_them():
     chance, sizes = random.Random(0), {0: (2,)}
     for _ in range(100):
         index, entries = program_list.EntryIndex(), [object() for _ in range(8)]
         for entry in entries:
             index.append(entry, {0: (chance.randint(2, 4),)})
+        index.append(entries[5], {0: (5,)})
+        assert next(index.order(entries, {0: (5,)})) is entries[5]
         for _ in range(chance.randint(0, 4)):
             change = chance.choice([lambda each: each.pop(1), list.reverse, lambda each: each.append(object())])
             change(entries)
@@ -221,7 +223,7 @@ def list_sizes(family):
 
 
 @pytest.mark.parametrize("name", encode_family(make_family(12, 20)))
-def test_a_family_without_a_part_is_none(name):
+def test_a_family_without_a_part_is_none_and_is_discarded(name, tmp_path):
     artifacts = dict(encode_family(make_family(12, 20)))
     del artifacts[name]
     with pytest.raises(ValueError, match="no family"):
@@ -229,6 +231,11 @@ def test_a_family_without_a_part_is_none(name):
     for content in (b"", b"{}", b"\xff", encode(make_program(20, " + 1.5").text)):
         with pytest.raises(ValueError):
             decode_family({**artifacts, name: content})
+    store = Store.open(tmp_path, remote="")
+    store.save(FORM, FAMILY_SLOTS[0], artifacts)
+    with pytest.warns(RuntimeWarning, match="a stored family that does not decode"):
+        assert find_families(store, FORM) == ()
+    assert store.peek(FORM, FAMILY_SLOTS[0]) is None
 
 
 def test_a_family_learns_what_is_of_it_up_to_a_number_and_has_no_program_with_choices():

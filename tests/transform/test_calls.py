@@ -1,6 +1,5 @@
 """A later call of a model goes a shorter way than Thunder's, which only a count of functions tells."""
 
-import functools
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -220,19 +219,6 @@ def test_gradients_that_go_another_way_are_not_handed_on():
         compiled(X).sum().backward()
         assert thunder.cache_hits(compiled) == 1
         assert list_gradients(compiled) == [None] * 4
-
-
-def test_functions_that_are_made_otherwise_are_called_as_they_are():
-    def note(function, calls):
-        return functools.wraps(function)(lambda *args: calls.append(function) or function(*args))
-
-    for compiled in both():
-        before, calls = train(compiled, X), []
-        entries = thunder.compile_stats(compiled).interpreter_cache
-        own = [entries[0].computation_fn, entries[0].backward_fn]
-        computation, backward = (note(each, calls) for each in own)
-        entries[0] = entries[0]._replace(computation_fn=computation, backward_fn=backward)
-        assert are_equal(train(compiled, X), before) and calls == own
 
 
 def test_several_threads_call_at_a_time(pair):

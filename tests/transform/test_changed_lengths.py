@@ -12,7 +12,6 @@ from blank_programs import blank
 from both_ways import BothWays, are_equal, train
 from models import Blocks
 from signing_keys import make_signing_key
-from store_contents import collect_warnings
 from stored_programs import compile_anew, without_interpreter
 
 from fusioncache.accelerators.layers import session
@@ -190,15 +189,6 @@ def test_what_changed_is_seen_by_a_later_process(tmp_path, what):
     both = BothWays(Model(), tmp_path)
     check_changed(LATER[what], both, 40)
     assert both.transform.stats().programs_filled == 0
-
-
-def test_numbers_in_parameters_and_buffers_may_change(pair):
-    before = pair.underived
-    with torch.no_grad():
-        pair.model.table.add_(1.0)
-        pair.model.head.weight.mul_(2.0)
-    pair.check(tokens(201))
-    assert pair.underived == before + 1
 
 
 def test_arguments_that_vary_together(pair):
@@ -423,45 +413,16 @@ def test_a_family_with_other_templates_is_seen_and_a_wrong_one_is_forgotten(
     assert bool(list_slots(store)) is is_kept
 
 
-@pytest.mark.parametrize(
-    ("keep", "refused"),
-    [(Mock(return_value=False), {}), (Mock(side_effect=ZeroDivisionError), {"failed: ZeroDivisionError": 1})],
-)
-def test_a_family_that_is_not_kept_costs_later_processes_a_derivation(tmp_path, monkeypatch, keep, refused):
-    monkeypatch.setattr(lengths, "keep_family", keep)
-    with collect_warnings() as messages:
+def test_a_family_that_is_not_kept_costs_later_processes_a_derivation(tmp_path, monkeypatch):
+    monkeypatch.setattr(lengths, "keep_family", Mock(side_effect=ZeroDivisionError))
+    with pytest.warns(RuntimeWarning, match="ZeroDivisionError"):
         model, compiled, transform = make_known(tmp_path / "store")
-        with without_interpreter():
-            train(compiled, tokens(40))
-    assert counts(transform) == (1, 0, {}) and transform.stats().programs_made == 2
-    assert transform.stats().programs_refused == refused
-    assert ["ZeroDivisionError" in each for each in messages] == [True] * len(refused)
-    assert not list_slots(tmp_path / "store")
-    later, loading = compile_anew(model, tmp_path / "store")
+    train(compiled, tokens(40))
+    assert counts(transform) == (1, 0, {}) and transform.stats().programs_refused == {"failed: ZeroDivisionError": 1}
+    later, _ = compile_anew(model, tmp_path / "store")
     train(later, tokens(SECOND))
-    assert counts(loading) == (0, 1, {})  # with what is on record of it
-    assert loading.stats().regions == transform.stats().regions / 3 and not loading.stats().bypasses
     train(later, tokens(40))
     assert thunder.cache_misses(later) == 1
-
-
-def test_what_does_not_decode_is_discarded(store):
-    """One whose digests are right, as another program may have written it."""
-    opened = Store.open(store, remote="")
-    (summary,) = list_slots(store)
-    entry = opened.entry(summary.digest, summary.backend)
-    name = key.program_key_of(read_key(entry.text))
-    artifacts = dict(opened.peek(name, summary.backend))
-    artifacts["family"] = artifacts["family"].replace(b'"looks"', b'"locks"')
-    opened.remove(name, summary.backend)
-    assert opened.save(name, summary.backend, artifacts)
-    compiled, transform = compile_anew(Model(), store)
-    with pytest.warns(RuntimeWarning, match="a stored family that does not decode"):
-        train(compiled, tokens(40))
-    assert counts(transform) == (0, 0, {})
-    assert not list_slots(store)
-    train(compiled, tokens(41))
-    assert len(list_slots(store)) == 1
 
 
 class Attention(torch.nn.Module):

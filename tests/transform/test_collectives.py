@@ -13,7 +13,6 @@ from torch.distributed import HashStore
 from fusioncache.accelerators.schedule.collective_passes import (
     all_reduce_in_place,
     all_reduce_together,
-    only_divides,
     reduce_in_place,
 )
 from fusioncache.accelerators.schedule.scheduling import (
@@ -74,6 +73,9 @@ COPIED = {
     "what some operation gives": lambda x, y, deep: reduce(torchex.exp(x)),
     "a region that may give its argument": lambda x, y, deep: reduce(region(lambda a: ltorch.reshape(a, (32,)))(x)),
     "a division by another number": lambda x, y, deep: reduce(region(lambda a: ltorch.true_divide(a, 3.0))(x)),
+    "a region that multiplies": lambda x, y, deep: reduce(region(lambda a: ltorch.mul(a, 4.0))(x)),
+    "a region that divides twice": lambda x, y, deep: reduce(region(lambda a: divide(divide(a)))(x)),
+    "a region that does more": lambda x, y, deep: reduce(region(lambda a: ltorch.exp(divide(a)))(x)),
     "a region with two results": lambda x, y, deep: [
         reduce(each) for each in region(lambda a: (ltorch.true_divide(a, 4.0), ltorch.reshape(a, (32,))))(x)
     ],
@@ -104,25 +106,6 @@ def test_what_nothing_else_is_computed_for_is_overwritten(case):
 def test_of_all_else_ranks_add_up_copies(case):
     symbols = symbols_of(COPIED[case], torch.float32)
     assert name_sums(reduce_in_place(symbols)) == name_sums(symbols) != []
-
-
-HALVES = (lambda value: value / 2, lambda value: ltorch.true_divide(value, 2.0))
-OTHERS = (
-    lambda value: value / 3,
-    lambda value: 2 / value,
-    lambda value: value / value,
-    lambda value: value * 2,
-    ltorch.mean,
-    lambda value: ltorch.div(value, 2, rounding_mode="floor"),
-    lambda value: ltorch.to(value, torch.float64),
-)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_the_half_of_a_gradient_is_recognised_and_nothing_else(dtype):
-    for compute in HALVES + OTHERS:
-        symbols = symbols_of(lambda x, y, deep, compute=compute: compute(x), dtype)
-        assert any(only_divides(symbol, 2) for symbol in symbols) is (compute in HALVES)
 
 
 @pytest.fixture
@@ -181,23 +164,6 @@ def make_ranks(count: int = 2) -> list[Rank]:
     return [Rank(number, store, tuple(range(count))) for number in range(count)]
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
-def test_the_later_of_two_that_differ_is_told_the_first_difference(order):
-    ranks, told = make_ranks(3), []
-    for number in order:
-        try:
-            ranks[number].derive(*(OTHER if number == 2 else LONG))()
-        except CollectiveMismatch as mismatch:
-            told.append((number, str(mismatch)))
-    ((number, text),) = told
-    assert number == max((0, 2), key=order.index)
-    here, there = ("(4,)", "(2,)") if number == 0 else ("(2,)", "(4,)")
-    assert text.startswith(
-        f"collective 2 is all_reduce SUM float32 {here} on rank {number}, "
-        f"and all_reduce SUM float32 {there} on rank {2 - number}. "
-    )
-
-
 def test_ranks_that_do_the_same_go_on_and_what_one_runs_again_keeps_no_other_waiting():
     one, other = make_ranks()
     first = one.derive(*LONG)
@@ -218,7 +184,7 @@ def test_programs_are_compared_at_their_place_among_all_that_ran():
         one.derive(*LONG)()
         kept()
     one.derive(*OTHER)()
-    with pytest.raises(CollectiveMismatch):
+    with pytest.raises(CollectiveMismatch, match=r"^collective 2 is all_reduce SUM float32 \(4,\) on rank 1, and"):
         other.derive(*LONG)()
 
 

@@ -1,7 +1,6 @@
 """Programs at one length after the other, here and in a later process: always Thunder's own result."""
 
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -168,40 +167,6 @@ def test_each_length_has_thunders_bits_here_and_in_a_later_process(name, tmp_pat
     traced = thunder.cache_misses(later)
     assert traced + transform.stats().programs_loaded == sum(not each for _, each in case.later)
     assert case.later is not TABLE or not traced
-
-
-def count_prologues(call):
-    found = []
-
-    def note(frame, event, _):
-        found.append(event == "call" and frame.f_code.co_name == "prologue" and "thunder." in frame.f_code.co_filename)
-
-    sys.setprofile(note)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return sum(found)
-
-
-def test_a_later_step_looks_at_its_own_program_whatever_others_there_are(tmp_path):
-    both = BothWays(Program(rows), tmp_path)
-    compiled = both.compiled
-    for length in range(40, 52):
-        train(compiled, make(length))
-    assert both.underived == 10
-    # At a length that is new each of the twelve programs is asked in both ways, the short one and Thunder's.
-    assert count_prologues(lambda: train(compiled, make(52))) == 2 * 12 + 1
-    for length in (40, 46, 51):
-        for _ in range(2):  # the third call, at which a prologue is written anew
-            train(compiled, make(length))
-        assert count_prologues(lambda length=length: train(compiled, make(length))) == 1
-    stats = thunder.compile_stats(compiled)
-    both.check(torch.nn.Parameter(make(44)))  # which is no plain tensor
-    assert stats.cache_misses == 2
-    del stats.interpreter_cache[:-5]  # what was taken out is not asked
-    train(compiled, make(40))
-    assert (stats.cache_misses, len(stats.interpreter_cache)) == (3, 6)
 
 
 def store(batch):
