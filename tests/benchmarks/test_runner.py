@@ -13,12 +13,11 @@ import forked_processes as forks
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import saved_seconds, summary
+from benchmarks import summary
 from benchmarks.common import job, processes, runner
 from benchmarks.common.environment import Machine
 from benchmarks.common.processes import ProcessFailed
 from benchmarks.common.runner import Run, pick
-from benchmarks.distributed import __main__ as distributed
 from benchmarks.remote import fuzz, hosts
 from benchmarks.remote.__main__ import _EXACT
 from fusioncache.store import read_through
@@ -129,57 +128,6 @@ def ask(monkeypatch, tmp_path):
         return done.exit_code, done.output, json.loads(file.read_text())
 
     return run_command
-
-
-@pytest.mark.parametrize(("reported", "code"), [(6.5, 0), (249.0, 1)])
-def test_saved_seconds_are_compared_with_those_of_processes_that_find_what_they_should(ask, reported, code):
-    calls, steps = [], {"alone": 16.0, "fusioncache": 10.0}
-
-    def call(target, spec, *, caches, environment):
-        calls.append((spec["way"], caches, environment["TORCHINDUCTOR_CACHE_DIR"]))
-        said = {"start": 9.0, "step": steps.get(spec["way"], 0.0), "processor": "avx2"}
-        assert spec["processor"] == ("" if spec["way"] == "starts" else "avx2")
-        return said | ({"reported": {"saved_seconds": reported}} if spec["way"] == "fusioncache" else {})
-
-    found, _, result = ask(saved_seconds.main, call, "--models", "gelu-stack", "--repeat", "1")
-    assert found == code and result["start_seconds"] == 9.0 and result["environment"]["options"]["clock"] == "cpu"
-    assert [way for way, *_ in calls] == ["starts", "alone", "fusioncache", "fusioncache", "alone", "fusioncache"]
-    _, alone, first, second, again, beside = calls
-    assert first[1] == second[1] == beside[1] != alone[1]  # the store is full
-    assert alone[2] == again[2] == beside[2]  # TorchInductor's caches are full
-    assert len({alone[2], first[2], second[2]}) == 3
-    for point in result["points"]:
-        assert point["seconds"] == {"alone": 16.0, "fusioncache": 10.0, "real": 6.0, "reported": reported}
-        assert point["agrees"] is (code == 0)
-
-
-def answer_job(bits):
-    times = dict.fromkeys(("step_ms", "fastest_ms", "slowest_ms", "first_step"), 2.0)
-    more = {"compiles": 4, "bypasses": {}, "bytes_peak": None, "timeline": None, "programs": {}, "further": []}
-    return {**times, **more, "losses": [2.0], "loss_bits": [bits], "gradient_bits": bits}
-
-
-def test_jobs_go_on_behind_a_point_that_fails(ask, monkeypatch):
-    jobs = []
-
-    def run_job(target, argument, ranks, **where):
-        jobs.append([spec["peer"] for spec in argument["specs"]])
-        for spec in argument["specs"]:
-            if spec["peer"] == "fusioncache-ddp":
-                raise ProcessFailed("the job failed", "its log")
-            yield [answer_job("others" if spec["peer"].endswith("zero2-thunder-order") else "bits")] * ranks
-
-    monkeypatch.setattr(distributed, "run_job", run_job)
-    monkeypatch.setattr(distributed, "choose_variables", lambda environment: {"NCCL_ALGO": "Ring"})
-    peers = ["fusioncache-zero3", "fusioncache-ddp", "fusioncache-zero3-thunder-order", "ddp"]
-    options = ("--tokens", "8", "--env", "NCCL_P2P_DISABLE=1", "--peers")
-    code, output, result = ask(distributed.main, None, *options, ",".join(peers))
-    assert code == 1 and "NCCL_ALGO=Ring, NCCL_P2P_DISABLE=1: the same bits" in " ".join(output.split())
-    assert jobs == [peers[:3], peers[2:3], peers[3:]]
-    assert [point["peer"] for point in result["points"] if "error" in point] == ["fusioncache-ddp"]
-    pair = "fusioncache-zero2,fusioncache-zero2-thunder-order"
-    code, output, _ = ask(distributed.main, None, "--tokens", "8", "--peers", pair)
-    assert code == 1 and "other bits: error" in output
 
 
 def test_series_share_caches_and_a_table_compares_the_ways(ask):

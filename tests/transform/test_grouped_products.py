@@ -128,41 +128,6 @@ def test_experts_train_while_the_routing_changes():
 RULES = transforms._grad_fn_map
 
 
-@pytest.fixture
-def plain_thunder():
-    fusioncache.tracing.uninstall()
-    with mock.patch.dict(RULES), mock.patch.dict(transforms.augmented_forward_impls):
-        yield
-        fusioncache.tracing.uninstall()
-
-
-def test_uninstall_gives_thunder_its_own_grouped_product_back(plain_thunder):
-    def look():
-        checkers = [torchex.ex.implmap[each].checker for each in (prims._grouped_mm.id, "torch._grouped_mm")]
-        functions = thunder.torch._torch_to_thunder_function_map, thunder.core.jit_ext._general_jit_lookaside_map
-        return [dict(RULES), *checkers, *(each[torch._grouped_mm] for each in functions)]
-
-    before = look()
-    fusioncache.FusionCache(fast_tracing=False)
-    assert all(now is not then for now, then in zip(look()[1:], before[1:], strict=True))
-    assert prims._grouped_mm.id in RULES
-    fusioncache.FusionCache()
-    after = look()
-    fusioncache.FusionCache()
-    assert look() == after
-    fusioncache.tracing.uninstall()
-    assert look() == before
-
-
-@pytest.mark.parametrize("rules", [RULES, transforms.augmented_forward_impls])
-def test_a_rule_of_thunders_own_stays(rules, plain_thunder):
-    own = lambda *args: None  # noqa: E731
-    rules[prims._grouped_mm.id] = own
-    fusioncache.FusionCache()
-    assert rules[prims._grouped_mm.id] is own
-    assert (prims._grouped_mm.id in RULES) == (rules is RULES)
-
-
 def test_the_rule_and_the_checker_are_in_the_key_of_a_program():
     jitted, x = jit(torch.sin), torch.zeros(3, 4)
     key = key_of(jitted, x)

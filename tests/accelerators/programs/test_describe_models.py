@@ -1,6 +1,5 @@
 """What a model and its tensors are: each thing that is part of one, changed alone, and the paths whose lines change."""
 
-import importlib.util
 import threading
 from typing import Any
 
@@ -8,7 +7,6 @@ import pytest
 import torch
 from described import changed, described, walked
 
-from fusioncache.accelerators.programs import containers
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.ir.errors import Declined
 
@@ -235,16 +233,3 @@ def test_a_copy_of_a_describer_goes_on_for_itself():
     assert copied.classes == describer.classes and copied.covers(Attention.forward.__code__)
     assert copied.describe([model.head, tensor]) == describer.copy().describe([model.head, tensor])
     assert copied.describe(tensor) != describer.describe(tensor) == Describer().describe(tensor)
-
-
-def test_tensors_of_a_torch_without_named_dimensions_are_described(monkeypatch):
-    """As from torch 2.13 on."""
-    gone = {"names", "has_names", "align_as", "__dict__", "__weakref__", "__new__", "__init__"}
-    kept = {name: value for name, value in vars(torch._C.TensorBase).items() if name not in gone}
-    monkeypatch.setattr(torch._C, "TensorBase", type("TensorBase", (), kept))
-    spec = importlib.util.spec_from_file_location("tensors_of_later_torch", containers.__file__)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.write_layout(torch.ones(2, 3)) == "(2, 3) (3, 1)"
-    assert not module.has_names(torch.ones(2, 3, names=("a", "b")))
-    assert containers.has_names(torch.ones(2, 3, names=("a", "b")))
