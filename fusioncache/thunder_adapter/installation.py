@@ -292,10 +292,10 @@ def read_source(function: Any) -> str:
 
     Raises:
         OSError: if there is no source.
-        TypeError: if it is neither a function written in Python, nor a method or a property made of one.
+        TypeError: if it is neither a function written in Python nor a cached property made of one.
     """
     parts = []
-    layer = _function_of(function)
+    layer = function.func if isinstance(function, cached_property) else function
     if isinstance(layer, partial):
         parts.append(repr((layer.args, layer.keywords)))
         layer = layer.func
@@ -329,14 +329,6 @@ def _find_last_line(code: CodeType) -> int:
     """Returns the last line of a code object and of those in it; 0 if they have no positions."""
     inner = (each for each in code.co_consts if isinstance(each, CodeType))
     return max((*(end or 0 for _, end, _, _ in code.co_positions()), *map(_find_last_line, inner)), default=0)
-
-
-def _function_of(value: Any) -> Any:
-    if isinstance(value, staticmethod | classmethod):
-        return value.__func__
-    if isinstance(value, property):
-        return value.fget
-    return value.func if isinstance(value, cached_property) else value
 
 
 _SOURCES = Path(__file__).with_name("sources.json.xz")
