@@ -313,16 +313,6 @@ WAYS = {zero_in_place: 3, add_up_in_one_backward: 11, step_in_a_hook: 2}
 """Ways to train, and how many captures each needs."""
 
 
-def step_in_a_hook(layer, optimizer, seed):
-    def take(weight):
-        optimizer.step()
-        weight.grad = None
-
-    handle = layer.weight.register_post_accumulate_grad_hook(take)
-    go_back(layer(make_input(seed)))
-    handle.remove()
-
-
 @pytest.mark.parametrize(("train", "captures"), WAYS.items())
 def test_ways_to_train_settle_on_a_few_captures_and_copy_no_gradient(captured, train, captures):
     layers, _, ledger = captured
