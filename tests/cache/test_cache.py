@@ -15,6 +15,7 @@ from fusioncache.cache.backend_executables import BackendExecutables, run_in_pie
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.ir import Template, TensorType
+from fusioncache.process.forks import LruMap
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
 from fusioncache.template.plan import Plan
@@ -54,15 +55,17 @@ def call_of(region, plan=Plan.INLINE, compiler=None, fallback=None):
     return call, canonical.binding, ledger, compiler
 
 
-def test_threads_that_ask_at_once_share_the_default_cache(monkeypatch):
+@pytest.mark.parametrize("what", ["the default cache", "a value of a map"])
+def test_threads_that_ask_at_once_share(monkeypatch, what):
     def make():
         time.sleep(0.02)
         return object()
 
     monkeypatch.setattr(cache_module, "Cache", make)
     monkeypatch.setattr(cache_module, "make_default_cache", cache(cache_module.make_default_cache.__wrapped__))
-    made = []
-    run_at_once(*[lambda: made.append(cache_module.default_cache())] * 4)
+    lru, made = LruMap(8), []
+    ask = cache_module.default_cache if what == "the default cache" else lambda: lru.get_or_make("a", make)[0]
+    run_at_once(*[lambda: made.append(ask())] * 4)
     assert len(made) == 4 and len({*map(id, made)}) == 1
 
 

@@ -31,10 +31,10 @@ from fusioncache.cache.generals import (
     read_places,
 )
 from fusioncache.cache.length_rule import GENERAL_COST, LengthRule
-from fusioncache.ir import Declined, Graph, NumberType, Op, Ref, TensorType
+from fusioncache.ir import Const, Declined, Graph, NumberType, Op, Ref, TensorType
 from fusioncache.store.entry import SIZES_SLOT, is_compiled
 from fusioncache.template.key import skeleton_key
-from fusioncache.template.skeleton import fill, read_holes, skeleton_of
+from fusioncache.template.skeleton import check_fits, fill, read_holes, skeleton_of
 
 FUNCTION, OTHER = object(), object()
 
@@ -191,6 +191,18 @@ def test_sizes_that_do_not_decode_are_removed(store, content):
     assert store.peek(KEY, SIZES_SLOT) is None
     keep_place(store, KEY, place(product(2, 64)), "mul")
     assert len(read_places(store, KEY)) == 1
+
+
+ODD = [(0, 1), (0, Const("float", "0x1p0")), (2, 2), (2, Const("float", "x")), (2, Const("float", "0x1p99999"))]
+
+
+@pytest.mark.parametrize(("hole", "value"), [*ODD, (4, None)])
+def test_what_is_in_no_hole_is_no_region(hole, value):
+    holes = read_holes(product(2, 64))
+    others = (*holes[:hole], *(() if value is None else (value,)), *holes[hole + 1 :])
+    check_fits(SKELETON, (holes, holes))
+    with pytest.raises(ValueError, match=r"hole|hexadecimal"):
+        check_fits(SKELETON, (holes, others))
 
 
 def make_run(name: str) -> Run:

@@ -128,6 +128,23 @@ def test_what_a_loaded_program_misses_is_compiled_beside(tmp_path, monkeypatch, 
     assert (stats.programs_loaded, stats.programs_made) == (1, 0)
 
 
+def test_what_no_worker_has_begun_is_compiled_here_and_what_one_is_at_is_waited_for(tmp_path, monkeypatch, expected):
+    """One worker, that does not end with its first one before this process has compiled another."""
+    here = os.getpid()
+
+    def before(graph: Graph) -> None:
+        if os.getpid() != here:
+            wait_until(lambda: here in read(tmp_path)[0])
+
+    monkeypatch.setattr(Logging, "before", staticmethod(before))
+    job = Job(tmp_path, 1)
+    job.when_traced(lambda: wait_until(lambda: read(tmp_path)[0]))
+    assert are_equal(job.run(), expected[0])
+    stats, (processes, graphs) = job.transform.stats(), read(tmp_path)
+    assert graphs == expected[1]
+    assert stats.compiles == processes.count(here) > 0 < stats.helped
+
+
 def test_what_was_made_under_other_settings_is_not_taken(tmp_path, monkeypatch, expected):
     """They change when all is compiled, before the first call: what calls ask for then is something else."""
     setting, own = {"machine": "here"}, Logging.environment

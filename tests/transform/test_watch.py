@@ -4,6 +4,7 @@ If Thunder makes no region: why, and what to do, once, and in the record of the 
 """
 
 import linecache
+import threading
 import warnings
 from collections import Counter
 from dataclasses import replace
@@ -14,15 +15,17 @@ import thunder
 import torch
 from models import Blocks, Residual, compile_with, recompute, step
 from store_contents import collect_warnings
-from store_processes import PersistentEager
+from store_processes import PersistentEager, Process, X, Y, make_region
 from stored_programs import compile_anew, counts
 
 import fusioncache
 from fusioncache.humanize import format_duration
 from fusioncache.observe.record.database import RecordReader
+from fusioncache.observe.record.events import CompileEvent
 from fusioncache.observe.record.observations import ChoiceRecord, RegionRecord
 from fusioncache.process.warning import warn_once
 from fusioncache.transform import executors
+from fusioncache.transform.provenance.misses import Misses
 from fusioncache.transform.provenance.source import Compilation
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
@@ -175,6 +178,23 @@ def test_what_is_loaded_is_one_line_and_not_explained(capfd, monkeypatch, tmp_pa
         f"fusioncache: {warm.misses} templates were loaded from the store (what their compiles took: {took})."
     ]
     assert (warm.loads, warm.compiles) == (cold.compiles, 0)
+
+
+def test_an_executable_that_the_store_nearly_has_is_explained(tmp_path, capfd):
+    for machine in ("here", "here", "there"):  # the second one loads what the first one stored
+        assert said(capfd) == []
+        process = Process(tmp_path, PersistentEager({"machine": machine}))
+        process.run(make_region(), X, Y)
+        for executable, function in process.built:
+            event = CompileEvent("eager", 0.0, function.loaded, graph=executable.graph, key=function.key)
+            Misses(process.cache).note_compile(event)
+        for thread in threading.enumerate():
+            if thread.name == "fusioncache explain":
+                thread.join()
+    (line,) = said(capfd)
+    assert line.endswith(
+        "although the store has the same for something else. They differ in the machine: there here, here there."
+    )
 
 
 INPUT = torch.linspace(-1, 1, 6)

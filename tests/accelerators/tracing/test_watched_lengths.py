@@ -118,6 +118,13 @@ def adds_up(x):
     return total[:, : sum(x.shape) - x.shape[0] - 9] * sum([x.shape[1], 3], start=x.shape[0])
 
 
+def goes_through_rows(x):
+    total = x.sum()
+    for row in x.view(x.shape[1] // 8, -1):
+        total = total + row.sum()
+    return total
+
+
 def counts(x):
     for number in range(x.shape[1] // 32):
         x = x + number
@@ -178,6 +185,7 @@ LOOKING = {
     "returns it": (1, lambda x: (x + 1, x.shape[1])),
     "sorts": (1, lambda x: x.reshape(sorted([*x.shape]))),
     "stores the length": (1, StoresTheLast()),
+    "goes through rows": (2, goes_through_rows),
     "maps": (0, lambda x: x + sum(len(each) for each in map(range, x.shape))),
     "sorts by a function": (0, lambda x: x * sorted([1, 2], key=lambda each: len(range(each, x.shape[1])))[0]),
     "compares a number of elements": (4, lambda x: x * 2 if x.numel() > 1500 else x + 1),
