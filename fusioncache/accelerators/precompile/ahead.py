@@ -471,8 +471,8 @@ def find_helpers(cache: Cache, jobs: int, backend: str, *, waits: bool = False) 
         cache: it. What is compiled goes through its store.
         jobs: how many processes, at most. The first one to ask for a store decides.
         backend: that most is compiled with.
-        waits: whether they start only once there is something to compile, if the store has all that models of one
-            length need. A process that loads its programs does not need them, and would share its cores with them.
+        waits: whether they start with the first task, if the store has programs of one length for each model. A
+            process that loads its programs does not need them, and would share its cores with them.
     """
     store = cache.store if jobs else None
     if store is None or not keeps_anything(backend):

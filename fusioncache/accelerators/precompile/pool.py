@@ -235,7 +235,7 @@ def find_pool(store: Store, jobs: int, backend: str, *, waits: bool = False) -> 
                 pool.end()
         if pool is None or pool.has_failed:
             pools[directory] = pool = CompilePool(directory, jobs, backend)
-            _start(pool, store, waits=waits)
+            _start(pool, store.entries(), waits=waits)
     return pool
 
 
@@ -252,12 +252,12 @@ def start_default_pool() -> None:
         jobs = 0 if is_off else choose_jobs(None, _DEFAULT)
         if jobs:
             store = Store.open()
+            path, entries = store.directory, store.entries()
             with _making:
-                path = store.directory
-                if path is not None and path not in pools and _expects_tasks(store.entries(), _DEFAULT):
+                if path is not None and path not in pools and _expects_tasks(entries, _DEFAULT):
                     pools[path] = pool = CompilePool(path, jobs, _DEFAULT)
                     pool.is_wanted = False
-                    _start(pool, store)
+                    _start(pool, entries)
     except Exception as error:
         logger.info("no process is started beside the imports", exc_info=error)
 
@@ -270,9 +270,9 @@ def end_unwanted() -> None:
                 pool.end()
 
 
-def _start(pool: CompilePool, store: Store, *, waits: bool = False) -> None:
-    """Starts a pool if there will be something to compile, or if it is not to wait until there is anything."""
-    entries, device = store.entries(), gpu_in_use()
+def _start(pool: CompilePool, entries: Sequence[Entry], *, waits: bool = False) -> None:
+    """Starts a pool for a store with these entries, unless it waits for tasks and none are expected."""
+    device = gpu_in_use()
     if not waits or _expects_tasks(entries, pool.backend):
         pool.start()
     if not entries and device is not None:  # else most may be there already, and then no device is opened for it
