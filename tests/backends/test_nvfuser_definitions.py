@@ -297,7 +297,7 @@ def test_a_translator_that_computes_with_a_size_is_refused(monkeypatch, compute)
 
 
 def widened(length: int) -> Graph:
-    """As many rows of a table as there are, twice."""
+    """Returns a region that broadcasts as many rows of a table as x has to a batch of two."""
     rows = f"slice_prim(table, (0, 0), ({length}, 4), (1, 1))"
     return draw(f"broadcast_in_dim({rows}, (2, {length}, 4), (1, 2))", "tanh(x)", x=(length, 4), table=(64, 4))
 

@@ -1,4 +1,4 @@
-"""The table of operations: every trait is stated here once more; and errors."""
+"""The table of operations, with every trait stated once more, and its errors."""
 
 from dataclasses import fields, replace
 

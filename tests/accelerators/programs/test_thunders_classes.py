@@ -32,7 +32,7 @@ def copy(name, code=None, own=None, defaults=None, **attributes):
 
 
 def make(base=int, **body):
-    """Returns a class like Thunder's but for this."""
+    """Returns a class like Thunder's except for the given base and parts."""
     own = vars(type(count()))
     since_3_13 = {name: own[name] for name in ("__firstlineno__", "__static_attributes__") if name in own}
     parts = {"__new__": copy("__new__"), "__call__": copy("__call__"), "__module__": proxies.__name__}
