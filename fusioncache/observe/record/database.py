@@ -24,7 +24,6 @@ from fusioncache.observe.record.kept_regions import encode_record, pack_trace, u
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import (
     ChoiceRecord,
-    CompileRecord,
     Lifetime,
     PlacementRecord,
     Record,
@@ -533,7 +532,7 @@ class RecordWriter:
             traces[region.trace_number].append(region)
         found: _Records = {(USES, each.digest): each for each in self._ledger.templates()}
         found |= {(TRACES, number): tuple(regions) for number, regions in traces.items()}
-        for kind in (ChoiceRecord, PlacementRecord, CompileRecord):
+        for kind in (ChoiceRecord, PlacementRecord):
             found |= {(kind.__name__, number): each for number, each in enumerate(history.records(kind))}
         return found
 

@@ -13,7 +13,6 @@ long it would have taken.
 from __future__ import annotations
 
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -22,7 +21,7 @@ from typing import Any
 
 from fusioncache.ir import Template
 from fusioncache.observe.record.events import CompileEvent, CompileObserver, EventFile, EventStream, What, publish
-from fusioncache.observe.record.observations import Alone, CompileRecord, Phases, Record, RegionRecord, Source
+from fusioncache.observe.record.observations import Alone, Phases, Record, RegionRecord, Source
 from fusioncache.observe.record.stats import PROGRAM_RECORD, AllTemplates, Stats, TemplateStats
 from fusioncache.process import forks
 from fusioncache.process.forks import LruMap
@@ -279,7 +278,7 @@ class Ledger:
 
     def tell(self, template: Template, event: CompileEvent) -> None:
         """Counts a function that was compiled or loaded for a template, and tells the observers."""
-        seconds, digest = event.seconds, template.key.digest
+        seconds = event.seconds
         compiled = event.compile_seconds if event.loaded else seconds
         if event.loaded:
             counts = {"loads": 1, "load_seconds": seconds, "loaded_compile_seconds": compiled}
@@ -287,7 +286,6 @@ class Ledger:
         else:
             counts = {"compiles": 1, "compile_seconds": seconds}
         self._count_template(template, counts, event.alone or Alone(compiled, compiled))
-        self.history.add(CompileRecord(digest, event.loaded, time.time() - seconds, seconds, compiled))
         publish(self._log, "load" if event.loaded else "compile", template, seconds=seconds)
         for observer in [observer for ledger in self._lineage for observer in ledger.observers]:
             observer(event)

@@ -152,25 +152,6 @@ class ChoiceRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class CompileRecord:
-    """One executable that was made for a template.
-
-    Attributes:
-        digest: of the template that asked first.
-        loaded: whether it came from the store, rather than from the compiler.
-        started: seconds since the epoch.
-        seconds: that it took.
-        compile_seconds: that compiling it took, wherever that was: if it was compiled here, ``seconds``.
-    """
-
-    digest: str
-    loaded: bool
-    started: float
-    seconds: float
-    compile_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class FlightRecord:
     """A collective on its way, from the step of the trace that starts it to the one that waits for it.
 
@@ -278,7 +259,7 @@ class PhaseAbout:
 _DYNAMO, _THUNDER, _COMPILERS, _OWN, _REST = "Dynamo", "Thunder", "compilers", "fusioncache", "the rest"
 
 
-Record = RegionRecord | ChoiceRecord | PlacementRecord | CompileRecord
+Record = RegionRecord | ChoiceRecord | PlacementRecord
 """What is kept one by one."""
 
 
@@ -405,7 +386,7 @@ class Run:
         command: its command line.
         stats: its counts when it was last saved.
         phases: where its seconds had gone by then.
-        unrecorded: how many regions, streams, templates and executables of it the record had no room for.
+        unrecorded: how many regions, streams and templates of it the record had no room for.
         models: classes of the modules, or names of the functions, that it compiled.
         updated: when it was last saved, in seconds since the epoch.
         ended: whether its process came to an end by itself. If not, it goes on, or it was killed.
@@ -434,7 +415,7 @@ class Run:
         """What to say of the run if the record had no room for all of it; empty if it had."""
         if not self.unrecorded:
             return ""
-        return f"{self.unrecorded} regions, streams, templates and executables: counted, but the record had no room"
+        return f"{self.unrecorded} regions, streams and templates: counted, but the record had no room"
 
     @property
     def name(self) -> str:
