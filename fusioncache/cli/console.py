@@ -129,19 +129,15 @@ def count_columns() -> int | None:
     return None
 
 
-def format_table(
-    columns: Sequence[Column], rows: Iterable[Row], *, wide: bool = False, most: int | None = None, indent: int = 0
-) -> str:
+def format_table(columns: Sequence[Column], rows: Iterable[Row], *, indent: int = 0) -> str:
     """Returns rows of values under the columns' titles, in the width of the terminal, with colours if it has them.
 
     Args:
         columns: how each looks.
         rows: the values.
-        wide: whether to leave nothing out on a terminal either.
-        most: the width if the output goes elsewhere; None if nothing is left out then.
         indent: by how much the caller will indent the lines.
     """
-    width = None if wide else count_columns() or most
+    width = count_columns()
     cells = [[column.cell(value) for column, value in _pair(columns, row)] for row in rows]
     if width is not None:
         width = max(width - indent, 1)

@@ -378,8 +378,6 @@ _STORED_COLUMNS: Mapping[StoredKind, tuple[Column, ...]] = {
         Column("used", _format_age, number=True, rank=2),
     ),
 }
-_MOST_COLUMNS = 100
-"""The width of a list of programs where that of the terminal is not known: a model may have a dozen inputs."""
 _PLURALS: Mapping[StoredKind, str] = {"executable": "executables", "program": "programs", "family": "families"}
 
 
@@ -395,10 +393,9 @@ _PLURALS: Mapping[StoredKind, str] = {"executable": "executables", "program": "p
     "--sort", type=click.Choice(list(_SORTED_BY)), help="What comes first: the largest number, or the first name."
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="NUMBER", help="At most that many.")
-@click.option("--wide", is_flag=True, help="Leave nothing out, however wide the terminal is.")
 @directory_option
 @json_option
-def ls(run_id: str | None, directory: Path | None, as_json: bool, wide: bool, **only: Any) -> None:
+def ls(run_id: str | None, directory: Path | None, as_json: bool, **only: Any) -> None:
     """List the templates of the newest run, those that took longest to compile first.
 
     Arities are the numbers of residual terms (terms of a sum of any length) that regions had: 1-31 is each from 1 to
@@ -418,8 +415,7 @@ def ls(run_id: str | None, directory: Path | None, as_json: bool, wide: bool, **
     Without a record of runs, as after a pull, it lists the executables of the store.
 
     A terminal gets what fits it: the start of each ID, which is all that the commands need, and names without their
-    middle. Where the output is no terminal, only the list of programs is cut, to 100 columns. --wide leaves nothing
-    out. IDs work in every command that takes one.
+    middle. A file, or a program such as cat, gets all of it. IDs work in every command that takes one.
 
     \b
     Examples:
@@ -435,11 +431,11 @@ def ls(run_id: str | None, directory: Path | None, as_json: bool, wide: bool, **
     if directory and not given:
         raise click.UsageError("--dir names a store: use it with --store, --programs or --families.")
     if record := None if given else find_record(run_id):
-        _list_templates(record, run_id, only, as_json=as_json, wide=wide)
+        _list_templates(record, run_id, only, as_json=as_json)
     else:
         kind = _LISTS[given[0]] if given else "executable"
         _refuse(kind, given, run_id, only)
-        _list_stored(kind, given, directory, only, as_json=as_json, wide=wide)
+        _list_stored(kind, given, directory, only, as_json=as_json)
 
 
 def _list_stored(
@@ -449,7 +445,6 @@ def _list_stored(
     only: Mapping[str, Any],
     *,
     as_json: bool,
-    wide: bool,
 ) -> None:
     path, stored = list_stored(directory, kind)
     found = [one for one in stored if only["backend"] in (None, one.entry.backend)]
@@ -457,7 +452,7 @@ def _list_stored(
     if as_json:
         print_json({**({} if given else {"run": None, "templates": []}), "store": str(path), _PLURALS[kind]: rows})
     else:
-        _print_stored(kind, rows, wide=wide)
+        _print_stored(kind, rows)
     if not given and not as_json:
         say(
             "No run is on record here, so there are no templates to list. These are the executables of the store; "
@@ -491,9 +486,7 @@ def _refuse(kind: StoredKind, given: Sequence[str], run_id: str | None, only: Ma
         raise click.UsageError(f"{option} is not for {_PLURALS[kind]}{why}: leave it out.")
 
 
-def _list_templates(
-    record: RecordReader, run_id: str | None, only: Mapping[str, Any], *, as_json: bool, wide: bool
-) -> None:
+def _list_templates(record: RecordReader, run_id: str | None, only: Mapping[str, Any], *, as_json: bool) -> None:
     run = pick_run(record, run_id)
     reads_texts = only["backend"] is not None or only["text"] is not None
     all_ = fitting = record.templates(run.id, texts=reads_texts)
@@ -503,7 +496,7 @@ def _list_templates(
     if as_json:
         print_json({"run": run.id, "templates": found})
     else:
-        click.echo(format_table(_TEMPLATE_COLUMNS, [encode_fields(template) for template in found], wide=wide))
+        click.echo(format_table(_TEMPLATE_COLUMNS, [encode_fields(template) for template in found]))
     if not found and all_:
         say(f"None of the {len(all_)} templates of run {shorten_id(run.id)} matches.")
     elif not found:
@@ -517,12 +510,12 @@ def _has_texts(template: TemplateStats, only: Mapping[str, Any]) -> bool:
     return is_of_backend and (text is None or any(text in each for _, each in texts))
 
 
-def _print_stored(kind: StoredKind, rows: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
+def _print_stored(kind: StoredKind, rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints a table of what a store has, and below it why some of it cannot be stored."""
     reasons = Counter(row["refused"] for row in rows if row.get("refused"))
     columns = _STORED_COLUMNS[kind] if reasons or kind != "executable" else _STORED_COLUMNS[kind][:-1]
-    click.echo(format_table(columns, rows, wide=wide, most=_MOST_COLUMNS if kind == "program" else None))
-    width, lead = None if wide else count_columns(), "\n"
+    click.echo(format_table(columns, rows))
+    width, lead = count_columns(), "\n"
     for reason, number in reasons.most_common():
         why = f"cannot be stored, so each process compiles them: {escape_controls(reason)}"
         click.echo(lead + wrap(f"{number} of {len(rows)} {why}", width))

@@ -25,8 +25,8 @@ from fusioncache.store import store as store_module
 
 _FOLDER = Path(__file__).with_name("golden")
 _NARROW, _WIDE = 80, 120
-_SOURCE = re.compile(r"--(?:json|wide|code|definition|repro|trace)\b|^\$ fusioncache (?:graph|completion) (?!.*-o)")
-"""Calls that print source or data, to be read by programs, or everything however wide it is."""
+_SOURCE = re.compile(r"--(?:json|code|definition|repro|trace)\b|^\$ fusioncache (?:graph|completion) (?!.*-o)")
+"""Calls that print source or data, to be read by programs."""
 _FITTED = ("diff", "explain", "ls", "show", "stats")
 """Commands that print names, paths and lists, as long as they may be."""
 _READERS = ("diff", "explain", "graph", "ls", "show", "stats")

@@ -126,6 +126,7 @@ def test_a_terminal_gets_colours_unless_it_wants_none_and_the_start_of_each_id(m
     assert second[:2] == [CAST.key.digest[:12], CAST.name]
     assert max(map(len, text.splitlines())) <= 100
     assert len(RecordReader().find_templates(first[0])) == 1
+    assert [line.split()[0] for line in get_output("ls").splitlines()[1:]] == [CHAIN.key.digest, CAST.key.digest]
 
 
 def test_progress_is_shown_on_a_terminal_only_and_on_stderr(store, tmp_path):
