@@ -19,6 +19,11 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds:.3f}"
 
 
+def format_number(value: float | str) -> str:
+    """Returns a number, or a text as it is. Numbers with a point are seconds."""
+    return format_seconds(value) if isinstance(value, float) else str(value)
+
+
 def format_duration(seconds: float) -> str:
     """Formats seconds with three digits, in the unit that suits them."""
     if seconds >= 99.95:

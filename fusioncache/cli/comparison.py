@@ -34,7 +34,7 @@ from fusioncache.cli.listings import (
     find_reasons_not_kept,
     format_locations,
 )
-from fusioncache.cli.overview import TITLES, format_run_label, list_programs
+from fusioncache.cli.overview import format_run_label, list_programs
 from fusioncache.cli.things import (
     TRACES,
     Kind,
@@ -505,4 +505,4 @@ def _list_counts(old: Run, new: Run) -> Iterator[tuple[str, ...]]:
     for name in _COUNTS + _SECONDS:
         before, after = getattr(old.stats, name), getattr(new.stats, name)
         write, change = (format_seconds, "+.3f") if name in _SECONDS else (str, "+d")
-        yield TITLES.get(name, name.replace("_", " ")), write(before), write(after), format(after - before, change)
+        yield name, write(before), write(after), format(after - before, change)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from fusioncache.humanize import escape_controls, fold_text, format_seconds
+from fusioncache.humanize import escape_controls, fold_text
 
 if TYPE_CHECKING:
     from fusioncache.cache.exchange import Progress
@@ -82,11 +82,6 @@ def remove_controls(text: str) -> str:
 def format_cell(value: Any) -> str:
     """Returns a value in one line; ``-`` if there is none."""
     return "-" if value is None or value == "" else str(value)
-
-
-def format_number(value: Any) -> str:
-    """Returns a number, or a text as it is. Numbers with a point are seconds."""
-    return format_seconds(value) if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from fusioncache.cli.console import (
     directory_option,
     encode_fields,
     format_cell,
-    format_number,
     format_pairs,
     format_table,
     json_option,
@@ -43,47 +42,28 @@ from fusioncache.humanize import (
 from fusioncache.ir.keys import BACKEND
 from fusioncache.observe.record.database import RecordReader
 from fusioncache.observe.record.observations import PHASES, Lifetime, Run
-from fusioncache.observe.record.stats import Stats, TemplateStats, find_bypasses, find_not_given
+from fusioncache.observe.record.stats import Stats, TemplateStats, find_bypasses, find_not_given, list_counts
 
-TITLES = {
-    "unkept": "executables not stored",
-    "loaded_compile_seconds": "compile seconds of what was loaded",
-    "handed_over": "compiles queued for other processes",
-    "helped": "loads of what these compiled",
-    "lengths_queued": "compiles queued that no call waits for",
-    "lengths_compiled": "of these done",
-    "pulled": "entries from the remote",
-    "pulled_seconds": "seconds that making took what came from other machines",
-    "pull_refused": "not taken from the remote",
-    "lengths_refused": "lengths that nothing was queued for",
+_PROGRAMS = {
+    "programs_made": "traced and stored",
+    "programs_replayed": "replayed from another length",
+    "programs_filled": "filled in from other lengths",
+    "passes_repeated": "whose passes were repeated",
+    "programs_interpreted": "traced again at a length",
+    "programs_refused": "not stored or not used",
+}
+_SIZES = {
     "generalizations": "compiles for any sizes",
     "general_hits": "ran with code for any sizes",
-    "general_saved_seconds": "compile seconds of these",
     "reused_sizes": "compiles for a frequent size",
     "own_sizes": "compiled for one size only",
-    "taken_out": "operations left out of programs",
-    "programs_made": "programs traced and stored",
-    "programs_refused": "programs not stored or not used",
-    "programs_replayed": "programs replayed from another length",
-    "programs_filled": "programs filled in from other lengths",
-    "passes_repeated": "programs whose passes were repeated",
-    "programs_interpreted": "programs traced again at a length",
-    "program_seconds": "seconds on programs",
-    "loaded_program_seconds": "tracing seconds of what was loaded",
-    "captures": "CUDA graphs captured",
-    "graph_replays": "CUDA graph replays",
-    "gradients_copied": "gradients copied from CUDA graphs",
-    "not_captured": "not captured in CUDA graphs",
-    "start_seconds": "one-time starts",
 }
-"""What counts are called for people, if not by their names."""
-_PROGRAMS = (
-    *("programs_made", "programs_replayed", "programs_filled"),
-    *("passes_repeated", "programs_interpreted", "programs_refused"),
-)
-_SIZES = ("generalizations", "general_hits", "reused_sizes", "own_sizes")
-_GRAPHS = ("captures", "graph_replays", "not_captured")
-"""Counts of programs, sizes and CUDA graphs, which have a label each."""
+_GRAPHS = {
+    "captures": "captured",
+    "graph_replays": "CUDA graph replays",
+    "not_captured": "not captured in CUDA graphs",
+}
+"""What counts of programs, sizes and CUDA graphs are called behind these labels."""
 _WIDTH = 80
 _LABEL = 12
 _MOST_PHASES = 4
@@ -103,7 +83,7 @@ type Lines = Iterator[tuple[str, str]]
 @click.command()
 @run_option
 @click.option("--runs", "all_runs", is_flag=True, help="List all recorded runs instead, newest first.")
-@click.option("-v", "--verbose", is_flag=True, help="Print every count, one a line.")
+@click.option("-v", "--verbose", is_flag=True, help="Print every count of stats(), one a line.")
 @json_option
 def stats(run_id: str | None, all_runs: bool, verbose: bool, as_json: bool) -> None:
     """Show what a run shared, compiled, loaded and saved.
@@ -197,9 +177,9 @@ def _describe_run(run: Run) -> Lines:
     before = f", which took {format_duration(stats.loaded_compile_seconds)} to compile before" if stats.loads else ""
     yield "loaded", f"{_format_executables(stats.loads, stats.load_seconds)}{before}"
     yield from _label("remote", _list_pulls(stats))
-    yield from _label("sizes", _list_parts(stats, _SIZES, "sizes"))
+    yield from _label("sizes", _list_parts(stats, _SIZES))
     yield from _label("programs", list_programs(run))
-    yield from _label("CUDA graphs", _list_parts(stats, _GRAPHS, "CUDA graphs"))
+    yield from _label("CUDA graphs", _list_parts(stats, _GRAPHS))
     if stats.saved_seconds < 0:
         yield "cost", f"about {format_duration(-stats.saved_seconds)}: fusioncache itself took longer than it saved"
     else:
@@ -258,7 +238,7 @@ def list_programs(run: Run) -> list[str]:
     within = "" if took is None else f" in {format_duration(took)}"
     spared = f"which took {format_duration(stats.loaded_program_seconds)} to trace before"
     loaded = [f"{stats.programs_loaded} loaded{within}, {spared}"] if stats.programs_loaded else []
-    return [*loaded, *_list_parts(stats, _PROGRAMS, "programs")]
+    return [*loaded, *_list_parts(stats, _PROGRAMS)]
 
 
 def _list_pulls(stats: Stats) -> Iterator[str]:
@@ -271,11 +251,10 @@ def _list_pulls(stats: Stats) -> Iterator[str]:
         yield f"not taken ({number}): {reason}"
 
 
-def _list_parts(stats: Stats, names: Iterable[str], label: str) -> Iterator[str]:
-    """Yields for each count that is not 0 what it counts, without the label, and the reasons if it has some."""
-    for name in names:
+def _list_parts(stats: Stats, names: Mapping[str, str]) -> Iterator[str]:
+    """Yields for each count that is not 0 what it counts, and the reasons if it has some."""
+    for name, what in names.items():
         if value := getattr(stats, name):
-            what = TITLES[name].removeprefix(f"{label} ")
             yield _format_reasons(value, what) if isinstance(value, Mapping) else f"{value} {what}"
 
 
@@ -300,7 +279,7 @@ def _format_executables(count: int, seconds: float | None = None) -> str:
 
 
 def _list_counts(run: Run, lifetime: Lifetime) -> Iterator[tuple[str, Any]]:
-    """Yields a run and all its counts, with a line for each reason or part."""
+    """Yields a run and all its counts, which have the names that ``stats()`` has for them."""
     yield from (("run", run.id), ("name", run.name), ("command", run.command), ("pid", run.pid))
     yield "started", format_time(run.started)
     yield "last saved", f"{format_time(run.updated)}{', at its end' if run.ended else ''}"
@@ -310,11 +289,7 @@ def _list_counts(run: Run, lifetime: Lifetime) -> Iterator[tuple[str, Any]]:
     counts |= {"operations not given to Thunder": find_not_given(run.stats.bypasses)}
     counts |= {"seconds in all phases": {PHASES[name].title: took for name, took in run.phases.to_dict().items()}}
     counts |= {"saved seconds of all runs": lifetime.saved_seconds}
-    for name, value in counts.items():
-        parts = value if isinstance(value, Mapping) else {}
-        total = sum(parts.values()) if isinstance(value, Mapping) else value
-        yield TITLES.get(name, name.replace("_", " ")), format_number(total)
-        yield from ((f"  {part}", format_number(number)) for part, number in parts.items())
+    yield from list_counts(counts)
 
 
 _SORTED_BY = {"seconds": "compile_seconds", "regions": "regions", "hits": "hits", "name": "name", "size": "ops"}

@@ -20,7 +20,6 @@ from fusioncache.cli.console import (
     format_block,
     format_cell,
     format_lines,
-    format_number,
     format_pairs,
     format_table,
     highlight_source,
@@ -49,7 +48,15 @@ from fusioncache.cli.things import (
     list_sources,
     pick,
 )
-from fusioncache.humanize import format_arities, format_bytes, format_count, format_ranges, format_seconds, format_time
+from fusioncache.humanize import (
+    format_arities,
+    format_bytes,
+    format_count,
+    format_number,
+    format_ranges,
+    format_seconds,
+    format_time,
+)
 from fusioncache.ir import Graph, NumberType
 from fusioncache.ir.keys import GRAPH
 from fusioncache.ir.ops import RESIDUAL

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from html import escape
 from types import MappingProxyType
 from typing import Any
 
-from fusioncache.humanize import escape_controls, format_arities, format_seconds
+from fusioncache.humanize import escape_controls, format_arities, format_number, format_seconds
 
 _TITLES = ("template", "digest", "regions", "hits", "terms", "compiles", "compile seconds")
 _SHOWN_DIGITS = 12
@@ -145,9 +145,9 @@ class Stats:
 
     def _repr_html_(self) -> str:
         """Returns what a notebook shows."""
-        counts = ((each.name, getattr(self, each.name)) for each in fields(self))
-        rows = [row for name, count in counts if count or name in _ALWAYS_SHOWN for row in _list_rows(name, count)]
-        return html_table((), rows)
+        counts = {each.name: getattr(self, each.name) for each in fields(self)}
+        shown = {name: count for name, count in counts.items() if count or name in _ALWAYS_SHOWN}
+        return html_table((), list_counts(shown))
 
 
 NOT_GIVEN = "not given to Thunder: "
@@ -165,11 +165,12 @@ def find_bypasses(bypasses: Mapping[str, int]) -> Mapping[str, int]:
     return {reason: count for reason, count in bypasses.items() if not reason.startswith(NOT_GIVEN)}
 
 
-def _list_rows(name: str, count: float | Mapping[str, float]) -> list[tuple[str, str]]:
-    """Returns a row for a number, and one for each reason or part of a mapping."""
-    if isinstance(count, Mapping):
-        return [row for reason, number in sorted(count.items()) for row in _list_rows(f"{name}: {reason}", number)]
-    return [(name, format_seconds(count) if isinstance(count, float) else str(count))]
+def list_counts(counts: Mapping[str, float | Mapping[str, float]]) -> Iterator[tuple[str, str]]:
+    """Yields each count with its name, and below one that has reasons or parts each of these."""
+    for name, count in counts.items():
+        parts = count if isinstance(count, Mapping) else {}
+        yield name, format_number(sum(parts.values()) if isinstance(count, Mapping) else count)
+        yield from ((f"  {part}", format_number(number)) for part, number in parts.items())
 
 
 @dataclass(frozen=True, slots=True)
