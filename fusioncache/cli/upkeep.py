@@ -34,9 +34,7 @@ from fusioncache.cli.things import (
     format_contents,
     format_removal,
     is_expected,
-    list_stored,
     open_existing,
-    open_store,
     report_aside,
     report_refused,
     report_store_errors,
@@ -45,7 +43,7 @@ from fusioncache.humanize import format_bytes, format_count
 from fusioncache.observe.record import database
 from fusioncache.observe.record.database import forget, record_path
 from fusioncache.observe.record.database import prune as prune_record
-from fusioncache.process.settings import REMOTE, STORE
+from fusioncache.process.settings import REMOTE
 from fusioncache.store import Store, SweepResult, default_path
 from fusioncache.store.directory import open_directory
 from fusioncache.store.disk import DiskStore, audit, find_aside, remove_damaged
@@ -292,106 +290,47 @@ def completion(shell: str) -> None:
 
 
 _MOST_JOBS = 4
-_STDERR = 2
 
 
-class _Warm(click.Command):
-    """Leaves everything that stands behind a script to the script."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.allow_interspersed_args = not any(map(_is_script, args))
-        return super().parse_args(ctx, args)
-
-
-@click.command(cls=_Warm)
-@click.argument("store", required=False)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.command()
+@click.argument("store", required=False, type=click.Path(path_type=Path))
 @click.option("--jobs", type=click.IntRange(1), help="How many processes compile; by default a few.")
 @click.option("--dry-run", is_flag=True, help="Compile nothing and say what would be compiled.")
 @click.option("--lengths", type=LENGTHS, default=(), help="For these too, as in 32:512:32 or 64,96.")
 @json_option
-def warm(
-    store: str | None,
-    arguments: tuple[str, ...],
-    jobs: int | None,
-    dry_run: bool,
-    lengths: tuple[int, ...],
-    as_json: bool,
-) -> None:
+def warm(store: Path | None, jobs: int | None, dry_run: bool, lengths: tuple[int, ...], as_json: bool) -> None:
     """Compile what STORE knows, before a job needs it.
 
-    STORE is a directory; or a URL that 'fusioncache pull' takes, which is pulled first; or nothing, for the store that
-    caches use. What other versions or machines compiled is compiled again for this device and these versions. If
-    nothing has changed since the last time, it ends at once.
+    STORE is a directory; or nothing, for the store that caches use, into which 'fusioncache pull' copies. What other
+    versions or machines compiled is compiled again for this device and these versions. If nothing has changed since the
+    last time, it ends at once.
 
     With --lengths it also compiles what models need at lengths that no process has used, if STORE has their programs at
     two lengths. 32:512:32 is 32, 64 and so on up to 512. Code for any sizes that STORE has serves all lengths already.
 
-    If STORE is a Python script, it runs with the arguments that follow it, and what it compiles is stored.
-
-    Exits with 1 if something is damaged or fails to compile, and if the script fails. What is left out because it is
-    for another machine, or because the store cannot hold it, is counted with the reason.
+    Exits with 1 if something is damaged or fails to compile. What is left out because it is for another machine, or
+    because the store cannot hold it, is counted with the reason.
 
     \b
     Examples:
         fusioncache warm
-        fusioncache warm s3://bucket/fusioncache --jobs 8
+        fusioncache pull s3://bucket/fusioncache && fusioncache warm --jobs 8
         fusioncache warm --lengths 32:2048:32
-        fusioncache warm train.py --steps 1
     """
-    if store is not None and store.endswith(".py") and not Path(store).exists():
-        raise click.UsageError(f"there is no script {store}: check its path.")
-    if store is not None and _is_script(store):
-        if jobs or dry_run or lengths:
-            raise click.UsageError(
-                "--jobs, --dry-run and --lengths are for a store, and this is a script: leave them out."
-            )
-        _run_script(store, arguments[1:] if arguments[:1] == ("--",) else arguments, as_json)
-        return
-    if arguments:
-        raise click.UsageError(f"{store} is no script, and only a script takes arguments: leave out {arguments[0]!r}.")
-    _warm(store, jobs or min(_MOST_JOBS, os.cpu_count() or 1), dry_run, lengths, as_json)
+    from fusioncache.accelerators.precompile.warm import warm as compile_missing
 
-
-def _is_script(argument: str) -> bool:
-    return argument.endswith(".py") and Path(argument).is_file()
-
-
-def _warm(address: str | None, jobs: int, dry_run: bool, lengths: tuple[int, ...], as_json: bool) -> None:
+    workers = jobs or min(_MOST_JOBS, os.cpu_count() or 1)
     with report_store_errors():
-        store = _open(address, dry_run)
-        warmed = _compile_missing(store, jobs, dry_run, lengths)
+        # A dry run brings nothing from a remote; else what is there need not be compiled.
+        opened = Store.open(open_existing(store).path, remote="" if dry_run else None)
+        with show_progress("warm") as progress:
+            warmed = compile_missing(opened, jobs=workers, progress=progress, dry_run=dry_run, lengths=lengths)
     if as_json:
-        print_json({"command": "warm", "store": str(store.directory), "dry_run": dry_run, **encode_fields(warmed)})
+        print_json({"command": "warm", "store": str(opened.directory), "dry_run": dry_run, **encode_fields(warmed)})
     else:
-        nothing = f"nothing to compile: {store.directory} has no executables"
+        nothing = f"nothing to compile: {opened.directory} has no executables"
         say(_describe_warmed(warmed, dry_run) if warmed.known else nothing, err=False)
     report_refused(warmed.refused, fails=bool(warmed.failed))
-
-
-def _compile_missing(store: Store, jobs: int, dry_run: bool, lengths: tuple[int, ...]) -> Warmed:
-    from fusioncache.accelerators.precompile.warm import warm
-
-    with show_progress("warm") as progress:
-        return warm(store, jobs=jobs, progress=progress, dry_run=dry_run, lengths=lengths)
-
-
-def _open(address: str | None, dry_run: bool) -> Store:
-    """Opens the store in a directory, or the usual one after everything at a URL was pulled into it.
-
-    Raises:
-        StoreError, OSError: if the directory has no store, or its store cannot be used.
-    """
-    from fusioncache.cache.exchange import pull
-    from fusioncache.store.remote import Remote
-
-    if address is not None and "://" in address:
-        store = open_store(None, make=True)
-        with show_progress("pull") as progress:
-            pull(store, Remote(address), progress)
-        return store
-    # A dry run brings nothing from a remote; else what is there need not be compiled.
-    return Store.open(open_existing(Path(address) if address else None).path, remote="" if dry_run else None)
 
 
 def _describe_warmed(warmed: Warmed, dry_run: bool) -> str:
@@ -399,25 +338,3 @@ def _describe_warmed(warmed: Warmed, dry_run: bool) -> str:
     if dry_run:
         return f"would compile {done}; {format_count(warmed.ready, 'is', 'are')} ready"
     return f"compiled {done} in {warmed.seconds:.1f} s; {format_count(warmed.ready, 'was', 'were')} ready"
-
-
-def _run_script(script: str, arguments: tuple[str, ...], as_json: bool) -> None:
-    """Runs a script with the store switched on, and says what the store has got by it."""
-    before = _list_executables()
-    environment = {**os.environ, STORE.name: "1"}
-    status = subprocess.run([sys.executable, script, *arguments], env=environment, stdout=_STDERR).returncode
-    after = _list_executables()
-    new = len(after - before)
-    if as_json:
-        print_json({"command": "warm", "script": script, "status": status, "compiled": new, "kept": len(after)})
-    else:
-        kept = format_count(len(after), "is", "are")
-        click.echo(f"compiled {format_count(new, 'executable', 'executables')}; {kept} stored now")
-    if status:
-        raise click.ClickException(f"{script} ended with status {status}")
-
-
-def _list_executables() -> frozenset[str]:
-    """Returns the executables of the usual store, without notes that something cannot be stored."""
-    stored = list_stored(None, "executable")[1] if default_path().exists() else ()
-    return frozenset(one.entry.id for one in stored if one.refused is None)

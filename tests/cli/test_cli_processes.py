@@ -3,7 +3,6 @@
 What ``pull`` says of servers, packages and disks, and what ``warm`` compiles and prints, and how it fails.
 """
 
-import json
 import os
 import pty
 import re
@@ -19,7 +18,7 @@ import pytest
 from commands import CAST, CHAIN, call, get_error, get_output, save_run, save_two_runs
 from file_server import Handler, serve
 from kept_programs import SavedProgram
-from repository import HELPERS, ROOT, import_path
+from repository import ROOT
 from signing_keys import make_signing_key
 from store_contents import save
 from store_processes import PersistentEager, fill_store
@@ -186,17 +185,6 @@ def test_a_full_disk_is_said(url, store, tmp_path, monkeypatch):
     assert "the store cannot be used: [Errno 28] No space left on device" in get_error("pull", url, "--dir", there)
 
 
-_SCRIPT = """
-import os, sys
-from store_contents import save
-from fusioncache.store import Store
-assert os.environ["FUSIONCACHE_STORE"] == "1"
-print("options", sys.argv[1])
-save(Store.open(), *map(int, sys.argv[2:-1]))
-sys.exit(int(sys.argv[-1]))
-"""
-
-
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> PersistentEager:
     backend = PersistentEager({"machine": "there"})
@@ -204,13 +192,14 @@ def here(monkeypatch: pytest.MonkeyPatch) -> PersistentEager:
     return backend
 
 
-def test_a_url_is_pulled_first_and_what_is_ready_is_not_compiled(url, tmp_path):
+def test_what_was_pulled_is_compiled_and_what_is_ready_is_not(url, tmp_path):
     fill_store(tmp_path)
     assert get_output("warm", str(tmp_path), "--dry-run") == "would compile 2 of 2 templates; 0 are ready\n"
     assert call("push", url, "--dir", str(tmp_path)).exit_code == 0
-    assert get_output("warm", url, "--jobs", "1").startswith("compiled 2 of 2 templates in ")
+    assert get_output("pull", url).startswith("pulled 2 entries in 1 pack")
+    assert get_output("warm", "--jobs", "1").startswith("compiled 2 of 2 templates in ")
     assert len(Store.open().entries()) == 4
-    assert get_output("warm", url, "--jobs", "1").endswith(" s; 2 were ready\n")
+    assert get_output("warm", "--jobs", "1").endswith(" s; 2 were ready\n")
 
 
 def test_what_is_left_out_is_said_and_what_fails_is_an_error_and_tried_again(tmp_path, here):
@@ -225,15 +214,3 @@ def test_what_is_left_out_is_said_and_what_fails_is_an_error_and_tried_again(tmp
     assert result.stdout.startswith("compiled 0 of 2 templates in ")
     here.error = None
     assert get_output("warm", str(tmp_path / "other"), "--jobs", "1").startswith("compiled 2 of 2 templates in ")
-
-
-def test_a_script_is_run_with_its_own_options(tmp_path, monkeypatch, capfd):
-    monkeypatch.setenv("PYTHONPATH", import_path(HELPERS))
-    script = tmp_path / "train.py"
-    script.write_text(_SCRIPT)
-    assert get_output("warm", str(script), "--jobs", "1", "2", "0") == "compiled 2 executables; 2 are stored now\n"
-    assert capfd.readouterr().err == "options --jobs\n"
-    result = call("warm", "--json", str(script), "--", "--json", "3", "7")
-    assert (result.exit_code, result.stderr) == (1, f"Error: {script} ended with status 7\n")
-    data = json.loads(result.stdout)
-    assert (data["status"], data["compiled"], data["kept"]) == (7, 1, 3)

@@ -143,9 +143,7 @@ def test_each_command_is_run_by_a_test_or_cannot_be(commands):
     assert not [file for file in RUN_BY.values() if not (ROOT / "tests" / file).exists()]
 
 
-def test_commands_take_the_options_that_they_are_shown_with(commands, tmp_path, monkeypatch):
-    tmp_path.joinpath("train.py").touch()  # fusioncache warm leaves all options behind a script to the script
-    monkeypatch.chdir(tmp_path)
+def test_commands_take_the_options_that_they_are_shown_with(commands):
     for _, words in commands:
         _check_options(words)
     for line in ("fusioncache ls --kind x", "python -m benchmarks.starts --depth 3", "make nothing"):
