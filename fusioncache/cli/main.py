@@ -59,7 +59,6 @@ def _fit_message(error: click.ClickException) -> click.ClickException:
 
 
 COMMANDS = {
-    "bench": "fusioncache.cli.upkeep:bench",
     "clear": "fusioncache.cli.upkeep:clear",
     "completion": "fusioncache.cli.upkeep:completion",
     "diff": "fusioncache.cli.comparison:diff",

@@ -1,17 +1,14 @@
-"""Commands that look after record and store, and carry the store to other machines; and bench and completion."""
+"""Commands that look after record and store, and compile ahead; and completion."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-import fusioncache
 from fusioncache.cli.console import (
     AGE,
     BYTES,
@@ -53,8 +50,6 @@ from fusioncache.store.transport import redact_url
 if TYPE_CHECKING:
     from fusioncache.accelerators.precompile.warm import Warmed
 
-SCRIPT = Path(fusioncache.__file__).parents[1] / "benchmarks" / "starts" / "__main__.py"
-"""Where the benchmark is in a checkout. It is not installed with the package."""
 _DAMAGE_COLUMNS = (Column("what"), Column("id", cut=True), Column("reason", fold=True))
 
 
@@ -240,31 +235,6 @@ def dir_(as_json: bool) -> None:
     remote = REMOTE.get_text()
     where = {"directory": record.parent, "record": record, "store": default_path()}
     print_json({**where, "remote": redact_url(remote) if remote else None})
-
-
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF THE BENCHMARK]")
-def bench(arguments: tuple[str, ...]) -> None:
-    """Measure the time to a first step, with fusioncache and without.
-
-    This is benchmarks/starts of the source, which is not installed with the package: it works in a checkout that was
-    installed with pip install -e ".[bench]". It takes minutes. All arguments go to it.
-
-    \b
-    Examples:
-        fusioncache bench
-        fusioncache bench --models llama --layers 1,2,4,8 --json result.json
-        fusioncache bench -- --help
-    """
-    if not SCRIPT.is_file():
-        raise click.ClickException(
-            "the benchmarks are part of the source and not of the installed package: clone fusioncache's repository, "
-            'run pip install -e ".[bench]" there, and try again'
-        )
-    paths = [str(SCRIPT.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    code = subprocess.run([sys.executable, "-P", str(SCRIPT), *arguments], check=False, env=environment).returncode
-    raise click.exceptions.Exit(code)
 
 
 @click.command()

@@ -19,8 +19,8 @@ from fusioncache.store import Store, transport
 
 _PROGRAMS = (SavedProgram(), SavedProgram({"model": "model module mine.Llama"}))
 _TRIES = 60
-_QUIET = {"bench", "report", "graph"}
-"""What starts a benchmark, and what writes a file where it is told to."""
+_QUIET = {"report", "graph"}
+"""What writes a file where it is told to."""
 _VALUES = [
     *("", "-", "--", "a", "ab", "nosuch", "/etc/passwd", ".", "~", "\udcff", "%", "a" * 5000, "\n", "train.py"),
     *("0", "-1", "1", "9" * 23, "nan", "inf", "1GiB", "30d", "residual", "eager", "seconds", "hits"),

@@ -31,8 +31,8 @@ _FITTED = ("diff", "explain", "ls", "show", "stats")
 """Commands that print names, paths and lists, as long as they may be."""
 _READERS = ("diff", "explain", "graph", "ls", "show", "stats")
 """Commands that read the store, and are called after a pull."""
-_NO_STORE = ("bench", "completion")
-"""Commands that look into no store and have no ``--json``. ``bench`` has its help only: it runs minutes."""
+_NO_STORE = ("completion",)
+"""Commands that look into no store and have no ``--json``."""
 _OF_MACHINE = ("doctor",)
 """Commands whose output depends on the machine. ``test_cli_doctor.py`` tests it."""
 _HEADING, _FACT, _CALL, _ERROR = "## ", "-- ", "$ ", "! "

@@ -24,7 +24,6 @@ from store_contents import save
 from store_processes import PersistentEager, fill_store
 
 from fusioncache.accelerators.precompile import entry_compiler as warmer
-from fusioncache.cli import upkeep as bench
 from fusioncache.observe.record.database import RecordReader
 from fusioncache.store import Store, transport
 
@@ -69,16 +68,6 @@ for command in {_COMMANDS!r}:
     command = [sys.executable, "-c", script.replace("SHARED", str(tmp_path / "shared"))]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-
-
-def test_bench_hands_everything_over_or_says_where_the_benchmarks_are(monkeypatch, tmp_path, capfd):
-    script = tmp_path / "scaling.py"
-    script.write_text("import sys; print(sys.argv[1:]); sys.exit(3)")
-    monkeypatch.setattr(bench, "SCRIPT", script)
-    assert call("bench", "--layers", "1,2", "--json", "x.json").exit_code == 3
-    assert capfd.readouterr().out == "['--layers', '1,2', '--json', 'x.json']\n"
-    monkeypatch.setattr(bench, "SCRIPT", tmp_path / "none.py")
-    assert "clone fusioncache's repository" in get_error("bench")
 
 
 def test_a_report_is_opened_in_the_browser(monkeypatch, tmp_path):
