@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from fusioncache.cli.console import (
     count_columns,
     directory_option,
     format_table,
+    has_colours,
     json_option,
     print_json,
     remove_controls,
@@ -40,7 +40,6 @@ from fusioncache.cli.things import (
     Kind,
     NamedThing,
     StoredEntry,
-    find_candidates,
     find_regions,
     list_sources,
     list_things,
@@ -181,10 +180,9 @@ def _write_summary(run: Run, misses: int, loaded: int, others: int) -> str:
     return f"run {run.id[:ID_DIGITS]} ({escape_controls(run.command)}), {templates}: {', '.join(parts)}"
 
 
-_TEMPLATES: tuple[Kind, ...] = ("template", "executable")
 _PIPED_WIDTH = 160
 _MOST = 20
-"""Differences of two programs that explain shows; diff shows all of them."""
+"""Differences of two programs that are shown if it is not to be all of them."""
 _COLUMNS = tuple(Column(title, fold=True) for title in ("differs", "A", "B"))
 _HANG = 8
 """By how much lines of a trace are indented that go on."""
@@ -205,19 +203,12 @@ _TEMPLATE_COLUMNS = (
 @click.command()
 @click.argument("a", metavar="[A]", required=False, type=ANY_ID)
 @click.argument("b", metavar="[B]", required=False, type=ANY_ID)
-@click.option("--width", type=click.IntRange(40), help="Columns of the output; by default those of the terminal.")
-@click.option("--all", "everything", is_flag=True, help="Print the lines that are the same in both as well.")
+@click.option("--all", "everything", is_flag=True, help="Print all lines, and in what the traces of programs differ.")
 @run_option
 @directory_option
 @json_option
 def explain(
-    a: str | None,
-    b: str | None,
-    width: int | None,
-    everything: bool,
-    run_id: str | None,
-    directory: Path | None,
-    as_json: bool,
+    a: str | None, b: str | None, everything: bool, run_id: str | None, directory: Path | None, as_json: bool
 ) -> None:
     """Say why a run compiled, or in what two templates, executables or programs differ.
 
@@ -237,13 +228,13 @@ def explain(
         fusioncache explain
         fusioncache explain --run 5f3a
         fusioncache explain residual_tanh_3f9a2c71
-        fusioncache explain 3f9a2c 77b1 --width 200
+        fusioncache explain 3f9a2c 77b1
         fusioncache explain Llama
         fusioncache explain 3f9a2c --json
     """
     if a is None:
-        if width is not None or everything:
-            raise click.UsageError("--width and --all are for two templates side by side: give the ID of a template.")
+        if everything:
+            raise click.UsageError("--all is for two templates side by side: give the ID of a template.")
         record = RecordReader()
         print_misses(record, pick_run(record, run_id), directory, as_json=as_json)
         return
@@ -251,28 +242,32 @@ def explain(
         raise click.UsageError("--run lists what a run compiled, and an ID names one template: give only one of them.")
     # A model's name stands for its newest program: that is what a job has just derived, and why it did is the question.
     one = pick(a, directory, ("template", "program", "executable"), newest=True)
-    other = None if b is None else pick(b, directory, ("program",) if one.kind == "program" else _TEMPLATES)
-    against = other or _find_nearest(one, directory)
-    if one.kind == "program":
-        _print_programs(one, against, directory, whole=False, as_json=as_json)
+    compare_them = _compare_programs if one.kind == "program" else _compare_templates
+    kinds: tuple[Kind, ...] = ("program",) if one.kind == "program" else ("template", "executable")
+    other = _find_nearest(one, directory) if b is None else pick(b, directory, kinds)
+    (title, data), (other_title, other_data) = _describe(one, directory), _describe(other, directory)
+    sentence, found, table = compare_them(one, other, everything)
+    if as_json:
+        print_json({"a": data, "b": other_data, "sentence": sentence, **found})
+    elif one.is_same(other):
+        say(f"Both IDs name the same {one.kind}: {title}", err=False)
     else:
-        _explain_templates(one, against, directory, width, everything=everything, as_json=as_json)
+        lines = [sentence, *([f"  {found['line']}"] if found.get("line") else [])]
+        say("\n".join([*lines, "", f"A  {title}", f"B  {other_title}"]), err=False)
+        if table:
+            click.echo(f"\n{table}")
 
 
 @click.command()
 @click.argument("old", type=RUN_ID, required=False)
 @click.argument("new", type=RUN_ID, required=False)
-@directory_option
 @json_option
-def diff(old: str | None, new: str | None, directory: Path | None, as_json: bool) -> None:
-    """Show what changed from run OLD to run NEW, or between two programs, templates or executables.
+def diff(old: str | None, new: str | None, as_json: bool) -> None:
+    """Show what changed from run OLD to run NEW.
 
     Both are starts of run IDs or parts of run names, as 'stats --runs' lists them. Without NEW it is the newest run;
     without both, the newest run and the one before it. Templates are the same if their keys are, so a change of a
-    version makes all of them new.
-
-    Of two programs it shows what 'explain' shows, all of it, and in what their traces differ. Of two templates or
-    executables it shows what 'explain' shows.
+    version makes all of them new. 'fusioncache explain' compares programs, templates and executables.
 
     The seconds of what was loaded are those that compiling or tracing it took before it was stored. What was saved is
     an estimate: 'stats --help' says of what.
@@ -283,32 +278,13 @@ def diff(old: str | None, new: str | None, directory: Path | None, as_json: bool
         fusioncache diff 5f3a 91c0
         fusioncache diff old.py new.py
         fusioncache diff 5f3a --json
-        fusioncache diff 3f9a2c778a1b c04d1f6e2b90
     """
-    if old is not None and new is not None:
-        one, other = _pick_pair(old, new, directory)
-        if one.kind != "run":
-            if one.kind == "program":
-                _print_programs(one, other, directory, whole=True, as_json=as_json)
-            else:
-                _explain_templates(one, other, directory, None, everything=False, as_json=as_json)
-            return
-    if directory is not None:
-        raise click.UsageError("--dir names a store: give the IDs of two programs, templates or executables with it.")
     record = RecordReader()
     _diff_runs(record, *_pick_runs(record, old, new), as_json=as_json)
 
 
-def _pick_pair(old: str, new: str, directory: Path | None) -> tuple[NamedThing, NamedThing]:
-    """Returns two runs, if both may be runs, else two things of one kind, or a template and an executable.
-
-    Raises:
-        click.ClickException: if one of them is not there, or they cannot be compared.
-    """
-    if all(find_candidates(wanted, directory, ("run",)) for wanted in (old, new)):
-        return pick(old, directory, ("run",)), pick(new, directory, ("run",))
-    one = pick(old, directory, ("run", "program", *_TEMPLATES))
-    return one, pick(new, directory, _TEMPLATES if one.kind in _TEMPLATES else (one.kind,))
+type Comparison = tuple[str, dict[str, Any], str]
+"""In what two things differ: a sentence, all of it as data, and a table of it for people."""
 
 
 def _describe(thing: NamedThing, directory: Path | None) -> tuple[str, dict[str, Any]]:
@@ -353,64 +329,34 @@ def _find_nearest(thing: NamedThing, directory: Path | None) -> NamedThing:
     return min(same_key, key=lambda other: _count_reads(thing, other))
 
 
-def _explain_templates(
-    a: NamedThing, b: NamedThing, directory: Path | None, width: int | None, *, everything: bool, as_json: bool
-) -> None:
-    """Prints in what two templates or executables differ: a sentence, then the lines that differ.
-
-    Args:
-        a: the one that is meant.
-        b: the other one.
-        directory: of the store; None for the usual one.
-        width: columns of the output; None for those of the terminal.
-        everything: whether to print the lines that are the same as well.
-        as_json: whether to print JSON, which always has all lines.
-    """
-    (title_a, data_a), (title_b, data_b) = _describe(a, directory), _describe(b, directory)
+def _compare_templates(a: NamedThing, b: NamedThing, everything: bool) -> Comparison:
+    """Returns in what two templates or executables differ; the table has the equal lines only if it is to be all."""
     difference, rows = compare(a.texts, b.texts), align(a.texts, b.texts)
-    if as_json:
-        shown = {"sentence": difference.sentence(), "changes": difference.changes, "rows": rows}
-        print_json({"a": data_a, "b": data_b, **shown})
-        return
-    if a.is_same(b):
-        say(f"Both IDs name the same {a.kind}: {title_a}", err=False)
-        return
-    say(f"{difference.sentence()}\n\nA  {title_a}\nB  {title_b}\n", err=False)
-    shown_rows = [row for row in rows if everything or row.mark != SAME]
-    _print_rows(shown_rows, width or count_columns() or _PIPED_WIDTH)
-    if left_out := len(rows) - len(shown_rows):
-        click.echo(f"{format_count(left_out, 'line is', 'lines are')} the same in both (--all shows all lines)")
+    shown = [row for row in rows if everything or row.mark != SAME]
+    lines = list(_write_rows(shown, count_columns() or _PIPED_WIDTH))
+    if left_out := len(rows) - len(shown):
+        lines.append(f"{format_count(left_out, 'line is', 'lines are')} the same in both (--all shows all lines)")
+    return difference.sentence(), {"changes": difference.changes, "rows": rows}, "\n".join(lines)
 
 
-def _print_rows(rows: Iterable[AlignedRow], width: int) -> None:
-    styles = {OTHER: "yellow", ONLY_A: "red", ONLY_B: "green"}
+def _write_rows(rows: Iterable[AlignedRow], width: int) -> Iterator[str]:
+    colours = {OTHER: "yellow", ONLY_A: "red", ONLY_B: "green"} if has_colours() else {}
     printable = (AlignedRow(escape_controls(row.a), row.mark, escape_controls(row.b)) for row in rows)
     for line, mark in write_rows(printable, width):
-        click.secho(line, fg=styles.get(mark) if sys.stdout.isatty() else None)
+        yield click.style(line, fg=colours[mark]) if mark in colours else line
 
 
-def _print_programs(a: NamedThing, b: NamedThing, directory: Path | None, *, whole: bool, as_json: bool) -> None:
-    """Prints why a program is not another one: a sentence, then what differs; if whole, all of it and the traces."""
-    (title_a, data_a), (title_b, data_b) = _describe(a, directory), _describe(b, directory)
-    keys, reads = compare_program_keys(a.texts, b.texts), _compare_reads(a, b)
-    found = (*keys, *reads)
-    traces = _compare_traces(a, b) if whole or not found else {}
-    sentence, line = _write_sentence(found, traces), _find_line(found[0], a) if found else None
-    if as_json:
-        parts = {"key": keys, "reads": reads, "traces": traces} if whole else {"differences": found}
-        print_json({"a": data_a, "b": data_b, "sentence": sentence, "line": line, **parts})
-        return
-    if a.is_same(b):
-        say(f"Both IDs name the same {a.kind}: {title_a}", err=False)
-        return
-    say("\n".join([sentence, *([f"  {line}"] if line else []), "", f"A  {title_a}", f"B  {title_b}"]), err=False)
-    shown = found if whole else found[:_MOST]
-    if found:
-        click.echo(f"\n{format_table(_COLUMNS, [(each.what, *each.values) for each in shown])}")
-    if len(found) > len(shown):
-        say(f"and {len(found) - _MOST} more: 'fusioncache diff {a.id} {b.id}' shows all of them", err=False)
-    for name, lines in traces.items() if whole else ():
-        click.echo("\n".join(["", name, *(wrap(remove_controls(line), count_columns(), _HANG) for line in lines)]))
+def _compare_programs(a: NamedThing, b: NamedThing, everything: bool) -> Comparison:
+    """Returns in what the keys and reads of two programs differ; of all, or if that is nothing, their traces too."""
+    found = (*compare_program_keys(a.texts, b.texts), *_compare_reads(a, b))
+    traces = _compare_traces(a, b) if everything or not found else {}
+    shown = found if everything else found[:_MOST]
+    blocks = [format_table(_COLUMNS, [(each.what, *each.values) for each in shown])] if found else []
+    blocks += [f"and {len(found) - _MOST} more (--all shows all of them)"] if len(found) > len(shown) else []
+    for name, lines in traces.items() if everything else ():
+        blocks.append("\n".join(["", name, *(wrap(remove_controls(line), count_columns(), _HANG) for line in lines)]))
+    data = {"line": _find_line(found[0], a) if found else None, "differences": found}
+    return _write_sentence(found, traces), {**data, **({"traces": traces} if everything else {})}, "\n".join(blocks)
 
 
 def _find_line(first: ProgramDifference, program: NamedThing) -> str | None:

@@ -41,7 +41,7 @@ _COMMANDS = [
     ["show", CHAIN.name, "--repro"],
     ["graph", CHAIN.name, "--svg"],
     ["explain", "Llama", "Llama"],
-    ["diff", "Llama", "Llama"],
+    ["explain", "Llama", "Llama", "--all"],
     ["--help"],
 ]
 

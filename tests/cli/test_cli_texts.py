@@ -189,7 +189,7 @@ def shown(tmp_path_factory):
             transform.cache.write_record()
         first, second, *_ = (line.split()[0] for line in get_output("ls", "--programs").splitlines()[1:])
         calls = ["ls --programs", "ls", "diff", "stats", "stats -v", "stats --runs", "explain"]
-        calls += [f"show {first}", f"explain {first}", f"diff {first} {second}"]
+        calls += [f"show {first}", f"explain {first}", f"explain {first} {second} --all"]
         found = {words: call(*words.split()).stdout for words in calls}
         assert call("report", "-o", "dynamo.html").exit_code == 0
         return {**found, "report": Path("dynamo.html").read_text(encoding="utf-8")}

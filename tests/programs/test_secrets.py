@@ -36,7 +36,7 @@ def list_commands() -> list[list[str]]:
     assert len(ids) == 2
     about = [command for id_ in ids for command in (["show", id_], ["show", id_, "--json"], ["explain", id_])]
     traces = [["show", ids[0], "--trace", name] for name in ("prologue", "forward", "epilogue")]
-    both = [["diff", *ids], ["diff", *ids, "--json"], ["explain", *ids, "--json"]]
+    both = [["explain", *ids, "--all"], ["explain", *ids, "--all", "--json"], ["explain", *ids, "--json"]]
     return [*COMMANDS, *about, *traces, *both]
 
 
