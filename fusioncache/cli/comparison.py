@@ -55,11 +55,12 @@ from fusioncache.observe.explain.difference import (
     OTHER,
     SAME,
     AlignedRow,
-    MissReason,
+    Difference,
     align,
     compare,
     explain_miss,
     find_nearest,
+    write_miss,
     write_rows,
 )
 from fusioncache.observe.explain.program_difference import (
@@ -83,28 +84,30 @@ class TemplateMiss:
     Attributes:
         template: the template.
         nearest: the template that differs least, of those that were known by then; None if there was none.
-        reason: in what they differ, this one being A; None if an earlier run had this one too.
+        difference: in what they differ, this one being A; None if an earlier run had this one too.
     """
 
     template: TemplateStats
     nearest: TemplateStats | None = None
-    reason: MissReason | None = None
+    difference: Difference | None = None
 
     @property
     def sentence(self) -> str:
         """The differences between the template and its nearest."""
-        return self.reason.sentence(self.nearest.name if self.nearest else "") if self.reason else AGAIN
+        if self.difference is None:
+            return AGAIN
+        return write_miss(self.nearest.name if self.nearest else None, self.difference)
 
     @property
     def changes(self) -> Sequence[KeyChange]:
         """In what the template differs from its nearest, one by one."""
-        return self.reason.difference.changes if self.reason else ()
+        return self.difference.changes if self.difference else ()
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the miss as JSON has it."""
         template = self.template
         counts = {"compiles": template.compiles, "compile_seconds": template.compile_seconds}
-        why = {"sentence": self.sentence, "again": self.reason is None}
+        why = {"sentence": self.sentence, "again": self.difference is None}
         nearest = {"nearest": self.nearest and self.nearest.digest, "changes": self.changes}
         return {"digest": template.digest, "name": template.name, **counts, **why, **nearest}
 
@@ -126,8 +129,8 @@ def explain_templates(
         if template.digest in digests:
             misses.append(TemplateMiss(template))
             continue
-        reason = explain_miss(template.texts, texts)
-        misses.append(TemplateMiss(template, None if reason.nearest is None else known[reason.nearest], reason))
+        nearest, difference = explain_miss(template.texts, texts)
+        misses.append(TemplateMiss(template, None if nearest is None else known[nearest], difference))
         known.append(template)
         texts.append(template.texts)
     return tuple(sorted(misses, key=lambda miss: (not miss.changes, len(miss.changes))))

@@ -164,29 +164,20 @@ _LOOKED_INTO = 24
 """Keys whose texts are looked into. Ingredients' texts are compared as wholes, and their lengths, for all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class MissReason:
-    """Why a key was missed.
+def explain_miss(key: Texts, candidates: Sequence[Texts]) -> tuple[int | None, Difference]:
+    """Returns which of the candidates differs least from a key, None if there are none, and in what they differ.
 
-    Attributes:
-        nearest: the position, among the candidates, of the one that differs least; None if there were none.
-        difference: in what they differ, the key being A and the candidate B; nothing if there was no candidate.
+    The key is A in the difference. The ingredients of each key are given.
     """
-
-    nearest: int | None
-    difference: Difference
-
-    def sentence(self, nearest: str) -> str:
-        """Returns the reason for people, who know the nearest candidate, if there is one, by this name."""
-        if self.nearest is None:
-            return "No template was known before."
-        return f"The nearest is {nearest}. {self.difference.sentence('here', 'there')}"
-
-
-def explain_miss(key: Texts, candidates: Sequence[Texts]) -> MissReason:
-    """Returns why a key is none of the candidates: the ingredients of each are given."""
     nearest = find_nearest(key, candidates)
-    return MissReason(nearest, Difference(()) if nearest is None else compare(key, candidates[nearest]))
+    return nearest, Difference(()) if nearest is None else compare(key, candidates[nearest])
+
+
+def write_miss(nearest: str | None, difference: Difference) -> str:
+    """Returns why a key was missed, for people, who know the nearest key, if there is one, by this name."""
+    if nearest is None:
+        return "No template was known before."
+    return f"The nearest is {nearest}. {difference.sentence('here', 'there')}"
 
 
 def find_nearest(key: Texts, candidates: Sequence[Texts]) -> int | None:

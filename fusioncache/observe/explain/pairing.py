@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 
 from fusioncache.ir import Arg, Graph, Op, Ref, ValueType, map_type
 from fusioncache.ir.graph import argument_refs
-from fusioncache.ir.keys import GRAPH
 from fusioncache.ir.ops import op_traits
 from fusioncache.template.text import read_graph
 
@@ -17,8 +15,6 @@ type Edges = dict[int, list[tuple[str, int]]]
 
 _LEVELS = 8
 """How many labels a node has."""
-_REMEMBERED = 16
-"""How many pairings a process remembers, so that no two graphs are paired twice for one answer."""
 
 
 class Nodes:
@@ -247,12 +243,7 @@ def pair_graphs(a: Mapping[str, str], b: Mapping[str, str]) -> Pairing:
     Raises:
         ValueError: if a graph cannot be read.
     """
-    return _pair_texts(*(tuple((name, texts[name]) for name in GRAPH if name in texts) for texts in (a, b)))
-
-
-@lru_cache(_REMEMBERED)
-def _pair_texts(a: tuple[tuple[str, str], ...], b: tuple[tuple[str, str], ...]) -> Pairing:
-    return Pairing(read_graph(dict(a)), read_graph(dict(b)))
+    return Pairing(read_graph(a), read_graph(b))
 
 
 def type_of(nodes: Nodes, value: int) -> ValueType | None:

@@ -24,7 +24,7 @@ from fusioncache.humanize import format_count, format_duration
 from fusioncache.ir import Graph, Key, Op, Region, Template
 from fusioncache.ir.keys import read_key
 from fusioncache.observe.explain.changes import NONE
-from fusioncache.observe.explain.difference import Difference, compare, explain_miss
+from fusioncache.observe.explain.difference import Difference, compare, explain_miss, write_miss
 from fusioncache.observe.explain.pairing import describe_op
 from fusioncache.observe.record.events import CompileEvent
 from fusioncache.observe.record.observations import Line
@@ -140,10 +140,10 @@ def _finish(misses: weakref.ref[Misses]) -> None:
 
 
 def _write_paragraph(miss: _Miss, before: Sequence[TemplateStats], *, general: bool) -> str:
-    reason = explain_miss(miss.template.key.texts, [dict(known.ingredients) for known in before])
-    text = reason.sentence("" if reason.nearest is None else before[reason.nearest].name)
+    nearest, difference = explain_miss(miss.template.key.texts, [known.texts for known in before])
+    text = write_miss(None if nearest is None else before[nearest].name, difference)
     text += " Its code also serves other sizes and constants." if general else ""
-    return f"fusioncache: {miss.template.name} is new. {text}{_find_source(miss, reason.difference)}"
+    return f"fusioncache: {miss.template.name} is new. {text}{_find_source(miss, difference)}"
 
 
 def _find_source(miss: _Miss, difference: Difference) -> str:
