@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import subprocess
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -251,11 +250,6 @@ def _write_code(one: StoredEntry, about: Description, damaged: Sequence[str]) ->
     return "\n\n".join(blocks)
 
 
-_FORMATS = {"": "dot", ".dot": "dot", ".gv": "dot", ".svg": "svg", ".png": "png", ".pdf": "pdf"}
-"""What is written, by the end of a file's name."""
-_SHAPES = {"input": "ellipse", "size": "ellipse", "op": "box", "output": "ellipse"}
-_SECONDS = 60.0
-_ADVICE = "install graphviz ('apt install graphviz'), or see whether 'dot -v' names the format"
 _LONGEST_LABEL = 40
 _LETTER, _PADDING, _HEIGHT, _BETWEEN, _MARGIN = 6.7, 10.0, 36.0, 14.0, 12.0
 _NEAREST, _FURTHER, _FURTHEST = 8.0, 6.0, 140.0
@@ -264,68 +258,38 @@ _NEAREST, _FURTHER, _FURTHEST = 8.0, 6.0, 140.0
 
 @click.command()
 @click.argument("id_", metavar="ID", type=ANY_ID)
-@click.option("--svg", is_flag=True, help="Print SVG.")
 @click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file; - is stdout."
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file, which ends in .svg."
 )
 @directory_option
 @json_option
-def graph(id_: str, svg: bool, output: Path | None, directory: Path | None, as_json: bool) -> None:
-    """Draw one template, or one executable of the store.
+def graph(id_: str, output: Path | None, directory: Path | None, as_json: bool) -> None:
+    """Draw one template, or one executable of the store, as SVG.
 
     ID is the start of an ID or of a name, or the whole, as 'ls' and 'ls --store' list them. A residual chain (a sum
-    with any number of terms) is one operation in the picture; its terms are not drawn.
-
-    The end of the file's name decides what is written: .png, .pdf, .svg, or .dot, which is graphviz's language.
-    Graphviz's program dot makes .png and .pdf.
+    with any number of terms) is one operation in the picture; its terms are not drawn. Browsers show SVG. --json prints
+    the nodes and edges.
 
     \b
     Examples:
-        fusioncache graph residual_tanh -o template.png
-        fusioncache graph 3f9a2c > template.dot
+        fusioncache graph residual_tanh -o template.svg
+        fusioncache graph 3f9a2c > template.svg
     """
-    end = output.suffix.lower() if output else ""
-    if end not in _FORMATS:
-        raise click.UsageError(f"{output} ends in {end}: give a name that ends in .png, .pdf, .svg or .dot.")
-    if svg and end not in ("", ".svg"):
-        raise click.UsageError(f"--svg writes SVG, and {output} ends in {end}: leave one of them out.")
+    if output and as_json:
+        raise click.UsageError("--json prints the graph as data: leave out --output.")
+    if output and output.suffix.lower() != ".svg":
+        raise click.UsageError(f"a picture is SVG: give a name that ends in .svg in place of {output}.")
     found = pick(id_, directory, ("template", "executable")).value
     assert isinstance(found, StoredEntry | TemplateStats)
     template = found.make_template() if isinstance(found, StoredEntry) else found
     picture = picture_of(read_template_graph(template))
     if as_json:
-        if svg or output:
-            raise click.UsageError("--json prints the graph as data: leave out --svg and --output.")
         nodes = [{"name": name, **encode_fields(node)} for name, node in picture.nodes.items()]
         print_json({**found.to_dict(), "nodes": nodes, "edges": list(picture.edges)})
-        return
-    content = _render(picture, template.name, "svg" if svg else _FORMATS[end], output)
-    if output is None or str(output) == "-":
-        click.echo(content, nl=False)
+    elif output is None:
+        click.echo(svg_text(picture, template.name), nl=False)
     else:
-        write_file(output, content)
-
-
-def _render(picture: Picture, name: str, wanted: str, output: Path | None) -> bytes:
-    """Returns the picture in a format.
-
-    Raises:
-        click.ClickException: if graphviz has to make it and cannot.
-    """
-    if wanted == "svg":
-        return svg_text(picture, name).encode()
-    text = dot_text(picture, name).encode()
-    if wanted == "dot":
-        return text
-    try:
-        command = ["dot", f"-T{wanted}"]
-        return subprocess.run(command, input=text, capture_output=True, timeout=_SECONDS, check=True).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip().partition("\n")[0]
-        raise click.ClickException(
-            f"{output} was not written: graphviz's program dot failed ({said or error}): {_ADVICE}, or give a name "
-            "that ends in .svg or .dot, which need no graphviz"
-        ) from error
+        write_file(output, svg_text(picture, template.name).encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,21 +364,6 @@ def _literals(arg: Arg) -> str:
 
 def _shorten_type(type_: ValueType) -> str:
     return type_text(type_).rpartition(" ")[0] if isinstance(type_, TensorType) else str(type_)
-
-
-def dot_text(picture: Picture, title: str) -> str:
-    """Returns the picture as DOT. It is the same for the same graph, to the letter."""
-    lines = [f"digraph {_quote(title)} {{", '  node [fontname="monospace", fontsize=10];']
-    for name, node in picture.nodes.items():
-        label = "\n".join(filter(None, [node.label, node.detail]))
-        lines.append(f"  {name} [shape={_SHAPES[node.kind]}, label={_quote(label)}, tooltip={_quote(node.text)}];")
-    lines += [f"  {start} -> {end};" for start, end in picture.edges]
-    return "\n".join([*lines, "}"]) + "\n"
-
-
-def _quote(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
 
 
 def svg_text(picture: Picture, title: str, *, styled: bool = True) -> str:

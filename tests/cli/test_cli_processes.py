@@ -39,7 +39,7 @@ _COMMANDS = [
     ["push", "SHARED"],
     ["warm"],
     ["show", CHAIN.name, "--repro"],
-    ["graph", CHAIN.name, "--svg"],
+    ["graph", CHAIN.name],
     ["explain", "Llama", "Llama"],
     ["explain", "Llama", "Llama", "--all"],
     ["--help"],
