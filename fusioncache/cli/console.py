@@ -302,10 +302,11 @@ class ThingId(click.ParamType):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """See click."""
         from fusioncache.cli.things import list_completions
+        from fusioncache.store.files import Refusal, StoreError
 
         try:
             found = list_completions(incomplete, self._kinds)
-        except click.ClickException:
+        except (StoreError, Refusal, OSError):
             return []
         return [CompletionItem(value, help=about) for value, about in found if value.startswith(incomplete)]
 

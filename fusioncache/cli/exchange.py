@@ -20,7 +20,7 @@ from fusioncache.cli.console import (
     show_progress,
     unsigned_option,
 )
-from fusioncache.cli.things import format_contents, open_store, report_refused, report_store_errors
+from fusioncache.cli.things import format_contents, open_store, report_refused
 from fusioncache.humanize import escape_controls, format_bytes, format_count
 from fusioncache.process.settings import TRUST
 from fusioncache.store import StoreError, default_path
@@ -61,11 +61,10 @@ def push(url: str, directory: Path | None, dry_run: bool, as_json: bool, unsigne
     from fusioncache.store.remote import Remote
 
     remote = Remote(url)
-    with report_store_errors():
-        key = _read_key("push", unsigned)
-        store = open_store(directory, make=False)
-        with show_progress("push") as progress:
-            copied = exchange.push(store, remote, progress, dry_run=dry_run, key=key)
+    key = _read_key("push", unsigned)
+    store = open_store(directory, make=False)
+    with show_progress("push") as progress:
+        copied = exchange.push(store, remote, progress, dry_run=dry_run, key=key)
     _report_copy("push", remote, copied, dry_run, as_json)
 
 
@@ -92,11 +91,10 @@ def pull(url: str, directory: Path | None, dry_run: bool, as_json: bool) -> None
     from fusioncache.store.remote import Remote
 
     remote = Remote(url)
-    with report_store_errors():
-        _require_before_making(directory, remote)
-        store = open_store(directory, make=True)
-        with show_progress("pull") as progress:
-            copied = exchange.pull(store, remote, progress, dry_run=dry_run)
+    _require_before_making(directory, remote)
+    store = open_store(directory, make=True)
+    with show_progress("pull") as progress:
+        copied = exchange.pull(store, remote, progress, dry_run=dry_run)
     _report_copy("pull", remote, copied, dry_run, as_json)
 
 
@@ -165,9 +163,8 @@ def pack(output: Path, model: str, directory: Path | None, as_json: bool, unsign
     """
     from fusioncache.cache.packing import save_pack
 
-    with report_store_errors():
-        key = _read_key("pack", unsigned)
-        written = save_pack(open_store(directory, make=False), output, model=model, only=only, key=key)
+    key = _read_key("pack", unsigned)
+    written = save_pack(open_store(directory, make=False), output, model=model, only=only, key=key)
     if as_json:
         print_json({"command": "pack", **encode_fields(written)})
     else:
@@ -200,17 +197,15 @@ def unpack(file: Path, lists: bool, all_machines: bool, dry_run: bool, directory
     """
     from fusioncache.store.packs import open_pack
 
-    with report_store_errors():
-        trust = require_trust()
-        opened = open_pack(file, trust)
+    trust = require_trust()
+    opened = open_pack(file, trust)
     if lists:
         _print_manifest(opened, trust.name(opened.origin.key) if opened.origin.key else "", as_json)
         return
     from fusioncache.cache.packing import load_pack
 
-    with report_store_errors():
-        store = open_store(directory, make=True)
-        found = load_pack(store, opened, trust, all_machines=all_machines, dry_run=dry_run)
+    store = open_store(directory, make=True)
+    found = load_pack(store, opened, trust, all_machines=all_machines, dry_run=dry_run)
     if as_json:
         print_json({"command": "unpack", "dry_run": dry_run, **encode_fields(found)})
     else:
@@ -276,8 +271,7 @@ def prune_packs(
     forever = float("inf")
     retention = Retention(forever if max_age is None else max_age, forever if written is None else written, version)
     remote = Remote(url)
-    with report_store_errors():
-        pruned = prune_remote(remote, retention, dry_run=dry_run, key=_read_key("prune", unsigned))
+    pruned = prune_remote(remote, retention, dry_run=dry_run, key=_read_key("prune", unsigned))
     if as_json:
         print_json({"command": "prune", "remote": str(remote), "dry_run": dry_run, **encode_fields(pruned)})
         return

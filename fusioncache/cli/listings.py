@@ -157,7 +157,7 @@ def find_reasons_not_kept(templates: Sequence[TemplateStats], directory: Path | 
     """Finds for each template why executables of it cannot be stored, and how many, if a store says so.
 
     Raises:
-        click.ClickException: if the store is named and is not there, or cannot be used.
+        StoreError, OSError: if the store is named and is not there, or cannot be used.
     """
     stored = list_stored(directory, "executable")[1] if is_expected(directory) else ()
     notes = [one for one in stored if one.refused is not None]

@@ -11,13 +11,14 @@ import click
 from fusioncache import __version__
 from fusioncache.cli.console import count_columns, wrap
 from fusioncache.observe.record.database import RecordError
+from fusioncache.store.files import Refusal, StoreError
 
 _ERROR = "Error: "
 """The prefix of click's error messages."""
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name. Exits with 1 and the message where the record cannot be read.
+    """Knows its commands by name. Exits with 1 and the message where the record or the store cannot be used.
 
     Args:
         lazy: where each command is, as ``module:function``.
@@ -44,11 +45,16 @@ class LazyGroup(click.Group):
         """See click."""
         try:
             return super().invoke(ctx)
-        except RecordError as error:
-            raise _fit_message(click.ClickException(str(error))) from error
         except click.ClickException as error:
             _fit_message(error)
             raise
+        except (RecordError, StoreError) as error:
+            raise _fit_message(click.ClickException(str(error))) from error
+        except BrokenPipeError:
+            raise  # click ends quietly where nobody reads the output any more
+        except (Refusal, OSError) as error:
+            what = "the keys" if ctx.invoked_subcommand == "keys" else "the store"
+            raise _fit_message(click.ClickException(f"{what} cannot be used: {error}")) from error
 
 
 def _fit_message(error: click.ClickException) -> click.ClickException:

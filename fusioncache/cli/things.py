@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -48,17 +48,6 @@ _LOOKED_AT = 1000
 """Characters of an input's description in which tensors are looked for."""
 _LONGEST = 48
 """Characters of an input that are shown."""
-
-
-@contextmanager
-def report_store_errors(what: str = "the store") -> Iterator[None]:
-    """Ends the command with 1 and the message if anything goes wrong in a store, or in what else is named."""
-    try:
-        yield
-    except StoreError as error:
-        raise click.ClickException(str(error)) from None
-    except (Refusal, OSError) as error:
-        raise click.ClickException(f"{what} cannot be used: {error}") from error
 
 
 def is_expected(directory: Path | None) -> bool:
@@ -309,17 +298,16 @@ def list_stored(directory: Path | None, kind: StoredKind) -> tuple[Path, tuple[S
     Entries that cannot be read are left out: 'fusioncache verify' lists them.
 
     Raises:
-        click.ClickException: if there is no store, or it cannot be used.
+        StoreError, OSError: if there is no store, or it cannot be used.
     """
     is_wanted = {"executable": is_compiled, "program": is_program, "family": is_family}[kind]
     found: list[Entry] = []
-    with report_store_errors():
-        disk = DiskStore(open_existing(directory), MAX_BYTES, MAX_AGE)
-        files = disk.entries.list_files()
-        for id_ in files:
-            if is_wanted(id_.partition(".")[2]):
-                with suppress(Refusal):
-                    found += filter(None, [disk.entries.get(id_)])
+    disk = DiskStore(open_existing(directory), MAX_BYTES, MAX_AGE)
+    files = disk.entries.list_files()
+    for id_ in files:
+        if is_wanted(id_.partition(".")[2]):
+            with suppress(Refusal):
+                found += filter(None, [disk.entries.get(id_)])
     digests = Counter(entry.digest for entry in found)
     stored = (StoredEntry(kind, entry, files[entry.id], digests[entry.digest] == 1, disk) for entry in found)
     return disk.directory.path, tuple(sorted(stored, key=lambda one: (-one.entry.created, one.entry.id)))

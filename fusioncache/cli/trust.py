@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from fusioncache.cli.console import Column, format_table, json_option, print_json, say
-from fusioncache.cli.things import report_store_errors
 from fusioncache.store import StoreError
 from fusioncache.store.signing import (
     NAME,
@@ -60,8 +59,7 @@ def new(name: str, as_json: bool) -> None:
     It is in a file that only this user can read. FUSIONCACHE_SIGNING_KEY can have the content of that file instead, as
     in a CI job. The public key goes to the machines that are to trust it.
     """
-    with report_store_errors("the keys"):
-        key = make_own_key(name)
+    key = make_own_key(name)
     if as_json:
         print_json({"name": key.name, "key": key.public, "file": find_keys() / "own"})
         return
@@ -77,8 +75,7 @@ def trust(key: str, name: str) -> None:
 
     Trust those whose code you would run: what they sign is machine code. A key that was revoked is trusted again.
     """
-    with report_store_errors("the keys"):
-        put_key(key, name, "trusted")
+    put_key(key, name, "trusted")
     say(f"what {name} signs runs here now")
 
 
@@ -89,9 +86,8 @@ def revoke(key: str) -> None:
 
     That holds for what is in the store already, too: it counts as not there, and is compiled again.
     """
-    with report_store_errors("the keys"):
-        found = _find(key, require_trust())
-        put_key(found[0], found[1], "revoked")
+    found = _find(key, require_trust())
+    put_key(found[0], found[1], "revoked")
     say(f"nothing that {found[1]} signed runs here any more")
 
 
@@ -119,11 +115,10 @@ def _find(wanted: str, trust_: Trust) -> tuple[str, str]:
 @json_option
 def list_(as_json: bool) -> None:
     """List the keys that are trusted or revoked, and this user's own."""
-    with report_store_errors("the keys"):
-        rows = [{"state": state, "name": name, "key": key} for state, key, name in list_keys()]
-        own = read_own_key()
-        listed = {row["key"] for row in rows}
-        others = {key: name for key, name in require_trust().trusted.items() if key not in listed}
+    rows = [{"state": state, "name": name, "key": key} for state, key, name in list_keys()]
+    own = read_own_key()
+    listed = {row["key"] for row in rows}
+    others = {key: name for key, name in require_trust().trusted.items() if key not in listed}
     if own is not None:
         rows.insert(0, {"state": "own", "name": own.name, "key": own.public})
         others.pop(own.public, None)

@@ -34,7 +34,6 @@ from fusioncache.cli.things import (
     open_existing,
     report_aside,
     report_refused,
-    report_store_errors,
 )
 from fusioncache.humanize import format_bytes, format_count
 from fusioncache.observe.record import database
@@ -73,16 +72,14 @@ def clear(store_only: bool, record_only: bool, yes: bool, dry_run: bool, directo
     """
     store = None if record_only and not store_only else directory or default_path()
     record = None if store_only and not record_only else record_path()
-    with report_store_errors():
-        planned = _plan_clearing(store) if store else None
-        has_record = record is not None and os.path.lexists(record)
+    planned = _plan_clearing(store) if store else None
+    has_record = record is not None and os.path.lexists(record)
     there = [str(path) for path, is_there in ((store, planned), (record, has_record)) if is_there]
     if there and not (dry_run or yes):
         width = count_columns()
         question = wrap(f"Remove what is in {' and '.join(there)}?", width and width - len(" [y/N]: "))
         click.confirm(question, abort=True, err=True)
-    with report_store_errors():
-        swept = planned if dry_run or not planned or not store else _open_to_clear(store).sweep()
+    swept = planned if dry_run or not planned or not store else _open_to_clear(store).sweep()
     removed = record if has_record and record and (dry_run or forget(record)) else None
     if as_json:
         print_json({"dry_run": dry_run, "store": swept, "record": removed is not None})
@@ -163,11 +160,10 @@ def prune(
     pruned = prune_record(record, most, oldest, dry_run=dry_run) if record else None
     path, swept = None, None
     if not record or is_expected(None):
-        with report_store_errors():
-            store = open_existing(directory)
-            most, age = MAX_BYTES if max_bytes is None else int(max_bytes), MAX_AGE if max_age is None else max_age
-            disk = DiskStore(store, most, age)
-            path, swept = store.path, disk.plan() if dry_run else disk.sweep()
+        store = open_existing(directory)
+        most, age = MAX_BYTES if max_bytes is None else int(max_bytes), MAX_AGE if max_age is None else max_age
+        disk = DiskStore(store, most, age)
+        path, swept = store.path, disk.plan() if dry_run else disk.sweep()
     if as_json:
         about = {"store": path and str(path), "dry_run": dry_run, "record": pruned}
         print_json({**about, **(encode_fields(swept) if swept else {})})
@@ -194,11 +190,10 @@ def verify(remove: bool, directory: Path | None, as_json: bool) -> None:
         fusioncache verify
         fusioncache verify --remove
     """
-    with report_store_errors():
-        path = open_existing(directory).path
-        found = audit(path)
-        removed = remove_damaged(path, found.damaged) if remove and found.damaged else 0
-        found = dataclasses.replace(found, aside=find_aside(path))
+    path = open_existing(directory).path
+    found = audit(path)
+    removed = remove_damaged(path, found.damaged) if remove and found.damaged else 0
+    found = dataclasses.replace(found, aside=find_aside(path))
     if as_json:
         print_json({"store": str(path), **encode_fields(found), "removed": removed})
     else:
@@ -290,11 +285,10 @@ def warm(store: Path | None, jobs: int | None, dry_run: bool, lengths: tuple[int
     from fusioncache.accelerators.precompile.warm import warm as compile_missing
 
     workers = jobs or min(_MOST_JOBS, os.cpu_count() or 1)
-    with report_store_errors():
-        # A dry run brings nothing from a remote; else what is there need not be compiled.
-        opened = Store.open(open_existing(store).path, remote="" if dry_run else None)
-        with show_progress("warm") as progress:
-            warmed = compile_missing(opened, jobs=workers, progress=progress, dry_run=dry_run, lengths=lengths)
+    # A dry run brings nothing from a remote; else what is there need not be compiled.
+    opened = Store.open(open_existing(store).path, remote="" if dry_run else None)
+    with show_progress("warm") as progress:
+        warmed = compile_missing(opened, jobs=workers, progress=progress, dry_run=dry_run, lengths=lengths)
     if as_json:
         print_json({"command": "warm", "store": str(opened.directory), "dry_run": dry_run, **encode_fields(warmed)})
     else:

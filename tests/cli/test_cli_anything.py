@@ -90,5 +90,5 @@ def test_no_command_ends_in_a_traceback(tmp_path, monkeypatch, seed):
             result = call(*arguments)
         assert result.exception is None or isinstance(result.exception, SystemExit), (arguments, result.exception)
         assert result.exit_code == 0 or result.output, arguments
-        assert os.listdir(work) == [] or arguments[0] in ("push", "pull"), arguments
+        assert os.listdir(work) == [] or arguments[0] in ("pack", "push", "pull"), arguments
         assert not os.path.lexists("~"), arguments
