@@ -39,10 +39,9 @@ from fusioncache.humanize import (
     format_seconds,
     format_time,
 )
-from fusioncache.ir.keys import BACKEND
 from fusioncache.observe.record.database import RecordReader
 from fusioncache.observe.record.observations import PHASES, Lifetime, Run
-from fusioncache.observe.record.stats import Stats, TemplateStats, find_bypasses, find_not_given, list_counts
+from fusioncache.observe.record.stats import Stats, find_bypasses, find_not_given, list_counts
 
 _PROGRAMS = {
     "programs_made": "traced and stored",
@@ -74,7 +73,7 @@ _COLUMNS = (
     Column("run", cut=True),
     *(Column(title, number=True) for title in ("regions", "compiles", "loads", "saved")),
 )
-_NEXT_IN_STORE = ("fusioncache ls               the executables", "fusioncache ls --programs    the programs")
+_NEXT_IN_STORE = ("fusioncache ls --store       the executables", "fusioncache ls --programs    the programs")
 
 type Lines = Iterator[tuple[str, str]]
 """Labels and texts."""
@@ -362,7 +361,6 @@ _PLURALS: Mapping[StoredKind, str] = {"executable": "executables", "program": "p
 @click.option("--programs", is_flag=True, help="List the programs instead, newest first.")
 @click.option("--families", is_flag=True, help="List the families of programs instead.")
 @click.option("--name", metavar="TEXT", help="Only those with this in their name.")
-@click.option("--backend", metavar="NAME", help="Only those of this backend: nvfuser, inductor or eager.")
 @click.option("--text", metavar="TEXT", help="Only templates with this in an ingredient of their key.")
 @click.option(
     "--sort", type=click.Choice(list(_SORTED_BY)), help="What comes first: the largest number, or the first name."
@@ -387,8 +385,6 @@ def ls(run_id: str | None, directory: Path | None, as_json: bool, **only: Any) -
     --families lists families: programs that differ in lengths only. A process fills in the program of a further length
     from them.
 
-    Without a record of runs, as after a pull, it lists the executables of the store.
-
     A terminal gets what fits it: the start of each ID, which is all that the commands need, and names without their
     middle. A file, or a program such as cat, gets all of it. IDs work in every command that takes one.
 
@@ -405,35 +401,21 @@ def ls(run_id: str | None, directory: Path | None, as_json: bool, **only: Any) -
     given = [option for option in _LISTS if only[option[2:]]]
     if directory and not given:
         raise click.UsageError("--dir names a store: use it with --store, --programs or --families.")
-    if record := None if given else find_record(run_id):
-        _list_templates(record, run_id, only, as_json=as_json)
+    if not given:
+        _list_templates(RecordReader(), run_id, only, as_json=as_json)
     else:
-        kind = _LISTS[given[0]] if given else "executable"
-        _refuse(kind, given, run_id, only)
-        _list_stored(kind, given, directory, only, as_json=as_json)
+        _refuse(given, run_id, only)
+        _list_stored(_LISTS[given[0]], directory, only, as_json=as_json)
 
 
-def _list_stored(
-    kind: StoredKind,
-    given: Sequence[str],
-    directory: Path | None,
-    only: Mapping[str, Any],
-    *,
-    as_json: bool,
-) -> None:
+def _list_stored(kind: StoredKind, directory: Path | None, only: Mapping[str, Any], *, as_json: bool) -> None:
     path, stored = list_stored(directory, kind)
-    found = [one for one in stored if only["backend"] in (None, one.entry.backend)]
-    rows = [one.to_dict() for one in _select(found, only, only["sort"])]
+    rows = [one.to_dict() for one in _select(stored, only, only["sort"])]
     if as_json:
-        print_json({**({} if given else {"run": None, "templates": []}), "store": str(path), _PLURALS[kind]: rows})
+        print_json({"store": str(path), _PLURALS[kind]: rows})
     else:
         _print_stored(kind, rows)
-    if not given and not as_json:
-        say(
-            "No run is on record here, so there are no templates to list. These are the executables of the store; "
-            "'fusioncache ls --programs' lists its programs."
-        )
-    elif not rows:
+    if not rows:
         say(f"{path} has {len(stored) or 'no'} {_PLURALS[kind]}{'; none matches' if stored else ''}.")
 
 
@@ -444,7 +426,7 @@ def _select(found: Sequence[Any], only: Mapping[str, Any], field: str | None) ->
     return ordered[: only["limit"]]
 
 
-def _refuse(kind: StoredKind, given: Sequence[str], run_id: str | None, only: Mapping[str, Any]) -> None:
+def _refuse(given: Sequence[str], run_id: str | None, only: Mapping[str, Any]) -> None:
     """Refuses options that are not about the list of what a store has.
 
     Raises:
@@ -452,21 +434,18 @@ def _refuse(kind: StoredKind, given: Sequence[str], run_id: str | None, only: Ma
     """
     if len(given) > 1:
         raise click.UsageError(f"{' and '.join(given)} are lists: give one of them.")
-    sort, backend = only["sort"], only["backend"]
+    kind, sort = _LISTS[given[0]], only["sort"]
     is_known = sort in ((None, "name", "size") if kind == "family" else (None, "name", "size", "seconds"))
     about = {"--run": run_id, "--text": only["text"], f"--sort {sort}": None if is_known else sort}
-    about |= {"--backend": None if kind == "executable" else backend}
-    why = "" if given else ", which are listed because no run is on record here"
     for option in (option for option, value in about.items() if value is not None):
-        raise click.UsageError(f"{option} is not for {_PLURALS[kind]}{why}: leave it out.")
+        raise click.UsageError(f"{option} is not for {_PLURALS[kind]}: leave it out.")
 
 
 def _list_templates(record: RecordReader, run_id: str | None, only: Mapping[str, Any], *, as_json: bool) -> None:
     run = pick_run(record, run_id)
-    reads_texts = only["backend"] is not None or only["text"] is not None
-    all_ = fitting = record.templates(run.id, texts=reads_texts)
-    if reads_texts:
-        fitting = tuple(each for each in all_ if _has_texts(each, only))
+    text = only["text"]
+    all_ = record.templates(run.id, texts=text is not None)
+    fitting = [each for each in all_ if text is None or any(text in part for _, part in each.ingredients)]
     found = _select(fitting, only, _SORTED_BY[only["sort"] or "seconds"])
     if as_json:
         print_json({"run": run.id, "templates": found})
@@ -476,13 +455,6 @@ def _list_templates(record: RecordReader, run_id: str | None, only: Mapping[str,
         say(f"None of the {len(all_)} templates of run {shorten_id(run.id)} matches.")
     elif not found:
         say(f"Run {shorten_id(run.id)} has no templates: 'fusioncache stats' says what was bypassed and why.")
-
-
-def _has_texts(template: TemplateStats, only: Mapping[str, Any]) -> bool:
-    """True if the ingredients of a template's key have the backend and the text that are asked for."""
-    texts, text = template.ingredients, only["text"]
-    is_of_backend = only["backend"] is None or (BACKEND, only["backend"]) in texts
-    return is_of_backend and (text is None or any(text in each for _, each in texts))
 
 
 def _print_stored(kind: StoredKind, rows: Sequence[Mapping[str, Any]]) -> None:
