@@ -58,7 +58,6 @@ from fusioncache.humanize import (
     format_time,
 )
 from fusioncache.ir import Graph, NumberType
-from fusioncache.ir.keys import GRAPH
 from fusioncache.ir.ops import RESIDUAL
 from fusioncache.observe.record.database import RecordReader
 from fusioncache.observe.record.observations import RegionRecord
@@ -70,7 +69,6 @@ from fusioncache.template.text import number_literals, read_graph
 
 _WHOLE = ("ingredients", "parameters", "regions", "key", "programs", "guards", "reads")
 """Parts that are shown if none is named."""
-_OPS = tuple(name for name in GRAPH if name not in ("format", "inputs"))
 _LONGEST = 100
 _REGION_COLUMNS = (
     Column("model", fold=True, rank=5),
@@ -112,8 +110,6 @@ type Describers = Mapping[str, Callable[[], Part]]
 
 @click.command()
 @click.argument("id_", metavar="ID", type=ANY_ID, required=False)
-@click.option("--inputs", is_flag=True, help="Only the types of its inputs.")
-@click.option("--ops", is_flag=True, help="Only its operations, with their constants and attributes.")
 @click.option("--parameters", is_flag=True, help="Only what may differ between regions that share it.")
 @click.option("--regions", is_flag=True, help="Only the regions that have it: model, trace, and line of the source.")
 @click.option("--definition", is_flag=True, help="Print its nvFuser definition, as Python. Needs nvFuser, and no GPU.")
@@ -153,7 +149,7 @@ def show(id_: str | None, as_json: bool, directory: Path | None, passes: bool, *
     \b
     Examples:
         fusioncache show residual_tanh
-        fusioncache show 3f9a2c --ops --regions
+        fusioncache show 3f9a2c --regions
         fusioncache show 3f9a2c --definition
         fusioncache show 3f9a2c --code
         fusioncache show 3f9a2c --repro > repro.py && python repro.py
@@ -235,9 +231,7 @@ def _list_parts(value: TemplateStats | StoredEntry, directory: Path | None, trac
 def _list_describers(template: TemplateStats) -> Describers:
     """Returns what describes the key of a template."""
     return {
-        "ingredients": lambda: _describe_ingredients(template, None),
-        "inputs": lambda: _describe_ingredients(template, ("inputs",)),
-        "ops": lambda: _describe_ingredients(template, _OPS),
+        "ingredients": lambda: _describe_ingredients(template),
         "definition": lambda: _highlight(write_definition(template)),
         "repro": lambda: _highlight(write_repro(template)),
     }
@@ -269,8 +263,7 @@ def _print_parts(
         click.echo("\n\n".join(filter(None, [heading, *(text.rstrip("\n") for text, _ in found.values())])))
         return
     data = {"seen_in" if name == "regions" else name: part for name, (_, part) in found.items()}  # it is a count, too
-    chosen = [one for name in ("inputs", "ops") for one in data.pop(name, ())]
-    print_json({**about, **({"ingredients": chosen} if chosen else {}), **data})
+    print_json({**about, **data})
 
 
 def _write_fields(data: Mapping[str, Any]) -> str:
@@ -281,10 +274,10 @@ def _write_fields(data: Mapping[str, Any]) -> str:
     )
 
 
-def _describe_ingredients(template: TemplateStats, names: Sequence[str] | None) -> Part:
-    """Returns what the key is made of: all of it, or the parts with these names, each with its digest."""
-    found = [(name, text) for name, text in template.ingredients if names is None or name in names]
-    data = [{"name": name, "digest": sha256(text.encode()).hexdigest(), "text": text} for name, text in found]
+def _describe_ingredients(template: TemplateStats) -> Part:
+    """Returns what the key is made of, each ingredient with its digest."""
+    named = template.ingredients
+    data = [{"name": name, "digest": sha256(text.encode()).hexdigest(), "text": text} for name, text in named]
     blocks = [
         format_lines(f"{part['name']}  {part['digest'][:ID_DIGITS]}", number_literals(part["name"], part["text"]))
         for part in data
