@@ -88,8 +88,6 @@ def report(run_id: str | None, output: Path, open_: bool, force: bool, as_json: 
         return
     if not force and output.exists():
         _check_report(output)
-    from fusioncache.cli.report import render_report
-
     write_file(output, render_report(found).encode())
     if open_:
         click.launch(output.absolute().as_uri())
@@ -125,7 +123,7 @@ def _encode(contents: Contents) -> dict[str, Any]:
         for miss in explain_templates([each.stats for each in contents.met])
     ]
     return {
-        **{"run": encode_run(contents.run), "models": contents.models, "environment": contents.environment},
+        **{"run": encode_run(contents.run), "models": contents.run.models, "environment": contents.environment},
         **{"templates": templates, "regions": regions, "misses": misses},
         **{"choices": contents.choices, "placements": contents.placements},
     }
@@ -191,18 +189,6 @@ class Contents:
     placements: tuple[PlacementRecord, ...] = ()
 
     @property
-    def models(self) -> tuple[str, ...]:
-        """The models that were compiled or loaded, in their order."""
-        return self.run.models or tuple(
-            dict.fromkeys(region.record.model for region in self.regions if region.record.model)
-        )
-
-    @property
-    def whole_models(self) -> tuple[str, ...]:
-        """The same without their parts."""
-        return find_whole_models(self.models)
-
-    @property
     def environment(self) -> dict[str, tuple[str, ...]]:
         """What the templates were compiled for: each ingredient that says nothing of a graph, with its texts."""
         found: dict[str, dict[str, None]] = {"device": {}}
@@ -218,10 +204,6 @@ class Contents:
         """The templates in the order in which the run met them. Those without a region on record come last."""
         last = len(self.regions)
         return tuple(sorted(self.templates, key=lambda each: min((one.number for one in each.regions), default=last)))
-
-    def template(self, number: int | None) -> ReportTemplate | None:
-        """Returns the template with this number."""
-        return None if number is None else self.templates[number - 1]
 
 
 def read_contents(record: RecordReader, run: Run) -> Contents:
@@ -270,6 +252,7 @@ def render_report(contents: Contents) -> str:
             generator=GENERATOR,
             contents=contents,
             run=contents.run,
+            models=find_whole_models(contents.run.models),
             grids=make_grids(contents.regions),
             misses=explain_templates([each.stats for each in met]),
             templates={each.stats.digest: each for each in contents.templates},
