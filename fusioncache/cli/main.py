@@ -51,7 +51,7 @@ class LazyGroup(click.Group):
         except (RecordError, StoreError) as error:
             raise _fit_message(click.ClickException(str(error))) from error
         except BrokenPipeError:
-            raise  # click ends quietly where nobody reads the output any more
+            raise  # click ends quietly if the output is no longer read
         except (Refusal, OSError) as error:
             what = "the keys" if ctx.invoked_subcommand == "keys" else "the store"
             raise _fit_message(click.ClickException(f"{what} cannot be used: {error}")) from error
