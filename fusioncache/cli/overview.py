@@ -402,7 +402,10 @@ def ls(run_id: str | None, directory: Path | None, as_json: bool, **only: Any) -
     if directory and not given:
         raise click.UsageError("--dir names a store: use it with --store, --programs or --families.")
     if not given:
-        _list_templates(RecordReader(), run_id, only, as_json=as_json)
+        record = find_record(run_id)
+        if record is None:
+            raise click.ClickException("no run is on record here: 'fusioncache ls --store' lists what the store has")
+        _list_templates(record, run_id, only, as_json=as_json)
     else:
         _refuse(given, run_id, only)
         _list_stored(_LISTS[given[0]], directory, only, as_json=as_json)
