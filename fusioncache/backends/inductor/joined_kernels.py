@@ -7,16 +7,12 @@ depend on what else is in the library.
 
 TorchInductor asks which vector instructions of the CPU it can use: whether a library with them can be built and loaded.
 It loads each in a child process that imports torch, up to six in each process: ten seconds of CPU time. Here the
-library is loaded into this process. A "yes" is kept beside TorchInductor's own code, which is trusted as much, under a
-digest of all that the answer depends on: the code and the flags, TorchInductor's options for C++, what its stored code
-depends on, and paths. A "no" is not kept: it may come from a full disk.
+library is loaded into this process.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import logging
 import os
 import re
 import tempfile
@@ -29,47 +25,35 @@ from unittest import mock
 
 from fusioncache.ir import Declined, Scope
 
-logger = logging.getLogger("fusioncache")
-
-_FOLDER = "fusioncache-instruction-sets"
-_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "TORCH_CUSTOM_PYTHONPATH", "ATEN_CPU_CAPABILITY")
-
 
 def can_use(instruction_set: Any, code: str) -> bool:
-    """True if a library with these instructions can be built and loaded, now or by an earlier process.
+    """True if a library with these instructions can be built and loaded into this process.
 
-    The library is loaded into this process. Loading runs none of its code, and TorchInductor only asks for what the CPU
-    has: what can go wrong is that the compiler does not know the instructions, or that a symbol is missing.
+    As in ``VecISA.check_build``, the library stays beside TorchInductor's own code, and later processes build none.
+    Loading runs none of its code, and TorchInductor only asks for what the CPU has: what can go wrong is that the
+    compiler does not know the instructions, or that a symbol is missing.
 
     Args:
         instruction_set: a ``VecISA`` of TorchInductor's.
         code: of the library.
     """
-    if is_proven(instruction_set, code):
-        return True
-    works = build_and_load(instruction_set, code)
-    if works:
-        keep_proof(instruction_set, code)
-    return works
+    from torch._inductor.codecache import LOCK_TIMEOUT, get_lock_dir, write
+    from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
+    from torch._inductor.cpu_vec_isa import _get_isa_dry_compile_fingerprint
+    from torch.utils._filelock import FileLock
 
-
-def is_proven(instruction_set: Any, code: str) -> bool:
-    """True if an earlier process built and loaded a library with these instructions."""
-    try:
-        return find_proof(instruction_set, code).exists()
-    except Exception as error:  # whatever it is, it can be tried
-        logger.info("whether the CPU has %s is not known from an earlier process", instruction_set, exc_info=error)
-        return False
-
-
-def keep_proof(instruction_set: Any, code: str) -> None:
-    """Keeps for later processes that such a library was built and loaded. Never raises."""
-    try:
-        proof = find_proof(instruction_set, code)
-        proof.parent.mkdir(parents=True, exist_ok=True)
-        proof.touch()
-    except Exception as error:  # whatever it is, a later process tries
-        logger.info("whether the CPU has %s is not stored", instruction_set, exc_info=error)
+    name, source = write(code, "cpp", extra=_get_isa_dry_compile_fingerprint(instruction_set._arch_flags))
+    options = CppTorchOptions(vec_isa=instruction_set, warning_all=False)
+    builder = CppBuilder(name, [source], options, os.path.dirname(source))
+    library = builder.get_target_file_path()
+    with FileLock(os.path.join(get_lock_dir(), f"{name}.lock"), timeout=LOCK_TIMEOUT):
+        try:
+            if not os.path.isfile(library):
+                builder.build()
+            ctypes.CDLL(library)
+        except Exception:
+            return False
+    return True
 
 
 def forget_probes() -> None:
@@ -83,51 +67,6 @@ def forget_probes() -> None:
                 member.cache_clear()
 
 
-def build_and_load(instruction_set: Any, code: str) -> bool:
-    """True if a library with these instructions can be built and loaded into this process."""
-    from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
-
-    with tempfile.TemporaryDirectory(prefix="fusioncache-") as folder:
-        source = Path(folder, "probe.cpp")
-        source.write_text(code)
-        options = CppTorchOptions(vec_isa=instruction_set, warning_all=False)
-        builder = CppBuilder("probe", [str(source)], options, folder)
-        try:
-            builder.build()
-            ctypes.CDLL(builder.get_target_file_path())
-        except Exception:
-            return False
-    return True
-
-
-def find_proof(instruction_set: Any, code: str) -> Path:
-    """Returns the file that is there if an earlier process built and loaded a library with these instructions.
-
-    Args:
-        instruction_set: a ``VecISA`` of TorchInductor's.
-        code: of the library.
-    """
-    from torch._inductor import config
-    from torch._inductor.cpu_vec_isa import _get_isa_dry_compile_fingerprint
-    from torch._inductor.runtime.cache_dir_utils import cache_dir
-
-    from fusioncache.backends.inductor.environment import artifact_environment
-
-    flags = instruction_set._arch_flags
-    parts = (
-        type(instruction_set).__qualname__,
-        code,
-        flags,
-        repr(instruction_set._macro),
-        _get_isa_dry_compile_fingerprint(flags),
-        *artifact_environment().values(),
-        *(f"{name}={getattr(config, name)!r}" for name in sorted(config._config) if name.startswith("cpp.")),
-        *(f"{name}={os.environ.get(name)}" for name in _VARIABLES),
-    )
-    text = "".join(f"{len(part)} {part}\n" for part in parts)
-    return Path(cache_dir(), _FOLDER, hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest())
-
-
 ENTRY = "kernel"
 """The name of the module in each library of TorchInductor, and of its function."""
 INCLUDE = "#include <torch/csrc/inductor/cpp_prefix.h>"
@@ -137,65 +76,23 @@ _NAME = "kernel_{}"
 _CHECKS = {"_avx512_bf16_code": ("avx512bf16", "avx512vl"), "_avx512_vnni_code": ("avx512vnni", "avx512vl")}
 """Code by which TorchInductor checks instructions, by attribute of a ``VecISA``, and GCC's names of these."""
 
-_BINDINGS = """
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <cstdlib>
-#include <sstream>
-
-static void* (*address_of)(PyObject* tensor);
-
-template <typename T> static inline T parse(PyObject* args, size_t n) {
-    static_assert(std::is_pointer_v<T>, "an argument is a pointer or a number");
-    return static_cast<T>(address_of(PyTuple_GET_ITEM(args, n)));
-}
-template <> inline int64_t parse<int64_t>(PyObject* args, size_t n) {
-    auto result = PyLong_AsSsize_t(PyTuple_GET_ITEM(args, n));
-    if (result == -1 && PyErr_Occurred()) throw std::runtime_error("expected int arg");
-    return result;
-}
-template <> inline float parse<float>(PyObject* args, size_t n) {
-    auto result = PyFloat_AsDouble(PyTuple_GET_ITEM(args, n));
-    if (result == -1.0 && PyErr_Occurred()) throw std::runtime_error("expected float arg");
-    return static_cast<float>(result);
-}
-static PyObject* call(PyObject* args, Py_ssize_t count, void (*kernel)(PyObject*)) {
-    try {
-        if (!PyTuple_CheckExact(args) || PyTuple_GET_SIZE(args) != count)
-            throw std::runtime_error("another number of arguments");
-        kernel(args);
-        Py_RETURN_NONE;
-    } catch (std::exception const& e) {
-        PyErr_SetString(PyExc_RuntimeError, e.what());
-    } catch (...) {
-        PyErr_SetString(PyExc_RuntimeError, "unhandled error");
-    }
-    return nullptr;
-}
-"""
-"""The Python bindings of kernels, as TorchInductor writes them for each kernel."""
-
-_CALL = """static PyObject* call_{number}(PyObject* self, PyObject* args) {{
-    return call(args, {count}, [](PyObject* args) {{ {name}({arguments}); }});
-}}
-"""
+_HEADERS = "#define PY_SSIZE_T_CLEAN\n#include <Python.h>\n#include <cstdlib>\n#include <sstream>"
+"""What TorchInductor's Python bindings include, so that they can stand in a namespace."""
 
 _MODULE = """
-static PyMethodDef methods[] = {{{methods}, {{NULL, NULL, 0, NULL}}}};
-static struct PyModuleDef module_ = {{PyModuleDef_HEAD_INIT, "kernel", NULL, -1, methods}};
+static struct PyModuleDef all = {{PyModuleDef_HEAD_INIT, "kernel", NULL, -1, NULL}};
+
+static bool add(PyObject* module, const char* name, PyObject* own) {{
+    return own && PyModule_AddObject(module, name, PyObject_GetAttrString(own, name)) == 0;
+}}
 
 PyMODINIT_FUNC PyInit_kernel(void) {{
-    const char* text = std::getenv("_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR");
-    if (!text) {{
-        PyErr_SetString(PyExc_RuntimeError, "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR must be set");
-        return nullptr;
-    }}
-    uintptr_t address = 0;
-    std::istringstream(text) >> address;
-    address_of = reinterpret_cast<decltype(address_of)>(address);
-    return PyModule_Create(&module_);
+    PyObject* module = PyModule_Create(&all);
+    return module && {added} ? module : nullptr;
 }}
 """
+"""The module of the library, which has the function of each kernel's own module."""
+
 HEADER_SECONDS, KILOBYTE_SECONDS, ALONE_SECONDS = 1.4, 0.012, 0.6
 """The seconds of a run of the C++ compiler for several kernels, without their sources; those for a kilobyte of sources;
 those of a run for one kernel alone, with headers that were compiled before. ``estimate_alone`` scales them by a run
@@ -282,7 +179,7 @@ def read_kernel(function: Any) -> Kernel:
 def collect_kernels() -> Iterator[None]:
     """Has TorchInductor compile no kernel in the body: where one belongs there is a ``CollectedKernel``.
 
-    Vector instructions are probed by ``vector_probe.py``, whichever version of torch this is.
+    Vector instructions are probed by ``can_use``, whichever version of torch this is.
     """
     from torch._dynamo.convert_frame import compile_lock
     from torch._inductor.async_compile import AsyncCompile
@@ -349,19 +246,23 @@ def can_join(source: str) -> bool:
 
 
 def _join(kernels: Sequence[CollectedKernel]) -> str:
-    texts, calls, methods = [INCLUDE, *_write_checks()], [], []
+    from torch._inductor.codecache import CppPythonBindingsCodeCache
+
+    texts, added = [_HEADERS, INCLUDE, *_write_checks()], []
     for number, kernel in enumerate(kernels):
         name = _NAME.format(number)
         function = _FUNCTION.sub(f'extern "C" void {name}(', kernel.source.replace(INCLUDE, "", 1))
-        texts.append(f"namespace of_{name} {{\n{function}\n}}\n")
-        arguments = ", ".join(
-            f"parse<{type_.replace('const ', '')}>(args, {n})" for n, type_ in enumerate(kernel.types)
+        types = (type_.replace("const ", "") for type_ in kernel.types)
+        arguments = ", ".join(f"parse_arg<{type_}>(args, {n})" for n, type_ in enumerate(types))
+        bindings = CppPythonBindingsCodeCache.suffix_template.format(
+            entry_func=name,
+            arg_len=len(kernel.types),
+            call_entry_func=f"{name}({arguments}); Py_RETURN_NONE;",
+            extra_parse_arg="",
         )
-        calls.append(
-            _CALL.format(number=number, count=len(kernel.types), name=f"of_{name}::{name}", arguments=arguments)
-        )
-        methods.append(f'{{"{name}", call_{number}, METH_VARARGS, ""}}')
-    return "\n".join([*texts, _BINDINGS, *calls, _MODULE.format(methods=", ".join(methods))])
+        texts.append(f"namespace of_{name} {{\n{function}\n{bindings}\n}}\n")
+        added.append(f'add(module, "{name}", of_{name}::PyInit_{name}())')
+    return "\n".join([*texts, _MODULE.format(added=" && ".join(added))])
 
 
 def _probe(isa: Any, code: str) -> bool:
