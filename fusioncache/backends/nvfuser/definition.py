@@ -32,18 +32,16 @@ from fusioncache.ir.graph import argument_refs
 from fusioncache.ir.ops import FULL_LIKE
 from fusioncache.ir.template import ArgumentLayouts, layouts_of
 
-_COPY, _EXPAND, _RESHAPE, _TRANSPOSE = (
-    f"prims.{name}" for name in ("shallow_copy", "broadcast_in_dim", "reshape", "transpose")
-)
+_COPY, _EXPAND, _RESHAPE = "prims.shallow_copy", "prims.broadcast_in_dim", "prims.reshape"
 """Operations by name. nvFuser is told nothing of a shallow copy."""
 
 Shape = tuple[int | Ref, ...]
-Expanded = tuple[bool, ...]
-"""Of each dimension of a tensor whether its elements may be one that is repeated, for all that nvFuser knows."""
 
 
 def find_repeats(graph: Graph, layouts: Sequence[Any]) -> frozenset[int]:
     """Returns the positions of ops that reshape an expanded tensor, where another op computes something of the result.
+
+    In doubt a tensor counts as expanded: a copy too many is no tensor in memory either.
 
     Args:
         graph: the graph.
@@ -51,63 +49,39 @@ def find_repeats(graph: Graph, layouts: Sequence[Any]) -> frozenset[int]:
     """
     shapes = {number: _shape_of(type_) for number, type_ in enumerate(graph.inputs)}
     expanded = {
-        number: _read_layout(shapes[number], layout)
+        number: _is_expanded(shapes[number], layout)
         for number, (_, layout) in enumerate(zip_longest(graph.inputs, layouts))
     }
     used, found = _find_used(graph), set()
     for position, (op, result) in enumerate(graph.results()):
         operands = [number for _, number in argument_refs(op) if shapes.get(number)]
-        if op.name == _RESHAPE and operands and any(expanded[operands[0]]) and result in used:
+        if op.name == _RESHAPE and result in used and any(expanded[operand] for operand in operands):
             found.add(position)
+        before = [(shapes[operand], expanded[operand]) for operand in operands]
         for number, type_ in enumerate(op.outputs, result):
             shapes[number] = _shape_of(type_)
-            expanded[number] = _follow(op, shapes[number], operands, shapes, expanded)
+            expanded[number] = _follow(op, shapes[number], before)
     return frozenset(found)
 
 
-def _read_layout(shape: Shape, layout: Any) -> Expanded:
+def _follow(op: Op, shape: Shape, operands: Sequence[tuple[Shape, bool]]) -> bool:
+    """Returns whether an op's result may be expanded, by the shapes of its operands and whether they may be."""
+    if op.name == _EXPAND and _without_ones(shape) != _without_ones(operands[0][0] if operands else ()):
+        return True
+    # Element by element it is computed where one operand is whole.
+    decide = all if operands and all(operand == shape for operand, _ in operands) else any
+    return decide(expanded for _, expanded in operands)
+
+
+def _is_expanded(shape: Shape, layout: Any) -> bool:
     """Reads the contiguity of an argument's dimensions, of which expanded ones have none, as those of size 1."""
-    if layout is None:
-        return (False,) * len(shape)
-    return tuple(size != 1 and contiguous is None for size, contiguous in zip(shape, layout[0], strict=True))
-
-
-def _follow(
-    op: Op, shape: Shape, operands: Sequence[int], shapes: Mapping[int, Shape], expanded: Mapping[int, Expanded]
-) -> Expanded:
-    """Returns which dimensions of an op's result may be expanded."""
-    if not any(any(expanded[operand]) for operand in operands) and op.name != _EXPAND:
-        return (False,) * len(shape)
-    if op.name == _EXPAND:
-        old, before = (shapes[operands[0]], expanded[operands[0]]) if operands else ((), ())
-        return _expand(shape, old, before, _integers(op.args[2]))
-    if op.name == _TRANSPOSE:
-        return tuple(expanded[operands[0]][dimension] for dimension in _integers(op.args[1]))
-    if op.name == _RESHAPE:
-        return _reshape(shape, shapes[operands[0]], expanded[operands[0]])
-    if all(shapes[operand] == shape for operand in operands):  # element by element: it is computed where one is whole
-        return tuple(map(all, zip(*(expanded[operand] for operand in operands), strict=True)))
-    return tuple(size != 1 for size in shape)
-
-
-def _expand(shape: Shape, old: Shape, expanded: Expanded, dimensions: Sequence[int]) -> Expanded:
-    """Follows a broadcast: dimensions are put in, or had a size of 1."""
-    place = {dimension: number for number, dimension in enumerate(dimensions)}
-    return tuple(
-        size != 1 and (number not in place or old[place[number]] != size or expanded[place[number]])
-        for number, size in enumerate(shape)
+    return layout is not None and any(
+        size != 1 and contiguous is None for size, contiguous in zip(shape, layout[0], strict=True)
     )
 
 
-def _reshape(shape: Shape, old: Shape, expanded: Expanded) -> Expanded:
-    """Follows a reshape: what is left and right of it stays as it is, what is merged to one dimension is whole."""
-    same = zip_longest(shape, old)
-    left = next((number for number, (size, before) in enumerate(same) if size != before), len(shape))
-    most = min(len(shape), len(old)) - left
-    right = next((number for number in range(most) if shape[-1 - number] != old[-1 - number]), most)
-    middle = len(shape) - left - right
-    may = middle > 1 and any(expanded[left : len(old) - right])
-    return (*expanded[:left], *(may,) * middle, *expanded[len(old) - right :])
+def _without_ones(shape: Shape) -> list[int | Ref]:
+    return [size for size in shape if size != 1]
 
 
 def _find_used(graph: Graph) -> set[int]:
@@ -119,10 +93,6 @@ def _find_used(graph: Graph) -> set[int]:
     return used
 
 
-def _integers(arg: Arg) -> list[int]:
-    return [int(each.text) for each in arg if isinstance(each, Const)] if isinstance(arg, tuple) else []
-
-
 def _shape_of(type_: ValueType | None) -> Shape:
     return type_.shape if isinstance(type_, TensorType) else ()
 
@@ -130,7 +100,7 @@ def _shape_of(type_: ValueType | None) -> Shape:
 Switches = tuple[tuple[str, ...], tuple[str, ...]]
 """The nvFuser options that are on, and those that are off."""
 
-VERSION = 2
+VERSION = 3
 """The version of what is written of a graph: another one where it means something else, such as where repeats stay."""
 
 SEEN_WORKING = "torch 2.10 with nvfuser-cu128-torch210==0.2.36.dev20260301 and lightning-thunder 0.2.6"
