@@ -156,9 +156,9 @@ for elements, count in itertools.product((1, 5001), (1, 9)):
         memory = torch.randn(count + 1, elements, device=device)
         memory[:, 0] = -0.0
         args = [row.to(dtype if place else head).clone() for place, row in enumerate(memory)]
-        found = kernel.launch(args[0], kernel.pointer_table(args[1:]))
+        found = kernel.launch(args[0], args[1:])
         assert same_bits(found, add_in_turn(args)), (elements, count, head, dtype)
-assert same_bits(kernel.launch(args[0], kernel.pointer_table(args[1:]), 2048, 8), add_in_turn(args))
+assert same_bits(kernel.launch(args[0], args[1:], 2048, 8), add_in_turn(args))
 assert kernel.add(args[0][1:], [term[1:] for term in args[1:]]) is None
 print("the same")
 """

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -55,52 +54,32 @@ def add(head: torch.Tensor, terms: Sequence[torch.Tensor]) -> torch.Tensor | Non
         while a CUDA graph is captured, which would copy the table again from memory that belongs to others by then.
     """
     tensors = (head, *terms)
-    addresses = list(map(_data_ptr, tensors))
-    if reduce(or_, addresses) % _ALIGNED or len(set(map(_get_device, tensors))) > 1:
+    if reduce(or_, map(_data_ptr, tensors)) % _ALIGNED or len(set(map(_get_device, tensors))) > 1:
         return None
     with torch.cuda.device(head.device):
         if torch.cuda.is_current_stream_capturing():
             return None
-        return launch(head, _table(addresses[1:], terms[0]))
+        return launch(head, terms)
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """The addresses of this many terms of this dtype, as a tensor on their device."""
+def launch(head: torch.Tensor, terms: Sequence[torch.Tensor], block: int = BLOCK, ahead: int = AHEAD) -> torch.Tensor:
+    """Returns ``head + term + term + ...`` in float32, of aligned tensors on one device, which must be the current one.
 
-    addresses: torch.Tensor
-    count: int
-    dtype: torch.dtype
+    The copy of the table waits for nothing that was launched on another stream. Every table has memory of its own, so
+    that calls may overlap. Torch gives pinned memory to no other user before the copy from it is done, and the table's
+    own only to what comes later on this stream, behind the kernel.
 
-
-def pointer_table(terms: Sequence[torch.Tensor]) -> Table:
-    """Returns the table of such terms as ``add`` takes, aligned. They must live while the table is used."""
-    return _table(list(map(_data_ptr, terms)), terms[0])
-
-
-def _table(addresses: list[int], like: torch.Tensor) -> Table:
-    """Returns a table on the device of a tensor. Its copy waits for nothing that was launched on another stream.
-
-    Every table has memory of its own, so that calls may overlap. Torch gives pinned memory to no other user before the
-    copy from it is done, and the table's own only to what comes later on this stream, behind the kernel.
+    ``block`` is a power of 2: see ``BLOCK`` and ``AHEAD``.
     """
-    here = torch.tensor(addresses, dtype=torch.int64, pin_memory=like.is_cuda)
-    return Table(here.to(like.device, non_blocking=True), len(addresses), like.dtype)
-
-
-def launch(head: torch.Tensor, table: Table, block: int = BLOCK, ahead: int = AHEAD) -> torch.Tensor:
-    """Returns ``head + term + term + ...`` in float32. The head's device must be the current one.
-
-    The head is contiguous and of the terms' shape, and ``block`` is a power of 2. See ``BLOCK`` and ``AHEAD``.
-    """
+    addresses = torch.tensor(list(map(_data_ptr, terms)), dtype=torch.int64, pin_memory=head.is_cuda)
     total = torch.empty(head.shape, dtype=torch.float32, device=head.device)
     _add[(triton.cdiv(total.numel(), block),)](
         head,
-        table.addresses,
+        addresses.to(head.device, non_blocking=True),
         total,
         total.numel(),
-        table.count,
-        TERM=_TYPES[table.dtype],
+        len(terms),
+        TERM=_TYPES[terms[0].dtype],
         ALIGNED=_ALIGNED,
         BLOCK=block,
         AHEAD=ahead,
