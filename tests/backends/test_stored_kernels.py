@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sample_recipe import FLAT, NAME, RECIPE, make_elf, make_launch, pack_words
 
 from fusioncache.backends.nvfuser import capture, persistence, recipe
-from fusioncache.backends.nvfuser.capture import FillNode, KernelNode, MemoryMap, MemoryRange, read_graph
+from fusioncache.backends.nvfuser.capture import MemoryMap, MemoryRange, read_graph
 from fusioncache.backends.nvfuser.persistence import CompilingRun, Row, copy_tensor, have_equal_bits, roll_tensor
 from fusioncache.backends.nvfuser.recipe import Duplicate, Fill, Fresh, Input, Layout, Pointer, View
 from fusioncache.ir import Declined, NumberType, Scope
@@ -188,7 +188,7 @@ def test_compiling_for_other_arguments_writes_into_them_once():
 
 
 def make_node(*parameters):
-    return KernelNode(1, NAME, (1, 1, 1), (32, 1, 1), 0, 49152, False, parameters)
+    return make_launch(parameters=parameters, pointers=())
 
 
 MEMORY = MemoryMap([MemoryRange(0x10000, 256), MemoryRange(0, 0), MemoryRange(0x30000, 64)])
@@ -211,8 +211,8 @@ def test_addresses_are_what_differs_and_lies_in_the_same_place():
 NODE = make_node(bytes(8))
 NO_WORD = b"\x01\0\0\0", b"\x02\0\0\0"
 DIFFERING = (0x10010, 0x50018), (0x10010, 0x40010), (0x10100, 0x50100), (5, 6)
-KERNELS = replace(NODE, grid=(2, 1, 1)), replace(NODE, name="other"), replace(NODE, cooperative=True)
-OTHER_NODES = *KERNELS, make_node(bytes(16)), FillNode(0x50000, 8, 0)
+KERNELS = replace(NODE, grid=(2, 1, 1)), replace(NODE, function="other"), replace(NODE, cooperative=False)
+OTHER_NODES = *KERNELS, make_node(bytes(16)), Fill(0, 0x50000, 8, 0)
 
 
 @pytest.mark.parametrize(
@@ -291,12 +291,13 @@ def make_graph_driver(*types, edges=None, name=NAME, parameters=(), clusters=(1,
 
 def test_a_graph_is_read_in_the_order_of_its_dependencies():
     driver = make_graph_driver("KERNEL", "MEMSET", "KERNEL", parameters=(pack_words(1, 2), b"\x07"))
-    found = read_graph(driver, 0)
+    found, functions = read_graph(driver, 0)
     assert [getattr(node, "shared", None) for node in found] == [1, None, 3]
-    assert found[1] == FillNode(4096, 32, 0)
+    assert found[1] == Fill(0, 4096, 32, 0)
     assert (found[0].grid, found[0].block, found[0].parameters) == ((3, 2, 1), (64, 1, 1), (pack_words(1, 2), b"\x07"))
-    assert (found[0].function, found[0].most_shared, found[0].cooperative) == (99, 49152, False)
-    assert read_graph(make_graph_driver(), 0) == []
+    assert (found[0].function, found[0].most_shared, found[0].cooperative) == (NAME, 49152, False)
+    assert functions == (99, 99)
+    assert read_graph(make_graph_driver(), 0) == ([], ())
 
 
 def test_graphs_that_are_no_chain_are_refused():
@@ -309,11 +310,11 @@ FILL = "_ZN2at6native29vectorized_elementwise_kernelILi8ENS0_11FillFunctorI{}EES
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "fill"), [("l", bytes(8), FillNode(4096, 40, 0)), ("h", b"\x07", FillNode(4096, 5, 7))]
+    ("kind", "value", "fill"), [("l", bytes(8), Fill(0, 4096, 40, 0)), ("h", b"\x07", Fill(0, 4096, 5, 7))]
 )
 def test_what_torch_fills_is_a_fill(kind, value, fill):
     parameters = (b"\x05\0\0\0", value, pack_words(4096))
-    assert read_graph(make_graph_driver("KERNEL", name=FILL.format(kind), parameters=parameters), 0) == [fill]
+    assert read_graph(make_graph_driver("KERNEL", name=FILL.format(kind), parameters=parameters), 0) == ([fill], ())
 
 
 @pytest.mark.parametrize(

@@ -50,39 +50,19 @@ _FILL_ITEMS = {**dict.fromkeys("abh", 1), **dict.fromkeys("st", 2), **dict.fromk
 _FILL_ITEMS |= dict.fromkeys("lmxyd", 8)
 
 
-@dataclass(frozen=True, slots=True)
-class KernelNode:
-    """A launch of a kernel, as it was captured: its ``parameters`` hold addresses."""
+def read_graph(driver: Any, graph: int) -> tuple[list[Step], tuple[int, ...]]:
+    """Returns what a captured graph launches, in order, and the function of each kernel in this process.
 
-    function: int
-    name: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    shared: int
-    most_shared: int
-    cooperative: bool
-    parameters: tuple[bytes, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FillNode:
-    """A node that writes ``size`` bytes of this ``value`` at ``address``."""
-
-    address: int
-    size: int
-    value: int
-
-
-Node = KernelNode | FillNode
-
-
-def read_graph(driver: Any, graph: int) -> list[Node]:
-    """Returns what a captured graph launches, in order.
+    The steps are those of a recipe that has one buffer, all memory: addresses are in the parameters of launches, and
+    are the delta of fills.
 
     Raises:
         Declined: if there is anything in it that is not understood.
     """
-    return [_read_node(driver, node) for node in _sort_nodes(driver, graph)]
+    nodes = _sort_nodes(driver, graph)
+    steps = [_read_node(driver, node) for node in nodes]
+    launches = (node for node, step in zip(nodes, steps, strict=True) if isinstance(step, Launch))
+    return steps, tuple(driver.kernel_node(node)[1] for node in launches)
 
 
 def _sort_nodes(driver: Any, graph: int) -> list[int]:
@@ -105,7 +85,7 @@ def _sort_nodes(driver: Any, graph: int) -> list[int]:
     return ordered
 
 
-def _read_node(driver: Any, node: int) -> Node:
+def _read_node(driver: Any, node: int) -> Step:
     kind = driver.node_type(node)
     if kind == "MEMSET":
         return _read_memset(driver.memset_node(node))
@@ -117,8 +97,8 @@ def _read_node(driver: Any, node: int) -> Node:
     if _COMPILED not in name:
         return _read_torch_fill(name, parameters)
     _check_clusters(driver, node, function)
-    return KernelNode(
-        function,
+    return Launch(
+        CUBIN,
         name,
         (found.gridDimX, found.gridDimY, found.gridDimZ),
         (found.blockDimX, found.blockDimY, found.blockDimZ),
@@ -126,17 +106,18 @@ def _read_node(driver: Any, node: int) -> Node:
         max(driver.shared_limit(function), found.sharedMemBytes),
         bool(driver.launch_attribute(node, "COOPERATIVE").cooperative),
         parameters,
+        (),
     )
 
 
-def _read_memset(found: Any) -> FillNode:
+def _read_memset(found: Any) -> Fill:
     item, value = found.elementSize, found.value
     if found.height != 1 or item not in (1, 2, 4):
         raise Declined("a memset of rows", Scope.STORING)
     pattern = (value & (2 ** (8 * item) - 1)).to_bytes(item, "little")
     if len(set(pattern)) != 1:
         raise Declined("a memset of more than one byte", Scope.STORING)
-    return FillNode(int(found.dst), found.width * item, pattern[0])
+    return Fill(0, int(found.dst), found.width * item, pattern[0])
 
 
 def _read_parameters(driver: Any, found: Any, function: int, name: str) -> tuple[bytes, ...]:
@@ -156,7 +137,7 @@ def _check_clusters(driver: Any, node: int, function: int) -> None:
         raise Declined("a kernel in clusters", Scope.STORING)
 
 
-def _read_torch_fill(name: str, parameters: tuple[bytes, ...]) -> FillNode:
+def _read_torch_fill(name: str, parameters: tuple[bytes, ...]) -> Fill:
     """Torch zeroes workspaces by a kernel. Its name says all that it does, so its parameters say the rest."""
     match = _FILL.fullmatch(name)
     if match is None:
@@ -167,7 +148,7 @@ def _read_torch_fill(name: str, parameters: tuple[bytes, ...]) -> FillNode:
     count, pattern, address = parameters
     if len(set(pattern)) != 1:
         raise Declined("a fill of more than one byte", Scope.STORING)
-    return FillNode(int.from_bytes(address, "little"), int.from_bytes(count, "little") * item, pattern[0])
+    return Fill(0, int.from_bytes(address, "little"), int.from_bytes(count, "little") * item, pattern[0])
 
 
 def shorten(name: str) -> str:
@@ -226,7 +207,8 @@ class MemoryMap:
 class _CapturedRun:
     """One captured run, with what must live as long as its addresses mean something."""
 
-    nodes: list[Node]
+    steps: Sequence[Step]
+    functions: tuple[int, ...]
     args: Sequence[Any]
     outputs: Sequence[Any]
     graph: Any
@@ -251,7 +233,7 @@ def capture(driver: Driver, run: Run, args: Sequence[Any], others: Sequence[Any]
         first, second = (_capture_run(driver, run, given) for given in (args, others))
         allocations = _list_allocations(device)
     memory, other = _map_memory(first, allocations), _map_memory(second, allocations)
-    steps = resolve_addresses(first.nodes, memory, second.nodes, other, driver.is_pointer)
+    steps = resolve_addresses(first.steps, memory, second.steps, other, driver.is_pointer)
     outputs = _describe_outputs(first, memory)
     if outputs != _describe_outputs(second, other):
         raise Declined("outputs that differ between two runs", Scope.STORING)
@@ -261,7 +243,7 @@ def capture(driver: Driver, run: Run, args: Sequence[Any], others: Sequence[Any]
         recipe = Recipe(inputs, sizes, outputs, steps, widest)
     except ValueError as error:
         raise Declined(str(error), Scope.STORING) from error
-    return Capture(recipe, tuple(node.function for node in first.nodes if isinstance(node, KernelNode)))
+    return Capture(recipe, first.functions)
 
 
 def widest_access(device: int) -> int:
@@ -329,8 +311,7 @@ def _capture_run(driver: Driver, run: Run, args: Sequence[Any]) -> _CapturedRun:
                 outputs = run(args)
         finally:
             graph.capture_end()
-    nodes = read_graph(driver, graph.raw_cuda_graph())
-    return _CapturedRun(nodes, args, outputs, graph, side.cuda_stream)
+    return _CapturedRun(*read_graph(driver, graph.raw_cuda_graph()), args, outputs, graph, side.cuda_stream)
 
 
 def _map_memory(run: _CapturedRun, allocations: Sequence[dict[str, Any]]) -> MemoryMap:
@@ -344,11 +325,11 @@ def _map_memory(run: _CapturedRun, allocations: Sequence[dict[str, Any]]) -> Mem
 def _list_addresses(run: _CapturedRun) -> list[int]:
     """Returns every number that may be an address in the memory of a run. What only looks like one does no harm."""
     addresses = [output.data_ptr() for output in run.outputs]
-    for node in run.nodes:
-        if isinstance(node, FillNode):
-            addresses.append(node.address)
+    for step in run.steps:
+        if isinstance(step, Fill):
+            addresses.append(step.delta)
             continue
-        for parameter in node.parameters:
+        for parameter in step.parameters:
             words = (parameter[offset : offset + WORD] for offset in range(0, len(parameter), WORD))
             addresses += [int.from_bytes(word, "little") for word in words if len(word) == WORD]
     return addresses
@@ -407,9 +388,9 @@ def _describe_output(index: int, run: _CapturedRun, memory: MemoryMap) -> Output
 
 
 def resolve_addresses(
-    first: Sequence[Node],
+    first: Sequence[Step],
     memory: MemoryMap,
-    second: Sequence[Node],
+    second: Sequence[Step],
     other: MemoryMap,
     is_pointer: Callable[[int], bool],
 ) -> tuple[Step, ...]:
@@ -426,18 +407,18 @@ def resolve_addresses(
         raise Declined("launches that differ between two runs", Scope.STORING)
     steps: list[Step] = []
     for one, two in zip(first, second, strict=True):
-        if isinstance(one, KernelNode) and isinstance(two, KernelNode):
+        if isinstance(one, Launch) and isinstance(two, Launch):
             steps.append(_resolve_launch(one, memory, two, other, is_pointer))
-        elif isinstance(one, FillNode) and isinstance(two, FillNode):
+        elif isinstance(one, Fill) and isinstance(two, Fill):
             steps.append(_resolve_fill(one, memory, two, other))
         else:
             raise Declined("launches that differ between two runs", Scope.STORING)
     return tuple(steps)
 
 
-def _resolve_fill(one: FillNode, memory: MemoryMap, two: FillNode, other: MemoryMap) -> Fill:
-    found = memory.find(one.address)
-    if found is None or found != other.find(two.address) or (one.size, one.value) != (two.size, two.value):
+def _resolve_fill(one: Fill, memory: MemoryMap, two: Fill, other: MemoryMap) -> Fill:
+    found = memory.find(one.delta)
+    if found is None or found != other.find(two.delta) or (one.size, one.value) != (two.size, two.value):
         raise Declined("a fill of unknown memory", Scope.STORING)
     buffer, delta = found
     if delta + one.size > memory.ranges[buffer].size:
@@ -446,23 +427,24 @@ def _resolve_fill(one: FillNode, memory: MemoryMap, two: FillNode, other: Memory
 
 
 def _resolve_launch(
-    one: KernelNode, memory: MemoryMap, two: KernelNode, other: MemoryMap, is_pointer: Callable[[int], bool]
+    one: Launch, memory: MemoryMap, two: Launch, other: MemoryMap, is_pointer: Callable[[int], bool]
 ) -> Launch:
     same_sizes = [*map(len, one.parameters)] == [*map(len, two.parameters)]
-    if not same_sizes or one != replace(two, function=one.function, parameters=one.parameters):
+    if not same_sizes or one != replace(two, parameters=one.parameters):
         raise Declined("launches that differ between two runs", Scope.STORING)
     parameters, pointers = [], []
     for index, (left, right) in enumerate(zip(one.parameters, two.parameters, strict=True)):
         content = bytearray(left)
         for offset in range(0, len(left), WORD):
             word, again = left[offset : offset + WORD], right[offset : offset + WORD]
-            found = _resolve_word(word, memory, again, other, is_pointer, f"parameter {index} of {shorten(one.name)}")
+            found = _resolve_word(
+                word, memory, again, other, is_pointer, f"parameter {index} of {shorten(one.function)}"
+            )
             if found is not None:
                 content[offset : offset + WORD] = bytes(WORD)
                 pointers.append(Pointer(index, offset, *found))
         parameters.append(bytes(content))
-    limits = one.shared, one.most_shared, one.cooperative
-    return Launch(CUBIN, one.name, one.grid, one.block, *limits, tuple(parameters), tuple(pointers))
+    return replace(one, parameters=tuple(parameters), pointers=tuple(pointers))
 
 
 def _resolve_word(
