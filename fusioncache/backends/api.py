@@ -310,6 +310,20 @@ class Backend(ABC):
         return None
 
 
+def compile_when_called(compile_: Callable[[Sequence[Any]], Run]) -> Run:
+    """Returns a function that is compiled for the arguments of its first call, for which other threads wait."""
+    made: list[Run] = []
+    lock = forks.lock()
+
+    def run(args: Sequence[Any]) -> Sequence[Any]:
+        with lock:
+            if not made:
+                made.append(compile_(args))
+        return made[0](args)
+
+    return run
+
+
 def check_fold(fold: str) -> None:
     """Checks the option ``fold``.
 

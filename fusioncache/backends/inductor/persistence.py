@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fusioncache.backends.api import Compiled, Progress, Run
+from fusioncache.backends.api import Compiled, Progress, Run, compile_when_called
 from fusioncache.backends.bound_symbols import define_source
 from fusioncache.backends.inductor.artifacts import (
     Fakes,
@@ -47,7 +47,6 @@ from fusioncache.backends.inductor.joined_kernels import (
 from fusioncache.ir import Declined, Graph, Ref, Scope, TensorType, Value, is_declined
 from fusioncache.ir.ops import writes_in_place
 from fusioncache.ir.template import ArgumentLayouts
-from fusioncache.process import forks
 
 logger = logging.getLogger("fusioncache")
 
@@ -286,15 +285,7 @@ def guard_plain(run: Run, compile_: Callable[[Sequence[Any]], Run]) -> Run:
         torch.Tensor.is_neg,
         torch.Tensor.is_conj,
     )
-    otherwise: Run | None = None
-    lock = forks.lock()
-
-    def for_any(args: Sequence[Any]) -> Sequence[Any]:
-        nonlocal otherwise
-        with lock:
-            if otherwise is None:
-                otherwise = compile_(args)
-        return otherwise(args)
+    for_any = compile_when_called(compile_)
 
     def for_these(args: Sequence[Any]) -> Sequence[Any]:
         # Types first: tensors of other types may answer the other questions in their own way.

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from fusioncache.backends.api import Compiled, Run
+from fusioncache.backends.api import Compiled, Run, compile_when_called
 from fusioncache.backends.bound_symbols import find_fixed_gpu
 from fusioncache.backends.nvfuser.capture import Capture, capture, shorten
 from fusioncache.backends.nvfuser.definition import VERSION as DEFINITION_VERSION
@@ -360,7 +360,7 @@ def load(
     device = find_device(graph, args)
     if device is None:
         raise ValueError("artifacts of a region that runs on no GPU")
-    stored = StoredRun(recipe, artifacts, CompilingRun(compile_, graph), driver(), device)
+    stored = StoredRun(recipe, artifacts, compile_otherwise(compile_, graph), driver(), device)
     try:
         with torch.cuda.device(device):
             stored.load(device)
@@ -369,23 +369,14 @@ def load(
     return stored.run
 
 
-class CompilingRun:
-    """Computes what a recipe is not for: nvFuser compiles the graph when it is first needed."""
+def compile_otherwise(compile_: Callable[[Graph, Sequence[Any]], Run], graph: Graph) -> Run:
+    """Returns what computes what a recipe is not for: nvFuser compiles the graph when it is first needed."""
 
-    def __init__(self, compile_: Callable[[Graph, Sequence[Any]], Run], graph: Graph):
-        self._compile = compile_
-        self._graph = graph
-        self._lock = forks.lock()
-        self._run: Run | None = None
+    def compile_for(args: Sequence[Any]) -> Run:
+        # To compile runs it once, so that what writes into its arguments is compiled with copies.
+        return compile_(graph, [copy_tensor(arg) for arg in args] if writes_in_place(graph) else args)
 
-    def __call__(self, args: Sequence[Any]) -> Sequence[Any]:
-        """Runs what nvFuser compiled for the first arguments."""
-        with self._lock:
-            if self._run is None:
-                # To compile runs it once, so that what writes into its arguments is compiled with copies.
-                spare = [copy_tensor(arg) for arg in args] if writes_in_place(self._graph) else args
-                self._run = self._compile(self._graph, spare)
-        return self._run(args)
+    return compile_when_called(compile_for)
 
 
 def check_persistable(graph: Graph, args: Sequence[Any]) -> None:
