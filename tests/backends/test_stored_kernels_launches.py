@@ -236,11 +236,12 @@ def test_several_outputs_lie_in_one_allocation(make_run):
     assert rows._version == before and rows[0] == first + 1
 
 
-def test_memory_may_be_filled_before_a_launch_so_that_it_shows_where_it_is_read_first(make_run, monkeypatch):
-    monkeypatch.setattr(torch, "device", lambda *name: "cpu")
+def test_memory_may_be_filled_before_a_launch_so_that_it_shows_where_it_is_read_first(make_run):
     recipe = replace(WITHOUT_OUTPUTS, outputs=(Fresh(FLAT, 0, 0), Fresh(FLAT, 1, 128)))
-    for output in make_run(Library(), recipe, poison=True)([make_flat(), TERM]):
+    memory = [make_flat(), torch.zeros(512, dtype=torch.uint8)]
+    for output in make_run(Library(), recipe, allocations=memory, poison=True)([make_flat(), TERM]):
         assert output.shape == (4, 8) and output.view(torch.uint8).unique().tolist() == [255]
+    assert memory[1].unique().tolist() == [255]
 
 
 def test_a_recipe_without_its_cubin_and_arguments_of_other_layouts_are_refused():

@@ -219,30 +219,24 @@ Written = int | Duplicate | Make
 """An output: the allocation of this number, the same as an earlier output, or one that has to be made."""
 
 
-def make_allocators(recipe: Recipe, poison: bool) -> list[Allocate]:
-    """Returns what makes each allocation: the output that fills it, else bytes, which are all ones with ``poison``."""
-    whole = find_whole_outputs(recipe, poison)
-    layouts = {
-        output.allocation: output.layout
-        for index, output in enumerate(recipe.outputs)
-        if isinstance(output, Fresh) and whole.get(output.allocation) == index
-    }
-    return [
-        _allocate_ones(size) if poison else _allocate_tensor(layouts.get(index, Layout("uint8", (size,), (1,))))
-        for index, size in enumerate(recipe.allocations)
-    ]
-
-
-def find_whole_outputs(recipe: Recipe, poison: bool) -> dict[int, int]:
-    """Returns for each allocation that an output fills the index of the first. Takes what ``make_allocators`` takes."""
-    found: dict[int, int] = {}
-    for index, output in enumerate(() if poison else recipe.outputs):
-        if isinstance(output, Fresh) and (output.offset, output.layout.extent) == (
-            0,
-            recipe.allocations[output.allocation],
-        ):
-            found.setdefault(output.allocation, index)
+def find_whole_outputs(recipe: Recipe) -> dict[int, tuple[int, Layout]]:
+    """Returns for each allocation that an output fills the index and the layout of the first such output."""
+    found: dict[int, tuple[int, Layout]] = {}
+    for index, output in enumerate(recipe.outputs):
+        if isinstance(output, Fresh):
+            size = recipe.allocations[output.allocation]
+            if (output.offset, output.layout.extent) == (0, size):
+                found.setdefault(output.allocation, (index, output.layout))
     return found
+
+
+def make_allocators(recipe: Recipe, poison: bool) -> list[Allocate]:
+    """Returns what makes each allocation: the output that fills it, else bytes. With ``poison`` each byte is 255."""
+    whole = find_whole_outputs(recipe)
+    layouts = {index: Layout("uint8", (size,), (1,)) for index, size in enumerate(recipe.allocations)}
+    layouts |= {index: layout for index, (_, layout) in whole.items()}
+    allocators = map(_allocate_tensor, layouts.values())
+    return [partial(_fill, allocate) if poison else allocate for allocate in allocators]
 
 
 def _allocate_tensor(layout: Layout) -> Allocate:
@@ -255,27 +249,28 @@ def _allocate_tensor(layout: Layout) -> Allocate:
     )
 
 
-def _allocate_ones(size: int) -> Allocate:
-    return partial(torch.full, (size,), _POISON, dtype=torch.uint8, device=torch.device("cuda"))
+def _fill(allocate: Allocate) -> Any:
+    tensor = allocate()
+    tensor.untyped_storage().fill_(_POISON)
+    return tensor
 
 
-def write_outputs(recipe: Recipe, poison: bool) -> list[Written]:
-    """Returns what each output is. Takes what ``make_allocators`` takes."""
-    whole = find_whole_outputs(recipe, poison)
-    return [_write_output(index, output, recipe, whole) for index, output in enumerate(recipe.outputs)]
+def write_outputs(recipe: Recipe) -> list[Written]:
+    """Returns what each output is."""
+    whole = find_whole_outputs(recipe)
+    return [_write_output(index, output, whole) for index, output in enumerate(recipe.outputs)]
 
 
-def _write_output(index: int, output: Output, recipe: Recipe, whole: Mapping[int, int]) -> Written:
+def _write_output(index: int, output: Output, whole: Mapping[int, tuple[int, Layout]]) -> Written:
     match output:
         case Duplicate():
             return output
         case View():
             return _make_view(output)
-    filling = whole.get(output.allocation)
-    if filling == index:
+    first, layout = whole.get(output.allocation, (None, None))
+    if first == index:
         return output.allocation
-    other = None if filling is None else recipe.outputs[filling]
-    is_alias = isinstance(other, Fresh) and other.layout.dtype == output.layout.dtype
+    is_alias = layout is not None and layout.dtype == output.layout.dtype
     return _make_alias(output) if is_alias else _make_part(output)
 
 
@@ -452,7 +447,7 @@ class StoredRun:
         self._broken: set[int] = set()
         allocators = make_allocators(recipe, poison)
         named = {f"allocate{index}": allocate for index, allocate in enumerate(allocators)}
-        self.run = write_run(recipe, write_outputs(recipe, poison), {**named, **self._list_names()})
+        self.run = write_run(recipe, write_outputs(recipe), {**named, **self._list_names()})
 
     def load(self, device: int) -> LoadedSteps:
         """Returns the steps on a device, which must be the current one, for this thread, which waits for no other then.
