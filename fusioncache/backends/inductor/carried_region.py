@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusioncache.backends.api import GeneralFunction, Run
-from fusioncache.backends.bound_symbols import FunctionSource
+from fusioncache.backends.bound_symbols import FunctionSource, general_torch_source, read_numbers, torch_source
 from fusioncache.ir import Declined, GeneralRegion, Graph, NumberType, Op, Scope, TensorType, Value
 from fusioncache.ir.graph import argument_refs
 from fusioncache.ir.ops import op_traits
@@ -60,7 +60,12 @@ class CarriedRegion:
 
     def carry(self, args: Sequence[Any], values: Sequence[Value]) -> list[Any]:
         """Returns the arguments for those of the original region, and for the values of its variables."""
-        return [*self._carry_inputs(args), *self._carry_numbers(values)]
+        numbers = read_numbers([values[index] for index in self.numbers])
+        dtypes = [*map(self.inputs.get, range(len(args))), *self.numbers.values()]
+        return [
+            value if dtype is None else _make_tensor(value, dtype)
+            for value, dtype in zip([*args, *numbers], dtypes, strict=True)
+        ]
 
     def source(self, gpu: int) -> FunctionSource:
         """Returns the source of a function of the arguments and, behind them, the variables.
@@ -68,8 +73,6 @@ class CarriedRegion:
         Raises:
             Declined: if Thunder runs regions of other sizes by other operations.
         """
-        from fusioncache.backends.bound_symbols import general_torch_source, torch_source
-
         if not self.general.places:
             return torch_source(self.general.graph, gpu)
         return general_torch_source(self.general, gpu, tuple(self.numbers))
@@ -80,25 +83,10 @@ class CarriedRegion:
             return function
 
         def fit(args: Sequence[Any], values: Sequence[Value]) -> Run:
-            constants = self._carry_numbers(values)
-            run = function([*self._carry_inputs(args), *constants], self.without_numbers(values))
-            if not self.inputs:
-                return lambda args: run([*args, *constants])
-            return lambda args: run([*self._carry_inputs(args), *constants])
+            run = function(self.carry(args, values), self.without_numbers(values))
+            return lambda args: run(self.carry(args, values))
 
         return fit
-
-    def _carry_inputs(self, args: Sequence[Any]) -> list[Any]:
-        carried = list(args)
-        for index, dtype in self.inputs.items():
-            carried[index] = _make_tensor(args[index], dtype)
-        return carried
-
-    def _carry_numbers(self, values: Sequence[Value]) -> list[Any]:
-        from fusioncache.backends.bound_symbols import read_numbers
-
-        numbers = read_numbers([values[index] for index in self.numbers])
-        return [_make_tensor(number, dtype) for number, dtype in zip(numbers, self.numbers.values(), strict=True)]
 
 
 def carry_nothing(region: Graph) -> CarriedRegion:
