@@ -10,13 +10,11 @@ quotients without remainder, remainders, comparisons, and, or, not; it calls not
 from __future__ import annotations
 
 import ast
-import atexit
 import hashlib
 import importlib.machinery
 import importlib.util
 import os
 import re
-import shutil
 import sys
 import tempfile
 import uuid
@@ -528,13 +526,8 @@ def load_module(library: bytes) -> Any:
     Raises:
         ImportError: if it does not load.
     """
-    folder = Path(tempfile.mkdtemp(prefix="fusioncache-"))
-    try:
-        return load_library(library, folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if folder.exists():  # where files in use cannot be removed
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="fusioncache-", ignore_cleanup_errors=True) as folder:
+        return load_library(library, Path(folder))
 
 
 def find_kernel(module: Any, name: str) -> Any:

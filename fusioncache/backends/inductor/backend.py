@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -51,36 +51,6 @@ AGAIN_SHARE, AGAIN_OPERATION_SHARE = 0.06, 0.003
 Dynamo and AOTAutograd go over its operations again, and TorchInductor finds its code in its cache of graphs. The C++
 compiler, which takes most of a compile of few operations, does not run. ``python -m benchmarks.saved_seconds`` measures
 the result. The shares are at the lower end of what was seen, so that rather too little counts as saved."""
-
-
-def start_compiler(device: str) -> None:
-    """Imports TorchInductor, probes the CPU's vector instructions, and compiles a function that belongs to no region.
-
-    The function is compiled for the sake of the tables that TorchInductor makes when it is first used. Its kernel is
-    not. On a GPU the function has no kernel, as none may be launched while a graph is captured.
-    """
-    for name in MODULES:
-        importlib.import_module(name)
-    if device != "cpu":
-        importlib.import_module("torch._inductor.codegen.triton")
-        _compile(_transpose)
-    else:
-        with collect_kernels():
-            _compile(_subtract)
-
-
-def _compile(function: Callable[[Any], Any]) -> None:
-    """Compiles a function in the very surroundings in which a region is compiled."""
-    if find_mode() is None:
-        artifacts.compile_graph(function, fake([("float32", (2, 3), (3, 1))]), None)
-
-
-def _subtract(x: Any) -> Any:
-    return [x - 3]
-
-
-def _transpose(x: Any) -> Any:
-    return [x.t()]
 
 
 def compile_alone(seconds: float, operations: int, *, loaded: bool) -> Alone:
@@ -181,8 +151,18 @@ class Inductor(Backend):
             importlib.import_module(name)
 
     def start(self, device: str) -> None:
-        """See ``Backend``."""
-        start_compiler(device)
+        """Imports TorchInductor, probes the CPU's vector instructions, and compiles a function of no region.
+
+        The function is compiled for the sake of the tables that TorchInductor makes when it is first used. Its kernel
+        is not. On a GPU the function has no kernel, as none may be launched while a graph is captured.
+        """
+        is_cpu = device == "cpu"
+        for name in MODULES if is_cpu else (*MODULES, "torch._inductor.codegen.triton"):
+            importlib.import_module(name)
+        if find_mode() is None:
+            with collect_kernels() if is_cpu else nullcontext():
+                like = fake([("float32", (2, 3), (3, 1))])
+                artifacts.compile_graph(lambda x: [x - 3 if is_cpu else x.t()], like, None)
 
     def alone(self, seconds: float, operations: int, *, loaded: bool) -> Alone:
         """See ``Backend``."""
