@@ -150,9 +150,6 @@ class NvFuser(Backend):
         """See ``Backend``. nvFuser and NVRTC make ready at the first compile: here it is that of a negation."""
         import torch
 
-        from fusioncache.backends.nvfuser.translators import import_translators
-
-        import_translators()
         if torch.cuda.is_current_stream_capturing():
             return
         from nvfuser_direct import DataType, FusionDefinition

@@ -341,20 +341,15 @@ def merge_ranges(allocations: Iterable[MemoryRange]) -> tuple[MemoryRange, ...]:
     What is freed is allocated again while a run goes on, so that one address may mean several things. Which one does
     not matter to who gives a run the same memory, each range as large as all that was ever in it.
     """
-    merged: list[tuple[MemoryRange, int]] = []
-    for first, range_ in enumerate(allocations):
-        if not range_.size:
-            continue
-        start, end = range_.start, range_.start + range_.size
-        apart = []
-        for other, index in merged:
-            if other.start < end and start < other.start + other.size:
-                start, end = min(start, other.start), max(end, other.start + other.size)
-                first = min(first, index)
-            else:
-                apart.append((other, index))
-        merged = [*apart, (MemoryRange(start, end - start), first)]
-    return tuple(range_ for range_, _ in sorted(merged, key=lambda item: item[1]))
+    merged: list[tuple[int, MemoryRange]] = []
+    numbered = ((number, range_) for number, range_ in enumerate(allocations) if range_.size)
+    for number, range_ in sorted(numbered, key=lambda item: item[1].start):
+        if merged and range_.start in merged[-1][1]:
+            first, before = merged.pop()
+            end = max(before.start + before.size, range_.start + range_.size)
+            number, range_ = min(first, number), MemoryRange(before.start, end - before.start)
+        merged.append((number, range_))
+    return tuple(range_ for _, range_ in sorted(merged, key=lambda item: item[0]))
 
 
 def _describe_outputs(run: _CapturedRun, memory: MemoryMap) -> tuple[Output, ...]:
