@@ -88,9 +88,8 @@ def persist(
     try:
         refuse_unpersistable(carried)
         inputs = read_plain(args)
-        if package is None:
-            with collect_kernels():
-                (package,) = compile_kernels([_lower(carried, inputs, values, mode)])
+        # Alone, TorchInductor has its headers compiled already.
+        package = package or _lower(carried, inputs, values, mode)
         if package.outputs != len(carried.general.graph.outputs):
             raise Declined("outputs of TorchInductor's own", Scope.STORING)
         _check_conditions(package.conditions, carried)
