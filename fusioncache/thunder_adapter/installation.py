@@ -90,16 +90,11 @@ class Replacement:
 
 
 class Importers:
-    """The modules of Thunder's and ours, by what they have under some name: looked through once for many exchanges.
+    """The modules of Thunder's and ours, by what they have under some name: looked through once for many exchanges."""
 
-    Args:
-        wanted: the objects that will be exchanged; None if they are not known yet, which takes longer.
-    """
+    __slots__ = ("_by_value", "_count", "_seen")
 
-    __slots__ = ("_by_value", "_count", "_seen", "_wanted")
-
-    def __init__(self, wanted: Iterable[Any] | None = None) -> None:
-        self._wanted = None if wanted is None else set(map(id, wanted))
+    def __init__(self) -> None:
         self._by_value = defaultdict[int, list[dict[str, Any]]](list)
         self._seen, self._count = set[str](), 0
         self._look()
@@ -117,8 +112,6 @@ class Importers:
     def note(self, names: dict[str, Any], new: Any) -> None:
         """Takes note that a module has something now."""
         self._by_value[id(new)].append(names)
-        if self._wanted is not None:
-            self._wanted.add(id(new))
 
     def _look(self) -> None:
         """Looks through the modules that were not looked through before."""
@@ -126,9 +119,8 @@ class Importers:
         for name, names in _list_namespaces():
             if name not in self._seen:
                 self._seen.add(name)
-                found = map(id, list(names.values()))
-                for identity in found if self._wanted is None else self._wanted.intersection(found):
-                    self._by_value[identity].append(names)
+                for value in list(names.values()):
+                    self._by_value[id(value)].append(names)
 
 
 def _list_namespaces() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -458,8 +450,8 @@ def _install(wanted: Mapping[str, Callable[[], Iterable[Replacement]]]) -> None:
     with _lock, without_collector():
         # Finding them imports modules. The modules are looked through once all are there.
         found = {name: _find(name, replacements) for name, replacements in wanted.items() if not _is_in_place(name)}
-        everywhere = [each for replacements in found.values() for each in replacements or () if each.everywhere]
-        importers = Importers(each.get() for each in everywhere) if everywhere else None
+        everywhere = any(each.everywhere for replacements in found.values() for each in replacements or ())
+        importers = Importers() if everywhere else None
         for name, replacements in found.items():
             if replacements is not None:
                 _put_all(name, replacements, importers)

@@ -57,14 +57,13 @@ def know_symbols() -> Iterator[None]:
     replacements = find_replacements("symbolic passes")
     with _ONE_AT_A_TIME:
         swapped = [(each, old := each.get(), each.make(old)) for each in replacements]
-        exchanged = [value for _, *values in swapped for value in values]
-        importers = Importers(exchanged)
+        importers = Importers()
         for each, old, new in swapped:
             each.swap(old, new, importers)
         try:
             yield
         finally:
-            importers = Importers(exchanged)  # a module that was being imported may have taken a stand-in meanwhile
+            importers = Importers()  # a module that was being imported may have taken a stand-in meanwhile
             for each, old, new in swapped:
                 each.swap(new, old, importers)
 
