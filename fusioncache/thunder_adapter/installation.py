@@ -327,7 +327,7 @@ _SOURCES = Path(__file__).with_name("sources.json.xz")
 """The sources that the rows of the table were written for."""
 
 TRACING = (
-    *("containers", "frames", "natives", "cells", "instructions", "values", "constraints", "attributes", "conditions"),
+    *("containers", "frames", "natives", "cells", "values", "constraints", "attributes", "conditions"),
     *("operators", "iteration", "leaps", "collector", "flattening", "signatures", "symbols", "mapping", "lookups"),
     *("dead_code", "min_cut", "regions", "printing", "tensors"),
     # Last, as they stand around what others have shortened.

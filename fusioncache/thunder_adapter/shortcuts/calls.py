@@ -1,7 +1,7 @@
 """Calls: frames, small functions of Thunder's own, binary operations, and functions that only choose another one.
 
-Where the interpreter has to subscript, merge, or call something, it writes a small Python function that does so, and
-interprets that. Each ``Native`` does to the wrapped values what interpreting one of these comes down to, the items of
+Where the interpreter has to merge or call something, it writes a small Python function that does so, and interprets
+that. Each ``Native`` does to the wrapped values what interpreting one of these comes down to, the items of
 tuples that pass the interpreter's stack included, and returns None where it does not know, before anything is done.
 
 Each method of a tensor is first asked whether its arguments are distributed tensors. For that Thunder interprets its
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dis
 import functools
-import inspect
 import logging
 import operator
 import sys
@@ -23,9 +22,9 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, update_wrapper, wraps
+from functools import lru_cache, wraps
 from inspect import unwrap
-from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, NoneType, SimpleNamespace
+from types import CodeType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
 
 from fusioncache.thunder_adapter.installation import find_known
@@ -52,33 +51,6 @@ def cache_instructions(original: ModuleType) -> ModuleType:
     copy = ModuleType(original.__name__, original.__doc__)
     copy.__dict__.update(vars(original), get_instructions=get_instructions)
     return copy
-
-
-def describe_one_frame(original: Callable[..., None]) -> Callable[..., None]:
-    """Describes the one frame that is asked for, where Thunder has Python describe the whole stack.
-
-    For that the source of each frame is looked for, in all modules that there are: 40 ms under thirty frames.
-    """
-    names = {**original.__globals__, "inspect": SimpleNamespace(stack=lambda: _Stack(sys._getframe(1)))}
-    return update_wrapper(FunctionType(original.__code__, names), original)
-
-
-class _Stack:
-    """What ``inspect.stack`` returns, of which a frame is described when it is asked for."""
-
-    __slots__ = ("_innermost",)
-
-    def __init__(self, innermost: FrameType):
-        self._innermost = innermost
-
-    def __getitem__(self, number: int) -> inspect.FrameInfo:
-        frame: FrameType | None = self._innermost
-        for _ in range(number):
-            frame = frame and frame.f_back
-        if frame is None:
-            raise IndexError("there are not as many frames")
-        found = inspect.getframeinfo(frame)
-        return inspect.FrameInfo(frame, *found, positions=found.positions)
 
 
 _CALLED = (("thunder.core.pytree", "tree_flatten"), ("optree", "tree_flatten"), ("torch.distributed", "is_available"))
@@ -232,8 +204,6 @@ def list_natives() -> tuple[Native, ...]:
     """Returns all of them."""
     interpreter = "thunder.core.interpreter"
     return (
-        Native(f"{interpreter}:wrap_kwargs_from_dict", "<lambda>", subscript),
-        Native(f"{interpreter}:_setup_frame_and_run_python_function", "<lambda>", subscript),
         Native(f"{interpreter}:_default_opcode_handler_map[DICT_MERGE]", "<lambda>", merge),
         Native(f"{interpreter}:_call_dispatch", "_impl", call_bound_method),
         Native(f"{interpreter}:partial_call_lookaside", "partial_call_impl", call_partial),
@@ -283,22 +253,6 @@ def shorten_arguments(original: Callable[..., Any]) -> Callable[..., Any]:
         return [pass_stack(take(lst, wrap_const(index))) for index in range(len(lst.value))]
 
     return wrap_args_from_list
-
-
-def subscript(_: Any, container: Any, key: Any) -> Any:
-    """Subscripts a plain container with a key that it has."""
-    if not _has(container, key):
-        return None
-    pass_stack(container)
-    return pass_stack(call_method("__getitem__", container, key))
-
-
-def _has(container: Any, key: Any) -> bool:
-    if is_wrapped(container, dict) and is_wrapped(key, str):
-        return key.value in container.value
-    if is_wrapped(container, list, tuple) and is_wrapped(key, int):
-        return 0 <= key.value < len(container.value)
-    return False
 
 
 def merge(_: Any, one: Any, other: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Iteration: the next item of plain containers and of Python's iterators, without interpreting how it is asked for.
+"""Iteration: the next item of plain sequences and of Python's iterators, without interpreting how it is asked for.
 
 Thunder writes the iterator of a list in Python, and interprets it: for each item, three frames and two assignments.
 """
@@ -21,52 +21,8 @@ from fusioncache.thunder_adapter.shortcuts.values import (
 
 _BUILT_IN = tuple(map(type, map(iter, (range(0), {}, set()))))
 _ITERATORS: tuple[Any, ...] = (GeneratorType, *_BUILT_IN, zip, map, filter, enumerate)
-_ITERABLES: tuple[Any, ...] = (*_ITERATORS, range, set, frozenset)
 _BY_MOVING_ON = ("hasattr", "type", "NotImplemented", "getattr", "setattr")
-_BY_UNPACKING = ("hasattr", "setattr", "len", "getattr", "isinstance", "int", "StopIteration")
 """The builtins that Thunder's interpreted iterator looks up to add to a number and set an attribute."""
-
-
-def shorten_sequence_iter(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes the iterator of a plain list or tuple at once, where Thunder interprets its ``__init__``."""
-    from thunder.core import interpreter
-    from thunder.core.interpreter import SequenceIter, wrap_const
-
-    @wraps(original)
-    def __iter__(self: Any) -> Any:
-        if not is_wrapped(self, list, tuple) or wants_every_step():
-            return original(self)
-        self.track_items()
-        look_up_builtins(wrap_globals(original), "setattr")
-        arguments = interpreter.wrap_args((wrap_const(SequenceIter), self))
-        inputs = [each.provenance for each in (wrap_const(object.__new__), arguments, wrap_const({}))]
-        made = interpreter.ProvenanceRecord(interpreter.PseudoInst.OPAQUE, inputs=inputs)
-        iterator = interpreter.wrap(SequenceIter(self.value), provenance=made)
-        iterator.attribute_wrappers.update(s=self, next_pos=wrap_const(0), is_reversed=wrap_const(False))
-        return iterator
-
-    return __iter__
-
-
-def shorten_iter(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Calls the ``__iter__`` of a plain container, or of one of Python's iterators, at once."""
-    from thunder.core.interpreter import SequenceIter, _interpret_call
-
-    @wraps(original)
-    def _iter_lookaside(obj: Any, *sentinel: Any) -> Any:
-        if sentinel or wants_every_step():
-            return original(obj, *sentinel)
-        if not is_wrapped(obj, list, tuple, SequenceIter, *_ITERABLES):
-            return original(obj)
-        names = wrap_globals(original)
-        look_up_builtins(names, "hasattr")
-        if is_wrapped(obj, SequenceIter):
-            return obj
-        if is_wrapped(obj, list, tuple):
-            return call_method("__iter__", obj)
-        return _interpret_call(type(obj.value).__iter__, obj)
-
-    return _iter_lookaside
 
 
 def shorten_next(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -151,23 +107,3 @@ def shorten_for_iter(original: Callable[..., Any]) -> Callable[..., Any]:
         return None
 
     return for_iter_handler
-
-
-def shorten_unpack_sequence(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Takes the items of a plain list or tuple that has as many as are asked for."""
-    from thunder.core.interpreter import wrap_const
-
-    @wraps(original)
-    def unpack_sequence_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:
-        sequence = stack.getitem_wrapped(-1)
-        if not is_wrapped(sequence, list, tuple) or len(sequence.value) != inst.arg or wants_every_step():
-            return original(inst, stack=stack, **kwargs)
-        stack.pop_wrapped()
-        sequence.track_items()
-        look_up_builtins(wrap_globals(original), *_BY_UNPACKING, *(_BY_MOVING_ON if inst.arg else ()))
-        positions = map(wrap_const, range(inst.arg))
-        for item in [pass_stack(call_method("__getitem__", sequence, each)) for each in positions][::-1]:
-            stack.append(item)
-        return None
-
-    return unpack_sequence_handler

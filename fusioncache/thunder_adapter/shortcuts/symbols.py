@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache, cached_property, wraps
 from types import FunctionType
 from typing import Any
@@ -278,61 +278,6 @@ def shorten_tree_map(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(func, tree, *rests, **options)
 
     return tree_map
-
-
-def shorten_order_proxies(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Goes through an operation's arguments and result as they are where they are leaves."""
-    from thunder.core.pytree import tree_iter
-
-    from fusioncache.thunder_adapter.api import Proxy
-
-    leaf = leaf_types()
-
-    @wraps(original)
-    def order_proxies(bsyms: Any) -> dict[str, int]:
-        order: dict[str, int] = {}
-        add(bsyms, order)
-        return order
-
-    def add(bsyms: Any, order: dict[str, int]) -> None:
-        for bsym in bsyms:
-            if len(bsym.subsymbols) > 0:
-                add(bsym.subsymbols, order)
-            for each in leaves(bsym.args, bsym.kwargs, bsym.output):
-                if isinstance(each, Proxy) and each.name not in order:
-                    order[each.name] = len(order) + 1
-
-    def leaves(args: Any, kwargs: Any, output: Any) -> Iterable[Any]:
-        plain = type(args) is tuple and type(kwargs) is dict and not kwargs and type(output) in leaf
-        return (*args, output) if plain and leaf.issuperset(map(type, args)) else tree_iter((args, kwargs, output))
-
-    return order_proxies
-
-
-def shorten_remove_duplicates(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Copies operations one by one as they are, if none has a number for a result."""
-    from thunder.core.baseutils import NumberProxyInterface
-
-    leaf = leaf_types()
-
-    def is_plain(output: Any) -> bool:
-        if type(output) in (tuple, list):
-            return len(output) > 0 and leaf.issuperset(map(type, output)) and not any(map(is_number, output))
-        return type(output) in leaf and not is_number(output)
-
-    def copy(bsym: Any) -> Any:
-        return bsym.from_bsym(output=bsym.output.copy()) if type(bsym.output) is list else bsym.from_bsym()
-
-    def is_number(value: Any) -> bool:
-        return isinstance(value, NumberProxyInterface)
-
-    @wraps(original)
-    def remove_duplicate_number_proxies(bsyms: Any) -> list[Any]:
-        if type(bsyms) is list and all(is_plain(each.output) for each in bsyms):
-            return list(map(copy, bsyms))
-        return original(bsyms)  # type: ignore[no-any-return]
-
-    return remove_duplicate_number_proxies
 
 
 def shorten_swap(original: Callable[..., Any]) -> Callable[..., Any]:

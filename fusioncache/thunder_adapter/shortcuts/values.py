@@ -2,9 +2,8 @@
 
 Also whether each step that the interpreter takes is wanted, as by a history, so that shortcuts leave out none.
 
-The interpreter makes wrappers by the ten thousand, with records of their origins, and constraints.
-Most of them hold a name, a number, None or a function, of which only the first few questions that Thunder asks of any
-value are to be asked. A constraint on an input, which the prologue checks, is compared only with those on the same one.
+The interpreter makes records of origins by the ten thousand, and constraints. A constraint on an input, which the
+prologue checks, is compared only with those on the same one.
 """
 
 from __future__ import annotations
@@ -12,15 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, wraps
-from types import (
-    BuiltinFunctionType,
-    FunctionType,
-    MethodDescriptorType,
-    MethodType,
-    MethodWrapperType,
-    NoneType,
-    WrapperDescriptorType,
-)
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -113,45 +103,6 @@ def pass_stack(value: Any) -> Any:
     return value
 
 
-def shorten_instruction(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Tells the stack which instruction is at work without a generator that is entered and left for each."""
-    from thunder.core import interpreter
-
-    handlers, stack_type = interpreter._default_opcode_handler_map, interpreter.InterpreterStack
-    unhandled = interpreter.INTERPRETER_SIGNALS.UNHANDLED_OPCODE
-
-    @wraps(original)
-    def default_opcode_interpreter(inst: Any, /, **state: Any) -> Any:
-        handler, stack = handlers.get(inst.opname), state["stack"]
-        if handler is None:
-            return unhandled
-        if type(stack) is not stack_type or stack.provenance_inst is not None or stack.provenance_inputs is not None:
-            return original(inst, **state)
-        stack.provenance_inst, stack.provenance_inputs, stack.output_idx = inst, [], 0
-        try:
-            return handler(inst, **state)
-        finally:
-            stack.provenance_inst = stack.provenance_inputs = None
-
-    return default_opcode_interpreter
-
-
-_NEVER_KEPT = frozenset({str, int, float, bool, NoneType})
-"""The types of values that have a new wrapper each time."""
-_MAPPED = _NEVER_KEPT - {str} | {
-    FunctionType,
-    BuiltinFunctionType,
-    MethodWrapperType,
-    WrapperDescriptorType,
-    MethodDescriptorType,
-    MethodType,
-    dict,
-    type,
-    object,
-}
-"""Types of what is no sequence. Their wrappers keep wrappers of items by key."""
-
-
 def shorten_record(original: Callable[..., Any]) -> Callable[..., Any]:
     """Combines the flags of the inputs of a record in one loop, in which it also looks at their types."""
     from dis import Instruction
@@ -172,43 +123,6 @@ def shorten_record(original: Callable[..., Any]) -> Callable[..., Any]:
         return None
 
     return __post_init__
-
-
-def shorten_wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes the wrapper of a value that is no sequence without asking the abstract class of sequences."""
-    from thunder.core.interpreter import (
-        INTERPRETER_CALLBACKS,
-        ProvenanceRecord,
-        PseudoInst,
-        get_interpretercompilectx,
-        get_interpreterruntimectx,
-    )
-
-    @wraps(original)
-    def __init__(self: Any, value: Any, /, *, provenance: Any) -> None:
-        kind = type(value)
-        if type(provenance) is not ProvenanceRecord or not (kind is str or kind in _MAPPED):
-            return original(self, value, provenance=provenance)
-        context = get_interpretercompilectx()
-        self.python_typ = kind
-        self.nothing = self.original_value = object()
-        self.has_item_tracking = False
-        self.value = value
-        self.item_wrappers = None if kind is str else {}
-        if kind is not str:
-            self.key_wrappers = {}
-        self.attribute_wrappers = {}
-        self.provenance = provenance
-        if provenance.inst is PseudoInst.CONSTANT:
-            provenance.value = value
-        if kind not in _NEVER_KEPT:
-            get_interpreterruntimectx().cache_wrapper(self)
-        callback = context.callback(INTERPRETER_CALLBACKS.WRAP_CALLBACK)
-        if callback is not None:
-            callback(self)
-        return None
-
-    return __init__
 
 
 @dataclass(slots=True)

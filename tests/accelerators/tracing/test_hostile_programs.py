@@ -38,7 +38,6 @@ ALONE = {
     "conditions": "control: chains of comparisons",
     "values": "containers: keys that look alike",
     "constraints": "arithmetic: that look alike as arguments",
-    "instructions": "control: finally and with",
 }
 """Groups of the interpreter's shortcuts, each with a program that it traces without the other ones."""
 

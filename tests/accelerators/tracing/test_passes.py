@@ -244,13 +244,6 @@ def list_dead():
     ]
 
 
-def list_repeated():
-    with tracectx(TraceCtx()):
-        outputs = [(N,), (N, 2), (N,)]
-        bsyms = [*(prims.shape.bind(A, output=output) for output in outputs), prims.sin.bind(A, output=A)]
-    return [(bsyms,), (bsyms[3:],), (bsyms[1:3],), ([],)]
-
-
 def list_regions():
     for trace in TRACES:
         known = utils.producers(trace), utils.consumers(trace)
@@ -280,7 +273,6 @@ CASES = {
         name: (ask_for_leaves, vars(BoundSymbol)[name], getattr(symbols, f"shorten_{name}"), SYMBOLS)
         for name in ("flat_args", "flat_outs", "flat_proxy_args", "flat_proxy_outs")
     },
-    "order": (call, transform_common.order_proxies, symbols.shorten_order_proxies, [(TRACED,), (MADE_UP,)]),
     "producers": (
         lambda producers, some, numbers: producers(some, _map_to_numbers=numbers),
         *(utils.producers, traces.shorten_producers, [*product(LISTS, (False, True))]),
@@ -290,10 +282,6 @@ CASES = {
         [(symbol,) for symbol in (*list_dead(), *TRACED)],
     ),
     "dead code": (ask_for_live, transform_common.dce, traces.shorten_dce, [*product(TRACES, (False, True))]),
-    "numbers that are returned twice": (
-        *(call, transform_common.remove_duplicate_number_proxies, symbols.shorten_remove_duplicates),
-        list_repeated(),
-    ),
     "regions": (ask_for_region, vars(Region)["__init__"], traces.shorten_region, [*list_regions()]),
     "arguments": (
         *(ask_to_normalize, vars(Symbol)["normalize"], symbols.shorten_normalize),
