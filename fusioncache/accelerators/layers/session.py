@@ -9,11 +9,10 @@ a trace depends on, and that is not looked at again for each block, is another.
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import lru_cache, partial, wraps
 from typing import Any
 
@@ -139,21 +138,15 @@ _FEWEST_ALIKE = 3
 _MOST_REFUSALS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of the blocks of a model that was traced.
+class Session(Observer):
+    """What is known of the blocks of one model while it is traced.
 
     Attributes:
-        written: how many were written out. All others were interpreted.
+        blocks: by address.
+        recording: of the block that is being interpreted; None outside of one.
+        written: how many blocks were written out. All others were interpreted.
         reasons: why, each with how often.
     """
-
-    written: int
-    reasons: Mapping[str, int]
-
-
-class Session(Observer):
-    """What is known of the blocks of one model while it is traced."""
 
     def __init__(self, model: Any) -> None:
         """Takes what is traced."""
@@ -388,11 +381,10 @@ class Session(Observer):
         ):
             raise Conflict("a copied block is inspected")
 
-    def end(self) -> Outcome:
-        """Forgets the model, and returns what has become of its blocks."""
+    def end(self) -> None:
+        """Forgets the model."""
         self.blocks, self.recording = {}, None
         self._templates, self._owned, self._roots = [], {}, {}
-        return Outcome(self.written, dict(self.reasons))
 
     def _count(self, error: Exception) -> None:
         self.reasons[_explain(error)] += 1
@@ -428,9 +420,6 @@ def find_blocks(model: Any) -> dict[int, Any]:
 CURRENT: ContextVar[Session | None] = ContextVar("fusioncache_layers", default=None)
 """The trace that is being made here."""
 
-OUTCOMES: deque[Outcome] = deque(maxlen=16)
-"""What became of the blocks of the models that were traced last in this process."""
-
 
 def watch_trace(original: Callable[..., Any]) -> Callable[..., Any]:
     """Has a session for each trace that is covered. If something comes up that forbids it, the trace begins anew.
@@ -455,7 +444,7 @@ def watch_trace(original: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             session.reasons[_explain_restart(error)] += 1
         finally:
-            OUTCOMES.append(session.end())
+            session.end()
         logger.info("a model is traced again, with every block interpreted")
         restore()
         with _current(None):

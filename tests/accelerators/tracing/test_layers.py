@@ -25,6 +25,12 @@ ALIKE = 2  # of five blocks: one is interpreted as names are taken in it, one is
 OTHERS = tuple(group for group in TRACING if group != "layers")
 
 
+@pytest.fixture(autouse=True)
+def _watch_sessions(monkeypatch):
+    block_models.SESSIONS.clear()
+    monkeypatch.setattr(session, "Session", block_models.Watched)
+
+
 class Claiming(type):
     """Says that its classes are int."""
 
@@ -65,10 +71,10 @@ def trace(model, groups):
 
 def compare(model):
     """Traces a model with and without blocks being written out; returns what became of them."""
-    session.OUTCOMES.clear()
+    block_models.SESSIONS.clear()
     same = copy.deepcopy(model)  # a trace may change the model
     found = trace(model, TRACING)
-    (outcome,) = session.OUTCOMES
+    (outcome,) = block_models.SESSIONS
     assert found == trace(same, OTHERS) and len(found) > 2
     return outcome
 
@@ -135,7 +141,7 @@ def test_each_block_that_was_written_out_is_guarded():
     compiled = thunder.jit(model)
     with recording():
         compiled(X)
-    assert session.OUTCOMES[-1].written == ALIKE
+    assert block_models.SESSIONS[-1].written == ALIKE
     model.blocks[-1].factor = 7.0
     assert torch.allclose(compiled(X), model(X), atol=1e-6)
     assert thunder.cache_misses(compiled) == 2
@@ -145,7 +151,7 @@ def test_an_error_is_thunders_own():
     model = Model(Block, block_models.fail_late)
     with_layers = trace(model, TRACING)
     assert with_layers == trace(model, OTHERS) and with_layers[0] == "ZeroDivisionError"
-    assert session.OUTCOMES[-1].reasons["an exception was raised"] == 1
+    assert block_models.SESSIONS[-1].reasons["an exception was raised"] == 1
     model = Model()
     del model.blocks[3].factor  # the error is in a block
     expected = ["AttributeError", "'Block' object has no attribute 'factor'"]
@@ -154,17 +160,16 @@ def test_an_error_is_thunders_own():
 
 @pytest.mark.parametrize("programs", [True, False])
 def test_a_program_that_is_kept_has_blocks_written_out(programs):
-    session.OUTCOMES.clear()
     transform = fusioncache.FusionCache(backend="eager", cache=fusioncache.Cache(store=True), programs=programs)
     thunder.jit(Model(), executors=["fusioncache"], transforms=[transform])(X)
-    assert [outcome.written for outcome in session.OUTCOMES] == [ALIKE] * programs
+    assert [outcome.written for outcome in block_models.SESSIONS] == [ALIKE] * programs
     assert not transform.stats().programs_refused
     assert transform.stats().programs_made == programs
 
 
 def test_what_a_program_was_derived_from_is_known():
     *_, reads = trace(Model(block_models.GLOBALS), TRACING)
-    assert session.OUTCOMES[-1].written == ALIKE and any(read.name.endswith("FLAG") for read in reads)
+    assert block_models.SESSIONS[-1].written == ALIKE and any(read.name.endswith("FLAG") for read in reads)
 
 
 def test_a_class_is_what_it_is_and_not_what_it_says():
