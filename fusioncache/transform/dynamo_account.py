@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from functools import cache, wraps
 from typing import Any
 
-from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.stats import NOT_GIVEN
 from fusioncache.process.warning import warn_once
 from fusioncache.thunder_adapter.versions import explain_fault, find_fault_of_graph
@@ -30,27 +29,6 @@ _WHY = 120
 """Characters of a splitter's reason that are kept."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StepAccount:
-    """Adds up the phases of a first step.
-
-    Attributes:
-        own: the ledger of one transform.
-        all_of_cache: the ledger of its cache, which counts for all transforms with it.
-    """
-
-    own: Ledger
-    all_of_cache: Ledger
-
-    def note_seconds(self, phase: str, seconds: float) -> None:
-        """Adds seconds to one of ``Phases``."""
-        self.own.history.add_seconds(phase, seconds)
-
-    def sum_seconds(self) -> float:
-        """Returns the seconds of all ``Phases`` up to now, of all transforms with this cache."""
-        return sum(self.all_of_cache.phases().to_dict().values())
-
-
 @dataclass(slots=True)
 class DynamoClock:
     """Measures what Dynamo does by itself while it compiles a frame.
@@ -59,7 +37,7 @@ class DynamoClock:
         started: when it began with the frame; None while it is at none.
         elsewhere: seconds since then in which it waited for Thunder's backend.
         transforms: those of ours that parts of the frame's graph were compiled with.
-        caller: the account of the transform of the model that is called.
+        caller: our transform of the model that is called.
         known: the seconds of all its phases before Dynamo began in that call; None if it did not.
     """
 
@@ -73,14 +51,25 @@ class DynamoClock:
         """Called by Dynamo when it begins with a frame."""
         self.started, self.elsewhere, self.transforms = time.perf_counter(), 0.0, []
         if self.caller is not None and self.known is None:
-            self.known = self.caller.sum_seconds()
+            self.known = _sum_seconds(self.caller)
 
     def stop(self, _: object) -> None:
         """Called by Dynamo when it is done with the frame, and with those that it compiled for it."""
         started, self.started = self.started, None
         if started is not None:
             for transform in self.transforms:
-                transform.step_account.note_seconds("dynamo", time.perf_counter() - started - self.elsewhere)
+                transform.ledger.history.add_seconds("dynamo", time.perf_counter() - started - self.elsewhere)
+
+
+def _sum_seconds(transform: Any) -> float:
+    """Returns the seconds of all ``Phases`` up to now, of all transforms with the cache of this one."""
+    return sum(transform.cache.ledger.phases().to_dict().values())
+
+
+def _pick_ours(transforms: Iterable[Any]) -> list[Any]:
+    from fusioncache.transform.transform import TemplateTransform
+
+    return [each for each in transforms if isinstance(each, TemplateTransform)]
 
 
 _clock_of_process = cache(DynamoClock)
@@ -106,18 +95,17 @@ def time_call(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         clock = dynamo_clock_of_process()
-        given = self._backend.thunder_options.get("transforms", ())
-        accounts = [each.step_account for each in given if hasattr(each, "step_account")]
-        if clock.caller is not None or len(accounts) != 1:
+        ours = _pick_ours(self._backend.thunder_options.get("transforms", ()))
+        if clock.caller is not None or len(ours) != 1:
             return self._func(*args, **kwargs)
-        clock.caller, clock.known, start = accounts[0], None, time.perf_counter()
+        clock.caller, clock.known, start = ours[0], None, time.perf_counter()
         try:
             return self._func(*args, **kwargs)
         finally:
-            caller, known, clock.caller, clock.known = accounts[0], clock.known, None, None
+            known, clock.caller, clock.known = clock.known, None, None
             if known is not None:
-                spent = time.perf_counter() - start - (caller.sum_seconds() - known)
-                caller.note_seconds("other", max(spent, 0.0))
+                spent = time.perf_counter() - start - (_sum_seconds(ours[0]) - known)
+                ours[0].ledger.history.add_seconds("other", max(spent, 0.0))
 
     return __call__
 
@@ -149,7 +137,7 @@ def time_splitter(original: Callable[..., Any]) -> Callable[..., Any]:
                 contexts.enter_context(accelerator.around_splitting())
             split, info = original(gm, thunder_jit, *rest, **options)
         try:
-            transforms = list(_list_transforms(info))
+            transforms = _list_transforms(info)
             _account(transforms, info, time.perf_counter() - start, inductor)
             _time_lazy_parts(split, transforms)
         except Exception as error:  # whatever is otherwise in this Thunder, its graphs run
@@ -170,7 +158,7 @@ def _time_lazy_parts(split: Any, transforms: Sequence[Any]) -> None:
                 return forward(*args)
             finally:
                 for transform in transforms:
-                    transform.step_account.note_seconds("other_compilers", time.perf_counter() - start)
+                    transform.ledger.history.add_seconds("other_compilers", time.perf_counter() - start)
 
         return timed
 
@@ -192,14 +180,10 @@ def _list_accelerators(thunder_jit: Any) -> Iterator[Accelerator]:
         yield from getattr(transform, "accelerators", ())
 
 
-def _list_transforms(info: Any) -> Iterator[Any]:
-    """Yields our transforms of the functions that a graph was cut into."""
-    found = {}
-    for function in info.thunder_compiled_fns or ():
-        for each in function._lc_cd.transforms or ():
-            if hasattr(each, "step_account"):
-                found[id(each)] = each
-    yield from found.values()
+def _list_transforms(info: Any) -> list[Any]:
+    """Returns our transforms of the functions that a graph was cut into."""
+    given = [each for function in info.thunder_compiled_fns or () for each in function._lc_cd.transforms or ()]
+    return list({id(each): each for each in _pick_ours(given)}.values())
 
 
 def _account(transforms: Iterable[Any], info: Any, seconds: float, inductor: float) -> None:
@@ -207,9 +191,9 @@ def _account(transforms: Iterable[Any], info: Any, seconds: float, inductor: flo
     clock.elsewhere += seconds
     for transform in transforms:
         clock.transforms.append(transform)
-        transform.step_account.note_seconds("splitting", seconds - inductor)
+        transform.ledger.history.add_seconds("splitting", seconds - inductor)
         if inductor:
-            transform.step_account.note_seconds("other_compilers", inductor)
+            transform.ledger.history.add_seconds("other_compilers", inductor)
         for reason in info.split_reasons or ():
             transform.report_left(write_reason(reason.info or reason.reason_type.name, reason.exception))
 

@@ -22,11 +22,10 @@ from fusioncache.thunder_adapter.capabilities import explain_limits, explain_unu
 from fusioncache.thunder_adapter.installation import install_more
 from fusioncache.thunder_adapter.versions import read_digest
 from fusioncache.transform import dynamo_graphs, grouped_products
-from fusioncache.transform.dynamo_account import StepAccount
 from fusioncache.transform.dynamo_frames import keep_dynamo_out
 from fusioncache.transform.generations import Generations
 from fusioncache.transform.graph_names import graph_names_of_process
-from fusioncache.transform.handover import ForwardState, Handover
+from fusioncache.transform.handover import Handover
 from fusioncache.transform.passes import Accelerator, Pass, TraceContext, order_passes, run_passes
 from fusioncache.transform.provenance.misses import Misses
 from fusioncache.transform.provenance.trace_notes import begin_notes
@@ -63,7 +62,6 @@ class TemplateTransform(Transform):
         generations: number the programs of each function.
         compiler: the backend that most regions have; empty if nothing can be shared in this Thunder.
         accelerators: in use.
-        step_account: the seconds of a first step.
 
     Raises:
         TypeError: if the cache is none.
@@ -103,7 +101,6 @@ class TemplateTransform(Transform):
         if self.compiler:
             share_vector_probes()
         self.ledger = Ledger(self.cache.ledger)
-        self.step_account = StepAccount(self.ledger, self.cache.ledger)
         self._misses = Misses(self.cache) if explains else None
         if self._misses:
             self.ledger.observers.append(self._misses.note_compile)
@@ -173,8 +170,8 @@ class TemplateTransform(Transform):
         generation = forward.generation if forward else self.generations.begin(get_compile_data())
         if self._limits and not forward:
             self.ledger.count_bypass(self._limits, region=False)
-        notes = begin_notes(trace, self.ledger.history, forward.noted if forward else None)
-        context = TraceContext(is_backward, notes, generation, forward.left if forward else {})
+        notes = begin_notes(trace, self.ledger.history, forward.notes if forward else None)
+        context = TraceContext(is_backward, notes, generation, forward.leaves if forward else {})
         start = time.perf_counter()
         files = TraceWriter(f"{notes.number:03}.{1 + is_backward} {notes.direction} {notes.compilation.model or ''}")
         files.write_trace(FIRST, trace)
@@ -191,7 +188,7 @@ class TemplateTransform(Transform):
             self.ledger.count("canonicalize_seconds", time.perf_counter() - start)
             self.cache.write_record()
         if TraceTag.AUGMENTED_FORWARD in trace.tags:
-            self._handover.put(trace, ForwardState(notes, generation, context.leaves))
+            self._handover.put(trace, context)
         return trace
 
     def _leave_alone(self, trace: Any, reason: str) -> Any:
