@@ -163,3 +163,18 @@ def test_the_transform_installs_it_unless_told_not_to():
     fusioncache.FusionCache()
     assert inspect.unwrap(jit_ext.thunder_general_jit) is own_jit is not jit_ext.thunder_general_jit
     assert inspect.unwrap(interpreter.globals_lookup) is own is not interpreter.globals_lookup
+
+
+def test_the_caller_of_what_is_traced_is_described_as_thunder_does():
+    def find_callsite():
+        return interpreter.InterpreterRuntimeCtx(False, None)._original_callsite
+
+    def call():
+        own = find_callsite()
+        tracing.install()
+        return own, find_callsite()
+
+    own, ours = call()
+    assert own.frame is ours.frame and (own.function, own.filename) == ("call", __file__)
+    assert ours.code_context == ["        return own, find_callsite()\n"]
+    assert (ours.lineno, ours.positions.lineno) == (own.lineno + 2,) * 2
