@@ -4,7 +4,7 @@ from fusioncache.store.directory import FORMAT, check, default_path
 from fusioncache.store.disk import SweepResult
 from fusioncache.store.entry import Artifact, Entry, StoredArtifacts
 from fusioncache.store.files import StoreError
-from fusioncache.store.store import Store, StoreStats, Turn
+from fusioncache.store.store import Store, Turn
 
 __all__ = [
     "FORMAT",
@@ -12,7 +12,6 @@ __all__ = [
     "Entry",
     "Store",
     "StoreError",
-    "StoreStats",
     "StoredArtifacts",
     "SweepResult",
     "Turn",

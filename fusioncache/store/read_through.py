@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 
 from fusioncache.process import forks
 from fusioncache.process.files import make_folders
@@ -42,14 +41,6 @@ _PACK = "pack-"
 """How the name of a note begins that a pack was fetched."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """The index as it was fetched, and the packs that have each entry."""
-
-    index: Index
-    packs: Mapping[str, tuple[ListedPack, ...]]
-
-
 class ReadThrough:
     """Brings packs from a remote into a store, beside the process that asks.
 
@@ -68,7 +59,7 @@ class ReadThrough:
         self._failed = False
         self._lock = forks.lock()
         self._packs: dict[str, Future[bool]] = {}
-        self._index: Future[_Known] = run_beside(self._fetch_index)
+        self._index: Future[Mapping[str, tuple[ListedPack, ...]]] = run_beside(self._fetch_index)
         forks.register(self)
 
     def after_fork(self) -> None:
@@ -85,9 +76,8 @@ class ReadThrough:
         """
         if not ID.fullmatch(id_):
             return False
-        known = self._wait(self._index)
-        packs = known.packs.get(shorten_entry_id(id_), ()) if known else ()
-        for pack in packs:
+        known = self._wait(self._index) or {}
+        for pack in known.get(shorten_entry_id(id_), ()):
             if self._wait(self._start(pack, id_)):
                 return True
             if self._waited >= WAIT_SECONDS:
@@ -136,7 +126,8 @@ class ReadThrough:
 
     # On other threads
 
-    def _fetch_index(self) -> _Known:
+    def _fetch_index(self) -> Mapping[str, tuple[ListedPack, ...]]:
+        """Returns the packs that have each entry, by its shortened name."""
         trust = read_trust()
         known = self._read_index(trust)
         if known is None:
@@ -148,7 +139,7 @@ class ReadThrough:
                 if known is None:
                     self._require_not_failed()
                     known = self._ask_for_index(trust)
-        return _Known(known, known.group_by_entry())
+        return known.group_by_entry()
 
     def _read_index(self, trust: Trust) -> Index | None:
         """Returns the index that a process of this machine fetched a moment ago; None if there is none.
@@ -190,7 +181,8 @@ class ReadThrough:
                     self._note(mark)  # it is as wrong for other processes
                     raise
             self._note(mark)
-        self._counts.count_pulls(trust.name(brought.signer) if brought.signer else "unsigned", brought.entries)
+        signer = trust.name(brought.signer) if brought.signer else "unsigned"
+        self._counts.observer("pulled", brought.entries, of=signer)
         for reason in brought.refused:
             self._count_refusal(Refusal(reason))
         return True

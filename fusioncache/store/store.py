@@ -21,7 +21,7 @@ from fusioncache.ir import Key
 from fusioncache.ir.keys import graph_digest
 from fusioncache.ir.strict_json import is_text
 from fusioncache.process.settings import REMOTE, TRUST
-from fusioncache.store.counts import Observer, StoreCounts, StoreStats
+from fusioncache.store.counts import Observer, StoreCounts
 from fusioncache.store.directory import default_path, open_directory
 from fusioncache.store.disk import DiskStore, SweepResult
 from fusioncache.store.entry import Entry, StoredArtifacts, make_entry_id
@@ -60,9 +60,8 @@ class Store:
     Safe under threads, under several processes, and under ``fork``. Made by ``Store.open``.
     """
 
-    def __init__(self, disk: DiskStore | None, max_bytes: int, remote: str = ""):
+    def __init__(self, disk: DiskStore | None, remote: str):
         self._disk = disk
-        self._max_bytes = max_bytes
         self._read_only = disk is not None and not disk.directory.writable
         self._counts = StoreCounts()
         if disk:
@@ -109,14 +108,19 @@ class Store:
         try:
             disk = DiskStore(open_directory(Path(path) if path is not None else default_path()), max_bytes, max_age)
         except Exception as error:  # whatever it is, a store is not worth a model
-            store = cls(None, max_bytes, remote)
+            store = cls(None, remote)
             store._counts.count_bypass("no directory", f"what is compiled is not stored for later processes. {error}")
             return store
-        return cls(disk, max_bytes, remote)
+        return cls(disk, remote)
 
     def watch(self, observer: Observer) -> None:
         """Has an observer told, from now on, what comes from other machines."""
         self._counts.observer = observer
+
+    @property
+    def bypasses(self) -> Mapping[str, int]:
+        """How often it was not used as it should have been in this process, by reason."""
+        return self._counts.bypasses
 
     @property
     def disk(self) -> DiskStore | None:
@@ -134,13 +138,12 @@ class Store:
         What is not here is brought from the remote, if there is one.
         """
         found = self.peek(key, backend, asks_remote=True)
-        self._counts.count("misses" if found is None else "hits")
         if found is not None and found.came:
             self._counts.observer("pulled_seconds", found.seconds)
         return found
 
     def peek(self, key: Key, backend: str, *, asks_remote: bool = False) -> StoredArtifacts | None:
-        """Does as ``load``, but is not counted. Never raises.
+        """Does as ``load``, but tells no observer what a load saved. Never raises.
 
         Args:
             key: as in ``load``.
@@ -269,10 +272,6 @@ class Store:
         alike = [entry for entry in others if graph and graph_digest(entry.ingredients) == graph]
         return min(alike, key=lambda entry: len({*own} ^ {*entry.ingredients}), default=None)
 
-    def stats(self) -> StoreStats:
-        """Returns what this process did."""
-        return self._counts.stats()
-
     def _load(self, key: Key, backend: str) -> StoredArtifacts | None:
         def load() -> StoredArtifacts | None:
             id_ = make_entry_id(key, backend)
@@ -298,8 +297,6 @@ class Store:
         if self._read_only:
             raise Refusal("the store is read-only")
         saved = self._disk.save(Entry(key.digest, backend, key.text, parts, (), *origin), artifacts)
-        if saved is not None:
-            self._counts.count("saves")
         return saved is not None
 
     def _discard(self, id_: str) -> None:

@@ -84,7 +84,7 @@ def test_a_spoilt_file_is_a_miss_that_an_audit_finds_and_a_save_replaces(store, 
         assert not load(store, 1)
         assert not load(store, 1)
     assert len(messages) == 1
-    assert list(store.stats().bypasses.values()) == [2]
+    assert list(store.bypasses.values()) == [2]
     found = {(each.what, each.id): each.reason for each in audit(store.directory).damaged}
     assert found.pop(("entry", name_entry(1))) == (of_entry if what == "entry" else of_object)
     assert [*found] == ([("object", path.name)] if what == "object" else [])
@@ -125,7 +125,7 @@ def test_swapped_entries_and_objects_are_misses(store):
     with collect_warnings():
         assert not any(load(store, number) for number in (1, 2, 3, 4))
     reasons = {"an entry in the place of another": 2, "a wrong checksum": 2}
-    assert store.stats().bypasses == reasons
+    assert store.bypasses == reasons
     assert {each.reason for each in audit(store.directory).damaged if each.what == "entry"} == {*reasons}
     save(store, 1, 2, 3, 4)
     assert all(load(store, number) for number in (1, 2, 3, 4))
@@ -252,7 +252,7 @@ def check_works(path: Path) -> None:
         assert load(second, 1) and load(second, 2)
         assert len(second.entries()) == 2
         assert second.sweep() is not None
-    assert (messages, dict(second.stats().bypasses)) == ([], {}), (messages, second.stats().bypasses)
+    assert (messages, dict(second.bypasses)) == ([], {}), (messages, second.bypasses)
 
 
 @pytest.mark.parametrize(

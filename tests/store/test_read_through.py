@@ -5,6 +5,7 @@ import os
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -58,17 +59,25 @@ def process(store: Store, url: str) -> Store:
     return Store.open(find_root(store), remote=url)
 
 
+def watch(store: Store) -> Counter:
+    """What a store tells from now on of what comes from other machines, by its name and a reason or a part."""
+    told: Counter = Counter()
+    store.watch(lambda name, number=1, *, of=None: told.update({(name, of): number}))
+    return told
+
+
 def test_a_load_that_misses_brings_it_and_what_the_index_does_not_have_costs_no_request(url, files, here, there):
     fill(url, here, 1, 2)
     files.calls.clear()
     reader = process(there, url)
+    told = watch(reader)
     assert load(reader, 1)
     assert load(reader, 1)
     assert load(reader, 2)
     assert not load(reader, 3)
     assert reads(files) == ["index", "packs"]
-    stats = reader.stats()
-    assert (stats.hits, stats.misses, stats.pulls, stats.saves, stats.bypasses) == (3, 1, {"unsigned": 2}, 0, {})
+    assert told.keys() == {("pulled", "unsigned"), ("pulled_seconds", None)} and told["pulled", "unsigned"] == 2
+    assert not reader.bypasses
     files.calls.clear()
     assert not any(load(reader, number) for number in range(100, 200))
     assert not load(process(there, url), 7)
@@ -125,7 +134,7 @@ def test_a_bucket_that_can_only_be_read_is_enough(url, files, here, there):
 
     files.fault = fault
     reader = process(there, url)
-    assert load(reader, 1) and not reader.stats().bypasses
+    assert load(reader, 1) and not reader.bypasses
     save(there, 2)
     with pytest.raises(StoreError, match="PermissionError: read only: check the credentials"):
         push(there, Remote(url))
@@ -181,7 +190,7 @@ def check_is_refused(url: str, files, store: Store, *asked: str) -> None:
         assert not load(reader, 1)
         assert not load(reader, 1)
     assert len(messages) == 1
-    assert all(reason.startswith("remote: ") for reason in reader.stats().bypasses)
+    assert all(reason.startswith("remote: ") for reason in reader.bypasses)
     with collect_warnings():
         assert not load(process(store, url), 1)
     assert reads(files) == [*asked]
@@ -260,7 +269,7 @@ def test_an_old_index_that_comes_again_is_refused(url, files, here, there, monke
         reader = process(there, url)
         with pytest.warns(RuntimeWarning, match=OLDER):
             assert not load(reader, 2)
-        assert reader.stats().bypasses == {f"remote: {OLDER}": 1}
+        assert reader.bypasses == {f"remote: {OLDER}": 1}
         assert reads(files) == ([] if fresh else ["index"])
 
 
@@ -332,7 +341,7 @@ def test_what_fails_twice_is_tried_again_and_a_dead_remote_is_asked_by_no_proces
     assert "ConnectionRefusedError: no answer: check the address" in messages[0]
     assert "Compiling goes on here" in messages[0]
     assert len(files.calls) == 3
-    assert (reader.stats().bypasses, other.stats().bypasses) == ({"remote: it failed": 1}, {})
+    assert (reader.bypasses, other.bypasses) == ({"remote: it failed": 1}, {})
     monkeypatch.setattr(read_through, "FAILED_SECONDS", 0.0)
     failures += [ConnectionResetError("reset")] * 2
     files.calls.clear()
@@ -360,7 +369,7 @@ def test_a_slow_remote_is_waited_for_once_and_what_comes_later_is_kept(
     with collect_warnings() as messages:
         assert not any(load(reader, number) for number in (1, 2, 3, 4))
     assert [("takes more than" in each) for each in messages] == [True]
-    assert reader.stats().bypasses == {"remote: it failed": 1}
+    assert reader.bypasses == {"remote: it failed": 1}
     if what == "index":
         files.calls.clear()
         with collect_warnings() as messages:
@@ -390,8 +399,9 @@ def test_who_signed_is_read_from_the_pack(url, files, here, there, monkeypatch):
     listed = replace(Remote(url).fetch_index(read_trust()).packs[0], signer=CI.public)
     files.files[files.find("/index")] = encode_index(Index(10**13, (listed,)), CI)
     reader = process(there, url)
+    told = watch(reader)
     assert load(reader, 1)
-    assert reader.stats().pulls == {f"next ({NEXT.public[:16]})": 1}
+    assert told["pulled", f"next ({NEXT.public[:16]})"] == 1
 
 
 SECRETS = ("AKIA5EXAMPLE", "wJal/rXUtn+FEMI", "wJal%2FrXUtn%2BFEMI", "t0ken", "s1gned")
@@ -418,7 +428,7 @@ def test_credentials_are_never_shown(files, here, tmp_path, caplog, capfd, crede
     reader = Store.open(tmp_path / "reader", remote=url)
     with collect_warnings() as messages:
         load(reader, 1)
-    said += [*messages, str(reader.stats()), caplog.text, *capfd.readouterr()]
+    said += [*messages, str(reader.bypasses), caplog.text, *capfd.readouterr()]
     assert "faulty://host/shared" in said[0]
     shown = "\n".join(said)
     # In a message of the backend, only what is in the URL can be known to be secret.
@@ -431,7 +441,7 @@ def test_what_is_served_over_http_can_only_be_read(tmp_path, here, there):
         fill(str(tmp_path / "served"), here, 1, 2)
         reader = process(there, served)
         assert load(reader, 1) and not load(reader, 3)
-        assert not reader.stats().bypasses
+        assert not reader.bypasses
         assert pull(Store.open(tmp_path / "other", remote=""), Remote(f"{served}?token=x9")).entries == 2
         for act in (lambda: push(here, Remote(served)), lambda: prune_remote(Remote(served), Retention())):
             with pytest.raises(StoreError, match="can only be read"):

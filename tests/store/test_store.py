@@ -40,7 +40,7 @@ def test_what_was_saved_first_is_loaded_for_its_backend_also_by_a_later_store(st
             found = reader.load(make_numbered_key(number), BACKEND)
             assert (dict(found), found.seconds) == (make_artifacts(number), number)
         assert reader.load(make_numbered_key(3), BACKEND) is None
-    assert not store.stats().bypasses
+    assert not store.bypasses
     for backend in ("inductor", "nvfuser"):
         assert store.load(make_numbered_key(1), backend) is None
         assert store.save(make_numbered_key(1), backend, {"a": backend.encode()})
@@ -69,7 +69,7 @@ def test_any_text_is_a_key_or_refused(tmp_path, text, name):
     valid = all(not 0xD800 <= ord(character) < 0xE000 for character in text + name)
     assert saved == valid
     assert found == ({name: text.encode()} if valid else None)
-    assert valid or any("no valid Unicode" in reason for reason in store.stats().bypasses)
+    assert valid or any("no valid Unicode" in reason for reason in store.bypasses)
 
 
 OTHERS = {"1": "2", "a\n": "a\r\n", "\u00e9": "e\u0301", "": "\x00", "x": "x "}
@@ -84,7 +84,7 @@ def test_another_key_with_the_same_digest_is_refused_and_leaves_the_entry_alone(
         assert store.load(impostor, BACKEND) is None
         assert not store.save(impostor, BACKEND, make_artifacts(2))
     assert len(messages) == 1
-    assert store.stats().bypasses == {"an entry for another key with the same digest": 2}
+    assert store.bypasses == {"an entry for another key with the same digest": 2}
     assert store.load(key, BACKEND) == artifacts
 
 
@@ -169,7 +169,7 @@ def test_what_another_version_stored_stays_and_may_fill_the_store(tmp_path, monk
         for number in range(3, 6):
             assert not store.save(make_numbered_key(number), BACKEND, make_artifacts(number))
     assert len(messages) == 1
-    assert store.stats().bypasses == {"the store is full of what another version of fusioncache stored": 3}
+    assert store.bypasses == {"the store is full of what another version of fusioncache stored": 3}
     assert find_entry(store, 1).exists() and find_entry(store, 2).exists()
 
 
