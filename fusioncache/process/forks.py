@@ -68,8 +68,7 @@ class ImportGuard:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._held = False
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(before=self._acquire, after_in_parent=self._release, after_in_child=self._reset)
+        os.register_at_fork(before=self._acquire, after_in_parent=self._release, after_in_child=self._reset)
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -94,8 +93,7 @@ class ImportGuard:
 # Of the process, as its modules are.
 imports = ImportGuard()
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=after_fork)
+os.register_at_fork(after_in_child=after_fork)
 
 
 class LruMap[K: Hashable, V]:

@@ -75,10 +75,8 @@ def _remove_locks(folder: Path) -> int:
     removed = 0
     for name in os.listdir(folder):
         if "." in name and not name.startswith(ASIDE):
-            lock = FileLock(folder / name, passing=True)
-            with suppress(OSError):
+            with FileLock(folder / name, passing=True) as lock, suppress(OSError):
                 removed += lock.acquire(0.0)
-            lock.release()
     return removed
 
 

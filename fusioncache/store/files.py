@@ -39,7 +39,7 @@ TEMPORARY = "tmp-"
 """How the names of files begin that are being written."""
 
 # Not through a link, and not waiting for the other end if a pipe is there.
-_READ = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
@@ -57,7 +57,7 @@ def is_writable_for_others(status: os.stat_result) -> bool:
 
 def is_owned(status: os.stat_result) -> bool:
     """Returns whether the owner is this user, or root, who could do anything anyway."""
-    return not hasattr(os, "geteuid") or status.st_uid in (0, os.geteuid())
+    return status.st_uid in (0, os.geteuid())
 
 
 def read_private(path: Path, limit: int) -> bytes | None:

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
-from pathlib import Path
-
-try:
-    import fcntl
-except ImportError:  # not Unix
-    fcntl = None  # type: ignore[assignment]
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from fusioncache.process import forks
 from fusioncache.process.files import free, remove
 from fusioncache.store.files import Refusal, name_cause
 
-_OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+_OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
 _in_vain: set[tuple[Path, bool]] = set()
 """The locks for which this process waited in vain, each with whether it was to be shared."""
 
 
 class FileLock:
-    """A lock on a file, between processes and between threads.
+    """A lock on a file, between processes and between threads. As a context it releases what it holds in the end.
 
     Why not the library ``filelock``: its locks on files cannot be shared (those that can are sqlite databases), it
     leaves every lock's file behind, here one for each key that was ever compiled, and where the kernel has no locks it
@@ -42,6 +38,12 @@ class FileLock:
         self._descriptor: int | None = None
         forks.register(self)
 
+    def __enter__(self) -> FileLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
     def acquire(self, timeout: float, *, shared: bool = False) -> bool:
         """Waits for the lock, not longer than ``timeout`` seconds. Returns whether it is held now.
 
@@ -51,8 +53,6 @@ class FileLock:
         Raises:
             OSError: if there are no locks here, or the file cannot be made.
         """
-        if fcntl is None:
-            raise OSError("no file locks on this platform")
         mode = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
         wanted = self.path, shared
         timeout = 0.0 if wanted in _in_vain else timeout
@@ -137,15 +137,12 @@ def hold(path: Path, timeout: float, *, shared: bool = False) -> Iterator[bool]:
         Whether it is held. Where there are no locks, or none can be written, it is taken for held: no process can hold
         it alone then.
     """
-    lock = FileLock(path)
-    try:
-        held = lock.acquire(timeout, shared=shared)
-    except OSError:
-        held = True
-    try:
+    with FileLock(path) as lock:
+        try:
+            held = lock.acquire(timeout, shared=shared)
+        except OSError:
+            held = True
         yield held
-    finally:
-        lock.release()
 
 
 @contextmanager
@@ -173,13 +170,10 @@ def hold_alone(path: Path) -> Iterator[None]:
         Refusal: if others save all the time.
         OSError: if there are no locks here.
     """
-    lock = FileLock(path)
-    if not lock.acquire(LOCK_SECONDS):
-        raise Refusal("cannot clean up while others save")
-    try:
+    with FileLock(path) as lock:
+        if not lock.acquire(LOCK_SECONDS):
+            raise Refusal("cannot clean up while others save")
         yield
-    finally:
-        lock.release()
 
 
 @contextmanager
@@ -189,12 +183,9 @@ def take_turn(path: Path, timeout: float) -> Iterator[str | None]:
     Yields:
         None, or why others may be making the same thing at this moment.
     """
-    lock = FileLock(path, passing=True)
-    try:
-        alone = None if lock.acquire(timeout) else TOO_LONG
-    except OSError as error:
-        alone = f"no lock: {name_cause(error)}"
-    try:
+    with FileLock(path, passing=True) as lock:
+        try:
+            alone = None if lock.acquire(timeout) else TOO_LONG
+        except OSError as error:
+            alone = f"no lock: {name_cause(error)}"
         yield alone
-    finally:
-        lock.release()

@@ -246,7 +246,7 @@ def open_pack(path: Path, trust: Trust) -> Pack:
 
 def _open_at_once(path: str, flags: int) -> int:
     """Opens a file, and does not wait for the other end of a pipe."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def measure_head(lines: bytes) -> int:

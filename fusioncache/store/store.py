@@ -320,10 +320,8 @@ class Store:
 
 
 def get_host() -> str:
-    """Returns the name of this machine, as far as it has one."""
-    with suppress(AttributeError, OSError):
-        return _escape_surrogates(os.uname().nodename)
-    return ""
+    """Returns the name of this machine."""
+    return _escape_surrogates(os.uname().nodename)
 
 
 def _escape_surrogates(text: str) -> str:

@@ -235,15 +235,11 @@ def test_a_turn_that_was_waited_for_too_long_is_taken_alone_and_one_that_failed_
     assert not [name for name in os.listdir(find_root(store) / "locks") if "." in name]
 
 
-@pytest.mark.parametrize("missing", ["refused", "no fcntl"])
-def test_without_file_locks_each_process_compiles_alone(store, monkeypatch, missing):
+def test_without_file_locks_each_process_compiles_alone(store, monkeypatch):
     def flock(descriptor, mode):
         raise OSError(errno.ENOLCK, "no locks")
 
-    if missing == "refused":
-        monkeypatch.setattr(locks.fcntl, "flock", flock)
-    else:
-        monkeypatch.setattr(locks, "fcntl", None)
+    monkeypatch.setattr(locks.fcntl, "flock", flock)
     with collect_warnings() as messages:
         for number in (1, 2):
             with store.take_turn(make_numbered_key(number), BACKEND) as turn:
