@@ -333,10 +333,9 @@ def write_pack(
         OSError: if the store cannot be read.
     """
     contents, entries, refused = dict[str, bytes](), list[Entry](), Counter[str]()
-    whole: set[str] = set()
     for id_ in sorted({*ids}):
         try:
-            entry = _find_whole(disk, id_, whole)
+            entry = _find_whole(disk, id_)
             contents[id_] = sign_entry(entry, key)
             entries.append(entry)
         except Refusal as refusal:
@@ -358,13 +357,8 @@ def write_pack(
     return PackResult(path, digest, len(entries), len(parts), size, refused)
 
 
-def _find_whole(disk: DiskStore, id_: str, whole: set[str]) -> Entry:
+def _find_whole(disk: DiskStore, id_: str) -> Entry:
     """Returns an entry whose objects are all there, every byte verified.
-
-    Args:
-        disk: has it.
-        id_: its name.
-        whole: the objects that were verified already, to which those of this entry are added.
 
     Raises:
         Refusal: if it is not that.
@@ -376,10 +370,7 @@ def _find_whole(disk: DiskStore, id_: str, whole: set[str]) -> Entry:
         raise Refusal(OTHER_FORMAT, id_)
     if entry.origin is not None:
         read_trust().check(entry.origin)  # no machine that trusts the same keys would take it
-    for part in entry.artifacts:
-        if part.object not in whole:
-            disk.content(part)
-            whole.add(part.object)
+    disk.contents(entry)
     return entry
 
 

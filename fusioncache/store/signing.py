@@ -20,7 +20,6 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -273,17 +272,6 @@ def list_keys() -> tuple[tuple[str, str, str], ...]:
         Refusal: if the list cannot be read, others could have written it, or it has a line that is none of a key.
     """
     path = find_keys() / _TRUSTED
-    try:
-        status = os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return ()
-    except OSError as error:
-        raise Refusal("the list of trusted keys cannot be read", str(error)) from error
-    return _list_keys(path, (status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode))
-
-
-@lru_cache(maxsize=4)
-def _list_keys(path: Path, _stamp: tuple[int, ...]) -> tuple[tuple[str, str, str], ...]:
     try:
         content = read_private(path, _LARGEST)
     except OSError as error:

@@ -29,19 +29,17 @@ _CHUNK = 1 << 20
 
 
 class Budget:
-    """The time, the bytes and the files of one operation.
+    """The time and the files of one operation.
 
     A thread that was left behind asks it too, and ends soon.
 
     Args:
         seconds: from now on.
-        size: of what is read, in bytes.
     """
 
-    def __init__(self, seconds: float, size: int):
+    def __init__(self, seconds: float):
         self._end = time.monotonic() + seconds
         self._seconds = seconds
-        self._size = self._left = size
         self._files = 0
 
     def check(self) -> None:
@@ -63,22 +61,18 @@ class Budget:
         if self._files > LISTED_FILES:
             raise StoreError(f"it lists more than {LISTED_FILES} files")
 
-    def take(self, file: Any, size: int | None = None) -> bytes:
-        """Returns the content of a file that is open, or so many bytes of it.
+    def take(self, file: Any, size: int) -> bytes:
+        """Returns so many bytes of a file that is open, or all of it if it is shorter.
 
         Raises:
-            StoreError: if it is longer than what may be read.
             TimeoutError: if there is no time left.
         """
-        parts, wanted = [], self._left + 1 if size is None else size
+        parts, wanted = [], size
         while wanted > 0 and (part := file.read(min(wanted, _CHUNK))):
             self.check()
             parts.append(part)
             wanted -= len(part)
-            self._left -= len(part)
-            if self._left < 0:
-                raise StoreError(f"it sends more than {self._size} bytes")
-        return b"".join(parts)
+        return b"".join(parts)[:size]
 
 
 OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
@@ -273,7 +267,7 @@ class Transport:
         seconds = min(READ_SECONDS, _seconds(expected))
 
         def read(files: Any, root: str) -> bytes:
-            allowed = Budget(seconds, limit + 1)
+            allowed = Budget(seconds)
             if get_protocols(files) & OBJECT_STORES:  # one request; to open a file asks for its size first
                 content: bytes = files.cat_file(_join(root, path), start=0, end=limit + 1)
                 return content
@@ -312,12 +306,7 @@ class Transport:
                     files.rm_file(temporary)
                 raise
 
-        if not self.writable:
-            raise StoreError(f"{self.name} can only be read")
-        try:
-            self._try("write", write, _seconds(len(content)))
-        except FileNotFoundError as error:
-            raise StoreError(f"{self.name} cannot be written ({self._describe(error)})") from None
+        self._write(write, content)
 
     def create_file(self, path: str, content: bytes) -> bool:
         """Puts a file in place, unless there is one. Returns whether it was put there.
@@ -343,10 +332,11 @@ class Transport:
                 files.pipe_file(target, content)
             return True
 
-        if not self.writable:
-            raise StoreError(f"{self.name} can only be read")
+        return self._write(create, content)
+
+    def _write[T](self, work: Callable[[Any, str], T], content: bytes) -> T:
         try:
-            return self._try("write", create, _seconds(len(content)))
+            return self._try("write", work, _seconds(len(content)))
         except FileNotFoundError as error:
             raise StoreError(f"{self.name} cannot be written ({self._describe(error)})") from None
 
@@ -375,7 +365,7 @@ class Transport:
         """
 
         def find(files: Any, root: str) -> dict[str, int | None]:
-            return read_sizes_below(files, _join(root, folder), names, Budget(LIST_SECONDS, 0))
+            return read_sizes_below(files, _join(root, folder), names, Budget(LIST_SECONDS))
 
         try:
             return self._try("list", find, LIST_SECONDS)
