@@ -42,7 +42,6 @@ from fusioncache.template.generalization import RegionFamily, fit_holes, make_fa
 from fusioncache.template.key import skeleton_key, template_name
 from fusioncache.template.skeleton import (
     Skeleton,
-    check_fits,
     fill,
     read_holes,
     skeleton_of,
@@ -393,8 +392,9 @@ def _join(
         _keep_last(relatives.places, place)
         _keep_place(relatives, place, builder)
         return None
-    joined = [(_make_family(relatives, (*place.instances, instance)), place) for place in places]
-    family, place = min(joined, key=lambda one: len(one[0].variables) - _count_variables(one[1].instances))
+    skeleton = relatives.skeleton
+    joined = [(make_family(_fill_each(skeleton, (*place.instances, instance))), place) for place in places]
+    family, place = min(joined, key=lambda one: len(one[0].general.places) - _count_variables(one[1].instances))
     place.enter(generation)
     place.instances = (*place.instances, instance)
     general = GeneralExecutable(family, builder)
@@ -403,8 +403,8 @@ def _join(
     return FoundGeneral(general, family.general.values[-1])
 
 
-def _make_family(relatives: _Relatives, instances: Sequence[Holes]) -> RegionFamily:
-    return make_family([fill(relatives.skeleton, instance) for instance in instances])
+def _fill_each(skeleton: Skeleton, instances: Sequence[Holes]) -> list[Graph]:
+    return [fill(skeleton, instance) for instance in instances]
 
 
 def _count_variables(instances: Sequence[Holes]) -> int:
@@ -420,11 +420,10 @@ def _read_relatives(skeleton: Skeleton, builder: Builder) -> _Relatives:
     assert relatives.key is not None
     for kept in read_places(builder.store, relatives.key):
         try:
-            check_fits(skeleton, kept.instances)
+            regions = _fill_each(skeleton, kept.instances)  # which refuses what no region has in its holes
             place = _Place(kept.function, kept.instances)
             if _count_variables(place.instances):
-                general = GeneralExecutable(_make_family(relatives, place.instances), builder)
-                relatives.generals.append((general, place))
+                relatives.generals.append((GeneralExecutable(make_family(regions), builder), place))
         except ValueError as error:  # the region can be compiled as it is
             logger.info("sizes that the store has for %s are not used", relatives.key.digest[:12], exc_info=error)
             continue
@@ -436,7 +435,7 @@ def _keep_place(relatives: _Relatives, place: _Place, builder: Builder) -> None:
     """Has the store know a place, for the processes that come, if there is one and the function has a name there."""
     if relatives.key is None or builder.store is None or not place.name:
         return
-    name = template_name(relatives.skeleton.graph, relatives.key)
+    name = template_name(relatives.skeleton, relatives.key)
     keep_place(builder.store, relatives.key, KeptPlace(place.name, place.instances), name)
 
 

@@ -16,7 +16,7 @@ regions that were generalized, with what they were generalized to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusioncache.ir import GeneralRegion, Graph, Instance, NumberType, Ref, TensorType, Value
@@ -24,7 +24,6 @@ from fusioncache.ir.graph import inverse, pick
 from fusioncache.template.skeleton import (
     BLANK_SIZE,
     Skeleton,
-    count_input_holes,
     fill_in_order,
     read_holes,
     skeleton_of,
@@ -40,6 +39,8 @@ class Variable:
 
 
 Symbol = Value | Variable
+Place = tuple[int, int]
+"""An input, and a dimension of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,38 +104,28 @@ def fit_holes(generalization: Generalization, holes: Sequence[Value]) -> tuple[V
     return tuple(values.values())
 
 
-@dataclass(frozen=True, slots=True)
-class GeneralGraph:
-    """The graph of a generalization, with a value for each variable.
+def write_general_graph(generalization: Generalization, places: Sequence[Place | None]) -> Graph:
+    """Returns the graph of a generalization, in the order of the skeleton.
 
     A variable that is a size of an input is a symbolic size: it is found there. Any other one, such as the product of
-    two sizes or what is left of one, is a number among the inputs, behind those of the region.
+    two sizes or what is left of one, is a number among the inputs, behind those of the region, in their order. Without
+    variables it is the region itself.
 
-    Attributes:
-        graph: in the order of the skeleton. Without variables it is the region itself.
-        numbers: for each input behind those of the region, its variable.
+    Args:
+        generalization: what the graph is for.
+        places: of its variables, as ``find_places`` returns them.
     """
-
-    graph: Graph
-    numbers: tuple[Variable, ...]
-
-
-def write_general_graph(generalization: Generalization) -> GeneralGraph:
-    """Returns the graph of a generalization."""
-    skeleton, symbols = generalization.skeleton.graph, generalization.symbols
-    sizes = dict.fromkeys(symbol for symbol in symbols[: count_input_holes(skeleton)] if isinstance(symbol, Variable))
-    numbers = [variable for variable in generalization.variables if variable not in sizes]
+    skeleton, symbols = generalization.skeleton, generalization.symbols
+    placed = list(zip(generalization.variables, places, strict=True))
+    sizes = [variable for variable, place in placed if place is not None]
+    numbers = [variable for variable, place in placed if place is None]
     kinds = dict(zip(symbols, read_holes(skeleton), strict=True))
     added = tuple(NumberType("int" if isinstance(kinds[variable], int) else "float") for variable in numbers)
     graph = _make_room(skeleton, added, len(sizes))
     values = {variable: len(skeleton.inputs) + index for index, variable in enumerate(numbers)}
     values |= {variable: graph.first_result - len(sizes) + index for index, variable in enumerate(sizes)}
-    filled = fill_in_order(graph, [_content(symbol, values) for symbol in symbols])
-    return GeneralGraph(filled, tuple(numbers))
-
-
-def _content(symbol: Symbol, values: Mapping[Variable, int]) -> Value | Ref:
-    return Ref(values[symbol]) if isinstance(symbol, Variable) else symbol
+    contents = [Ref(values[symbol]) if isinstance(symbol, Variable) else symbol for symbol in symbols]
+    return fill_in_order(graph, contents)
 
 
 def _make_room(graph: Graph, added: tuple[NumberType, ...], sizes: int) -> Graph:
@@ -156,11 +147,6 @@ class RegionFamily:
     generalization: Generalization
     general: GeneralRegion
 
-    @property
-    def variables(self) -> tuple[Variable, ...]:
-        """What has a value of its own in each region."""
-        return self.generalization.variables
-
 
 def make_family(regions: Sequence[Graph]) -> RegionFamily:
     """Returns the family of some regions.
@@ -170,20 +156,17 @@ def make_family(regions: Sequence[Graph]) -> RegionFamily:
     """
     generalization = generalize([only(region) for region in regions])
     values = [fit_holes(generalization, read_holes(region)) for region in regions]
-    general = GeneralRegion(
-        write_general_graph(generalization).graph,
-        _find_places(generalization),
-        tuple(regions),
-        tuple(found for found in values if found is not None),
-    )
-    return RegionFamily(generalization, general)
+    places = find_places(generalization)
+    graph = write_general_graph(generalization, places)
+    known = tuple(found for found in values if found is not None)
+    return RegionFamily(generalization, GeneralRegion(graph, places, tuple(regions), known))
 
 
-def _find_places(generalization: Generalization) -> tuple[tuple[int, int] | None, ...]:
-    """Returns the first place of each variable among the sizes of inputs."""
-    skeleton = generalization.skeleton.graph
-    found: dict[Variable, tuple[int, int]] = {}
-    contents = iter(generalization.symbols[: count_input_holes(skeleton)])
+def find_places(generalization: Generalization) -> tuple[Place | None, ...]:
+    """Returns the first place of each variable among the sizes of inputs; None for one that is no size there."""
+    skeleton = generalization.skeleton
+    found: dict[Variable, Place] = {}
+    contents = iter(generalization.symbols)
     for number, type_ in enumerate(skeleton.inputs):
         for dimension, size in enumerate(type_.shape if isinstance(type_, TensorType) else ()):
             symbol = next(contents) if size == BLANK_SIZE else None

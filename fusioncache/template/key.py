@@ -92,7 +92,7 @@ def skeleton_key(skeleton: Skeleton, environment: Mapping[str, str]) -> Key:
     Raises:
         ValueError: if an ingredient is not registered, or is not one of an environment.
     """
-    return make_key(skeleton.graph, environment, (Level.ENVIRONMENT,))
+    return make_key(skeleton, environment, (Level.ENVIRONMENT,))
 
 
 def call_ingredients(graph: Graph, layouts: ArgumentLayouts, instance: Instance) -> dict[str, str]:

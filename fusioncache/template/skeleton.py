@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache as remember
 from functools import partial
+from typing import NewType
 
 from fusioncache.ir import Arg, Const, Graph, Op, Ref, TensorType, Value, ValueType
 from fusioncache.ir.ops import OpTraits, Path, op_traits
@@ -97,11 +98,6 @@ def read_holes(graph: Graph) -> tuple[Value, ...]:
     return take_holes(graph)[1]
 
 
-def count_input_holes(graph: Graph) -> int:
-    """Returns how many holes are in the shapes of inputs. They come first."""
-    return len(read_holes(replace(graph, ops=(), outputs=())))
-
-
 def read_each(graph: Graph) -> list[tuple[float, ...]]:
     """Returns what is in the holes of each input, each symbolic size and each op, as numbers, which have an order."""
     of_type = remember(lambda type_: _read_numbers(partial(_fill_type, type_)))
@@ -181,36 +177,17 @@ def _leads_to(way: Path, path: tuple[int, ...]) -> bool:
     return len(way) <= len(path) and all(step in (None, taken) for step, taken in zip(way, path, strict=False))
 
 
-@dataclass(frozen=True, slots=True)
-class Skeleton:
-    """A canonical form in which sizes and eligible numbers are holes.
+Skeleton = NewType("Skeleton", Graph)
+"""A graph in canonical order with blank holes, where sizes and eligible numbers were. It is no region.
 
-    Two regions have equal skeletons if they differ at most in what is in their holes. As the canonical order does not
-    look at that, the n-th hole of one is at the place of the n-th hole of the other.
-
-    Attributes:
-        graph: in canonical order, its holes blank. It is no region, nor is its text one of a region.
-    """
-
-    graph: Graph
+Two regions have equal skeletons if they differ at most in what is in their holes. As the canonical order does not look
+at that, the n-th hole of one is at the place of the n-th hole of the other.
+"""
 
 
 def skeleton_of(graph: Graph) -> Skeleton:
     """Returns the skeleton of a graph in canonical order."""
     return Skeleton(take_holes(graph)[0])
-
-
-def check_fits(skeleton: Skeleton, instances: Sequence[Sequence[Value]]) -> None:
-    """Checks that each of these can be what is in the holes of a region with this skeleton.
-
-    Raises:
-        ValueError: if one cannot.
-    """
-    kinds = [type(hole) for hole in read_holes(skeleton.graph)]
-    for values in instances:
-        if [type(value) for value in values] != kinds:
-            raise ValueError("more values than holes, or fewer, or a size where a number stands")
-        _check_holes(values)
 
 
 def fill(skeleton: Skeleton, values: Sequence[Value]) -> Graph:
@@ -219,14 +196,10 @@ def fill(skeleton: Skeleton, values: Sequence[Value]) -> Graph:
     Raises:
         ValueError: if there are more values than holes, or fewer, or one cannot be in its hole.
     """
-    _check_holes(values)
-    return fill_in_order(skeleton.graph, values)
-
-
-def _check_holes(values: Sequence[Value]) -> None:
     try:
         refused = [value for value in values if not may_vary(value)]
     except OverflowError as error:
         raise ValueError("a number that no hole holds") from error
     if refused:
         raise ValueError(f"{refused[0]} in a hole")
+    return fill_in_order(skeleton, values)

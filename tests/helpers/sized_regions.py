@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fusioncache.ir import Ref, TensorType, Value
 from fusioncache.template.canonical import Canonical
-from fusioncache.template.generalization import Generalization, write_general_graph
+from fusioncache.template.generalization import Generalization, find_places, write_general_graph
 from fusioncache.template.plan import inline
 
 WIDEST = 13
@@ -103,13 +103,13 @@ def evaluate_general(
     general: Generalization, values: Sequence[Value], canonical: Canonical, inputs: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
     """The outputs of a region, computed by the graph of a generalization that has these values for it."""
-    written, binding = write_general_graph(general), canonical.binding
-    numbers = [values[variable.number] for variable in written.numbers]
+    places, binding = find_places(general), canonical.binding
+    numbers = [value for value, place in zip(values, places, strict=True) if place is None]
     slots, terms = binding.arguments[: len(binding.slots)], binding.arguments[len(binding.slots) :]
     arguments = [
         *(inputs[slot] for slot in slots),
         *(value if isinstance(value, int) else np.float32(float.fromhex(value.text)) for value in numbers),
         *(inputs[term] for term in terms),
     ]
-    results = evaluate(inline(written.graph, binding.arities), arguments)
+    results = evaluate(inline(write_general_graph(general, places), binding.arities), arguments)
     return [results[position] for position in binding.outputs]
