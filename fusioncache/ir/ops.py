@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from types import MappingProxyType
 
 from fusioncache.ir.graph import Graph, NumberType, Ref, TensorType, ValueType, operands, refs_in
@@ -178,7 +178,6 @@ def op_traits(name: str) -> OpTraits:
     return TABLE.get(name) or _opaque(name)
 
 
-@lru_cache(maxsize=1024)
 def _opaque(name: str) -> OpTraits:
     composite = not name.startswith("prims.")
     return OpTraits(

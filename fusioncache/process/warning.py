@@ -41,14 +41,6 @@ def warn(message: str) -> None:
         logger.warning("%s", text)
 
 
-@contextmanager
-def silence() -> Iterator[None]:
-    """Has nothing warned of that its body does: it is tried, and no user's call leads there."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
 @cache
 def warn_once(message: str) -> None:
     """Warns as ``warn`` does, of the same thing once in a process."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fusioncache.process import forks
 from fusioncache.process.files import free, remove
-from fusioncache.store.files import Refusal, name_cause
+from fusioncache.store.files import Refusal
 
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
@@ -174,18 +174,3 @@ def hold_alone(path: Path) -> Iterator[None]:
         if not lock.acquire(LOCK_SECONDS):
             raise Refusal("cannot clean up while others save")
         yield
-
-
-@contextmanager
-def take_turn(path: Path, timeout: float) -> Iterator[str | None]:
-    """Waits until no other thread or process has this turn, not longer than ``timeout`` seconds.
-
-    Yields:
-        None, or why others may be making the same thing at this moment.
-    """
-    with FileLock(path, passing=True) as lock:
-        try:
-            alone = None if lock.acquire(timeout) else TOO_LONG
-        except OSError as error:
-            alone = f"no lock: {name_cause(error)}"
-        yield alone

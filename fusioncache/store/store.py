@@ -26,7 +26,7 @@ from fusioncache.store.directory import default_path, open_directory
 from fusioncache.store.disk import DiskStore, SweepResult
 from fusioncache.store.entry import Entry, StoredArtifacts, make_entry_id
 from fusioncache.store.files import Refusal, StoreError, name_cause
-from fusioncache.store.locks import take_turn
+from fusioncache.store.locks import TOO_LONG, FileLock
 
 if TYPE_CHECKING:
     from fusioncache.store.read_through import ReadThrough
@@ -224,10 +224,15 @@ class Store:
 
     @contextmanager
     def _take_turn(self, name: str, timeout: float) -> Iterator[str | None]:
+        """Yields why others may be making the same thing at this moment; None if they wait."""
         if self._disk is None or self._read_only:
             yield None  # what this process compiles is of no use to others
             return
-        with take_turn(self._disk.directory.path / "locks" / name, timeout) as alone:
+        with FileLock(self._disk.directory.path / "locks" / name, passing=True) as lock:
+            try:
+                alone = None if lock.acquire(timeout) else TOO_LONG
+            except OSError as error:
+                alone = f"no lock: {name_cause(error)}"
             yield alone
 
     def discard(self, key: Key, backend: str, reason: str) -> None:

@@ -30,7 +30,7 @@ from fusioncache.ir import (
     operands,
     refs_in,
 )
-from fusioncache.ir.ops import RESIDUAL, op_traits
+from fusioncache.ir.ops import op_traits
 from fusioncache.template.simplify import Collapsed, Commuting, collapse, simplify
 from fusioncache.template.skeleton import blank_args, blank_type, read_each
 from fusioncache.template.text import type_text
@@ -199,7 +199,7 @@ def canonicalize(region: Graph, *, chains: bool = True) -> Canonical:
     simple = simplify(region)
     if any(value < simple.first_result for value in simple.outputs):
         raise Declined("an output is an input", Scope.REGION)
-    collapsed = collapse(simple) if chains else Collapsed(simple, ())
+    collapsed = collapse(simple) if chains else Collapsed(simple, {})
     return CanonicalWriter(collapsed).make_canonical()
 
 
@@ -211,7 +211,7 @@ class CanonicalWriter:
 
     def __init__(self, collapsed: Collapsed):
         self.old = collapsed.graph
-        self.terms = _terms_by_result(collapsed)
+        self.terms = collapsed.terms
         self.ops: dict[int, tuple[Op, int]] = {}  # by the number of each result: the op and its first result
         commuting = Commuting(self.old.first_result)
         self.commutes: set[int] = set()
@@ -294,11 +294,6 @@ class CanonicalWriter:
 
     def _is_tensor(self, value: int) -> bool:
         return isinstance(self.old.inputs[value], TensorType)
-
-
-def _terms_by_result(collapsed: Collapsed) -> dict[int, tuple[int, ...]]:
-    residuals = [first for op, first in collapsed.graph.results() if op.name == RESIDUAL]
-    return dict(zip(residuals, collapsed.terms, strict=True))
 
 
 def _ranks(graph: Graph, commutes: set[int]) -> dict[int, int]:

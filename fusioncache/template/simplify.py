@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fusioncache.ir import Arg, Const, Declined, Graph, Op, Ref, Scope, TensorType, operands, refs_in
@@ -132,27 +133,33 @@ def _rank(arg: Arg) -> tuple:
     return (0, arg.index, "") if isinstance(arg, Ref) else (1, 0, repr(arg))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Chain:
-    """A left-to-right sum whose partial sums have no other use.
+    """A left-to-right sum whose partial sums have no other use, as far as it was followed.
 
     Attributes:
         head: the region input where the sum starts; it may have other uses.
         terms: the region inputs that are added, in order; each has this one use.
         term: the dtype in which the terms are stored.
+        swaps: whether its head and its only term could be exchanged.
     """
 
     head: int
-    terms: tuple[int, ...]
+    terms: list[int]
     term: str
+    swaps: bool
+
+    def swap(self, term: str) -> None:
+        """Exchanges the head, which is stored in this dtype, and the only term."""
+        self.head, self.terms, self.term = self.terms[0], [self.head], term
 
 
 @dataclass(frozen=True, slots=True)
 class Collapsed:
-    """A graph whose residual chains are ``residual`` ops, and the terms of each of these, in the order of the ops."""
+    """A graph whose residual chains are ``residual`` ops, and the terms of each of these by its result."""
 
     graph: Graph
-    terms: tuple[tuple[int, ...], ...]
+    terms: Mapping[int, tuple[int, ...]]
 
 
 def collapse(graph: Graph) -> Collapsed:
@@ -163,52 +170,36 @@ def collapse(graph: Graph) -> Collapsed:
     """
     chains = _chains(graph)
     if not chains:
-        return Collapsed(graph, tuple(() for op in graph.ops if op.name == RESIDUAL))
+        return Collapsed(graph, {first: () for op, first in graph.results() if op.name == RESIDUAL})
     inside = _partial_sums(graph, chains)
     writer = GraphWriter(graph)
-    terms: list[tuple[int, ...]] = []
+    terms: dict[int, tuple[int, ...]] = {}
     for op, first in graph.results():
         chain = chains.get(first)
         if chain is not None:
             op = Op(RESIDUAL, (Ref(chain.head), Const("dtype", chain.term)), op.outputs)
-        if op.name == RESIDUAL:
-            terms.append(chain.terms if chain else ())
         if first not in inside:
             writer.copy(op, first)
-    return Collapsed(writer.graph(graph.outputs), tuple(terms))
+        if op.name == RESIDUAL:
+            terms[writer.new(first).index] = tuple(chain.terms) if chain else ()
+    return Collapsed(writer.graph(graph.outputs), terms)
 
 
 def _chains(graph: Graph) -> dict[int, Chain]:
     """Returns the chains by the number of their last sum."""
     finder = _ChainFinder(graph)
-    chains: dict[int, _Growing] = {}
+    chains: dict[int, Chain] = {}
     for op, first in graph.results():
         finder.define(op, first)
         chain = finder.extend(op, chains) or finder.start(op)
         if chain is not None:
             chains[first] = chain
-    return {last: _settle(graph, chain) for last, chain in chains.items()}
-
-
-def _settle(graph: Graph, chain: _Growing) -> Chain:
-    """Of one add whose two sides differ in dtype either could be the head: take the one with the greater name."""
-    head = graph.inputs[chain.head]
-    if chain.swaps and isinstance(head, TensorType) and head.dtype < chain.term:
-        chain.swap(head.dtype)
-    return Chain(chain.head, tuple(chain.terms), chain.term)
-
-
-@dataclass(slots=True)
-class _Growing:
-    """A chain as far as it was followed. ``swaps``: whether its head and its only term could be exchanged."""
-
-    head: int
-    terms: list[int]
-    term: str
-    swaps: bool
-
-    def swap(self, term: str) -> None:
-        self.head, self.terms, self.term = self.terms[0], [self.head], term
+    for chain in chains.values():
+        # Of one add whose two sides differ in dtype either could be the head: take the one with the greater name.
+        head = graph.inputs[chain.head]
+        if chain.swaps and isinstance(head, TensorType) and head.dtype < chain.term:
+            chain.swap(head.dtype)
+    return chains
 
 
 class _ChainFinder:
@@ -224,7 +215,7 @@ class _ChainFinder:
         if op.name == CONVERT and isinstance(op.args[0], Ref) and self._is_input(op.args[0].index):
             self.converted[first] = op.args[0].index
 
-    def extend(self, op: Op, chains: dict[int, _Growing]) -> _Growing | None:
+    def extend(self, op: Op, chains: dict[int, Chain]) -> Chain | None:
         """Returns the chain that goes on with this add from one of its operands, which has no other use."""
         for partial, term in self._sides(op):
             chain = chains.get(partial)
@@ -240,13 +231,13 @@ class _ChainFinder:
                 return chains.pop(partial)
         return None
 
-    def start(self, op: Op) -> _Growing | None:
+    def start(self, op: Op) -> Chain | None:
         """Returns the chain of one term that this add is, if both operands are region inputs."""
         for left, right in self._sides(op):
             head, term = self._source(left, op), self._term(right, op)
             if head is not None and term is not None and head != term:
                 swaps = self._term(left, op) is not None
-                return _Growing(head, [term], self.type[term].dtype, swaps)
+                return Chain(head, [term], self.type[term].dtype, swaps)
         return None
 
     def _sides(self, op: Op) -> tuple[tuple[int, int], ...]:

@@ -10,7 +10,7 @@ other bits, because sums go along the memory. Then an executable is compiled fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -273,7 +273,8 @@ def depends_on_operand_order(graph: Graph, layouts: ArgumentLayouts) -> bool:
         layouts: of the arguments.
     """
     sizes = _sizes(graph, layouts)
-    if any(index not in sizes for type_ in _list_types(graph) for _, index in refs_in(type_)):
+    types = [*graph.inputs, *(type_ for op in graph.ops for type_ in op.outputs)]
+    if any(index not in sizes for type_ in types for _, index in refs_in(type_)):
         return True  # a number among the inputs is a size
     if _have_different_orders(layouts) or not all(map(partial(_fits, sizes=sizes), graph.inputs, layouts)):
         return True
@@ -291,12 +292,6 @@ def depends_on_operand_order(graph: Graph, layouts: ArgumentLayouts) -> bool:
         values += results
         is_tensor += [True] * len(results)
     return False
-
-
-def _list_types(graph: Graph) -> Iterator[ValueType | None]:
-    yield from graph.inputs
-    for op in graph.ops:
-        yield from op.outputs
 
 
 def _result(

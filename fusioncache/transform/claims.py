@@ -8,6 +8,7 @@ its first primitive, is none), give another dtype, or refuse. Only torch can tel
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context
@@ -19,7 +20,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from fusioncache.backends.bound_symbols import flatten, to_plain, torch_function
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.process.warning import silence
 from fusioncache.thunder_adapter.api import (
     Device,
     NumberProxy,
@@ -185,7 +185,8 @@ def _fill(proxy: TensorProxy, number: int) -> torch.Tensor:
 @contextmanager
 def _undisturbed() -> Iterator[None]:
     """Keeps modes of torch from seeing what is tried, and from doing it otherwise. Torch warns of nothing meanwhile."""
-    with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction(), silence():
+    quiet = warnings.catch_warnings(action="ignore")
+    with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction(), quiet:
         yield
 
 

@@ -41,6 +41,7 @@ from fusioncache.store.entry import VERIFIED_SLOT
 from fusioncache.store.store import WRITE_SECONDS
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.plan import Plan, Reordered, Rules, inline, keeps_every_bit, rules_of
+from fusioncache.template.strides import Strided
 from fusioncache.template.text import graph_text
 from fusioncache.template.writer import instance_of
 
@@ -54,8 +55,9 @@ def describe_difference(found: Any, expected: Any, rule: Reordered | None) -> st
         return f"is {_describe(found)} where the region has {_describe(expected)}"
     if not isinstance(expected, torch.Tensor):
         return None if repr(found) == repr(expected) else f"is {found!r} where the region has {expected!r}"
-    if _strides_of(found) != _strides_of(expected):
-        return f"lies in memory by strides {_strides_of(found)} where the region's does by {_strides_of(expected)}"
+    laid, wanted = (list(Strided(tuple(each.shape), each.stride()).apparent) for each in (found, expected))
+    if laid != wanted:
+        return f"lies in memory by strides {laid} where the region's does by {wanted}"
     one, other = _as_bits(found), _as_bits(expected)
     if torch.equal(one, other):
         return None
@@ -77,13 +79,6 @@ def _describe(value: Any) -> str:
     if not isinstance(value, torch.Tensor):
         return f"a {type(value).__name__}"
     return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} on {value.device}"
-
-
-def _strides_of(tensor: torch.Tensor) -> list[int]:
-    """Returns the strides of dimensions with more than one element: others may have any stride."""
-    if not tensor.numel():
-        return []
-    return [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
 
 
 def _as_bits(tensor: torch.Tensor) -> torch.Tensor:
