@@ -153,7 +153,6 @@ class IngredientKind:
     Attributes:
         name: in a key.
         level: which part of a key it belongs to.
-        meaning: what it says, in one sentence.
         comparison: how a difference is explained.
         phrase: how a sentence names what differs. In a list of values, ``{}`` stands for the name.
         follows: an ingredient by name: where that one differs as well, this one is not mentioned.
@@ -161,7 +160,6 @@ class IngredientKind:
 
     name: str
     level: Level
-    meaning: str
     comparison: Comparison = Comparison.TEXTS
     phrase: str = ""
     follows: str | None = None
@@ -172,88 +170,93 @@ class IngredientKind:
         return self.phrase if self.phrase and "{}" not in self.phrase else f"the {self.name}"
 
 
-def _graph(name: str, meaning: str) -> IngredientKind:
-    return IngredientKind(name, Level.GRAPH, meaning)
+def _values(name: str, phrase: str) -> IngredientKind:
+    return IngredientKind(name, Level.ENVIRONMENT, Comparison.VALUES, phrase)
 
 
-def _values(name: str, meaning: str, phrase: str) -> IngredientKind:
-    return IngredientKind(name, Level.ENVIRONMENT, meaning, Comparison.VALUES, phrase)
-
-
-def _program(name: str, meaning: str, phrase: str) -> IngredientKind:
-    return IngredientKind(name, Level.PROGRAM, meaning, Comparison.VALUES, phrase)
-
-
-def _artifact(name: str, meaning: str) -> IngredientKind:
-    return IngredientKind(name, Level.ARTIFACT, meaning)
+def _program(name: str, phrase: str) -> IngredientKind:
+    return IngredientKind(name, Level.PROGRAM, Comparison.VALUES, phrase)
 
 
 _KINDS = (
-    _graph("format", "The version of the canonical text."),
-    _graph("inputs", "The type of each input, and the symbolic sizes."),
-    _graph("ops", "Each operation with its operands and the types of its results, in canonical order."),
-    _graph("constants", "The numbers that take part in the arithmetic, in the order in which operations use them."),
-    _graph("attributes", "All other literals: dimensions, dtypes, shapes, devices, flags."),
-    _graph("outputs", "Which values leave the graph."),
-    IngredientKind("architecture", Level.ENVIRONMENT, "The processor or GPU that the backend generates code for."),
-    IngredientKind("backend", Level.ENVIRONMENT, "The compiler; all else in the environment follows from it."),
-    _artifact("definition", "The version of what nvFuser is told of a graph."),
-    _artifact("device", "Name and size of each GPU that kernels were scheduled for."),
-    _artifact("driver", "The version of the CUDA driver."),
-    IngredientKind(
-        "general layout",
-        Level.ARTIFACT,
-        "Of code for any sizes: how the dimensions of each argument lie in memory.",
-        phrase="how arguments lie in memory",
-        follows="inputs",
-    ),
-    _artifact("inductor compiler", "The first line that the C++ compiler says of itself."),
-    _artifact("inductor format", "The version of what is stored of TorchInductor's code."),
-    _artifact("inductor platform", "The operating system, the machine and the C library."),
-    _artifact("inductor processor", "Everything that the processor can do."),
-    _artifact("inductor python", "The binary interface of Python."),
-    _artifact("inductor torch", "The very build of torch."),
-    IngredientKind(
-        "layout", Level.ARTIFACT, "Shape and strides of each argument.", Comparison.LAYOUTS, follows="inputs"
-    ),
-    _artifact("machine", "What code depends on of the machine, in the words of a backend without other ingredients."),
-    _values("options", "The options that the backend was made with.", "the option {}"),
-    # Another layout is why there is an order in one key and none in another one.
-    IngredientKind(
-        "order",
-        Level.ARTIFACT,
-        "The region in its own order, where the order of operands shows in the result's layout.",
-        phrase="the order of operands",
-        follows="layout",
-    ),
-    _artifact("recipe", "The version of what is stored of nvFuser's launches."),
-    _values("settings", "What the compiler reads of torch's settings, its own, and the process's.", "the setting {}"),
-    _values("versions", "The versions of the compiler, torch and Thunder.", "the {} version"),
-    _program("arguments", "What the function is called with: values, and of tensors all but their numbers.", "`{}`"),
-    _program("classes", "The code of each class that takes part.", "the class `{}`"),
-    IngredientKind(
-        "family format",
-        Level.PROGRAM,
-        "The version of what is stored of programs that differ in sizes alone. Only the key of a family has it.",
-    ),
-    _program("function map", "What Thunder makes of each function, and what its modules hold.", "Thunder's `{}`"),
-    _program(
-        "jit options", "The options of thunder.jit, its executors and its transforms with theirs.", "the option {}"
-    ),
-    _program("model", "What is traced: each attribute of each module, hooks, code, and all but the numbers.", "`{}`"),
-    IngredientKind("program format", Level.PROGRAM, "The version of what is stored of a program and of its key."),
-    _program("program versions", "The code that derives programs: versions, and digests of sources.", "{}"),
-    IngredientKind(
-        "splits format",
-        Level.PROGRAM,
-        "The version of what is stored of operations that Thunder supports. No key of a program has it.",
-    ),
-    _program(
-        "state", "What torch and Thunder keep for the whole process: gradients, autocast, defaults.", "the state {}"
-    ),
-    _program("variables", "Variables of the environment that Thunder reads.", "the variable {}"),
+    # The version of the canonical text.
+    IngredientKind("format", Level.GRAPH),
+    # The type of each input, and the symbolic sizes.
+    IngredientKind("inputs", Level.GRAPH),
+    # Each operation with its operands and the types of its results, in canonical order.
+    IngredientKind("ops", Level.GRAPH),
+    # The numbers that take part in the arithmetic, in the order in which operations use them.
+    IngredientKind("constants", Level.GRAPH),
+    # All other literals: dimensions, dtypes, shapes, devices, flags.
+    IngredientKind("attributes", Level.GRAPH),
+    # Which values leave the graph.
+    IngredientKind("outputs", Level.GRAPH),
+    # The processor or GPU that the backend generates code for.
+    IngredientKind("architecture", Level.ENVIRONMENT),
+    # The compiler; all else in the environment follows from it.
+    IngredientKind("backend", Level.ENVIRONMENT),
+    # The version of what nvFuser is told of a graph.
+    IngredientKind("definition", Level.ARTIFACT),
+    # Name and size of each GPU that kernels were scheduled for.
+    IngredientKind("device", Level.ARTIFACT),
+    # The version of the CUDA driver.
+    IngredientKind("driver", Level.ARTIFACT),
+    # Of code for any sizes: how the dimensions of each argument lie in memory.
+    IngredientKind("general layout", Level.ARTIFACT, phrase="how arguments lie in memory", follows="inputs"),
+    # The first line that the C++ compiler says of itself.
+    IngredientKind("inductor compiler", Level.ARTIFACT),
+    # The version of what is stored of TorchInductor's code.
+    IngredientKind("inductor format", Level.ARTIFACT),
+    # The operating system, the machine and the C library.
+    IngredientKind("inductor platform", Level.ARTIFACT),
+    # Everything that the processor can do.
+    IngredientKind("inductor processor", Level.ARTIFACT),
+    # The binary interface of Python.
+    IngredientKind("inductor python", Level.ARTIFACT),
+    # The very build of torch.
+    IngredientKind("inductor torch", Level.ARTIFACT),
+    # Shape and strides of each argument.
+    IngredientKind("layout", Level.ARTIFACT, Comparison.LAYOUTS, follows="inputs"),
+    # What code depends on of the machine, in the words of a backend without other ingredients.
+    IngredientKind("machine", Level.ARTIFACT),
+    # The options that the backend was made with.
+    _values("options", "the option {}"),
+    # The region in its own order, where the order of operands shows in the result's layout. Another layout is why there
+    # is an order in one key and none in another one.
+    IngredientKind("order", Level.ARTIFACT, phrase="the order of operands", follows="layout"),
+    # The version of what is stored of nvFuser's launches.
+    IngredientKind("recipe", Level.ARTIFACT),
+    # What the compiler reads of torch's settings, its own, and the process's.
+    _values("settings", "the setting {}"),
+    # The versions of the compiler, torch and Thunder.
+    _values("versions", "the {} version"),
+    # What the function is called with: values, and of tensors all but their numbers.
+    _program("arguments", "`{}`"),
+    # The code of each class that takes part.
+    _program("classes", "the class `{}`"),
+    # The version of what is stored of programs that differ in sizes alone. Only the key of a family has it.
+    IngredientKind("family format", Level.PROGRAM),
+    # What Thunder makes of each function, and what its modules hold.
+    _program("function map", "Thunder's `{}`"),
+    # The options of thunder.jit, its executors and its transforms with theirs.
+    _program("jit options", "the option {}"),
+    # What is traced: each attribute of each module, hooks, code, and all but the numbers.
+    _program("model", "`{}`"),
+    # The version of what is stored of a program and of its key.
+    IngredientKind("program format", Level.PROGRAM),
+    # The code that derives programs: versions, and digests of sources.
+    _program("program versions", "{}"),
+    # The version of what is stored of operations that Thunder supports. No key of a program has it.
+    IngredientKind("splits format", Level.PROGRAM),
+    # What torch and Thunder keep for the whole process: gradients, autocast, defaults.
+    _program("state", "the state {}"),
+    # Variables of the environment that Thunder reads.
+    _program("variables", "the variable {}"),
 )
-"""In the order in which they stand in a key: those of the graph as here, then all others by their names."""
+"""In the order in which they stand in a key: those of the graph as here, then all others by their names.
+
+Above each stands what it says.
+"""
 
 INGREDIENTS: Mapping[str, IngredientKind] = MappingProxyType({kind.name: kind for kind in _KINDS})
 """Every kind of ingredient by its name."""
@@ -273,7 +276,7 @@ BACKEND, GENERAL_LAYOUT, LAYOUT, ORDER = "backend", "general layout", "layout", 
 
 def kind_of(name: str) -> IngredientKind:
     """Returns what is known of an ingredient; of one that some other version wrote, no more than its name."""
-    return INGREDIENTS.get(name) or _artifact(name, "")
+    return INGREDIENTS.get(name) or IngredientKind(name, Level.ARTIFACT)
 
 
 def graph_digest(digests: Iterable[tuple[str, str]]) -> str:

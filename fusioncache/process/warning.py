@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,11 @@ def warn(message: str) -> None:
         warnings.warn(text, RuntimeWarning, stacklevel=2, skip_file_prefixes=(_OWN, *_folders()))
     except Exception:  # the warning itself, or what other code put in place of ``warnings.showwarning``
         logger.warning("%s", text)
+
+
+def silence() -> AbstractContextManager[object]:
+    """Returns a context that has nothing warned of: what is done in it is tried, and no user's call leads there."""
+    return warnings.catch_warnings(action="ignore")
 
 
 @cache

@@ -359,8 +359,8 @@ class DiskStore:
         self.directory.require()
         self.entries.remove(id_)
 
-    def sweep(self, room: int = 0) -> SweepResult:
-        """Removes what is too old or too much, and what killed processes left, so that ``room`` bytes fit.
+    def sweep(self) -> SweepResult:
+        """Removes what is too old or too much, and what killed processes left.
 
         Raises:
             Refusal: if others save all the time.
@@ -369,7 +369,7 @@ class DiskStore:
         """
         self.directory.require()
         with self._lock:
-            return self._sweep(room)
+            return self._sweep(0)
 
     def plan(self) -> SweepResult:
         """Returns what ``sweep`` would remove now. Removes nothing, and leaves litter out of account.

@@ -8,7 +8,6 @@ its first primitive, is none), give another dtype, or refuse. Only torch can tel
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context
@@ -20,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from fusioncache.backends.bound_symbols import flatten, to_plain, torch_function
 from fusioncache.ir.errors import Declined, Scope
+from fusioncache.process.warning import silence
 from fusioncache.thunder_adapter.api import (
     Device,
     NumberProxy,
@@ -185,8 +185,7 @@ def _fill(proxy: TensorProxy, number: int) -> torch.Tensor:
 @contextmanager
 def _undisturbed() -> Iterator[None]:
     """Keeps modes of torch from seeing what is tried, and from doing it otherwise. Torch warns of nothing meanwhile."""
-    quiet = warnings.catch_warnings(action="ignore")
-    with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction(), quiet:
+    with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction(), silence():
         yield
 
 

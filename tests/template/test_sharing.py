@@ -3,6 +3,7 @@
 import math
 import random
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 from random_regions import graphs
 
 from fusioncache.ir import Const, Declined, Graph, Instance, Key, NumberType, Op, Ref, TensorType
+from fusioncache.ir import keys as key_module
 from fusioncache.ir.keys import INGREDIENTS, Level
 from fusioncache.ir.template import encode_region
 from fusioncache.template import text as text_module
@@ -306,8 +308,10 @@ def test_the_registry_is_in_the_order_of_a_key_and_says_what_each_ingredient_mea
     of_programs = {name: "" for name, kind in INGREDIENTS.items() if kind.level is Level.PROGRAM}
     texts = [*make_key(make_template(), everything).texts, *program_key_of(of_programs).texts]
     assert texts == list(INGREDIENTS)
-    for kind in INGREDIENTS.values():
-        assert kind.meaning[0].isupper() and kind.meaning.endswith(".") and "\n" not in kind.meaning
+    lines = Path(key_module.__file__).read_text().splitlines()
+    for name, kind in INGREDIENTS.items():
+        (place,) = [number for number, line in enumerate(lines) if line.startswith("    ") and f'("{name}", ' in line]
+        assert lines[place - 1].startswith("    # ") and lines[place - 1].endswith(".")
         assert kind.follows is None or kind.follows in INGREDIENTS
 
 
