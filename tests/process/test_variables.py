@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from repository import PACKAGE, ROOT
 
-from fusioncache.process.settings import EXPLAIN, LOG, SETTINGS, STORE, VERIFY
+from fusioncache.process import settings
+from fusioncache.process.settings import EXPLAIN, JOBS, LOG, STORE, VERIFY, Setting
 
+SETTINGS = [value for value in vars(settings).values() if isinstance(value, Setting)]
 NAMES = {setting.name for setting in SETTINGS}
 
 
@@ -25,7 +27,9 @@ def test_the_package_names_no_other_variable_and_every_one_is_documented():
         (STORE, "yes", "FUSIONCACHE_STORE must be 0 or 1, got 'yes'"),
         (EXPLAIN, "2", "FUSIONCACHE_EXPLAIN must be 0 or 1, got '2'"),
         (VERIFY, "every", "FUSIONCACHE_VERIFY must be 0, 1 or all, got 'every'"),
-        (LOG, "-", "FUSIONCACHE_LOG must be stderr, stdout or a file, got '-': say stderr or stdout"),
+        (JOBS, "-1", "FUSIONCACHE_JOBS must be a number of processes, 0 or more, got '-1'"),
+        (LOG, "1", "FUSIONCACHE_LOG must be stderr, stdout or a file, such as ./1, got '1'"),
+        (LOG, "-", "FUSIONCACHE_LOG must be stderr, stdout or a file, such as ./1, got '-'"),
     ],
 )
 def test_a_variable_refuses_what_it_cannot_be(monkeypatch, setting, text, message):

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 import fusioncache
-from fusioncache.process.settings import SETTINGS
+from fusioncache.process import settings
+from fusioncache.process.settings import Setting
 
 IN_KEY: dict[str, tuple[Any, Any]] = {
     "accelerators": (None, ["programs", "sizes"]),
@@ -72,7 +73,7 @@ VALUES = {
 
 def test_no_variable_of_ours_changes_a_trace(monkeypatch, tmp_path):
     before = key_with()
-    assert VALUES.keys() == {setting.name for setting in SETTINGS}
+    assert VALUES.keys() == {value.name for value in vars(settings).values() if isinstance(value, Setting)}
     monkeypatch.chdir(tmp_path)
     for name, value in VALUES.items():
         monkeypatch.setenv(name, value)
