@@ -14,10 +14,11 @@ from typing import Literal
 from fusioncache.ir import Key
 from fusioncache.process import forks
 from fusioncache.process.files import ASIDE, remove
+from fusioncache.store import locks
 from fusioncache.store.directory import Directory, EntryFile, EntryFolder, ObjectFolder
 from fusioncache.store.entry import OTHER_FORMAT, Artifact, Entry, StoredArtifacts, is_outdated
 from fusioncache.store.files import TEMPORARY, Refusal, name_cause
-from fusioncache.store.locks import FileLock, hold_alone, hold_shared
+from fusioncache.store.locks import UNANSWERED, FileLock, hold_alone
 from fusioncache.store.signing import Trust, read_trust
 
 FILL = 0.9
@@ -327,10 +328,6 @@ class DiskStore:
                 if entry is not None:
                     yield entry
 
-    def sizes(self) -> dict[str, int]:
-        """Returns the bytes of all objects, by digest."""
-        return self._objects.sizes()
-
     def save(self, entry: Entry, contents: Mapping[str, bytes]) -> Entry | None:
         """Publishes an entry with these artifacts, whatever it lists. None if one for this key is there and whole.
 
@@ -341,7 +338,12 @@ class DiskStore:
         """
         self.directory.require()
         self._make_room(len(entry.text) + sum(map(len, contents.values())))
-        with hold_shared(self._lock_path, self.report):
+        with locks.hold(self._lock_path, locks.LOCK_SECONDS, shared=True) as held:
+            if not held:
+                # If its holder is stopped and goes on later, it may remove what is saved meanwhile. That is a miss,
+                # which heals: each file is there whole or not at all, and checked when it is read.
+                said = f"the store is used without its lock, {self._lock_path}: its holder may be stopped"
+                self.report(UNANSWERED, said)
             if self._is_whole(entry):
                 return None
             artifacts = tuple(
@@ -415,7 +417,7 @@ class DiskStore:
 
     def _measure(self) -> int:
         """Returns the bytes of all entries and objects."""
-        return sum(self.sizes().values()) + sum(file.size for file in self.entries.list_files().values())
+        return sum(self._objects.sizes().values()) + sum(file.size for file in self.entries.list_files().values())
 
     def _sweep(self, room: int) -> SweepResult:
         with hold_alone(self._lock_path):
@@ -429,7 +431,7 @@ class DiskStore:
         The caller holds the lock of the store alone unless nothing is to be removed.
         """
         seen = {id_: _look(self.entries, id_, file) for id_, file in self.entries.list_files().items()}
-        sizes = self.sizes()
+        sizes = self._objects.sizes()
         victims = _choose_victims(seen, sizes, limit, self._max_age)
         gone = {id_ for id_ in victims if dry_run or self.entries.remove(id_)}
         left = [entry for id_, entry in seen.items() if id_ not in gone]

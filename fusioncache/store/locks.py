@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -143,23 +143,6 @@ def hold(path: Path, timeout: float, *, shared: bool = False) -> Iterator[bool]:
         except OSError:
             held = True
         yield held
-
-
-@contextmanager
-def hold_shared(path: Path, report: Callable[[str, str], None]) -> Iterator[None]:
-    """Holds the lock of a store together with others that save, while nothing is removed.
-
-    A process that holds it alone and is stopped is not waited for twice. If it goes on later, it may remove what was
-    saved meanwhile. That is a miss, which heals: each file is there whole or not at all, and checked when it is read.
-
-    Args:
-        path: of the lock's file.
-        report: is told of a save without the lock: a reason to count, and what to say.
-    """
-    with hold(path, LOCK_SECONDS, shared=True) as held:
-        if not held:
-            report(UNANSWERED, f"the store is used without its lock, {path}: its holder may be stopped")
-        yield
 
 
 @contextmanager

@@ -152,7 +152,7 @@ class Store:
         """
         found = self._load(key, backend)
         if found is None and asks_remote and self._read_through:
-            return self._fetch(self._read_through, key, backend)
+            return self._load(key, backend) if self._read_through.bring(f"{key.digest}.{backend}") else None
         return found
 
     def save(
@@ -283,13 +283,6 @@ class Store:
             return self._disk.load(key, id_) if self._disk else None
 
         return self._guard("load", None, load)
-
-    def _fetch(self, read_through: ReadThrough, key: Key, backend: str) -> StoredArtifacts | None:
-        try:
-            id_ = make_entry_id(key, backend)
-        except Refusal:
-            return None  # looking for it here has said so
-        return self._load(key, backend) if read_through.bring(id_) else None
 
     def _save(self, key: Key, backend: str, artifacts: Mapping[str, bytes], name: str, seconds: float) -> bool:
         make_entry_id(key, backend)
