@@ -20,7 +20,7 @@ from fusioncache.process import forks
 from fusioncache.process.forks import LruMap
 from fusioncache.process.settings import STORE
 from fusioncache.store import Store
-from fusioncache.template.key import executable_key, template_key, template_name
+from fusioncache.template.key import graph_key, template_name
 
 if TYPE_CHECKING:
     from fusioncache.store.packs import PackResult, UnpackResult
@@ -74,12 +74,12 @@ class Cache:
         """Returns the template with this canonical graph, and whether it was known."""
         # A program that is filled in asks when it is written and when it is built: its text is written once.
         written = graph, tuple(sorted(environment.items()))
-        key = self._keys.get_or_make(written, lambda: template_key(graph, environment))[0]
+        key = self._keys.get_or_make(written, lambda: graph_key(graph, environment))[0]
         return self._templates.get_or_make(key, lambda: Template(graph, key, template_name(graph, key)))
 
     def executable(self, graph: Graph, environment: Mapping[str, str], make: Callable[[], Executable]) -> Executable:
         """Returns the executable for a graph without parameters, which is made if it is not there."""
-        return self._executables.get_or_make(executable_key(graph, environment), make)[0]
+        return self._executables.get_or_make(graph_key(graph, environment), make)[0]
 
     @property
     def store(self) -> Store | None:

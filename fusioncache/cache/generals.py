@@ -39,7 +39,7 @@ from fusioncache.store import Store
 from fusioncache.store.entry import SIZES_SLOT
 from fusioncache.store.store import WRITE_SECONDS
 from fusioncache.template.generalization import RegionFamily, fit_holes, make_family
-from fusioncache.template.key import skeleton_key, template_name
+from fusioncache.template.key import graph_key, template_name
 from fusioncache.template.skeleton import (
     Skeleton,
     fill,
@@ -416,7 +416,7 @@ def _read_relatives(skeleton: Skeleton, builder: Builder) -> _Relatives:
     """Returns what the processes before knew of a skeleton, if there is a store that has it."""
     if builder.store is None:
         return _Relatives(skeleton)
-    relatives = _Relatives(skeleton, skeleton_key(skeleton, builder.environment))
+    relatives = _Relatives(skeleton, graph_key(skeleton, builder.environment))
     assert relatives.key is not None
     for kept in read_places(builder.store, relatives.key):
         try:

@@ -9,7 +9,6 @@ from fusioncache.ir import Graph, Ingredient, Instance, Key
 from fusioncache.ir.keys import GENERAL_LAYOUT, INGREDIENTS, LAYOUT, ORDER, Level, write_key, write_layouts
 from fusioncache.ir.ops import RESIDUAL, op_traits
 from fusioncache.ir.template import ArgumentLayouts, encode_region
-from fusioncache.template.skeleton import Skeleton
 from fusioncache.template.strides import depends_on_operand_order
 from fusioncache.template.text import write_graph
 
@@ -27,28 +26,19 @@ def template_name(graph: Graph, key: Key) -> str:
     return f"{summary}_{key.digest[:8]}"
 
 
-def template_key(graph: Graph, environment: Mapping[str, str]) -> Key:
-    """Returns the key of what several regions have in common.
+def graph_key(graph: Graph, environment: Mapping[str, str]) -> Key:
+    """Returns the key of a graph and the environment of a backend.
+
+    It is that of a template if the graph has its parameters and the environment is that in which the trace was
+    rewritten; that of an executable if it has none and the environment is that of this moment; and that of all regions
+    with a skeleton if it is this skeleton, which no region and no general graph is.
 
     Args:
-        graph: in canonical order, with its parameters.
-        environment: of the backend, when the trace was rewritten, by ingredient name.
+        graph: in canonical order.
+        environment: by ingredient name.
 
     Raises:
         ValueError: if an ingredient is not registered, or is not one of an environment.
-    """
-    return make_key(graph, environment, (Level.ENVIRONMENT,))
-
-
-def executable_key(graph: Graph, environment: Mapping[str, str]) -> Key:
-    """Returns the key of what is compiled.
-
-    Args:
-        graph: in canonical order, without parameters.
-        environment: of the backend, at this moment, by ingredient name.
-
-    Raises:
-        What ``template_key`` raises.
     """
     return make_key(graph, environment, (Level.ENVIRONMENT,))
 
@@ -80,19 +70,6 @@ def general_key(graph: Graph, environment: Mapping[str, str], layout: str) -> Ke
         ValueError: if an ingredient is not registered.
     """
     return make_key(graph, {**environment, GENERAL_LAYOUT: layout})
-
-
-def skeleton_key(skeleton: Skeleton, environment: Mapping[str, str]) -> Key:
-    """Returns the key of all regions that have a skeleton. No region and no general graph has this key.
-
-    Args:
-        skeleton: of the regions.
-        environment: of the backend, by ingredient name.
-
-    Raises:
-        ValueError: if an ingredient is not registered, or is not one of an environment.
-    """
-    return make_key(skeleton, environment, (Level.ENVIRONMENT,))
 
 
 def call_ingredients(graph: Graph, layouts: ArgumentLayouts, instance: Instance) -> dict[str, str]:

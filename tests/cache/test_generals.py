@@ -33,7 +33,7 @@ from fusioncache.cache.generals import (
 from fusioncache.cache.length_rule import GENERAL_COST, LengthRule
 from fusioncache.ir import Const, Declined, Graph, NumberType, Op, Ref, TensorType
 from fusioncache.store.entry import SIZES_SLOT, is_compiled
-from fusioncache.template.key import skeleton_key
+from fusioncache.template.key import graph_key
 from fusioncache.template.skeleton import fill, read_holes, skeleton_of
 
 FUNCTION, OTHER = object(), object()
@@ -144,7 +144,7 @@ def product(*shape: int, factor: float = 0.3) -> Graph:
 
 
 SKELETON = skeleton_of(product(2, 64))
-KEY = skeleton_key(SKELETON, ENVIRONMENT)
+KEY = graph_key(SKELETON, ENVIRONMENT)
 
 
 def place(*regions: Graph, function: str = "f") -> KeptPlace:
@@ -163,10 +163,10 @@ def test_a_place_comes_back_and_goes_on(store):
         keep_place(store, KEY, each, "mul")
     assert read_places(store, KEY) == (later[0], *later[2:])
     # Each skeleton and each environment has its own.
-    keys = [skeleton_key(skeleton_of(product(2, 3, 4)), ENVIRONMENT)]
-    keys += [skeleton_key(SKELETON, {**ENVIRONMENT, name: "another"}) for name in ENVIRONMENT]
+    keys = [graph_key(skeleton_of(product(2, 3, 4)), ENVIRONMENT)]
+    keys += [graph_key(SKELETON, {**ENVIRONMENT, name: "another"}) for name in ENVIRONMENT]
     assert [read_places(store, key) for key in keys] == [()] * (1 + len(ENVIRONMENT))
-    assert skeleton_key(skeleton_of(product(7, 9, factor=5.0)), ENVIRONMENT) == KEY
+    assert graph_key(skeleton_of(product(7, 9, factor=5.0)), ENVIRONMENT) == KEY
 
 
 PLACE = '{"format":2,"places":[{"function":"f","instances":%s}]}'

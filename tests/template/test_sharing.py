@@ -29,7 +29,7 @@ from fusioncache.ir.keys import INGREDIENTS, Level
 from fusioncache.ir.template import encode_region
 from fusioncache.template import text as text_module
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.key import artifact_key, executable_key, make_key, program_key_of, template_key, template_name
+from fusioncache.template.key import artifact_key, graph_key, make_key, program_key_of, template_name
 from fusioncache.template.plan import FOLD_WIDTHS, Plan, choose_plan, fold, fold_widths, inline
 from fusioncache.template.text import read_exactly, write_graph
 from fusioncache.template.writer import cut, take
@@ -279,8 +279,7 @@ OF_ARTIFACTS = "the ingredient 'device' cannot be in this key: its level is ARTI
 @pytest.mark.parametrize(
     ("make", "name", "reason"),
     [
-        (template_key, "device", OF_ARTIFACTS),
-        (executable_key, "device", OF_ARTIFACTS),
+        (graph_key, "device", OF_ARTIFACTS),
         (make_key, "vresions", "no ingredient is registered as 'vresions': add it to"),
         (make_key, "ops", "'ops' cannot be in this key"),
     ],
