@@ -109,7 +109,6 @@ class FullCollections:
 
 
 _pause = Pause()
-_full_collections = FullCollections()
 
 
 def without_collector() -> AbstractContextManager[None]:
@@ -117,10 +116,5 @@ def without_collector() -> AbstractContextManager[None]:
     return _pause
 
 
-def collect_behind(seconds: float) -> float:
-    """Starts a full collection if that takes little beside the work so far, of which the last took these seconds.
-
-    Returns:
-        The seconds that the collection took; 0 if there was none.
-    """
-    return _full_collections.follow(seconds)
+collect_behind = FullCollections().follow
+"""Starts a full collection if that takes little beside the work so far, of which the last took the seconds given."""

@@ -24,28 +24,27 @@ def guard_tensors(tensors: Sequence[Any]) -> Guard | None:
 
     Those of foreign classes are not guarded: they may say of themselves what they like.
     """
-    make = find_maker()
-    return None if make is None else make(tensors)
+    guards = find_guards()
+    return None if guards is None else _make_guard(guards, tensors)
 
 
 @cache
-def find_maker() -> Callable[[Sequence[Any]], Guard | None] | None:
-    """Returns what makes guards of tensors; None if this torch has none, or a change that they do not notice."""
+def find_guards() -> type | None:
+    """Returns torch's class of guards; None if this torch has none, or there is a change that they do not notice."""
     import torch
 
     try:
         from torch._C._dynamo.guards import TensorGuards
         from torch.utils._python_dispatch import _disable_current_modes
 
-        make = _make_maker(TensorGuards)
         # Modes would see what is tried here, and some of them have it done otherwise.
         with torch.inference_mode(False), _disable_current_modes(), torch._C.DisableTorchFunction():
-            return make if all(_notices(make, *each) for each in _list_changes()) else None
+            return TensorGuards if all(_notices(TensorGuards, *each) for each in _list_changes()) else None
     except Exception:  # whatever it is, tensors are looked at one by one
         return None
 
 
-def _make_maker(guards: Any) -> Callable[[Sequence[Any]], Guard | None]:
+def _make_guard(guards: type, tensors: Sequence[Any]) -> Guard | None:
     import torch
 
     classes = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -55,20 +54,11 @@ def _make_maker(guards: Any) -> Callable[[Sequence[Any]], Guard | None]:
         # Torch's guards ask all values for strides, and end the process where there are none, as in nested tensors.
         return classes.issuperset(map(type, values)) and not any(map(is_nested, values))
 
-    def make(tensors: Sequence[Any]) -> Guard | None:
-        try:
-            check = are_plain(tensors) and guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-        except Exception:  # whatever torch has against them, they are looked at one by one
-            return None
-        if not check:
-            return None
-
-        def guard(*values: Any) -> bool:
-            return are_plain(values) and check(*values)
-
-        return guard
-
-    return make
+    try:
+        check = are_plain(tensors) and guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    except Exception:  # whatever torch has against them, they are looked at one by one
+        return None
+    return (lambda *values: are_plain(values) and check(*values)) if check else None
 
 
 def _list_changes() -> Iterator[tuple[Any, Any]]:
@@ -91,12 +81,12 @@ def _list_changes() -> Iterator[tuple[Any, Any]]:
     yield tensor, None
 
 
-def _notices(make: Callable[[Sequence[Any]], Guard | None], tensor: Any, other: Any) -> bool:
+def _notices(guards: type, tensor: Any, other: Any) -> bool:
     """True if a guard of one tensor takes that and not another one, with and without gradients."""
     import torch
 
     beside = torch.zeros(1, device="cpu")
-    guard = make([tensor, beside])
+    guard = _make_guard(guards, [tensor, beside])
     if guard is None:
         return False
     answers = []

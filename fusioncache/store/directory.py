@@ -133,16 +133,13 @@ def _check_format(path: Path) -> None:
     """Checks the format. A directory without the format file passes if there is nothing in it that is not ours."""
     content = read_private(path / _FORMAT_FILE, 1000)
     if content is None:
-        foreign = sorted(name for name in os.listdir(path) if not _is_ours(name))
+        names = sorted(name for name in os.listdir(path) if not name.startswith((TEMPORARY, ASIDE)))
+        foreign = [name for name in names if name not in _OURS]
         if foreign:
             raise StoreError(f"{path} is no store and not empty ({foreign[0]}): {_ELSEWHERE}, or move it away")
     elif content != _format_text():
         found = content.decode(errors="replace").strip().removeprefix(_MARK)
         raise StoreError(f"{path} has format {found!r}, not {FORMAT}: {_ELSEWHERE}, or move it away")
-
-
-def _is_ours(name: str) -> bool:
-    return name in _OURS or name.startswith((TEMPORARY, ASIDE))
 
 
 def _format_text() -> bytes:

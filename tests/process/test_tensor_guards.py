@@ -89,11 +89,11 @@ def other_torch(monkeypatch):
 
     def set_guards(guards):
         monkeypatch.setattr(torch._C._dynamo.guards, "TensorGuards", guards)
-        tensor_guards.find_maker.cache_clear()
+        tensor_guards.find_guards.cache_clear()
 
     yield set_guards
     monkeypatch.undo()
-    tensor_guards.find_maker.cache_clear()
+    tensor_guards.find_guards.cache_clear()
 
 
 @pytest.mark.parametrize("missed", range(1, 12))
@@ -117,7 +117,7 @@ def test_a_torch_without_guards(monkeypatch, other_torch):
     other_torch(fail)
     assert guard_tensors([torch.zeros(2)]) is None
     monkeypatch.delattr(torch._C._dynamo.guards, "TensorGuards")
-    tensor_guards.find_maker.cache_clear()
+    tensor_guards.find_guards.cache_clear()
     assert guard_tensors([torch.zeros(2)]) is None
 
 
@@ -133,7 +133,7 @@ IN_DOUBLES = partial(apply_torch_settings, {"torch.default_dtype": "torch.float6
 @pytest.mark.usefixtures("other_torch")
 @pytest.mark.parametrize("context", [*CONTEXTS, IN_DOUBLES])
 def test_it_is_tried_in_any_context(context):
-    tensor_guards.find_maker.cache_clear()
+    tensor_guards.find_guards.cache_clear()
     tensor = torch.zeros(2)
     with context():
         assert guard_tensors([tensor]) is not None
