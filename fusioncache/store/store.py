@@ -238,11 +238,17 @@ class Store:
     def discard(self, key: Key, backend: str, reason: str) -> None:
         """Removes an entry that loads and cannot be used. Never raises. The reason is counted and warned of once."""
         self._counts.count_bypass(reason, f"a stored artifact is not used: {reason}")
-        self._guard("discard", None, lambda: self._discard(make_entry_id(key, backend)))
+        self.remove(key, backend)
 
     def remove(self, key: Key, backend: str) -> None:
-        """Removes an entry that makes room for another one. Never raises."""
-        self._guard("remove", None, lambda: self._discard(make_entry_id(key, backend)))
+        """Removes an entry. Never raises."""
+
+        def remove() -> None:
+            id_ = make_entry_id(key, backend)
+            if self._disk and not self._read_only:
+                self._disk.remove(id_)
+
+        self._guard("remove", None, remove)
 
     def sweep(self) -> SweepResult | None:
         """Removes what is too old or too much, and what killed processes left; None if that failed. Never raises."""
@@ -296,10 +302,6 @@ class Store:
             raise Refusal("the store is read-only")
         saved = self._disk.save(Entry(key.digest, backend, key.text, parts, (), *origin), artifacts)
         return saved is not None
-
-    def _discard(self, id_: str) -> None:
-        if self._disk and not self._read_only:
-            self._disk.remove(id_)
 
     def _guard[T](self, what: str, otherwise: T, do: Callable[[], T]) -> T:
         try:
