@@ -70,16 +70,13 @@ class Remote:
 
     def __init__(self, url: str):
         self._transport = Transport(url)
+        self.writable = self._transport.writable
+        """Whether anything could be put there, as far as the URL says."""
         self._digest = hashlib.sha256(url.rstrip("/").encode(errors="surrogateescape")).hexdigest()[:16]
 
     def __str__(self) -> str:
         """Returns the URL without what may be secret in it."""
         return self._transport.name
-
-    @property
-    def writable(self) -> bool:
-        """Whether anything could be put there, as far as the URL says."""
-        return self._transport.writable
 
     def find_notes(self, disk: DiskStore) -> Path:
         """Returns the folder in which a store keeps what it knows of this remote, whether it is there or not."""

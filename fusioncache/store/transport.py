@@ -250,6 +250,8 @@ class Transport:
         self.name = redact_url(url)
         """The URL without what may be secret in it."""
         self.writable = not _HTTP.match(url)
+        """Whether anything could be put there, as far as the URL says."""
+        self._scheme = self.name.partition("://")[0]
         self._dead: str | None = None
         self._opened: tuple[int, Any, str] | None = None
 
@@ -392,18 +394,14 @@ class Transport:
         if missing:
             raise StoreError(f"{self.name} cannot be used, {missing}")
 
-    @property
-    def _scheme(self) -> str:
-        return self.name.partition("://")[0]
-
     def _try[T](self, what: str, work: Callable[[Any, str], T], seconds: float) -> T:
         for pause in (*PAUSES, None):
             if self._dead:
                 raise StoreError(self._dead)
             try:
-                return call_in_time(
-                    lambda: work(*self._open_files()), seconds if self._is_open() else seconds + OPEN_SECONDS
-                )
+                allowed = seconds if self._is_open() else seconds + OPEN_SECONDS
+                # A thread does it, which is left behind if it takes too long: nothing can end it.
+                return run_beside(lambda: work(*self._open_files())).result(allowed)
             except FileNotFoundError as error:
                 failure = self._find_hidden_cause(error)
                 if failure is None:
@@ -468,15 +466,6 @@ def _create_local_file(path: str, content: bytes) -> None:
     finally:
         with suppress(OSError):
             os.unlink(temporary)
-
-
-def call_in_time[T](work: Callable[[], T], seconds: float) -> T:
-    """Returns what the work gives. A thread does it, which is left behind if it takes too long: nothing can end it.
-
-    Raises:
-        TimeoutError: if it takes longer than that.
-    """
-    return run_beside(work).result(seconds)
 
 
 def run_beside[T](work: Callable[[], T]) -> Future[T]:
