@@ -229,7 +229,6 @@ def _list_defaults(type_: Any) -> Mapping[str, Any]:
     return {
         field.name: field.default if field.default_factory is MISSING else field.default_factory()
         for field in fields(type_)
-        if field.init
     }
 
 

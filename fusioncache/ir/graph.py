@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from operator import itemgetter
 
@@ -118,14 +118,6 @@ class Graph:
     ops: tuple[Op, ...]
     outputs: tuple[int, ...]
     sizes: int = 0
-    _hash: int | None = field(default=None, init=False, repr=False, compare=False)
-
-    def __hash__(self) -> int:
-        """Returns the hash of its parts, of which there may be thousands: it is remembered."""
-        if self._hash is None:
-            object.__setattr__(self, "_hash", hash((self.inputs, self.ops, self.outputs, self.sizes)))
-        assert self._hash is not None
-        return self._hash
 
     def validate(self) -> None:
         """Does nothing if each value is defined before it is used, as in every graph that was made of a trace.

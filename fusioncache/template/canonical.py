@@ -97,8 +97,6 @@ class _Partition:
 
     def split_by_marks(self, start: int, marks: Sequence[Mark]) -> None:
         """Divides a cell into one for each mark that its nodes have, in the order of these, then refines."""
-        if self.size[start] == 1:
-            return
         groups: dict[Mark, list[int]] = {}
         for node in self.members(start):
             groups.setdefault(marks[node], []).append(node)
