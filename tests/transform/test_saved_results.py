@@ -8,7 +8,7 @@ from stored_programs import compile_anew, without_interpreter
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._pytree import tree_leaves
 
-from fusioncache.accelerators.programs.definitions import ForeignRuns
+from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.steps.views import RESULTS
 
 SIZE, HEADS = 8, 2
@@ -159,7 +159,7 @@ def test_what_is_written_between_forward_and_backward_is_noticed_as_before(tmp_p
 
 
 def test_lengths_are_filled_in_and_a_later_process_loads_the_same(tmp_path, kernels, monkeypatch):
-    monkeypatch.setattr(ForeignRuns, "check", lambda self: None)  # what plays the kernels is not known
+    monkeypatch.setattr(Definitions, "refuse_foreign", lambda self: None)  # what plays the kernels is not known
     model = Layer()
     compiled, transform = compile_anew(model, tmp_path)
     for length in (6, 8, 10, 12):

@@ -6,24 +6,19 @@ those sources is named by file, line and name, and a checksum says whether it wa
 been put there is named as well: the defaults, the closure and the attributes of each function, and by its code what was
 written elsewhere.
 
-Thunder runs what is in its tables as it is: nothing records what that looks up. What others put there is in each key,
-but what it does matters to those programs alone for which it runs. So an operation that one model registers refuses the
-programs that call it, and no others.
+Thunder runs what is in its tables as it is: nothing records what that looks up. So while code of others is there, no
+program is kept, unless it belongs to an executor or a transform that says by ``cache_key()`` what it depends on.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
-import threading
 import types
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache
 from inspect import unwrap
 from itertools import chain
 from operator import attrgetter, is_
@@ -44,7 +39,6 @@ from fusioncache.accelerators.programs.introspection import (
 )
 from fusioncache.accelerators.programs.writer import WRITERS, digest
 from fusioncache.ir import Declined, Scope
-from fusioncache.process import forks
 from fusioncache.process.secrets import TextKind, find_kind
 
 LONGEST_NAME = 200
@@ -135,91 +129,8 @@ def _are_same(now: Iterable[Any], before: Iterable[Any]) -> bool:
     return all(map(is_, chain(now, end), chain(before, end)))
 
 
-type Foreign = Mapping[str, tuple[CodeType, ...] | None]
-"""What others wrote, by its place: the code of functions, and None for what cannot be watched, such as classes."""
-type Met = Mapping[int, tuple[Any, tuple[CodeType, ...] | None]]
-"""The same, by the identity of each function and class, which is kept alive with it."""
-
-_TOOLS = (3, 4, 2, 5)
-"""Numbers in ``sys.monitoring``, first those that are for nothing in particular. Debuggers and coverage have others."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RunCounts:
-    """How often code of others ran. What was watched once is watched until the process ends.
-
-    Attributes:
-        counts: how often each code object ran, by its identity: equal ones are counted each.
-        watched: the code objects, by identity.
-    """
-
-    counts: Counter[int] = field(default_factory=Counter)
-    watched: dict[int, CodeType] = field(default_factory=dict)
-    _lock: threading.RLock = field(default_factory=forks.lock)
-
-    def watch(self, codes: Mapping[int, CodeType]) -> bool:
-        """Has each run of these counted; returns whether that can be."""
-        monitoring, name = sys.monitoring, "fusioncache"
-        with self._lock:
-            names = [(monitoring.get_tool(each), each) for each in _TOOLS]
-            tool = next((each for wanted in (name, None) for found, each in names if found == wanted), None)
-            if tool is None:
-                return False
-            if monitoring.get_tool(tool) is None:
-                monitoring.use_tool_id(tool, name)
-                monitoring.register_callback(tool, monitoring.events.PY_START, self._count)
-            self.watched.update(codes)
-            for code in codes.values():
-                monitoring.set_local_events(tool, code, monitoring.events.PY_START)
-        return True
-
-    def _count(self, code: CodeType, offset: int) -> Any:
-        self.counts[id(code)] += 1
-
-
-@cache
-def runs_of_process() -> RunCounts:
-    """Returns the counts of this process, the same each time."""
-    return RunCounts()
-
-
-class ForeignRuns:
-    """Notices whether code of others runs after this is made.
-
-    Args:
-        foreign: what may run.
-    """
-
-    def __init__(self, foreign: Foreign):
-        self._foreign = foreign
-        self._counts = runs_of_process().counts
-        codes = {id(code): code for each in foreign.values() for code in each or ()}
-        self._is_watched = bool(codes) and runs_of_process().watch(codes)
-        if self._is_watched:
-            _forget_derivatives()
-        self._before = {key: self._counts[key] for key in codes}
-
-    def check(self) -> None:
-        """Checks that none of it ran.
-
-        Raises:
-            Declined: if any did, or may have.
-        """
-        for place, codes in self._foreign.items():
-            did_run = codes is None or any(self._counts[id(code)] != self._before[id(code)] for code in codes)
-            if did_run or not self._is_watched:
-                what = f"Thunder runs {place}, and nothing records what that reads"
-                raise Declined(
-                    f"{what}; give the executor a method cache_key() that returns its settings", Scope.PROGRAM
-                )
-
-
-def _forget_derivatives() -> None:
-    """Empties Thunder's memory of derivatives, which has what code of others said of one in an earlier program."""
-    from fusioncache.thunder_adapter.accelerator_api import vjp_utils
-
-    vjp_utils._cache.clear()
-
+type Met = Mapping[int, Any]
+"""Functions and classes that others wrote, by identity."""
 
 _MAY_BE_SECRET = frozenset({str, bytes, list, tuple, set, frozenset, dict})
 _MOST_WRAPPERS = 30
@@ -300,7 +211,7 @@ class Definitions:
         self._held: list[Any] = []
         self._attributes: list[Mapping[str, Any]] = []
         self._described: list[tuple[Any, object, str]] = []
-        self.met: dict[int, tuple[Any, tuple[CodeType, ...] | None]] = {}
+        self.met: dict[int, Any] = {}
         self._trusted: dict[int, Any] = {}
         self._unrelated = find_unrelated()
         self._makers = self._list_makers()
@@ -369,15 +280,19 @@ class Definitions:
         return name
 
     @property
-    def foreign(self) -> Foreign:
-        """Functions and classes of others that were named, in order. Thunder may run their code."""
-        found: dict[str, tuple[CodeType, ...] | None] = {}
-        for identity, (value, codes) in self.met.items():
-            if identity not in self._trusted:
-                place = place_of(value)
-                before = found.get(place, ())  # several functions may have one place
-                found[place] = None if before is None or codes is None else (*before, *codes)
-        return dict(sorted(found.items()))
+    def foreign(self) -> list[str]:
+        """The places of functions and classes of others that were named, in order. Thunder may run their code."""
+        return sorted({place_of(value) for identity, value in self.met.items() if identity not in self._trusted})
+
+    def refuse_foreign(self) -> None:
+        """Refuses programs for which Thunder may run code of others.
+
+        Raises:
+            Declined: if any was named.
+        """
+        if self.foreign:
+            what = f"Thunder may run {self.foreign[0]}, and nothing records what that reads"
+            raise Declined(f"{what}; give the executor a method cache_key() that returns its settings", Scope.PROGRAM)
 
     @contextmanager
     def trusting(self) -> Iterator[None]:
@@ -465,7 +380,7 @@ class Definitions:
         """Describes a function by its code, and takes note of it if that is foreign, or any that it wraps."""
         is_own = all(find_place(code) or is_generated(code.co_filename, function.__module__) for code in codes)
         if not is_own and not any(unwrap(function) is each for each in self._unrelated):
-            self.met[id(function)] = function, tuple(code for code in codes if not find_place(code))
+            self.met[id(function)] = function
         return f"{place_of(function)} {digest(self._describe(function, is_compared=not is_own))}"
 
     def _name_beside(self, function: FunctionType) -> str:
@@ -492,7 +407,7 @@ class Definitions:
     def _name_class(self, value: type) -> str:
         if not self.is_foreign(value):
             return place_of(value)
-        self.met[id(value)] = value, None
+        self.met[id(value)] = value
         return self._describe(value)
 
     def _name_symbol(self, symbol: Any) -> str:
@@ -542,7 +457,7 @@ class Definitions:
 
     def _name_object(self, value: Any) -> str:
         if self.is_foreign(type(value)):
-            self.met[id(type(value))] = type(value), None
+            self.met[id(type(value))] = type(value)
         try:
             return self._describe(value)
         except Declined as declined:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fusioncache.accelerators.programs.definitions import Definitions, ForeignRuns
+from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.programs import Call, Candidate, ProgramKeeper, keep_program
 from fusioncache.accelerators.programs.recorder import Recorder
 from fusioncache.accelerators.programs.text import ProgramText, Read, ReadDifference
@@ -199,18 +199,12 @@ class Derivation:
     reads: tuple[Read, ...] | None = None
     program: KnownProgram | None = None
     _recorder: Recorder | None = None
-    _foreign: ForeignRuns | None = None
     _started: float = field(default_factory=time.perf_counter)
     _trace_number: int = field(init=False)
 
     def __post_init__(self) -> None:
         """Notes which forward trace of the run comes next: that of this program, if no other thread derives one."""
         self._trace_number = self.keeper.ledger.history.traces
-
-    def begin(self) -> None:
-        """Begins to watch what Thunder runs to derive it, and has helpers start that will compile its templates."""
-        self.keeper.start_helpers()
-        self._foreign = ForeignRuns(self.definitions.foreign)
 
     def may_be(self, candidate: Candidate) -> bool:
         """True if a stored program was derived from the same, as far as it was recorded."""
@@ -269,8 +263,6 @@ class Derivation:
         if self._recorder is not None:
             reads = self._recorder.reads()
             self._check_key()
-            assert self._foreign is not None
-            self._foreign.check()
             self.reads = reads
         assert self.reads is not None
         regions = collect_regions(self.keeper.ledger, self._trace_number)

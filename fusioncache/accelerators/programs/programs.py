@@ -292,10 +292,12 @@ class ProgramKeeper(Accelerator):
         """Returns the key of the program for a call, and what named the values that it depends on.
 
         Raises:
-            Declined: if something in it has no value that can be compared.
+            Declined: if something in it has no value that can be compared, or Thunder may run code of others.
         """
         with self.time("key"):
-            return make_key(call.compile_data, call.args, call.kwargs, self.epoch)
+            key, definitions = make_key(call.compile_data, call.args, call.kwargs, self.epoch)
+        definitions.refuse_foreign()
+        return key, definitions
 
     def candidates(self, key: Key) -> Iterator[Candidate]:
         """Returns the programs that the store has for a key, as far as they are asked for."""

@@ -61,8 +61,7 @@ def make_answers_key(compile_data: Any, epoch: Epoch) -> tuple[Key, Definitions]
     helpers = write_lines((f"splitter.{name}", definitions.name(getattr(utils, name))) for name in _HELPERS)
     parts = {**read_process(compile_data), "function map": chain(known_map.write(definitions), helpers)}
     texts = {"splits format": str(FORMAT), **write_parts(parts)}
-    if definitions.foreign:
-        raise Declined(f"Thunder runs functions that are not its own: {next(iter(definitions.foreign))}", Scope.PROGRAM)
+    definitions.refuse_foreign()
     return program_key_of(texts), definitions
 
 

@@ -16,14 +16,13 @@ import thunder
 import torch
 from program_keys import assert_same, jit, key_of
 from stored_programs import compile_anew, counts
-from thunder.core import interpreter, utils, vjp_utils
+from thunder.core import interpreter, utils
 from thunder.extend import ImplInfo, OperatorExecutor
 
 import fusioncache
-from fusioncache.accelerators.programs.definitions import Definitions, ForeignRuns
+from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.function_map import Epoch
-from fusioncache.ir.errors import Declined
 from fusioncache.ir.keys import read_values
 
 X = torch.zeros(3, 4)
@@ -138,67 +137,6 @@ def test_all_of_the_code_that_makes_regions_for_nvfuser_is_in_the_key():
     assert read() == before
 
 
-def run_one():
-    return 1
-
-
-def run_other():
-    return 2
-
-
-def watch(*functions):
-    return ForeignRuns({each.__name__: (each.__code__,) for each in functions})
-
-
-def is_kept(runs):
-    try:
-        runs.check()
-    except Declined as reason:
-        assert re.match("Thunder runs .*, and nothing records what that reads; give", str(reason))
-        return False
-    return True
-
-
-def test_what_ran_while_it_was_watched_is_told():
-    run_one()
-    first = watch(run_one, run_other)
-    assert is_kept(first)
-    second = watch(run_one)
-    run_other()
-    third = watch(run_other)
-    assert [is_kept(each) for each in (first, second, third)] == [False, True, True]
-    run_one()
-    assert [is_kept(each) for each in (second, third)] == [False, True]
-
-
-def test_what_cannot_be_watched_counts_as_run(monkeypatch):
-    """Classes, and all where others have all numbers of ``sys.monitoring``."""
-    assert not is_kept(ForeignRuns({"a.Class": None}))
-    with monkeypatch.context() as patch:
-        patch.setattr(sys.monitoring, "get_tool", lambda number: "a test")
-        assert not is_kept(watch(run_one))
-        assert is_kept(ForeignRuns({}))
-    assert is_kept(watch(run_one))
-    assert [sys.monitoring.get_tool(number) for number in range(6)].count("fusioncache") == 1
-
-
-def test_functions_at_one_place_are_all_watched():
-    definitions = Definitions(Describer())
-    functions = [lambda: 1, lambda: 2]
-    for each in functions:
-        definitions.name(each)
-    runs = ForeignRuns(definitions.foreign)
-    assert is_kept(runs)
-    functions[0]()
-    assert not is_kept(runs)
-
-
-def test_derivatives_of_earlier_programs_are_derived_again():
-    vjp_utils._cache["by code of others"] = None
-    watch(run_one)
-    assert not vjp_utils._cache
-
-
 SILU = "torch.nn.functional.silu"
 
 
@@ -213,24 +151,22 @@ def cosine(a):
 OWN_COSINE = thunder.clang.cos
 
 
-def test_programs_for_which_code_of_others_runs_are_refused_and_others_kept(tmp_path, monkeypatch):
-    """What an executor asks of an operation, and what stands in for a function of Thunder's; classes refuse all."""
+def test_no_program_is_kept_while_thunder_may_run_code_of_others(tmp_path, monkeypatch):
+    """What an executor asks of an operation, and what stands in for a function of Thunder's; and classes."""
 
-    def call(function):
+    def call(function, silu=None):
         executor = OperatorExecutor("of_others", version="1")
-        executor._implmap[SILU] = ImplInfo(checker=is_able)
+        executor._implmap.update({SILU: ImplInfo(checker=silu)} if silu else {})
         jit = {"executors": [executor, *fusioncache.executors()]}
         compiled, transform = compile_anew(lambda x: function(x), tmp_path, jit=jit)
         compiled(X)
-        return counts(transform)
+        loaded, kept, reasons = counts(transform)
+        return loaded, kept, "".join(re.findall(r"may run test_function_map\.(\w+), and nothing", str(reasons)))
 
-    monkeypatch.setattr(thunder.clang, "cos", cosine)
-    found = [call(function) for function in (torch.nn.functional.silu, torch.cos, torch.sin, torch.sin)]
-    assert [each[:2] for each in found] == [(0, 0), (0, 0), (0, 1), (1, 0)]
-    reasons = [next(iter(each[2]), "") for each in found]
-    assert "test_function_map.is_able, and nothing" in reasons[0]
-    assert "test_function_map.cosine, and nothing" in reasons[1]
-    assert reasons[2:] == ["", ""]
+    assert [call(torch.sin) for _ in range(2)] == [(0, 1, ""), (1, 0, "")]
+    assert [call(each, is_able) for each in (torch.nn.functional.silu, torch.sin)] == [(0, 0, "is_able")] * 2
+    with monkeypatch.context() as patch:
+        patch.setattr(thunder.clang, "cos", cosine)
+        assert [call(each) for each in (torch.cos, torch.sin)] == [(0, 0, "cosine")] * 2
     monkeypatch.setattr(utils, "of_others", type("Own", (), {}), raising=False)
-    _, kept, reasons = call(torch.tan)
-    assert kept == 0 and any("test_function_map.Own, and nothing" in reason for reason in reasons)
+    assert call(torch.tan) == (0, 0, "Own")
