@@ -161,18 +161,13 @@ class KnownNames:
     fingerprints: tuple[Fingerprint, ...] = ()
     described: tuple[tuple[Any, object, str], ...] = ()
 
-    def hold(self, earlier: KnownNames | None = None) -> bool:
-        """True if all values would get these names again.
-
-        Args:
-            earlier: the names that these were added to, and that hold.
-        """
-        prints, described = (0, 0) if earlier is None else (len(earlier.fingerprints), len(earlier.described))
-        if not all(each.holds() for each in self.fingerprints[prints:]):
+    def hold(self) -> bool:
+        """True if all values would get these names again."""
+        if not all(each.holds() for each in self.fingerprints):
             return False
-        describer, own = Describer(), self.described[described:]
+        describer = Describer()
         try:
-            return all(describer.forget_values().describe(value, name) == text for value, name, text in own)
+            return all(describer.forget_values().describe(value, name) == text for value, name, text in self.described)
         except Declined as declined:
             declined.require(Scope.VALUE, Scope.AMOUNT)
             return False

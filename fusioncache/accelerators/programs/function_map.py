@@ -14,8 +14,7 @@ it refers to, are taken as they were when they were first described. To change o
 is not noticed. To put another one in its place, in a module, in a class or in a table, is. Classes and functions of
 others that Thunder's tables hold are described again for each key, and compared.
 
-All compiled functions of a process use the same descriptions, as Thunder is the same for all of them. Those with the
-same executors use the same names of what these have in their tables.
+All compiled functions with the same executors use the same descriptions, and names of what these have in their tables.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ from fusioncache.accelerators.programs.writer import Memory, digest
 from fusioncache.ir import Declined, Scope
 from fusioncache.ir.keys import NamedValue, write_lines
 
-_MOST_EXECUTORS = 16
-"""Lists of executors whose names are kept."""
+_MOST_MAPS = 16
+"""Lists of executors whose function maps are kept."""
 _MOST_CODES = 20_000
 """Code objects whose hashes are kept. A model has some hundreds."""
 
@@ -318,14 +317,16 @@ def write_callable(function: Any) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class KnownMap:
-    """A function map.
+    """A function map for some executors.
 
     Attributes:
+        executors: kept alive, as the map is found by their identities.
         text: all that is Thunder's.
         met: what others wrote.
-        names: all of which it consists.
+        names: of all that the text says something of, and of what the executors hold.
     """
 
+    executors: tuple[Any, ...]
     text: str
     met: Met
     names: KnownNames
@@ -341,39 +342,18 @@ class KnownMap:
         yield from write_lines((f"foreign.{place}", "is run by Thunder") for place in definitions.foreign)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class KnownExecutors:
-    """The names of what executors hold.
-
-    Attributes:
-        executors: kept alive, as they are found by their identities.
-        known_map: the function map whose names they were added to.
-        names: of both.
-    """
-
-    executors: tuple[Any, ...]
-    known_map: KnownMap
-    names: KnownNames
-
-    def hold(self, known_map: KnownMap) -> bool:
-        """True if the values would get these names again, given that those of the map hold."""
-        return self.known_map is known_map and self.names.hold(known_map.names)
-
-
 @dataclass(slots=True, eq=False)
 class Epoch:
     """What is known of Thunder's functions.
 
     Attributes:
-        names: of all that was found.
-        maps: the function map for each list of modules, as executors bring modules of their own.
-        executors: the names of what executors hold, by the executors' identities.
+        names: of all that function maps say something of.
+        maps: the function map for each list of executors, by their identities.
         code_digests: the hash of each code object that was described. No code object changes.
     """
 
     names: KnownNames = field(default_factory=KnownNames)
-    maps: dict[tuple[str, ...], KnownMap] = field(default_factory=dict)
-    executors: dict[tuple[int, ...], KnownExecutors] = field(default_factory=dict)
+    maps: dict[tuple[int, ...], KnownMap] = field(default_factory=dict)
     code_digests: dict[int, tuple[CodeType, str]] = field(default_factory=dict)
 
     def make_describer(self) -> Describer:
@@ -382,57 +362,48 @@ class Epoch:
             self.code_digests.clear()
         return Describer(Memory(code_digests=self.code_digests))
 
-    def find_map(self, executors: Iterable[object]) -> KnownMap:
+    def find_map(self, executors: Iterable[Any]) -> KnownMap:
         """Returns the function map for these executors, which is made anew if anything in it is another object.
 
         Raises:
             Declined: if something that others put there cannot be described.
         """
-        modules = tuple(list_names(executors))
-        known = self.maps.get(modules)
-        if known is None or not known.names.hold():
-            fingerprint = Fingerprint((), partial(list_objects, modules), partial(list_tables, modules))
-            names = self.names if self.names.hold() else KnownNames()
-            definitions = Definitions(Describer(), names, is_lasting=True)
-            try:
-                text = write_thunder(definitions, modules)
-            except Declined as reason:
-                reason.require(Scope.VALUE, Scope.AMOUNT)
-                raise Declined(f"Thunder's modules: {reason}", Scope.PROGRAM) from reason
-            self.names = definitions.learn(fingerprint)
-            known = self.maps[modules] = KnownMap(text, definitions.met, self.names)
-        return known
-
-    def find_names(self, known_map: KnownMap, executors: Iterable[Any]) -> KnownNames:
-        """Returns the names of a function map and of what executors hold.
-
-        Args:
-            known_map: that ``find_map`` just returned for these executors.
-            executors: of a function.
-        """
         shared = tuple(filter(is_shared, executors))
         key = tuple(map(id, shared))
-        known = self.executors.pop(key, None)
-        if known is None or not known.hold(known_map):
-            known = KnownExecutors(shared, known_map, _name_executors(known_map, shared))
-        self.executors[key] = known
-        for oldest in list(self.executors)[:-_MOST_EXECUTORS]:
-            self.executors.pop(oldest, None)
-        return known.names
+        known = self.maps.get(key)
+        if known is None or not known.names.hold():
+            known = self.maps[key] = self._make_map(shared)
+        return known
+
+    def _make_map(self, executors: Sequence[Any]) -> KnownMap:
+        if len(self.maps) > _MOST_MAPS:
+            self.maps.clear()
+            self.names = KnownNames()
+        modules = tuple(list_names(executors))
+        fingerprint = Fingerprint((), partial(list_objects, modules), partial(list_tables, modules))
+        names = self.names if self.names.hold() else KnownNames()
+        definitions = Definitions(Describer(), names, is_lasting=True)
+        try:
+            text = write_thunder(definitions, modules)
+        except Declined as reason:
+            reason.require(Scope.VALUE, Scope.AMOUNT)
+            raise Declined(f"Thunder's modules: {reason}", Scope.PROGRAM) from reason
+        self.names = names = definitions.learn(fingerprint)
+        return KnownMap(tuple(executors), text, definitions.met, _name_executors(names, executors))
 
 
-def _name_executors(known_map: KnownMap, executors: Sequence[Any]) -> KnownNames:
-    """Returns the names of a function map and of what executors hold; without the latter if one cannot be described."""
+def _name_executors(known: KnownNames, executors: Sequence[Any]) -> KnownNames:
+    """Returns known names and those of what executors hold; without the latter if one cannot be described."""
     tables = [vars(executor) for executor in executors]
     fingerprint = Fingerprint([view for table in tables for view in (table.keys(), table.values())])
-    definitions = Definitions(Describer(), known_map.names, is_lasting=True)
+    definitions = Definitions(Describer(), known, is_lasting=True)
     try:
         for executor in executors:
             for _ in read_executor(definitions, executor):
                 pass  # a lasting name is made of each value
     except Declined as reason:  # the key is refused for the same reason, where the options are read
         reason.require(Scope.VALUE, Scope.AMOUNT, Scope.PROGRAM)
-        return known_map.names
+        return known
     return definitions.learn(fingerprint)
 
 

@@ -150,7 +150,7 @@ def make_key(
     # Names are made for ten thousand functions at first, and all but these and the key is gone when this returns.
     with without_collector():
         known_map = epoch.find_map(compile_data.executors_list)
-        definitions = Definitions(epoch.make_describer(), epoch.find_names(known_map, compile_data.executors_list))
+        definitions = Definitions(epoch.make_describer(), known_map.names)
         return _make_key(definitions, known_map, compile_data, args, kwargs), definitions
 
 
