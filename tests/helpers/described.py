@@ -19,7 +19,7 @@ def walked(model: object) -> Mapping[str, object]:
     """Returns a model's lines, and under a path of its own the classes that they name."""
     describer = Describer()
     lines = dict(describer.walk("model", model))
-    return {**lines, "classes": dict(describer.classes)}
+    return {**lines, "classes": describer.list_classes()}
 
 
 def changed(before: Mapping[str, object], after: Mapping[str, object]) -> set[str]:

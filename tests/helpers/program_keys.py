@@ -79,6 +79,12 @@ def key_of(jitted: Any, *args: Any, epoch: Epoch | None = None, **kwargs: Any) -
         return make_key(data, args, kwargs, epoch or Epoch())[0]
 
 
+def foreign_in(jitted: Any, *args: Any, epoch: Epoch) -> list[str]:
+    """Returns the places of what others wrote and Thunder may run for a call of a compiled function."""
+    with called(jitted, *args) as data:
+        return make_key(data, args, {}, epoch)[1].foreign
+
+
 def assert_names(expected: str, key: Key, other: Key) -> None:
     """Sees to it that two keys differ, and that their difference names this: a pattern of ``subject: value, value``."""
     assert other != key and other.digest != key.digest

@@ -131,7 +131,7 @@ type Check = Callable[[Judge, Any, tuple[Any, ...], Mapping[str, Any]], str | No
 """Returns why a call must not be made where a program is to be kept; None if it may be."""
 
 _CONTAINERS = (tuple, list, dict, collections.OrderedDict)
-_OF_VALUES = (abs, round, divmod, pow, min, max, sum, all, sorted, ord, chr, format, repr, ascii)
+_OF_VALUES = (abs, round, divmod, pow, min, max, sum, all, sorted, ord, chr, format, repr, ascii, torch.finfo)
 _OPERATORS = (
     "abs", "add", "and_", "concat", "contains", "eq", "floordiv", "ge", "gt", "index", "inv", "invert", "le", "lshift",
     "lt", "matmul", "mod", "mul", "ne", "neg", "not_", "or_", "pos", "pow", "rshift", "sub", "truediv", "truth", "xor",
@@ -203,10 +203,6 @@ def _is_asked_in_any_order(fn: Any, value: Any) -> bool:
 
 def _check_atoms(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     return None if is_internal_call(fn, fn.__name__, args) else explain_atoms(fn, args, kwargs)
-
-
-def _check_plain(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    return explain_arguments(fn, args, kwargs, native.is_plain)
 
 
 def _check_has_attribute(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
@@ -402,7 +398,6 @@ def _list_checks() -> tuple[tuple[Any, Check], ...]:
         interpreter.MappingKeysIterator.__next__,
         torch._C._has_torch_function, torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic,
     )]  # fmt: skip
-    found += [(fn, _check_plain) for fn in (torch.finfo,)]
     found += [(fn, _forbid) for fn in (*_FORBIDDEN, interpreter.call_opaque, torch.compile)]
     found += [(fn, _check_atoms) for fn in filter(callable, vars(math).values())]
     found += [(fn, _check_values) for fn in (*_OF_VALUES, *(getattr(operator, name) for name in _OPERATORS))]

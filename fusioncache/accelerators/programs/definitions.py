@@ -22,7 +22,7 @@ from enum import Enum
 from inspect import unwrap
 from itertools import chain
 from operator import attrgetter, is_
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 from fusioncache.accelerators.programs.describe import Describer
@@ -131,6 +131,7 @@ def _are_same(now: Iterable[Any], before: Iterable[Any]) -> bool:
 
 type Met = Mapping[int, Any]
 """Functions and classes that others wrote, by identity."""
+_NOTHING: Met = MappingProxyType({})
 
 _MAY_BE_SECRET = frozenset({str, bytes, list, tuple, set, frozenset, dict})
 _MOST_WRAPPERS = 30
@@ -188,6 +189,7 @@ class Definitions:
     Args:
         describer: describes foreign definitions.
         earlier: names of the same process.
+        met: what others wrote and that takes part, whatever is named here.
         is_lasting: whether the names serve later keys, so that they may not show what was described before.
 
     Attributes:
@@ -195,7 +197,14 @@ class Definitions:
         met: what others wrote and that was named.
     """
 
-    def __init__(self, describer: Describer, earlier: KnownNames | None = None, *, is_lasting: bool = False):
+    def __init__(
+        self,
+        describer: Describer,
+        earlier: KnownNames | None = None,
+        met: Met = _NOTHING,
+        *,
+        is_lasting: bool = False,
+    ):
         from fusioncache.thunder_adapter.accelerator_api import default_python_printer
 
         self.describer = describer
@@ -206,7 +215,7 @@ class Definitions:
         self._held: list[Any] = []
         self._attributes: list[Mapping[str, Any]] = []
         self._described: list[tuple[Any, object, str]] = []
-        self.met: dict[int, Any] = {}
+        self.met = dict(met)
         self._trusted: dict[int, Any] = {}
         self._unrelated = find_unrelated()
         self._makers = self._list_makers()

@@ -3,7 +3,7 @@
     describer = Describer()
     dict(describer.walk("model", model))     # {"model": "module litgpt.model.GPT", "model.lm_head": ..., ...}
     describer.describe(config)               # a line
-    describer.classes                        # {"litgpt.model.GPT": "5f...", ...}: what the walks' texts name
+    describer.list_classes()                 # {"litgpt.model.GPT": ("5f...", ...), ...}: what the walks' texts name
 
 Nothing of a value's own is called: no ``__repr__``, ``__eq__``, ``__hash__``, ``__getattr__``, ``__reduce__`` or
 property. What has state that cannot be read so (a lock, a file, a generator, most of what is written in C) raises
@@ -392,7 +392,7 @@ class Describer:
         """Yields each part of a value: its path, which has no spaces, and a text.
 
         Modules of torch.nn are walked into, attribute by attribute; everything else is one text. Classes are named in
-        the texts, and ``classes`` says what they are. For a name see ``describe``.
+        the texts, and ``list_classes`` says what they are. For a name see ``describe``.
 
         Raises:
             Declined: if a part has no value. The reason begins with its path.
@@ -408,13 +408,8 @@ class Describer:
             raise Declined(f"{path}: modules are nested too deeply", Scope.VALUE) from error
         self._look_at_classes()
 
-    @property
-    def classes(self) -> Mapping[str, str]:
-        """Every class met so far: its name, numbered if several have it, and the hash of what it is by itself."""
-        return {name: digest for name, (digest, _) in self.list_classes().items()}
-
     def list_classes(self) -> dict[str, ClassTexts]:
-        """Returns every class met so far by its name, with its hash and its own attributes."""
+        """Returns every class met so far by its name, numbered if several have it, with its hash and own attributes."""
         self._look_at_classes()
         contents = self._memory.contents
         found = ((name, contents[identity]) for identity, (_, name) in self._memory.class_names.items())
@@ -424,7 +419,7 @@ class Describer:
     def unknown(self) -> Mapping[tuple[str, str], str]:
         """Why an attribute of a class or of its instances has no value or is left out, by the names of both.
 
-        The class's name is that in ``classes``.
+        The class's name is that in ``list_classes``.
         """
         self._look_at_classes()
         return self._memory.unknown

@@ -322,7 +322,7 @@ class KnownMap:
     Attributes:
         executors: kept alive, as the map is found by their identities.
         text: all that is Thunder's.
-        met: what others wrote.
+        met: what others wrote and the text says something of.
         names: of all that the text says something of, and of what the executors hold.
     """
 
@@ -330,16 +330,6 @@ class KnownMap:
     text: str
     met: Met
     names: KnownNames
-
-    def write(self, definitions: Definitions) -> Iterator[str]:
-        """Yields the lines of all that is Thunder's, which are one text, then whose code Thunder runs.
-
-        Args:
-            definitions: named the executors before: what else is foreign is not trusted.
-        """
-        definitions.met.update(self.met)
-        yield self.text
-        yield from write_lines((f"foreign.{place}", "is run by Thunder") for place in definitions.foreign)
 
 
 @dataclass(slots=True, eq=False)

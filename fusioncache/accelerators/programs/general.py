@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from math import isfinite
+from operator import itemgetter
 from types import CodeType, MappingProxyType
 from typing import Any
 
@@ -437,42 +438,26 @@ def _evaluate(expression: Expression, numbers: Numbers) -> Expression:
 
 
 @dataclass(frozen=True, slots=True)
-class _Variable:
-    """A number in a template that varies.
-
-    Attributes:
-        position: of the variable that it is.
-    """
-
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Varying:
-    """A part of a template with a variable in it.
+    """A part of a template that is a variable, or has one in it.
 
     Attributes:
-        make: makes it.
-        of: what of: variables, other such parts, and what is the same at all sizes.
+        fill: returns it as it is with these values of variables.
     """
 
-    make: Callable[..., Any]
-    of: tuple[Any, ...]
+    fill: Callable[[Sequence[int | float]], Any]
 
 
 def _make_part(make: Callable[..., Any], *of: Any) -> Any:
     """Returns what is made of these: now, or anew at other sizes if a variable is in them."""
-    return _Varying(make, of) if any(isinstance(each, _Variable | _Varying) for each in of) else make(*of)
+    if not any(isinstance(each, _Varying) for each in of):
+        return make(*of)
+    return _Varying(lambda values: make(*[_fill_part(each, values) for each in of]))
 
 
 def _fill_part(part: Any, values: Sequence[int | float]) -> Any:
     """Returns a part as it is with these values of variables."""
-    match part:
-        case _Variable(position):
-            return values[position]
-        case _Varying(make, of):
-            return make(*[_fill_part(each, values) for each in of])
-    return part
+    return part.fill(values) if isinstance(part, _Varying) else part
 
 
 def _unify_parts(values: Sequence[Any], variables: _Variables) -> Any:
@@ -515,7 +500,7 @@ def _unify_sizes(sizes: Sequence[Any], variables: _Variables) -> Any:
 def _take(numbers: Sequence[int | float], variables: _Variables) -> Any:
     """Returns a constant, or the variable that numbers are."""
     found = variables.explain(numbers)
-    return evaluate(found, {}) if isinstance(found, int | Float) else _Variable(found[0])
+    return evaluate(found, {}) if isinstance(found, int | Float) else _Varying(itemgetter(found[0]))
 
 
 def _list(*items: Any) -> tuple[Any, ...]:

@@ -220,11 +220,6 @@ def is_environment(value: object) -> bool:
     return value is os.environ
 
 
-def list_environment_parts() -> dict[str, Any]:
-    """Returns what the environment's object consists of but the variables, which are read one by one."""
-    return {name: part for name, part in vars(os.environ).items() if name != "_data"}
-
-
 def describe_variable(name: str) -> str:
     """Returns what stands for the value of a variable of the environment."""
     try:

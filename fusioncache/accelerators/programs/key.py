@@ -29,7 +29,7 @@ from torch.utils import _device
 from fusioncache.accelerators.programs.containers import write_layout
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer, escape_name, list_lines
-from fusioncache.accelerators.programs.function_map import Epoch, KnownMap
+from fusioncache.accelerators.programs.function_map import Epoch
 from fusioncache.accelerators.programs.introspection import find_in_class
 from fusioncache.accelerators.programs.options import find_groups, read_groups, read_options
 from fusioncache.accelerators.sizes.journal import FAMILY_FORMAT
@@ -149,9 +149,18 @@ def make_key(
     """
     # Names are made for ten thousand functions at first, and all but these and the key is gone when this returns.
     with without_collector():
-        known_map = epoch.find_map(compile_data.executors_list)
-        definitions = Definitions(epoch.make_describer(), known_map.names)
-        return _make_key(definitions, known_map, compile_data, args, kwargs), definitions
+        known_map, describer = epoch.find_map(compile_data.executors_list), epoch.make_describer()
+        definitions = Definitions(describer, known_map.names, known_map.met)
+        parts = {
+            "model": write_lines(_read_model(describer, compile_data)),
+            "arguments": write_lines(_read_arguments(describer, compile_data.fn, args, kwargs)),
+            **read_process(compile_data),
+            "jit options": write_lines(read_options(describer, definitions, compile_data)),
+            "function map": (known_map.text,),
+            # Last, as all that was described before has met its classes.
+            "classes": write_lines(_read_classes(describer)),
+        }
+        return program_key_of({"program format": str(FORMAT), **write_parts(parts)}), definitions
 
 
 def form_key(key: Key, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
@@ -207,23 +216,7 @@ def _name_argument(place: Place) -> str:
     return f"args.{first}" if isinstance(first, int) else f"kwargs.{escape_name(first)}"
 
 
-def _make_key(
-    definitions: Definitions, known_map: KnownMap, compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Key:
-    describer = definitions.describer
-    parts = {
-        "model": write_lines(_read_model(describer, compile_data)),
-        "arguments": write_lines(_read_arguments(describer, compile_data.fn, args, kwargs)),
-        **read_process(compile_data),
-        "jit options": write_lines(read_options(describer, definitions, compile_data)),
-        "function map": known_map.write(definitions),
-        # Last, as all that was described before has met its classes.
-        "classes": write_lines(_read_classes(describer)),
-    }
-    return program_key_of({"program format": str(FORMAT), **write_parts(parts)})
-
-
-def read_process(compile_data: Any) -> dict[str, Iterator[str]]:
+def read_process(compile_data: Any) -> dict[str, Iterable[str]]:
     """Returns the lines of what a process has for all of its programs, by the names of ingredients."""
     return {
         "state": write_lines(read_state(compile_data)),

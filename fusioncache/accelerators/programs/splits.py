@@ -56,10 +56,10 @@ def make_answers_key(compile_data: Any, epoch: Epoch) -> tuple[Key, Definitions]
     from fusioncache.thunder_adapter.accelerator_api import dynamo_utils as utils
 
     known_map = epoch.find_map(())
-    definitions = Definitions(Describer(), known_map.names)
+    definitions = Definitions(Describer(), known_map.names, known_map.met)
 
     helpers = write_lines((f"splitter.{name}", definitions.name(getattr(utils, name))) for name in _HELPERS)
-    parts = {**read_process(compile_data), "function map": chain(known_map.write(definitions), helpers)}
+    parts = {**read_process(compile_data), "function map": chain((known_map.text,), helpers)}
     texts = {"splits format": str(FORMAT), **write_parts(parts)}
     definitions.refuse_foreign()
     return program_key_of(texts), definitions

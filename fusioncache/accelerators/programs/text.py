@@ -379,5 +379,7 @@ def describe_found(value: object, describer: Describer, name: str | None = None)
     if value is ABSENT:
         return "nothing"
     if introspection.is_environment(value):
-        return f"the environment, found by {describer.describe(introspection.list_environment_parts())}"
+        # The variables, which are in ``_data``, are read one by one.
+        parts = {name: part for name, part in vars(value).items() if name != "_data"}
+        return f"the environment, found by {describer.describe(parts)}"
     return describer.describe(value, name)

@@ -127,7 +127,7 @@ def test_all_of_the_code_that_makes_regions_for_nvfuser_is_in_the_key():
 
     def read() -> dict[str, object]:
         with fake_cuda.pretend_gpu():
-            return read_values("\n".join(Epoch().find_map([executor]).write(Definitions(Describer()))))
+            return read_values(Epoch().find_map([executor]).text)
 
     before = read()
     with note_functions() as ran:
