@@ -480,14 +480,17 @@ def build_program(program: ProgramText, compiled: CompiledProgram, function: obj
     from fusioncache.thunder_adapter.api import TraceTag
 
     builder = _Builder({code.co_filename: code for code in compiled.codes}, function, resolve, Resolver())
-    built = [builder.build(trace) for trace in map(_reveal, program.traces())]
+    traces = [*map(_reveal, program.traces())]
+    built = [builder.build(trace) for trace in traces]
+    # What was compiled of digests does not serve a prologue with texts.
+    rewriting = compiled.rewrite if traces[0].source == program.prologue.source else rewrite
     (prologue, checks), (computation, forward), (epilogue, effects), *others = built
     backward = [trace for _, trace in others]
     if backward:
         forward.tags.add(TraceTag.AUGMENTED_FORWARD)
         backward[0].tags.add(TraceTag.BACKWARD)
     return thunder.CacheEntry(
-        _with_stats(quicken(prologue, _find_rewrite(program, compiled)), [effects], backward),
+        _with_stats(quicken(prologue, rewriting), [effects], backward),
         [checks],
         computation,
         [forward],
@@ -509,12 +512,6 @@ def _reveal(trace: TraceText) -> TraceText:
         return replace(trace, source=reveal_texts(trace.source))
     except ValueError as error:
         raise ValueError(f"its {trace.name} {error}") from error
-
-
-def _find_rewrite(program: ProgramText, compiled: CompiledProgram) -> Rewrite:
-    """Returns what writes the prologue anew: what was compiled of digests does not serve one with texts."""
-    source = program.prologue.source
-    return compiled.rewrite if reveal_texts(source) == source else rewrite
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,10 +221,10 @@ def _explain_object(value: Any, name: str) -> str | None:
     if issubclass(kind, _thunders_types()):
         return None
     if type(find_in_class(kind, "__getattribute__")) is not types.WrapperDescriptorType:
-        return f"{_name(kind)}.__getattribute__"
+        return f"{name_of(kind)}.__getattribute__"
     found = find_in_class(kind, name)
     if found is not ABSENT:
-        return None if _is_harmless(found) else f"what {_name(kind)} has as {name}"
+        return None if _is_harmless(found) else f"what {name_of(kind)} has as {name}"
     attributes = _attributes_of(value)
     if attributes is not None and name in attributes:
         return None
@@ -233,7 +233,7 @@ def _explain_object(value: Any, name: str) -> str | None:
     getter = find_in_class(kind, "__getattr__")
     if getter is ABSENT or getter is vars(Module)["__getattr__"]:
         return None
-    return f"{_name(kind)}.__getattr__"
+    return f"{name_of(kind)}.__getattr__"
 
 
 def _attributes_of(value: Any) -> dict[str, Any] | None:
@@ -250,14 +250,14 @@ def _explain_class(cls: type, name: str) -> str | None:
         find_in_class(meta, "__getattribute__") is not vars(type)["__getattribute__"]
         or find_in_class(meta, "__getattr__") is not ABSENT
     ):
-        return f"{_name(meta)}.__getattr__"
+        return f"{name_of(meta)}.__getattr__"
     of_meta = find_in_class(meta, name)
     if of_meta is not ABSENT and not _is_harmless(of_meta):
-        return f"what {_name(meta)} has as {name}"
+        return f"what {name_of(meta)} has as {name}"
     found = find_in_class(cls, name)
     if found is ABSENT or _is_harmless(found) or type(found) is property:
         return None
-    return f"what {_name(cls)} has as {name}"
+    return f"what {name_of(cls)} has as {name}"
 
 
 def _explain_super(value: Any, name: str) -> str | None:
@@ -268,7 +268,7 @@ def _explain_super(value: Any, name: str) -> str | None:
     found = find_in_first(behind, name)
     if found is ABSENT or _is_harmless(found):
         return None
-    return f"what {_name(bound)} has behind {_name(value.__thisclass__)} as {name}"
+    return f"what {name_of(bound)} has behind {name_of(value.__thisclass__)} as {name}"
 
 
 def _is_harmless(found: Any) -> bool:
@@ -285,7 +285,7 @@ def explain_instance_check(value: Any, cls: Any) -> str | None:
     """Returns whose code may run to tell whether a value is an object of a class; None if none runs."""
     # Thunder's proxies say that they are tensors and numbers, and a size that is watched says that it is an integer.
     if not (_is_as_in_object(type(value), "__class__") or issubclass(type(value), (*_thunders_types(), *WATCHED))):
-        return f"{_name(type(value))}.__class__"
+        return f"{name_of(type(value))}.__class__"
     return explain_class_check(cls)
 
 
@@ -296,15 +296,15 @@ def explain_class_check(cls: Any) -> str | None:
     if type(cls) is types.UnionType:
         return next(filter(None, map(explain_class_check, cls.__args__)), None)
     if not is_class(cls):
-        return f"{_name(type(cls))}.__instancecheck__"
+        return f"{name_of(type(cls))}.__instancecheck__"
     meta = type(cls)
     for name in ("__instancecheck__", "__subclasscheck__"):
         found = find_in_class(meta, name)
         if found is not vars(type)[name] and found is not vars(abc.ABCMeta)[name] and not _is_torchs(found):
-            return f"{_name(meta)}.{name}"
+            return f"{name_of(meta)}.{name}"
     hook = find_in_class(cls, "__subclasshook__")
     of_abc = type(hook) is classmethod and hook.__func__.__globals__ is vars(sys.modules["_collections_abc"])
-    return None if of_abc or _is_as_in_object(cls, "__subclasshook__") else f"{_name(cls)}.__subclasshook__"
+    return None if of_abc or _is_as_in_object(cls, "__subclasshook__") else f"{name_of(cls)}.__subclasshook__"
 
 
 def _is_torchs(found: Any) -> bool:
@@ -316,10 +316,6 @@ def _is_torchs(found: Any) -> bool:
         and name.partition(".")[0] == "torch"
         and vars(sys.modules.get(name, types)) is found.__globals__
     )
-
-
-def _name(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 _OWN = ("thunder", "fusioncache")

@@ -268,13 +268,13 @@ class ProgramList(list[Any]):
             if keeper.verifies:
                 derivation.expected = candidate
                 break
-            yield from self._try(candidate, derivation, partial(self._note_loaded, candidate, started))
+            yield from self._try(candidate, derivation, partial(keeper.note_loaded, candidate, call, started))
         filled = None if derivation.expected else self.lengths.fill(derivation)
         if filled is not None:
-            yield from self._try(filled, derivation, partial(self._note_filled, filled))
+            yield from self._try(filled, derivation, partial(self._note_filled, filled, derivation))
         self._derive(derivation)
 
-    def _try(self, candidate: Candidate, derivation: Derivation, note: Callable[[Derivation], None]) -> Iterator[Any]:
+    def _try(self, candidate: Candidate, derivation: Derivation, note: Callable[[], None]) -> Iterator[Any]:
         """Yields the entry of a program, if it can be built. It does not fit if Thunder asks for the next one."""
         entry = derivation.keeper.build(candidate, derivation.call)
         if entry is not None:
@@ -289,14 +289,11 @@ class ProgramList(list[Any]):
             derivation.is_kept = False
         self.expect(derivation)
 
-    def _note_loaded(self, candidate: Candidate, started: float, derivation: Derivation) -> None:
-        derivation.keeper.note_loaded(candidate, derivation.call, time.perf_counter() - started)
-
     def _note_filled(self, candidate: Candidate, derivation: Derivation) -> None:
         self.derived.add(derivation.key.digest)
         derivation.keeper.note_filled(candidate, derivation.call)
 
-    def _watch(self, entry: Any, note: Callable[[Derivation], None], derivation: Derivation) -> Any:
+    def _watch(self, entry: Any, note: Callable[[], None], derivation: Derivation) -> Any:
         """Returns an entry that adds itself to Thunder's own when its prologue was called and did not raise.
 
         It lives on as the last prologue that Thunder called, and so it forgets then what the call was about.
@@ -305,7 +302,7 @@ class ProgramList(list[Any]):
 
         def add() -> None:
             self.add(entry, derivation, can_be_had=True)
-            note(derivation)
+            note()
 
         waiting = [add]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -49,9 +49,8 @@ from fusioncache.cache.generals import Generation
 from fusioncache.cache.packing import TEMPLATES, write_templates
 from fusioncache.cache.peers import Ask, Helpers
 from fusioncache.humanize import format_duration
-from fusioncache.ir import Key, Scope, Template, is_declined
+from fusioncache.ir import Key, Scope, is_declined
 from fusioncache.observe.record.kept_regions import KeptRegions, decode_regions
-from fusioncache.observe.record.ledger import Ledger
 from fusioncache.process.settings import PROGRAMS
 from fusioncache.process.warning import warn
 from fusioncache.store import Store, StoredArtifacts
@@ -375,7 +374,7 @@ class ProgramKeeper(Accelerator):
             ]
             return [ask for call, arities, layouts in wanted for ask in call.foresee(arities, layouts)]
 
-        self._helpers.expect(foresee, self._count_handed_over)
+        self._helpers.expect(foresee, partial(self.ledger.count, "handed_over"))
 
     def compile_later(self, templates: Iterable[TemplateReference], call: Call) -> None:
         """Has templates compiled beside this process while nothing else waits for that, for a length to come.
@@ -390,12 +389,9 @@ class ProgramKeeper(Accelerator):
         count = self.ledger.count
         count("lengths_queued", self._helpers.hand_over_later(asks, partial(count, "lengths_compiled")))
 
-    def _count_handed_over(self, number: int) -> None:
-        self.ledger.count("handed_over", number)
-
-    def note_loaded(self, candidate: Candidate, call: Call, seconds: float) -> None:
+    def note_loaded(self, candidate: Candidate, call: Call, started: float) -> None:
         """Counts a program that runs without having been derived here, and says so if that was asked for."""
-        self.ledger.count_program_loaded(call.name, seconds, candidate.seconds)
+        self.ledger.count_program_loaded(call.name, time.perf_counter() - started, candidate.seconds)
         self._compile_beside(candidate.text)
         self._count_regions(candidate.regions, call)
         if self.explains:
@@ -421,14 +417,33 @@ class ProgramKeeper(Accelerator):
         """True if code for any sizes serves the program that was built last for a function."""
         return self.cache.length_rule.takes_general(self._generations.last(call.compile_data))
 
-    def _count_regions(self, regions: bytes | KeptRegions | None, call: Call) -> None:
-        if regions is None:
+    def _count_regions(self, content: bytes | KeptRegions | None, call: Call) -> None:
+        """Counts the regions of a program that was loaded or filled in, and puts them on record.
+
+        Args:
+            content: what was kept of them; None if nothing was. What is no bytes has neither streams nor collectives.
+            call: that the program is for.
+        """
+        if content is None:
             return
-        find = self._calls.find_template
+        ledger, number = self.ledger, self.ledger.history.begin_trace(call.name)
         try:
-            count_regions(regions, call.name, self.ledger, self.cache.ledger, find)
+            kept = decode_regions(content, call.name, number) if isinstance(content, bytes) else content
         except ValueError as error:  # they are for people, and no reason to derive the program
             logger.info("the regions of a stored program of %s are not counted", call.name, exc_info=error)
+            return
+        counted = []
+        about: dict[str, Any] = {"model": call.name, "trace_number": number}
+        for region in kept.regions:
+            template = self._calls.find_template(region.digest or "")
+            if template is None:
+                ledger.count_bypass(region.reason or "left as Thunder made it")
+                counted.append(replace(region, digest=None, outcome="bypass", **about))
+                continue
+            hit = self.cache.ledger.has(template)
+            ledger.count_region(template, region.arities, hit=hit)
+            counted.append(replace(region, outcome="hit" if hit else "miss", **about))
+        ledger.history.add(*counted, *kept.choices, *kept.placements)
 
     def refuse(self, reason: str) -> None:
         """Counts why a program is neither loaded nor kept."""
@@ -443,40 +458,6 @@ class ProgramKeeper(Accelerator):
         logger.info("a program can neither be loaded nor stored", exc_info=error)
         if self.ledger.emit("program refused", reason=f"failed: {type(error).__name__}"):
             warn(f"programs are neither loaded nor stored: {type(error).__name__}")
-
-
-def count_regions(
-    content: bytes | KeptRegions,
-    model: str,
-    ledger: Ledger,
-    known: Ledger,
-    find_template: Callable[[str], Template | None],
-) -> None:
-    """Counts the regions of a program that was loaded or filled in, and puts them on record.
-
-    Args:
-        content: what was kept of them. What is no bytes has neither streams nor collectives.
-        model: that the program is for.
-        ledger: counts them.
-        known: says which templates others had before.
-        find_template: returns a template that is called, by the digest of its key.
-
-    Raises:
-        ValueError: if the content is no regions.
-    """
-    number = ledger.history.begin_trace(model)
-    counted, kept = [], decode_regions(content, model, number) if isinstance(content, bytes) else content
-    about: dict[str, Any] = {"model": model, "trace_number": number}
-    for region in kept.regions:
-        template = find_template(region.digest or "")
-        if template is None:
-            ledger.count_bypass(region.reason or "left as Thunder made it")
-            counted.append(replace(region, digest=None, outcome="bypass", **about))
-            continue
-        hit = known.has(template)
-        ledger.count_region(template, region.arities, hit=hit)
-        counted.append(replace(region, outcome="hit" if hit else "miss", **about))
-    ledger.history.add(*counted, *kept.choices, *kept.placements)
 
 
 def find_keeper(compile_data: Any) -> ProgramKeeper | None:
