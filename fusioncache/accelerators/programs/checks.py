@@ -483,7 +483,6 @@ class Judge:
         self.names = names
         self.consumed: dict[int, Any] = {}
         self.queries: dict[tuple[str, tuple[Any, ...]], Any] = {}
-        self._known: dict[int, tuple[Any, bool]] = {}
 
     def consume(self, value: Any) -> bool:
         """True if a value is a generator that the interpreter runs, and has what it yields looked at."""
@@ -507,15 +506,9 @@ class Judge:
         check = list_checks().get(id(fn))
         if check is not None:
             return check(self, fn, args, kwargs)
-        if self._is_operation(fn):
+        if native.is_operation(fn):
             return explain_arguments(fn, args, kwargs, native.is_plain)
         return self._explain_opaque(fn, args, kwargs) if is_opaque else f"calls {name_of(fn)}"
-
-    def _is_operation(self, fn: Any) -> bool:
-        known = self._known.get(id(fn))
-        if known is None:
-            known = self._known[id(fn)] = fn, native.is_operation(fn)
-        return known[1]
 
     def _explain_opaque(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         name, owner = getattr(fn, "__name__", ""), getattr(fn, "__objclass__", None)

@@ -79,23 +79,15 @@ _MARK = (object(),)
 
 
 class Fingerprint:
-    """What tables hold at this moment. It keeps all of it alive, so that no identity is used twice.
+    """What is found somewhere at this moment. It keeps all of it alive, so that no identity is used twice.
 
     Args:
-        tables: containers, or views of them.
-        read: returns what else matters, now and later.
+        read: returns what matters, now and later.
         list_sources: returns views of all that ``read`` depends on. To compare these is faster than to read; where they
-            differ, ``read`` decides.
+            differ, ``read`` decides. It decides always if there are none.
     """
 
-    def __init__(
-        self,
-        tables: Iterable[Iterable[Any]] = (),
-        read: Callable[[], Iterable[Any]] = tuple,
-        list_sources: Callable[[], Iterable[Iterable[Any]]] = tuple,
-    ):
-        self._tables = _mark_ends(tables)
-        self._items = [*chain.from_iterable(self._tables)]
+    def __init__(self, read: Callable[[], Iterable[Any]], list_sources: Callable[[], Iterable[Iterable[Any]]] = tuple):
         self._read, self._list_sources = read, list_sources
         self._sources = _mark_ends(list_sources())
         self._in_sources = [*chain.from_iterable(self._sources)]
@@ -104,20 +96,23 @@ class Fingerprint:
     def holds(self) -> bool:
         """True if all of it is the same now. What cannot be read any more is not."""
         try:
-            return _are_same(chain.from_iterable(self._tables), self._items) and self._reads_the_same()
+            if self._sources and _are_same(chain.from_iterable(self._sources), self._in_sources):
+                return True
+            # The sources come first: what changes meanwhile is noticed now, or in the next comparison.
+            sources = _mark_ends(self._list_sources())
+            in_sources = [*chain.from_iterable(sources)]
+            if not _are_same(self._read(), self._values):
+                return False
         except Exception:  # a module that is gone, a dict that another thread changes
-            return False
-
-    def _reads_the_same(self) -> bool:
-        if self._sources and _are_same(chain.from_iterable(self._sources), self._in_sources):
-            return True
-        # The sources come first: what changes meanwhile is noticed now, or in the next comparison.
-        sources = _mark_ends(self._list_sources())
-        in_sources = [*chain.from_iterable(sources)]
-        if not _are_same(self._read(), self._values):
             return False
         self._sources, self._in_sources = sources, in_sources
         return True
+
+
+def fingerprint_tables(tables: Iterable[Iterable[Any]]) -> Fingerprint:
+    """Returns the fingerprint of what containers, or views of them, hold."""
+    marked = _mark_ends(tables)
+    return Fingerprint(lambda: chain.from_iterable(marked))
 
 
 def _mark_ends(tables: Iterable[Iterable[Any]]) -> list[Iterable[Any]]:
@@ -246,7 +241,7 @@ class Definitions:
                 tables += (dict.keys(each), dict.values(each))
             elif type(each) is functools.partial:
                 tables.append(each.keywords.values())
-        return Fingerprint(tables)
+        return fingerprint_tables(tables)
 
     def name(self, value: Any) -> str:
         """Returns the name of a value: a line of text.

@@ -46,7 +46,7 @@ from fusioncache.accelerators.programs.containers import (
     write_nothing,
     write_pairs,
 )
-from fusioncache.accelerators.programs.functions import FUNCTIONS, LEFT_OUT, find_reviewed, why_left_out
+from fusioncache.accelerators.programs.functions import FUNCTIONS, LEFT_OUT, find_reviewed
 from fusioncache.accelerators.programs.introspection import (
     ABSENT,
     MARK,
@@ -85,13 +85,13 @@ class ObjectLayout:
         content: what writes the content of the builtin type that the class is derived from.
         slots: each slot's name and what reads it.
         attributes: what returns the instance's ``__dict__``, if it has one.
-        names: the names of the classes of the MRO, by which it is known what is left out.
+        left_out: the names of attributes that are left out.
     """
 
     content: Handler
     slots: tuple[tuple[str, Any], ...]
     attributes: Callable[[object], dict[str, object]] | None
-    names: frozenset[str]
+    left_out: frozenset[str]
 
     def read_attributes(self, value: object) -> dict[str, object]:
         """Returns the instance's own attributes but for those that are left out.
@@ -102,9 +102,9 @@ class ObjectLayout:
         attributes = {} if self.attributes is None else self.attributes(value)
         if type(attributes) is not dict:
             raise Declined(f"the attributes of a {write_class_name(type(value))} are not in a dict", Scope.VALUE)
-        if not self.names:
+        if not self.left_out:
             return attributes
-        return {name: item for name, item in attributes.items() if why_left_out(self.names, name) is None}
+        return {name: item for name, item in attributes.items() if name not in self.left_out}
 
 
 def find_layout(cls: type) -> ObjectLayout:
@@ -130,8 +130,8 @@ def find_layout(cls: type) -> ObjectLayout:
     if content is None:
         built_on = "" if base is cls else f": it is built on {write_class_name(base)}"
         raise Declined(f"a {write_class_name(cls)} has no value to compare{built_on}", Scope.VALUE)
-    names = frozenset(map(write_class_name, mro_of(cls))) & LEFT_OUT.keys()
-    return ObjectLayout(content, tuple(slots), _find_attributes(cls), names)
+    left_out = (LEFT_OUT.get(write_class_name(each), _NOTHING)[0] for each in mro_of(cls))
+    return ObjectLayout(content, tuple(slots), _find_attributes(cls), frozenset[str]().union(*left_out))
 
 
 def _find_attributes(cls: type) -> Callable[[object], dict[str, object]] | None:

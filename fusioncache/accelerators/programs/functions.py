@@ -201,15 +201,6 @@ LEFT_OUT: dict[str, tuple[frozenset[str], str]] = {
 """Attributes of classes and of their instances that are left out, and why. A program that reads one is not kept."""
 
 
-def why_left_out(cls_names: frozenset[str], attribute: str) -> str | None:
-    """Returns why an attribute is left out of what has a class of one of these names; None if it is not."""
-    for name in cls_names & LEFT_OUT.keys():
-        attributes, reason = LEFT_OUT[name]
-        if attribute in attributes:
-            return reason
-    return None
-
-
 def _refuse_environment(writer: Writer, value: object) -> None:
     raise Declined("the environment is not a value: what is read of it is noted, variable by variable", Scope.VALUE)
 

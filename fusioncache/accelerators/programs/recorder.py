@@ -280,7 +280,6 @@ class Recorder(hooks.Observer):
         self._seen: set[tuple[int, str]] = set()
         self._free = list_free()
         self._tagging = find_tagging()
-        self._internal: dict[int, tuple[Any, bool]] = {}
         self._observation: AbstractContextManager[None] | None = None
         self._covered = 0, True
 
@@ -327,7 +326,7 @@ class Recorder(hooks.Observer):
 
     def see_global(self, namespace: Any, name: str) -> None:
         """Notes a name that is about to be looked up in a namespace, and then among the builtins."""
-        if (id(namespace), name) in self._notes.globals or self._is_internal(namespace) or self._is_tagged():
+        if (id(namespace), name) in self._notes.globals or is_internal(namespace) or self._is_tagged():
             return
         found = namespace.get(name, ABSENT)
         self._notes.globals[id(namespace), name] = namespace, found
@@ -499,7 +498,7 @@ class Recorder(hooks.Observer):
     def _is_thunders_own(self) -> bool:
         """True if it is Thunder's own code that is interpreted here, which the key's versions say all of."""
         actor = find_actor()
-        return actor is not None and self._is_internal(actor.globals.value)
+        return actor is not None and is_internal(actor.globals.value)
 
     def _note_variable(self, args: tuple[Any, ...], name: str) -> str | None:
         """Notes a variable of the environment, which Python finds in a table that is closed to other code."""
@@ -521,18 +520,12 @@ class Recorder(hooks.Observer):
         if get_jit_ctx().sharp_edges is not SHARP_EDGES_OPTIONS.ALLOW:
             self._refuse("the option sharp_edges has tracing report what a stored program could not")
 
-    def _is_internal(self, namespace: Any) -> bool:
-        known = self._internal.get(id(namespace))
-        if known is None:
-            known = self._internal[id(namespace)] = namespace, is_internal(namespace)
-        return known[1]
-
     def _place(self, reason: str) -> str:
         """Returns a reason with the function whose code it is about."""
         from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
 
         frames = get_interpreterruntimectx().frame_stack
-        own = next((each for each in reversed(frames) if not self._is_internal(each.globals.value)), None)
+        own = next((each for each in reversed(frames) if not is_internal(each.globals.value)), None)
         return f"{own.qualname} {reason}" if own is not None else reason
 
     def _refuse(self, reason: str) -> None:
