@@ -69,7 +69,7 @@ class Helpers(Protocol):
     def hand_over_later(self, asks: Sequence[Ask], on_done: Callable[[], object]) -> int:
         """Has these compiled while nothing else is, and returns how many will be. Each that ends calls ``on_done``."""
 
-    def expect(self, asks: Callable[[], Sequence[Ask]], handed_over: Callable[[int], None]) -> None:
+    def expect(self, asks: Callable[[], Sequence[Ask]], handed_over: Callable[[int], object]) -> None:
         """Has these compiled, and says how many, if anything that calls ask for turns out to be missing.
 
         For a program that was loaded the store has them all, as a rule. Then nothing is asked.

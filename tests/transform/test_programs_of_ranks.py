@@ -31,7 +31,7 @@ from fusioncache.accelerators.programs.options import (
     find_groups,
     refer_to_group,
     resolve_group,
-    write_sharing_key,
+    write_transform,
 )
 from fusioncache.accelerators.sizes.lengths import SHARED, Lengths
 from fusioncache.distributed.cut_layers import CutParameter, Role, TensorParallelTransform
@@ -237,9 +237,9 @@ def test_a_reference_leads_to_the_group_at_its_place_only_if_that_is_the_same(jo
 def test_each_attribute_of_a_sharing_transform_but_the_rank_is_in_its_key(job, name, value):
     transform = FSDPTransform(torch.device("cpu"))
     transform.sharded_params, transform.global_rank = {"w": ((4, 4), (2, 4), torch.device("cpu"))}, 0
-    before = write_sharing_key(Describer(), transform)
+    before = write_transform(Describer(), transform)
     setattr(transform, name, value)
-    assert before and (write_sharing_key(Describer(), transform) == before) == (name == "global_rank")
+    assert before and (write_transform(Describer(), transform) == before) == (name == "global_rank")
 
 
 def test_the_order_in_which_a_process_has_the_names_of_a_tied_parameter_is_in_no_key(job, monkeypatch):

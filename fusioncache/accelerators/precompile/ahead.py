@@ -220,7 +220,7 @@ class AskHelpers(ABC):
 
     def __init__(self, store: Store):
         self._store = store
-        self._expected: deque[tuple[Callable[[], Sequence[Ask]], Callable[[int], None]]] = deque(maxlen=MOST_EXPECTED)
+        self._expected: deque[tuple[Callable[[], Sequence[Ask]], Callable[[int], object]]] = deque(maxlen=MOST_EXPECTED)
         self._lock = forks.lock()
         self._starting = 0.0
         # Its memory stays with torch: this process needs it in a moment.
@@ -237,7 +237,7 @@ class AskHelpers(ABC):
         """See ``Helpers``. Here none is compiled."""
         return 0
 
-    def expect(self, asks: Callable[[], Sequence[Ask]], handed_over: Callable[[int], None]) -> None:
+    def expect(self, asks: Callable[[], Sequence[Ask]], handed_over: Callable[[int], object]) -> None:
         """See ``Helpers``."""
         with self._lock:
             self._expected.append((asks, handed_over))

@@ -93,6 +93,12 @@ class Fingerprint:
         self._in_sources = [*chain.from_iterable(self._sources)]
         self._values = [*read()]
 
+    @classmethod
+    def of_tables(cls, tables: Iterable[Iterable[Any]]) -> Fingerprint:
+        """Returns the fingerprint of what containers, or views of them, hold."""
+        marked = _mark_ends(tables)
+        return cls(lambda: chain.from_iterable(marked))
+
     def holds(self) -> bool:
         """True if all of it is the same now. What cannot be read any more is not."""
         try:
@@ -107,12 +113,6 @@ class Fingerprint:
             return False
         self._sources, self._in_sources = sources, in_sources
         return True
-
-
-def fingerprint_tables(tables: Iterable[Iterable[Any]]) -> Fingerprint:
-    """Returns the fingerprint of what containers, or views of them, hold."""
-    marked = _mark_ends(tables)
-    return Fingerprint(lambda: chain.from_iterable(marked))
 
 
 def _mark_ends(tables: Iterable[Iterable[Any]]) -> list[Iterable[Any]]:
@@ -241,7 +241,7 @@ class Definitions:
                 tables += (dict.keys(each), dict.values(each))
             elif type(each) is functools.partial:
                 tables.append(each.keywords.values())
-        return fingerprint_tables(tables)
+        return Fingerprint.of_tables(tables)
 
     def name(self, value: Any) -> str:
         """Returns the name of a value: a line of text.

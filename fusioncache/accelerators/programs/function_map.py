@@ -29,14 +29,7 @@ from itertools import chain
 from types import CodeType, ModuleType
 from typing import Any
 
-from fusioncache.accelerators.programs.definitions import (
-    Definitions,
-    Fingerprint,
-    KnownNames,
-    Met,
-    find_unrelated,
-    fingerprint_tables,
-)
+from fusioncache.accelerators.programs.definitions import Definitions, Fingerprint, KnownNames, Met, find_unrelated
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.introspection import is_added
 from fusioncache.accelerators.programs.options import is_shared, read_executor
@@ -392,7 +385,7 @@ class Epoch:
 def _name_executors(known: KnownNames, executors: Sequence[Any]) -> KnownNames:
     """Returns known names and those of what executors hold; without the latter if one cannot be described."""
     tables = [vars(executor) for executor in executors]
-    fingerprint = fingerprint_tables([view for table in tables for view in (table.keys(), table.values())])
+    fingerprint = Fingerprint.of_tables([view for table in tables for view in (table.keys(), table.values())])
     definitions = Definitions(Describer(), known, is_lasting=True)
     try:
         for executor in executors:

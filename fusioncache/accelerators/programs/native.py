@@ -308,14 +308,7 @@ def explain_class_check(cls: Any) -> str | None:
 
 
 def _is_torchs(found: Any) -> bool:
-    if type(found) is not types.FunctionType:
-        return False
-    name = found.__globals__.get("__name__")
-    return (
-        isinstance(name, str)
-        and name.partition(".")[0] == "torch"
-        and vars(sys.modules.get(name, types)) is found.__globals__
-    )
+    return type(found) is types.FunctionType and find_package(found.__globals__) == "torch"
 
 
 _OWN = ("thunder", "fusioncache")
@@ -329,9 +322,14 @@ def name_of(fn: Any) -> str:
     return name if module in ("", "builtins") else f"{module}.{name}"
 
 
+def find_package(namespace: Mapping[str, Any]) -> str:
+    """Returns the package of the module whose names these are; empty if they are no module's."""
+    return (introspection.find_module_name(namespace) or "").partition(".")[0]
+
+
 def is_internal(namespace: Mapping[str, Any]) -> bool:
     """True if these are the globals of a module of Thunder's or of this package."""
-    return (introspection.find_module_name(namespace) or "").partition(".")[0] in _OWN
+    return find_package(namespace) in _OWN
 
 
 def find_actor() -> Any:

@@ -35,12 +35,15 @@ from fusioncache.ir import Declined, Scope, is_declined
 from fusioncache.ir.keys import NamedValue
 
 _LEFT_OUT: Mapping[str, frozenset[str]] = {
+    "thunder.transforms.constant_folding.ConstantFolding": frozenset(),
+    "thunder.transforms.extraction_only_prologue_transform.ExtractionOnlyPrologueTransform": frozenset(),
+    "thunder.transforms.prune_prologue_checks.PrunePrologueChecks": frozenset(),
     "thunder.distributed.transforms.fsdp_v2.FSDPTransform": frozenset({"process_group", "global_rank"}),
     "thunder.distributed.transforms.ddp_v2.DDPTransform": frozenset({"process_group"}),
     "thunder.transforms.materialization.MaterializationTransform": frozenset({"init", "have_materialized"}),
 }
-"""Transforms of Thunder's that share a model, and those of their attributes that no trace depends on or that are
-described with the model: groups, the rank, and what gave parameters their values."""
+"""Transforms of Thunder's whose attributes say all that they depend on, and those attributes that no trace depends on
+or that are described with the model: groups, the rank, and what gave parameters their values."""
 
 
 def find_groups(compile_data: Any) -> tuple[Any, ...]:
@@ -93,25 +96,6 @@ def resolve_group(reference: GroupReference, compile_data: Any) -> Any:
     if describe_group(group) != reference.text:
         raise ValueError(f"process group {reference.number} is another one: {describe_group(group)}")
     return group
-
-
-def write_sharing_key(describer: Describer, transform: Any) -> str | None:
-    """Returns what a program depends on of a transform of Thunder's that shares a model; None if it is none of these.
-
-    Its code is among Thunder's sources, which the key has. Its group is in the key by itself. Thunder goes through the
-    names of a tied parameter as a set of texts, whose order is another one in each process, and looks parameters up by
-    their names: so they are compared by name.
-
-    Raises:
-        Declined: if something else of it cannot be described.
-    """
-    cls = type(transform)
-    name = f"{cls.__module__}.{cls.__qualname__}"
-    left_out = _LEFT_OUT.get(name)
-    if left_out is None:
-        return None
-    kept = {key: _sort(value) for key, value in sorted(vars(transform).items()) if key not in left_out}
-    return f"{name} {describer.describe(kept)}"
 
 
 def _sort(value: Any) -> Any:
@@ -178,15 +162,6 @@ def _agree(stretches: list[tuple[Any, tuple[str, ...]]]) -> CollectiveAgreement:
     return CollectiveAgreement(found, get_rank(), store, counts_of_process())
 
 
-_KEYED = frozenset(
-    {
-        "thunder.transforms.constant_folding.ConstantFolding",
-        "thunder.transforms.extraction_only_prologue_transform.ExtractionOnlyPrologueTransform",
-        "thunder.transforms.prune_prologue_checks.PrunePrologueChecks",
-    }
-)
-"""Transforms of Thunder's whose attributes say all that they depend on."""
-
 _INSTEAD = {"thunder.transforms.cudagraph.CUDAGraphTransform": "use FusionCache(graphs=True) instead"}
 """Transforms of Thunder's that fusioncache has a replacement for, and the advice to use it."""
 
@@ -230,7 +205,7 @@ def read_options(describer: Describer, definitions: Definitions, compile_data: A
         yield from read_executor(definitions, executor)
     yield "lookasides", definitions.name(compile_data.executor_lookasides)
     for number, transform in enumerate(compile_data.transforms):
-        yield f"transforms.{number}", write_transform(describer, definitions, transform)
+        yield f"transforms.{number}", write_transform(describer, transform)
         # What the class does besides its code, the transform has said.
         with definitions.trusting():
             yield f"transforms.{number}.class", definitions.name(type(transform))
@@ -292,7 +267,7 @@ def is_shared(executor: Any) -> bool:
     return type(executor) is not TemporaryExecutor
 
 
-def write_transform(describer: Describer, definitions: Definitions, transform: Any) -> str:
+def write_transform(describer: Describer, transform: Any) -> str:
     """Returns what a transform says that it depends on.
 
     Raises:
@@ -303,14 +278,14 @@ def write_transform(describer: Describer, definitions: Definitions, transform: A
     own = ask_for_key(transform)
     if own is not None:
         return own
-    # Those of Thunder's are in no module that the function map looks over.
-    shares = write_sharing_key(describer, transform)
-    if shares is not None:
-        return shares
-    if name not in _KEYED:
+    if name not in _LEFT_OUT:
         advice = _INSTEAD.get(name, "add one that returns its settings")
         raise Declined(f"the transform {name} has no method cache_key(): {advice}", Scope.PROGRAM)
-    return f"{definitions.name(transform)} {describer.describe(cls)}"
+    # Thunder goes through the names of a tied parameter as a set of texts, whose order is another one in each process,
+    # and looks parameters up by their names: so they are compared by name.
+    kept = {key: _sort(value) for key, value in sorted(vars(transform).items()) if key not in _LEFT_OUT[name]}
+    # Its class is in no module that the function map looks over.
+    return f"{name} {describer.describe(kept)} {describer.describe(cls)}"
 
 
 def ask_for_key(owner: Any) -> str | None:

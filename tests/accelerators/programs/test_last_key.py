@@ -26,7 +26,7 @@ from thunder.extend import ImplInfo, OperatorExecutor
 from thunder.torch.langctx import _method_name_to_fn_map as METHODS
 
 from fusioncache.accelerators.programs import function_map
-from fusioncache.accelerators.programs.definitions import Fingerprint, fingerprint_tables
+from fusioncache.accelerators.programs.definitions import Fingerprint
 from fusioncache.accelerators.programs.function_map import Epoch
 from fusioncache.accelerators.programs.key import make_key
 from fusioncache.ir import Declined, Key
@@ -288,7 +288,7 @@ class Stranger:
 def test_a_fingerprint_holds_for_the_very_same_items_in_their_order():
     """It calls nothing of them."""
     table, pair = [1], [Stranger(), Stranger()]
-    fingerprint = fingerprint_tables([table, pair])
+    fingerprint = Fingerprint.of_tables([table, pair])
     for after in ([], [1, 1], [1.0], [True], [[1]], [Stranger()]):
         assert fingerprint.holds()
         table[:] = after
