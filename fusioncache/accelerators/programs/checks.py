@@ -365,18 +365,16 @@ def _questions() -> Mapping[int, tuple[str, Any]]:
 
 
 @lru_cache(maxsize=1)
-def list_checks() -> Mapping[int, Check]:
-    """Returns what checks each function on the list, by its identity; the list keeps the functions alive."""
-    return {id(fn): check for fn, check in _list_checks()}
+def find_checks() -> Mapping[int, tuple[Any, Check]]:
+    """Returns the functions on the list, each with what checks a call of it, by their identities."""
+    return {id(fn): (fn, check) for fn, check in _list_checks()}
 
 
-@lru_cache(maxsize=1)
 def list_free() -> frozenset[int]:
     """Returns the identities of the functions that may be called with anything, but for ``getattr``."""
-    return frozenset(identity for identity, check in list_checks().items() if check is _allow) - {id(getattr)}
+    return frozenset(identity for identity, (_, check) in find_checks().items() if check is _allow) - {id(getattr)}
 
 
-@lru_cache(maxsize=1)
 def _list_checks() -> tuple[tuple[Any, Check], ...]:
     """Returns the functions on the list, each with what checks a call of it. Later ones go before earlier ones."""
     from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
@@ -497,9 +495,9 @@ class Judge:
             kwargs: and by keyword.
             is_opaque: whether the interpreter simply calls it.
         """
-        check = list_checks().get(id(fn))
-        if check is not None:
-            return check(self, fn, args, kwargs)
+        listed = find_checks().get(id(fn))
+        if listed is not None:
+            return listed[1](self, fn, args, kwargs)
         if native.is_operation(fn):
             return explain_arguments(fn, args, kwargs, native.is_plain)
         return self._explain_opaque(fn, args, kwargs) if is_opaque else f"calls {name_of(fn)}"

@@ -282,11 +282,11 @@ class Recorder(hooks.Observer):
         self._tagging = find_tagging()
         self._observation: AbstractContextManager[None] | None = None
         self._covered = 0, True
+        if not hooks.are_installed():
+            self._refuse("Thunder's interpreter could not be observed")
 
     def __enter__(self) -> Self:
         """Begins to record what the interpreter does in this thread."""
-        if not hooks.are_installed():
-            self._refuse("Thunder's interpreter could not be observed")
         self._observation = hooks.observe(self, first=True)
         self._observation.__enter__()
         return self
