@@ -144,14 +144,16 @@ def replace_for_good() -> None:
     call(lambda x: torch.cos(x))
 
 
-LASTING = (use_thunderfx, register_operations, add_methods, replace_for_good)
+LASTING = (use_thunderfx, add_methods)
 """What later programs depend on: a process that did the same loads them."""
+REFUSED = (register_operations, replace_for_good)
+"""What puts code of others into Thunder's tables: no program is kept from then on."""
 
 
 def list_programs(which: str) -> Iterator[tuple[str, Any]]:
     """Yields what became of the program of another model behind each."""
-    for number, do in enumerate((*HARMLESS, *LASTING)):
-        if which == "all" or do in LASTING:
+    for number, do in enumerate((*HARMLESS, *LASTING, *REFUSED)):
+        if which == "all" or do not in HARMLESS:
             do()
         model, transform = compile_anew(Cell(scale=number + 3), STORE)
         model(torch.ones(3, 4))
