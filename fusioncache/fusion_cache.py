@@ -81,8 +81,8 @@ class FusionCache(TemplateTransform):
             With ``FSDPType.ZERO3`` shards are saved for backward, which gathers them again. Every bit stays the same.
             ``"thunder"`` leaves all as Thunder has it: gathers first, reduces last, gathered parameters saved.
         lean: ``"auto"`` leaves out of a later step what changes nothing: functions of Thunder's around each call of a
-            module, views and products in its programs that are computed twice or in a roundabout way, and copies
-            of what rows are written into. Every bit stays the same. ``"thunder"`` leaves all as Thunder has it.
+            module, views in its programs that change nothing or are taken twice, and copies of what rows are written
+            into. Every bit stays the same. ``"thunder"`` leaves all as Thunder has it.
         in_flight_bytes: with ``schedule="auto"``: how many bytes of gathers, and as many of reduces, may be under way
             at a time. None is 512 MiB.
         bucket_bytes: with ``schedule="auto"``: how many bytes of gathers, and of reduces between two ranks, may be

@@ -16,8 +16,8 @@ from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors import torchex
 
 from fusioncache.accelerators.attention.executor import cudnn_attention
-from fusioncache.accelerators.steps.lean_steps import MATRICES, simplify
-from fusioncache.accelerators.steps.views import FOR_ATTENTION, NOTHING, OF_A_VIEW, TWICE, skip_views
+from fusioncache.accelerators.steps.lean_steps import simplify
+from fusioncache.accelerators.steps.views import FOR_ATTENTION, NOTHING, TWICE, skip_views
 from fusioncache.transform.rewrite import derive
 
 SHAPES = (2, 3, 8), (8, 6), (3, 8)
@@ -87,7 +87,7 @@ def test_where_something_is_written_views_stay():
         return torchex.add(torchex.reshape(x, (48,)), copied), torchex.matmul(w, torchex.permute(w, (1, 0)))
 
     lean, taken = lean_of(trace := trace_of(compute))
-    assert taken == {MATRICES: 1}
+    assert not taken
     assert len(symbols_of(lean)) == len(symbols_of(trace))
     check_same(trace, lean)
 
@@ -164,4 +164,4 @@ def test_random_programs_compute_the_same():
         assert len(lean.bound_symbols) <= len(trace.bound_symbols)
         check_same(trace, lean)
         assert lean_of(lean)[1].get(TWICE, 0) == 0
-    assert min(found[what] for what in (TWICE, NOTHING, OF_A_VIEW, MATRICES)) > 5, found
+    assert min(found[what] for what in (TWICE, NOTHING)) > 5, found

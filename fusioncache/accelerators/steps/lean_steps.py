@@ -1,14 +1,9 @@
-"""Later steps without what changes nothing, as a transform of Thunder's sees to it: in calls, and in final traces.
-
-Products of two matrices are called by torch's function for them, which ``matmul`` calls once it looked at dimensions.
-"""
+"""Later steps without what changes nothing, as a transform of Thunder's sees to it: in calls, and in final traces."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fusioncache.accelerators.steps.calls import Order, ProgramInputs, ProgramOutputs, shorten_calls
@@ -23,7 +18,6 @@ from fusioncache.accelerators.steps.tokens import (
 from fusioncache.accelerators.steps.views import (
     RESULTS,
     Leaner,
-    is_own,
     list_unchanging,
     save_once,
     simplify_views,
@@ -35,9 +29,6 @@ from fusioncache.transform.dynamo_frames import backward_code, skip_frames
 from fusioncache.transform.passes import Accelerator, NamedPass, Pass, TraceContext
 from fusioncache.transform.rewrite import derive
 
-MATRICES = "shape queries of matrix products"
-
-_MATMUL = frozenset({"matmul"})
 _COPIES = "attention copies"
 
 
@@ -53,38 +44,13 @@ def simplify(trace: Any) -> Leaner:
     writes = any(True for symbol in symbols for _ in written_values(symbol))
     views = simplify_writes(symbols) if writes else simplify_views(symbols)
     masks = share_masks(trace, views.symbols)
-    products = simplify_products(masks.symbols)
-    taken: Mapping[str, int] = {**views.taken, **masks.taken, **products.taken}
-    return Leaner(products.symbols, taken)
+    return Leaner(masks.symbols, {**views.taken, **masks.taken})
 
 
 def look_at_sizes(trace: Any) -> None:
     """Compares the sizes in a final trace that ``simplify`` goes by, so that observers of them are told."""
     for _ in (*list_unchanging(trace.bound_symbols), *find_masks(trace.bound_symbols)):
         pass
-
-
-def simplify_products(symbols: Iterable[Any]) -> Leaner:
-    """Has each product of two matrices called by its own name."""
-    taken = Counter[str]()
-    return Leaner(tuple(_simplify(symbol, taken) for symbol in symbols), taken)
-
-
-def _simplify(symbol: Any, taken: Counter[str]) -> Any:
-    if not is_own(symbol, _MATMUL) or symbol.kwargs or [each.ndim for each in symbol.args] != [2, 2]:
-        return symbol
-    taken[MATRICES] += 1
-    return symbol.from_bsym(sym=_find_mm(symbol.sym.executor))
-
-
-@cache
-def _find_mm(executor: Any) -> Any:
-    """Returns a symbol for ``torch.mm``, for which the executor has none."""
-    import torch
-
-    from fusioncache.thunder_adapter.api import Symbol, prims
-
-    return Symbol("mm", meta=prims.matmul.meta, id="mm", executor=executor, _module=torch)
 
 
 def check_lean(option: str) -> None:

@@ -1,16 +1,12 @@
-"""Views that change nothing, that are taken twice, or one of another: as a program of Thunder's has them, and without.
+"""Views that change nothing, or that are taken twice: as a program of Thunder's has them, and without.
 
     t5 = reshape(t4, (-1, 8))                       t5 = reshape(t4, (-1, 8))
     t6 = matmul(t5, w)                              t6 = matmul(t5, w)
     t7 = reshape(t4, (-1, 8))           twice
     t8 = permute(t7, (1, 0))                        t8 = permute(t5, (1, 0))
-    t9 = expand(t8, [8, 16])            nothing
-    t10 = reshape(t6, (2, 8, 16))       of a view
-    t11 = reshape(t10, (2, 8, 4, 4))                t11 = reshape(t6, (2, 8, 4, 4))
-    t12 = permute(t11, (0, 2, 1, 3))    of a view
-    t13 = permute(t12, (0, 2, 1, 3))                users of t13 take t11
-    t14 = contiguous(t10)               for attention
-    t15 = cudnn_attend(t14, ...)                    t15 = cudnn_attend(t10, ...)
+    t9 = expand(t8, [8, 16])            nothing     users of t9 take t8
+    t10 = contiguous(t6)                for attention
+    t11 = cudnn_attend(t10, ...)                    t11 = cudnn_attend(t6, ...)
 
 No value becomes another one, and none that a program returns or saves becomes another tensor. All of it is done only
 where nothing in the program writes into memory: then it cannot be told whether two views are one.
@@ -54,8 +50,8 @@ from fusioncache.transform.rewrite import deletes, derive, find_saved, save_inst
 
 NEW_VIEWS = frozenset({"permute", "transpose", "unsqueeze", "squeeze", "expand", "torch_slice_prim_impl"})
 """Views of torch's that are another tensor each time, also where they have nothing to do."""
-PRODUCTS = frozenset({"matmul", "mm", "linear"})
-"""What makes tensors whose elements lie in order without gaps, so that any reshape of these is a view."""
+PRODUCTS = frozenset({"matmul", "linear"})
+"""Products of torch's, which are another tensor each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +122,7 @@ def list_computed_with(symbol: Any) -> list[Any]:
     return [leaf for leaf in tree_flatten(results)[0] if isinstance(leaf, Proxy)]
 
 
-TWICE, NOTHING, OF_A_VIEW = "repeated views", "views that change nothing", "views of views"
+TWICE, NOTHING = "repeated views", "views that change nothing"
 FOR_ATTENTION = "copies that attention does not need"
 
 FAR = 32
@@ -163,9 +159,9 @@ def simplify_views(symbols: Iterable[Any]) -> Leaner:
     """Takes views out of a program's bound symbols, of which none may write into memory."""
     symbols, taken = list(symbols), Counter[str]()
     leaving = Leaving.of(symbols)
-    for simplify in (_skip_copies_for_attention, _compose, _merge, _skip):
+    for simplify in (_skip_copies_for_attention, _merge, _skip):
         symbols = list(simplify(symbols, leaving, taken))
-    return Leaner(tuple(_drop_unused(symbols, leaving)), taken)
+    return Leaner(tuple(symbols), taken)
 
 
 def skip_views(symbols: Sequence[Any]) -> Leaner:
@@ -220,17 +216,6 @@ def _describe(value: Any) -> Any:
     return type(value), repr(value)
 
 
-def _compose(symbols: Sequence[Any], leaving: Leaving, taken: Counter[str]) -> Iterator[Any]:
-    """Has a view of a view be one of what that is of. What nothing uses any more stays for now."""
-    makers = {symbol.output.name: symbol for symbol in symbols if is_own(symbol, RESHAPES | PRODUCTS | _PERMUTATIONS)}
-    for symbol in symbols:
-        composed = _reshape_product(symbol, makers) or _permute_once(symbol, makers)
-        if composed is not None:
-            taken[OF_A_VIEW] += 1
-            makers[composed.output.name] = composed
-        yield symbol if composed is None else composed
-
-
 def _skip_copies_for_attention(symbols: Sequence[Any], leaving: Leaving, taken: Counter[str]) -> Iterator[Any]:
     """Has attention take a tensor itself where its executor asked for one in another order, and no region made that.
 
@@ -272,49 +257,17 @@ def _find_used_by_attention(symbols: Sequence[Any]) -> frozenset[str]:
     return frozenset(used - others)
 
 
-def _reshape_product(symbol: Any, makers: Mapping[str, Any]) -> Any:
-    """Returns a reshape of a reshape of a product as one of the product; None if it is none."""
-    inner = _reshaped_by(symbol, makers)
-    product = None if inner is None else makers.get(inner.args[0].name)
-    if inner is None or product is None or product.sym.name not in PRODUCTS:
-        return None
-    return symbol.from_bsym(args=(inner.args[0], *symbol.args[1:]), subsymbols=())
-
-
-def _permute_once(symbol: Any, makers: Mapping[str, Any]) -> Any:
-    """Returns a permutation of a permutation as one of what that is of; None if it is none."""
-    from fusioncache.thunder_adapter.api import torchex
-
-    inner = makers.get(symbol.args[0].name) if is_own(symbol, _PERMUTATIONS) else None
-    if inner is None or inner.sym.name not in _PERMUTATIONS:
-        return None
-    before = _read_order(inner)
-    order = tuple(before[dimension] for dimension in _read_order(symbol))
-    return symbol.from_bsym(sym=torchex.permute, args=(inner.args[0], order), kwargs={}, subsymbols=())
-
-
 def read_permutation(symbol: Any) -> tuple[int, ...] | None:
     """Returns of which dimension of its argument each dimension of a permutation's result is; None if it is none."""
-    return _read_order(symbol) if is_own(symbol, _PERMUTATIONS) else None
-
-
-def _read_order(permutation: Any) -> tuple[int, ...]:
-    """Returns of which dimension of its argument each dimension of the result of a permutation is."""
-    order = list(range(permutation.args[0].ndim))
-    given = (*permutation.args[1:], *permutation.kwargs.values())
-    if permutation.sym.name == _PERMUTE:
+    if not is_own(symbol, _PERMUTATIONS):
+        return None
+    order = list(range(symbol.args[0].ndim))
+    given = (*symbol.args[1:], *symbol.kwargs.values())
+    if symbol.sym.name == _PERMUTE:
         return tuple(order[each] for each in given[0])
     one, other = given
     order[one], order[other] = order[other], order[one]
     return tuple(order)
-
-
-def _reshaped_by(symbol: Any, makers: Mapping[str, Any]) -> Any:
-    """Returns the reshape that a reshape is of; None if it is none, or of something else."""
-    if not is_own(symbol, RESHAPES):
-        return None
-    inner = makers.get(symbol.args[0].name)
-    return inner if inner is not None and inner.sym.name in RESHAPES else None
 
 
 def _skip(symbols: Sequence[Any], leaving: Leaving, taken: Counter[str]) -> Iterator[Any]:
@@ -351,24 +304,10 @@ def _has_shape(one: Any, other: Any) -> bool:
 
 
 def list_unchanging(symbols: Iterable[Any]) -> Iterator[Any]:
-    """Yields the views that have the shape of what they are of, those of a view also where it is of something else."""
-    symbols = list(symbols)
-    makers = {symbol.output.name: symbol for symbol in symbols if is_own(symbol, _SHAPED)}
-    for symbol in makers.values():
-        inner = _reshaped_by(symbol, makers)
-        if _has_shape(symbol.args[0], symbol.output) or (inner and _has_shape(inner.args[0], symbol.output)):
+    """Yields the views that have the shape of what they are of."""
+    for symbol in symbols:
+        if is_own(symbol, _SHAPED) and _has_shape(symbol.args[0], symbol.output):
             yield symbol
-
-
-def _drop_unused(symbols: Sequence[Any], leaving: Leaving) -> list[Any]:
-    """Returns the bound symbols without views that nothing uses."""
-    used, kept = set(leaving.held), []
-    for symbol in reversed(symbols):
-        if is_own(symbol, _VIEWS | _MADE) and symbol.output.name not in used:
-            continue
-        kept.append(symbol)
-        used |= {proxy.name for proxy in symbol.flat_proxy_args}
-    return kept[::-1]
 
 
 class Swaps:
