@@ -199,11 +199,11 @@ def capture_the_call(graphs, recorder):
 
 @contextmanager
 def replay_on_another_thread(graphs, recorder):
-    of_device = graphs.memory_of(torch.device("cpu"))
+    turn = graphs.memory_of(torch.device("cpu")).turn()
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(of_device.begin).result() is None
+        pool.submit(turn.__enter__).result()
         yield
-        pool.submit(of_device.end).result()
+        pool.submit(turn.__exit__, None, None, None).result()
 
 
 AS_THEY_ARE = {
