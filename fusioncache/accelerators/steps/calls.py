@@ -157,36 +157,26 @@ def _is_autocast_on() -> bool:
     return _is_autocast_enabled("cpu") or _is_autocast_enabled("cuda")
 
 
-Program = Callable[[Sequence[Any], Sequence[Any]], Any]
-"""Takes what a prologue hands to the computation and to the epilogue, and returns what the model does."""
-
-
-def make_program(entry: Any, statistics: Any, clock: Callable[[], int]) -> Program:
-    """Returns what runs the program of one of Thunder's entries behind its prologue.
+def run_program(entry: Any, counts: Any, inputs: Sequence[Any], for_epilogue: Sequence[Any]) -> Any:
+    """Runs the program of one of Thunder's entries behind its prologue, and returns what the model does.
 
     Args:
         entry: Thunder's.
-        statistics: a weak reference to Thunder's, which get the time of the computation.
-        clock: returns nanoseconds.
+        counts: Thunder's statistics, which get the time of the computation.
+        inputs: what the prologue hands to the computation.
+        for_epilogue: what it hands to the epilogue.
     """
-    computation, backward, finish = entry.computation_fn, entry.backward_fn, entry.epilogue_fn
-    hides = bool(entry.return_none_instead_of_grads)
-
-    def run(inputs: Sequence[Any], for_epilogue: Sequence[Any]) -> Any:
-        counts = statistics()
-        counts.last_trace_host_execution_start = clock()
-        try:
-            results = computation(*inputs)
-        finally:
-            counts.last_trace_host_execution_stop = clock()
-        if backward:
-            made, (saved, others) = results
-            channel = Channel(backward, others, hides=hides)
-            connect(channel, made["flat_args"], made["flat_output"], saved)
-            results = made["output"]
-        return finish(*for_epilogue, *results)
-
-    return run
+    counts.last_trace_host_execution_start = _clock()
+    try:
+        results = entry.computation_fn(*inputs)
+    finally:
+        counts.last_trace_host_execution_stop = _clock()
+    if entry.backward_fn:
+        made, (saved, others) = results
+        channel = Channel(entry.backward_fn, others, hides=bool(entry.return_none_instead_of_grads))
+        connect(channel, made["flat_args"], made["flat_output"], saved)
+        results = made["output"]
+    return entry.epilogue_fn(*for_epilogue, *results)
 
 
 Forward = Callable[..., Any]
@@ -218,11 +208,11 @@ def make_forward(own: Forward, compiled: Any, statistics: Any, order: Order) -> 
         found = None if _is_extraordinary() else find(args, kwargs)
         if found is None:
             return own(*args, **kwargs)
-        entry, program, handed, for_epilogue = found
+        entry, inputs, for_epilogue = found
         counts: Any = counts_of()
         _count(counts, entry, start)
         try:
-            return program(handed, for_epilogue)
+            return run_program(entry, counts, inputs, for_epilogue)
         finally:
             counts.last_computation = entry.computation_fn
             counts.last_trace_host_stop = _clock()
@@ -235,28 +225,17 @@ def _is_extraordinary() -> bool:
     return bool(_count_modes() or _are_transforms_active() or _is_autocast_on())
 
 
-type _Found = tuple[Any, Program, Any, Any]
+type _Found = tuple[Any, Any, Any]
 
 
 def _make_finder(
     compiled_of: Callable[[], Any], counts_of: Callable[[], Any], order: Order
 ) -> Callable[[tuple[Any, ...], dict[str, Any]], _Found | None]:
-    """Returns what finds the entry that fits a call, its program, and what the prologue hands on."""
+    """Returns what finds the entry that fits a call, and what its prologue hands to computation and epilogue."""
     from fusioncache.thunder_adapter.accelerator_api import _cache_info_ctx, _compile_data, _langctx, resolve_language
     from fusioncache.thunder_adapter.api import get_tracectx
 
-    programs: dict[int, tuple[Any, Program]] = {}
     language = resolve_language(compiled_of().langctx)
-
-    def program_of(entry: Any, entries: list[Any]) -> Program:
-        known = programs.get(id(entry))
-        if known is None:
-            if len(programs) >= len(entries):  # some are of entries that are no more
-                held = {id(each) for each in entries}
-                for identity in [each for each in tuple(programs) if each not in held]:
-                    programs.pop(identity, None)
-            known = programs[id(entry)] = entry, make_program(entry, counts_of, _clock)
-        return known[1]
 
     def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Found | None:
         compiled, counts = compiled_of(), counts_of()
@@ -271,10 +250,10 @@ def _make_finder(
             compiled.populate_cache_info(_cache_info_ctx.get(), *args, **kwargs)
             for entry in order(entries, args, kwargs):
                 try:
-                    handed, for_epilogue = entry.prologue_fn(*args, **kwargs)
+                    inputs, for_epilogue = entry.prologue_fn(*args, **kwargs)
                 except Exception:
                     continue
-                return entry, program_of(entry, entries), handed, for_epilogue
+                return entry, inputs, for_epilogue
         except Exception:  # whatever it is, Thunder meets it again
             return None
         finally:
