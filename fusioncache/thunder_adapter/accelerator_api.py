@@ -23,6 +23,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "transform_common": "thunder.core.transform_common",
         "transforms": "thunder.core.transforms",
         "utils": "thunder.core.utils",
+        "vjp_utils": "thunder.core.vjp_utils",
     }
 )
 """Whole modules of Thunder, by the names that they have here."""

@@ -206,6 +206,16 @@ class Derivation:
         """Notes which forward trace of the run comes next: that of this program, if no other thread derives one."""
         self._trace_number = self.keeper.ledger.history.traces
 
+    def begin(self) -> None:
+        """Has helpers start that will compile its templates, and Thunder forget the derivatives of earlier programs.
+
+        These may be by code of others that stood in Thunder's tables then and does not now. The key would not tell.
+        """
+        from fusioncache.thunder_adapter.accelerator_api import vjp_utils
+
+        self.keeper.start_helpers()
+        vjp_utils._cache.clear()
+
     def may_be(self, candidate: Candidate) -> bool:
         """True if a stored program was derived from the same, as far as it was recorded."""
         difference = self.keeper.find_difference(candidate.reads, self.definitions.describer)

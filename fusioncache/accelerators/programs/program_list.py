@@ -236,7 +236,7 @@ class ProgramList(list[Any]):
         """Says what this thread derives next; None for nothing that is to be kept."""
         self._derivations.pop(threading.get_ident(), None)
         if derivation is not None:
-            derivation.keeper.start_helpers()
+            derivation.begin()
             self._derivations[threading.get_ident()] = derivation
 
     def expected(self) -> Derivation | None:

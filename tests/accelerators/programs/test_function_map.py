@@ -16,7 +16,7 @@ import thunder
 import torch
 from program_keys import assert_same, jit, key_of
 from stored_programs import compile_anew, counts
-from thunder.core import interpreter, utils
+from thunder.core import interpreter, utils, vjp_utils
 from thunder.extend import ImplInfo, OperatorExecutor
 
 import fusioncache
@@ -170,3 +170,10 @@ def test_no_program_is_kept_while_thunder_may_run_code_of_others(tmp_path, monke
         assert [call(each) for each in (torch.cos, torch.sin)] == [(0, 0, "cosine")] * 2
     monkeypatch.setattr(utils, "of_others", type("Own", (), {}), raising=False)
     assert call(torch.tan) == (0, 0, "Own")
+
+
+def test_derivatives_of_earlier_programs_are_derived_again(tmp_path):
+    vjp_utils._cache["by code of others"] = None
+    compiled, _ = compile_anew(lambda x: x + 1, tmp_path)
+    compiled(X)
+    assert "by code of others" not in vjp_utils._cache
