@@ -343,7 +343,7 @@ def test_what_is_compiled_ahead_is_for_the_settings_of_who_asked(tmp_path, monke
     monkeypatch.setattr(warmer, "make_backend", lambda name, **options: PersistentEager({"machine": "new"}))
     (entry,) = before.cache.store.entries()
     store = Store.open(tmp_path)
-    task = read_request(store, f"{entry.digest}.{entry.backend}")
+    task = read_request(store, entry)
     assert EntryCompiler(store).compile(task) == TaskOutcome("compiled")
     assert read_torch_settings() == here
     others.run(make_region(), X, Y)

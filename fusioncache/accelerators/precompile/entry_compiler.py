@@ -158,19 +158,19 @@ class Survey:
 
     Attributes:
         entries: how many there are, but for programs, which only tracing makes.
-        seconds: by the id of one entry for each distinct request, the newest: how long it took to compile.
+        tasks: one for each distinct request, those that took longest first.
         refused: how many other entries cannot be compiled again, by reason.
     """
 
     entries: int
-    seconds: Mapping[str, float]
-    refused: Mapping[str, int]
+    tasks: list[CompileTask]
+    refused: Counter[str]
 
 
 def survey(store: Store) -> Survey:
     """Finds the distinct requests of a store. Entries of several versions of one template have one request."""
     summaries = [summary for summary in store.entries() if is_compiled(summary.backend)]
-    found: dict[tuple[str, str | None], tuple[str, float]] = {}
+    found: dict[tuple[str, str | None], Entry] = {}
     trust = require_trust()
     refused: Counter[str] = Counter()
     for summary in summaries:
@@ -183,24 +183,28 @@ def survey(store: Store) -> Survey:
         elif REQUEST in objects:
             # Where the order of operands shows, one request has an entry for each region that asked.
             region = objects.get(REGION) if ORDER in dict(entry.ingredients) else None
-            id_ = f"{summary.digest}.{summary.backend}"
-            found.setdefault((objects[REQUEST], region), (id_, entry.seconds))
+            found.setdefault((objects[REQUEST], region), entry)  # the newest
         else:
             refused[GENERAL if GENERAL_LAYOUT in dict(entry.ingredients) else OLDER] += 1
-    return Survey(len(summaries), dict(found.values()), refused)
+    tasks: list[CompileTask] = []
+    for entry in sorted(found.values(), key=lambda entry: -entry.seconds):
+        try:
+            tasks.append(read_request(store, entry))
+        except Declined as declined:
+            declined.require(Scope.REQUEST)
+            refused[declined.reason] += 1
+    return Survey(len(summaries), tasks, refused)
 
 
-def read_request(store: Store, id_: str) -> CompileTask:
+def read_request(store: Store, entry: Entry) -> CompileTask:
     """Reads what an entry asks for.
 
     Raises:
         Declined: if it is gone, or damaged.
     """
-    digest, _, backend = id_.partition(".")
-    entry = store.entry(digest, backend)
     try:
-        if entry is None or store.disk is None:
-            raise ValueError("no entry")
+        if store.disk is None:
+            raise ValueError("no directory")
         contents = {part.name: store.disk.content(part) for part in entry.artifacts if part.name in (REQUEST, REGION)}
         asked, instance = decode_request(contents[REQUEST]), decode_region(contents[REGION])
         if not _belongs(asked, instance, entry):

@@ -19,12 +19,10 @@ from fusioncache.accelerators.precompile.entry_compiler import (
     CompileTask,
     EntryCompiler,
     TaskOutcome,
-    read_request,
     survey,
 )
 from fusioncache.accelerators.precompile.pool import CompilePool
 from fusioncache.accelerators.sizes.scaling import check_lengths
-from fusioncache.ir import Declined, Scope
 from fusioncache.store import Store
 from fusioncache.store.store import COMPILE_SECONDS
 
@@ -99,8 +97,7 @@ def warm(
     start = time.perf_counter()
     opened = _open(store)
     found = survey(opened)
-    refused = Counter(found.refused)
-    tasks = _read_tasks(opened, found.seconds, refused)
+    tasks, refused = found.tasks, found.refused
     if wanted:
         from fusioncache.accelerators.precompile.unseen_lengths import list_unseen  # loads torch
 
@@ -130,24 +127,6 @@ def _open(store: Store | str | Path | None) -> Store:
     if store is not None and not Path(store).is_dir():
         raise FileNotFoundError(f"there is no store in {store}")
     return Store.open(store)
-
-
-def _read_tasks(store: Store, seconds: Mapping[str, float], refused: Counter[str]) -> list[CompileTask]:
-    """Returns what entries ask for, those that took longest first, and counts what cannot be read.
-
-    Args:
-        store: has the entries.
-        seconds: that each took to compile, by its id.
-        refused: counts by reason.
-    """
-    tasks: list[CompileTask] = []
-    for id_ in sorted(seconds, key=lambda id_: -seconds[id_]):
-        try:
-            tasks.append(read_request(store, id_))
-        except Declined as declined:
-            declined.require(Scope.REQUEST)
-            refused[declined.reason] += 1
-    return tasks
 
 
 def compile_tasks(store: Store, tasks: Sequence[CompileTask], jobs: int, dry_run: bool) -> Iterator[TaskOutcome]:

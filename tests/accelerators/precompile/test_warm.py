@@ -199,7 +199,7 @@ def test_a_worker_under_other_settings_compiles_nothing_for_a_call(tmp_path, mon
     backend = PersistentEager({"machine": machine})
     monkeypatch.setattr(warmer, "make_backend", lambda name, **options: backend)
     for entry in asking.entries():
-        task = replace(warmer.read_request(asking, f"{entry.digest}.{entry.backend}"), digest=entry.digest)
+        task = replace(warmer.read_request(asking, entry), digest=entry.digest)
         assert warmer.EntryCompiler(store).compile(task).result == result
     assert len(backend.compiled) == len(store.entries()) == (2 if result == "compiled" else 0)
 
