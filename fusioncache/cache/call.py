@@ -67,9 +67,8 @@ def _dispatch_by_contiguity(begin: Begin) -> Dispatcher:
     """Asks whether all tensors are contiguous, which costs half as much as their strides."""
     import torch
 
-    is_contiguous, stride = torch.Tensor.is_contiguous, torch.Tensor.stride
+    is_contiguous, dispatch_others = torch.Tensor.is_contiguous, _dispatch_by_strides(begin)
     contiguous: dict[int, Run] = {}
-    runs: dict[Any, Run] = {}
 
     def dispatch(*args: Any) -> Sequence[Any]:
         if all(map(is_contiguous, args)):
@@ -78,9 +77,7 @@ def _dispatch_by_contiguity(begin: Begin) -> Dispatcher:
                 contiguous[len(args)], results = begin(args, None)
                 return results
             return run(args)
-        layout = tuple(map(stride, args))
-        run = runs.get(layout)
-        return run(args) if run else _remember(runs, layout, begin(args, None))
+        return dispatch_others(*args)
 
     return dispatch
 

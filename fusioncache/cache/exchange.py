@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fusioncache import __version__
@@ -30,9 +30,9 @@ USE_SECONDS = 86_400.0
 """A push that uploads nothing writes the index if that lacks a use of so many seconds."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CopyResult:
-    """What was brought, or would be.
+    """Counts what is brought, or would be.
 
     Attributes:
         entries: how many.
@@ -43,12 +43,19 @@ class CopyResult:
         refused: entries and packs that were left out, by reason.
     """
 
-    entries: int
-    packs: int
-    bytes: int
-    skipped: int
-    claimed: int
-    refused: Mapping[str, int]
+    entries: int = 0
+    packs: int = 0
+    bytes: int = 0
+    skipped: int = 0
+    claimed: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+
+    def count_pack(self, entries: int, size: int, refused: Mapping[str, int]) -> None:
+        """Adds a pack of this size that brought so many entries, without those that were refused."""
+        self.entries += entries
+        self.packs += 1
+        self.bytes += size
+        self.refused.update(refused)
 
 
 def push(
@@ -97,26 +104,7 @@ def push(
         remote.update_index(trust, key, change, keeps=pushing.uploaded)
     if progress:
         progress(len(groups), len(groups))
-    return pushing.counted.freeze()
-
-
-class _Counts:
-    """Counts what is brought."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()
-
-    def count(self, **counts: int) -> None:
-        """Adds to fields of ``CopyResult``."""
-        self._counts.update(counts)
-
-    def freeze(self) -> CopyResult:
-        """Returns what was counted by now."""
-        entries, packs, size, skipped, claimed = (
-            self._counts[name] for name in ("entries", "packs", "bytes", "skipped", "claimed")
-        )
-        return CopyResult(entries, packs, size, skipped, claimed, dict(self.refused))
+    return pushing.counted
 
 
 class _Push:
@@ -140,7 +128,7 @@ class _Push:
     ):
         self._disk, self._remote, self._key, self._trust, self._known = disk, remote, key, trust, known
         self._dry_run = dry_run
-        self.counted = _Counts()
+        self.counted = CopyResult()
         self.uploaded: dict[str, ListedPack] = {}
 
     def plan(self) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -151,7 +139,7 @@ class _Push:
                 self.counted.refused[OTHER_FORMAT] += 1
             else:
                 entries.append(entry)
-                self.counted.count(skipped=not self._is_new(entry.id))
+                self.counted.skipped += not self._is_new(entry.id)
         left, selection = {entry.id: entry for entry in entries}, Selection(self._disk, entries)
         for model in selection.list_models():
             own = selection.select(model, exactly=True)
@@ -172,7 +160,7 @@ class _Push:
         new = [id_ for id_ in ids if self._is_new(id_)]
         signer = self._key.public if self._key else ""
         if not self._dry_run and not self._remote.claim(new, signer, _name_owner(self._disk)):
-            self.counted.count(claimed=len(new))
+            self.counted.claimed += len(new)
             return
         try:
             written = write_pack(self._disk, ids, path, model=model, version=__version__, key=self._key)
@@ -183,8 +171,8 @@ class _Push:
         if not self._dry_run:
             self._remote.put_pack(listed.digest, path.read_bytes())
         self.uploaded[listed.digest] = listed
-        self.counted.refused.update(written.refused)
-        self.counted.count(entries=len({*map(shorten_entry_id, new)} & {*listed.entries}), packs=1, bytes=listed.size)
+        brought = {*map(shorten_entry_id, new)} & {*listed.entries}
+        self.counted.count_pack(len(brought), listed.size, written.refused)
 
     def _is_new(self, id_: str) -> bool:
         return shorten_entry_id(id_) not in self._known
@@ -207,25 +195,24 @@ def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
     disk, trust = require_disk(store), require_trust()
     if not disk.directory.writable:
         raise StoreError(f"{disk.directory.path} can only be read: give another directory, with --dir for a command")
-    index, counted = _find_index(remote, trust, disk), _Counts()
+    index, counted = _find_index(remote, trust, disk), CopyResult()
     if not index.packs:
         remote.require()
     here = {shorten_entry_id(id_) for id_ in disk.entries.list_files() if disk.is_usable(id_, trust)}
     wanted = list(_choose(index, here))
-    counted.count(skipped=len({entry for pack in index.packs for entry in pack.entries} & here))
+    counted.skipped = len({entry for pack in index.packs for entry in pack.entries} & here)
     _require_room(disk, remote, sum(pack.size for pack in wanted))
     for number, pack in enumerate(wanted):
         if progress:
             progress(number, len(wanted))
         try:
             brought = remote.bring(pack, disk, trust, dry_run=dry_run)
-            counted.count(entries=brought.entries, packs=1, bytes=pack.size)
-            counted.refused.update(brought.refused)
+            counted.count_pack(brought.entries, pack.size, brought.refused)
         except Refusal as refusal:
             counted.refused[refusal.reason] += 1
     if progress:
         progress(len(wanted), len(wanted))
-    return counted.freeze()
+    return counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -211,7 +210,7 @@ LOOK_SECONDS = 0.05
 """How long to wait for a worker before looking whether another process compiles the same."""
 
 
-class AskHelpers(ABC):
+class AskHelpers(Helpers):
     """``Helpers`` that put what they compile into a store.
 
     Args:
@@ -225,13 +224,6 @@ class AskHelpers(ABC):
         self._starting = 0.0
         # Its memory stays with torch: this process needs it in a moment.
         self._compiler = EntryCompiler(store, patience=0.0, releases=False, on_start=self._note_start)
-
-    def get_ready(self) -> None:  # noqa: B027  # some have nothing to start
-        """See ``Helpers``."""
-
-    @abstractmethod
-    def hand_over(self, asks: Sequence[Ask]) -> int:
-        """See ``Helpers``."""
 
     def hand_over_later(self, asks: Sequence[Ask], on_done: Callable[[], object]) -> int:
         """See ``Helpers``. Here none is compiled."""
