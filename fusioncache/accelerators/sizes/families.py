@@ -217,7 +217,7 @@ class PassJournal:
         """Returns the value of each number where the arguments have these sizes.
 
         Raises:
-            Declined: if the passes might do something else there.
+            Declined: if the passes might do something else there, or there is no value of an expression.
         """
         numbers = self.read(arguments)
         try:
@@ -237,13 +237,8 @@ class PassJournal:
         for decision in self.decisions:
             if decision.ask(numbers) != decision.answer:
                 raise Declined(f"{decision.function} decides otherwise", Scope.LENGTH)
-
-    def can_compute_all(self, numbers: Mapping[int, int]) -> bool:
-        """True if there is each number of the final traces where sizes have these values."""
-        try:
-            return all(evaluate(each, numbers) is not None for each in self.expressions)
-        except ArithmeticError:
-            return False
+        for each in self.expressions:
+            evaluate(each, numbers)
 
     def read(self, arguments: ArgumentSizes) -> Mapping[int, int]:
         """Returns the value of each number where the arguments have these sizes.
@@ -389,14 +384,8 @@ class Family:
         Raises:
             Declined: if it differs in more than numbers.
         """
-        if len(self.known) >= MOST_KNOWN or any(each.sizes == program.sizes for each in self.known):
-            return False
-        try:
-            numbers = self.passes.check(program.sizes)
-        except Declined as declined:
-            declined.require(Scope.LENGTH)
-            return False
-        if not self.passes.can_compute_all(numbers):
+        is_known = any(each.sizes == program.sizes for each in self.known)
+        if is_known or len(self.known) >= MOST_KNOWN or not self.fits(program.sizes):
             return False
         known = (*self.known, program)
         self._general, self.known = self._generalize(known), known
