@@ -290,19 +290,6 @@ def watch_arithmetic(original: Callable[..., Any]) -> Callable[..., Any]:
     return _binary_op
 
 
-def watch_negation(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Negates sizes."""
-
-    @wraps(original)
-    def unary_negative_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:
-        if type(stack.getitem_wrapped(-1).value) not in WATCHED:
-            return original(inst, stack=stack, **kwargs)
-        stack.append(-stack.pop())
-        return None
-
-    return unary_negative_handler
-
-
 def watch_identity(original: Callable[..., Any]) -> Callable[..., Any]:
     """Tells of numbers that are compared by identity, which says nothing that would stay so."""
 
