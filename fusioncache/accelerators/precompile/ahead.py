@@ -225,6 +225,9 @@ class AskHelpers(Helpers):
         # Its memory stays with torch: this process needs it in a moment.
         self._compiler = EntryCompiler(store, patience=0.0, releases=False, on_start=self._note_start)
 
+    def get_ready(self) -> None:
+        """See ``Helpers``. Here nothing starts."""
+
     def hand_over_later(self, asks: Sequence[Ask], on_done: Callable[[], object]) -> int:
         """See ``Helpers``. Here none is compiled."""
         return 0
