@@ -63,7 +63,7 @@ def expect_layouts(graph: Graph, inputs: Sequence[Strided | None]) -> list[Strid
             else None
             for type_, laid in zip(graph.inputs, inputs, strict=True)
         ]
-        return [None if value is None else _strided(value) for value in _lay_out(graph, args)]
+        return [None if value is None else strided_of(value) for value in _lay_out(graph, args)]
 
 
 def _lay_out(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
@@ -100,7 +100,7 @@ def _evaluate(op: Op, values: Sequence[Any]) -> Sequence[Any]:
     if found is not None:
         return found if isinstance(found, tuple) else (found,)
     tensors = [value for _, index in argument_refs(op) if isinstance(value := values[index], torch.Tensor)]
-    operands = list(map(_strided, tensors))
+    operands = list(map(strided_of, tensors))
     op = replace(op, args=tuple(_as_literal(arg, values) for arg in op.args))
     return [_lay_out_result(op, operands, type_, values) for type_ in op.outputs]
 
@@ -188,17 +188,18 @@ def _elementwise(op: Op, values: Sequence[Any]) -> Any:
         if not dtype.is_floating_point and not dtype.is_complex:
             dtype = reduce(torch.promote_types, (torch.result_type(tensors[0], tensor) for tensor in tensors))
         tensors = [tensor if tensor.dtype == dtype else _copy_to(tensor, dtype) for tensor in tensors]
-    return _lay_out_result(op, list(map(_strided, tensors)), type_, values)
+    return _lay_out_result(op, list(map(strided_of, tensors)), type_, values)
 
 
 def _copy_to(tensor: Any, dtype: Any) -> Any:
-    strided = _strided(tensor)
+    strided = strided_of(tensor)
     laid = strides_of(Op(CONVERT, (Ref(0),), ()), [strided], strided.shape)
     assert laid is not None
     return torch.empty_strided(laid.shape, laid.strides, dtype=dtype, device="meta")
 
 
-def _strided(tensor: Any) -> Strided:
+def strided_of(tensor: Any) -> Strided:
+    """Returns the shape and the strides of a tensor."""
     return Strided(tuple(tensor.shape), tensor.stride())
 
 

@@ -91,7 +91,7 @@ class Job:
 
     def wait(self) -> None:
         assert isinstance(self.cache.helpers, PoolHelpers)
-        wait_until(lambda: not self.cache.helpers.waiting())
+        wait_until(lambda: all(future.done() for _, future in self.cache.helpers._tasks.values()))
 
 
 @pytest.fixture(scope="module")

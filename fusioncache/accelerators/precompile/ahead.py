@@ -31,7 +31,7 @@ from fusioncache.backends.api import Backend, backend_class
 from fusioncache.backends.bound_symbols import outputs_of
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.peers import Ask, Helpers, Wait, find_job_store
-from fusioncache.cache.results import expect_layouts
+from fusioncache.cache.results import expect_layouts, strided_of
 from fusioncache.ir import Binding, Graph, Key, TensorType, operands
 from fusioncache.ir.ops import RESHAPE, op_traits
 from fusioncache.ir.template import ArgumentLayouts
@@ -145,7 +145,7 @@ class LayoutPrediction:
         if None in layouts:
             return []
         args = [_make_meta(arg) if isinstance(arg, Strided) else arg for arg in layouts]
-        return [_describe(function(*args, **symbol.kwargs))]
+        return [strided_of(function(*args, **symbol.kwargs))]
 
 
 def _make_meta(layout: Strided) -> Any:
@@ -160,11 +160,7 @@ def _lie_alike(heads: Strided | None) -> Strided | None:
 
     if heads is None:
         return None
-    return _describe(torch.empty_like(_make_meta(heads).transpose(1, 2)).transpose(1, 2))
-
-
-def _describe(tensor: Any) -> Strided:
-    return Strided(tuple(tensor.shape), tuple(tensor.stride()))
+    return strided_of(torch.empty_like(_make_meta(heads).transpose(1, 2)).transpose(1, 2))
 
 
 def _shape_of(proxy: Any) -> tuple[int, ...] | None:
@@ -197,7 +193,7 @@ def _follow(op: Any, source: Strided | None, type_: Any, *, view: bool) -> Strid
     if source is None:
         return None
     # Where a reshape can be a view it is one, and torch knows where.
-    return _describe(_make_meta(source).reshape(shape)) if op.name == RESHAPE else strides_of(op, [source], shape)
+    return strided_of(_make_meta(source).reshape(shape)) if op.name == RESHAPE else strides_of(op, [source], shape)
 
 
 MOST_EXPECTED = 64
@@ -339,11 +335,6 @@ class PoolHelpers(AskHelpers):
         except Exception as error:  # whatever it is, this process can compile
             logger.info("other processes are of no use", exc_info=error)
             return Wait()
-
-    def waiting(self) -> int:
-        """Returns how many of those that were handed over are not compiled yet."""
-        with self._lock:
-            return sum(not future.done() for _, future in self._tasks.values())
 
     def after_fork(self) -> None:
         """Forgets, in a forked child, what the parent is told of."""

@@ -1,7 +1,7 @@
 """What is called in place of functions of Thunder's: while a model's code is given sizes, and passes symbols.
 
     results, journal = watch_sizes(thunder_general_jit, compile_data, args, kwargs)
-    journal.looks()                    # each comparison or use of a value, with its line
+    journal.entries                    # also each comparison or use of a value, with its line
 
 While a program is interpreted, its code has sizes in place of plain integers. Operations of Thunder's are called with
 plain integers, and so is everything that is not interpreted, but for what only moves values about. So a trace is made

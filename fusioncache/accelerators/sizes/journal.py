@@ -277,10 +277,6 @@ class Journal:
     renamed: Mapping[str, str] = field(default_factory=dict)
     integers: dict[Place, int] = field(default_factory=dict)
 
-    def looks(self) -> tuple[Look, ...]:
-        """Returns the looks, each once."""
-        return tuple(dict.fromkeys(each for each in self.entries if isinstance(each, Look)))
-
     def refuse(self, reason: str) -> None:
         """Notes a reason, once."""
         if reason not in self.refusals:

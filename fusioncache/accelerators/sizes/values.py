@@ -16,6 +16,7 @@ import builtins
 import collections
 import enum
 import functools
+import operator
 import sys
 import types
 from collections import OrderedDict
@@ -164,7 +165,7 @@ def exchange(value: Any, new: Callable[[Any], Any], *, anew: bool = False) -> An
     if isinstance(value, slice):
         parts = value.start, value.stop, value.step
         others = [exchange(each, new) for each in parts]
-        return value if all(map(_is_same, parts, others)) else slice(*others)
+        return value if all(map(operator.is_, parts, others)) else slice(*others)
     return new(value)
 
 
@@ -182,10 +183,6 @@ def _make_alike(value: tuple[Any, ...] | list[Any], items: list[Any]) -> Any:
     if isinstance(value, tuple) and hasattr(kind, "_fields"):  # a named one, of which nothing is called
         return tuple.__new__(kind, items)
     raise Declined(kind.__name__, Scope.STRUCTURE)
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    return one is other
 
 
 def find_leaves(value: Any) -> Iterator[Any]:
