@@ -7,7 +7,7 @@ as without it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial, wraps
@@ -65,6 +65,15 @@ class Observer:
     def see_function(self, function: Any) -> None:
         """Notes a function whose code is about to be interpreted."""
 
+    def see_copied(self, first: tuple[int, int], names: Mapping[str, str], shift: int) -> None:
+        """Notes that a block was copied from another one, without being interpreted.
+
+        Args:
+            first: how many names the trace had counted before and after the block that was interpreted.
+            names: of tensors of that block, each with the name of the tensor that took its place.
+            shift: how many names the trace counted from that block to this one.
+        """
+
     def see_global(self, namespace: Any, name: str) -> None:
         """Notes a name that is about to be looked up in a namespace, and then among the builtins."""
 
@@ -90,6 +99,12 @@ def observe(observer: Observer, *, first: bool = False) -> Iterator[None]:
         yield
     finally:
         _observers.reset(token)
+
+
+def tell_copied(first: tuple[int, int], names: Mapping[str, str], shift: int) -> None:
+    """Tells all observers that a block was copied: see ``Observer.see_copied``."""
+    for observer in _observers.get():
+        observer.see_copied(first, names, shift)
 
 
 def is_covered() -> bool:

@@ -281,14 +281,13 @@ def test_whatever_else_in_a_batch_is_another_one_is_another_program(change, step
         step.check(make_batch(length))
 
 
-def test_no_block_is_copied_while_sizes_are_watched(tmp_path, monkeypatch):
+def test_blocks_that_are_copied_are_called_again(tmp_path, monkeypatch):
     monkeypatch.setattr(session, "Session", block_models.Watched)
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))  # from now on Dynamo tags each new module
     both = BothWays(Blocks(4), tmp_path)
-    block_models.SESSIONS.clear()
     for length in (64, 96):
         train(both.compiled, torch.randn(2, length, 16))
-    assert [each.written for each in block_models.SESSIONS] == [1]
+        assert block_models.SESSIONS[-1].written == 1
     both.check(torch.randn(3, 200, 16))
     assert both.underived == 1
 

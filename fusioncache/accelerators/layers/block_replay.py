@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any
@@ -207,6 +207,13 @@ class BlockReplay:
             raise Conflict("another number of names, guards or symbols")
         self._trace.set_current_source_location(*template.source)
         return self._wrap(template.result)
+
+    def summarize(self) -> tuple[tuple[int, int], Mapping[str, str], int]:
+        """Returns the arguments of ``Observer.see_copied`` for this block."""
+        assert self._template.counts is not None
+        start, count = self._template.start.names, self._template.counts.names
+        names = {old: new.name for old, new in self._proxies.items()}
+        return (start, start + count), names, self._trace.name_ctr - start - count
 
     def _read(self, read: Any, value: Any, before: State) -> None:
         from fusioncache.thunder_adapter.accelerator_api import WrappedValue

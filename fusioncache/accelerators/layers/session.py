@@ -29,7 +29,6 @@ from fusioncache.accelerators.layers.block_replay import (
     pair_all,
 )
 from fusioncache.accelerators.layers.recording import BlockRecording, State, name_of
-from fusioncache.accelerators.sizes.hooks import is_watching
 from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.thunder_adapter import hooks
 from fusioncache.thunder_adapter.hooks import Observer, has_type
@@ -224,6 +223,7 @@ class Session(Observer):
                 raise Conflict("a block could not be copied") from error
             self._own(wanted, likeness.partners.values())
             self.written += 1
+            hooks.tell_copied(*replay.summarize())
             return result
         return None
 
@@ -424,8 +424,6 @@ CURRENT: ContextVar[Session | None] = ContextVar("fusioncache_layers", default=N
 def watch_trace(original: Callable[..., Any]) -> Callable[..., Any]:
     """Has a session for each trace that is covered. If something comes up that forbids it, the trace begins anew.
 
-    While sizes are watched every block is interpreted, so that all that is done with sizes is seen.
-
     Nothing has an effect for the second time then: no block is written out after an effect, and an effect that is about
     to happen after blocks were written out is such a thing itself.
     """
@@ -435,7 +433,7 @@ def watch_trace(original: Callable[..., Any]) -> Callable[..., Any]:
         def trace() -> Any:
             return original(fn, args, kwargs, sharp_edges=sharp_edges, ad_hoc_executor=ad_hoc_executor)
 
-        if not hooks.is_covered() or is_watching():
+        if not hooks.is_covered():
             return trace()
         session, restore = Session(fn), _save_state(ad_hoc_executor)
         try:

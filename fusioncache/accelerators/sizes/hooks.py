@@ -159,11 +159,6 @@ CURRENT: ContextVar[Watch | None] = ContextVar("fusioncache_sizes", default=None
 """What watches the trace that is being made here."""
 
 
-def is_watching() -> bool:
-    """Returns whether sizes are watched in the trace that is being made here."""
-    return CURRENT.get() is not None
-
-
 def watch_sizes(
     interpret: Interpret, compiled: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, Journal]:

@@ -1,8 +1,12 @@
-"""One trace that is watched: what is called in place of functions, and what is written down of it."""
+"""One trace that is watched: what is called in place of functions, and what is written down of it.
+
+For a block that was copied, the entries are those of the block it was copied from, with other tensors.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -11,6 +15,7 @@ from fusioncache.accelerators.layers.block_independence import is_internal
 from fusioncache.accelerators.programs.introspection import find_tagging
 from fusioncache.accelerators.programs.native import iterate_actors
 from fusioncache.accelerators.sizes.journal import (
+    Entry,
     FirstTraces,
     Journal,
     Look,
@@ -25,6 +30,7 @@ from fusioncache.accelerators.sizes.sizes import (
     Expression,
     LookListener,
     Number,
+    Operation,
     Size,
     bare,
     is_whole,
@@ -106,6 +112,103 @@ class Operations:
         """True if Python's ``sum`` is called with tensors. It calls their additions itself, uninterpreted."""
         items = values[0] if function is sum and values else ()
         return type(items) in (list, tuple) and any(isinstance(each, self._tensor) for each in items)
+
+
+class Repetition:
+    """One block that was copied.
+
+    Args:
+        names: of tensors of the first block, each with the name of the tensor in its place.
+        shift: how many names the trace counted from the first block to this one.
+        numbers: how many numbers operations have returned so far.
+        readings: what was read for this block.
+    """
+
+    def __init__(self, names: Mapping[str, str], shift: int, numbers: int, readings: Sequence[Reading]) -> None:
+        self.numbers = numbers
+        self._names = names
+        self._shift = shift
+        self._readings = list(readings)
+        self._positions: dict[int, int] = {}
+
+    def repeat(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Returns the entries of this block. No variable is named again.
+
+        Raises:
+            Declined: if something else was read or returned, or a container cannot be exchanged.
+        """
+        found: list[Entry] = []
+        for entry in entries:
+            if isinstance(entry, Reading):
+                found.append(self._read(entry))
+            elif isinstance(entry, OperationCall):
+                found.append(self._call(entry))
+            elif isinstance(entry, Look):
+                left, right = map(self._renumber, (entry.left, entry.right))
+                found.append(replace(entry, left=left, right=right))
+        if self._readings:
+            raise Declined("more was read", Scope.STRUCTURE)
+        return found
+
+    def _read(self, reading: Reading) -> Reading:
+        new = self._readings.pop(0) if self._readings else None
+        if new is None or new.names != self._move(reading.names):
+            raise Declined("something else was read", Scope.STRUCTURE)
+        if self._names.get(reading.proxy.name) != new.proxy.name:
+            raise Declined("something was read at another place", Scope.STRUCTURE)
+        return new
+
+    def _call(self, call: OperationCall) -> OperationCall:
+        given = {each.name for each in _list_tensors((call.args, call.kwargs))}
+        if any(each.name not in self._names and each.name not in given for each in _list_tensors(call.result)):
+            raise Declined("the result of an operation is unknown", Scope.STRUCTURE)
+        args, kwargs = (exchange(each, self._exchange) for each in (call.args, call.kwargs))
+        result = exchange(call.result, self._return)
+        return replace(call, args=args, kwargs=kwargs, result=result, names=self._move(call.names))
+
+    def _move(self, names: tuple[int, int]) -> tuple[int, int]:
+        return names[0] + self._shift, names[1] + self._shift
+
+    def _return(self, leaf: Any) -> Any:
+        if not isinstance(leaf, Number):
+            return self._exchange(leaf)
+        self.numbers += 1
+        self._positions[leaf.position] = self.numbers
+        return replace(leaf, position=self.numbers)
+
+    def _exchange(self, leaf: Any) -> Any:
+        if isinstance(leaf, TensorName):
+            return TensorName(self._names.get(leaf.name, leaf.name))
+        return self._renumber(leaf) if isinstance(leaf, Number | Operation) else leaf
+
+    def _renumber(self, expression: Expression) -> Expression:
+        if isinstance(expression, Number):
+            return replace(expression, position=self._positions.get(expression.position, expression.position))
+        if isinstance(expression, Operation):
+            return replace(expression, left=self._renumber(expression.left), right=self._renumber(expression.right))
+        return expression
+
+
+def _list_tensors(value: Any) -> list[TensorName]:
+    found: list[TensorName] = []
+
+    def note(leaf: Any) -> Any:
+        if isinstance(leaf, TensorName):
+            found.append(leaf)
+        return leaf
+
+    exchange(value, note)
+    return found
+
+
+def find_entries(entries: Sequence[Entry], names: tuple[int, int]) -> Sequence[Entry]:
+    """Returns the entries that were added between two counts of names."""
+    counted = [
+        position
+        for position, entry in enumerate(entries)
+        if isinstance(entry, OperationCall | Reading) and names[0] <= entry.names[0] and entry.names[1] <= names[1]
+    ]
+    return entries[counted[0] : counted[-1] + 1] if counted else ()
 
 
 class Watch(Observer, LookListener):
@@ -379,6 +482,23 @@ class Watch(Observer, LookListener):
         if (proxy.name, name) not in self._named:
             self._named.add((proxy.name, name))
             self.journal.entries.append(Naming(proxy.name, name))
+
+    def see_copied(self, first: tuple[int, int], names: Mapping[str, str], shift: int) -> None:
+        """Adds the entries of a block that was copied: those of the first block, with other tensors."""
+        entries, start = self.journal.entries, first[0] + shift
+        readings: list[Reading] = []
+        while entries and isinstance(last := entries[-1], Reading) and last.names[0] >= start:
+            entries.pop()
+            readings.insert(0, last)
+        try:
+            repetition = Repetition(names, shift, self._count, readings)
+            self.journal.entries += repetition.repeat(find_entries(entries, first))
+        except Declined as error:
+            error.require(Scope.STRUCTURE)
+            self.journal.refuse(f"a repeated block was copied in an unknown way: {error}")
+            return
+        self._count = repetition.numbers
+        self._symbols = len(self._trace.bound_symbols)
 
     def finish(self, traces: FirstTraces) -> Journal:
         """Returns the journal, with Thunder's first traces."""
