@@ -205,7 +205,7 @@ def test_gradients_and_saved_tensors_are_freed_while_backward_runs():
         return torch.ones(2), torch.ones(2)
 
     output = torch.zeros(2)
-    connect(Channel(backward, []), [x, weight], (output,), [torch.full((2,), 3.0)])
+    connect(Channel(backward, None, []), [x, weight], (output,), [torch.full((2,), 3.0)])
     (output * 2).sum().backward()
     assert alive == [False, False]
     assert torch.equal(x.grad, torch.ones(2)) and torch.equal(weight.grad, torch.ones(2))

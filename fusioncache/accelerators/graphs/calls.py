@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,7 @@ from fusioncache.accelerators.graphs.buffers import check_tensor
 from fusioncache.accelerators.graphs.cuda import CudaRecorder
 from fusioncache.cache.backend_executables import WAITING, prepare_capture
 from fusioncache.ir.errors import Declined, Scope
+from fusioncache.process.tensor_guards import Guard, guard_tensors
 
 _GETTERS = (
     "_get_cublas_allow_bf16_reduced_precision_reduction",
@@ -167,7 +169,11 @@ class KindReader:
         if len(devices) != 1:
             raise Declined("tensors on several devices" if devices else "no tensor among its arguments", Scope.CAPTURE)
         (self.device,) = devices
+        self._stride: Callable[[Any], tuple[int, ...]] = torch.Tensor.stride
+        self._is_negative: Callable[[Any], bool] = torch.Tensor.is_neg
+        self._is_conjugate: Callable[[Any], bool] = torch.Tensor.is_conj
         self._kinds: dict[Hashable, CallKind] = {}
+        self._last: _LastCall | None = None
 
     def take_tensors(self, arguments: Sequence[Any]) -> Sequence[Any]:
         """Returns the tensors among the arguments."""
@@ -179,24 +185,43 @@ class KindReader:
         Raises:
             Declined: if there is no tensor where others had one, a value that has no hash, or one kind too many.
         """
-        tensors = self.take_tensors(arguments)
+        tensors, settings = self.take_tensors(arguments), read_settings()
         others = tuple((type(arguments[place]), arguments[place]) for place in self._others)
+        last = self._last
+        if last is not None and last.guard(*tensors) and last.settings == settings and last.others == others:
+            return last.kind
+        guard = guard_tensors(tensors)
         try:
-            key = *_describe_layouts(tensors), read_settings(), others
-            is_new = key not in self._kinds
+            kind = self._find(tensors, (settings, others))
         except TypeError as error:
             raise Declined("an argument that cannot be compared with those of earlier calls", Scope.CAPTURE) from error
-        if is_new and len(self._kinds) >= MOST_KINDS:
+        self._last = guard and _LastCall(guard, settings, others, kind)
+        return kind
+
+    def _find(self, tensors: Sequence[Any], context: Hashable) -> CallKind:
+        # Numbers at one address may be read as they are, or as their negatives or conjugates.
+        is_special = any(map(self._is_negative, tensors)) or any(map(self._is_conjugate, tensors))
+        key = tuple(map(type, tensors)), tuple(map(self._stride, tensors)), is_special, context
+        if key not in self._kinds and len(self._kinds) >= MOST_KINDS:
             raise Declined(f"more than {MOST_KINDS} kinds of inputs", Scope.CAPTURE)
         return self._kinds.setdefault(key, CallKind())  # other threads get the same one, and never one of another call
 
 
-def _describe_layouts(tensors: Sequence[Any]) -> tuple[Hashable, ...]:
-    """Returns classes and strides of tensors, and whether numbers are read as their negatives or conjugates."""
-    from torch import Tensor
+@dataclass(frozen=True, slots=True)
+class _LastCall:
+    """What the last call was like. Most calls are like the one before.
 
-    is_special = any(map(Tensor.is_neg, tensors)) or any(map(Tensor.is_conj, tensors))
-    return tuple(map(type, tensors)), tuple(map(Tensor.stride, tensors)), is_special
+    Attributes:
+        guard: of its tensors.
+        settings: of torch.
+        others: arguments that are no tensors, with their types.
+        kind: of it.
+    """
+
+    guard: Guard
+    settings: tuple[Any, ...]
+    others: tuple[Any, ...]
+    kind: CallKind
 
 
 class Warm:

@@ -110,14 +110,6 @@ class _GraphedProgram:
         self._reader = reader
         return reader
 
-    def _warm_up(self, warm: Warm, device: Any, tensors: Sequence[Any], call: Callable[[], Any]) -> Any:
-        """Runs a call with such tensors as it is, and counts why it leads to no capture, if it does not."""
-        result = warm.run(self._memory_of(device).recorder, tensors, call)
-        reason = warm.explain_wait()
-        if reason is not None:
-            self._failures.refuse(reason)
-        return result
-
 
 class ForwardProgram(_GraphedProgram):
     """A forward program that is replayed where that does what it would do, and else runs as it is.
@@ -142,7 +134,7 @@ class ForwardProgram(_GraphedProgram):
             reader = self._reader or self._begin(args)
             kind = self._find_kind(reader, args)
             if not kind.is_refused:
-                return self._replay(reader, kind, args) if kind.warm.is_warm else self._prepare(reader, kind, args)
+                return self._replay(reader, kind, args) if kind.warm.is_warm else self._warm_up(reader, kind, args)
         except Declined as refusal:
             refusal.require(Scope.CAPTURE)
             self._failures.refuse(refusal.reason)
@@ -165,18 +157,29 @@ class ForwardProgram(_GraphedProgram):
             found = self._kinds[kind] = _Captured(Warm(), captures)
         return found
 
-    def _prepare(self, reader: KindReader, kind: _Captured, args: Sequence[Any]) -> Any:
+    def _warm_up(self, reader: KindReader, kind: _Captured, args: Sequence[Any]) -> Any:
         kind.captures.observe(args)
-        return self._warm_up(kind.warm, reader.device, reader.take_tensors(args), lambda: self._function.call(*args))
+        recorder = self._memory_of(reader.device).recorder
+        result = kind.warm.run(recorder, reader.take_tensors(args), lambda: self._function.call(*args))
+        reason = kind.warm.explain_wait()
+        if reason is not None:
+            self._failures.refuse(reason)
+        return result
 
     def _replay(self, reader: KindReader, kind: _Captured, args: Sequence[Any]) -> Any:
         if self._function.has_backward and is_saving_hooked():
             raise Declined("saved-tensor hooks are active", Scope.CAPTURE)
-        with self._memory_of(reader.device).turn():
+        memory = self._memory_of(reader.device)
+        reason = memory.begin()
+        if reason is not None:
+            raise Declined(reason, Scope.CAPTURE)
+        try:
             captured = kind.captures.find_capture(args)
             if captured is None:
                 captured = self._capture(kind, args)
             result = captured.run(args)
+        finally:
+            memory.end()
         self._failures.ledger.count("graph_replays")
         return result
 
@@ -241,8 +244,7 @@ class BackwardProgram(_GraphedProgram):
         if warm.refused is not None or (lease is None and warm.is_warm):
             return self._run(saved_for_backward, cotangents, lease)
         if not warm.is_warm:
-            given, device = [*cotangents], cotangents[0].device
-            return self._warm_up(warm, device, given, lambda: self._run(saved_for_backward, cotangents, lease))
+            return self._warm_up(warm, saved_for_backward, cotangents, lease)
         assert lease is not None
         if lease.is_over:
             raise Declined(
@@ -251,6 +253,17 @@ class BackwardProgram(_GraphedProgram):
         if keeps_graph():
             raise Declined("a backward pass with retain_graph=True", Scope.CAPTURE)
         return self._replay(kind, warm, saved_for_backward, cotangents, lease)
+
+    def _warm_up(
+        self, warm: Warm, saved_for_backward: list[Any], cotangents: list[Any], lease: SavedTensorsLease | None
+    ) -> Any:
+        recorder = self._memory_of(cotangents[0].device).recorder
+        tensors = [*cotangents]
+        result = warm.run(recorder, tensors, lambda: self._run(saved_for_backward, cotangents, lease))
+        reason = warm.explain_wait()
+        if reason is not None:
+            self._failures.refuse(reason)
+        return result
 
     def _replay(
         self,
@@ -262,7 +275,10 @@ class BackwardProgram(_GraphedProgram):
     ) -> Any:
         saved, others = saved_for_backward
         memory = self._memory_of(cotangents[0].device)
-        with memory.turn():
+        reason = memory.begin()
+        if reason is not None:
+            raise Declined(reason, Scope.CAPTURE)
+        try:
             if not lease.captured.knows(saved, lease):
                 raise Declined("the tensors saved for backward were replaced", Scope.CAPTURE)
             memory.gradient_leases.settle()
@@ -272,6 +288,8 @@ class BackwardProgram(_GraphedProgram):
                 captured = self._capture(warm, lease, others, (complete, cotangents), kind, memory)
             gradients = captured.run(saved, cotangents)
             lease.end()
+        finally:
+            memory.end()
         self._failures.ledger.count("graph_replays")
         self._failures.ledger.count("gradients_copied", captured.count_copies())
         for emptied in (saved, cotangents, saved_for_backward):

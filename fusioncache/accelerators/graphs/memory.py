@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,6 @@ from weakref import WeakSet, ref
 
 from fusioncache.accelerators.graphs.buffers import Aliases, Copier
 from fusioncache.accelerators.graphs.cuda import CudaRecorder
-from fusioncache.ir.errors import Declined, Scope
 from fusioncache.process import forks
 
 if TYPE_CHECKING:
@@ -283,26 +281,21 @@ class GraphMemory:
         self._turn = forks.lock()
         self._is_taken = False
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Returns a context in which this thread captures and replays, and no other one does.
-
-        Raises:
-            Declined: if it cannot begin now.
-        """
+    def begin(self) -> str | None:
+        """Begins a turn of this thread; returns why there is none instead, if there is none now."""
         if not self._turn.acquire(blocking=False):
-            raise Declined("another thread replays", Scope.CAPTURE)
-        try:
-            reason = "a capture is under way" if self._is_taken else self.recorder.explain_unready()
-            if reason is not None:
-                raise Declined(reason, Scope.CAPTURE)
-            self._is_taken = True
-            try:
-                yield
-            finally:
-                self._is_taken = False
-        finally:
+            return "another thread replays"
+        reason = "a capture is under way" if self._is_taken else self.recorder.explain_unready()
+        if reason is not None:
             self._turn.release()
+            return reason
+        self._is_taken = True
+        return None
+
+    def end(self) -> None:
+        """Ends the turn."""
+        self._is_taken = False
+        self._turn.release()
 
     def catch_up(self) -> None:
         """Waits for what this thread launched that may read leased memory, unless replays wait for it anyway."""

@@ -13,13 +13,21 @@ from typing import Any
 
 from fusioncache.accelerators.residual.plans import Choice, Event, ResidualPlan, Step, choose, costs_of, events_of
 from fusioncache.accelerators.residual.rebuild import VARIES
-from fusioncache.accelerators.residual.sums import FusedCall, Stream, streams_of
+from fusioncache.accelerators.residual.sums import Around, FusedCall, Stream, streams_of
 from fusioncache.backends.bound_symbols import outputs_of, symbol_name, written_values
-from fusioncache.ir import Arithmetic, Declined, Scope
+from fusioncache.ir import AS_WRITTEN, Arithmetic, Declined, Scope
 from fusioncache.ir.ops import ADD, op_traits, writes_in_place
 from fusioncache.transform.executors import origin_of
 from fusioncache.transform.region import region_of
 from fusioncache.transform.rewrite import derive, free_numbers, fuse
+
+
+def _as_written(fusion: Any) -> Arithmetic:
+    return AS_WRITTEN
+
+
+def _ignore(reason: str) -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +39,12 @@ class Compilers:
         report_left: is told why a stream, or a sum, stays as it is.
     """
 
-    arithmetic: Callable[[Any], Arithmetic]
-    report_left: Callable[[str], None]
+    arithmetic: Callable[[Any], Arithmetic] = _as_written
+    report_left: Callable[[str], None] = _ignore
+
+
+UNKNOWN = Compilers()
+"""Compilers that compute what is written. What stays as it is, is not reported."""
 
 
 def adds_twice(trace: Any) -> bool:
@@ -59,8 +71,8 @@ def _unwrap(symbol: Any) -> Any:
     return leaf if name == ADD or op_traits(name).conversion else symbol
 
 
-def read_calls(trace: Any, compilers: Compilers) -> tuple[list[FusedCall], set[str], set[str]]:
-    """Returns the fused calls that are understood, what all else defines, and what it writes in place."""
+def read_calls(trace: Any, compilers: Compilers) -> tuple[list[FusedCall], Around]:
+    """Reads the fused calls that are understood, and what is around them."""
     from fusioncache.thunder_adapter.api import PrimIDs
 
     calls = []
@@ -73,7 +85,7 @@ def read_calls(trace: Any, compilers: Compilers) -> tuple[list[FusedCall], set[s
         elif symbol.sym.id is not PrimIDs.DEL:
             defined.update(proxy.name for proxy in symbol.flat_proxy_outs)
             written.update(written_values(symbol))
-    return calls, defined, written
+    return calls, Around(defined, written)
 
 
 def _read_call(position: int, fusion: Any, compilers: Compilers) -> FusedCall | None:
@@ -97,7 +109,7 @@ _CHANGE_REGIONS = (ResidualPlan.CARRY, ResidualPlan.SEGMENTED)
 
 
 def replan_streams(
-    trace: Any, wanted: ResidualPlan | None, budget: int | None, compilers: Compilers
+    trace: Any, wanted: ResidualPlan | None, budget: int | None, compilers: Compilers = UNKNOWN
 ) -> tuple[Any, tuple[Choice, ...]]:
     """Returns a trace whose residual streams are summed in the cheapest way, and what was chosen for each stream.
 
@@ -116,8 +128,8 @@ def replan_streams(
     start = time.perf_counter()
     if not adds_twice(trace):
         return trace, ()
-    calls, defined, written = read_calls(trace, compilers)
-    candidates = [(stream, _choice(stream, wanted, budget)) for stream in streams_of(calls, defined, written)]
+    calls, around = read_calls(trace, compilers)
+    candidates = [(stream, _choice(stream, wanted, budget)) for stream in streams_of(calls, around)]
     planned = [
         (stream, choice) for stream, choice in candidates if not (stream.varies and choice.plan in _CHANGE_REGIONS)
     ]

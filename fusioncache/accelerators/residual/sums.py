@@ -229,9 +229,20 @@ class Stream:
     varies: bool = False
 
 
-def streams_of(
-    calls: Sequence[FusedCall], defined: Collection[str] = (), written: Collection[str] = ()
-) -> tuple[Stream, ...]:
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What the rest of a trace does with the values of its fused calls.
+
+    Attributes:
+        defined: names of values that something else than the calls defines.
+        written: names of values that are written in place.
+    """
+
+    defined: Collection[str] = frozenset()
+    written: Collection[str] = frozenset()
+
+
+def streams_of(calls: Sequence[FusedCall], around: Around = Around()) -> tuple[Stream, ...]:
     """Returns the residual streams of a trace. Linear in the ops of its regions.
 
     A sum is an add of region inputs, or conversions of them, and of another sum: nothing that a compiler could contract
@@ -239,10 +250,9 @@ def streams_of(
 
     Args:
         calls: the fused calls, in the order of the trace.
-        defined: names of values that something else than the calls defines.
-        written: names of values that are written in place.
+        around: the rest of the trace.
     """
-    values = Sums(defined, written)
+    values = Sums(around.defined, around.written)
     for call in calls:
         values.read_call(call)
     families = [f for f in _families(values.sums()) if _count_recomputed(f, values) >= FEWEST_SUMS]

@@ -5,6 +5,9 @@ everything that can be noticed is done here: the same prologues are asked in the
 computed, the same statistics are kept. Where anything is out of the ordinary, and where no program fits, nothing was
 done, and Thunder's own function is called.
 
+Each function that Thunder compiles of a trace runs without gradients and without autocast, which takes two Python
+functions, an object and four settings of autocast around each. Here that is done once for all functions of a call.
+
 Two nodes of autograd's graph stand for a program, the same as Thunder's with less around them: so no code holds the
 gradients of outputs while backward computes. That of the outputs leaves them in a channel, and that of the inputs takes
 them out and calls backward. Between them is a tensor on the device ``meta``. Thunder draws it as a random number, for
@@ -19,7 +22,8 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
+from functools import cache, wraps
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -44,14 +48,16 @@ class Channel:
 
     Args:
         backward: as Thunder made it.
+        inner: the same without what is around it; None if there is no such.
         others: what was saved beside tensors.
         hides: whether gradients go another way than through autograd, as in FSDP without synchronization.
     """
 
-    __slots__ = ("backward", "gradients", "hides", "others", "saved")
+    __slots__ = ("backward", "gradients", "hides", "inner", "others", "saved")
 
-    def __init__(self, backward: Backward, others: Any, *, hides: bool = False):
+    def __init__(self, backward: Backward, inner: Backward | None, others: Any, *, hides: bool = False):
         self.backward = backward
+        self.inner = inner
         self.others = others
         self.hides = hides
         self.saved: list[Any] | None = None
@@ -62,7 +68,9 @@ class Channel:
         saved, gradients = self.saved, self.gradients
         assert saved is not None and gradients is not None
         self.saved = self.gradients = None
-        computed = self.backward([saved, self.others], gradients)
+        plain = self.inner is not None and not (_is_grad_enabled() or _is_autocast_on())
+        run: Any = self.inner if plain else self.backward
+        computed: Sequence[Any] = run([saved, self.others], gradients)
         assert not gradients
         assert not saved, "the program's backward holds on to what was saved"
         return (None,) * len(computed) if self.hides else computed
@@ -157,26 +165,144 @@ def _is_autocast_on() -> bool:
     return _is_autocast_enabled("cpu") or _is_autocast_enabled("cuda")
 
 
-def run_program(entry: Any, counts: Any, inputs: Sequence[Any], for_epilogue: Sequence[Any]) -> Any:
-    """Runs the program of one of Thunder's entries behind its prologue, and returns what the model does.
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None)})
+"""Types of arguments in which there is no other argument."""
+
+_CPU = torch.device("cpu")
+
+
+def describe_call(info: dict[str, Any], compiled: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Writes what Thunder knows of a call into its dictionary.
+
+    There must be neither a mode of torch functions, as a default device is one, nor autocast.
+
+    Args:
+        info: gets it.
+        compiled: what Thunder knows of the function that is called. It gets to know whether gradients are wanted.
+        args: of the call.
+        kwargs: of the call.
+    """
+    if not _are_apart((*args, *kwargs.values())) or compiled.compile_options.get("skip_inplace_alias_updates"):
+        compiled.populate_cache_info(info, *args, **kwargs)
+        return
+    compiled.is_grad_enabled = torch.is_grad_enabled()
+    info["default_dtype"] = torch.get_default_dtype()
+    info["default_device"] = _find_default_device()
+    info["is_autocast_enabled"] = False
+    info["alias_tensor_indices"] = ""
+    info["is_grad_enabled"] = compiled.is_grad_enabled
+    info["no_grad_sync"] = _is_synchronization_off(compiled.fn)
+
+
+def _are_apart(args: tuple[Any, ...]) -> bool:
+    """Returns whether arguments are plain, and no two of them lie in the same memory. Parameters are not asked."""
+    if not _PLAIN.issuperset(map(type, args)):
+        return False
+    tensors = [arg for arg in args if type(arg) is torch.Tensor]
+    if len(tensors) < 2:
+        return True
+    if any(each.layout is not torch.strided for each in tensors):
+        return False
+    return len({each.untyped_storage().data_ptr() for each in tensors}) == len(tensors)
+
+
+def _find_default_device() -> torch.device:
+    if getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None) is not None:
+        return torch.get_default_device()
+    return _CPU
+
+
+def _is_synchronization_off(model: Any) -> bool:
+    """Returns whether gradients are not to be exchanged among ranks that share the model."""
+    names = vars(model)
+    if not (names.get("use_ddp") or names.get("use_fsdp")):
+        return False
+    from fusioncache.thunder_adapter.api import get_skip_data_parallel_grad_sync
+
+    return bool(get_skip_data_parallel_grad_sync())
+
+
+def find_inner(function: Callable[..., Any]) -> FunctionType | None:
+    """Returns what a function of Thunder's calls without gradients and without autocast; None if it is none such.
+
+    Of ``torch.no_grad`` and ``no_autocast`` it must have one each, in this order, and nothing else. The latter leaves
+    autocast as it was when the function was made, so that must have been off.
+    """
+    without_grad, without_autocast = _find_codes()
+    outer, middle = function, getattr(function, "__wrapped__", None)
+    if _code_of(outer) is not without_grad or _code_of(middle) is not without_autocast:
+        return None
+    clone, around = (_cell(outer, name) for name in ("ctx_factory", "func"))
+    if around is not middle or type(getattr(clone, "__self__", None)) is not torch.no_grad:
+        return None
+    inner: Any = _cell(middle, "fn")
+    was_off = not any(_cell(middle, name) for name in ("prev_cpu", "prev"))
+    return inner if was_off and isinstance(inner, FunctionType) else None
+
+
+@cache
+def _find_codes() -> tuple[CodeType, CodeType]:
+    from fusioncache.thunder_adapter.api import no_autocast
+
+    def nothing() -> None:
+        pass
+
+    return torch.no_grad()(nothing).__code__, no_autocast(nothing).__code__
+
+
+def _code_of(function: Any) -> CodeType | None:
+    return getattr(function, "__code__", None)
+
+
+def _cell(function: Any, name: str) -> Any:
+    names = function.__code__.co_freevars
+    return function.__closure__[names.index(name)].cell_contents
+
+
+Program = Callable[[Sequence[Any], Sequence[Any]], Any]
+"""Takes what a prologue hands to the computation and to the epilogue, and returns what the model does."""
+
+
+def make_program(entry: Any, statistics: Any, clock: Callable[[], int]) -> Program:
+    """Returns what runs the program of one of Thunder's entries behind its prologue.
+
+    Autocast must be off where it is called.
 
     Args:
         entry: Thunder's.
-        counts: Thunder's statistics, which get the time of the computation.
-        inputs: what the prologue hands to the computation.
-        for_epilogue: what it hands to the epilogue.
+        statistics: a weak reference to Thunder's, which get the time of the computation.
+        clock: returns nanoseconds.
     """
-    counts.last_trace_host_execution_start = _clock()
-    try:
-        results = entry.computation_fn(*inputs)
-    finally:
-        counts.last_trace_host_execution_stop = _clock()
-    if entry.backward_fn:
-        made, (saved, others) = results
-        channel = Channel(entry.backward_fn, others, hides=bool(entry.return_none_instead_of_grads))
-        connect(channel, made["flat_args"], made["flat_output"], saved)
-        results = made["output"]
-    return entry.epilogue_fn(*for_epilogue, *results)
+    computation: Callable[..., Any] = find_inner(entry.computation_fn) or entry.computation_fn
+    backward, hides = entry.backward_fn, bool(entry.return_none_instead_of_grads)
+    inner = find_inner(backward) if backward else None
+    finish = _make_epilogue(entry.epilogue_fn)
+
+    def run(inputs: Sequence[Any], for_epilogue: Sequence[Any]) -> Any:
+        was_enabled, counts = _is_grad_enabled(), statistics()
+        _set_grad_enabled(False)
+        counts.last_trace_host_execution_start = clock()
+        try:
+            results = computation(*inputs)
+        finally:
+            counts.last_trace_host_execution_stop = clock()
+            _set_grad_enabled(was_enabled)
+        if backward:
+            made, (saved, others) = results
+            channel = Channel(backward, inner, others, hides=hides)
+            connect(channel, made["flat_args"], made["flat_output"], saved)
+            results = made["output"]
+        return finish(*for_epilogue, *results)
+
+    return run
+
+
+def _make_epilogue(epilogue: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns what an epilogue does; one that only hands on what it is given needs nothing around it."""
+    inner = find_inner(epilogue)
+    if inner is None or inner.__code__.co_names:
+        return epilogue
+    return inner
 
 
 Forward = Callable[..., Any]
@@ -208,11 +334,11 @@ def make_forward(own: Forward, compiled: Any, statistics: Any, order: Order) -> 
         found = None if _is_extraordinary() else find(args, kwargs)
         if found is None:
             return own(*args, **kwargs)
-        entry, inputs, for_epilogue = found
+        entry, program, handed, for_epilogue = found
         counts: Any = counts_of()
         _count(counts, entry, start)
         try:
-            return run_program(entry, counts, inputs, for_epilogue)
+            return program(handed, for_epilogue)
         finally:
             counts.last_computation = entry.computation_fn
             counts.last_trace_host_stop = _clock()
@@ -225,17 +351,28 @@ def _is_extraordinary() -> bool:
     return bool(_count_modes() or _are_transforms_active() or _is_autocast_on())
 
 
-type _Found = tuple[Any, Any, Any]
+type _Found = tuple[Any, Program, Any, Any]
 
 
 def _make_finder(
     compiled_of: Callable[[], Any], counts_of: Callable[[], Any], order: Order
 ) -> Callable[[tuple[Any, ...], dict[str, Any]], _Found | None]:
-    """Returns what finds the entry that fits a call, and what its prologue hands to computation and epilogue."""
+    """Returns what finds the entry that fits a call, its program, and what the prologue hands on."""
     from fusioncache.thunder_adapter.accelerator_api import _cache_info_ctx, _compile_data, _langctx, resolve_language
     from fusioncache.thunder_adapter.api import get_tracectx
 
+    programs: dict[int, tuple[Any, Program]] = {}
     language = resolve_language(compiled_of().langctx)
+
+    def program_of(entry: Any, entries: list[Any]) -> Program:
+        known = programs.get(id(entry))
+        if known is None:
+            if len(programs) >= len(entries):  # some are of entries that are no more
+                held = {id(each) for each in entries}
+                for identity in [each for each in tuple(programs) if each not in held]:
+                    programs.pop(identity, None)
+            known = programs[id(entry)] = entry, make_program(entry, counts_of, _clock)
+        return known[1]
 
     def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Found | None:
         compiled, counts = compiled_of(), counts_of()
@@ -247,13 +384,13 @@ def _make_finder(
         tokens = _langctx.set(language), _cache_info_ctx.set({}), _compile_data.set((compiled, counts))
         try:
             counts.last_trace_cache_start = _clock()
-            compiled.populate_cache_info(_cache_info_ctx.get(), *args, **kwargs)
+            describe_call(_cache_info_ctx.get(), compiled, args, kwargs)
             for entry in order(entries, args, kwargs):
                 try:
-                    inputs, for_epilogue = entry.prologue_fn(*args, **kwargs)
+                    handed, for_epilogue = entry.prologue_fn(*args, **kwargs)
                 except Exception:
                     continue
-                return entry, inputs, for_epilogue
+                return entry, program_of(entry, entries), handed, for_epilogue
         except Exception:  # whatever it is, Thunder meets it again
             return None
         finally:

@@ -7,7 +7,11 @@
 Where a condition holds, the check would have passed without any other effect. Where it does not hold, the check is
 called after all, and decides. So a condition may be as narrow as it is quick, and what a check raises is its own.
 
-Everything else stays as it is, attributes above all: to read one may run user code.
+What the prologue takes out of Thunder's module by name it takes out of the dictionaries in which that looks first: of
+parameters, of buffers and of submodules. Attributes that it does not have are taken from the module that was compiled.
+
+Parameters and buffers are checked where the last of them was, and not one by one as long as all are as they were when
+they passed: see ``KnownTensors``. Everything else stays as it is, attributes above all: to read one may run user code.
 
 To write one takes as long as some hundred calls of it save: a model that is called once or twice keeps Thunder's.
 """
@@ -19,15 +23,18 @@ import ast
 import linecache
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, wraps
-from types import CellType, CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.process.collector import without_collector
 from fusioncache.process.sources import show_lines
+from fusioncache.process.tensor_guards import Guard, guard_tensors
+from fusioncache.thunder_adapter.installation import find_known
 
 logger = logging.getLogger("fusioncache")
 
@@ -71,7 +78,6 @@ None stands for a check that is better called.
 """
 
 
-@cache
 def find_conditions() -> Mapping[Callable[..., Any], Condition]:
     """Returns how to write the condition of each of Thunder's checks that has one, by the function that checks."""
     from fusioncache.thunder_adapter.api import pythonex
@@ -84,8 +90,16 @@ def find_conditions() -> Mapping[Callable[..., Any], Condition]:
         pythonex._check_len_impl: _has_length,
         pythonex._check_empty_impl: _is_empty,
         pythonex._check_literal_like_impl: _is_dtype,
-        pythonex._check_tensor_shape_and_metadata_impl: _is_tensor,
+        find_tensor_check(): _is_tensor,
     }
+
+
+def find_tensor_check() -> Callable[..., Any]:
+    """Returns Thunder's check of a tensor."""
+    from fusioncache.thunder_adapter.api import pythonex
+
+    check: Callable[..., Any] = pythonex._check_tensor_shape_and_metadata_impl
+    return check
 
 
 def _is_number(names: Names, checked: str, value: ast.expr) -> str | None:
@@ -167,6 +181,111 @@ def _is_device(value: Any) -> bool:
     return isinstance(value, torch.device)
 
 
+MOST_GUARDS = 8
+"""How many guards one prologue makes. Where strides differ from call to call, say, they are of no use."""
+
+
+class KnownTensors:
+    """What one prologue knows of parameters and buffers that passed it.
+
+        if not known.check(w, b):
+          expected = known.expect(w, b)
+          if not (w.shape == (3, 2) and ...):
+            check_tensor_metadata(w, (3, 2), ...)
+          ...
+          known.learn(expected, w, b)
+
+    Another thread may change a tensor between its check and what is learned of it. So a guard that was made behind the
+    checks of one call is trusted once it held both before and behind those of another.
+
+    Attributes:
+        check: returns whether tensors are as they were when they passed.
+    """
+
+    __slots__ = ("_guards", "_next", "check")
+
+    def __init__(self) -> None:
+        self.check: Guard = _know_nothing
+        self._next: Guard = _know_nothing
+        self._guards = 0
+
+    def expect(self, *tensors: Any) -> Guard | None:
+        """Returns, before the checks, the guard of the last call that passed; None if tensors are otherwise now."""
+        guard = self._next
+        return guard if guard(*tensors) else None
+
+    def learn(self, expected: Guard | None, *tensors: Any) -> None:
+        """Takes note of tensors that passed.
+
+        Args:
+            expected: what ``expect`` returned before the checks.
+            tensors: the same.
+        """
+        if expected is not None and expected(*tensors):
+            self.check = expected
+        elif self._guards < MOST_GUARDS:
+            self._guards += 1
+            self._next = guard_tensors(tensors) or _know_nothing
+
+
+def _know_nothing(*_: Any) -> bool:
+    return False
+
+
+METHODS: Mapping[str, str] = MappingProxyType(
+    {
+        "get_parameter": "_overrides_parameters",
+        "get_buffer": "_overrides_buffers",
+        "get_submodule": "_module_cache",
+    }
+)
+"""The methods of Thunder's module, each with the attribute that has its dictionary."""
+
+GIVE_TENSORS = frozenset({"get_parameter", "get_buffer"})
+"""Those of these methods that return a tensor."""
+
+_GETATTR = "__getattr__"
+
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+def find_lookups(module: Any, attributes: frozenset[str]) -> tuple[Any, ...]:
+    """Returns what looks for items and attributes in the place of Thunder's module.
+
+    Args:
+        module: Thunder's, or another.
+        attributes: that are read of it.
+
+    Returns:
+        For each method a function of a name and of what stands for nothing. It finds nothing where the method is not
+        Thunder's own. Then what stands for nothing, the module that has the attributes, and the names of those that are
+        to be read of Thunder's all the same.
+    """
+    known, own = _find_own()
+    if type(module) is not known:
+        return *(_NOTHING.get for _ in METHODS), _NOTHING, module, attributes
+    # One function, as each prologue of each step calls it.
+    names, methods, found = vars(module), vars(known), []
+    for method, attribute in METHODS.items():
+        items = names.get(attribute)
+        is_own = method not in names and methods.get(method) is own.get(method)
+        found.append(items.get if is_own and type(items) is dict else _NOTHING.get)
+    is_own = _GETATTR in own and methods.get(_GETATTR) is own[_GETATTR]
+    model = names["_modules"].get("_model")
+    if not is_own or model is None or any(hasattr(known, name) for name in attributes):
+        return *found, module._null, module, attributes
+    return *found, module._null, model, names
+
+
+@cache
+def _find_own() -> tuple[Any, Mapping[str, Any]]:
+    """Returns the class of Thunder's modules, and those of its methods that are as they are known to be."""
+    from fusioncache.thunder_adapter.api import ThunderModule
+
+    return ThunderModule, {name.rpartition(".")[2]: each for name, each in find_known("module lookups").items()}
+
+
 _INDENT = 2
 """Of Thunder's statements."""
 
@@ -187,10 +306,16 @@ class NewPrologue:
 
     def bind(self, prologue: FunctionType) -> FunctionType:
         """Returns the function, with the globals of the prologue in whose place it is."""
+        # Several may have been written at once, and each learns of tensors of its own.
+        closure = self.closure and tuple(map(_renew, self.closure))
         # They have the module, and Thunder takes care to keep them out of cycles.
-        function = FunctionType(self.code, prologue.__globals__, prologue.__name__, None, self.closure)
+        function = FunctionType(self.code, prologue.__globals__, prologue.__name__, None, closure)
         show_lines(function, self.code.co_filename, lambda: self.text)
         return function
+
+
+def _renew(cell: CellType) -> CellType:
+    return CellType(KnownTensors()) if isinstance(cell.cell_contents, KnownTensors) else cell
 
 
 def rewrite(prologue: Callable[..., Any]) -> Callable[..., Any]:
@@ -234,12 +359,14 @@ def write(source: str, code: CodeType, known: Mapping[str, Any]) -> NewPrologue:
     function, lines = _find_function(source, code), source.splitlines()
     if lines != source.removesuffix("\n").split("\n"):
         raise Declined("its lines end otherwise than Thunder's", Scope.PROLOGUE)
-    bound = _find_bound(function)
-    names = Names({name: value for name, value in known.items() if name not in bound}, _choose_prefix(source))
+    assigned = _count_assignments(function)
+    names = Names({name: value for name, value in known.items() if not assigned[name]}, _choose_prefix(source))
+    tensors = _find_tensors(function, names, assigned)
+    writer = _Writer(names, lines, assigned, _find_attributes(function), tensors)
     # Indented by less than what is in it, so that its lines stay as they are.
-    body = [f" {lines[function.lineno - 1]}"]
+    body = [f" {writer.lines[function.lineno - 1]}"]
     for statement in function.body:
-        body += _rewrite(statement, lines[statement.lineno - 1 : statement.end_lineno], names)
+        body += writer.rewrite(statement)
     text = "\n".join([f"def make({', '.join(names.values)}):", *body, f" return {function.name}", ""])
     namespace: dict[str, Any] = {}
     exec(compile(text, name_file(code.co_filename), "exec", dont_inherit=True), namespace)
@@ -274,30 +401,145 @@ def _choose_prefix(source: str) -> str:
     return prefix
 
 
-def _find_bound(function: ast.FunctionDef) -> set[str]:
-    """Returns the names that are bound somewhere in a function, parameters included."""
-    names = (node for node in ast.walk(function) if isinstance(node, ast.Name))
-    parameters = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
-    return parameters | {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+def _count_assignments(function: ast.FunctionDef) -> Counter[str]:
+    """Returns how often each name is bound, parameters included."""
+    found = Counter(each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg))
+    for statement in function.body:
+        match statement:
+            case ast.Assign([ast.Name(name)]) | ast.AnnAssign(ast.Name(name)):
+                found[name] += 1
+            case ast.Expr(ast.Call()):
+                pass
+            case _:
+                bound = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
+                found.update(node.id for node in bound if not isinstance(node.ctx, ast.Load))
+    return found
 
 
-def _rewrite(statement: ast.stmt, lines: Sequence[str], names: Names) -> Sequence[str]:
-    """Returns the lines that stand for a statement that is written in these lines."""
-    condition = _write_condition(statement, names) if len(lines) == 1 else None
-    return lines if condition is None else [f"  if not ({condition}):", f"  {lines[0]}"]
-
-
-def _write_condition(statement: ast.stmt, names: Names) -> str | None:
-    """Returns when a statement does nothing: when the check that it calls passes. None if that is not known."""
+def _read_assignment(statement: ast.stmt) -> tuple[str, ast.expr] | None:
+    """Returns the one name that a statement binds, and what it is bound to; None for any other statement."""
     match statement:
-        case ast.Expr(ast.Call(ast.Name(name), [ast.Name(checked), *others], [])):
-            function = names.known.get(name)
-            write = find_conditions().get(function) if isinstance(function, FunctionType) else None
-            try:
-                return write(names, checked, *others) if write else None
-            except TypeError:  # it is called with other arguments than Thunder gives it
-                return None
+        case ast.Assign([ast.Name(target)], value) | ast.AnnAssign(ast.Name(target), _, ast.expr() as value):
+            return target, value
     return None
+
+
+def _find_tensors(function: ast.FunctionDef, names: Names, assigned: Counter[str]) -> Sequence[ast.stmt]:
+    """Returns the checks of parameters and buffers, of which a prologue knows whether all are as they were.
+
+    Inputs are not among them: they differ from call to call, and a prologue that does not fit ends at the first. Of a
+    single parameter or buffer it is not worth it.
+    """
+    taken: set[str] = set()
+    found: dict[str, ast.stmt] = {}
+    for statement in function.body:
+        match _read_assignment(statement):
+            case target, ast.Call(ast.Attribute(_, method)) if method in GIVE_TENSORS and assigned[target] == 1:
+                taken.add(target)
+        match statement:
+            case ast.Expr(ast.Call(ast.Name(check), [ast.Name(name), *_], [])) if name in taken:
+                if names.known.get(check) is find_tensor_check() and statement.lineno == statement.end_lineno:
+                    found.setdefault(name, statement)
+    return [*found.values()] if len(found) > 1 else []
+
+
+def _find_attributes(function: ast.FunctionDef) -> Mapping[str, frozenset[str]]:
+    """Returns which attributes are read of which names, each by a statement of its own."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for statement in function.body:
+        match _read_assignment(statement):
+            case _, ast.Attribute(ast.Name(owner), name):
+                found[owner].add(name)
+    return {owner: frozenset(names) for owner, names in found.items()}
+
+
+class _Writer:
+    """Rewrites the statements of one function, in their order.
+
+    Attributes:
+        lines: of the source.
+    """
+
+    def __init__(
+        self,
+        names: Names,
+        lines: Sequence[str],
+        assigned: Counter[str],
+        attributes: Mapping[str, frozenset[str]],
+        tensors: Sequence[ast.stmt],
+    ):
+        self.lines = lines
+        self._tensors = tensors
+        self._later = frozenset(tensors)
+        self._names = names
+        self._conditions = find_conditions()
+        self._assigned = assigned
+        self._attributes = attributes
+        self._opened: set[str] = set()
+
+    def rewrite(self, statement: ast.stmt) -> Iterator[str]:
+        """Yields the lines that stand for a statement."""
+        if statement not in self._later:
+            yield from self._write(statement)
+        elif statement is self._tensors[-1]:
+            yield from self._write_tensors()
+
+    def _write(self, statement: ast.stmt) -> Iterator[str]:
+        lines = self.lines[statement.lineno - 1 : statement.end_lineno]
+        instead = self._rewrite_line(statement) if len(lines) == 1 else None
+        if instead is None:
+            yield from lines
+        else:
+            yield from (f"  {line}" for line in instead)
+            yield f"  {lines[0]}"
+
+    def _write_tensors(self) -> Iterator[str]:
+        """Yields all checks of parameters and buffers, where the last of them was."""
+        checked = ", ".join(statement.value.args[0].id for statement in self._tensors)  # type: ignore[attr-defined]
+        known, expected = self._names.give(KnownTensors()), f"{self._names.prefix}expected"
+        yield f"  if not {known}.check({checked}):"
+        yield f"    {expected} = {known}.expect({checked})"
+        for statement in self._tensors:
+            yield from (f"  {line}" for line in self._write(statement))
+        yield f"    {known}.learn({expected}, {checked})"
+
+    def _rewrite_line(self, statement: ast.stmt) -> list[str] | None:
+        """Returns what stands before a statement that then is not always run; None if it always is."""
+        match statement:
+            case ast.Expr(ast.Call(ast.Name(name), [ast.Name(checked), *others], [])):
+                condition = self._write_condition(name, checked, others)
+                return condition and [f"if not ({condition}):"]
+        match _read_assignment(statement):
+            case target, ast.Call(ast.Attribute(ast.Name(owner), method), [ast.Constant(str(key))], []):
+                return self._look_up(target, owner, method, key) if method in METHODS and owner != target else None
+            case target, ast.Attribute(ast.Name(owner), name) if owner in self._opened:
+                return self._read_attribute(target, owner, name)
+        return None
+
+    def _read_attribute(self, target: str, owner: str, name: str) -> list[str]:
+        prefix = f"{self._names.prefix}{owner}_"
+        read = f"{prefix}none if {name!r} in {prefix}names else {prefix}model.{name}"
+        return [f"{target} = {read}", f"if {target} is {prefix}none:"]
+
+    def _write_condition(self, name: str, checked: str, others: Sequence[ast.expr]) -> Any:
+        function = self._names.known.get(name)
+        write: Condition | None = self._conditions.get(function) if isinstance(function, FunctionType) else None
+        try:
+            return write(self._names, checked, *others) if write else None
+        except TypeError:  # it is called with other arguments than Thunder gives it
+            return None
+
+    def _look_up(self, target: str, owner: str, method: str, key: str) -> list[str] | None:
+        if self._assigned[owner] != 1:
+            return None
+        prefix, lines = f"{self._names.prefix}{owner}_", []
+        if owner not in self._opened:
+            self._opened.add(owner)
+            wanted = ", ".join(f"{prefix}{name}" for name in (*METHODS, "none", "model", "names"))
+            attributes = self._names.give(self._attributes.get(owner, frozenset()))
+            lines.append(f"{wanted} = {self._names.give(find_lookups)}({owner}, {attributes})")
+        found = f"{target} = {prefix}{method}({key!r}, {prefix}none)"
+        return [*lines, found, f"if {target} is {prefix}none:"]
 
 
 CALLS = 3

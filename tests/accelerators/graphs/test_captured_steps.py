@@ -199,11 +199,11 @@ def capture_the_call(graphs, recorder):
 
 @contextmanager
 def replay_on_another_thread(graphs, recorder):
-    turn = graphs.memory_of(torch.device("cpu")).turn()
+    of_device = graphs.memory_of(torch.device("cpu"))
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(turn.__enter__).result()
+        assert pool.submit(of_device.begin).result() is None
         yield
-        pool.submit(turn.__exit__, None, None, None).result()
+        pool.submit(of_device.end).result()
 
 
 AS_THEY_ARE = {

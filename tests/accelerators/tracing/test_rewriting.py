@@ -12,7 +12,7 @@ import torch
 from hostile_programs.observation import answering
 from thunder.executors import pythonex
 
-from fusioncache.accelerators.steps.prologue import rewrite
+from fusioncache.accelerators.steps.prologue import KnownTensors, rewrite
 from fusioncache.ir.errors import Declined
 
 COUNT = itertools.count()
@@ -118,11 +118,26 @@ def test_attributes_are_read_as_often_and_in_the_same_order():
     lines = ["x = args[0]", "m = x.get_submodule('')", "a = x.one", "check_number_type_and_value(a, 1)", "b = x.two"]
     function = make(*lines, "c = x.one", "check_number_type_and_value(b, 2)", "check_none(c)", "return x, ()")
     rewritten = rewrite(function)
+    assert text_of(rewritten).count("known_x_model.") == 3
     for each, model in itertools.product((function, rewritten), (Watching(), thunder.jit(Watching()))):
         read.clear()
         with pytest.raises(RuntimeError, match="Expected 3 to be None"):
             each(model)
         assert read == ["one", "two", "one"]
+
+
+def test_attributes_come_from_the_model_that_thunders_module_has_and_as_that_finds_them(monkeypatch):
+    function = make("x = args[0]", "m = x.get_submodule('')", "a = x.in_features", "return a, ()")
+    rewritten, compiled, found = rewrite(function), thunder.jit(torch.nn.Linear(2, 3)), []
+    for change in (
+        lambda: None,
+        lambda: compiled._modules.update(_model=torch.nn.Linear(4, 3)),
+        lambda: monkeypatch.setattr(type(compiled), "__getattr__", lambda module, name: name),
+    ):
+        change()
+        assert rewritten(compiled) == function(compiled)
+        found.append(rewritten(compiled)[0])
+    assert found == [2, 4, "in_features"]
 
 
 MODULE = "module = args[0]"
@@ -152,12 +167,38 @@ def make_pair():
     return torch.zeros(2, 3), torch.nn.Parameter(torch.zeros(2, 3))
 
 
+def count_shapes(function, *args):
+    """How often the function reads a shape: checks that are made one by one do."""
+    found = []
+
+    class Reading(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            found.append(function)
+            return function(*args, **(kwargs or {}))
+
+    with Reading():
+        function(Held(*args[:2]), *args[2:])
+    return found.count(torch.Tensor.shape.__get__)
+
+
+def settle(function, args):
+    """Calls it until it knows the tensors."""
+    for _ in range(3):
+        function(Held(*args))
+
+
+def test_tensors_that_passed_are_not_looked_at_again():
+    rewritten, args = rewrite(make(*PAIR)), make_pair()
+    assert [count_shapes(rewritten, *args) for _ in range(4)] == [2, 2, 0, 0]
+    assert count_shapes(rewritten, *make_pair()) == 0  # they need not be the same
+
+
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("other", [*TENSORS, None, 2, "a"], ids=lambda each: type(each).__name__)
-def test_another_tensor_in_the_place_of_one_that_passes(place, other):
+def test_another_tensor_in_the_place_of_one_that_passed(place, other):
     function = make(*PAIR)
     rewritten, args = rewrite(function), [*make_pair()]
-    rewritten(Held(*args))
+    settle(rewritten, args)
     args[place] = other
     assert outcome(rewritten, Held(*args)) == outcome(function, Held(*args))
     assert outcome(rewritten, Held(*make_pair()))[0] is not AssertionError
@@ -179,7 +220,7 @@ CHANGES = {
 def test_a_tensor_that_passed_and_was_changed(name, grad):
     function = make(*PAIR)
     rewritten, args = rewrite(function), make_pair()
-    rewritten(Held(*args))
+    settle(rewritten, args)
     CHANGES[name](*args)
     with torch.set_grad_enabled(grad):
         found = outcome(rewritten, Held(*args))
@@ -201,8 +242,11 @@ class Changing:
 
 
 def test_a_tensor_that_an_attribute_changes_before_its_check():
+    """What is written anew looks at tensors where the last of them was looked at."""
     function = make(*PAIR[:-2], "i0 = args[1].value", "check_number_type_and_value(i0, 1)", *PAIR[-2:])
     rewritten = rewrite(function)
+    for _ in range(3):
+        rewritten(Held(*make_pair()), Changing())
     for each in (rewritten, function):
         x, y = make_pair()
         changing = Changing(lambda y=y: y.requires_grad_(False))
@@ -215,6 +259,28 @@ def test_an_input_is_checked_before_attributes_are_read():
     with pytest.raises(AssertionError):
         rewritten(Held(*make_pair()), torch.zeros(2), changing)
     assert not changing.read
+
+
+def test_what_another_thread_changes_is_not_learned():
+    """A guard is made of what did not pass, or holds before checks that fail."""
+    known, (x, y) = KnownTensors(), make_pair()
+
+    def turn():
+        x.data = x.data.t() if x.shape == (2, 3) else torch.zeros(2, 3)
+
+    for number in range(3):
+        expected = known.expect(x, y)
+        assert expected is not None or number == 0
+        turn()
+        known.learn(expected, x, y)
+        assert not known.check(x, y)
+    turn()
+    for is_known in (False, False, True, True):
+        assert known.check(x, y) is is_known
+        if not is_known:
+            known.learn(known.expect(x, y), x, y)
+    turn()
+    assert not known.check(x, y)
 
 
 def test_tensors_of_a_users_class_are_looked_at_in_each_call():
@@ -256,6 +322,23 @@ UNKNOWN = {
 def test_what_is_not_all_known_stays_as_it_is(reason):
     with pytest.raises(Declined, match=reason if "is none" in reason or "function" in reason else None):
         rewrite(UNKNOWN[reason])
+
+
+LEFT = {
+    "one tensor": ("expect", PAIR[:4] + PAIR[5:]),
+    "one of two that is bound twice": ("expect", [*PAIR[:3], "x = args[1]", *PAIR[3:]]),
+    "another that is": ("expect", [*PAIR[:3], "y = args[1]", *PAIR[3:]]),
+    "inputs": ("expect", ["x = args[0]", "y = args[1]", *PAIR[3:]]),
+    "a module that is bound twice": ("known_", [MODULE, MODULE, "w = module.get_parameter('w')", "return w, ()"]),
+    "an argument by name": ("known_", [MODULE, "w = module.get_parameter(name='w')", "return w, ()"]),
+    "a tuple of names": ("known_", [MODULE, "w, = module.get_parameter('w')", "return w, ()"]),
+}
+"""Prologues in which no tensors are known, or no lookup is, and what is not written of them."""
+
+
+@pytest.mark.parametrize(("word", "lines"), LEFT.values(), ids=LEFT)
+def test_lookups_that_thunder_does_not_write_are_left(word, lines):
+    assert word not in text_of(rewrite(make(*lines)))
 
 
 NAMES = {

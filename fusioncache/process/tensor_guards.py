@@ -1,0 +1,96 @@
+"""Torch's own guards of tensors: one call tells of many tensors whether they are as others were.
+
+``torch.compile`` checks its inputs with them, in C++ (``TensorGuards`` in ``torch/csrc/dynamo/guards.cpp``): classes,
+dtypes, devices, sizes, strides, whether a gradient is required, and dispatch keys, which tell layouts, and negatives
+and conjugates that were not computed. They are no public part of torch. So each of these is tried once in a process,
+and where one is not noticed, no tensor gets a guard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+Guard = Callable[..., bool]
+"""Takes as many values as it was made of tensors. True tells that each is what the tensor in its place was.
+
+False tells nothing: that one tensor is given twice is a reason too, or a context such as ``torch.inference_mode``.
+"""
+
+
+def guard_tensors(tensors: Sequence[Any]) -> Guard | None:
+    """Returns a guard of tensors, which it does not keep; None where there are none, or not of such values.
+
+    Those of foreign classes are not guarded: they may say of themselves what they like.
+    """
+    guards = find_guards()
+    return None if guards is None else _make_guard(guards, tensors)
+
+
+@cache
+def find_guards() -> type | None:
+    """Returns torch's class of guards; None if this torch has none, or there is a change that they do not notice."""
+    import torch
+
+    try:
+        from torch._C._dynamo.guards import TensorGuards
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        # Modes would see what is tried here, and some of them have it done otherwise.
+        with torch.inference_mode(False), _disable_current_modes(), torch._C.DisableTorchFunction():
+            return TensorGuards if all(_notices(TensorGuards, *each) for each in _list_changes()) else None
+    except Exception:  # whatever it is, tensors are looked at one by one
+        return None
+
+
+def _make_guard(guards: type, tensors: Sequence[Any]) -> Guard | None:
+    import torch
+
+    classes = frozenset({torch.Tensor, torch.nn.Parameter})
+    is_nested = torch.Tensor.is_nested.__get__  # type: ignore[attr-defined]
+
+    def are_plain(values: Sequence[Any]) -> bool:
+        # Torch's guards ask all values for strides, and end the process where there are none, as in nested tensors.
+        return classes.issuperset(map(type, values)) and not any(map(is_nested, values))
+
+    try:
+        check = are_plain(tensors) and guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    except Exception:  # whatever torch has against them, they are looked at one by one
+        return None
+    return (lambda *values: are_plain(values) and check(*values)) if check else None
+
+
+def _list_changes() -> Iterator[tuple[Any, Any]]:
+    """Yields pairs of tensors that differ in one thing. Two devices of one type are not to be had everywhere."""
+    import torch
+
+    tensor = torch.zeros(2, 3, dtype=torch.float32, device="cpu")
+    number = torch.zeros(2, dtype=torch.complex64, device="cpu")
+    yield tensor, torch.nn.Parameter(tensor, requires_grad=False)
+    yield tensor, tensor.double()
+    yield tensor, tensor.to("meta")
+    yield tensor, tensor[:1]
+    yield tensor, tensor.reshape(3, 2)
+    yield tensor, tensor.reshape(2, 3, 1)
+    yield tensor, tensor.t().contiguous().t()
+    yield tensor, tensor.detach().requires_grad_()
+    yield tensor, tensor.to_sparse()
+    yield tensor, torch._neg_view(tensor)
+    yield number, number.conj()
+    yield tensor, None
+
+
+def _notices(guards: type, tensor: Any, other: Any) -> bool:
+    """True if a guard of one tensor takes that and not another one, with and without gradients."""
+    import torch
+
+    beside = torch.zeros(1, device="cpu")
+    guard = _make_guard(guards, [tensor, beside])
+    if guard is None:
+        return False
+    answers = []
+    for enabled in (True, False):
+        with torch.set_grad_enabled(enabled):
+            answers += [guard(tensor, beside), not guard(other, beside)]
+    return all(answers)
