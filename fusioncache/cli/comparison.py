@@ -237,7 +237,7 @@ def explain(
     """
     if a is None:
         if everything:
-            raise click.UsageError("--all is for two templates side by side: give the ID of a template.")
+            raise click.UsageError("--all is about one thing: give the ID of a template, executable or program.")
         record = RecordReader()
         print_misses(record, pick_run(record, run_id), directory, as_json=as_json)
         return

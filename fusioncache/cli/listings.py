@@ -278,7 +278,9 @@ def graph(id_: str, output: Path | None, directory: Path | None, as_json: bool) 
     if output and as_json:
         raise click.UsageError("--json prints the graph as data: leave out --output.")
     if output and output.suffix.lower() != ".svg":
-        raise click.UsageError(f"a picture is SVG: give a name that ends in .svg in place of {output}.")
+        raise click.UsageError(
+            f"a picture is SVG: give a name that ends in .svg in place of {output}, or leave out -o."
+        )
     found = pick(id_, directory, ("template", "executable")).value
     assert isinstance(found, StoredEntry | TemplateStats)
     template = found.make_template() if isinstance(found, StoredEntry) else found

@@ -53,8 +53,10 @@ class LazyGroup(click.Group):
         except BrokenPipeError:
             raise  # click ends quietly if the output is no longer read
         except (Refusal, OSError) as error:
-            what = "the keys" if ctx.invoked_subcommand == "keys" else "the store"
-            raise _fit_message(click.ClickException(f"{what} cannot be used: {error}")) from error
+            what = "the keys cannot" if ctx.invoked_subcommand == "keys" else "the store cannot"
+            if isinstance(error, OSError) and not error.filename:
+                what = f"the output cannot be written, or {what}"
+            raise _fit_message(click.ClickException(f"{what} be used: {error}")) from error
 
 
 def _fit_message(error: click.ClickException) -> click.ClickException:

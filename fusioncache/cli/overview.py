@@ -404,7 +404,8 @@ def ls(run_id: str | None, directory: Path | None, as_json: bool, **only: Any) -
     if not given:
         record = find_record(run_id)
         if record is None:
-            raise click.ClickException("no run is on record here: 'fusioncache ls --store' lists what the store has")
+            lists = "'fusioncache ls --store' lists the executables of the store, and 'ls --programs' its programs"
+            raise click.ClickException(f"no run is on record here: {lists}")
         _list_templates(record, run_id, only, as_json=as_json)
     else:
         _refuse(given, run_id, only)

@@ -65,7 +65,7 @@ def open_existing(directory: Path | None) -> Directory:
     if not path.exists():
         raise StoreError(
             f"there is no store in {path}: run a model with fusioncache first (the "
-            "eager backend stores nothing), or copy a store with 'fusioncache pull URL'"
+            "eager backend stores no executables), or copy a store with 'fusioncache pull URL'"
         )
     if path.is_dir() and not any(path.iterdir()):
         # Opening it would make it one.
@@ -520,10 +520,10 @@ def _make_unknown_error(wanted: str, directory: Path | None, kinds: Sequence[Kin
     others = [kind for kind in _LISTS if kind not in kinds]
     takes = _join([f"a{'n' if kind == 'executable' else ''} {kind}" for kind in kinds], "or")
     for other in find_candidates(wanted, directory, others):
-        hint = f"stats --run {wanted}" if other.kind == "run" else f"show {wanted}"
+        command = "stats --run" if other.kind == "run" else "explain" if "run" in kinds else "show"
         return click.ClickException(
             f"{wanted!r} is a {other.kind} ({escape_controls(other.name)}), and this command takes {takes}: "
-            f"see 'fusioncache {hint}'"
+            f"see 'fusioncache {command} {wanted}'"
         )
     lists = _join([f"'fusioncache {_LISTS[kind][1]}' lists {_LISTS[kind][0]}" for kind in kinds], "and")
     return click.ClickException(f"no ID or name starts with {wanted!r}. Give the start of one: {lists}.")

@@ -257,8 +257,16 @@ def completion(shell: str) -> None:
 _MOST_JOBS = 4
 
 
+def _read_store(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Path | None:
+    if value and "://" in value:
+        raise click.UsageError(f"{value} is an address: 'fusioncache pull {value}' first, then 'fusioncache warm'.")
+    if value and value.endswith(".py"):
+        raise click.UsageError(f"{value} is a script, which stores what it compiles: run it by itself.")
+    return Path(value) if value else None
+
+
 @click.command()
-@click.argument("store", required=False, type=click.Path(path_type=Path))
+@click.argument("store", required=False, callback=_read_store)
 @click.option("--jobs", type=click.IntRange(1), help="How many processes compile; by default a few.")
 @click.option("--dry-run", is_flag=True, help="Compile nothing and say what would be compiled.")
 @click.option("--lengths", type=LENGTHS, default=(), help="For these too, as in 32:512:32 or 64,96.")
