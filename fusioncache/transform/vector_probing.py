@@ -14,7 +14,7 @@ logger = logging.getLogger("fusioncache")
 
 
 def share_vector_probes() -> None:
-    """Has TorchInductor load what it probes vector instructions with into this process, not a new one. Never raises."""
+    """Has TorchInductor probe the vector instructions once on a machine, not in each process. Never raises."""
     install_more("vector probes")
 
 

@@ -10,13 +10,14 @@ from unittest import mock
 
 import pytest
 from inductor_artifacts import CASES, artifacts_of, digest, made
-from torch._inductor import cpu_vec_isa
+from torch._inductor import config, cpu_vec_isa
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.cpp_builder import CppBuilder
 from torch._inductor.cpu_vec_isa import VecAVX2
+from torch._inductor.runtime import cache_dir_utils
 
 from fusioncache.backends.api import Compiled
-from fusioncache.backends.inductor import joined_kernels
+from fusioncache.backends.inductor import environment, joined_kernels
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.thunder_adapter.installation import is_known, list_patches
 from fusioncache.transform.vector_probing import replace_probe
@@ -94,8 +95,8 @@ def test_a_joined_library_proves_all_that_its_probes_assumed(monkeypatch, tmp_pa
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     joined_kernels.forget_probes()
     built = []
-    can_use = joined_kernels.can_use
-    monkeypatch.setattr(joined_kernels, "can_use", lambda isa, code: built.append(code) or can_use(isa, code))
+    build = joined_kernels.build_and_load
+    monkeypatch.setattr(joined_kernels, "build_and_load", lambda isa, code: built.append(code) or build(isa, code))
     with joined_kernels.collect_kernels():
         assert cpu_vec_isa.valid_vec_isa_list()
         library, _ = joined_kernels.compile_joined([make_kernel()])
@@ -104,6 +105,17 @@ def test_a_joined_library_proves_all_that_its_probes_assumed(monkeypatch, tmp_pa
         for function in re.findall(r"(__avx512\w+chk_kernel\w*)\(", getattr(isa, name)):
             assert function.encode() in library
     joined_kernels.forget_probes()
+
+
+@pytest.fixture(name="check")
+def _check(monkeypatch, tmp_path):
+    """Returns what asks, and a list that has an item for each time that it was not known."""
+    asked: list[str] = []
+    monkeypatch.setattr(environment, "artifact_environment", lambda: {"processor": "avx2"})
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    assert cache_dir_utils.cache_dir() == str(tmp_path)
+    monkeypatch.setattr(joined_kernels, "build_and_load", lambda self, code: asked.append(code) or "wrong" not in code)
+    return joined_kernels.can_use, asked
 
 
 def test_what_it_stands_in_for_is_as_it_was(monkeypatch):
@@ -121,19 +133,48 @@ def another(**attributes):
     return other
 
 
-def test_a_library_is_built_once_and_loaded_in_each_process(monkeypatch, tmp_path):
+CHANGES = {
+    "the flags": lambda patch: another(_arch_flags="-mavx2 -mfma"),
+    "the macros": lambda patch: another(_macro=["OTHER"]),
+    "the compiler": lambda patch: patch.setattr(cpu_vec_isa, "_get_isa_dry_compile_fingerprint", lambda flags: "other"),
+    "the CPU": lambda patch: patch.setattr(environment, "artifact_environment", lambda: {"processor": "avx512f"}),
+    "where libraries are": lambda patch: patch.setenv("LD_LIBRARY_PATH", "/elsewhere"),
+    "what is loaded first": lambda patch: patch.setenv("LD_PRELOAD", ""),
+    "where modules are": lambda patch: patch.setenv("TORCH_CUSTOM_PYTHONPATH", "/elsewhere"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_changed_has_it_ask_again(what, check, monkeypatch):
+    ask, asked = check
+    ask(VecAVX2(), "code")
+    with monkeypatch.context() as patch:
+        changed = CHANGES[what](patch) or VecAVX2()
+        assert ask(changed, "code") and len(asked) == 2
+    assert ask(VecAVX2(), "code") and len(asked) == 2
+    assert ask(VecAVX2(), "other code") and len(asked) == 3
+    with config.patch({"cpp.simdlen": 8}):
+        assert ask(VecAVX2(), "code") and len(asked) == 4
+
+
+def test_it_asks_where_the_answer_is_no_or_nothing_can_be_known_or_kept(check, monkeypatch):
+    ask, asked = check
+    assert not ask(VecAVX2(), "wrong") and not ask(VecAVX2(), "wrong") and len(asked) == 2
+    asked.clear()
+    monkeypatch.setattr(environment, "artifact_environment", lambda: 1 / 0)
+    assert ask(VecAVX2(), "code") and ask(VecAVX2(), "code") and len(asked) == 2
+    monkeypatch.setattr(environment, "artifact_environment", dict)
+    monkeypatch.setattr(joined_kernels.Path, "touch", mock.Mock(side_effect=OSError("full")))
+    assert ask(VecAVX2(), "code") and len(asked) == 3
+
+
+def test_a_library_is_built_and_loaded(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    loaded = []
-    load = joined_kernels.ctypes.CDLL
-    monkeypatch.setattr(joined_kernels.ctypes, "CDLL", lambda path: loaded.append(path) or load(path))
     plain = another(_macro=[], _arch_flags="")
-    with counted() as names:
-        assert joined_kernels.can_use(plain, "int known = 1;") and joined_kernels.can_use(plain, "int known = 1;")
-        assert len(names) == 1 and len(loaded) == 2
-        assert not joined_kernels.can_use(plain, "this is no C++")
-        assert not joined_kernels.can_use(plain, "int gone(); int used = gone();")
-        assert len(loaded) == 3
-        assert joined_kernels.can_use(another(_macro=[], _arch_flags="-mavx2"), "int known = 1;") and len(names) == 4
+    assert joined_kernels.can_use(plain, "int known = 1;")
+    assert not joined_kernels.can_use(plain, "this is no C++")
+    assert not joined_kernels.can_use(plain, "int gone(); int used = gone();")
+    assert len(list(tmp_path.glob("fusioncache-instruction-sets/*"))) == 1
 
 
 def test_torchinductor_probes_itself_where_this_fails(monkeypatch):

@@ -236,12 +236,16 @@ class Derivation:
         if not self.is_kept:
             return interpret()
         try:
-            self._recorder = Recorder(self.definitions.describer)
+            recorder = Recorder(self.definitions.describer)
+            recorder.__enter__()
         except Exception as error:
             self.keeper.report_failure(error)
             return interpret()
-        with self._recorder:
+        try:
             return interpret()
+        finally:
+            recorder.__exit__(None, None, None)
+            self._recorder = recorder
 
     def finish(self, entry: Any) -> bool:
         """Keeps the program that Thunder derived, as an entry of its own; returns whether it was kept.

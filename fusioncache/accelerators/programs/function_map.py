@@ -338,12 +338,12 @@ class Epoch:
 
     Attributes:
         names: of all that function maps say something of.
-        maps: the function map for each list of executors, by their identities.
+        maps: the function map for each list of executors, by their identities and the modules that they bring.
         code_digests: the hash of each code object that was described. No code object changes.
     """
 
     names: KnownNames = field(default_factory=KnownNames)
-    maps: dict[tuple[int, ...], KnownMap] = field(default_factory=dict)
+    maps: dict[tuple[object, ...], KnownMap] = field(default_factory=dict)
     code_digests: dict[int, tuple[CodeType, str]] = field(default_factory=dict)
 
     def make_describer(self) -> Describer:
@@ -359,17 +359,19 @@ class Epoch:
             Declined: if something that others put there cannot be described.
         """
         shared = tuple(filter(is_shared, executors))
-        key = tuple(map(id, shared))
+        modules = tuple(list_names(shared))
+        key = *map(id, shared), *modules
         known = self.maps.get(key)
-        if known is None or not known.names.hold():
-            known = self.maps[key] = self._make_map(shared)
-        return known
-
-    def _make_map(self, executors: Sequence[Any]) -> KnownMap:
-        if len(self.maps) > _MOST_MAPS:
+        if known is not None and known.names.hold():
+            return known
+        if known is not None or len(self.maps) > _MOST_MAPS:
+            # Names of what changed would only be added to those of what was there before, again and again.
             self.maps.clear()
             self.names = KnownNames()
-        modules = tuple(list_names(executors))
+        known = self.maps[key] = self._make_map(shared, modules)
+        return known
+
+    def _make_map(self, executors: Sequence[Any], modules: Sequence[str]) -> KnownMap:
         fingerprint = Fingerprint(partial(list_objects, modules), partial(list_tables, modules))
         names = self.names if self.names.hold() else KnownNames()
         definitions = Definitions(Describer(), names, is_lasting=True)

@@ -7,12 +7,16 @@ depend on what else is in the library.
 
 TorchInductor asks which vector instructions of the CPU it can use: whether a library with them can be built and loaded.
 It loads each in a child process that imports torch, up to six in each process: ten seconds of CPU time. Here the
-library is loaded into this process.
+library is loaded into this process. A "yes" is kept beside TorchInductor's own code, which is trusted as much, under a
+digest of all that the answer depends on: the code and the flags, TorchInductor's options for C++, what its stored code
+depends on, and paths. A "no" is not kept: it may come from a full disk.
 """
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import logging
 import os
 import re
 import tempfile
@@ -25,35 +29,47 @@ from unittest import mock
 
 from fusioncache.ir import Declined, Scope
 
+logger = logging.getLogger("fusioncache")
+
+_FOLDER = "fusioncache-instruction-sets"
+_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "TORCH_CUSTOM_PYTHONPATH", "ATEN_CPU_CAPABILITY")
+
 
 def can_use(instruction_set: Any, code: str) -> bool:
-    """True if a library with these instructions can be built and loaded into this process.
+    """True if a library with these instructions can be built and loaded, now or by an earlier process.
 
-    As in ``VecISA.check_build``, the library stays beside TorchInductor's own code, and later processes build none.
-    Loading runs none of its code, and TorchInductor only asks for what the CPU has: what can go wrong is that the
-    compiler does not know the instructions, or that a symbol is missing.
+    The library is loaded into this process. Loading runs none of its code, and TorchInductor only asks for what the CPU
+    has: what can go wrong is that the compiler does not know the instructions, or that a symbol is missing.
 
     Args:
         instruction_set: a ``VecISA`` of TorchInductor's.
         code: of the library.
     """
-    from torch._inductor.codecache import LOCK_TIMEOUT, get_lock_dir, write
-    from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
-    from torch._inductor.cpu_vec_isa import _get_isa_dry_compile_fingerprint
-    from torch.utils._filelock import FileLock
+    if is_proven(instruction_set, code):
+        return True
+    works = build_and_load(instruction_set, code)
+    if works:
+        keep_proof(instruction_set, code)
+    return works
 
-    name, source = write(code, "cpp", extra=_get_isa_dry_compile_fingerprint(instruction_set._arch_flags))
-    options = CppTorchOptions(vec_isa=instruction_set, warning_all=False)
-    builder = CppBuilder(name, [source], options, os.path.dirname(source))
-    library = builder.get_target_file_path()
-    with FileLock(os.path.join(get_lock_dir(), f"{name}.lock"), timeout=LOCK_TIMEOUT):
-        try:
-            if not os.path.isfile(library):
-                builder.build()
-            ctypes.CDLL(library)
-        except Exception:
-            return False
-    return True
+
+def is_proven(instruction_set: Any, code: str) -> bool:
+    """True if an earlier process built and loaded a library with these instructions."""
+    try:
+        return find_proof(instruction_set, code).exists()
+    except Exception as error:  # whatever it is, it can be tried
+        logger.info("whether the CPU has %s is not known from an earlier process", instruction_set, exc_info=error)
+        return False
+
+
+def keep_proof(instruction_set: Any, code: str) -> None:
+    """Keeps for later processes that such a library was built and loaded. Never raises."""
+    try:
+        proof = find_proof(instruction_set, code)
+        proof.parent.mkdir(parents=True, exist_ok=True)
+        proof.touch()
+    except Exception as error:  # whatever it is, a later process tries
+        logger.info("whether the CPU has %s is not stored", instruction_set, exc_info=error)
 
 
 def forget_probes() -> None:
@@ -65,6 +81,51 @@ def forget_probes() -> None:
         for member in vars(kind).values():
             if hasattr(member, "cache_clear"):
                 member.cache_clear()
+
+
+def build_and_load(instruction_set: Any, code: str) -> bool:
+    """True if a library with these instructions can be built and loaded into this process."""
+    from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
+
+    with tempfile.TemporaryDirectory(prefix="fusioncache-") as folder:
+        source = Path(folder, "probe.cpp")
+        source.write_text(code)
+        options = CppTorchOptions(vec_isa=instruction_set, warning_all=False)
+        builder = CppBuilder("probe", [str(source)], options, folder)
+        try:
+            builder.build()
+            ctypes.CDLL(builder.get_target_file_path())
+        except Exception:
+            return False
+    return True
+
+
+def find_proof(instruction_set: Any, code: str) -> Path:
+    """Returns the file that is there if an earlier process built and loaded a library with these instructions.
+
+    Args:
+        instruction_set: a ``VecISA`` of TorchInductor's.
+        code: of the library.
+    """
+    from torch._inductor import config
+    from torch._inductor.cpu_vec_isa import _get_isa_dry_compile_fingerprint
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    from fusioncache.backends.inductor.environment import artifact_environment
+
+    flags = instruction_set._arch_flags
+    parts = (
+        type(instruction_set).__qualname__,
+        code,
+        flags,
+        repr(instruction_set._macro),
+        _get_isa_dry_compile_fingerprint(flags),
+        *artifact_environment().values(),
+        *(f"{name}={getattr(config, name)!r}" for name in sorted(config._config) if name.startswith("cpp.")),
+        *(f"{name}={os.environ.get(name)}" for name in _VARIABLES),
+    )
+    text = "".join(f"{len(part)} {part}\n" for part in parts)
+    return Path(cache_dir(), _FOLDER, hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest())
 
 
 ENTRY = "kernel"

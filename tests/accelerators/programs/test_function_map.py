@@ -177,3 +177,12 @@ def test_derivatives_of_earlier_programs_are_derived_again(tmp_path):
     compiled, _ = compile_anew(lambda x: x + 1, tmp_path)
     compiled(X)
     assert "by code of others" not in vjp_utils._cache
+
+
+def test_names_of_executors_that_change_often_do_not_pile_up():
+    epoch, executor, counted = Epoch(), OperatorExecutor("often_changed", version="1"), []
+    for number in range(3):
+        executor.number = [number]
+        epoch.find_map([executor])
+        counted.append(len(epoch.names.fingerprints))
+    assert len(set(counted)) == 1 and len(epoch.maps) == 1
