@@ -185,7 +185,7 @@ def _write_summary(run: Run, misses: int, loaded: int, others: int) -> str:
 
 _PIPED_WIDTH = 160
 _MOST = 20
-"""Differences of two programs that are shown if it is not to be all of them."""
+"""How many differences of two programs are shown without ``--all``."""
 _COLUMNS = tuple(Column(title, fold=True) for title in ("differs", "A", "B"))
 _HANG = 8
 """By how much lines of a trace are indented that go on."""
@@ -333,7 +333,7 @@ def _find_nearest(thing: NamedThing, directory: Path | None) -> NamedThing:
 
 
 def _compare_templates(a: NamedThing, b: NamedThing, everything: bool) -> Comparison:
-    """Returns in what two templates or executables differ; the table has the equal lines only if it is to be all."""
+    """Returns in what two templates or executables differ; the table has equal lines only with ``everything``."""
     difference, rows = compare(a.texts, b.texts), align(a.texts, b.texts)
     shown = [row for row in rows if everything or row.mark != SAME]
     lines = list(_write_rows(shown, count_columns() or _PIPED_WIDTH))
@@ -350,7 +350,7 @@ def _write_rows(rows: Iterable[AlignedRow], width: int) -> Iterator[str]:
 
 
 def _compare_programs(a: NamedThing, b: NamedThing, everything: bool) -> Comparison:
-    """Returns in what the keys and reads of two programs differ; of all, or if that is nothing, their traces too."""
+    """Returns in what keys and reads of two programs differ, and traces with ``everything`` or if nothing else does."""
     found = (*compare_program_keys(a.texts, b.texts), *_compare_reads(a, b))
     traces = _compare_traces(a, b) if everything or not found else {}
     shown = found if everything else found[:_MOST]

@@ -42,7 +42,7 @@ def warn(message: str) -> None:
 
 
 def silence() -> AbstractContextManager[object]:
-    """Returns a context that has nothing warned of: what is done in it is tried, and no user's call leads there."""
+    """Returns a context in which no warning is shown. It is for attempts to which no user's call leads."""
     return warnings.catch_warnings(action="ignore")
 
 

@@ -1,4 +1,4 @@
-"""Why a store was not used in this process as it should have been, and who is told what comes from other machines."""
+"""Counts, by reason, how often a store was not used as it should have been, and tells an observer of remotes."""
 
 from __future__ import annotations
 

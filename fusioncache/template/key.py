@@ -31,7 +31,7 @@ def graph_key(graph: Graph, environment: Mapping[str, str]) -> Key:
 
     It is that of a template if the graph has its parameters and the environment is that in which the trace was
     rewritten; that of an executable if it has none and the environment is that of this moment; and that of all regions
-    with a skeleton if it is this skeleton, which no region and no general graph is.
+    with a skeleton if the graph is that skeleton. No region and no general graph equals a skeleton.
 
     Args:
         graph: in canonical order.

@@ -365,7 +365,7 @@ class Epoch:
         if known is not None and known.names.hold():
             return known
         if known is not None or len(self.maps) > _MOST_MAPS:
-            # Names of what changed would only be added to those of what was there before, again and again.
+            # New names are added to earlier ones, so names would grow with each change: all are made anew.
             self.maps.clear()
             self.names = KnownNames()
         known = self.maps[key] = self._make_map(shared, modules)

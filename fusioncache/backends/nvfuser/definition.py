@@ -41,7 +41,7 @@ Shape = tuple[int | Ref, ...]
 def find_repeats(graph: Graph, layouts: Sequence[Any]) -> frozenset[int]:
     """Returns the positions of ops that reshape an expanded tensor, where another op computes something of the result.
 
-    In doubt a tensor counts as expanded: a copy too many is no tensor in memory either.
+    In doubt a tensor counts as expanded: no kernel makes a tensor of a copy.
 
     Args:
         graph: the graph.

@@ -370,7 +370,7 @@ def load(
 
 
 def compile_otherwise(compile_: Callable[[Graph, Sequence[Any]], Run], graph: Graph) -> Run:
-    """Returns what computes what a recipe is not for: nvFuser compiles the graph when it is first needed."""
+    """Returns a run for arguments that a recipe is not for: nvFuser compiles the graph in its first call."""
 
     def compile_for(args: Sequence[Any]) -> Run:
         # To compile runs it once, so that what writes into its arguments is compiled with copies.
