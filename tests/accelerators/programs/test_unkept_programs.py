@@ -157,6 +157,7 @@ PROGRAMS = {
     "x * sorted([2.0, 1.0], key=lambda number: number * NAMES['b'])[0]": "calls sorted with a function",
     "for number in map(helper, [1.0]): x = x * number": "calls map.__new__, which Thunder runs unwatched: a compre",
     "eval('x * 2')": "calls eval",
+    "exec('y = x')": "calls exec",
     "class Local: factor = 2": "calls __build_class__",
     # what is looked at as a whole
     "x * globals()['NAMES']['b']": "calls globals",
