@@ -17,7 +17,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, ClassVar, cast
 
-from fusioncache.ir import Arithmetic, Declined, GeneralRegion, Graph, Scope, TensorType, Value
+from fusioncache.ir import Arithmetic, Declined, GeneralInstance, GeneralRegion, Graph, Scope, TensorType, Value
 from fusioncache.ir.template import ArgumentLayouts, Option
 from fusioncache.observe.record.observations import Alone
 from fusioncache.process import forks
@@ -109,9 +109,8 @@ class Backend(ABC):
             it is the template's name.
         compiles: whether there is a compiler, and not only torch's operations.
         generalizes: whether it compiles regions for any sizes, where it can.
-        stores_general: whether what it compiles for any sizes can be stored.
-        captures_general: whether what it compiles for any sizes may be captured in a CUDA graph: kernels that the
-            compiler may unload while the process goes on may not.
+        derives_sizes: whether what it compiles for any sizes serves to make code for each size in milliseconds, by
+            ``persist_size``, and is not called itself.
         lays_out_as_torch: whether results are to have the strides of torch's own operations; else those that the
             compiler gives them stay, because Thunder leaves them to it.
     """
@@ -121,8 +120,7 @@ class Backend(ABC):
     source_hint: ClassVar[str] = ""
     compiles: ClassVar[bool] = True
     generalizes: ClassVar[bool] = False
-    stores_general: ClassVar[bool] = True
-    captures_general: ClassVar[bool] = True
+    derives_sizes: ClassVar[bool] = False
     lays_out_as_torch: ClassVar[bool] = True
 
     def __init__(self, *, fold: str = "auto"):
@@ -204,13 +202,6 @@ class Backend(ABC):
     def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
         """Compiles a function for arguments of this layout, and runs it once, so that nothing is left to compile."""
 
-    def compile_apart(self, graph: Graph, args: Sequence[Any]) -> Run:
-        """Does as ``compile`` while a CUDA graph is captured on the current stream, and puts nothing into the graph.
-
-        What it launches stays loaded as long as the process lives.
-        """
-        return self.compile(graph, args)
-
     @classmethod
     def find_rejection(cls, error: Exception) -> str | None:
         """Returns what the compiler says of a graph that it rejects, in a line, if this error is that.
@@ -245,6 +236,23 @@ class Backend(ABC):
     def general_layout(self, layouts: ArgumentLayouts) -> Hashable:
         """Returns what a compilation for any sizes depends on, of the layouts of the arguments."""
         return self.layout(layouts)
+
+    def persist_size(self, made: GeneralInstance, region: Graph, args: Sequence[Any]) -> Compiled[Run]:
+        """Makes code for one size of code for any sizes, which is compiled first if this process does not have it.
+
+        Args:
+            made: the region, as an instance of a general one.
+            region: itself, with inputs and outputs in the order of its template.
+            args: of the region. Nothing writes into them.
+
+        Returns:
+            A function that has artifacts.
+
+        Raises:
+            Declined: of ``Scope.GENERAL``, if that cannot be done, or of ``Scope.STORING_NOW``, if it cannot be done at
+                the moment. The reason is a short phrase.
+        """
+        raise Declined(f"backend {self.name} makes no code for one size of code for any", Scope.GENERAL)
 
     def compile_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> GeneralFunction:
         """Compiles a region for any sizes, with arguments of one of its instances, and the values of its variables.

@@ -6,22 +6,15 @@ compiles. Measured on an H200 (a backward region of ConvNeXt, 62 operations): it
 as well. The store has that the whole is rejected, so that the next process does not ask the compiler for it again.
 
 Code for any sizes may be slower than code for one: TorchInductor divides a small region's work among threads where it
-does not know that it is small, and nvFuser looks at each argument in every call. And of nvFuser only code for one set
-of sizes can be stored. So a size that is used again gets a function of its own, compiled by the pool or, before a
-capture, in this process.
-
-nvFuser's code for any sizes may also not be captured in a CUDA graph: nvFuser owns its kernels, and unloads one when it
-compiles it again for a larger block. Where a call is captured, or is the one before a capture, the region runs code of
-its own size.
+does not know that it is small. So a size that is used again and again gets a function of its own. Of nvFuser's code for
+any sizes code for each size is made at its first call, or beside it: see ``Backend.persist_size``.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -30,7 +23,7 @@ from typing import Any, Protocol
 
 from fusioncache.backends.api import Backend, Run
 from fusioncache.backends.eager import run_one_by_one
-from fusioncache.backends.torch_settings import forbids_changes, is_capturing, is_out_of_memory, read_torch_settings
+from fusioncache.backends.torch_settings import forbids_changes, is_out_of_memory, read_torch_settings
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.executable import Builder, BuiltFunction, Executable, OnBuild, RejectedRegion
 from fusioncache.cache.generals import FoundGeneral, Generation, ServedGeneral, Sizes, check_general
@@ -38,42 +31,19 @@ from fusioncache.cache.peers import Ask
 from fusioncache.ir import Declined, Graph, Instance, Scope
 from fusioncache.ir.template import ArgumentLayouts, layouts_of
 from fusioncache.observe.record.ledger import Ledger
-from fusioncache.process import forks
 from fusioncache.template.generalization import in_order_of_template
 from fusioncache.template.skeleton import skeleton_of
 from fusioncache.template.writer import GraphPart, cut, take
 
 logger = logging.getLogger("fusioncache")
 
-WAITING = "code for any sizes, until code for these sizes is compiled"
-"""Why a program is not captured yet."""
-_unsettled: ContextVar[list[object] | None] = ContextVar("fusioncache_unsettled", default=None)
-
-
-@contextmanager
-def prepare_capture() -> Iterator[list[object]]:
-    """Makes the calls of this thread inside the block those before a capture.
-
-    Yields:
-        A list of the functions that were called and may not be captured, filled by the calls.
-    """
-    unsettled: list[object] = []
-    token = _unsettled.set(unsettled)
-    try:
-        yield unsettled
-    finally:
-        _unsettled.reset(token)
-
-
 LEAST_OPERATIONS = 8
 """A rejected piece with fewer operations is not cut again: they run one by one."""
 
 OFTEN = 100
-"""The call with one layout that asks for a function of its own where code for any sizes is stored."""
-SOON = 8
-"""The same where code for any sizes is not stored: a later process would compile it again."""
-MOST, MOST_UNSTORED = 4, 64
-"""How many sizes of code for any sizes get a function of their own: where it is stored, and where it is not."""
+"""The call with one layout that asks for a function of its own."""
+MOST = 4
+"""How many sizes of code for any sizes get a function of their own."""
 _BETWEEN = 5
 """The number of calls between two looks at whether the pool has compiled it."""
 
@@ -86,19 +56,11 @@ class Order:
         place: queues the compile in the pool; False if there is nothing to compile.
         is_done: True if the pool has compiled it, or will not.
         fetch: returns the stored function for these arguments; None if there is none.
-        build: returns the function for these arguments, compiled in this process if it is not stored.
-        build_apart: returns a function for these arguments while a CUDA graph is captured.
-        after: the number of the call that places the order.
-        captures: whether the general function may be captured in a CUDA graph.
     """
 
     place: Callable[[], bool]
     is_done: Callable[[], bool]
     fetch: Callable[[Sequence[Any]], Run | None]
-    build: Callable[[Sequence[Any]], Run]
-    build_apart: Callable[[Sequence[Any]], Run]
-    after: int = OFTEN
-    captures: bool = True
 
 
 def replace_if_reused(run: Run, order: Order) -> Run:
@@ -106,79 +68,28 @@ def replace_if_reused(run: Run, order: Order) -> Run:
 
     If anything goes wrong, ``run`` stays.
     """
-    size = _Size(run, order)
-    return size.call if order.captures else size.call_unless_captured
+    calls, due, is_placed = 0, float(OFTEN), False
 
+    def look(args: Sequence[Any]) -> None:
+        nonlocal run, due, is_placed
+        due = inf  # for other threads, and if something fails
+        is_placed = is_placed or order.place()
+        if is_placed and order.is_done():
+            run = order.fetch(args) or run
+        elif is_placed:
+            due = calls + _BETWEEN
 
-class _Size:
-    """One size of a general function: counts its calls, and replaces the function."""
-
-    __slots__ = ("_apart", "_calls", "_due", "_is_placed", "_lock", "_order", "_own", "_run")
-
-    def __init__(self, run: Run, order: Order):
-        self._run = run
-        self._order = order
-        self._calls, self._due = 0, float(order.after)
-        self._is_placed = False
-        self._own: Run | None = None
-        self._apart: Run | None = None
-        self._lock = forks.lock()
-
-    def call(self, args: Sequence[Any]) -> Sequence[Any]:
-        """Runs the function, and looks for its own one where that is due."""
-        self._calls += 1
-        if self._calls >= self._due and not forbids_changes():
+    def call(args: Sequence[Any]) -> Sequence[Any]:
+        nonlocal calls
+        calls += 1
+        if calls >= due and not forbids_changes():
             try:
-                self._look(args)
+                look(args)
             except Exception as error:  # there is a function
                 logger.info("a size that is used often gets no function of its own", exc_info=error)
-        return self._run(args)
+        return run(args)
 
-    def call_unless_captured(self, args: Sequence[Any]) -> Sequence[Any]:
-        """Does as ``call``, and runs the function of its own size where a CUDA graph captures the call or soon will."""
-        if self._own is not None:
-            return self._own(args)
-        if is_capturing():
-            return self._find_apart(args)(args)
-        unsettled = _unsettled.get()
-        if unsettled is not None and not self._settle(args):
-            unsettled.append(self)
-        return self.call(args)
-
-    def _look(self, args: Sequence[Any]) -> None:
-        self._due = inf  # for other threads, and if something fails
-        self._is_placed = self._is_placed or self._order.place()
-        if self._is_placed and self._order.is_done():
-            self._replace(self._order.fetch(args))
-        elif self._is_placed:
-            self._due = self._calls + _BETWEEN
-
-    def _replace(self, own: Run | None) -> None:
-        if own is not None:
-            self._run = self._own = own
-
-    def _settle(self, args: Sequence[Any]) -> bool:
-        """Replaces the function now; False if it has to wait for the pool, or cannot be replaced."""
-        if forbids_changes():
-            return False
-        try:
-            self._is_placed = self._is_placed or self._order.place()
-            if self._is_placed and not self._order.is_done():
-                return False
-            with self._lock:
-                if self._own is None:
-                    self._replace(self._order.build(args))
-        except Exception as error:  # the program runs without a graph
-            logger.info("a size gets no function of its own before a capture", exc_info=error)
-            return False
-        return True
-
-    def _find_apart(self, args: Sequence[Any]) -> Run:
-        """Returns the function for a call that something else captures, such as a graph of the user's."""
-        with self._lock:
-            if self._apart is None:
-                self._apart = self._order.build_apart(args)
-            return self._apart
+    return call
 
 
 def run_in_pieces(
@@ -327,9 +238,9 @@ class BackendExecutables:
     def run_for(self, args: Sequence[Any], asked: BuildRequest) -> Run:
         """Returns the function of a graph without parameters for arguments of this layout.
 
-        Of a graph that is known with other sizes, it is the one that was compiled for its own, or one for any sizes;
-        before there is one of these, it is the one that the store has for its own. Of others, and where there is none,
-        it is compiled.
+        Of a graph that is known with other sizes, it is the one that was compiled for its own, or one for any sizes, or
+        one that is made of that; before there is one of these, it is the one that the store has for its own. Of others,
+        and where there is none, it is compiled.
 
         Raises:
             Declined: if what is compiled now may not be shared.
@@ -337,21 +248,20 @@ class BackendExecutables:
             Exception: whatever else the backend raises.
         """
         environment = self.backend.environment()
-        executable, may_share = self._find_executable(asked.graph, asked.instance, environment), False
-        if self._sizes is not Sizes.STATIC and asked.generation is not None:
+        executable = self._find_executable(asked.graph, asked.instance, environment)
+        if asked.generation is not None:
             region = _find_region(executable, asked)
-            found = self._cache.generals.join(region, asked.generation, self._sizes, self.builder(environment))
-            run = self._serve_general(executable, region, args, asked, found) if found else None
+            found = self._find_general(region, asked.generation, environment)
+            run = None if found is None else self._serve_general(executable, region, args, asked, found)
             if run is not None:
                 return run
-            may_share = found is not None
         rejections = self._cache.rejections
         if len(rejections) and not executable.is_built:
             rejected = rejections.get(self._name_rejection(executable, asked))
             if rejected is not None:
                 raise RejectedRegion(rejected)
         try:
-            return executable.run_for(args, asked.layouts, self._note_costs(asked, may_share=may_share), asked.instance)
+            return executable.run_for(args, asked.layouts, asked.on_build, asked.instance)
         except Exception as error:
             reason = self.backend.find_rejection(error)
             if reason is None:
@@ -394,33 +304,39 @@ class BackendExecutables:
         """Returns what regions have in common that are rejected together: they differ in sizes alone."""
         return skeleton_of(_find_region(executable, asked)), *sorted(self.backend.environment().items())
 
-    def expects_general(self, graph: Graph, instance: Instance | None, generation: Generation | None) -> bool:
-        """True if the function of a graph is likely to be one for any sizes."""
-        if self._sizes is Sizes.STATIC or generation is None or not self.backend.generalizes:
-            return False
-        if not self._takes_general(generation):
-            return False
-        region = in_order_of_template(instance) if instance else graph
-        builder = self.builder(self.backend.environment())
-        return self._cache.generals.expects(region, generation, self._sizes, builder)
+    def foresee(
+        self, graph: Graph, instance: Instance | None, generation: Generation | None, layouts: ArgumentLayouts
+    ) -> Ask | None:
+        """Returns what the first call of a graph with arguments of these layouts asks the store for.
 
-    def _takes_general(self, generation: Generation | None) -> bool:
-        """True if a program is to get code for any sizes now. Where that is not stored, it has to pay first."""
-        if self.backend.stores_general or self._sizes is Sizes.DYNAMIC or generation is None:
-            return True
-        return self._cache.length_rule.takes_general(generation)
+        None if it asks for nothing, if nothing of it can be foreseen, or if a function for any sizes is to serve it.
 
-    def _note_costs(self, asked: BuildRequest, *, may_share: bool) -> OnBuild:
-        """Returns what is told of a function for its own sizes."""
-        program = asked.generation
-        if self.backend.stores_general or program is None:
-            return asked.on_build
+        Args:
+            graph: without parameters.
+            instance: the region that is going to ask, if it is known.
+            generation: the program that this is of; None for one to come.
+            layouts: of the arguments.
+        """
+        environment = self.backend.environment()
+        executable = self._find_executable(graph, instance, environment)
+        region = in_order_of_template(executable.source_for(layouts, instance))
+        found = self._find_general(region, generation, environment)
+        if found is None:
+            return executable.foresee(layouts, instance)
+        if not self.backend.derives_sizes:
+            return None if self.backend.generalizes else executable.foresee(layouts, instance)
+        return executable.foresee(layouts, instance, None if _refuses_general(region) else found.instance)
 
-        def note(executable: Executable, built: BuiltFunction[Run]) -> None:
-            self._cache.length_rule.note(program, built.cost, built.seconds, may_share=may_share)
-            asked.on_build(executable, built)
-
-        return note
+    def _find_general(
+        self, region: Graph, generation: Generation | None, environment: Mapping[str, str]
+    ) -> FoundGeneral | None:
+        """Returns what may serve a region, which joins its relatives if its program is given; None for nothing."""
+        if self._sizes is Sizes.STATIC:
+            return None
+        generals, builder = self._cache.generals, self.builder(environment)
+        if generation is None:
+            return generals.find(region, builder)
+        return generals.join(region, generation, self._sizes, builder)
 
     def _serve_general(
         self, executable: Executable, region: Graph, args: Sequence[Any], asked: BuildRequest, found: FoundGeneral
@@ -430,13 +346,14 @@ class BackendExecutables:
             kept = executable.find_for(args, asked.layouts, asked.on_build, asked.instance)
             if kept is not None:
                 return kept
-        if not found.executable.is_ready(asked.layouts) and not self._takes_general(asked.generation):
-            return None
         try:
             check_general(region)
+            if self.backend.derives_sizes:
+                note = partial(_note_made, asked, found)
+                return executable.run_for(args, asked.layouts, note, asked.instance, found.instance)
             served = found.executable.serve(args, asked.layouts, found.values)
         except Declined as refusal:
-            refusal.require(Scope.GENERAL)
+            refusal.require(Scope.GENERAL, Scope.STORING_NOW)
             logger.info("compiled for one size only: %s", refusal)
             self.ledger.count("own_sizes", of=str(refusal))
             return None
@@ -450,17 +367,14 @@ class BackendExecutables:
 
         The store is asked for that when the order is placed.
         """
-        captures = self.backend.captures_general
-        if self._cache.store is None and captures:
+        if self._cache.store is None:
             return served.run
         helpers, allowance = self._cache.helpers, found.executable.own
         handed_over = list[Ask]()
-        is_stored = served.built.key is not None
-        most = MOST if is_stored else MOST_UNSTORED
 
         def place() -> bool:
             ask = executable.foresee(asked.layouts, asked.instance)
-            if ask is not None and helpers is not None and allowance.take(most):
+            if ask is not None and helpers is not None and allowance.take(MOST):
                 handed_over.append(ask)
                 self.ledger.count("handed_over", helpers.hand_over(handed_over))
             return ask is not None
@@ -476,16 +390,23 @@ class BackendExecutables:
                 asked.on_own()
             return run
 
-        def build(args: Sequence[Any]) -> Run:
-            run = executable.run_for(args, asked.layouts, asked.on_build, asked.instance)
-            asked.on_own()
-            return run
+        return replace_if_reused(served.run, Order(place, is_done, fetch))
 
-        def build_apart(args: Sequence[Any]) -> Run:
-            return executable.build_apart(args, asked.instance)
 
-        after = OFTEN if is_stored else SOON
-        return replace_if_reused(served.run, Order(place, is_done, fetch, build, build_apart, after, captures))
+def _note_made(asked: BuildRequest, found: FoundGeneral, executable: Executable, built: BuiltFunction[Run]) -> None:
+    """Tells of a function that was made of code for any sizes, or loaded."""
+    is_stored = built.loaded and not (built.helped or built.made_here)
+    is_new = found.executable.own.take(1) or is_stored
+    asked.on_general(ServedGeneral(built.run, built, found.executable.family.general.graph, is_new))
+
+
+def _refuses_general(region: Graph) -> bool:
+    try:
+        check_general(region)
+    except Declined as refusal:
+        refusal.require(Scope.GENERAL)
+        return True
+    return False
 
 
 def _find_region(executable: Executable, asked: BuildRequest) -> Graph:

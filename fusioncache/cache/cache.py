@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from fusioncache.cache.executable import Executable
 from fusioncache.cache.generals import GeneralRegions
-from fusioncache.cache.length_rule import LengthRule
 from fusioncache.cache.peers import Helpers, Ranks
 from fusioncache.ir import Graph, Key, Template
 from fusioncache.observe.record.database import RecordWriter
@@ -50,7 +49,6 @@ class Cache:
         helpers: the processes that compile for this one, if there are any.
         batch: compiles for this process itself where there are no such processes, if that pays.
         generals: what was compiled for regions that differ only in sizes.
-        length_rule: which programs get code for any sizes, where that is not stored.
         rejections: why a compiler rejected regions, by their skeletons and environments.
     """
 
@@ -66,7 +64,6 @@ class Cache:
         self.helpers: Helpers | None = None
         self.batch: Helpers | None = None
         self.generals = GeneralRegions(capacity)
-        self.length_rule = LengthRule()
         self.rejections: LruMap[Hashable, str] = LruMap(capacity)
         self._lock = forks.lock()
 
@@ -161,7 +158,6 @@ class Cache:
         self._keys.clear()
         self._executables.clear()
         self.generals.clear()
-        self.length_rule.clear()
         self.rejections.clear()
 
 

@@ -312,9 +312,7 @@ class TemplateCall:
         graph = inline(self.template.graph, arities)
         if regions.plan is Plan.INLINE or depends_on_operand_order(graph, layouts):
             instance = self._compiled_instance(arities)
-            if self.compiler.expects_general(graph, instance, self._generation):
-                return []
-            return _without_none([self._inline_executable(arities).foresee(layouts, instance)])
+            return _without_none([self.compiler.foresee(graph, instance, self._generation, layouts)])
         if layouts != contiguous_layouts(graph):
             return []
         executables = self.executables(arities)
@@ -489,8 +487,8 @@ class TemplateCall:
         if not served.is_new:
             self._ledger.count_general_hit(self.template, self._alone(built.cost, built.loaded))
             return
-        self._count(built, built.loaded, general=True)
-        if built.loaded:
+        self._count(built, built.loaded and not built.made_here, general=True, helped=built.helped)
+        if built.loaded and not (built.helped or built.made_here):
             self._ledger.count_general_hit(self.template)
         else:
             self._ledger.count("generalizations")

@@ -17,23 +17,35 @@ from typing import Any
 
 from fusioncache.backends.api import Backend, Compiled, GeneralFunction, OnStart, Run, ignore_start, process_starts
 from fusioncache.cache.peers import Ask, Helpers, Ranks, RankTurn, Wait
-from fusioncache.ir import Declined, GeneralRegion, Graph, Instance, Key, Scope, Value
+from fusioncache.ir import (
+    Declined,
+    GeneralInstance,
+    GeneralRegion,
+    Graph,
+    Instance,
+    Key,
+    Scope,
+    Value,
+    codec,
+    is_declined,
+)
 from fusioncache.ir.graph import inverse, pick, picker
 from fusioncache.ir.ops import writes_in_place, writes_of
 from fusioncache.ir.template import (
+    FORMAT,
     ArgumentLayouts,
     Option,
     Request,
     decode_region,
     encode_region,
     encode_request,
-    layouts_of,
 )
 from fusioncache.process import forks
 from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.entry import REFUSED
 from fusioncache.store.locks import TOO_LONG
 from fusioncache.store.store import COMPILE_SECONDS
+from fusioncache.template.generalization import in_order_of_template
 from fusioncache.template.key import artifact_key, general_key, template_name
 from fusioncache.template.strides import depends_on_operand_order
 
@@ -43,6 +55,8 @@ REGION = "region"
 """The artifact that says what was compiled, and how it lies in the graph."""
 REQUEST = "request"
 """The artifact that says what was asked for, so that it can be asked again. It is the same whatever the versions."""
+RELATIVES = "relatives"
+"""The artifact that says which regions of other sizes code for one size was generalized with."""
 
 _STALE = "an artifact that does not load"
 _REJECTED = "rejected: "
@@ -113,6 +127,7 @@ class Task[F]:
         load: makes the function of artifacts. Raises whatever is wrong with these.
         instance: the region, and which of the graph's values its values are; None for any sizes.
         request: what another process needs to ask for the same; None for any sizes.
+        made: the region as an instance of the general one whose code its own is made of; None if it is compiled alone.
     """
 
     backend: Backend
@@ -124,12 +139,35 @@ class Task[F]:
     load: Callable[[Mapping[str, bytes], Sequence[Any]], BuiltFunction[F]]
     instance: Instance | None = None
     request: Request | None = None
+    made: GeneralInstance | None = None
 
     def describe(self) -> dict[str, bytes]:
         """Returns the artifacts that do not come from the backend."""
         if self.instance is None or self.request is None:
             return {}
-        return {REGION: encode_region(self.instance), REQUEST: encode_request(self.request)}
+        relatives = {RELATIVES: encode_relatives(self.made.general.regions)} if self.made else {}
+        return {REGION: encode_region(self.instance), REQUEST: encode_request(self.request), **relatives}
+
+
+@dataclass(frozen=True, slots=True)
+class _Relatives:
+    """Regions with one skeleton."""
+
+    regions: tuple[Graph, ...]
+
+
+def encode_relatives(regions: tuple[Graph, ...]) -> bytes:
+    """Returns regions of other sizes as JSON."""
+    return codec.encode(_Relatives(regions), format=FORMAT)
+
+
+def decode_relatives(content: bytes | str) -> tuple[Graph, ...]:
+    """Returns the regions that were encoded.
+
+    Raises:
+        ValueError: if the content is anything else, or of another format.
+    """
+    return codec.decode(_Relatives, content, "relatives", format=FORMAT).regions
 
 
 def general_task(
@@ -217,16 +255,20 @@ class Builder:
         self._on_start = on_start
         self._patience = patience
 
-    def region_task(self, graph: Graph, instance: Instance, layouts: ArgumentLayouts) -> Task[Run]:
+    def region_task(
+        self, graph: Graph, instance: Instance, layouts: ArgumentLayouts, made: GeneralInstance | None = None
+    ) -> Task[Run]:
         """Returns the task to compile a region for arguments of some layouts.
 
         Args:
             graph: to be computed.
             instance: what to compile, if there is no function yet.
             layouts: of the arguments of the graph. The function need not be right for others.
+            made: the region as an instance of the general one whose code its own is to be made of. Its inputs and
+                outputs are in the order of the graph.
         """
         backend = self.backend
-        return Task(
+        task = Task(
             backend,
             graph,
             instance.region,
@@ -236,6 +278,20 @@ class Builder:
             load=partial(_load_region, backend, instance),
             instance=instance,
             request=Request(graph, layouts, backend.name, backend.options(), self._settings),
+        )
+        if made is None:
+            return task
+        source = instance_in_order(in_order_of_template(instance))
+        persist = partial(backend.persist_size, made, source.region)
+        return replace(
+            task,
+            region=source.region,
+            key=lambda environment: artifact_key(graph, environment, layouts, source, of_any_sizes=True),
+            compile=lambda args: persist(args).run,
+            persist=persist,
+            load=partial(_load_region, backend, source),
+            instance=source,
+            made=made,
         )
 
     def key(self, task: Task[Any]) -> Key:
@@ -247,7 +303,11 @@ class Builder:
         if self.store is None or self.backend.why_unkept(task.graph) is not None:
             return None
         assert task.request is not None and task.instance is not None
-        return Ask(self.key(task), task.request, task.instance)
+        return Ask(self.key(task), task.request, task.instance, task.made)
+
+    def has(self, ask: Ask) -> bool:
+        """True if the store has what is asked for, or a note that it cannot be stored."""
+        return self.store is not None and self.store.entry(ask.key.digest, ask.request.backend) is not None
 
     def load(self, task: Task[Run], args: Sequence[Any]) -> BuiltFunction[Run] | None:
         """Does as ``build`` if nothing has to be compiled for it; returns None otherwise."""
@@ -263,7 +323,8 @@ class Builder:
 
         Raises:
             RejectedRegion: if the compiler rejects the region, or rejected it before.
-            Declined: if another process compiles it, and there is no patience; or if it cannot be compiled.
+            Declined: if another process compiles it, and there is no patience; or if it cannot be compiled, of
+                ``Scope.GENERAL`` or ``Scope.STORING_NOW`` for one size of code for any.
             Exception: whatever else the backend raises.
         """
         start, store = time.perf_counter(), self.store
@@ -312,9 +373,12 @@ class Builder:
 
         Raises:
             RejectedRegion: if it is stored that the compiler rejects the region.
+            Declined: if it is stored that no code for one size can be made of code for any.
         """
         if REFUSED in artifacts:
             reason = artifacts[REFUSED].decode(errors="replace")
+            if task.made:
+                raise Declined(reason, Scope.GENERAL)
             if reason.startswith(_REJECTED):
                 raise RejectedRegion(reason.removeprefix(_REJECTED))
             self._refused(not_kept(reason))
@@ -343,6 +407,8 @@ class Builder:
                 compiled = task.persist(args)
             except Exception as error:
                 self._raise_rejection(task, key, error)
+                if task.made and is_declined(error, Scope.GENERAL):
+                    self._save(task, key, {REFUSED: error.reason.encode()}, 0.0)
                 raise
             alone = compiled.alone_seconds
             seconds = time.perf_counter() - start if alone is None else alone
@@ -452,7 +518,12 @@ class Executable:
                 self._sources.append(source)
 
     def run_for(
-        self, args: Sequence[Any], layouts: ArgumentLayouts, on_build: OnBuild, instance: Instance | None = None
+        self,
+        args: Sequence[Any],
+        layouts: ArgumentLayouts,
+        on_build: OnBuild,
+        instance: Instance | None = None,
+        made: GeneralInstance | None = None,
     ) -> Run:
         """Returns the function for arguments of this layout.
 
@@ -461,11 +532,14 @@ class Executable:
             layouts: of the arguments.
             on_build: is told of the function, if this call had to compile or to load it.
             instance: the region that asks, if it may be another one than the first.
+            made: the region as an instance of the general one whose code that of a new function is to be made of.
 
         Raises:
+            Declined: if no code for one size can be made of code for any.
             Exception: whatever the backend raises.
         """
-        run = self._known(layouts, instance) or self._build(args, layouts, on_build, instance, self._builder.build)
+        build = self._builder.build
+        run = self._known(layouts, instance) or self._build(args, layouts, on_build, instance, build, made)
         assert run is not None
         return run
 
@@ -480,17 +554,13 @@ class Executable:
         task = self._builder.region_task(self.graph, self.source_for(layouts, instance), layouts)
         self._builder.reject(task, rejection)
 
-    def build_apart(self, args: Sequence[Any], instance: Instance | None = None) -> Run:
-        """Returns a function for arguments of this layout while a CUDA graph is captured. It is not shared."""
-        source = self.source_for(layouts_of(args), instance)
-        run = self._builder.backend.compile_apart(source.region, pick(args, source.inputs))
-        return reorder(run, source, len(args))
-
     def source_for(self, layouts: ArgumentLayouts, instance: Instance | None = None) -> Instance:
         """Returns the region that would be compiled for arguments of these layouts."""
         return self._own(layouts, instance) or self._instance
 
-    def foresee(self, layouts: ArgumentLayouts, instance: Instance | None = None) -> Ask | None:
+    def foresee(
+        self, layouts: ArgumentLayouts, instance: Instance | None = None, made: GeneralInstance | None = None
+    ) -> Ask | None:
         """Returns what the first call with arguments of these layouts asks for; None if nothing of it can be foreseen.
 
         Of an executable that was called before nothing is: what is there may do for these layouts as well.
@@ -498,11 +568,15 @@ class Executable:
         Args:
             layouts: of the arguments, as far as is known now.
             instance: the region that is going to ask, if it may be another one than the first.
+            made: as of ``run_for``. What the store has that was compiled for these sizes alone comes first.
         """
         if self.is_built:
             return None
         source = self.source_for(layouts, instance)
-        return self._builder.foresee(self._builder.region_task(self.graph, source, layouts))
+        alone = self._builder.foresee(self._builder.region_task(self.graph, source, layouts))
+        if alone is None or made is None or self._builder.has(alone):
+            return alone
+        return self._builder.foresee(self._builder.region_task(self.graph, source, layouts, made))
 
     def _own(self, layouts: ArgumentLayouts, instance: Instance | None) -> Instance | None:
         """Returns the region to compile if the layouts show the order of operands; None if all share a function."""
@@ -518,6 +592,7 @@ class Executable:
         on_build: OnBuild,
         instance: Instance | None,
         build: Callable[[Task[Run], Sequence[Any]], BuiltFunction[Run] | None],
+        made: GeneralInstance | None = None,
     ) -> Run | None:
         """Returns a function for these layouts that another layout has already, or builds it; None if it cannot."""
         own = self._own(layouts, instance)
@@ -528,14 +603,15 @@ class Executable:
                 source = own or self._instance
                 if writes_in_place(self.graph):
                     args = _copy_written(self.graph, args)
-                task = self._builder.region_task(self.graph, source, layouts)
-                built = build(task, pick(args, source.inputs))
+                task = self._builder.region_task(self.graph, source, layouts, made)
+                assert task.instance is not None
+                built = build(task, pick(args, task.instance.inputs))
                 if built is None:
                     return None
                 assert built.instance is not None
                 run = reorder(built.run, built.instance, len(args))
                 self.add_source(built.instance.region)  # takes the lock again, which its thread may
-                if not built.loaded:  # what was loaded was made for these very strides
+                if not built.loaded and made is None:  # else it was made for these very strides
                     self._variants[variant] = run
                 if built.exact is not None:
                     run = reorder(built.exact, built.instance, len(args))

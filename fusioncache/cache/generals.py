@@ -21,6 +21,7 @@ from fusioncache.backends.api import (
 from fusioncache.cache.executable import Builder, BuiltFunction, general_task
 from fusioncache.ir import (
     Declined,
+    GeneralInstance,
     Graph,
     Key,
     NumberType,
@@ -170,13 +171,13 @@ class ServedGeneral:
     """
 
     run: Run
-    built: BuiltFunction[GeneralFunction]
+    built: BuiltFunction[Any]
     source: Graph
     is_new: bool = False
 
 
 class Allowance:
-    """Counts the sizes of one general function that got a function of their own."""
+    """Counts the sizes of one general region that got a function of their own."""
 
     def __init__(self) -> None:
         self._taken = 0
@@ -199,7 +200,7 @@ class GeneralExecutable:
 
     Attributes:
         family: the same.
-        own: counts the sizes that got a function of their own.
+        own: counts the sizes that got a function of their own, at most the first where all get one.
     """
 
     def __init__(self, family: RegionFamily, builder: Builder):
@@ -320,6 +321,11 @@ class FoundGeneral:
     executable: GeneralExecutable
     values: tuple[Value, ...]
 
+    @property
+    def instance(self) -> GeneralInstance:
+        """The region, as an instance of the general one."""
+        return GeneralInstance(self.executable.family.general, self.values)
+
 
 class GeneralRegions:
     """The regions that were compiled, by their skeletons, and what was compiled for several of them.
@@ -353,27 +359,23 @@ class GeneralRegions:
             found = _find_general(relatives, holes, generation)
             return found or _join(relatives, holes, generation, sizes, builder)
 
-    def expects(self, region: Graph, generation: Generation, sizes: Sizes, builder: Builder) -> bool:
-        """True if ``join`` is likely to find something for a region."""
+    def find(self, region: Graph, builder: Builder) -> FoundGeneral | None:
+        """Returns what may serve a region of a program to come; None if nothing is known."""
         with self._lock:
-            relatives = self._find_relatives(skeleton_of(region), builder)
-            instance = read_holes(region)
-            if any(general.values_of(instance) is not None for general, _ in relatives.generals):
-                return True
-            places = _find_places(relatives, generation, sizes)
-            return bool(places) and not any(instance in place.instances for place in places)
+            return _find_general(self._find_relatives(skeleton_of(region), builder), read_holes(region))
 
     def _find_relatives(self, skeleton: Skeleton, builder: Builder) -> _Relatives:
         identity = skeleton, tuple(sorted(builder.environment.items()))
         return self._relatives.get_or_make(identity, lambda: _read_relatives(skeleton, builder))[0]
 
 
-def _find_general(relatives: _Relatives, holes: Holes, generation: Generation) -> FoundGeneral | None:
-    """Finds what was made last of all that has a region with this in its holes as an instance."""
+def _find_general(relatives: _Relatives, holes: Holes, generation: Generation | None = None) -> FoundGeneral | None:
+    """Finds what was made last of all that has a region of this program with this in its holes as an instance."""
     for general, place in reversed(relatives.generals):
         values = general.values_of(holes)
         if values is not None:
-            place.enter(generation)
+            if generation is not None:
+                place.enter(generation)
             return FoundGeneral(general, values)
     return None
 

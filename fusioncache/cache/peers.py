@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
-from fusioncache.ir import Instance, Key
+from fusioncache.ir import GeneralInstance, Instance, Key
 from fusioncache.ir.template import Request
 from fusioncache.process import forks
 from fusioncache.process.warning import warn
@@ -33,11 +33,14 @@ class Ask:
         key: under which the store will have it.
         request: what is asked for.
         instance: the region that is compiled if it is not there.
+        made: the region as an instance of the general one whose code its own is to be made of; None if it is compiled
+            alone.
     """
 
     key: Key
     request: Request
     instance: Instance
+    made: GeneralInstance | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.ir.graph import (
     Arg,
     Const,
+    GeneralInstance,
     GeneralRegion,
     Graph,
     NumberType,
@@ -28,6 +29,7 @@ __all__ = [
     "Binding",
     "Const",
     "Declined",
+    "GeneralInstance",
     "GeneralRegion",
     "Graph",
     "Ingredient",

@@ -176,6 +176,19 @@ class GeneralRegion:
     values: tuple[tuple[Value, ...], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class GeneralInstance:
+    """A region as an instance of a general one.
+
+    Attributes:
+        general: the general region.
+        values: of its variables.
+    """
+
+    general: GeneralRegion
+    values: tuple[Value, ...]
+
+
 def map_arg(arg: Arg, rename: Callable[[int], Ref]) -> Arg:
     """Returns the argument with each ``Ref`` replaced by ``rename(index)``."""
     if isinstance(arg, Ref):

@@ -228,6 +228,8 @@ _KINDS = (
     IngredientKind("recipe", Level.ARTIFACT),
     # What the compiler reads of torch's settings, its own, and the process's.
     _values("settings", "the setting {}"),
+    # Of code for one size that was made of code for any sizes: which sizes that is for. A sum may have other bits.
+    IngredientKind("sizes", Level.ARTIFACT, phrase="code for any sizes"),
     # The versions of the compiler, torch and Thunder.
     _values("versions", "the {} version"),
     # What the function is called with: values, and of tensors all but their numbers.
@@ -266,12 +268,14 @@ GRAPH = tuple(kind.name for kind in _KINDS if kind.level is Level.GRAPH)
 
 MACHINE = frozenset(
     {kind.name for kind in _KINDS if kind.level in (Level.ENVIRONMENT, Level.ARTIFACT)}
-    - {"options", "settings", "general layout", "layout", "order"}
+    - {"options", "settings", "general layout", "layout", "order", "sizes"}
     | {"program format", "program versions"}
 )
 """The names of the ingredients that say which machine and which versions something is for, and not which job."""
 
-BACKEND, GENERAL_LAYOUT, LAYOUT, ORDER = "backend", "general layout", "layout", "order"
+BACKEND, GENERAL_LAYOUT, LAYOUT, ORDER, SIZES = "backend", "general layout", "layout", "order", "sizes"
+ANY_SIZES = "any"
+"""The text of ``SIZES``."""
 
 
 def kind_of(name: str) -> IngredientKind:

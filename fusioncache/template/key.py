@@ -6,7 +6,17 @@ import hashlib
 from collections.abc import Mapping
 
 from fusioncache.ir import Graph, Ingredient, Instance, Key
-from fusioncache.ir.keys import GENERAL_LAYOUT, INGREDIENTS, LAYOUT, ORDER, Level, write_key, write_layouts
+from fusioncache.ir.keys import (
+    ANY_SIZES,
+    GENERAL_LAYOUT,
+    INGREDIENTS,
+    LAYOUT,
+    ORDER,
+    SIZES,
+    Level,
+    write_key,
+    write_layouts,
+)
 from fusioncache.ir.ops import RESIDUAL, op_traits
 from fusioncache.ir.template import ArgumentLayouts, encode_region
 from fusioncache.template.strides import depends_on_operand_order
@@ -43,7 +53,14 @@ def graph_key(graph: Graph, environment: Mapping[str, str]) -> Key:
     return make_key(graph, environment, (Level.ENVIRONMENT,))
 
 
-def artifact_key(graph: Graph, environment: Mapping[str, str], layouts: ArgumentLayouts, instance: Instance) -> Key:
+def artifact_key(
+    graph: Graph,
+    environment: Mapping[str, str],
+    layouts: ArgumentLayouts,
+    instance: Instance,
+    *,
+    of_any_sizes: bool = False,
+) -> Key:
     """Returns the key of what outlives the process.
 
     Args:
@@ -51,11 +68,13 @@ def artifact_key(graph: Graph, environment: Mapping[str, str], layouts: Argument
         environment: of the backend and of its artifacts, by ingredient name.
         layouts: those of the arguments.
         instance: the region that is compiled. Its order is an ingredient only where it shows in the result.
+        of_any_sizes: whether it is made of code for any sizes.
 
     Raises:
         ValueError: if an ingredient is not registered.
     """
-    return make_key(graph, {**environment, **call_ingredients(graph, layouts, instance)})
+    sizes = {SIZES: ANY_SIZES} if of_any_sizes else {}
+    return make_key(graph, {**environment, **call_ingredients(graph, layouts, instance), **sizes})
 
 
 def general_key(graph: Graph, environment: Mapping[str, str], layout: str) -> Key:

@@ -14,7 +14,6 @@ from typing import Any
 
 from fusioncache.accelerators.graphs.buffers import check_tensor
 from fusioncache.accelerators.graphs.cuda import CudaRecorder
-from fusioncache.cache.backend_executables import WAITING, prepare_capture
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.process.tensor_guards import Guard, guard_tensors
 
@@ -238,7 +237,6 @@ class Warm:
     def __init__(self) -> None:
         self.refused: str | None = None
         self.is_warm = False
-        self._waits = False
 
     def run(self, recorder: CudaRecorder, tensors: Sequence[Any], call: Callable[[], Any]) -> Any:
         """Runs a call, and finds out whether others of its kind can be captured.
@@ -260,14 +258,8 @@ class Warm:
             self.refused = refusal.reason
             return call()
         before = recorder.read_random_state()
-        with prepare_capture() as unsettled:
-            result = call()
+        result = call()
         if recorder.read_random_state() != before:
             self.refused = "random numbers"
-        self._waits = bool(unsettled)
-        self.is_warm = not self._waits
+        self.is_warm = True
         return result
-
-    def explain_wait(self) -> str | None:
-        """Returns why the call that just ran leads to no capture, or to none yet; None for no reason of its own."""
-        return self.refused or (WAITING if self._waits else None)

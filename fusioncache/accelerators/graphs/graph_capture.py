@@ -161,7 +161,7 @@ class ForwardProgram(_GraphedProgram):
         kind.captures.observe(args)
         recorder = self._memory_of(reader.device).recorder
         result = kind.warm.run(recorder, reader.take_tensors(args), lambda: self._function.call(*args))
-        reason = kind.warm.explain_wait()
+        reason = kind.warm.refused
         if reason is not None:
             self._failures.refuse(reason)
         return result
@@ -260,7 +260,7 @@ class BackwardProgram(_GraphedProgram):
         recorder = self._memory_of(cotangents[0].device).recorder
         tensors = [*cotangents]
         result = warm.run(recorder, tensors, lambda: self._run(saved_for_backward, cotangents, lease))
-        reason = warm.explain_wait()
+        reason = warm.refused
         if reason is not None:
             self._failures.refuse(reason)
         return result

@@ -253,7 +253,7 @@ class AskHelpers(Helpers):
 
 
 def _make_task(ask: Ask, device: int | None) -> CompileTask:
-    return CompileTask(ask.request, ask.instance, ask.key.digest, device)
+    return CompileTask(ask.request, ask.instance, ask.key.digest, device, ask.made)
 
 
 class PoolHelpers(AskHelpers):
@@ -344,7 +344,8 @@ class PoolHelpers(AskHelpers):
     def _wait_for(self, ask: Ask, future: Future[TaskOutcome]) -> Wait:
         """Waits while another process compiles this, and compiles something else meanwhile."""
         begun, starting, others = time.perf_counter(), self._starting, 0.0
-        while not future.done() and self._is_taken(ask):
+        # Code for one size is made by the worker that has code for any. Here that would have to be compiled.
+        while not future.done() and (ask.made or self._is_taken(ask)):
             seconds = self._compile_another()
             others += seconds
             if time.perf_counter() - begun - others > WAIT_SECONDS:
@@ -368,7 +369,7 @@ class PoolHelpers(AskHelpers):
     def _compile_another(self) -> float:
         """Compiles here what no process has begun; returns the seconds without a compiler's start, 0 for nothing."""
         with self._lock:
-            spare = [(key, ask) for key, (ask, future) in self._tasks.items() if not future.done()]
+            spare = [(key, ask) for key, (ask, future) in self._tasks.items() if not (future.done() or ask.made)]
             untried = next((pair for pair in spare if pair[0] not in self._tried), None)
             if untried is None:
                 return 0.0

@@ -7,14 +7,24 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fusioncache.backends.api import OnStart, Progress, device_types_of, ignore_start, make_backend, process_starts
 from fusioncache.backends.torch_settings import apply_torch_settings
-from fusioncache.cache.executable import REGION, REQUEST, Builder, not_kept
+from fusioncache.cache.executable import REGION, RELATIVES, REQUEST, Builder, decode_relatives, not_kept
 from fusioncache.cache.peers import Ranks
-from fusioncache.ir import Declined, Graph, Instance, NumberType, Ref, Scope, TensorType, is_declined
+from fusioncache.ir import (
+    Declined,
+    GeneralInstance,
+    Graph,
+    Instance,
+    NumberType,
+    Ref,
+    Scope,
+    TensorType,
+    is_declined,
+)
 from fusioncache.ir.graph import pick
 from fusioncache.ir.keys import GENERAL_LAYOUT, ORDER, read_key
 from fusioncache.ir.ops import op_traits
@@ -23,7 +33,9 @@ from fusioncache.store import Entry, Store
 from fusioncache.store.entry import REFUSED, is_compiled
 from fusioncache.store.signing import require_trust
 from fusioncache.store.store import COMPILE_SECONDS
+from fusioncache.template.generalization import fit_holes, make_family
 from fusioncache.template.key import call_ingredients
+from fusioncache.template.skeleton import read_holes, skeleton_of
 from fusioncache.template.text import write_graph
 
 logger = logging.getLogger("fusioncache")
@@ -138,12 +150,20 @@ class CompileTask:
         instance: the region that it is asked for with, which has the bits.
         digest: of the key that the result must have; empty if any will do.
         device: the number of the GPU to compile on; None if that does not matter.
+        made: the region as an instance of the general one whose code its own is to be made of; None if it is compiled
+            alone.
     """
 
     request: Request
     instance: Instance
     digest: str = ""
     device: int | None = None
+    made: GeneralInstance | None = None
+
+    @property
+    def code(self) -> Graph | None:
+        """What the worker keeps that does the task: a general region; None for nothing."""
+        return None if self.made is None else self.made.general.graph
 
     @property
     def weight(self) -> float:
@@ -170,7 +190,7 @@ class Survey:
 def survey(store: Store) -> Survey:
     """Finds the distinct requests of a store. Entries of several versions of one template have one request."""
     summaries = [summary for summary in store.entries() if is_compiled(summary.backend)]
-    found: dict[tuple[str, str | None], Entry] = {}
+    found: dict[tuple[str | None, ...], Entry] = {}
     trust = require_trust()
     refused: Counter[str] = Counter()
     for summary in summaries:
@@ -183,7 +203,7 @@ def survey(store: Store) -> Survey:
         elif REQUEST in objects:
             # Where the order of operands shows, one request has an entry for each region that asked.
             region = objects.get(REGION) if ORDER in dict(entry.ingredients) else None
-            found.setdefault((objects[REQUEST], region), entry)  # the newest
+            found.setdefault((objects[REQUEST], region, objects.get(RELATIVES)), entry)  # the newest
         else:
             refused[GENERAL if GENERAL_LAYOUT in dict(entry.ingredients) else OLDER] += 1
     tasks: list[CompileTask] = []
@@ -205,13 +225,29 @@ def read_request(store: Store, entry: Entry) -> CompileTask:
     try:
         if store.disk is None:
             raise ValueError("no directory")
-        contents = {part.name: store.disk.content(part) for part in entry.artifacts if part.name in (REQUEST, REGION)}
+        names = REQUEST, REGION, RELATIVES
+        contents = {part.name: store.disk.content(part) for part in entry.artifacts if part.name in names}
         asked, instance = decode_request(contents[REQUEST]), decode_region(contents[REGION])
+        made = _find_relation(contents[RELATIVES], instance.region) if RELATIVES in contents else None
         if not _belongs(asked, instance, entry):
             raise ValueError("the request of another entry")
     except Exception as error:  # whatever it is, the store is as it was without this entry
         raise Declined(DAMAGED, Scope.REQUEST) from error
-    return CompileTask(asked, instance)
+    return CompileTask(asked, instance, made=made)
+
+
+def _find_relation(relatives: bytes, region: Graph) -> GeneralInstance:
+    """Returns a region as an instance of what regions of other sizes have in common.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    family = make_family(decode_relatives(relatives))
+    is_alike = skeleton_of(region) == family.generalization.skeleton
+    values = fit_holes(family.generalization, read_holes(region)) if is_alike else None
+    if values is None:
+        raise ValueError("a region that is not like its relatives")
+    return GeneralInstance(family.general, values)
 
 
 def _belongs(asked: Request, instance: Instance, entry: Entry) -> bool:
@@ -314,7 +350,7 @@ class EntryCompiler:
             asked, instance = task.request, task.instance
             with apply_torch_settings(asked.settings):
                 builder, _ = self._builder_for(asked)
-                key = builder.key(builder.region_task(asked.graph, instance, asked.layouts))
+                key = builder.key(builder.region_task(asked.graph, instance, asked.layouts, task.made))
                 if key.digest != task.digest or self._store.load(key, asked.backend) is not None:
                     continue
                 args = make_arguments(asked.graph, asked.layouts)
@@ -330,7 +366,8 @@ class EntryCompiler:
     def _build(self, task: CompileTask) -> TaskOutcome:
         asked, instance = task.request, task.instance
         builder, reasons = self._builder_for(asked)
-        key = builder.key(builder.region_task(asked.graph, instance, asked.layouts))
+        wanted = builder.region_task(asked.graph, instance, asked.layouts, task.made)
+        key = builder.key(wanted)
         if task.digest not in ("", key.digest):
             return TaskOutcome("refused", OTHER_KEY, passing=True)
         found = self._store.load(key, asked.backend)
@@ -340,9 +377,12 @@ class EntryCompiler:
             return TaskOutcome("compiled")
         reasons.clear()
         try:
-            args = pick(make_arguments(asked.graph, asked.layouts), instance.inputs)
-            built = builder.build(builder.region_task(asked.graph, instance, asked.layouts), args)
+            assert wanted.instance is not None
+            args = pick(make_arguments(asked.graph, asked.layouts), wanted.instance.inputs)
+            built = builder.build(wanted, args)
         except Declined as declined:
+            if task.made and is_declined(declined, Scope.GENERAL, Scope.STORING_NOW):
+                return self._build(replace(task, digest="", made=None))  # which is what the call asks for then
             declined.require(Scope.TURN)
             return TaskOutcome("refused", ELSEWHERE, passing=True)
         is_kept = self._store.entry(key.digest, asked.backend) is not None

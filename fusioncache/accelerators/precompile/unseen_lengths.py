@@ -16,10 +16,12 @@ from fusioncache.accelerators.programs.general import TEMPLATE, Identity, list_t
 from fusioncache.accelerators.programs.text import TemplateReference
 from fusioncache.accelerators.sizes.families import Family, list_stored_families
 from fusioncache.backends.api import backend_class
-from fusioncache.ir import Declined, Graph, Scope
+from fusioncache.ir import Declined, GeneralInstance, Graph, Instance, Scope
 from fusioncache.ir.template import Request
 from fusioncache.store import Store
+from fusioncache.template.generalization import in_order_of_template, make_family
 from fusioncache.template.plan import Plan, inline
+from fusioncache.template.skeleton import skeleton_of
 from fusioncache.template.strides import lay_out_alike
 
 _Requests = Mapping[tuple[str, Graph], Sequence[Request]]
@@ -65,7 +67,7 @@ def _list_for(family: Family, length: int, known: _Requests) -> list[CompileTask
 
 def _list_tasks(old: TemplateReference, new: TemplateReference, known: _Requests) -> Iterator[CompileTask]:
     """Yields the tasks for a template at a new length: one for each request at a known one."""
-    if backend_class(new.backend).stores_general:
+    if not backend_class(new.backend).derives_sizes:
         return  # its code for any sizes serves the length
     for one, other in zip(old.uses, new.uses, strict=True):
         if other.plan is not Plan.INLINE:
@@ -74,4 +76,14 @@ def _list_tasks(old: TemplateReference, new: TemplateReference, known: _Requests
         for request in known.get((old.backend, inline(old.graph, one.arities)), ()):
             layouts = lay_out_alike(request.layouts, graph)
             if layouts is not None:
-                yield CompileTask(replace(request, graph=graph, layouts=layouts), other.instance.compiled)
+                made = _generalize(one.instance, other.instance)
+                yield CompileTask(replace(request, graph=graph, layouts=layouts), other.instance.compiled, made=made)
+
+
+def _generalize(old: Instance, new: Instance) -> GeneralInstance | None:
+    """Returns a region as an instance of what it has in common with one of other sizes; None if they are equal."""
+    regions = in_order_of_template(old.compiled), in_order_of_template(new.compiled)
+    if regions[0] == regions[1] or skeleton_of(regions[0]) != skeleton_of(regions[1]):
+        return None
+    general = make_family(regions).general
+    return GeneralInstance(general, general.values[-1])

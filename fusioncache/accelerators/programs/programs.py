@@ -181,9 +181,6 @@ def _choose_slot(store: Store, key: Key, reads: frozenset[Read], unfit: Collecti
     return oldest
 
 
-MOST_FILLED = 64
-"""For how many programs that code for any sizes serves code for their own sizes is compiled for later processes."""
-
 MOST_KINDS = 64
 """How many programs of one compiled function are kept in one process: a number that grows is a kind of input each."""
 
@@ -272,7 +269,6 @@ class ProgramKeeper(Accelerator):
         self.epoch = epoch_of_process()
         self._backends, self._calls, self._helpers = transform.backends, transform.template_calls, helpers
         self._generations = transform.generations
-        self._filled = 0
 
     def around_splitting(self) -> AbstractContextManager[None]:
         """Returns a context in which the splitter's questions are answered from the store."""
@@ -404,18 +400,8 @@ class ProgramKeeper(Accelerator):
         """Counts a program that runs because it is known at other lengths."""
         self.ledger.emit("program filled", model=call.name)
         self._compile_beside(candidate.text)
-        if self._filled < MOST_FILLED and self._takes_general(call):
-            self._filled += 1
-            try:
-                self.compile_later(candidate.text.templates().values(), call)
-            except Exception as error:  # whatever it is, a later process compiles
-                logger.info("nothing is compiled for later processes", exc_info=error)
         self._count_regions(candidate.regions, call)
         self.cache.write_record_later()
-
-    def _takes_general(self, call: Call) -> bool:
-        """True if code for any sizes serves the program that was built last for a function."""
-        return self.cache.length_rule.takes_general(self._generations.last(call.compile_data))
 
     def _count_regions(self, content: bytes | KeptRegions | None, call: Call) -> None:
         """Counts the regions of a program that was loaded or filled in, and puts them on record.

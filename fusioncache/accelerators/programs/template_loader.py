@@ -110,12 +110,12 @@ class TemplateLoader:
         return identities
 
     def foresee(self, reference: TemplateReference) -> Iterator[Ask]:
-        """Yields what first calls of a template ask the store for, where its code is for one size and not of folds."""
+        """Yields what first calls of a template to come ask the store for, where that is not code for any sizes."""
         template, executables = self._find_template(reference)
-        for use in reference.uses if not executables.backend.stores_general else ():
+        for use in reference.uses if executables.backend.derives_sizes else ():
             if use.plan is Plan.INLINE:
-                executable = executables.executable(inline(template.graph, use.arities), use.instance.compiled)
-                asks = (executable.foresee(layouts, use.instance.compiled) for layouts in use.layouts)
+                graph, instance = inline(template.graph, use.arities), use.instance.compiled
+                asks = (executables.foresee(graph, instance, None, layouts) for layouts in use.layouts)
                 yield from (ask for ask in asks if ask is not None)
 
     def _find_template(self, reference: TemplateReference) -> tuple[Template, BackendExecutables]:

@@ -6,26 +6,23 @@ import importlib
 import importlib.util
 import json
 import re
-import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from fusioncache.backends.api import Backend, Compiled, Description, GeneralFunction, GraphSource, Run, Sum
+from fusioncache.backends.api import Backend, Compiled, Description, GraphSource, Run, Sum
 from fusioncache.backends.nvfuser.definition import (
     SEEN_WORKING,
-    compile_apart,
     compile_definition,
     define,
     definition_text,
     describe_arguments,
     describe_layouts,
-    execute_definition,
     nvfuser_executor,
 )
 from fusioncache.backends.nvfuser.recipe import CUBIN, RECIPE, SOURCE
 from fusioncache.backends.torch_settings import read_variables, write_settings, write_versions
-from fusioncache.ir import AS_WRITTEN, Arithmetic, GeneralRegion, Graph, Value
+from fusioncache.ir import AS_WRITTEN, Arithmetic, GeneralInstance, Graph
 from fusioncache.ir.keys import write_values
 from fusioncache.ir.template import ArgumentLayouts, Option
 from fusioncache.observe.record.observations import Alone
@@ -76,8 +73,7 @@ class NvFuser(Backend):
     name = "nvfuser"
     title = "nvFuser"
     generalizes = True
-    stores_general = False
-    captures_general = False  # it compiles a kernel again for a larger block, and unloads the one before
+    derives_sizes = True
     lays_out_as_torch = False
     source_hint = (
         "To see nvFuser's CUDA: fusioncache show {name} --repro > repro.py && "
@@ -187,28 +183,11 @@ class NvFuser(Backend):
         said = next((line for start in _SAYS_WHY for line in lines if line.startswith(start)), lines[0])
         return _ADDRESS.sub("", said)[:_MOST_LETTERS]
 
-    def compile_apart(self, graph: Graph, args: Sequence[Any]) -> Run:
-        """See ``Backend``."""
-        return compile_apart(graph, args, self.switches)
+    def persist_size(self, made: GeneralInstance, region: Graph, args: Sequence[Any]) -> Compiled[Run]:
+        """See ``Backend``. nvFuser finds or compiles the kernels for a size, and what it launches is stored."""
+        from fusioncache.backends.nvfuser.general import persist_size
 
-    def compile_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> GeneralFunction:
-        """See ``Backend``. Where a kernel does not do for other sizes, nvFuser compiles another one by itself."""
-        from fusioncache.backends.bound_symbols import read_numbers
-        from fusioncache.backends.nvfuser.general import compile_for_other_sizes, define_general, expand_results
-
-        def numbers_of(values: Sequence[Value]) -> Sequence[int | float]:
-            return read_numbers([value for value, place in zip(values, general.places, strict=True) if place is None])
-
-        definition = define_general(general, describe_arguments(args))
-        start = time.perf_counter()
-        run = execute_definition(definition, general.graph, [*args, *numbers_of(values)], self.switches).run
-
-        def fit(values: Sequence[Value]) -> Run:
-            numbers = numbers_of(values)
-            return expand_results(lambda args: run([*args, *numbers]), general, values)
-
-        compile_for_other_sizes(fit, general, args, values, time.perf_counter() - start)
-        return lambda args, values: fit(values)
+        return persist_size(made, region, args, self.switches, self.environment())
 
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled[Run]:
         """See ``Backend``."""

@@ -110,12 +110,14 @@ SEEN_WORKING = "torch 2.10 with nvfuser-cu128-torch210==0.2.36.dev20260301 and l
 class CompiledDefinition:
     """What nvFuser compiled: a function, and the ``FusionDefinition`` behind it, which was executed.
 
-    The definition is written for the GPU of number ``device``, or, if that is None, runs where its arguments are.
+    The definition is written for the GPU of number ``device``, or, if that is None, runs where its arguments are. It
+    takes ``numbers`` behind the arguments of the function.
     """
 
     run: Run
     definition: Any
     device: int | None
+    numbers: tuple[int | float, ...] = ()
 
     def keep_if_captured(self) -> Run:
         """Returns ``run`` as a function that may be captured in a CUDA graph.
@@ -144,19 +146,6 @@ def compile_definition(
 ) -> CompiledDefinition:
     """Compiles a graph for arguments of this layout. Options of ``enable`` are on as well, but not when it runs."""
     return execute_definition(define(graph, describe_arguments(args)), graph, args, switches, enable)
-
-
-def compile_apart(graph: Graph, args: Sequence[Any], switches: Switches) -> Run:
-    """Compiles a graph while a CUDA graph is captured: see ``Backend.compile_apart``.
-
-    nvFuser executes what it compiles, which happens on another stream than the one that is captured.
-    """
-    import torch
-
-    from fusioncache.backends.nvfuser.driver import driver
-
-    with driver().allow_while_capturing(), torch.cuda.stream(torch.cuda.Stream()):
-        return compile_definition(graph, args, switches).keep_if_captured()
 
 
 def execute_definition(

@@ -1,20 +1,19 @@
-"""nvFuser's code for any sizes: its definition, the shapes of its results, and kernels for other sizes.
+"""nvFuser's code for any sizes, and the code for one size that is made of it.
 
 In a general region's definition sizes that vary are symbolic extents, other variables are inputs. Thunder's translators
 write most operations, and ours those for which Thunder wants plain sizes. Writing one needs nvFuser, and no GPU.
+
+To compile a definition takes as long as for one size. nvFuser then finds the kernels for further sizes in a few
+milliseconds, or compiles one more: where there are fewer elements than a GPU works on at a time it takes narrower
+vectors, and where there are fewer rows than it has multiprocessors it sums otherwise. It cannot store a definition that
+was compiled. What it launches for one size can be stored, like any launch: see ``persistence.py``. So a process that
+compiles keeps its definitions, and makes of them what launches each size. On an H200 that takes 10 ms for each of the
+ten regions of a narrow Llama, and compiling them for one size 16 s.
 
 nvFuser forgets that a result is expanded where one definition does for all lengths of a slice:
 
     t1 = slice(table, [0, 0], [length, 64])
     t2 = broadcast_in_dim(t1, [2, 4, length, 64], [2, 3])      has the shape [1, 1, length, 64], and the right elements
-
-One kernel does for many sizes, but not for all: where there are fewer elements than a GPU works on at a time, nvFuser
-takes narrower vectors, and where there are fewer rows than it has multiprocessors, it sums otherwise. It holds Python's
-lock while it compiles, so that no thread can do so beside the steps. So as soon as a definition is there it is executed
-for sizes that are not far away, twice as large and down to a sixteenth, the next ones first, until that took as long as
-its own kernel did. Sizes further away are less likely to come, and some kernels take seconds. What is executed are
-zeros of these sizes. Whether the region is one at all with them is asked of torch first, with tensors that have no
-memory.
 """
 
 from __future__ import annotations
@@ -22,19 +21,42 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
-from math import gcd, prod
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
-import torch
-
-from fusioncache.backends.api import GeneralFunction, Run
-from fusioncache.backends.eager import Eager
-from fusioncache.backends.nvfuser.definition import define, describe_arguments, nvfuser_executor
-from fusioncache.ir import Const, Declined, GeneralRegion, Ref, Scope, TensorType, Value, ValueType
+from fusioncache.backends.api import Compiled, Run
+from fusioncache.backends.bound_symbols import read_numbers
+from fusioncache.backends.nvfuser.definition import (
+    CompiledDefinition,
+    Switches,
+    compile_definition,
+    define,
+    describe_arguments,
+    execute_definition,
+    nvfuser_executor,
+)
+from fusioncache.backends.torch_settings import is_capturing, is_out_of_memory
+from fusioncache.ir import (
+    Const,
+    Declined,
+    GeneralInstance,
+    GeneralRegion,
+    Graph,
+    Ref,
+    Scope,
+    TensorType,
+    Value,
+    ValueType,
+)
 from fusioncache.ir.graph import Arg
+from fusioncache.process.forks import LruMap
+
+logger = logging.getLogger("fusioncache")
+
+MOST_DEFINITIONS = 256
+"""How many definitions a process keeps compiled. The least recently used one leaves."""
 
 Shape = tuple[int, ...]
 
@@ -121,10 +143,20 @@ def define_general(general: GeneralRegion, layouts: Sequence[Any]) -> Any:
         Exception: whatever Thunder or nvFuser raise.
     """
     definition = define(general.graph, layouts, TRANSLATORS)
-    # Where a size is 1, a definition of sizes that are known may leave out a dimension that the region has.
-    known = {each for op in general.graph.ops for each in _list_integers((*op.args, *(arg for _, arg in op.kwargs)))}
-    _check_integers(definition, known, [define(region, layouts) for region in general.regions])
+    check_integers(definition, general.graph, [define(region, layouts) for region in general.regions])
     return definition
+
+
+def check_integers(definition: Any, graph: Graph, others: Sequence[Any]) -> None:
+    """Refuses a definition with an integer that is in no operation of its graph, nor in all definitions for one size.
+
+    It would be made of some size.
+    """
+    # Where a size is 1, a definition of sizes that are known may leave out a dimension that the region has.
+    known = {each for op in graph.ops for each in _list_integers((*op.args, *(arg for _, arg in op.kwargs)))}
+    common = set.intersection(*(set(_INTEGER.findall(repr(other))) for other in others))
+    if not (common | known).issuperset(_INTEGER.findall(repr(definition))):
+        raise Declined("a size that nvFuser's definition takes for constant", Scope.GENERAL)
 
 
 def _list_integers(arg: Arg) -> Iterator[str]:
@@ -134,13 +166,6 @@ def _list_integers(arg: Arg) -> Iterator[str]:
             yield from _list_integers(each)
     elif isinstance(arg, Const) and arg.kind == "int":
         yield arg.text
-
-
-def _check_integers(definition: Any, known: AbstractSet[str], others: Sequence[Any]) -> None:
-    """Refuses a definition with an integer that is neither known nor in all others: it would be made of some size."""
-    common = set.intersection(*(set(_INTEGER.findall(repr(other))) for other in others))
-    if not (common | known).issuperset(_INTEGER.findall(repr(definition))):
-        raise Declined("a size that nvFuser's definition takes for constant", Scope.GENERAL)
 
 
 def _full(shape: Sequence[Any], fill_value: Any, *, device: Any, dtype: Any, fd: Any, lc_to_nv_map: Any) -> Any:
@@ -164,119 +189,122 @@ TRANSLATORS: Mapping[str, Callable[..., Any]] = {"FULL": _full, "PAD": _pad}
 """Our translators, by the name of the operation's id."""
 
 
-logger = logging.getLogger("fusioncache")
+@dataclass(frozen=True, slots=True)
+class CompiledGeneral:
+    """A general region as nvFuser compiled it in this process.
 
-MOST_BYTES = 16 << 20
-"""How many bytes the arguments for larger sizes may have. Those for smaller ones take no more than is there."""
-_FACTORS = (0.5, 2.0, 0.25, 0.125, 0.0625)
-_LEAST = 2
-"""Sizes of 1 and 0 are never general."""
+    Attributes:
+        general: the region.
+        definition: of it, compiled.
+        seconds: that this took.
+    """
+
+    general: GeneralRegion
+    definition: CompiledDefinition
+    seconds: float
+
+    def fit(self, values: Sequence[Value]) -> CompiledDefinition:
+        """Returns the definition as one that takes the arguments of an instance with these values of the variables."""
+        run, numbers = self.definition.run, tuple(_read_numbers(self.general, values))
+        fitted = expand_results(lambda args: run([*args, *numbers]), self.general, values)
+        return CompiledDefinition(fitted, self.definition.definition, self.definition.device, numbers)
 
 
-def compile_for_other_sizes(
-    fit: Callable[[Sequence[Value]], Run],
+_Failure = str
+"""Why nvFuser compiles nothing for any sizes of a region: an error would keep the frames that it came through."""
+
+
+@cache
+def compiled_generals() -> LruMap[Hashable, CompiledGeneral | _Failure]:
+    """Returns what this process has compiled for any sizes, by region, layouts of arguments and environment."""
+    return LruMap(MOST_DEFINITIONS)
+
+
+def persist_size(
+    made: GeneralInstance, region: Graph, args: Sequence[Any], switches: Switches, environment: Mapping[str, str]
+) -> Compiled[Run]:
+    """Makes code for one size of code for any sizes: see ``Backend.persist_size``.
+
+    Args:
+        made: the region, as an instance of a general one.
+        region: itself.
+        args: of it.
+        switches: of nvFuser.
+        environment: of the backend.
+    """
+    from fusioncache.backends.nvfuser import persistence
+
+    if is_capturing():
+        raise Declined("a CUDA graph is being captured", Scope.STORING_NOW)
+    try:
+        persistence.check_persistable(region, args)
+        code = _find_code(made.general, args, made.values, switches, environment)
+        check_integers(code.definition.definition, made.general.graph, [define(region, describe_arguments(args))])
+        fitted, on = code.fit(made.values), (*switches[0], persistence.OPTION)
+        given, device = [*args, *fitted.numbers], fitted.device
+        execute = partial(
+            fitted.definition.fec.execute, given, device=device, _enable_options=[*on], _disable_options=[*switches[1]]
+        )
+        persistence.kernel_database().compile(switches, execute)
+        device = persistence.find_device(region, args)
+        artifacts, verified = persistence.make_artifacts(fitted, device, args, switches)
+    except Declined as refusal:
+        refusal.require(Scope.GENERAL, Scope.STORING, Scope.STORING_NOW)
+        raise refusal if refusal.scope is not Scope.STORING else Declined(refusal.reason, Scope.GENERAL) from refusal
+    except Exception as error:  # its own size can be compiled
+        if is_out_of_memory(error):
+            raise
+        logger.info("no code for one size is made of code for any", exc_info=error)
+        raise Declined(f"keeping failed: {type(error).__name__}", Scope.STORING_NOW) from error
+    otherwise = persistence.compile_otherwise(partial(_compile_alone, switches=switches), region)
+    return Compiled(verified.launching(otherwise).run, artifacts, None, alone_seconds=code.seconds)
+
+
+def _compile_alone(region: Graph, args: Sequence[Any], switches: Switches) -> Run:
+    return compile_definition(region, args, switches).keep_if_captured()
+
+
+def _find_code(
     general: GeneralRegion,
     args: Sequence[Any],
     values: Sequence[Value],
-    seconds: float,
-) -> int:
-    """Executes a definition for other sizes than those of its first arguments, and returns for how many.
+    switches: Switches,
+    environment: Mapping[str, str],
+) -> CompiledGeneral:
+    """Returns a general region as it was compiled in this process, or compiles it.
 
-    Whatever goes wrong, the definition works for the sizes that it was compiled for.
-
-    Args:
-        fit: takes values of the variables, and returns what executes the definition for arguments with these.
-        general: what the definition is of.
-        args: the first arguments. Nothing writes into them.
-        values: of the variables there.
-        seconds: that the kernel for these took. When so many more were spent, no other size is tried.
+    Raises:
+        Declined: if nvFuser compiles nothing for it.
     """
-    start, done = time.perf_counter(), 0
+    identity = general.graph, describe_arguments(args), switches, tuple(sorted(environment.items()))
+    code, _ = compiled_generals().get_or_make(identity, lambda: _compile_general(general, args, values, switches))
+    if isinstance(code, _Failure):
+        raise Declined(code, Scope.GENERAL)
+    return code
+
+
+def _compile_general(
+    general: GeneralRegion, args: Sequence[Any], values: Sequence[Value], switches: Switches
+) -> CompiledGeneral | _Failure:
+    from fusioncache.backends.nvfuser.persistence import OPTION, kernel_database
+
+    start = time.perf_counter()
     try:
-        for other_args, other_values in make_arguments(general, args, values):
-            fit(other_values)(other_args)
-            done += 1
-            if time.perf_counter() - start > seconds:
-                break
-    except Exception as error:  # as where there is no memory for them
-        logger.info("a definition is not compiled for other sizes", exc_info=error)
-    return done
+        definition = define_general(general, describe_arguments(args))
+        given = [*args, *_read_numbers(general, values)]
+        execute = partial(execute_definition, definition, general.graph, given, switches, (OPTION,))
+        compiled = kernel_database().compile(switches, execute)
+    except Declined as refusal:
+        refusal.require(Scope.GENERAL)
+        return refusal.reason
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        logger.info("nothing is compiled for any sizes", exc_info=error)
+        return f"compile failed: {type(error).__name__}"
+    return CompiledGeneral(general, compiled, time.perf_counter() - start)
 
 
-def make_arguments(
-    general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]
-) -> Iterator[tuple[Sequence[Any], Sequence[Value]]]:
-    """Yields arguments for other sizes, zeros that lie as the given ones do, and the values of the variables there.
-
-    Args:
-        general: a region.
-        args: of one of its instances.
-        values: of the variables there.
-    """
-    most = max(MOST_BYTES, sum(arg.nbytes for arg in args if isinstance(arg, torch.Tensor)))
-    layouts, compute = describe_arguments(args), Eager().compile_general(general, args, values)
-    for others in list_values(general, values):
-        types = general.graph.inputs[: len(args)]
-        sizes = find_sizes(general, others)
-        resized = [(arg, _resize(type_, sizes)) for arg, type_ in zip(args, types, strict=True)]
-        if sum(prod(shape) * arg.element_size() for arg, shape in resized if shape is not None) > most:
-            continue
-        made = [arg if shape is None else _make_zeros(arg, shape) for arg, shape in resized]
-        if describe_arguments(made) == layouts and _is_region(general, compute, made, others):
-            yield made, others
-
-
-def list_values(general: GeneralRegion, values: Sequence[Value]) -> Iterator[tuple[Value, ...]]:
-    """Yields the values of a region's variables for other sizes than it has with these.
-
-    Where sizes did not grow together in all regions that it was made of, it is unknown which go together, and there
-    are none.
-    """
-    sizes = [[value for value in each if isinstance(value, int)] for each in (values, *general.values)]
-    if not sizes[0]:
-        return
-    share, *others = [tuple(size // gcd(*each) for size in each) for each in sizes]
-    if any(other != share for other in others):
-        return
-    parts = [int(factor * gcd(*sizes[0])) for factor in _FACTORS]
-    for part in (part for part in parts if part * min(share) >= _LEAST):
-        grown = iter([part * each for each in share])
-        yield tuple(next(grown) if isinstance(value, int) else value for value in values)
-
-
-def _make_zeros(arg: torch.Tensor, shape: Shape) -> torch.Tensor:
-    """Returns zeros whose strides are in the order of the argument's. As indices they are right for any table."""
-    order = sorted(range(arg.dim()), key=lambda dimension: (-arg.stride(dimension), dimension))
-    zeros = torch.zeros([shape[dimension] for dimension in order], dtype=arg.dtype, device=arg.device)
-    return zeros.permute([order.index(dimension) for dimension in range(arg.dim())])
-
-
-def _resize(type_: ValueType, sizes: Mapping[int, int]) -> Shape | None:
-    """Returns the shape of a tensor for these sizes; None if it is the same for all."""
-    varies = isinstance(type_, TensorType) and any(isinstance(size, Ref) for size in type_.shape)
-    return fill_shape(type_, sizes) if varies else None
-
-
-def _is_region(general: GeneralRegion, compute: GeneralFunction, args: Sequence[Any], values: Sequence[Value]) -> bool:
-    """True if torch makes results of the very shapes that the region has with these values."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with torch.no_grad(), FakeTensorMode() as mode, _without_log("torch._subclasses.fake_tensor"):
-        fakes = [mode.from_tensor(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
-        try:
-            results = compute(fakes, values)(fakes)
-        except Exception:  # whatever torch says of sizes that do not fit each other
-            return False
-    shapes = find_result_shapes(general, values)
-    return all(tuple(result.shape) == shape for result, shape in zip(results, shapes, strict=True))
-
-
-@contextmanager
-def _without_log(name: str) -> Iterator[None]:
-    """Lets torch log nothing: it calls sizes that do not fit each other an error, and to ask is the purpose here."""
-    logger = logging.getLogger(name)
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
+def _read_numbers(general: GeneralRegion, values: Sequence[Value]) -> Sequence[int | float]:
+    """Returns the values of the variables that are inputs."""
+    return read_numbers([value for value, place in zip(values, general.places, strict=True) if place is None])

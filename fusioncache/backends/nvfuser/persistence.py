@@ -331,8 +331,9 @@ def persist(graph: Graph, args: Sequence[Any], switches: Switches) -> Compiled[R
     compiled = database.compile(switches, lambda: compile_definition(graph, args, switches, (OPTION,)))
     seconds = time.perf_counter() - start
     try:
-        artifacts, launched = _make_artifacts(compiled, find_device(graph, args), args, switches)
-        return Compiled(compiled.keep_if_captured(), artifacts, None, exact=launched, alone_seconds=seconds)
+        artifacts, verified = make_artifacts(compiled, find_device(graph, args), args, switches)
+        run = compiled.keep_if_captured()  # nvFuser looks at each argument in every call, and the other one does not
+        return Compiled(run, artifacts, None, exact=verified.launching(run).run, alone_seconds=seconds)
     except Exception as error:  # nvFuser's own function works, whatever this is
         if is_declined(error, Scope.STORING, Scope.STORING_NOW):
             return _refuse(compiled, error)
@@ -426,10 +427,14 @@ def check_tensors(args: Sequence[Any]) -> None:
         raise Declined("an input that is to be conjugated or negated when it is read", Scope.STORING_NOW)
 
 
-def _make_artifacts(
+def make_artifacts(
     compiled: CompiledDefinition, device: int | None, args: Sequence[Any], switches: Switches
-) -> tuple[Mapping[str, bytes], Run]:
-    """Returns what is to be stored, and what launches it here: nvFuser looks at each argument in every call."""
+) -> tuple[Mapping[str, bytes], StoredRun]:
+    """Returns what is to be stored of a definition, and its launch from these bytes, which refuses other arguments.
+
+    Raises:
+        Declined: if it cannot be stored.
+    """
     if compiled.device not in (None, device):
         raise Declined("a definition that is written for another device", Scope.STORING_NOW)
     with torch.cuda.device(device), torch.no_grad():
@@ -439,8 +444,7 @@ def _make_artifacts(
         compiled.run(own)  # so that nothing is left to prepare for tensors that lie as these do
         captured = capture(driver(), compiled.run, own, others)
         artifacts = pack(captured, compiled, own, switches)
-        verified = verify(artifacts, captured, compiled.run, others, driver())
-    return artifacts, verified.launching(compiled.keep_if_captured()).run
+        return artifacts, verify(artifacts, captured, compiled.run, others, driver())
 
 
 def pack(captured: Capture, compiled: CompiledDefinition, args: Sequence[Any], switches: Switches) -> dict[str, bytes]:
@@ -465,7 +469,8 @@ def pack(captured: Capture, compiled: CompiledDefinition, args: Sequence[Any], s
 def _read_code(compiled: CompiledDefinition, args: Sequence[Any]) -> str:
     """Returns the CUDA of the kernels, without nvFuser's own functions that are put before each."""
     device = torch.cuda.current_device() if compiled.device is None else compiled.device
-    code = compiled.definition.fec.get_cuda_kernel(list(args), intrinsic_code=False, device=device)
+    given = [*args, *compiled.numbers]
+    code = compiled.definition.fec.get_cuda_kernel(given, intrinsic_code=False, device=device)
     if _DESCRIPTORS in code:
         raise Declined("a kernel that takes descriptors of tensors", Scope.STORING)
     if _RANDOM_CODE in code:

@@ -1,0 +1,315 @@
+"""The process that has the workers of a ``CompilePool``, and the workers themselves."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from multiprocessing import get_context, util
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from fusioncache.accelerators.precompile.entry_compiler import (
+    DIED,
+    FAILED,
+    NO_WORKER,
+    CompileTask,
+    EntryCompiler,
+    TaskOutcome,
+)
+from fusioncache.backends.api import BACKENDS, backend_class
+from fusioncache.ir import Graph
+from fusioncache.process import forks
+from fusioncache.store import Store
+
+logger = logging.getLogger("fusioncache")
+
+TICK = 0.25
+LEAST_SECONDS, MOST_SECONDS, TIMES = 60.0, 300.0, 8.0
+"""How long all workers may finish no task: so many times the longest compile of any, between these."""
+REST_SECONDS, IDLE_SECONDS = 5.0, 300.0
+"""How long workers wait for a task, which holds memory of a device; and how long this process does without any. New
+lengths come in a row: one that finds workers need not wait until others have opened the device, for half a second."""
+
+ROOM_BYTES = 16 << 30
+"""How many bytes of a GPU must be free so that workers which keep code stay. Each holds about half a GiB."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(eq=False, slots=True)
+class _Lane:
+    """A worker, which does one task at a time.
+
+    Attributes:
+        process: it.
+        task: the number of what it does; None for nothing.
+        codes: the general regions whose code it keeps.
+        is_broken: whether it has died.
+    """
+
+    process: ProcessPoolExecutor
+    task: int | None = None
+    codes: set[Graph] = field(default_factory=set)
+    is_broken: bool = False
+
+
+class Workers:
+    """Workers that are there while there are tasks, or while what they keep may serve more.
+
+    A task that needs code for any sizes goes to the worker that keeps it. Any other one goes to the next that is free.
+    If a worker dies, the task that it was at is refused, and another worker takes its place.
+
+    Args:
+        connection: to the process that the tasks are from.
+        jobs: how many workers there may be.
+        start: starts in a worker, given whether to open a GPU at once, and its number.
+        clock: returns the seconds of a clock that only goes forward.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        jobs: int,
+        start: Callable[[bool, int | None], None],
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._connection = connection
+        self._jobs = jobs
+        self._start = start
+        self._clock = clock
+        self._lanes: list[_Lane] = []
+        self._is_early = self._is_unfit = False
+        self._tasks: dict[int, CompileTask] = {}
+        self._lock = forks.lock()
+        self._longest = 0.0
+        self._since = self._looked = clock()
+
+    def run(self, owner: int) -> bool:
+        """Works until the process with this id is gone or has wanted nothing for long; returns whether all is well.
+
+        Raises:
+            OSError: if no worker can be started, as without shared memory.
+        """
+        while os.getppid() == owner:
+            try:
+                received = self._connection.recv() if self._connection.poll(TICK) else None
+            except (EOFError, OSError):
+                break
+            if received:
+                self._add(*received)
+            if self._tasks and any(lane.is_broken for lane in self._lanes):
+                self._open()
+                self._hand_out()
+            if self._is_unfit or self._has_hung():
+                return False
+            idle = 0.0 if self._tasks else self._clock() - self._since
+            if idle >= REST_SECONDS and not self._is_early and not self._keeps_code():
+                self._close()
+            if idle >= IDLE_SECONDS:
+                break
+        if not self._tasks:
+            self._close()
+        return True
+
+    def _add(self, tasks: dict[int, CompileTask], device: int | None) -> None:
+        """Has tasks compiled. Where there are none, the workers open their GPU and wait for some."""
+        self._is_early = not tasks
+        self._since = self._clock()
+        with self._lock:
+            self._tasks |= tasks
+        self._open(device)
+        self._hand_out()
+
+    def _open(self, device: int | None = None) -> None:
+        """Starts the workers that are missing. They are forked from this thread."""
+        with self._lock:
+            self._lanes = [lane for lane in self._lanes if not lane.is_broken]
+            for _ in range(self._jobs - len(self._lanes)):
+                process = ProcessPoolExecutor(1, get_context("fork"), self._start, (self._is_early, device))
+                process.submit(int)  # which forks it
+                self._lanes.append(_Lane(process))
+
+    def _close(self) -> None:
+        lanes, self._lanes = self._lanes, []
+        for lane in lanes:
+            lane.process.shutdown()
+
+    def _keeps_code(self) -> bool:
+        """True if workers keep code for any sizes, and there is so much memory that others hardly miss what they hold.
+
+        Raises nothing: a worker that does not answer is closed with the others.
+        """
+        lane = next((lane for lane in self._lanes if lane.codes), None)
+        if lane is None or self._clock() - self._looked < REST_SECONDS:
+            return lane is not None
+        self._looked = self._clock()
+        try:
+            return lane.process.submit(has_room).result(REST_SECONDS)
+        except Exception as error:  # whatever it is
+            logger.info("workers are closed", exc_info=error)
+            return False
+
+    def _hand_out(self) -> None:
+        """Gives each task that waits to the worker that is to do it, if that is free. Any thread may call this."""
+        with self._lock:
+            taken = {lane.task for lane in self._lanes}
+            for number, task in [*self._tasks.items()]:
+                lane = None if number in taken else self._find_lane(task)
+                if lane is None:
+                    continue
+                lane.task = number
+                lane.codes |= {task.code} if task.code else set()
+                try:
+                    future = lane.process.submit(compile_task, task)
+                except BrokenProcessPool:
+                    lane.is_broken, lane.task = True, None
+                else:
+                    future.add_done_callback(partial(self._finish, lane, number))
+
+    def _find_lane(self, task: CompileTask) -> _Lane | None:
+        """Returns the free worker that is to do a task; None if there is none."""
+        there = [lane for lane in self._lanes if not lane.is_broken]
+        keeper = next((lane for lane in there if task.code in lane.codes), None)
+        free = [lane for lane in ([keeper] if keeper else there) if lane.task is None]
+        return min(free, key=lambda lane: len(lane.codes), default=None)
+
+    def _finish(self, lane: _Lane, number: int, future: Future[TaskOutcome]) -> None:
+        """Tells what became of a task. A thread of the worker's pool calls this."""
+        error = future.exception()
+        lane.is_broken = isinstance(error, BrokenProcessPool)
+        if error is not None:
+            reason = DIED if lane.is_broken else f"{FAILED}: {type(error).__name__}"
+            self._tell(number, TaskOutcome("refused", reason, passing=lane.is_broken))
+        elif future.result() == NO_WORKER:
+            self._is_unfit = True
+        else:
+            self._tell(number, future.result())
+        lane.task = None
+        self._hand_out()
+
+    def _tell(self, number: int, outcome: TaskOutcome) -> None:
+        with self._lock, suppress(OSError):
+            self._tasks.pop(number, None)
+            if outcome.result == "compiled":
+                self._longest = max(self._longest, outcome.seconds)
+            self._since = self._clock()
+            self._connection.send((number, outcome))
+
+    def _has_hung(self) -> bool:
+        longest = self._longest
+        allowed = min(max(LEAST_SECONDS, TIMES * longest), MOST_SECONDS) if longest else MOST_SECONDS
+        return bool(self._tasks) and self._clock() - self._since > allowed
+
+
+def main(descriptor: str, owner: str, directory: str, backend: str, jobs: str, patience: str) -> None:
+    """Has workers for another process, and ends this one. When it ends the workers do, whatever they do.
+
+    Args:
+        descriptor: of the connection to the process that the tasks are from.
+        owner: that process.
+        directory: of the store.
+        backend: that most is compiled with.
+        jobs: how many workers there may be.
+        patience: see ``CompilePool``.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the owner, and ends it
+    with suppress(Exception):
+        prepare(backend)
+    gc.collect()
+    gc.freeze()  # objects that no collector looks at are not copied for a child
+    start = partial(start_worker, os.getpid(), Path(directory), backend, float(patience))
+    is_well = Workers(Connection(int(descriptor)), int(jobs), start).run(int(owner))
+    os._exit(0 if is_well else 1)
+
+
+def prepare(backend: str) -> None:
+    """Imports what compiling needs, without opening a device.
+
+    Raises:
+        Exception: whatever is raised where that cannot be imported. Workers answer the same to each task.
+    """
+    if backend in BACKENDS:
+        backend_class(backend).prepare()
+
+
+def has_room() -> bool:
+    """Returns whether the GPU in use has so much free memory that what workers hold is hardly missed."""
+    import torch
+
+    free, _ = torch.cuda.mem_get_info()
+    return free >= ROOM_BYTES
+
+
+class Worker:
+    """A process that compiles one task after the other.
+
+    Args:
+        directory: of the store.
+        backend: that most is compiled with.
+        patience: see ``CompilePool``.
+    """
+
+    def __init__(self, directory: Path, backend: str, patience: float):
+        self._backend_name = backend
+        self._starts: list[float] = []
+        self._compiler = EntryCompiler(Store.open(directory), patience=patience, on_start=self._note_start)
+        self._is_open: bool | None = None
+
+    def open(self, device: int | None) -> bool:
+        """Opens the GPU of this number, if that has not been tried before, and returns whether this one can compile."""
+        if self._is_open is None:
+            try:
+                if self._backend_name in BACKENDS:
+                    backend_class(self._backend_name).open_device(device)
+                self._is_open = True
+            except Exception as error:  # whatever it is, this process is of no use
+                print(f"fusioncache: a worker is of no use: {type(error).__name__}: {error}", file=sys.stderr)
+                self._is_open = False
+        return self._is_open
+
+    def compile(self, task: CompileTask) -> TaskOutcome:
+        """Compiles a task, and returns what became of it."""
+        if not self.open(task.device):
+            return NO_WORKER
+        self._starts.clear()
+        begun = time.perf_counter()
+        outcome = self._compiler.compile(task)
+        return replace(outcome, seconds=time.perf_counter() - begun, on_start=sum(self._starts))
+
+    def _note_start(self, title: str, seconds: float) -> None:
+        self._starts.append(seconds)
+
+
+_worker: Worker
+"""The worker that this process is, if it is one."""
+
+
+def start_worker(
+    parent: int, directory: Path, backend: str, patience: float, is_early: bool, device: int | None
+) -> None:
+    """Makes this process a worker, which ends with its parent."""
+    global _worker
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before that
+        os._exit(1)
+    util.Finalize(None, atexit._run_exitfuncs, exitpriority=0)  # compilers have files to remove
+    _worker = Worker(directory, backend, patience)
+    if is_early:
+        _worker.open(device)
+
+
+def compile_task(task: CompileTask) -> TaskOutcome:
+    """Compiles a task in a worker, and returns what became of it."""
+    return _worker.compile(task)
