@@ -5,6 +5,7 @@ The calls go through ``cuda.bindings``, which comes with torch. It is imported w
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -48,6 +49,7 @@ class Driver:
 
     def __init__(self, bindings: Any):
         self.bindings = bindings
+        self._modules: dict[tuple[int, bytes], int] = {}
 
     def call(self, name: str, *args: Any) -> Any:
         """Calls a function of the driver, and returns what it returns: None, one value, or a list of several.
@@ -88,10 +90,16 @@ class Driver:
         """Makes the device's primary context, which torch uses, the current one of this thread."""
         self.call("cuCtxSetCurrent", self.call("cuDevicePrimaryCtxRetain", self.call("cuDeviceGet", device)))
 
-    def load(self, image: bytes) -> int:
-        """Loads a cubin into the current context and returns its module, which is never unloaded."""
-        with self.allow_while_capturing():
-            return int(self.call("cuModuleLoadData", image))
+    def load(self, image: bytes, device: int) -> int:
+        """Loads a cubin on the device in use, of this number, and returns its module, which is never unloaded.
+
+        A cubin that is loaded there already is not loaded again: many sizes have the same.
+        """
+        identity = device, hashlib.sha256(image).digest()
+        if identity not in self._modules:
+            with self.allow_while_capturing():
+                self._modules[identity] = int(self.call("cuModuleLoadData", image))
+        return self._modules[identity]
 
     @contextmanager
     def allow_while_capturing(self) -> Iterator[None]:

@@ -150,7 +150,7 @@ class LoadedSteps:
     ):
         driver.bind(device)
         launches = recipe.launches
-        self.functions = _load_functions(recipe, cubins, driver) if functions is None else functions
+        self.functions = _load_functions(recipe, cubins, driver, device) if functions is None else functions
         self.words, self._arrays = _place(lay_out_parameters(launches))
         self.stream: int | None = None
         self._configs = [_configure(driver, step) for step in launches]
@@ -165,8 +165,8 @@ class LoadedSteps:
             config.hStream = stream
 
 
-def _load_functions(recipe: Recipe, cubins: Mapping[str, bytes], driver: Driver) -> tuple[int, ...]:
-    modules = {name: driver.load(cubins[name]) for name in recipe.cubins}
+def _load_functions(recipe: Recipe, cubins: Mapping[str, bytes], driver: Driver, device: int) -> tuple[int, ...]:
+    modules = {name: driver.load(cubins[name], device) for name in recipe.cubins}
     return tuple(_find_function(driver, modules[step.cubin], step) for step in recipe.launches)
 
 
