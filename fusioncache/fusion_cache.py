@@ -98,8 +98,8 @@ class FusionCache(TemplateTransform):
             ``stats()`` counts them, and why some are compiled for one size only. None asks the
             environment: ``FUSIONCACHE_SIZES`` is one of these, and ``auto`` by default.
         lengths: sequence lengths to come, 256 at most, such as those of a bucketed data loader. Once programs of two
-            lengths are known, other processes compile the templates of these lengths while no call waits for them. That
-            is for backends that cannot store code for any sizes. ``stats()`` has ``lengths_queued`` and
+            lengths are known, other processes make the code of these lengths while no call waits for them. That is for
+            nvFuser, whose code for any sizes cannot be stored. ``stats()`` has ``lengths_queued`` and
             ``lengths_compiled``.
         graphs: whether forward and backward are captured in CUDA graphs and replayed. Outputs are copied then,
             gradients are not. None asks the environment: ``FUSIONCACHE_GRAPHS`` is 0 or 1, by default 0.

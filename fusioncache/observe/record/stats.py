@@ -37,8 +37,8 @@ class Stats:
         handed_over: executables that were queued for other processes to compile: see ``FusionCache(jobs=...)``.
         helped: those of them that were loaded when they were called. The others were compiled in this process, or were
             not called yet.
-        lengths_queued: executables that were queued for lengths that no call waits for: those of
-            ``FusionCache(lengths=...)``, and those that code for any sizes serves, for later processes.
+        lengths_queued: executables that were queued for the lengths of ``FusionCache(lengths=...)``, for which no call
+            waits.
         lengths_compiled: those of them that other processes are done with.
         lengths_refused: lengths for which nothing was queued, by reason.
         pulled: entries that came from the remote, by the name of the key that signed them.
@@ -46,7 +46,8 @@ class Stats:
             this run or before, where it was made.
         pull_refused: what a remote has and is not used, by reason; and why it could not be asked.
         generalizations: those of the compilations that are for any sizes, because the graph was known with others.
-        general_hits: graphs with new sizes that needed no compile, because one of these serves them.
+        general_hits: graphs with new sizes that needed no compile, because one of these serves them, or code that was
+            made of it.
         general_saved_seconds: an estimate of the compile seconds that these saved: those of the compilations that serve
             them.
         reused_sizes: those of them that were called so often that they got an executable for one size, which the store
