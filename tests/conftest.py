@@ -68,12 +68,6 @@ def lonely_operations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def general_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second length of a function gets code for any sizes, where it would have to pay first."""
-    monkeypatch.setattr("fusioncache.cache.length_rule.GENERAL_COST", 0.0)
-
-
-@pytest.fixture
 def store() -> Any:
     """The store of this test's directory."""
     from fusioncache.store import Store

@@ -1,4 +1,4 @@
-"""Code for any sizes: which regions are generalized with which, when that pays, and what a store knows of them.
+"""Code for any sizes: which regions are generalized with which, and what a store knows of them.
 
 When a function of a general size gives way to one of its own size, and when not.
 """
@@ -12,13 +12,7 @@ from drawn_regions import ENVIRONMENT, Sketch
 
 from fusioncache.backends.api import Run
 from fusioncache.backends.eager import Eager
-from fusioncache.cache import backend_executables
-from fusioncache.cache.backend_executables import (
-    OFTEN,
-    Order,
-    prepare_capture,
-    replace_if_reused,
-)
+from fusioncache.cache.backend_executables import OFTEN, Order, replace_if_reused
 from fusioncache.cache.executable import Builder
 from fusioncache.cache.generals import (
     FoundGeneral,
@@ -30,8 +24,7 @@ from fusioncache.cache.generals import (
     keep_place,
     read_places,
 )
-from fusioncache.cache.length_rule import GENERAL_COST, LengthRule
-from fusioncache.ir import Const, Declined, Graph, NumberType, Op, Ref, TensorType
+from fusioncache.ir import Const, Declined, GeneralInstance, Graph, NumberType, Op, Ref, TensorType
 from fusioncache.store.entry import SIZES_SLOT, is_compiled
 from fusioncache.template.key import graph_key
 from fusioncache.template.skeleton import fill, read_holes, skeleton_of
@@ -51,13 +44,13 @@ class Seen:
     def __init__(self, sizes: Sizes = Sizes.AUTO):
         self.generals, self.sizes = GeneralRegions(8), sizes
 
+    def foresee(self, *shape: int) -> FoundGeneral | None:
+        return self.generals.find(region(*shape), Builder(Eager(), environment={"options": ""}))
+
     def find(self, number: int, *shape: int, function: object = FUNCTION, options: str = "") -> FoundGeneral | None:
         builder = Builder(Eager(), environment={"options": options})
         program, graph = Generation(function, number), region(*shape)
-        expected = self.generals.expects(graph, program, self.sizes, builder)
-        found = self.generals.join(graph, program, self.sizes, builder)
-        assert expected == (found is not None)
-        return found
+        return self.generals.join(graph, program, self.sizes, builder)
 
 
 def test_one_general_function_serves_all_lengths_and_a_more_general_one_other_sizes_too():
@@ -68,6 +61,16 @@ def test_one_general_function_serves_all_lengths_and_a_more_general_one_other_si
     narrow, again, wide, *later = (each.executable for each in found)
     assert narrow is again is not wide
     assert all(each is wide for each in later)  # also where both fit: the one that was made last
+
+
+def test_what_a_program_to_come_would_get_is_found_and_nothing_joins_by_that():
+    seen = Seen()
+    assert seen.foresee(2, 64) is None and seen.find(0, 2, 64) is None
+    assert [seen.foresee(2, 96) for _ in range(2)] == [None, None]
+    found = seen.find(1, 2, 96)
+    assert [seen.foresee(*shape) for shape in ((2, 50), (3, 50))] == [FoundGeneral(found.executable, (50,)), None]
+    assert seen.foresee(2, 50).instance == GeneralInstance(found.executable.family.general, (50,))
+    assert seen.find(2, 2, 50).executable is found.executable
 
 
 def test_settings_are_apart_and_functions_unless_all_sizes_are_dynamic():
@@ -105,36 +108,6 @@ def test_what_is_never_general_is_refused(graph, reason):
     check_general(region(2**15, 2**15))
     with pytest.raises(Declined, match=reason):
         check_general(graph)
-
-
-def lengths(rule: LengthRule, *waited: float, alone: float = 2.0, function: object = FUNCTION) -> list[bool]:
-    """Returns, for each program, whether it gets code for any sizes, if each of the others waits so many seconds."""
-    decided = []
-    for number, seconds in enumerate(waited):
-        program = Generation(function, number)
-        decided.append(rule.takes_general(program))
-        if not decided[-1]:
-            rule.note(program, alone, seconds, may_share=number > 0)
-    return decided
-
-
-PRICE = GENERAL_COST * 2.0
-
-
-@pytest.mark.parametrize(
-    ("waited", "decided"),
-    [
-        ([2.0, PRICE / 2, PRICE / 2, 0.0, 0.0], [False, False, False, True, True]),
-        ([2.0, PRICE, 0.0], [False, False, True]),
-        ([2.0, *[PRICE / 10] * 9, 0.0], [False] * 11),
-        ([1000.0, 0.0], [False, False]),
-    ],
-    ids=["in two lengths", "in one length", "not enough", "in the first length, which is no reason"],
-)
-def test_lengths_get_code_of_their_own_until_they_waited_as_long_as_code_for_any_sizes_takes(waited, decided):
-    rule = LengthRule()
-    assert lengths(rule, *waited) == decided
-    assert lengths(rule, 2.0, 0.0, function=OTHER) == [False, False]  # each function pays for itself
 
 
 def product(*shape: int, factor: float = 0.3) -> Graph:
@@ -214,7 +187,6 @@ class Pool:
     """Compiles beside this process, and is done when a test says so."""
 
     done: bool = False
-    takes_orders: bool = True
     fails: str = ""
     asked: list[str] = field(default_factory=list)
 
@@ -224,26 +196,17 @@ class Pool:
             raise ValueError(question)
         return answer
 
-    def run(self, **options) -> Run:
+    def run(self) -> Run:
         order = Order(
-            lambda: self.answer("place", self.takes_orders),
+            lambda: self.answer("place", True),
             lambda: self.answer("is done", self.done),
             lambda args: self.answer("fetch", make_run("own")),
-            lambda args: self.answer("build", make_run("own")),
-            lambda args: self.answer("build apart", make_run("apart")),
-            **options,
         )
         return replace_if_reused(make_run("general"), order)
 
 
 def call(run: Run, times: int) -> Sequence[str]:
     return [run([])[0] for _ in range(times)][-1]
-
-
-def prepared(run: Run) -> tuple[str, int]:
-    """Returns what the call before a capture gives, and how many regions of it have to be waited for."""
-    with prepare_capture() as unsettled:
-        return run([])[0], len(unsettled)
 
 
 def test_a_size_that_is_used_often_gets_its_own():
@@ -258,41 +221,17 @@ def test_a_size_that_is_used_often_gets_its_own():
     assert pool.asked.count("fetch") == 1
 
 
-@pytest.mark.parametrize("captures", [True, False])
-def test_deterministic_algorithms_keep_the_general_function(captures):
-    run = Pool(done=True).run(captures=captures)
+def test_deterministic_algorithms_keep_the_general_function():
+    run = Pool(done=True).run()
     torch.use_deterministic_algorithms(True)
     try:
         assert call(run, 3 * OFTEN) == "general"
-        assert prepared(run) == ("general", 0 if captures else 1)
     finally:
         torch.use_deterministic_algorithms(False)
 
 
-def test_the_call_before_a_capture_waits_for_the_pool_and_compiles_here_without_one():
-    pool = Pool()
-    run = pool.run(captures=False)
-    assert [prepared(run) for _ in range(3)] == [("general", 1)] * 3
-    assert pool.asked.count("place") == 1 and "build" not in pool.asked
-    pool.done = True
-    assert prepared(run) == ("own", 0)
-    pool = Pool(takes_orders=False)
-    run = pool.run(captures=False)
-    assert call(run, 1) == "general"
-    assert [prepared(run) for _ in range(2)] == [("own", 0)] * 2
-    assert pool.asked.count("build") == 1
-    assert call(run, 3 * OFTEN) == "own"
-    assert prepared(Pool(takes_orders=False, fails="build").run(captures=False)) == ("general", 1)
-
-
-def test_a_capture_never_meets_the_general_function(monkeypatch):
-    pool = Pool()
-    run = pool.run(captures=False)
-    monkeypatch.setattr(backend_executables, "is_capturing", lambda: True)  # as in a CUDA graph of the user's
-    assert call(run, 3) == "apart" and pool.asked == ["build apart"]
-    monkeypatch.setattr(backend_executables, "is_capturing", lambda: False)
-    assert call(run, 3) == "general"
-    pool.done = True
-    assert prepared(run) == ("own", 0)
-    monkeypatch.setattr(backend_executables, "is_capturing", lambda: True)
-    assert call(run, 1) == "own"
+@pytest.mark.parametrize("question", ["place", "is done", "fetch"])
+def test_the_general_function_stays_where_its_own_is_not_to_be_had(question):
+    pool = Pool(done=True, fails=question)
+    run = pool.run()
+    assert call(run, 3 * OFTEN) == "general" and pool.asked.count(question) == 1

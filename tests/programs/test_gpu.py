@@ -176,7 +176,6 @@ def compile_for_own_sizes(model):
     return thunder.jit(model, transforms=[fusioncache.FusionCache(cache=fusioncache.Cache(), sizes="static")])
 
 
-@pytest.mark.usefixtures("general_at_once")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_lengths_from_the_third_on_are_not_compiled(dtype):
     """Element by element every bit is that of the region at its own sizes; sums may be added up in another order."""
@@ -194,7 +193,6 @@ def test_lengths_from_the_third_on_are_not_compiled(dtype):
     assert transform.stats().general_hits > 0 and not transform.stats().bypasses
 
 
-@pytest.mark.usefixtures("general_at_once")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_numbers_made_of_the_length_have_the_same_bits_at_any_length(dtype):
     def function(x, y):
@@ -212,7 +210,6 @@ def test_numbers_made_of_the_length_have_the_same_bits_at_any_length(dtype):
     assert compiles[2:] == [0] * 4 and not transform.stats().own_sizes
 
 
-@pytest.mark.usefixtures("general_at_once")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_computed_element_by_element_has_the_same_bits_at_any_length(dtype):
     def function(x, weight):
