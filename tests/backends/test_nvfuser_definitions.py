@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from math import inf
 from unittest import mock
 
 import fake_cuda
@@ -22,9 +21,26 @@ from thunder_versions import VERSION
 import fusioncache
 from fusioncache import FusionCache
 from fusioncache.backends.nvfuser.backend import NvFuser
-from fusioncache.backends.nvfuser.definition import define, describe_contiguous, find_repeats
-from fusioncache.backends.nvfuser.general import compile_for_other_sizes, define_general, expand_results
-from fusioncache.ir import Const, Declined, Graph, Instance, NumberType, Op, Ref, TensorType
+from fusioncache.backends.nvfuser.definition import (
+    CompiledDefinition,
+    define,
+    describe_contiguous,
+    find_repeats,
+)
+from fusioncache.backends.nvfuser.general import CompiledGeneral, check_integers, define_general, expand_results
+from fusioncache.ir import (
+    Const,
+    Declined,
+    GeneralInstance,
+    Graph,
+    Instance,
+    NumberType,
+    Op,
+    Ref,
+    Scope,
+    TensorType,
+    is_declined,
+)
 from fusioncache.ir.template import encode_region
 from fusioncache.template.generalization import make_family
 from fusioncache.transform.region import region_of
@@ -306,10 +322,56 @@ def widened(length: int) -> Graph:
 WIDENED = make_family([widened(8), widened(12)]).general
 
 
-def test_what_cannot_run_does_no_harm():
-    fail, args = mock.Mock(side_effect=RuntimeError("out of memory")), [torch.ones(12, 4), torch.ones(64, 4)]
-    assert compile_for_other_sizes(lambda values: fail, WIDENED, args, (12,), inf) == 0
-    assert fail.called
+def make_size(nvfuser: NvFuser, *, length: int = 12) -> None:
+    args = [torch.ones(length, 4), torch.ones(64, 4)]
+    nvfuser.persist_size(GeneralInstance(WIDENED, (length,)), widened(length), args)
+
+
+def test_what_is_never_stored_is_refused_before_anything_is_compiled():
+    with fake_cuda.pretend_gpu(), pytest.raises(Declined, match="an input that is no CUDA tensor") as refusal:
+        make_size(NvFuser())
+    assert is_declined(refusal.value, Scope.GENERAL)
+
+
+def test_what_does_not_compile_for_any_sizes_is_tried_once_unless_memory_was_missing(monkeypatch):
+    fail = mock.Mock(side_effect=[torch.OutOfMemoryError, RuntimeError])
+    monkeypatch.setattr("fusioncache.backends.nvfuser.persistence.check_persistable", lambda *given: None)
+    monkeypatch.setattr("fusioncache.backends.nvfuser.general.define_general", fail)
+    with fake_cuda.pretend_gpu():
+        nvfuser = NvFuser(enable=["id_model"])  # of which no other test makes code
+        with pytest.raises(torch.OutOfMemoryError):
+            make_size(nvfuser)
+        for length in (12, 20):
+            with pytest.raises(Declined, match="compile failed: RuntimeError") as refusal:
+                make_size(nvfuser, length=length)
+            assert is_declined(refusal.value, Scope.GENERAL)
+    assert fail.call_count == 2
+
+
+def test_a_definition_for_any_sizes_takes_the_numbers_of_a_size_behind_its_arguments():
+    general = make_family([rows("scaled", 2, 8), rows("scaled", 3, 16)]).general
+    run = mock.Mock(return_value=[torch.zeros(2, 4, 4)])
+    values = make_family([*general.regions, rows("scaled", 2, 4)]).general.values[-1]
+    fitted = CompiledGeneral(general, CompiledDefinition(run, None, 0), 1.0).fit(values)
+    args = [torch.ones(2, 4, 4), torch.ones(4)]
+    assert [each.shape for each in fitted.run(args)] == [(2, 4, 4)]
+    assert fitted.numbers == (0.25,) and run.call_args.args == ([*args, 0.25],)
+
+
+def test_a_number_that_two_regions_happen_to_have_is_refused_for_a_third_without_it(monkeypatch):
+    def merged(a, shape, *, fd, lc_to_nv_map):
+        return fd.ops.reshape(lc_to_nv_map[a], new_shape=[8, -1, 4])
+
+    monkeypatch.setattr("fusioncache.backends.nvfuser.general.TRANSLATORS", {"RESHAPE": merged})
+    general = make_family([rows("merged", 2, 8), rows("merged", 8, 3)]).general
+    with fake_cuda.pretend_gpu():
+        definition = define_general(general, describe_contiguous(general.regions[0]))
+        fits, differs = (
+            define(each, describe_contiguous(each)) for each in (rows("merged", 5, 8), rows("merged", 5, 7))
+        )
+        check_integers(definition, general.graph, [fits])
+        with pytest.raises(Declined, match="takes for constant"):
+            check_integers(definition, general.graph, [differs])
 
 
 @pytest.mark.parametrize("length", [12, 20])
