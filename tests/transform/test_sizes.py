@@ -6,9 +6,8 @@ Each result is what torch computes, and lies as that does.
 import gc
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import Mock
 
 import pytest
@@ -17,17 +16,17 @@ from models import compile_with
 from store_processes import CODE, PersistentEager
 
 import fusioncache
+from fusioncache.accelerators.precompile.entry_compiler import read_request
 from fusioncache.backends.api import Compiled
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.backends.torch_settings import apply_torch_settings
-from fusioncache.cache.backend_executables import SOON
-from fusioncache.cache.peers import Ask, Helpers, Wait
-from fusioncache.ir.errors import Declined, Scope
-from fusioncache.ir.keys import GENERAL_LAYOUT
+from fusioncache.ir import Declined, Scope
+from fusioncache.ir.keys import ANY_SIZES, GENERAL_LAYOUT, SIZES, read_key
+from fusioncache.ir.template import layouts_of
 from fusioncache.observe.record.stats import Stats
-from fusioncache.store import Store
-from fusioncache.store.entry import SIZES_SLOT
+from fusioncache.store import Entry, Store
+from fusioncache.store.entry import SIZES_SLOT, is_compiled
 
 
 class Storing(PersistentEager):
@@ -195,34 +194,82 @@ def test_what_is_damaged_is_compiled(store, word, expected):
     assert counts(run(store, (3, 50)))[0] == 0
 
 
-def run_beside(store: Path, times: dict[int, int]) -> tuple[Stats, list[int]]:
-    """Calls lengths some times each; returns counts, and the lengths that are compiled beside this process, at once."""
+class Deriving(Storing):
+    """Makes code for one size of code for any sizes, as nvFuser does."""
 
-    def hand_over(asks: Sequence[Ask]) -> int:
-        handed.extend(ask.request.layouts[0][0][1] for ask in asks)
-        for ask in asks:
-            run(store, tuple(ask.request.layouts[0][0]), sizes="static")
-        return len(asks)
+    derives_sizes = True
+    generals: ClassVar[list[Any]] = []
+    """What was compiled for any sizes in a process."""
+    refusals: ClassVar[list[Declined]] = []
 
-    cache, handed = fusioncache.Cache(store=store, record=False), []
-    cache.helpers = beside = Mock(spec=Helpers)
-    beside.is_done.return_value, beside.note_missing.return_value = True, False
-    beside.hand_over.side_effect, beside.wait_for.return_value = hand_over, Wait()
-    compiled, transform = compile_with(scale, cache=cache)
-    for length, number in times.items():
-        for _ in range(number):
-            call(compiled, scale, make(3, length))
-    return transform.stats(), handed
+    def persist_size(self, made, region, args):
+        if self.refusals:
+            raise self.refusals.pop()
+        code = made.general.graph, self.general_layout(layouts_of(args))
+        if code not in self.generals:
+            self.generals.append(code)
+        run = self.compile_general(made.general, args, made.values)(args, made.values)
+        return Compiled(run, {"code": CODE}, None)
 
 
-def test_a_size_whose_general_function_is_not_kept_is_there_for_later_processes(tmp_path, monkeypatch):
-    """As with nvFuser. Without it two lengths would be compiled in each process, where ``static`` keeps both."""
-    persist = Storing.persist_general
-    monkeypatch.setattr(Storing, "persist_general", lambda *args: replace(persist(*args), artifacts=None))
-    stats, handed = run_beside(tmp_path, dict.fromkeys((6, 9, 12), SOON + 1))
-    assert counts(stats) == (2, 2, 1, 1)  # what is compiled at once is loaded at once
-    assert handed == [9, 12]
-    assert counts(run(tmp_path, (3, 6), (3, 9), (3, 12))) == (0, 3, 0, 0)
+@pytest.fixture
+def derive(monkeypatch) -> Callable[..., Stats]:
+    """Does as ``run`` with a backend that derives code for one size, and compares how much is compiled for any."""
+    monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda name, **_: Deriving())
+
+    def run_deriving(store: Path | bool, *calls: Any, refusals: Sequence[Declined] = (), **options: Any) -> Stats:
+        monkeypatch.setattr(Deriving, "generals", [])
+        monkeypatch.setattr(Deriving, "refusals", [*refusals])
+        stats = run(store, *((3, each) if isinstance(each, int) else each for each in calls), **options)
+        assert len(Deriving.generals) == stats.generalizations and not Deriving.refusals
+        return stats
+
+    return run_deriving
+
+
+def list_entries(store: Path, of_sizes: str | None) -> list[Entry]:
+    """Returns the entries of code that is made of code for any sizes, or else that is compiled alone."""
+    opened = Store.open(store)
+    entries = [opened.entry(one.digest, one.backend) for one in opened.entries() if is_compiled(one.backend)]
+    return [entry for entry in entries if read_key(entry.text).get(SIZES) == of_sizes]
+
+
+def list_lengths(store: Path, of_sizes: str | None) -> list[int]:
+    tasks = [read_request(Store.open(store), entry) for entry in list_entries(store, of_sizes)]
+    assert all((task.made is None) == (of_sizes is None) for task in tasks)
+    return sorted(task.request.layouts[0][0][1] for task in tasks)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_code_for_each_size_is_made_of_code_for_any_from_the_second_on(keeps, tmp_path, derive):
+    assert counts(derive(keeps and tmp_path / "one", 6, 9, 12, 9, 15)) == (2, 0, 1, 2)
+    lying = [[make(length, 4).t()] for length in (10, 11)]
+    assert counts(derive(keeps and tmp_path / "other", (4, 6), (4, 9), *lying)) == (
+        3,
+        0,
+        2,
+        1,
+    )  # of another kind of layout
+
+
+def test_what_is_made_for_a_size_is_loaded_and_what_is_compiled_for_it_alone_comes_first(tmp_path, derive):
+    derive(tmp_path, 6, 9, 12)
+    assert (list_lengths(tmp_path, None), list_lengths(tmp_path, ANY_SIZES)) == ([6], [9, 12])
+    assert counts(derive(tmp_path, 9, 12, 6)) == (0, 3, 0, 2)
+    assert counts(derive(tmp_path, 12, 20, 21)) == (1, 1, 1, 2)  # the first one that is not there
+    assert counts(derive(tmp_path, 6, 9, sizes="static")) == (1, 1, 0, 0)
+    assert counts(derive(tmp_path, 9, 12)) == (0, 2, 0, 1)
+
+
+def test_where_no_code_is_made_for_a_size_that_is_noted_unless_it_may_be_made_later(tmp_path, derive):
+    refusals = Declined("not now", Scope.STORING_NOW), Declined("never", Scope.GENERAL)
+    stats = derive(tmp_path, 6, 9, 12, refusals=refusals)
+    assert (counts(stats), stats.own_sizes) == ((3, 0, 0, 0), {"never": 1, "not now": 1})
+    assert counts(derive(tmp_path, 9, 12)) == (0, 2, 0, 0)
+    for entry in list_entries(tmp_path, None):
+        (tmp_path / "entries" / entry.digest[:2] / entry.id).unlink()
+    stats = derive(tmp_path, 9, 12)
+    assert (counts(stats), stats.own_sizes) == ((2, 0, 1, 0), {"never": 1})
 
 
 def test_a_refusal_keeps_no_tensor_alive(monkeypatch):
