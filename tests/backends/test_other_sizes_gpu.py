@@ -1,4 +1,6 @@
-"""A definition has nvFuser's kernels for smaller and larger sizes before anybody asks for these, on a GPU."""
+"""What nvFuser's code for any sizes gives at each size, on a GPU: what code for this size gives, without a compile."""
+
+from unittest import mock
 
 import pytest
 import thunder
@@ -6,44 +8,56 @@ import torch
 from gpu_artifacts import are_same
 
 import fusioncache
-from fusioncache.backends.nvfuser import backend
-from fusioncache.backends.nvfuser import general as other_sizes
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("general_at_once")]
+pytestmark = pytest.mark.gpu
 
 FIRST, LATER = (31, 38), (11, 2, 5, 70)
 
 
-def function(x, y):
+def multiply(x, y):
     return torch.nn.functional.silu(x) * y
 
 
-def inputs(rows):
-    return [torch.randn(rows, 1376, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+def inputs(rows, make=torch.randn):
+    return [make(rows, 1376, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
 
 
-def compiled_for_any_rows():
-    compiled = thunder.jit(function, transforms=[fusioncache.FusionCache(cache=fusioncache.Cache())])
-    for rows in FIRST:
-        compiled(*inputs(rows))
-    return compiled
+def compile_function(function=multiply, store=False, **options):
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=store), **options)
+    return thunder.jit(function, transforms=[transform]), transform
 
 
-def test_sizes_that_come_later_need_no_other_kernel(monkeypatch):
-    made, execute = [], backend.execute_definition
-    monkeypatch.setattr(backend, "execute_definition", lambda one, *args: made.append(one) or execute(one, *args))
-    compiled_for_any_rows()
-    [definition] = made
-    assert all(definition.fec.is_compiled(inputs(rows)) for rows in LATER)
+def counts(transform):
+    stats = transform.stats()
+    return stats.compiles, stats.loads, stats.generalizations, stats.general_hits, dict(stats.own_sizes)
 
 
-def test_they_have_the_bits_of_their_own_kernels(monkeypatch):
-    compiled = compiled_for_any_rows()
-    monkeypatch.setattr(other_sizes, "list_values", lambda general, values: ())
-    fresh = compiled_for_any_rows()
-    for rows in LATER:
-        given = inputs(rows)
-        assert are_same([compiled(*given)], [fresh(*given)]), rows
+def test_each_size_has_the_bits_of_its_own_code_wherever_its_arguments_lie_and_in_a_graph_of_the_users():
+    (compiled, transform), (static, _) = compile_function(), compile_function(sizes="static")
+    replays = []
+    for rows in (*FIRST, *LATER):
+        given, memory = inputs(rows), inputs(rows + 1)
+        expected = static(*given)
+        off = [each.flatten()[1:][: one.numel()].view_as(one) for each, one in zip(memory, given, strict=True)]
+        torch._foreach_copy_(off, given)
+        assert are_same([compiled(*given), compiled(*off), compiled(*given)], [expected] * 3), rows
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            replays.append((given, graph, compiled(*given), expected))
+    for _, graph, result, expected in replays:
+        result.zero_()
+        graph.replay()
+        assert are_same([result], [expected])
+    assert counts(transform) == (2, 0, 1, len(LATER), {})
+
+
+def test_a_later_process_loads_each_size(tmp_path):
+    cases, results = [inputs(rows) for rows in (*FIRST, *LATER)], []
+    for order, expected in ((1, (2, 0, 1, len(LATER), {})), (-1, (0, len(cases), 0, len(cases) - 1, {}))):
+        compiled, transform = compile_function(store=tmp_path)
+        results.append([compiled(*each) for each in cases[::order]][::order])
+        assert counts(transform) == expected
+    assert are_same(*results)
 
 
 def test_what_torch_gives_at_random_stays_the_same():
@@ -51,10 +65,24 @@ def test_what_torch_gives_at_random_stays_the_same():
     before = torch.cuda.get_rng_state()
     made = inputs(3)
     torch.cuda.set_rng_state(before)
-    compiled = thunder.jit(function, transforms=[fusioncache.FusionCache(cache=fusioncache.Cache())])
-    for rows in FIRST:
-        compiled(*[torch.ones(rows, 1376, device="cuda", dtype=torch.bfloat16) for _ in range(2)])
+    compiled, _ = compile_function()
+    for rows in (*FIRST, *LATER):
+        compiled(*inputs(rows, torch.ones))
     assert are_same(inputs(3), made)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_where_no_code_is_made_for_a_size_it_is_compiled_alone(keeps, tmp_path, monkeypatch):
+    fail = mock.Mock(side_effect=ZeroDivisionError)
+    monkeypatch.setattr("fusioncache.backends.nvfuser.general.define_general", fail)
+    function = (lambda x, y: torch.tanh(x) * y) if keeps else (lambda x, y: torch.tanh(x) + y)
+    compiled, transform = compile_function(function, keeps and tmp_path)
+    static, _ = compile_function(function, sizes="static")
+    for given in map(inputs, FIRST + LATER):
+        assert are_same([compiled(*given)], [static(*given)])
+    others = len(FIRST + LATER) - 1
+    assert counts(transform) == (others + 1, 0, 0, 0, {"compile failed: ZeroDivisionError": others})
+    assert fail.call_count == 1
 
 
 def widen(x, table):
@@ -64,12 +92,14 @@ def widen(x, table):
     return places[:, None] >= places, table[:length].expand(2, length, 8), x @ table[:8]
 
 
-def test_a_part_of_a_table_stays_expanded():
+def test_a_part_of_a_table_stays_expanded(tmp_path):
     table = torch.randn(64, 8, device="cuda")
-    compiled = thunder.jit(widen, transforms=[fusioncache.FusionCache(cache=fusioncache.Cache())])
-    for rows in (16, 24, 40, 20):
-        x = torch.randn(rows, 8, device="cuda")
-        found, plain = compiled(x, table), thunder.jit(widen)(x, table)
-        assert [one.shape for one in found] == [one.shape for one in plain]
-        assert [one.stride() for one in found] == [one.stride() for one in plain]
-        assert are_same(found, plain)
+    for loads in (False, True):
+        compiled, transform = compile_function(widen, tmp_path)
+        for rows in (16, 24, 40, 20):
+            x = torch.randn(rows, 8, device="cuda")
+            found, plain = compiled(x, table), thunder.jit(widen)(x, table)
+            assert [one.shape for one in found] == [one.shape for one in plain]
+            assert [one.stride() for one in found] == [one.stride() for one in plain]
+            assert are_same(found, plain)
+        assert bool(transform.stats().loads) == loads and not transform.stats().bypasses

@@ -47,7 +47,6 @@ def take_step(call, model, tokens):
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("general_at_once")
 @pytest.mark.parametrize(
     ("name", "graphs"),
     [("encoder-decoder", False), ("encoder-decoder", True), ("convolutional", False), ("experts", False)],

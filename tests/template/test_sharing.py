@@ -290,7 +290,7 @@ def test_keys_are_made_of_the_graph_and_of_registered_ingredients_of_their_level
         make(make_template(), {**ENVIRONMENT, name: "1"})
 
 
-def test_artifacts_are_named_by_the_layouts_and_where_it_shows_by_the_order_too():
+def test_artifacts_are_named_by_layouts_by_the_order_where_it_shows_and_by_being_made_of_code_for_any_sizes():
     graph = draw("add(x, y)")
     instance = Instance(graph, (0, 1), (0,))
     alike, unlike = (((2, 3), (3, 1)), ((2, 3), (3, 1))), (((2, 3), (3, 1)), ((2, 3), (1, 2)))
@@ -300,6 +300,10 @@ def test_artifacts_are_named_by_the_layouts_and_where_it_shows_by_the_order_too(
     ordered = artifact_key(graph, environment, unlike, instance)
     assert ordered.texts["order"].encode() == encode_region(instance)
     assert ordered.texts.keys() - key.texts.keys() == {"order"}
+    for layouts, alone in ((alike, key), (unlike, ordered)):
+        one, other = (artifact_key(graph, environment, layouts, instance, of_any_sizes=True) for _ in range(2))
+        assert one == other != alone == artifact_key(graph, environment, layouts, instance, of_any_sizes=False)
+        assert one.texts == {**alone.texts, "sizes": "any"}
 
 
 def test_the_registry_is_in_the_order_of_a_key_and_says_what_each_ingredient_means():
