@@ -21,26 +21,9 @@ from thunder_versions import VERSION
 import fusioncache
 from fusioncache import FusionCache
 from fusioncache.backends.nvfuser.backend import NvFuser
-from fusioncache.backends.nvfuser.definition import (
-    CompiledDefinition,
-    define,
-    describe_contiguous,
-    find_repeats,
-)
+from fusioncache.backends.nvfuser.definition import CompiledDefinition, define, describe_contiguous, find_repeats
 from fusioncache.backends.nvfuser.general import CompiledGeneral, check_integers, define_general, expand_results
-from fusioncache.ir import (
-    Const,
-    Declined,
-    GeneralInstance,
-    Graph,
-    Instance,
-    NumberType,
-    Op,
-    Ref,
-    Scope,
-    TensorType,
-    is_declined,
-)
+from fusioncache.ir import Const, Declined, GeneralInstance, Graph, Instance, NumberType, Op, Ref, Scope, TensorType
 from fusioncache.ir.template import encode_region
 from fusioncache.template.generalization import make_family
 from fusioncache.transform.region import region_of
@@ -322,29 +305,24 @@ def widened(length: int) -> Graph:
 WIDENED = make_family([widened(8), widened(12)]).general
 
 
-def make_size(nvfuser: NvFuser, *, length: int = 12) -> None:
+def refuse_size(nvfuser: NvFuser, length: int, reason: str) -> None:
     args = [torch.ones(length, 4), torch.ones(64, 4)]
-    nvfuser.persist_size(GeneralInstance(WIDENED, (length,)), widened(length), args)
-
-
-def test_what_is_never_stored_is_refused_before_anything_is_compiled():
-    with fake_cuda.pretend_gpu(), pytest.raises(Declined, match="an input that is no CUDA tensor") as refusal:
-        make_size(NvFuser())
-    assert is_declined(refusal.value, Scope.GENERAL)
+    with pytest.raises(Declined, match=reason) as refusal:
+        nvfuser.persist_size(GeneralInstance(WIDENED, (length,)), widened(length), args)
+    assert refusal.value.scope is Scope.GENERAL
 
 
 def test_what_does_not_compile_for_any_sizes_is_tried_once_unless_memory_was_missing(monkeypatch):
     fail = mock.Mock(side_effect=[torch.OutOfMemoryError, RuntimeError])
-    monkeypatch.setattr("fusioncache.backends.nvfuser.persistence.check_persistable", lambda *given: None)
     monkeypatch.setattr("fusioncache.backends.nvfuser.general.define_general", fail)
     with fake_cuda.pretend_gpu():
         nvfuser = NvFuser(enable=["id_model"])  # of which no other test makes code
+        refuse_size(nvfuser, 12, "an input that is no CUDA tensor")  # before anything is compiled
+        monkeypatch.setattr("fusioncache.backends.nvfuser.persistence.check_persistable", lambda *given: None)
         with pytest.raises(torch.OutOfMemoryError):
-            make_size(nvfuser)
+            refuse_size(nvfuser, 12, "")
         for length in (12, 20):
-            with pytest.raises(Declined, match="compile failed: RuntimeError") as refusal:
-                make_size(nvfuser, length=length)
-            assert is_declined(refusal.value, Scope.GENERAL)
+            refuse_size(nvfuser, length, "compile failed: RuntimeError")
     assert fail.call_count == 2
 
 
