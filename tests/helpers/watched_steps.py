@@ -12,10 +12,9 @@ from contextlib import ExitStack, contextmanager
 import torch
 from models import Block, compile_with
 
-from fusioncache.cache.backend_executables import SOON
 from fusioncache.process import forks
 
-_STEPS = 30
+_FIRST, _STEPS = 10, 30
 _PATIENCE = 120.0
 
 
@@ -79,7 +78,7 @@ def main():
                 compiled(x).sum().backward()
                 model.zero_grad()
 
-    steps(SOON + 2)
+    steps(_FIRST)
     for thread in threading.enumerate():
         if isinstance(thread, threading.Timer):  # writes what the first steps did, shortly after them
             thread.join()
