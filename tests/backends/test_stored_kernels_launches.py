@@ -121,6 +121,15 @@ def test_what_fails_later_is_an_error(make_run, code, said):
         make_run(Library([0, code]))(ARGS)
 
 
+def test_equal_cubins_are_loaded_once_on_each_device():
+    loaded = []
+    none, load = lambda *args: (0, 0), lambda image: (0, loaded.append(image) or len(loaded))
+    driver = fake_driver(cuThreadExchangeStreamCaptureMode=none, cuModuleLoadData=load)
+    wanted = ((b"one", 0), (b"other", 0), (b"one", 0), (b"one", 1), (b"other", 0))
+    assert [driver.load(image, device) for image, device in wanted] == [1, 2, 1, 3, 2]
+    assert loaded == [b"one", b"other", b"one"]
+
+
 def test_a_thread_without_a_context_gets_one(make_run):
     library = Library([NO_CONTEXT])
     assert make_run(library)(ARGS) == []
