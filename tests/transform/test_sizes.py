@@ -243,13 +243,8 @@ def list_lengths(store: Path, of_sizes: str | None) -> list[int]:
 @pytest.mark.parametrize("keeps", [True, False])
 def test_code_for_each_size_is_made_of_code_for_any_from_the_second_on(keeps, tmp_path, derive):
     assert counts(derive(keeps and tmp_path / "one", 6, 9, 12, 9, 15)) == (2, 0, 1, 2)
-    lying = [[make(length, 4).t()] for length in (10, 11)]
-    assert counts(derive(keeps and tmp_path / "other", (4, 6), (4, 9), *lying)) == (
-        3,
-        0,
-        2,
-        1,
-    )  # of another kind of layout
+    other_layouts = [[make(length, 4).t()] for length in (10, 11)]
+    assert counts(derive(keeps and tmp_path / "other", (4, 6), (4, 9), *other_layouts)) == (3, 0, 2, 1)
 
 
 def test_what_is_made_for_a_size_is_loaded_and_what_is_compiled_for_it_alone_comes_first(tmp_path, derive):

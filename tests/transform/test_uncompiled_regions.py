@@ -15,6 +15,7 @@ from store_processes import PersistentEager
 import fusioncache
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.nvfuser.backend import NvFuser
+from fusioncache.ir import Declined, Scope
 from fusioncache.process.warning import warn_once
 from fusioncache.transform import executor
 
@@ -214,15 +215,15 @@ class Model(torch.nn.Module):
         return torch.erf(h) * 2
 
 
-def train(backend, store, monkeypatch):
-    """Returns results, counts and warnings of a process that takes two steps, as eager PyTorch does."""
+def train(backend, store, monkeypatch, inputs=(X, X)):
+    """Returns results, counts and warnings of a process that takes steps, as eager PyTorch does."""
     monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda name, **_: backend)
     model = Model()
     cache = fusioncache.Cache(store=store, record=False)
     compiled, transform = compile_with(model, "auto", cache, programs=False, jobs=0)
     with collect_warnings() as messages:
-        found = [step(compiled, model, X) for _ in range(2)]
-    torch.testing.assert_close(found, [step(model, model, X)] * 2)
+        found = [step(compiled, model, x) for x in inputs]
+    torch.testing.assert_close(found, [step(model, model, x) for x in inputs])
     return found, transform.stats(), [each for each in messages if "rejected" in each]
 
 
@@ -241,6 +242,27 @@ def test_a_rejected_region_runs_in_pieces_and_the_next_process_knows_it(tmp_path
     assert all(map(are_same, again, found))
     assert (second.rejected, second.compiled, stats.compiles) == (0, [], 0)
     assert dict(stats.bypasses) == {reason: 1}
+
+
+class Deriving(Picky):
+    """Makes code for one size of code for any sizes, but of no region that it rejects."""
+
+    derives_sizes = True
+
+    def persist_size(self, made, region, args):
+        if {"prims.sin", "prims.erf"} <= {op.name for op in region.ops}:
+            raise Declined("it does not compile for any sizes either", Scope.GENERAL)
+        return self.persist(region, args)
+
+
+@pytest.mark.usefixtures("eager_regions")
+def test_pieces_of_a_rejected_region_get_code_that_is_made_of_code_for_any_sizes(tmp_path, monkeypatch):
+    inputs = [torch.linspace(-1, 1, 4 * length).reshape(length, 4) for length in (3, 5, 7, 9)]
+    for rejected, expected in ((1, (8, 0, 4, 8)), (0, (0, 16, 0, 12))):
+        backend = Deriving()
+        _, stats, _ = train(backend, tmp_path, monkeypatch, inputs)
+        assert (stats.compiles, stats.loads, stats.generalizations, stats.general_hits) == expected
+        assert list(stats.bypasses.values()) == [len(inputs)] and backend.rejected == rejected
 
 
 @pytest.mark.usefixtures("eager_regions")
