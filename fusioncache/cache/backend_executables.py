@@ -396,7 +396,7 @@ class BackendExecutables:
 def _note_made(asked: BuildRequest, found: FoundGeneral, executable: Executable, built: BuiltFunction[Run]) -> None:
     """Tells of a function that was made of code for any sizes, or loaded."""
     is_stored = built.loaded and not (built.helped or built.made_here)
-    is_new = is_stored or found.executable.own.take(1)
+    is_new = is_stored or found.executable.note_made(asked.layouts)
     asked.on_general(ServedGeneral(built.run, built, found.executable.family.general.graph, is_new))
 
 

@@ -200,7 +200,7 @@ class GeneralExecutable:
 
     Attributes:
         family: the same.
-        own: counts the sizes that got a function of their own, at most the first where all get one.
+        own: counts the sizes that got a function of their own.
     """
 
     def __init__(self, family: RegionFamily, builder: Builder):
@@ -208,6 +208,7 @@ class GeneralExecutable:
         self.own = Allowance()
         self._builder = builder
         self._functions: dict[Hashable, BuiltFunction[GeneralFunction] | str] = {}
+        self._made: set[Hashable] = set()
         self._lock = forks.lock()
 
     def values_of(self, holes: Sequence[Value]) -> tuple[Value, ...] | None:
@@ -239,6 +240,14 @@ class GeneralExecutable:
         if isinstance(built, str):
             raise Declined(built, Scope.GENERAL)
         return ServedGeneral(built.run(args, values), built, self.family.general.graph, is_new)
+
+    def note_made(self, layouts: ArgumentLayouts) -> bool:
+        """Notes that code for one size was made, and returns whether that is the first for this kind of layout."""
+        layout = self._builder.backend.general_layout(layouts)
+        with self._lock:
+            is_first = layout not in self._made
+            self._made.add(layout)
+        return is_first
 
     def is_ready(self, layouts: ArgumentLayouts) -> bool:
         """True if there is a function for this kind of layout, which may be for other sizes."""
