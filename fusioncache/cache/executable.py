@@ -497,7 +497,7 @@ class Executable:
         self._builder = builder
         self._instance = instance or instance_in_order(graph)
         self._variants: dict[tuple[Hashable, Instance | None], Run] = {}
-        self._exact: dict[tuple[ArgumentLayouts, Instance | None], Run] = {}
+        self._exact: dict[tuple[ArgumentLayouts, Instance | None, bool], Run] = {}
         self._sources: list[Graph] = []
         self._lock = forks.lock()
 
@@ -532,14 +532,15 @@ class Executable:
             layouts: of the arguments.
             on_build: is told of the function, if this call had to compile or to load it.
             instance: the region that asks, if it may be another one than the first.
-            made: the region as an instance of the general one whose code that of a new function is to be made of.
+            made: the region as an instance of the general one whose code that of a new function is to be made of. No
+                call without this gets such a function: a sum may have other bits.
 
         Raises:
             Declined: if no code for one size can be made of code for any.
             Exception: whatever the backend raises.
         """
         build = self._builder.build
-        run = self._known(layouts, instance) or self._build(args, layouts, on_build, instance, build, made)
+        run = self._known(layouts, instance, made) or self._build(args, layouts, on_build, instance, build, made)
         assert run is not None
         return run
 
@@ -582,8 +583,12 @@ class Executable:
         """Returns the region to compile if the layouts show the order of operands; None if all share a function."""
         return (instance or self._instance) if depends_on_operand_order(self.graph, layouts) else None
 
-    def _known(self, layouts: ArgumentLayouts, instance: Instance | None) -> Run | None:
-        return self._exact.get((layouts, None)) or self._exact.get((layouts, instance or self._instance))
+    def _known(
+        self, layouts: ArgumentLayouts, instance: Instance | None, made: GeneralInstance | None = None
+    ) -> Run | None:
+        is_made = made is not None
+        known = self._exact.get((layouts, None, is_made))
+        return known or self._exact.get((layouts, instance or self._instance, is_made))
 
     def _build(
         self,
@@ -596,9 +601,9 @@ class Executable:
     ) -> Run | None:
         """Returns a function for these layouts that another layout has already, or builds it; None if it cannot."""
         own = self._own(layouts, instance)
-        variant = self._builder.backend.layout(layouts), own
+        variant, exact = (self._builder.backend.layout(layouts), own), (layouts, own, made is not None)
         with self._lock:
-            run = self._exact.get((layouts, own)) or self._variants.get(variant)
+            run = self._exact.get(exact) or self._variants.get(variant)
             if run is None:
                 source = own or self._instance
                 if writes_in_place(self.graph):
@@ -618,7 +623,7 @@ class Executable:
                 on_build(self, built)
             if len(self._exact) >= _MOST_LAYOUTS:
                 self._exact.clear()
-            self._exact[layouts, own] = run
+            self._exact[exact] = run
         return run
 
 
