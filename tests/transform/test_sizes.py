@@ -256,6 +256,18 @@ def test_what_is_made_for_a_size_is_loaded_and_what_is_compiled_for_it_alone_com
     assert counts(derive(tmp_path, 9, 12)) == (0, 2, 0, 1)
 
 
+def test_static_sizes_have_code_of_their_own_in_a_cache_that_has_other_code_for_them(derive):
+    derive(False, 6)
+    cache = fusioncache.Cache(store=False, record=False)
+    found = []
+    for sizes in ("auto", "static", "auto"):
+        compiled, transform = compile_with(scale, cache=cache, sizes=sizes)
+        for length in (6, 9):
+            call(compiled, scale, make(3, length))
+        found.append(counts(transform.stats()))
+    assert found == [(2, 0, 1, 0), (1, 0, 0, 0), (0, 0, 0, 0)]
+
+
 def test_where_no_code_is_made_for_a_size_that_is_noted_unless_it_may_be_made_later(tmp_path, derive):
     refusals = Declined("not now", Scope.STORING_NOW), Declined("never", Scope.GENERAL)
     stats = derive(tmp_path, 6, 9, 12, refusals=refusals)
