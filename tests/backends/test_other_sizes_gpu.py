@@ -18,8 +18,18 @@ def multiply(x, y):
     return torch.nn.functional.silu(x) * y
 
 
-def inputs(rows):
-    return [torch.randn(rows, 1376, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+def use_numbers(x, y):
+    rows = x.shape[0]
+    return x * (1 / rows) + y / (rows + 0.5), torch.exp(x - 0.1 * rows)
+
+
+def change_shapes(x, y):
+    z = torch.tanh(x * y) * 0.3 + x
+    return torch.nn.functional.pad(z, (0, 0, 0, 256 - x.shape[0])), z.reshape(-1, 16) * 2
+
+
+def inputs(rows, dtype=torch.bfloat16):
+    return [torch.randn(rows, 1376, device="cuda", dtype=dtype) for _ in range(2)]
 
 
 def compile_function(function=multiply, store=False, **options):
@@ -32,31 +42,40 @@ def counts(transform):
     return stats.compiles, stats.loads, stats.generalizations, stats.general_hits, dict(stats.own_sizes)
 
 
-def test_each_size_has_the_bits_of_its_own_code_wherever_its_arguments_lie_and_in_a_graph_of_the_users():
-    (compiled, transform), (static, _) = compile_function(), compile_function(sizes="static")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("function", [multiply, use_numbers, change_shapes])
+def test_each_size_has_its_bits_wherever_its_arguments_lie_and_in_a_graph_of_the_users(function, dtype):
+    def call(compiled, arguments):
+        return [*results] if isinstance(results := compiled(*arguments), tuple) else [results]
+
+    (compiled, transform), (static, _) = compile_function(function), compile_function(function, sizes="static")
     replays = []
     for rows in (*FIRST, *LATER):
-        given, memory = inputs(rows), inputs(rows + 1)
-        expected = static(*given)
+        given, memory = inputs(rows, dtype), inputs(rows + 1, dtype)
+        expected = call(static, given)
         off = [each.flatten()[1:][: one.numel()].view_as(one) for each, one in zip(memory, given, strict=True)]
         torch._foreach_copy_(off, given)
-        assert are_same([compiled(*given), compiled(*off), compiled(*given)], [expected] * 3), rows
+        assert all(are_same(call(compiled, each), expected) for each in (given, off, given)), rows
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            replays.append((given, graph, compiled(*given), expected))
-    for _, graph, result, expected in replays:
-        result.zero_()
+            replays.append((given, graph, call(compiled, given), expected))
+    for _, graph, results, expected in replays:
+        torch._foreach_zero_(results)
         graph.replay()
-        assert are_same([result], [expected])
-    assert counts(transform) == (2, 0, 1, len(LATER), {})
+        assert are_same(results, expected)
+    compiles, _, generalizations, hits, alone = counts(transform)
+    assert compiles == 2 * generalizations > 0 and hits == len(LATER) * generalizations and not alone
 
 
-def test_a_later_process_loads_each_size(tmp_path):
+@pytest.mark.parametrize("jobs", [0, 2])
+def test_a_later_process_loads_each_size(tmp_path, jobs):
     cases, results = [inputs(rows) for rows in (*FIRST, *LATER)], []
-    for order, expected in ((1, (2, 0, 1, len(LATER), {})), (-1, (0, len(cases), 0, len(cases) - 1, {}))):
-        compiled, transform = compile_function(store=tmp_path)
+    for order, workers, expected in ((1, jobs, (2, 1, len(LATER), {})), (-1, 0, (len(cases), 0, len(cases) - 1, {}))):
+        compiled, transform = compile_function(store=tmp_path, jobs=workers)
         results.append([compiled(*each) for each in cases[::order]][::order])
-        assert counts(transform) == expected
+        compiles, loads, *others = counts(transform)
+        assert (compiles + loads, *others) == expected and not (order < 0 and compiles)
+        assert bool(transform.stats().helped) == bool(workers)
     assert are_same(*results)
 
 

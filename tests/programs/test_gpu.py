@@ -172,16 +172,12 @@ def test_what_a_region_makes_itself_is_made_on_each_gpu(backend):
         assert transform.stats().misses == (number == 0)
 
 
-def compile_for_own_sizes(model):
-    return thunder.jit(model, transforms=[fusioncache.FusionCache(cache=fusioncache.Cache(), sizes="static")])
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_lengths_from_the_third_on_are_not_compiled(dtype):
     """Element by element every bit is that of the region at its own sizes; sums may be added up in another order."""
     model = Blocks(2, 64).to("cuda", dtype)
     compiled, transform = cached(model)
-    static = compile_for_own_sizes(model)
+    static = thunder.jit(model, transforms=[fusioncache.FusionCache(cache=fusioncache.Cache(), sizes="static")])
     compiles = []
     for length in (32, 48, 33, 7, 200, 48):
         x = torch.randn(2, length, 64, generator=torch.Generator().manual_seed(0)).to("cuda", dtype)
@@ -191,26 +187,3 @@ def test_lengths_from_the_third_on_are_not_compiled(dtype):
     stats = transform.stats()
     assert compiles[1] - compiles[0] == stats.generalizations > 0 and compiles[1:] == [compiles[1]] * 5
     assert stats.general_hits >= 3 * stats.generalizations and not stats.bypasses and not stats.own_sizes
-
-
-def with_numbers(x, y, weight):
-    length = x.shape[1]
-    return x * (1 / length) + y / (length + 0.5), torch.exp(x - 0.1 * length)
-
-
-def with_shapes(x, y, weight):
-    z = torch.tanh(x * weight) * 0.3 + x
-    return torch.nn.functional.pad(z, (0, 0, 0, 256 - x.shape[1])), z.reshape(-1, x.shape[2]) * 2
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("function", [with_numbers, with_shapes])
-def test_what_is_computed_element_by_element_has_the_same_bits_at_any_length(function, dtype):
-    compiled, transform = cached(function)
-    static = compile_for_own_sizes(function)
-    for length in (64, 96, 65, 200, 2, 255):
-        x, y, weight = (torch.randn(*shape, device="cuda", dtype=dtype) for shape in [(3, length, 8)] * 2 + [(8,)])
-        assert are_same(list(compiled(x, y, weight)), list(static(x, y, weight)))
-    stats = transform.stats()
-    assert stats.compiles == 2 * stats.generalizations > 0 and not stats.own_sizes
-    assert stats.general_hits == 4 * stats.generalizations
