@@ -15,38 +15,20 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from fusioncache.backends.api import Backend, Compiled, GeneralFunction, OnStart, Run, ignore_start, process_starts
+from fusioncache.backends.api import Backend, Compiled, OnStart, Run, ignore_start, process_starts
 from fusioncache.cache.peers import Ask, Helpers, Ranks, RankTurn, Wait
-from fusioncache.ir import (
-    Declined,
-    GeneralInstance,
-    GeneralRegion,
-    Graph,
-    Instance,
-    Key,
-    Scope,
-    Value,
-    codec,
-    is_declined,
-)
+from fusioncache.cache.relatives import RELATIVES, encode_relatives
+from fusioncache.ir import Declined, GeneralInstance, Graph, Instance, Key, Scope, is_declined
 from fusioncache.ir.graph import inverse, pick, picker
 from fusioncache.ir.ops import writes_in_place, writes_of
-from fusioncache.ir.template import (
-    FORMAT,
-    ArgumentLayouts,
-    Option,
-    Request,
-    decode_region,
-    encode_region,
-    encode_request,
-)
+from fusioncache.ir.template import ArgumentLayouts, Option, Request, decode_region, encode_region, encode_request
 from fusioncache.process import forks
 from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.entry import REFUSED
 from fusioncache.store.locks import TOO_LONG
 from fusioncache.store.store import COMPILE_SECONDS
 from fusioncache.template.generalization import in_order_of_template
-from fusioncache.template.key import artifact_key, general_key, template_name
+from fusioncache.template.key import artifact_key, template_name
 from fusioncache.template.strides import depends_on_operand_order
 
 logger = logging.getLogger("fusioncache")
@@ -55,8 +37,6 @@ REGION = "region"
 """The artifact that says what was compiled, and how it lies in the graph."""
 REQUEST = "request"
 """The artifact that says what was asked for, so that it can be asked again. It is the same whatever the versions."""
-RELATIVES = "relatives"
-"""The artifact that says which regions of other sizes code for one size was generalized with."""
 
 _STALE = "an artifact that does not load"
 _REJECTED = "rejected: "
@@ -147,53 +127,6 @@ class Task[F]:
             return {}
         relatives = {RELATIVES: encode_relatives(self.made.general.regions)} if self.made else {}
         return {REGION: encode_region(self.instance), REQUEST: encode_request(self.request), **relatives}
-
-
-@dataclass(frozen=True, slots=True)
-class _Relatives:
-    """Regions with one skeleton."""
-
-    regions: tuple[Graph, ...]
-
-
-def encode_relatives(regions: tuple[Graph, ...]) -> bytes:
-    """Returns regions of other sizes as JSON."""
-    return codec.encode(_Relatives(regions), format=FORMAT)
-
-
-def decode_relatives(content: bytes | str) -> tuple[Graph, ...]:
-    """Returns the regions that were encoded.
-
-    Raises:
-        ValueError: if the content is anything else, or of another format.
-    """
-    return codec.decode(_Relatives, content, "relatives", format=FORMAT).regions
-
-
-def general_task(
-    backend: Backend, general: GeneralRegion, values: Sequence[Value], layout: Hashable
-) -> Task[GeneralFunction]:
-    """Returns the task to compile a region for any sizes, with the arguments of one of its instances.
-
-    Args:
-        backend: compiles.
-        general: the region, and the places of its variables.
-        values: of the variables in that instance.
-        layout: of the arguments, as ``Backend.general_layout`` gives it.
-    """
-
-    def load(artifacts: Mapping[str, bytes], args: Sequence[Any]) -> BuiltFunction[GeneralFunction]:
-        return BuiltFunction(backend.load_general(artifacts, general, args))
-
-    return Task(
-        backend,
-        general.graph,
-        general.graph,
-        key=lambda environment: general_key(general.graph, environment, repr(layout)),
-        compile=lambda args: backend.compile_general(general, args, values),
-        persist=lambda args: backend.persist_general(general, args, values),
-        load=load,
-    )
 
 
 def _load_region(

@@ -8,20 +8,18 @@ is an instance of what comes of that is decided there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
 from typing import Any
 
-from fusioncache.backends.api import (
-    GeneralFunction,
-    Run,
-)
-from fusioncache.cache.executable import Builder, BuiltFunction, general_task
+from fusioncache.backends.api import Backend, GeneralFunction, Run
+from fusioncache.cache.executable import Builder, BuiltFunction, Task
 from fusioncache.ir import (
     Declined,
     GeneralInstance,
+    GeneralRegion,
     Graph,
     Key,
     NumberType,
@@ -40,13 +38,8 @@ from fusioncache.store import Store
 from fusioncache.store.entry import SIZES_SLOT
 from fusioncache.store.store import WRITE_SECONDS
 from fusioncache.template.generalization import RegionFamily, fit_holes, make_family
-from fusioncache.template.key import graph_key, template_name
-from fusioncache.template.skeleton import (
-    Skeleton,
-    fill,
-    read_holes,
-    skeleton_of,
-)
+from fusioncache.template.key import general_key, graph_key, template_name
+from fusioncache.template.skeleton import Skeleton, fill, read_holes, skeleton_of
 
 logger = logging.getLogger("fusioncache")
 
@@ -174,6 +167,32 @@ class ServedGeneral:
     built: BuiltFunction[Any]
     source: Graph
     is_new: bool = False
+
+
+def general_task(
+    backend: Backend, general: GeneralRegion, values: Sequence[Value], layout: Hashable
+) -> Task[GeneralFunction]:
+    """Returns the task to compile a region for any sizes, with the arguments of one of its instances.
+
+    Args:
+        backend: compiles.
+        general: the region, and the places of its variables.
+        values: of the variables in that instance.
+        layout: of the arguments, as ``Backend.general_layout`` gives it.
+    """
+
+    def load(artifacts: Mapping[str, bytes], args: Sequence[Any]) -> BuiltFunction[GeneralFunction]:
+        return BuiltFunction(backend.load_general(artifacts, general, args))
+
+    return Task(
+        backend,
+        general.graph,
+        general.graph,
+        key=lambda environment: general_key(general.graph, environment, repr(layout)),
+        compile=lambda args: backend.compile_general(general, args, values),
+        persist=lambda args: backend.persist_general(general, args, values),
+        load=load,
+    )
 
 
 class Allowance:

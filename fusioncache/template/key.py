@@ -5,18 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from fusioncache.ir import Graph, Ingredient, Instance, Key
-from fusioncache.ir.keys import (
-    ANY_SIZES,
-    GENERAL_LAYOUT,
-    INGREDIENTS,
-    LAYOUT,
-    ORDER,
-    SIZES,
-    Level,
-    write_key,
-    write_layouts,
-)
+from fusioncache.ir import Graph, Ingredient, Instance, Key, keys
+from fusioncache.ir.keys import GENERAL_LAYOUT, INGREDIENTS, LAYOUT, ORDER, Level, write_key, write_layouts
 from fusioncache.ir.ops import RESIDUAL, op_traits
 from fusioncache.ir.template import ArgumentLayouts, encode_region
 from fusioncache.template.strides import depends_on_operand_order
@@ -73,7 +63,7 @@ def artifact_key(
     Raises:
         ValueError: if an ingredient is not registered.
     """
-    sizes = {SIZES: ANY_SIZES} if of_any_sizes else {}
+    sizes = {keys.SIZES: keys.ANY_SIZES} if of_any_sizes else {}
     return make_key(graph, {**environment, **call_ingredients(graph, layouts, instance), **sizes})
 
 

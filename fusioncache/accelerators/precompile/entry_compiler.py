@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from fusioncache.backends.api import OnStart, Progress, device_types_of, ignore_start, make_backend, process_starts
 from fusioncache.backends.torch_settings import apply_torch_settings
-from fusioncache.cache.executable import REGION, RELATIVES, REQUEST, Builder, decode_relatives, not_kept
+from fusioncache.cache.executable import REGION, REQUEST, Builder, not_kept
 from fusioncache.cache.peers import Ranks
+from fusioncache.cache.relatives import RELATIVES, decode_relatives
 from fusioncache.ir import (
     Declined,
     GeneralInstance,
