@@ -1,4 +1,7 @@
-"""The process that has the workers of a ``CompilePool``, and the workers themselves."""
+"""The process that has the workers of a ``CompilePool``, and the workers themselves.
+
+One thread talks to all workers, and forks them: a worker ends with the thread that forked it.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +14,24 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from multiprocessing import get_context, util
-from multiprocessing.connection import Connection
+from multiprocessing import Pipe, get_context, util
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fusioncache.accelerators.precompile.entry_compiler import (
     DIED,
-    FAILED,
     NO_WORKER,
     CompileTask,
     EntryCompiler,
     TaskOutcome,
 )
 from fusioncache.backends.api import BACKENDS, backend_class
+from fusioncache.backends.torch_settings import is_device_lost
 from fusioncache.ir import Graph
-from fusioncache.process import forks
 from fusioncache.store import Store
 
 logger = logging.getLogger("fusioncache")
@@ -41,6 +42,8 @@ LEAST_SECONDS, MOST_SECONDS, TIMES = 60.0, 300.0, 8.0
 REST_SECONDS, IDLE_SECONDS = 5.0, 300.0
 """How long workers wait for a task, which holds memory of a device; and how long this process does without any. New
 lengths come in a row: one that finds workers need not wait until others have opened the device, for half a second."""
+CLOSE_SECONDS = 3.0
+"""How long workers may take to end before they are killed."""
 
 ROOM_BYTES = 16 << 30
 """How many bytes of a GPU must be free so that workers which keep code stay. Each holds about half a GiB."""
@@ -54,22 +57,32 @@ class _Lane:
 
     Attributes:
         process: it.
-        task: the number of what it does; None for nothing.
-        codes: the general regions whose code it keeps.
-        is_broken: whether it has died.
+        connection: to it.
+        is_ready: whether it has started, and waits for a task.
+        task: the number of the task that it is at; None for none.
+        codes: the numbers of the general regions whose code it keeps.
     """
 
-    process: ProcessPoolExecutor
+    process: BaseProcess
+    connection: Connection
+    is_ready: bool = False
     task: int | None = None
-    codes: set[Graph] = field(default_factory=set)
-    is_broken: bool = False
+    codes: set[int] = field(default_factory=set)
+
+    def end(self, deadline: float) -> None:
+        """Waits for its end until this moment, and then kills it."""
+        self.process.join(max(0.0, deadline - time.monotonic()))
+        self.process.kill()
+        self.process.join(TICK)
+        self.connection.close()
 
 
 class Workers:
     """Workers that are there while there are tasks, or while what they keep may serve more.
 
     A task that needs code for any sizes goes to the worker that keeps it. Any other one goes to the next that is free.
-    If a worker dies, the task that it was at is refused, and another worker takes its place.
+    If a worker dies, the task that it was at is refused, and another worker takes its place. One that dies before it is
+    ready is of no use, and neither are others.
 
     Args:
         connection: to the process that the tasks are from.
@@ -90,9 +103,9 @@ class Workers:
         self._start = start
         self._clock = clock
         self._lanes: list[_Lane] = []
-        self._is_early = self._is_unfit = False
-        self._tasks: dict[int, CompileTask] = {}
-        self._lock = forks.lock()
+        self._waiting: dict[int, tuple[CompileTask, int | None]] = {}
+        self._codes: dict[Graph, int] = {}
+        self._is_early, self._is_unfit = True, False
         self._longest = 0.0
         self._since = self._looked = clock()
 
@@ -100,51 +113,64 @@ class Workers:
         """Works until the process with this id is gone or has wanted nothing for long; returns whether all is well.
 
         Raises:
-            OSError: if no worker can be started, as without shared memory.
+            OSError: if no worker can be started, as without memory.
         """
         while os.getppid() == owner:
+            ready = wait([self._connection, *(lane.connection for lane in self._lanes)], TICK)
             try:
-                received = self._connection.recv() if self._connection.poll(TICK) else None
+                received = self._connection.recv() if self._connection in ready else None
             except (EOFError, OSError):
                 break
             if received:
                 self._add(*received)
-            if self._tasks and any(lane.is_broken for lane in self._lanes):
-                self._open()
-                self._hand_out()
+            for lane in [lane for lane in self._lanes if lane.connection in ready]:
+                self._hear(lane)
             if self._is_unfit or self._has_hung():
                 return False
-            idle = 0.0 if self._tasks else self._clock() - self._since
+            if self._has_tasks():
+                self._open()
+                self._hand_out()
+                continue
+            idle = self._clock() - self._since
             if idle >= REST_SECONDS and not self._is_early and not self._keeps_code():
                 self._close()
             if idle >= IDLE_SECONDS:
                 break
-        if not self._tasks:
+        if not self._has_tasks():
             self._close()
         return True
 
+    def _has_tasks(self) -> bool:
+        return bool(self._waiting) or any(lane.task is not None for lane in self._lanes)
+
     def _add(self, tasks: dict[int, CompileTask], device: int | None) -> None:
-        """Has tasks compiled. Where there are none, the workers open their GPU and wait for some."""
-        self._is_early = not tasks
+        """Takes tasks. Where none came so far, the workers open their GPU and wait for some."""
+        self._is_early = self._is_early and not tasks
         self._since = self._clock()
-        with self._lock:
-            self._tasks |= tasks
+        for number, task in tasks.items():
+            code = None if task.code is None else self._codes.setdefault(task.code, len(self._codes))
+            self._waiting[number] = task, code
         self._open(device)
-        self._hand_out()
 
     def _open(self, device: int | None = None) -> None:
-        """Starts the workers that are missing. They are forked from this thread."""
-        with self._lock:
-            self._lanes = [lane for lane in self._lanes if not lane.is_broken]
-            for _ in range(self._jobs - len(self._lanes)):
-                process = ProcessPoolExecutor(1, get_context("fork"), self._start, (self._is_early, device))
-                process.submit(int)  # which forks it
-                self._lanes.append(_Lane(process))
+        """Starts the workers that are missing."""
+        while len(self._lanes) < self._jobs:
+            ours, theirs = Pipe()
+            with theirs:
+                work = partial(work_for, theirs, partial(self._start, self._is_early, device))
+                process = get_context("fork").Process(target=work)
+                process.start()
+            self._lanes.append(_Lane(process, ours))
 
     def _close(self) -> None:
+        """Ends all workers."""
         lanes, self._lanes = self._lanes, []
         for lane in lanes:
-            lane.process.shutdown()
+            with suppress(OSError):
+                lane.connection.send(None)
+        deadline = time.monotonic() + CLOSE_SECONDS
+        for lane in lanes:
+            lane.end(deadline)
 
     def _keeps_code(self) -> bool:
         """True if workers keep code for any sizes, and there is so much memory that others hardly miss what they hold.
@@ -156,61 +182,55 @@ class Workers:
             return lane is not None
         self._looked = self._clock()
         try:
-            return lane.process.submit(has_room).result(REST_SECONDS)
-        except Exception as error:  # whatever it is
+            lane.connection.send(has_room)
+            return lane.connection.poll(REST_SECONDS) and lane.connection.recv()
+        except (EOFError, OSError) as error:
             logger.info("workers are closed", exc_info=error)
             return False
 
     def _hand_out(self) -> None:
-        """Gives each task that waits to the worker that is to do it, if that is free. Any thread may call this."""
-        with self._lock:
-            taken = {lane.task for lane in self._lanes}
-            for number, task in [*self._tasks.items()]:
-                lane = None if number in taken else self._find_lane(task)
-                if lane is None:
-                    continue
-                lane.task = number
-                lane.codes |= {task.code} if task.code else set()
-                try:
-                    future = lane.process.submit(compile_task, task)
-                except BrokenProcessPool:
-                    lane.is_broken, lane.task = True, None
-                else:
-                    future.add_done_callback(partial(self._finish, lane, number))
+        """Gives each task that waits to the worker that is to do it, if that is free."""
+        for number, (task, code) in [*self._waiting.items()]:
+            free = [lane for lane in self._lanes if lane.is_ready and lane.task is None]
+            if not free:
+                break
+            keeper = next((lane for lane in self._lanes if code in lane.codes), None)
+            if keeper is not None and keeper not in free:
+                continue
+            lane = keeper or min(free, key=lambda lane: len(lane.codes))
+            try:
+                lane.connection.send(partial(compile_task, task))
+            except OSError:  # it died, which is heard of next
+                continue
+            del self._waiting[number]
+            lane.task = number
+            lane.codes |= set() if code is None else {code}
 
-    def _find_lane(self, task: CompileTask) -> _Lane | None:
-        """Returns the free worker that is to do a task; None if there is none."""
-        there = [lane for lane in self._lanes if not lane.is_broken]
-        keeper = next((lane for lane in there if task.code in lane.codes), None)
-        free = [lane for lane in ([keeper] if keeper else there) if lane.task is None]
-        return min(free, key=lambda lane: len(lane.codes), default=None)
-
-    def _finish(self, lane: _Lane, number: int, future: Future[TaskOutcome]) -> None:
-        """Tells what became of a task. A thread of the worker's pool calls this."""
-        error = future.exception()
-        lane.is_broken = isinstance(error, BrokenProcessPool)
-        if error is not None:
-            reason = DIED if lane.is_broken else f"{FAILED}: {type(error).__name__}"
-            self._tell(number, TaskOutcome("refused", reason, passing=lane.is_broken))
-        elif future.result() == NO_WORKER:
-            self._is_unfit = True
-        else:
-            self._tell(number, future.result())
-        lane.task = None
-        self._hand_out()
+    def _hear(self, lane: _Lane) -> None:
+        """Takes what a worker says: that it is ready, or what became of its task. One that died says nothing."""
+        try:
+            outcome = lane.connection.recv()
+        except (EOFError, OSError):
+            outcome = TaskOutcome("refused", DIED, passing=True)
+            self._is_unfit |= not lane.is_ready
+            self._lanes.remove(lane)
+            lane.end(time.monotonic())
+        number, lane.task, lane.is_ready = lane.task, None, True
+        self._is_unfit |= outcome == NO_WORKER
+        if number is not None and outcome != NO_WORKER:
+            self._tell(number, outcome)
 
     def _tell(self, number: int, outcome: TaskOutcome) -> None:
-        with self._lock, suppress(OSError):
-            self._tasks.pop(number, None)
-            if outcome.result == "compiled":
-                self._longest = max(self._longest, outcome.seconds)
-            self._since = self._clock()
+        if outcome.result == "compiled":
+            self._longest = max(self._longest, outcome.seconds)
+        self._since = self._clock()
+        with suppress(OSError):
             self._connection.send((number, outcome))
 
     def _has_hung(self) -> bool:
         longest = self._longest
         allowed = min(max(LEAST_SECONDS, TIMES * longest), MOST_SECONDS) if longest else MOST_SECONDS
-        return bool(self._tasks) and self._clock() - self._since > allowed
+        return self._has_tasks() and self._clock() - self._since > allowed
 
 
 def main(descriptor: str, owner: str, directory: str, backend: str, jobs: str, patience: str) -> None:
@@ -286,6 +306,8 @@ class Worker:
         self._starts.clear()
         begun = time.perf_counter()
         outcome = self._compiler.compile(task)
+        if outcome.result == "refused" and is_device_lost():
+            os._exit(1)  # whatever came next would fail here
         return replace(outcome, seconds=time.perf_counter() - begun, on_start=sum(self._starts))
 
     def _note_start(self, title: str, seconds: float) -> None:
@@ -313,3 +335,11 @@ def start_worker(
 def compile_task(task: CompileTask) -> TaskOutcome:
     """Compiles a task in a worker, and returns what became of it."""
     return _worker.compile(task)
+
+
+def work_for(connection: Connection, start: Callable[[], None]) -> None:
+    """Starts, says so, and does what another process sends, one after the other, until that sends None."""
+    start()
+    connection.send(None)
+    while (work := connection.recv()) is not None:
+        connection.send(work())
