@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Lock
 
-from fusioncache.accelerators.precompile import pool
+from fusioncache.accelerators.precompile import pool, workers
 from fusioncache.accelerators.precompile.entry_compiler import CompileTask, EntryCompiler, TaskOutcome
 
 WAIT = 240.0
@@ -56,7 +56,7 @@ class ForkedProcess:
 def fork_process(arguments: Sequence[str], connection: Connection, *, quiet: bool) -> ForkedProcess:
     """Stands in for ``start_process``."""
     owner = str(os.getpid())
-    return ForkedProcess(lambda: pool.main(str(os.dup(connection.fileno())), owner, *arguments))
+    return ForkedProcess(lambda: workers.main(str(os.dup(connection.fileno())), owner, *arguments))
 
 
 def play(self: EntryCompiler, task: CompileTask) -> TaskOutcome:

@@ -20,6 +20,7 @@ from store_processes import fill_store, make_unary_region
 
 import fusioncache
 from fusioncache.accelerators.precompile import pool as pools
+from fusioncache.accelerators.precompile import workers
 from fusioncache.accelerators.precompile.ahead import PoolHelpers
 from fusioncache.accelerators.precompile.entry_compiler import NO_WORKER, EntryCompiler, TaskOutcome
 from fusioncache.accelerators.precompile.pool import CompilePool, find_pool, start_default_pool
@@ -44,8 +45,8 @@ def _play(monkeypatch: pytest.MonkeyPatch) -> None:
 def give_device(monkeypatch: pytest.MonkeyPatch, open_device: Callable[[int | None], object]) -> None:
     """Gives workers a backend that opens its device in this way."""
     backend = type("Other", (), {"open_device": staticmethod(open_device), "prepare": staticmethod(lambda: None)})
-    monkeypatch.setattr(pools, "BACKENDS", {"other": None})
-    monkeypatch.setattr(pools, "backend_class", lambda name: backend)
+    monkeypatch.setattr(workers, "BACKENDS", {"other": None})
+    monkeypatch.setattr(workers, "backend_class", lambda name: backend)
 
 
 def note(path: Path, text: str) -> bool:
@@ -74,7 +75,7 @@ def test_workers_that_hang_are_ended_after_a_while(tmp_path, monkeypatch):
     def read_clock():
         return 3600.0 * next(hours) if any(digest == "hang" for digest, _ in read_played(tmp_path)) else 0.0
 
-    monkeypatch.setattr(pools, "Workers", partial(pools.Workers, clock=read_clock))
+    monkeypatch.setattr(workers, "Workers", partial(workers.Workers, clock=read_clock))
     with make_pool(tmp_path, 1) as pool, pytest.warns(RuntimeWarning, match="failed or hung: it compiles alone"):
         assert reasons(pool, "quick") == ["quick"]
         assert reasons(pool, "hang", "after") == ["no worker starts"] * 2
@@ -100,7 +101,7 @@ def test_workers_that_are_of_no_use_are_not_tried_again(tmp_path, monkeypatch):
 
 
 def test_workers_that_start_early_wait_for_the_first_task(tmp_path, monkeypatch):
-    monkeypatch.setattr(pools, "REST_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "REST_SECONDS", 0.0)
     opened = tmp_path / "opened"
     give_device(monkeypatch, lambda number: note(opened, f"{os.getpid()} "))
     with make_pool(tmp_path, 2, "other") as pool:
