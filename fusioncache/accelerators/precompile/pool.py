@@ -129,15 +129,15 @@ class CompilePool:
     def submit(self, tasks: Sequence[CompileTask]) -> list[Future[TaskOutcome]]:
         """Hands tasks over, and returns a future of what becomes of each. The first ones are compiled first."""
         futures: list[Future[TaskOutcome]] = [Future() for _ in tasks]
-        if not self.start():
-            for future in futures:
-                future.set_result(NO_WORKER)
-            return futures
-        with self._lock:
-            numbers = range(self._numbers, self._numbers + len(tasks))
-            self._numbers += len(tasks)
-            self._futures |= zip(numbers, futures, strict=True)
-            self._send(dict(zip(numbers, tasks, strict=True)))
+        with self._lock:  # else the process could end in between, and nothing would answer
+            if self.start():
+                numbers = range(self._numbers, self._numbers + len(tasks))
+                self._numbers += len(tasks)
+                self._futures |= zip(numbers, futures, strict=True)
+                self._send(dict(zip(numbers, tasks, strict=True)))
+                return futures
+        for future in futures:
+            future.set_result(NO_WORKER)
         return futures
 
     def end(self) -> None:
