@@ -201,7 +201,7 @@ MOST_EXPECTED = 64
 MOST_ASKS = 512
 """How many regions are compiled together, at most."""
 WAIT_SECONDS = 320.0
-"""How long to wait for a worker, which is longer than one may hang, before the pool is given up."""
+"""How long to wait for workers that finish nothing, which is longer than they may hang, before the pool is given up."""
 LOOK_SECONDS = 0.05
 """How long to wait for a worker before looking whether another process compiles the same."""
 
@@ -348,7 +348,7 @@ class PoolHelpers(AskHelpers):
         while not future.done() and (ask.made or self._is_taken(ask)):
             seconds = self._compile_another()
             others += seconds
-            if time.perf_counter() - begun - others > WAIT_SECONDS:
+            if time.perf_counter() - max(begun, self._pool.answered) - others > WAIT_SECONDS:
                 self._pool.end()
                 break
             if not seconds:

@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -83,6 +84,7 @@ class CompilePool:
         backend: the same.
         is_wanted: whether a cache has asked for it. One that was started beside imports may be of no use.
         has_failed: whether no process is started any more.
+        answered: when it last told what became of a task, by ``time.perf_counter``.
     """
 
     def __init__(self, directory: Path, jobs: int, backend: str, *, patience: float = 0.0, quiet: bool = True):
@@ -97,6 +99,7 @@ class CompilePool:
         self._numbers = 0
         self.is_wanted = True
         self.has_failed = False
+        self.answered = 0.0
         forks.register(self)
 
     @property
@@ -178,6 +181,7 @@ class CompilePool:
         try:
             while True:
                 number, outcome = connection.recv()
+                self.answered = time.perf_counter()
                 self._futures.pop(number).set_result(outcome)
         except (EOFError, OSError):
             pass
