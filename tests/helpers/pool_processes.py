@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Lock
+from types import SimpleNamespace
+from typing import Any
 
 from fusioncache.accelerators.precompile import pool, workers
 from fusioncache.accelerators.precompile.entry_compiler import CompileTask, EntryCompiler, TaskOutcome
@@ -76,7 +78,13 @@ def play(self: EntryCompiler, task: CompileTask) -> TaskOutcome:
 
 
 def make_plays(*digests: str) -> list[CompileTask]:
-    return [CompileTask(None, None, digest) for digest in digests]  # type: ignore[arg-type]
+    """Returns tasks. What stands behind ``of`` names the general code that one needs."""
+    return [CompileTask(None, None, digest, made=_make_instance(digest)) for digest in digests]  # type: ignore[arg-type]
+
+
+def _make_instance(digest: str) -> Any:
+    code = digest.partition(" of ")[2]
+    return SimpleNamespace(general=SimpleNamespace(graph=code)) if code else None
 
 
 def read_played(directory: Path) -> list[tuple[str, int]]:

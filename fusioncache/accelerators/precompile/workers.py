@@ -42,8 +42,8 @@ LEAST_SECONDS, MOST_SECONDS, TIMES = 60.0, 300.0, 8.0
 REST_SECONDS, IDLE_SECONDS = 5.0, 300.0
 """How long workers wait for a task, which holds memory of a device; and how long this process does without any. New
 lengths come in a row: one that finds workers need not wait until others have opened the device, for half a second."""
-CLOSE_SECONDS = 3.0
-"""How long workers may take to end before they are killed."""
+ANSWER_SECONDS = 3.0
+"""How long workers without a task may take to answer, or to end before they are killed."""
 
 ROOM_BYTES = 16 << 30
 """How many bytes of a GPU must be free so that workers which keep code stay. Each holds about half a GiB."""
@@ -168,7 +168,7 @@ class Workers:
         for lane in lanes:
             with suppress(OSError):
                 lane.connection.send(None)
-        deadline = time.monotonic() + CLOSE_SECONDS
+        deadline = time.monotonic() + ANSWER_SECONDS
         for lane in lanes:
             lane.end(deadline)
 
@@ -183,7 +183,7 @@ class Workers:
         self._looked = self._clock()
         try:
             lane.connection.send(has_room)
-            return lane.connection.poll(REST_SECONDS) and lane.connection.recv()
+            return lane.connection.poll(ANSWER_SECONDS) and lane.connection.recv()
         except (EOFError, OSError) as error:
             logger.info("workers are closed", exc_info=error)
             return False

@@ -8,19 +8,21 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, as_completed
 from functools import partial
 from itertools import count
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+import torch
 from pool_processes import fork_process, is_running, make_plays, make_pool, play, read_played, wait_until
 from repository import HELPERS, import_path
 from store_contents import fork, wait_for
 from store_processes import fill_store, make_unary_region
 
 import fusioncache
+from fusioncache.accelerators.precompile import ahead, workers
 from fusioncache.accelerators.precompile import pool as pools
-from fusioncache.accelerators.precompile import workers
 from fusioncache.accelerators.precompile.ahead import PoolHelpers
 from fusioncache.accelerators.precompile.entry_compiler import NO_WORKER, EntryCompiler, TaskOutcome
 from fusioncache.accelerators.precompile.pool import CompilePool, find_pool, start_default_pool
@@ -49,6 +51,9 @@ def give_device(monkeypatch: pytest.MonkeyPatch, open_device: Callable[[int | No
     monkeypatch.setattr(workers, "backend_class", lambda name: backend)
 
 
+DEADLY = ["kill 1 of A", "lose the GPU"]
+
+
 def note(path: Path, text: str) -> bool:
     """Adds a text to a file."""
     with path.open("a") as file:
@@ -61,11 +66,59 @@ def reasons(pool: CompilePool, *digests: str) -> list[str]:
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_worker_that_dies_costs_its_own_task(tmp_path, jobs):
+def test_a_worker_that_dies_costs_its_own_task(tmp_path, monkeypatch, jobs):
+    monkeypatch.setattr(workers, "is_device_lost", lambda: ("lose the GPU", os.getpid()) in read_played(tmp_path))
     with make_pool(tmp_path, jobs) as pool:
-        found = [future.result().reason for future in pool.submit(make_plays("a", "kill 1", "b", "kill 2", "c"))]
-        assert found == ["a", "worker died", "b", "worker died", "c"]
+        futures = pool.submit(make_plays("a", "kill 1 of A", "b of A", "lose the GPU", "c"))
+        assert [future.result().reason for future in futures] == ["a", "worker died", "b of A", "worker died", "c"]
         assert reasons(pool, "d") == ["d"]
+    assert sorted(digest for digest, _ in read_played(tmp_path)) == sorted(["a", "b of A", *DEADLY, "c", "d"])
+
+
+def test_one_worker_does_all_that_needs_the_same_code(tmp_path):
+    """Others do the rest meanwhile."""
+    with make_pool(tmp_path, 3) as pool:
+        futures = pool.submit(make_plays("wait go of A", "1 of A", "wait go of B", "2 of B", "3 of A", "rest"))
+        assert futures[-1].result().reason == "rest"
+        assert reasons(pool, "more") == ["more"]
+        wait_until(lambda: len(read_played(tmp_path)) == 4)
+        (tmp_path / "go").touch()
+        assert {future.result().reason for future in futures} > {"1 of A", "2 of B", "3 of A"}
+        assert reasons(pool, "4 of B") == ["4 of B"]
+    done: dict[str, list[str]] = {}
+    for digest, pid in read_played(tmp_path):
+        done.setdefault(pid, []).append(digest)
+    expected = [["rest", "more"], ["wait go of A", "1 of A", "3 of A"], ["wait go of B", "2 of B", "4 of B"]]
+    assert sorted(done.values()) == expected
+
+
+def test_workers_that_keep_code_stay_while_there_is_room(tmp_path, monkeypatch):
+    looks, full = tmp_path / "looks", tmp_path / "full"
+    monkeypatch.setattr(workers, "REST_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "ANSWER_SECONDS", 240.0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (workers.ROOM_BYTES - full.exists(), note(looks, "x")))
+    with make_pool(tmp_path, 1) as pool:
+        assert reasons(pool, "rest") == ["rest"]
+        wait_until(lambda: not is_running(read_played(tmp_path)[0][1]))
+        assert reasons(pool, "1 of A") == ["1 of A"]
+        wait_until(lambda: looks.exists() and len(looks.read_text()) > 1)
+        assert reasons(pool, "2 of A") == ["2 of A"]
+        full.touch()
+        wait_until(lambda: not is_running(read_played(tmp_path)[2][1]))
+        assert reasons(pool, "3 of A") == ["3 of A"]
+    _, first, second, third = (pid for _, pid in read_played(tmp_path))
+    assert first == second != third
+
+
+@pytest.mark.parametrize("signal_", [signal.SIGSTOP, signal.SIGKILL])
+def test_workers_that_say_nothing_of_room_are_killed(tmp_path, monkeypatch, signal_):
+    monkeypatch.setattr(workers, "REST_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: os.kill(os.getpid(), signal_))
+    with make_pool(tmp_path, 2) as pool:
+        for number, digest in enumerate(["1 of A", "2 of A"]):
+            assert reasons(pool, digest) == [digest]
+            wait_until(lambda: not is_running(read_played(tmp_path)[number][1]))  # noqa: B023  # at once
 
 
 def test_workers_that_hang_are_ended_after_a_while(tmp_path, monkeypatch):
@@ -83,15 +136,20 @@ def test_workers_that_hang_are_ended_after_a_while(tmp_path, monkeypatch):
     wait_until(lambda: not any(is_running(pid) for _, pid in read_played(tmp_path)))
 
 
-def test_workers_that_are_of_no_use_are_not_tried_again(tmp_path, monkeypatch):
+@pytest.mark.parametrize("dies", [False, True])
+def test_workers_that_are_of_no_use_are_not_tried_again(tmp_path, monkeypatch, dies):
     tried = tmp_path / "tried"
 
     def open_device(number):
         note(tried, "x")
+        if dies:
+            os.kill(os.getpid(), signal.SIGKILL)
         raise MemoryError("full")
 
     give_device(monkeypatch, open_device)
     with make_pool(tmp_path, 2, "other") as pool, pytest.warns(RuntimeWarning, match="failed or hung"):
+        if dies:
+            pool.open_early(0)
         assert reasons(pool, *"abcd") == ["no worker starts"] * 4
         assert reasons(pool, *"efg") == ["no worker starts"] * 3
     assert 1 <= len(tried.read_text()) <= 2
@@ -294,12 +352,45 @@ def make_waiting_pool():
         tasks.extend(futures)
         return futures
 
-    return SimpleNamespace(jobs=2, has_failed=False, start=lambda: True, submit=submit, tasks=tasks)
+    return SimpleNamespace(jobs=2, has_failed=False, answered=0.0, start=lambda: True, submit=submit, tasks=tasks)
 
 
-def make_ask(number=0):
+def make_ask(number=0, made=None):
     request = SimpleNamespace(backend="inductor", graph=make_unary_region())
-    return Ask(Key(str(number), "", ()), request, None)
+    return Ask(Key(str(number), "", ()), request, None, made)
+
+
+def test_a_call_waits_for_code_that_no_worker_has_begun_to_make(tmp_path, monkeypatch):
+    """It compiles something else meanwhile, but no code for any sizes."""
+    made, other, alone = make_ask(0, "A"), make_ask(1, "A"), make_ask(2)
+    pool, compiled = make_waiting_pool(), []
+
+    def compile_here(self, task):
+        compiled.append(task.digest)
+        pool.tasks[0].set_result(TaskOutcome("compiled"))
+        return TaskOutcome("compiled")
+
+    monkeypatch.setattr(EntryCompiler, "compile", compile_here)
+    helpers = PoolHelpers(Store.open(tmp_path), pool)
+    helpers.hand_over([made, other, alone])
+    assert helpers.wait_for(made.key).beside and compiled == [alone.key.digest]
+    assert not helpers.is_done(other.key) and helpers.is_done(alone.key)
+
+
+def test_a_pool_is_given_up_when_it_has_finished_nothing_for_long(tmp_path, monkeypatch):
+    ask, pool, events = make_ask(0, "A"), make_waiting_pool(), []
+
+    def look(futures, seconds):
+        events.append("wait")
+        pool.answered = 0.0
+
+    pool.answered, pool.end = inf, lambda: events.append("end")
+    monkeypatch.setattr(ahead, "wait", look)
+    monkeypatch.setattr(ahead, "WAIT_SECONDS", -1.0)
+    helpers = PoolHelpers(Store.open(tmp_path), pool)
+    helpers.hand_over([ask])
+    helpers.wait_for(ask.key)
+    assert events == ["wait", "end"]
 
 
 def test_what_calls_wait_for_comes_before_lengths_to_come():
