@@ -510,7 +510,8 @@ class Executable:
         alone = self._builder.foresee(self._builder.region_task(self.graph, source, layouts))
         if alone is None or made is None or self._builder.has(alone):
             return alone
-        return self._builder.foresee(self._builder.region_task(self.graph, source, layouts, made))
+        ask = self._builder.foresee(self._builder.region_task(self.graph, source, layouts, made))
+        return ask and replace(ask, instance=source)  # which is compiled alone, if no code can be made
 
     def _own(self, layouts: ArgumentLayouts, instance: Instance | None) -> Instance | None:
         """Returns the region to compile if the layouts show the order of operands; None if all share a function."""
