@@ -1,41 +1,62 @@
 """Lengths that the user names: their templates are compiled before a call has them, in a job and by ``warm``."""
 
+import os
 import shutil
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import pytest
 import torch
 from click.testing import CliRunner
 from models import Blocks, are_same, compile_with, step
+from pool_processes import fork_process
 from recorded_asks import Recorder
-from store_processes import PersistentEager
+from store_processes import CODE, PersistentEager
 
 import fusioncache
+from fusioncache.accelerators.precompile import pool
 from fusioncache.accelerators.sizes.scaling import MOST_LENGTHS, check_lengths, scale_sizes
+from fusioncache.backends.api import Compiled
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.torch_settings import apply_torch_settings
 from fusioncache.cli.main import main
-from fusioncache.ir import Declined
+from fusioncache.ir import Declined, GeneralInstance, Graph
 from fusioncache.store import Store
 
 
-class OneSize(PersistentEager):
-    """Compiles for one size at a time, and stores that, as nvFuser does."""
+class Derived(PersistentEager):
+    """Makes code for one size of code for any, and stores that, as nvFuser does."""
 
-    stores_general = False
+    derives_sizes = True
+    log = Path(os.devnull)
+    """Gets a line for each compile for any sizes, of whichever process."""
+    kept: ClassVar[set[Graph]] = set()
+
+    def persist_size(self, made: GeneralInstance, region: Graph, args: Sequence[Any]) -> Compiled:
+        if made.general.graph not in self.kept:
+            self.kept.add(made.general.graph)
+            with self.log.open("a") as file:
+                file.write(f"{made.general.graph}\n")
+        return Compiled(Eager.compile(self, region, args), {"code": CODE}, None)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def one_size() -> Iterator[None]:
-    """Has the eager backend store what it compiles, for one size at a time."""
+def derived() -> Iterator[None]:
+    """Has the eager backend store what it makes of code for any sizes."""
     with pytest.MonkeyPatch.context() as patch:
         for place in ("transform.shared_region", "accelerators.precompile.entry_compiler"):
-            patch.setattr(f"fusioncache.{place}.make_backend", lambda *args, **options: OneSize())
-        patch.setattr("fusioncache.accelerators.precompile.unseen_lengths.backend_class", lambda name: OneSize)
+            patch.setattr(f"fusioncache.{place}.make_backend", lambda *args, **options: Derived())
+        patch.setattr("fusioncache.accelerators.precompile.unseen_lengths.backend_class", lambda name: Derived)
+        patch.setattr(pool, "start_process", fork_process)
         yield
+
+
+def count_general() -> list[int]:
+    """How often processes compiled each region for any sizes."""
+    return [*Counter(Derived.log.read_text().splitlines()).values()]
 
 
 def train(store: Path, *lengths: int, recorder: Recorder | None = None, **options: Any) -> tuple[list[Any], Any]:
@@ -50,14 +71,16 @@ def train(store: Path, *lengths: int, recorder: Recorder | None = None, **option
 
 
 @pytest.fixture(scope="module")
-def trained(one_size: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+def trained(derived: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     """A store of a process that took steps at two lengths, and how much that compiled."""
     store = tmp_path_factory.mktemp("trained") / "store"
     return store, train(store, 5, 7)[1].compiles
 
 
 @pytest.fixture
-def store(trained: tuple[Path, int], tmp_path: Path) -> Path:
+def store(trained: tuple[Path, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(Derived, "log", tmp_path / "log")
+    Derived.kept.clear()
     return shutil.copytree(trained[0], tmp_path / "store", symlinks=True)
 
 
@@ -79,14 +102,6 @@ def test_what_is_queued_for_a_length_is_what_its_call_asks_for(tmp_path, recorde
     assert stats.lengths_queued == 0 and len(recorder.later) == queued  # as none are named
 
 
-def test_a_length_that_code_for_any_sizes_serves_is_queued_for_later_processes(tmp_path, recorder, monkeypatch):
-    monkeypatch.setattr("fusioncache.cache.length_rule.GENERAL_COST", 0.0)
-    _, stats = train(tmp_path, 5, 7, 9, recorder=recorder)
-    assert stats.general_hits > 0 and stats.lengths_queued == len(recorder.later) > 0
-    train(tmp_path, 9, recorder=recorder)
-    assert len(recorder.wanted & recorder.later.keys()) == len(recorder.later) - 1
-
-
 def test_a_later_process_queues_them_from_what_is_stored(tmp_path, recorder):
     train(tmp_path, 5, 7)
     _, stats = train(tmp_path, 7, recorder=recorder, lengths=range(8, 11))
@@ -98,26 +113,44 @@ def test_a_later_process_queues_them_from_what_is_stored(tmp_path, recorder):
 CHANGES = {
     "settings": lambda: apply_torch_settings({"torch.backends.cudnn.benchmark": True}),
     "versions": lambda: mock.patch.object(
-        OneSize, "environment", lambda self: {**Eager().environment(), "versions": ""}
+        Derived, "environment", lambda self: {**Eager().environment(), "versions": ""}
     ),
-    "machine": lambda: mock.patch.object(OneSize, "artifact_environment", lambda self: {"machine": "there"}),
+    "machine": lambda: mock.patch.object(Derived, "artifact_environment", lambda self: {"machine": "there"}),
 }
 
 
+@pytest.mark.filterwarnings("ignore:This process")
 def test_warm_compiles_lengths_that_no_process_has_used(store, trained, tmp_path):
-    """For the settings, versions and machine of the process."""
+    """For the settings, versions and machine of the process. All lengths take one compile for any sizes."""
     _, compiles = trained
     expected, _ = train(tmp_path / "other", 11)
-    warmed = fusioncache.warm(store, lengths=[9, 11])
-    assert warmed.compiled == warmed.ready - 2 == compiles - 2 and not warmed.failed
+    warmed = fusioncache.warm(store, lengths=[9, 11, 13], jobs=2)
+    dense = compiles // 2 - 1  # but for what takes the expanded gradient of a sum
+    assert warmed.compiled == 3 * dense and warmed.ready == compiles and not warmed.failed
+    assert count_general() == [1] * dense
     assert fusioncache.warm(store, lengths=[9, 11]).compiled == 0
     for change in CHANGES.values():
         with change():
             assert train(store, 11)[1].compiles == compiles / 2  # all of them
     results, stats = train(store, 11)
-    assert (stats.compiles, stats.programs_filled) == (1, 1)  # what takes the expanded gradient of a sum
+    assert (stats.compiles, stats.programs_filled) == (1, 1)
     assert are_same(results, expected)
     assert train(store, 10)[1].compiles == compiles / 2
+
+
+@pytest.mark.filterwarnings("ignore:This process")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_warm_makes_again_what_was_made_of_code_for_any_sizes(store, trained, tmp_path, jobs):
+    _, compiles = trained
+    expected, _ = train(tmp_path / "other", 5, 7)
+    (tmp_path / "log").unlink(missing_ok=True)
+    Derived.kept.clear()
+    with CHANGES["machine"]():
+        warmed = fusioncache.warm(store, jobs=jobs)
+        assert (warmed.compiled, warmed.ready, warmed.refused) == (compiles, 0, {})
+        assert count_general() == [1] * (compiles // 2)
+        results, stats = train(store, 5, 7)
+    assert not stats.compiles and are_same(results, expected)
 
 
 def test_the_command_takes_rows_of_lengths(store):

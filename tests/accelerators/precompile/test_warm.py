@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from drawn_regions import Sketch
+from drawn_regions import Sketch, draw
 from pool_processes import fork_process
 from signing_keys import make_signing_key
 from store_processes import PersistentEager, Process, X, Y, fill_store, make_region, make_unary_region
@@ -19,14 +19,15 @@ from fusioncache.accelerators.precompile import pool
 from fusioncache.accelerators.precompile.entry_compiler import make_arguments
 from fusioncache.backends.api import Run, make_backend
 from fusioncache.cache.exchange import pull, push
-from fusioncache.cache.executable import REGION, REQUEST
-from fusioncache.ir import Graph, NumberType, Ref, TensorType
+from fusioncache.cache.executable import REGION, RELATIVES, REQUEST, encode_relatives
+from fusioncache.ir import GeneralInstance, Graph, NumberType, Ref, TensorType
 from fusioncache.ir.keys import write_layouts
-from fusioncache.ir.template import ArgumentLayouts, Request, encode_region, encode_request
+from fusioncache.ir.template import ArgumentLayouts, Request, encode_region, encode_request, layouts_of
 from fusioncache.store import Store
 from fusioncache.store.remote import Remote
 from fusioncache.store.signing import put_key
 from fusioncache.template.canonical import canonicalize
+from fusioncache.template.generalization import in_order_of_template, make_family
 from fusioncache.template.key import make_key
 from fusioncache.template.writer import instance_of
 
@@ -97,6 +98,18 @@ def put_a_request_of_another_entry(path, here, patch):
     put(Store.open(path), make_unary_region("tan"), make_unary_region("sin"))
 
 
+def put_unreadable_relatives(path, here, patch):
+    put(Store.open(path), make_unary_region("tan"), **{RELATIVES: b"{}"})
+
+
+def put_other_relatives(path, here, patch):
+    put(Store.open(path), make_unary_region("tan"), **{RELATIVES: encode_relatives((make_unary_region("sin"),))})
+
+
+def put_relatives_without_its_size(path, here, patch):
+    put(Store.open(path), make_unary_region("tan"), **{RELATIVES: encode_relatives((draw("tan(x)", x=(4, 3)),))})
+
+
 def put_another_device(path, here, patch):
     put(Store.open(path), make_unary_region(device="xpu"))
 
@@ -122,6 +135,9 @@ REFUSALS = {
     fail: ({"failed: ZeroDivisionError": 1}, 1, 1),
     damage: ({"damaged": 1}, 1, 1),
     put_a_request_of_another_entry: ({"damaged": 1}, 2, 1),
+    put_unreadable_relatives: ({"damaged": 1}, 2, 1),
+    put_other_relatives: ({"damaged": 1}, 2, 1),
+    put_relatives_without_its_size: ({"damaged": 1}, 2, 1),
     put_another_device: ({"other device type: xpu": 1}, 2, 0),
     put_an_older_version: ({"stored without its compile request, by an older version": 1}, 2, 0),
     have_no_backend: ({"no backend eager here": 2}, 0, 0),
@@ -202,6 +218,31 @@ def test_a_worker_under_other_settings_compiles_nothing_for_a_call(tmp_path, mon
         task = replace(warmer.read_request(asking, entry), digest=entry.digest)
         assert warmer.EntryCompiler(store).compile(task).result == result
     assert len(backend.compiled) == len(store.entries()) == (2 if result == "compiled" else 0)
+
+
+def test_what_no_code_for_any_sizes_serves_is_compiled_alone(tmp_path, here):
+    region = make_unary_region("tan")
+    relatives = encode_relatives((draw("tan(x)", x=(4, 3)), region))
+    put(Store.open(tmp_path), region, **{RELATIVES: relatives})
+    assert fusioncache.warm(tmp_path).compiled == 1 and here.compiled == [region]
+    again = fusioncache.warm(tmp_path)
+    assert (again.ready, again.compiled, sum(again.refused.values())) == (1, 0, 1) and len(here.compiled) == 1
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_it_is_compiled_in_the_order_of_the_region_that_asks(tmp_path, monkeypatch, swapped):
+    region, (x, y) = make_region(swapped=swapped), (X, Y.T.contiguous().T)  # which lies otherwise, so that it shows
+    inputs = (y, x) if swapped else (x, y)
+    process, binding = Process(tmp_path), canonicalize(region).binding
+    monkeypatch.setattr(warmer, "make_backend", lambda name, **options: process.backend)
+    instance = instance_of(region, binding)
+    made = GeneralInstance(make_family([in_order_of_template(instance)]).general, ())
+    ask = process.executable(region).foresee(layouts_of([inputs[each] for each in binding.arguments]), instance, made)
+    task = warmer.CompileTask(ask.request, ask.instance, ask.key.digest, made=ask.made)
+    assert warmer.EntryCompiler(process.cache.store).compile(task).result == "compiled"
+    assert process.backend.compiled == [region]
+    process.run(region, *inputs)
+    assert process.told == [True]
 
 
 DTYPES = ["float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "complex64", "int64", "int32", "uint8", "bool8"]
