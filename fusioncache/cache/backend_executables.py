@@ -325,7 +325,7 @@ class BackendExecutables:
             return executable.foresee(layouts, instance)
         if not self.backend.derives_sizes:
             return None if self.backend.generalizes else executable.foresee(layouts, instance)
-        return executable.foresee(layouts, instance, None if _refuses_general(region) else found.instance)
+        return executable.foresee(layouts, instance, None if refuses_general(region) else found.instance)
 
     def _find_general(
         self, region: Graph, generation: Generation | None, environment: Mapping[str, str]
@@ -400,7 +400,8 @@ def _note_made(asked: BuildRequest, found: FoundGeneral, executable: Executable,
     asked.on_general(ServedGeneral(built.run, built, found.executable.family.general.graph, is_new))
 
 
-def _refuses_general(region: Graph) -> bool:
+def refuses_general(region: Graph) -> bool:
+    """True if each compiler compiles a region for its own sizes: see ``check_general``."""
     try:
         check_general(region)
     except Declined as refusal:

@@ -16,6 +16,7 @@ from fusioncache.accelerators.programs.general import TEMPLATE, Identity, list_t
 from fusioncache.accelerators.programs.text import TemplateReference
 from fusioncache.accelerators.sizes.families import Family, list_stored_families
 from fusioncache.backends.api import backend_class
+from fusioncache.cache.backend_executables import refuses_general
 from fusioncache.ir import Declined, GeneralInstance, Graph, Instance, Scope
 from fusioncache.ir.template import Request
 from fusioncache.store import Store
@@ -40,7 +41,9 @@ def list_unseen(
     """
     known: dict[tuple[str, Graph], list[Request]] = defaultdict(list)
     for task in tasks:
-        known[task.request.backend, task.request.graph].append(task.request)
+        requests = known[task.request.backend, task.request.graph]
+        if task.request not in requests:  # the same may have been compiled alone, and of code for any sizes
+            requests.append(task.request)
     found, refused = list[CompileTask](), Counter[str]()
     for family in list_stored_families(store):
         for length in lengths:
@@ -81,9 +84,13 @@ def _list_tasks(old: TemplateReference, new: TemplateReference, known: _Requests
 
 
 def _generalize(old: Instance, new: Instance) -> GeneralInstance | None:
-    """Returns a region as an instance of what it has in common with one of other sizes; None if they are equal."""
+    """Returns a region as an instance of what it has in common with one of other sizes.
+
+    None if they are equal, or no code for any sizes serves it: a call asks for code of its own then.
+    """
     regions = in_order_of_template(old.compiled), in_order_of_template(new.compiled)
-    if regions[0] == regions[1] or skeleton_of(regions[0]) != skeleton_of(regions[1]):
+    is_alike = regions[0] != regions[1] and skeleton_of(regions[0]) == skeleton_of(regions[1])
+    if not is_alike or refuses_general(regions[1]):
         return None
     general = make_family(regions).general
     return GeneralInstance(general, general.values[-1])
