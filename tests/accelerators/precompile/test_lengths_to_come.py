@@ -153,6 +153,15 @@ def test_warm_makes_again_what_was_made_of_code_for_any_sizes(store, trained, tm
     assert not stats.compiles and are_same(results, expected)
 
 
+def test_lengths_that_no_code_for_any_sizes_serves_are_compiled_alone(store, trained, monkeypatch):
+    """Once, though a known length was compiled alone on one machine, and not so on another."""
+    with CHANGES["machine"]():
+        train(store, 7, sizes="static")
+    monkeypatch.setattr("fusioncache.cache.generals.MOST_ELEMENTS", 0)
+    assert fusioncache.warm(store, lengths=[11]).templates == 2 * trained[1] - 1
+    assert train(store, 11)[1].compiles == 1
+
+
 def test_the_command_takes_rows_of_lengths(store):
     told = CliRunner().invoke(main, ["warm", str(store), "--lengths", "8:12:4,16", "--jobs", "1"])
     assert told.exit_code == 0 and told.output.startswith("compiled 18 of 39 templates in ")
