@@ -22,7 +22,13 @@ import fusioncache
 from fusioncache import FusionCache
 from fusioncache.backends.nvfuser.backend import NvFuser
 from fusioncache.backends.nvfuser.definition import CompiledDefinition, define, describe_contiguous, find_repeats
-from fusioncache.backends.nvfuser.general import CompiledGeneral, check_integers, define_general, expand_results
+from fusioncache.backends.nvfuser.general import (
+    CompiledGeneral,
+    check_integers,
+    compiled_generals,
+    define_general,
+    expand_results,
+)
 from fusioncache.ir import Const, Declined, GeneralInstance, Graph, Instance, NumberType, Op, Ref, Scope, TensorType
 from fusioncache.ir.template import encode_region
 from fusioncache.template.generalization import make_family
@@ -305,25 +311,35 @@ def widened(length: int) -> Graph:
 WIDENED = make_family([widened(8), widened(12)]).general
 
 
-def refuse_size(nvfuser: NvFuser, length: int, reason: str | None = None) -> None:
+def refuse_size(nvfuser: NvFuser, length: int, reason: str, scope: Scope) -> None:
     args = [torch.ones(length, 4), torch.ones(64, 4)]
     with pytest.raises(Declined, match=reason) as refusal:
         nvfuser.persist_size(GeneralInstance(WIDENED, (length,)), widened(length), args)
-    assert refusal.value.scope is Scope.GENERAL
+    assert refusal.value.scope is scope
 
 
-def test_what_does_not_compile_for_any_sizes_is_tried_once_unless_memory_was_missing(monkeypatch):
-    fail = mock.Mock(side_effect=[torch.OutOfMemoryError, RuntimeError])
-    monkeypatch.setattr("fusioncache.backends.nvfuser.general.define_general", fail)
+FAILURES = {
+    "a translator": ("define_general", RuntimeError(), "compile failed: RuntimeError", Scope.GENERAL, 1),
+    "nvFuser": ("execute_definition", RuntimeError("NVF_ERROR"), "compile failed: RuntimeError", Scope.GENERAL, 1),
+    "CUDA": ("execute_definition", RuntimeError("CUDA error"), "compile failed: RuntimeError", Scope.STORING_NOW, 1),
+    "a disk": ("execute_definition", OSError(), "compile failed: OSError", Scope.STORING_NOW, 1),
+    "memory": ("execute_definition", torch.OutOfMemoryError(), "keeping failed: OutOf", Scope.STORING_NOW, 2),
+}
+"""What goes wrong where, and what is said of it: whether for good, and how often two sizes try."""
+
+
+@pytest.mark.parametrize(("name", "error", "reason", "scope", "tries"), FAILURES.values(), ids=FAILURES)
+def test_only_what_fails_everywhere_is_refused_for_good(monkeypatch, name, error, reason, scope, tries):
+    fail = mock.Mock(side_effect=error)
+    for each, does in {"define_general": mock.Mock(), name: fail}.items():
+        monkeypatch.setattr(f"fusioncache.backends.nvfuser.general.{each}", does)
+    compiled_generals().clear()
     with fake_cuda.pretend_gpu():
-        nvfuser = NvFuser(enable=["id_model"])  # of which no other test makes code
-        refuse_size(nvfuser, 12, "an input that is no CUDA tensor")  # before anything is compiled
+        refuse_size(NvFuser(), 12, "an input that is no CUDA tensor", Scope.GENERAL)  # before anything is compiled
         monkeypatch.setattr("fusioncache.backends.nvfuser.persistence.check_persistable", lambda *given: None)
-        with pytest.raises(torch.OutOfMemoryError):
-            refuse_size(nvfuser, 12)
         for length in (12, 20):
-            refuse_size(nvfuser, length, "compile failed: RuntimeError")
-    assert fail.call_count == 2
+            refuse_size(NvFuser(), length, reason, scope)
+    assert fail.call_count == tries
 
 
 def test_a_definition_for_any_sizes_takes_the_numbers_of_a_size_behind_its_arguments():

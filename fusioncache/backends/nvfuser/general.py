@@ -210,8 +210,11 @@ class CompiledGeneral:
         return CompiledDefinition(fitted, self.definition.definition, self.definition.device, numbers)
 
 
-_Failure = str
-"""Why nvFuser compiles nothing for any sizes of a region: an error would keep the frames that it came through."""
+_Failure = tuple[str, Scope]
+"""Why nvFuser compiles nothing for any sizes of a region: an error would keep the frames that it came through.
+
+It is of ``Scope.GENERAL`` if another process fails as well, and else of ``Scope.STORING_NOW``.
+"""
 
 
 @cache
@@ -251,9 +254,7 @@ def persist_size(
     except Declined as refusal:
         refusal.require(Scope.GENERAL, Scope.STORING, Scope.STORING_NOW)
         raise refusal if refusal.scope is not Scope.STORING else Declined(refusal.reason, Scope.GENERAL) from refusal
-    except Exception as error:  # its own size can be compiled
-        if is_out_of_memory(error):
-            raise
+    except Exception as error:  # its own size can be compiled, which may take less memory too
         logger.info("no code for one size is made of code for any", exc_info=error)
         raise Declined(f"keeping failed: {type(error).__name__}", Scope.STORING_NOW) from error
     otherwise = persistence.compile_otherwise(partial(_compile_alone, switches=switches), region)
@@ -278,17 +279,18 @@ def _find_code(
     """
     identity = general.graph, describe_arguments(args), switches, tuple(sorted(environment.items()))
     code, _ = compiled_generals().get_or_make(identity, lambda: _compile_general(general, args, values, switches))
-    if isinstance(code, _Failure):
-        raise Declined(code, Scope.GENERAL)
+    if not isinstance(code, CompiledGeneral):
+        raise Declined(*code)
     return code
 
 
 def _compile_general(
     general: GeneralRegion, args: Sequence[Any], values: Sequence[Value], switches: Switches
 ) -> CompiledGeneral | _Failure:
+    from fusioncache.backends.nvfuser.backend import NvFuser
     from fusioncache.backends.nvfuser.persistence import OPTION, kernel_database
 
-    start = time.perf_counter()
+    start, definition = time.perf_counter(), None
     try:
         definition = define_general(general, describe_arguments(args))
         given = [*args, *_read_numbers(general, values)]
@@ -296,12 +298,14 @@ def _compile_general(
         compiled = kernel_database().compile(switches, execute)
     except Declined as refusal:
         refusal.require(Scope.GENERAL)
-        return refusal.reason
+        return refusal.reason, refusal.scope
     except Exception as error:
         if is_out_of_memory(error):
             raise
         logger.info("nothing is compiled for any sizes", exc_info=error)
-        return f"compile failed: {type(error).__name__}"
+        # What is defined needs no device, and CUDA's errors say nothing of a region.
+        is_lasting = definition is None or NvFuser.find_rejection(error) is not None
+        return f"compile failed: {type(error).__name__}", Scope.GENERAL if is_lasting else Scope.STORING_NOW
     return CompiledGeneral(general, compiled, time.perf_counter() - start)
 
 
