@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from unittest import mock
 
 import fake_cuda
@@ -378,6 +379,8 @@ def test_results_that_are_not_expanded_are_expanded(length):
 @pytest.mark.parametrize(
     ("shape", "length"), [((2, 12, 4), 12), ((1, 11, 4), 12), ((12, 4), 12), ((3, 12, 4), 12), ((1, 12, 4), 1)]
 )
-def test_results_of_other_shapes_or_of_other_arguments_stay(shape, length):
+def test_results_of_other_shapes_are_refused_unless_the_arguments_are_others(shape, length):
     args, made = [torch.randn(length, 4), torch.randn(64, 4)], torch.zeros(shape)
-    assert expand_results(lambda args: [made, args[0].tanh()], WIDENED, [12])(args)[0] is made
+    run = expand_results(lambda args: [made, args[0].tanh()], WIDENED, [12])
+    with nullcontext() if shape[:2] == (2, 12) or length == 1 else pytest.raises(Declined, match="another shape"):
+        assert run(args)[0] is made

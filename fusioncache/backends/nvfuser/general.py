@@ -97,8 +97,8 @@ def find_result_shapes(general: GeneralRegion, values: Sequence[Value]) -> tuple
 def expand_results(run: Run, general: GeneralRegion, values: Sequence[Value]) -> Run:
     """Returns a function that gives what another one does, expanded to the shapes that the region has.
 
-    What is none of these shapes even so stays as it is; and all does, where the arguments are not what they should be:
-    Thunder may be mistaken about those.
+    It raises ``Declined`` for a result that is none of these shapes even so. But all results stay as they are where the
+    arguments are not what they should be: Thunder may be mistaken about those.
 
     Args:
         run: a function for any sizes.
@@ -121,10 +121,13 @@ def expand_results(run: Run, general: GeneralRegion, values: Sequence[Value]) ->
 
 
 def _expand(result: Any, shape: Shape | None) -> Any:
-    if shape is None or result.dim() != len(shape):
+    if shape is None:
         return result
-    fits = all(size in (1, wanted) for size, wanted in zip(result.shape, shape, strict=True))
-    return result.expand(shape) if fits else result
+    if result.dim() != len(shape) or any(
+        size not in (1, wanted) for size, wanted in zip(result.shape, shape, strict=True)
+    ):
+        raise Declined("a result of another shape than the region's", Scope.GENERAL)
+    return result.expand(shape)
 
 
 _INTEGER = re.compile(r"(?<![\w.-])(?<!dim=)[1-9]\d*(?![\w.])")
