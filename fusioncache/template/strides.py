@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType, ValueType, refs_in
 from fusioncache.ir.ops import CONTIGUOUS, CONVERT, ELEMENTWISE, FULL_LIKE, RESHAPE, op_traits
@@ -265,6 +265,7 @@ _RULES: Mapping[str, Callable[[Op, Strided, tuple[int, ...]], Strided | None]] =
 }
 
 
+@lru_cache(maxsize=256)  # one call asks several times, and of graphs of 80 operations each would take 2 ms
 def depends_on_operand_order(graph: Graph, layouts: ArgumentLayouts) -> bool:
     """Returns whether results for arguments of these layouts depend on the order of operands; True when in doubt.
 
