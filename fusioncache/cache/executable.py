@@ -268,8 +268,10 @@ class Builder:
         helpers = self._helpers() if task.instance else None
         wait = self._wait_for(helpers, key)
         stored = store.load(key, name)
-        if stored is None and helpers is not None and helpers.note_missing():
+        if stored is None and helpers is not None and not wait.beside and helpers.note_missing():
             wait = self._wait_for(helpers, key)
+        if stored is None and wait.beside and task.made:
+            raise Declined("another process compiled it for one size", Scope.STORING_NOW)
             stored = store.load(key, name)
         loaded = None if stored is None else self._load(task, args, key, stored)
         if loaded is None:

@@ -13,15 +13,18 @@ from unittest.mock import Mock
 import pytest
 import torch
 from models import compile_with
+from recorded_asks import Recorder
 from store_processes import CODE, PersistentEager
 
 import fusioncache
-from fusioncache.accelerators.precompile.entry_compiler import read_request
+from fusioncache.accelerators.precompile import ahead, entry_compiler
+from fusioncache.accelerators.precompile.entry_compiler import CompileTask, EntryCompiler, read_request
 from fusioncache.backends.api import Compiled
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.backends.torch_settings import apply_torch_settings
-from fusioncache.ir import Declined, Scope
+from fusioncache.cache.peers import Helpers, Wait
+from fusioncache.ir import Declined, Key, Scope
 from fusioncache.ir.keys import ANY_SIZES, GENERAL_LAYOUT, SIZES, read_key
 from fusioncache.ir.template import layouts_of
 from fusioncache.observe.record.stats import Stats
@@ -264,6 +267,40 @@ def test_static_sizes_have_code_of_their_own_in_a_cache_that_has_other_code_for_
             call(compiled, scale, make(3, length))
         found.append(counts(transform.stats()))
     assert found == [(2, 0, 1, 0), (1, 0, 0, 0), (0, 0, 0, 0)]
+
+
+class Beside(Recorder):
+    """Does what it is asked for, as another process would, when the call that asks for it waits."""
+
+    def __init__(self, store: Path):
+        super().__init__()
+        self.compiler = EntryCompiler(Store.open(store))
+
+    def wait_for(self, key: Key) -> Wait:
+        ask = self.handed.pop(key.digest, None)
+        if ask is None:
+            return Wait()
+        task = CompileTask(ask.request, ask.instance, key.digest, None, ask.made)
+        return Wait(beside=self.compiler.compile(task).result != "refused")
+
+
+@pytest.fixture
+def beside(tmp_path, monkeypatch) -> None:
+    """Has another process compile what calls are going to ask for."""
+
+    def find(cache: fusioncache.Cache, *_: Any, **__: Any) -> Helpers:
+        cache.helpers = cache.helpers or Beside(tmp_path)
+        return cache.helpers
+
+    monkeypatch.setattr(ahead, "find_helpers", find)
+    monkeypatch.setattr(entry_compiler, "make_backend", lambda name, **_: Deriving())
+
+
+@pytest.mark.usefixtures("beside")
+def test_what_another_process_compiles_for_one_size_instead_is_loaded(tmp_path, derive):
+    stats = derive(tmp_path, 6, 9, refusals=[Declined("not now", Scope.STORING_NOW)])
+    assert (counts(stats), list_lengths(tmp_path, None)) == ((0, 2, 0, 0), [6, 9])
+    assert stats.own_sizes == {"another process compiled it for one size": 1}
 
 
 def test_a_refusal_keeps_no_tensor_alive(monkeypatch):

@@ -382,10 +382,13 @@ class EntryCompiler:
             args = pick(make_arguments(asked.graph, asked.layouts), wanted.instance.inputs)
             built = builder.build(wanted, args)
         except Declined as declined:
-            if task.made and is_declined(declined, Scope.GENERAL, Scope.STORING_NOW):
-                return self._build(replace(task, digest="", made=None))  # which is what the call asks for then
-            declined.require(Scope.TURN)
-            return TaskOutcome("refused", ELSEWHERE, passing=True)
+            if not task.made or declined.scope is Scope.TURN:
+                declined.require(Scope.TURN)
+                return TaskOutcome("refused", ELSEWHERE, passing=True)
+            declined.require(Scope.GENERAL, Scope.STORING_NOW)
+            built = None  # what it was raised in has memory of the device, up to here
+        if built is None:
+            return self._build(replace(task, digest="", made=None))  # which is what the call asks for then
         is_kept = self._store.entry(key.digest, asked.backend) is not None
         if reasons:
             return TaskOutcome("refused", reasons[-1], passing=not is_kept)  # what is so for good leaves a note
