@@ -238,9 +238,10 @@ class Builder:
         assert task.request is not None and task.instance is not None
         return Ask(self.key(task), task.request, task.instance, task.made)
 
-    def has(self, ask: Ask) -> bool:
-        """True if the store has what is asked for, or a note that it cannot be stored."""
-        return self.store is not None and self.store.entry(ask.key.digest, ask.request.backend) is not None
+    def has(self, ask: Ask, *, refused: bool = False) -> bool:
+        """True if the store has what is asked for; or a note that there never will be any, if that is asked."""
+        entry = self.store.entry(ask.key.digest, ask.request.backend) if self.store else None
+        return entry is not None and refused is any(part.name == REFUSED for part in entry.artifacts)
 
     def load(self, task: Task[Run], args: Sequence[Any]) -> BuiltFunction[Run] | None:
         """Does as ``build`` if nothing has to be compiled for it; returns None otherwise."""
@@ -508,12 +509,14 @@ class Executable:
         """
         if self.is_built:
             return None
-        source = self.source_for(layouts, instance)
-        alone = self._builder.foresee(self._builder.region_task(self.graph, source, layouts))
-        if alone is None or made is None or self._builder.has(alone):
+        source, builder = self.source_for(layouts, instance), self._builder
+        alone = builder.foresee(builder.region_task(self.graph, source, layouts))
+        if alone is None or made is None or builder.has(alone):
             return alone
-        ask = self._builder.foresee(self._builder.region_task(self.graph, source, layouts, made))
-        return ask and replace(ask, instance=source)  # which is compiled alone, if no code can be made
+        other = builder.foresee(builder.region_task(self.graph, source, layouts, made))
+        if other is None or builder.has(other, refused=True):
+            return alone
+        return replace(other, instance=source)  # which is compiled alone, if no code can be made
 
     def _own(self, layouts: ArgumentLayouts, instance: Instance | None) -> Instance | None:
         """Returns the region to compile if the layouts show the order of operands; None if all share a function."""

@@ -29,7 +29,7 @@ from fusioncache.ir.keys import ANY_SIZES, GENERAL_LAYOUT, SIZES, read_key
 from fusioncache.ir.template import layouts_of
 from fusioncache.observe.record.stats import Stats
 from fusioncache.store import Entry, Store
-from fusioncache.store.entry import SIZES_SLOT, is_compiled
+from fusioncache.store.entry import REFUSED, SIZES_SLOT, is_compiled
 
 
 class Storing(PersistentEager):
@@ -301,6 +301,18 @@ def test_what_another_process_compiles_for_one_size_instead_is_loaded(tmp_path, 
     stats = derive(tmp_path, 6, 9, refusals=[Declined("not now", Scope.STORING_NOW)])
     assert (counts(stats), list_lengths(tmp_path, None)) == ((0, 2, 0, 0), [6, 9])
     assert stats.own_sizes == {"another process compiled it for one size": 1}
+
+
+@pytest.mark.usefixtures("beside")
+@pytest.mark.parametrize(("refused", "length", "expected"), [(None, 6, (0, 1, 1, 0)), (ANY_SIZES, 9, (0, 1, 0, 0))])
+def test_of_two_ways_the_one_that_is_not_refused_is_asked_for(tmp_path, derive, refused, length, expected):
+    derive(tmp_path, 6, 9)
+    for entry in list_entries(tmp_path, refused):
+        key, opened = Key(entry.digest, entry.text, ()), Store.open(tmp_path)
+        opened.remove(key, entry.backend)
+        opened.save(key, entry.backend, {REFUSED: b"never"})
+    stats = derive(tmp_path, length, programs=False)
+    assert (counts(stats), stats.handed_over, stats.helped) == (expected, 1, 1)
 
 
 def test_a_refusal_keeps_no_tensor_alive(monkeypatch):
