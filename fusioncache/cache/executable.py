@@ -271,9 +271,9 @@ class Builder:
         stored = store.load(key, name)
         if stored is None and helpers is not None and not wait.beside and helpers.note_missing():
             wait = self._wait_for(helpers, key)
+            stored = store.load(key, name)
         if stored is None and wait.beside and task.made:
             raise Declined("another process compiled it for one size", Scope.STORING_NOW)
-            stored = store.load(key, name)
         loaded = None if stored is None else self._load(task, args, key, stored)
         if loaded is None:
             with self._ranks.turn(key, name) if self._ranks else nullcontext(RankTurn()) as turn:
@@ -314,7 +314,7 @@ class Builder:
         if REFUSED in artifacts:
             reason = artifacts[REFUSED].decode(errors="replace")
             if task.made:
-                raise Declined(reason, Scope.GENERAL)
+                raise Declined(reason.removeprefix(_REJECTED), Scope.GENERAL)
             if reason.startswith(_REJECTED):
                 raise RejectedRegion(reason.removeprefix(_REJECTED))
             self._refused(not_kept(reason))
@@ -433,7 +433,7 @@ class Executable:
         self._builder = builder
         self._instance = instance or instance_in_order(graph)
         self._variants: dict[tuple[Hashable, Instance | None], Run] = {}
-        self._exact: dict[tuple[ArgumentLayouts, Instance | None, bool], Run] = {}
+        self._exact: dict[tuple[ArgumentLayouts, Instance | None, bool], tuple[Run, GeneralInstance | None]] = {}
         self._sources: list[Graph] = []
         self._lock = forks.lock()
 
@@ -487,8 +487,12 @@ class Executable:
         return self._known(layouts, instance) or self._build(args, layouts, on_build, instance, self._builder.load)
 
     def reject(self, layouts: ArgumentLayouts, rejection: RejectedRegion, instance: Instance | None = None) -> None:
-        """Stores that the compiler rejects the region for arguments of this layout."""
-        task = self._builder.region_task(self.graph, self.source_for(layouts, instance), layouts)
+        """Stores that the compiler rejects the region for arguments of this layout, in the way in which it compiled it.
+
+        Where that was for any sizes, later processes compile it for its own.
+        """
+        _, made = self._exact.get((layouts, self._own(layouts, instance), True), (None, None))
+        task = self._builder.region_task(self.graph, self.source_for(layouts, instance), layouts, made)
         self._builder.reject(task, rejection)
 
     def source_for(self, layouts: ArgumentLayouts, instance: Instance | None = None) -> Instance:
@@ -527,7 +531,8 @@ class Executable:
     ) -> Run | None:
         is_made = made is not None
         known = self._exact.get((layouts, None, is_made))
-        return known or self._exact.get((layouts, instance or self._instance, is_made))
+        known = known or self._exact.get((layouts, instance or self._instance, is_made))
+        return known and known[0]
 
     def _build(
         self,
@@ -542,8 +547,9 @@ class Executable:
         own = self._own(layouts, instance)
         variant, exact = (self._builder.backend.layout(layouts), own), (layouts, own, made is not None)
         with self._lock:
-            run = self._exact.get(exact) or self._variants.get(variant)
-            if run is None:
+            alone = self._variants.get(variant)
+            known = self._exact.get(exact) or (alone and (alone, None))
+            if known is None:
                 source = own or self._instance
                 if writes_in_place(self.graph):
                     args = _copy_written(self.graph, args)
@@ -560,10 +566,11 @@ class Executable:
                 if built.exact is not None:
                     run = reorder(built.exact, built.instance, len(args))
                 on_build(self, built)
+                known = run, made
             if len(self._exact) >= _MOST_LAYOUTS:
                 self._exact.clear()
-            self._exact[exact] = run
-        return run
+            self._exact[exact] = known
+        return known[0]
 
 
 OnBuild = Callable[[Executable, BuiltFunction[Run]], None]

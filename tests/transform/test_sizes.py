@@ -315,6 +315,17 @@ def test_of_two_ways_the_one_that_is_not_refused_is_asked_for(tmp_path, derive, 
     assert (counts(stats), stats.handed_over, stats.helped) == (expected, 1, 1)
 
 
+def test_code_of_any_sizes_that_does_not_run_says_nothing_of_code_for_one(tmp_path, derive, monkeypatch):
+    with monkeypatch.context() as patch, pytest.warns(RuntimeWarning, match="is rejected"):
+        broken = Compiled(Mock(side_effect=RuntimeError("no launch")), {"code": CODE}, None)
+        patch.setattr(Deriving, "persist_size", lambda *_: broken)
+        compiled, _ = compile_with(scale, cache=fusioncache.Cache(store=tmp_path, record=False))
+        for length in (6, 9):
+            call(compiled, scale, make(3, length))
+    stats = derive(tmp_path, 9)
+    assert (counts(stats), stats.own_sizes) == ((1, 0, 0, 0), {"RuntimeError: no launch": 1})
+
+
 def test_a_refusal_keeps_no_tensor_alive(monkeypatch):
     """The error would keep the frames that it came through: a whole model, and what is computed with it."""
 
