@@ -396,8 +396,9 @@ class BackendExecutables:
 def _note_made(asked: BuildRequest, found: FoundGeneral, executable: Executable, built: BuiltFunction[Run]) -> None:
     """Tells of a function that was made of code for any sizes, or loaded."""
     is_stored = built.loaded and not (built.helped or built.made_here)
-    is_new = is_stored or found.executable.note_made(asked.layouts)
-    asked.on_general(ServedGeneral(built.run, built, found.executable.family.general.graph, is_new))
+    is_first = not is_stored and found.executable.note_made(asked.layouts)
+    source, is_new = found.executable.family.general.graph, built.loaded or is_first
+    asked.on_general(ServedGeneral(built.run, built, source, is_new, is_first=is_first))
 
 
 def refuses_general(region: Graph) -> bool:

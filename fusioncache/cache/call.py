@@ -488,7 +488,7 @@ class TemplateCall:
             self._ledger.count_general_hit(self.template, self._alone(built.cost, built.loaded))
             return
         self._count(built, built.loaded and not built.made_here, general=True, helped=built.helped)
-        if built.loaded and not (built.helped or built.made_here):
+        if not served.is_first or (built.loaded and not (built.helped or built.made_here)):
             self._ledger.count_general_hit(self.template)
         else:
             self._ledger.count("generalizations")

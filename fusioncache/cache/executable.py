@@ -215,13 +215,11 @@ class Builder:
         if made is None:
             return task
         source = instance_in_order(in_order_of_template(instance))
-        persist = partial(backend.persist_size, made, source.region)
         return replace(
             task,
             region=source.region,
             key=lambda environment: artifact_key(graph, environment, layouts, source, of_any_sizes=True),
-            compile=lambda args: persist(args).run,
-            persist=persist,
+            persist=partial(backend.persist_size, made, source.region),
             load=partial(_load_region, backend, source),
             instance=source,
             made=made,
@@ -296,6 +294,9 @@ class Builder:
     def _compile[F](self, task: Task[F], args: Sequence[Any], key: Key | None = None) -> BuiltFunction[F]:
         """Compiles a function that is not persisted."""
         started = self._start(task)
+        if task.made:
+            made = task.persist(args)
+            return BuiltFunction(made.run, task.instance, compile_seconds=made.alone_seconds or 0.0, shifted=-started)
         return BuiltFunction(task.compile(args), task.instance, key, shifted=-started)
 
     def _start(self, task: Task[Any]) -> float:

@@ -161,12 +161,14 @@ class ServedGeneral:
         built: the function.
         source: what that was compiled from.
         is_new: whether it was compiled or loaded for this region.
+        is_first: whether nothing was made of the same before.
     """
 
     run: Run
     built: BuiltFunction[Any]
     source: Graph
     is_new: bool = False
+    is_first: bool = True
 
 
 def general_task(
