@@ -315,18 +315,18 @@ class _Place:
     function: object | None = None
     last: int | None = None
 
-    def is_open(self, generation: Generation) -> bool:
-        """True if a region of this program may be the next one here."""
+    def is_of(self, generation: Generation) -> bool:
+        """True if regions of this program's function are here."""
         if self.function is None:
             return bool(self.name) and self.name == generation.name
-        return self.function is generation.function and self.last != generation.number
+        return self.function is generation.function
 
     def enter(self, generation: Generation) -> None:
         """Notes that a region of this program is an instance."""
         if self.function is None and self.name == generation.name:
             self.function = generation.function
         if self.function is generation.function:
-            self.last = generation.number
+            self.last = max(generation.number, -1 if self.last is None else self.last)
 
 
 @dataclass(slots=True)
@@ -414,11 +414,13 @@ def _join(
     relatives: _Relatives, instance: Holes, generation: Generation, sizes: Sizes, builder: Builder
 ) -> FoundGeneral | None:
     """Generalizes the place that a region fits best, or makes it the first one of a place of its own."""
-    places = _find_places(relatives, generation, sizes)
+    shares_all = sizes is Sizes.DYNAMIC
+    places = [place for place in relatives.places if shares_all or place.is_of(generation)]
     known = next((place for place in places if instance in place.instances), None)
-    if known is not None:
+    if known is not None:  # a region is asked for when its trace is rewritten, and again when it is called
         known.enter(generation)
         return None
+    places = [place for place in places if shares_all or place.last != generation.number]
     if not places:
         place = _Place(generation.name, (instance,), generation.function, generation.number)
         _keep_last(relatives.places, place)
@@ -469,13 +471,6 @@ def _keep_place(relatives: _Relatives, place: _Place, builder: Builder) -> None:
         return
     name = template_name(relatives.skeleton, relatives.key)
     keep_place(builder.store, relatives.key, KeptPlace(place.name, place.instances), name)
-
-
-def _find_places(relatives: _Relatives, generation: Generation, sizes: Sizes) -> list[_Place]:
-    """Returns the places that a region may belong to: those of the function that have none of this program."""
-    if sizes is Sizes.DYNAMIC:
-        return relatives.places
-    return [place for place in relatives.places if place.is_open(generation)]
 
 
 def _keep_last[T](kept: list[T], new: T) -> None:

@@ -63,6 +63,14 @@ def test_one_general_function_serves_all_lengths_and_a_more_general_one_other_si
     assert all(each is wide for each in later)  # also where both fit: the one that was made last
 
 
+def test_a_region_that_is_asked_for_and_then_called_is_in_one_place():
+    seen = Seen()
+    assert [seen.find(0, 2, 64) for _ in range(2)] == [None, None]
+    assert seen.find(1, 2, 96) == seen.find(1, 2, 96) is not None
+    assert seen.find(0, 2, 64)  # again, and later than one of the next program
+    assert [seen.find(1, 5, 7) for _ in range(2)] == [None, None]  # the first program had one region only
+
+
 def test_what_a_program_to_come_would_get_is_found_and_nothing_joins_by_that():
     seen = Seen()
     assert seen.foresee(2, 64) is None and seen.find(0, 2, 64) is None
