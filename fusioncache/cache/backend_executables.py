@@ -319,6 +319,8 @@ class BackendExecutables:
         """
         environment = self.backend.environment()
         executable = self._find_executable(graph, instance, environment)
+        if executable.is_built:
+            return None
         region = in_order_of_template(executable.source_for(layouts, instance))
         found = self._find_general(region, generation, environment)
         if found is None:
