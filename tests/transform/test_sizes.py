@@ -33,13 +33,9 @@ from fusioncache.store.entry import REFUSED, SIZES_SLOT, is_compiled
 
 
 class Storing(PersistentEager):
-    """Stores what TorchInductor would, for layouts as it tells them apart, or nvFuser, without a compiler."""
+    """Stores what TorchInductor would, for layouts as it tells them apart, without a compiler."""
 
     compiles = True
-    made_of: ClassVar[set[Any]] = set()
-    """What was compiled for any sizes so that code for one size is made of it."""
-    refusals: ClassVar[list[Declined]] = []
-    """Errors in place of code for one size: the last one comes first."""
 
     def layout(self, layouts):
         return Inductor().layout(layouts)
@@ -53,19 +49,6 @@ class Storing(PersistentEager):
     def load_general(self, artifacts, general, args):
         assert artifacts["code"] == CODE
         return self.compile_general(general, args, general.values[0])
-
-    def persist_size(self, made, region, args):
-        if self.refusals:
-            raise self.refusals.pop()
-        self.made_of.add((made.general.graph, self.general_layout(layouts_of(args))))
-        run = self.compile_general(made.general, args, made.values)(args, made.values)
-        return Compiled(run, {"code": CODE}, None)
-
-
-@pytest.fixture
-def derives(monkeypatch) -> None:
-    """Code for one size is made of code for any sizes, as with nvFuser."""
-    monkeypatch.setattr(Storing, "derives_sizes", True)
 
 
 @pytest.fixture(autouse=True)
@@ -181,27 +164,6 @@ def test_what_processes_compile_and_load_for_sizes(history, tmp_path):
         assert counts(run(tmp_path, *calls, **options)) == expected, calls
 
 
-OF_ANY = {
-    "what is made for a size is loaded, and what is compiled for it alone comes first": [
-        process((2, 0, 1, 2), (3, 6), (3, 9), (3, 12), (3, 9), (3, 15)),
-        process((0, 3, 0, 2), (3, 9), (3, 12), (3, 6)),
-        process((1, 1, 1, 2), (3, 12), (3, 20), (3, 21)),  # the first one that is not there
-        process((1, 1, 0, 0), (3, 6), (3, 9), sizes="static"),
-        process((0, 2, 0, 1), (3, 9), (3, 12)),
-    ],
-    "another kind of layout": [process((3, 0, 2, 1), (4, 6), (4, 9), *([make(length, 4).t()] for length in (10, 11)))],
-}
-
-
-@pytest.mark.parametrize("keeps", [True, False])
-@pytest.mark.parametrize("history", OF_ANY.values(), ids=OF_ANY)
-def test_code_for_each_size_is_made_of_code_for_any_from_the_second_on(history, keeps, tmp_path, monkeypatch, derives):
-    for expected, calls, options in history if keeps else history[:1]:
-        monkeypatch.setattr(Storing, "made_of", set())
-        stats = run(keeps and tmp_path, *calls, **options)
-        assert counts(stats) == expected and len(Storing.made_of) == stats.generalizations, calls
-
-
 @pytest.fixture
 def store(tmp_path) -> Path:
     for _, calls, options in TWO:
@@ -235,32 +197,82 @@ def test_what_is_damaged_is_compiled(store, word, expected):
     assert counts(run(store, (3, 50)))[0] == 0
 
 
+class Deriving(Storing):
+    """Makes code for one size of code for any sizes, as nvFuser does."""
+
+    derives_sizes = True
+    generals: ClassVar[list[Any]] = []
+    """What was compiled for any sizes in a process."""
+    refusals: ClassVar[list[Declined]] = []
+
+    def persist_size(self, made, region, args):
+        if self.refusals:
+            raise self.refusals.pop()
+        code = made.general.graph, self.general_layout(layouts_of(args))
+        if code not in self.generals:
+            self.generals.append(code)
+        run = self.compile_general(made.general, args, made.values)(args, made.values)
+        return Compiled(run, {"code": CODE}, None, alone_seconds=100.0)
+
+
+@pytest.fixture
+def derive(monkeypatch) -> Callable[..., Stats]:
+    """Does as ``run`` with a backend that derives code for one size, and compares how much is compiled for any."""
+    monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda name, **_: Deriving())
+
+    def run_deriving(store: Path | bool, *calls: Any, refusals: Sequence[Declined] = (), **options: Any) -> Stats:
+        monkeypatch.setattr(Deriving, "generals", [])
+        monkeypatch.setattr(Deriving, "refusals", [*refusals])
+        stats = run(store, *((3, each) if isinstance(each, int) else each for each in calls), **options)
+        assert len(Deriving.generals) == stats.generalizations and not Deriving.refusals
+        return stats
+
+    return run_deriving
+
+
 def list_entries(store: Path, of_sizes: str | None) -> list[Entry]:
     """Returns the entries of code that is made of code for any sizes, or else that is compiled alone."""
     opened = Store.open(store)
     entries = [opened.entry(one.digest, one.backend) for one in opened.entries() if is_compiled(one.backend)]
-    found = [entry for entry in entries if read_key(entry.text).get(SIZES) == of_sizes]
-    assert all((read_request(opened, entry).made is None) == (of_sizes is None) for entry in found)
-    return found
+    return [entry for entry in entries if read_key(entry.text).get(SIZES) == of_sizes]
 
 
-def test_where_no_code_is_made_for_a_size_that_is_noted_unless_it_may_be_made_later(tmp_path, monkeypatch, derives):
-    refusals = [Declined("not now", Scope.STORING_NOW), Declined("never", Scope.GENERAL)]
-    monkeypatch.setattr(Storing, "refusals", refusals)
-    stats = run(tmp_path, (3, 6), (3, 9), (3, 12))
-    assert (counts(stats), stats.own_sizes, refusals) == ((3, 0, 0, 0), {"never": 1, "not now": 1}, [])
-    assert counts(run(tmp_path, (3, 9), (3, 12))) == (0, 2, 0, 0)
-    assert (len(list_entries(tmp_path, None)), len(list_entries(tmp_path, ANY_SIZES))) == (3, 1)
+def list_lengths(store: Path, of_sizes: str | None) -> list[int]:
+    tasks = [read_request(Store.open(store), entry) for entry in list_entries(store, of_sizes)]
+    assert all((task.made is None) == (of_sizes is None) for task in tasks)
+    return sorted(task.request.layouts[0][0][1] for task in tasks)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_code_for_each_size_is_made_of_code_for_any_from_the_second_on(keeps, tmp_path, derive):
+    stats = derive(keeps and tmp_path / "one", 6, 9, 12, 9, 15)
+    assert (counts(stats), stats.general_saved_seconds) == ((2, 0, 1, 2), 200.0)
+    other_layouts = [[make(length, 4).t()] for length in (10, 11)]
+    assert counts(derive(keeps and tmp_path / "other", (4, 6), (4, 9), *other_layouts)) == (3, 0, 2, 1)
+
+
+def test_what_is_made_for_a_size_is_loaded_and_what_is_compiled_for_it_alone_comes_first(tmp_path, derive):
+    derive(tmp_path, 6, 9, 12)
+    assert (list_lengths(tmp_path, None), list_lengths(tmp_path, ANY_SIZES)) == ([6], [9, 12])
+    assert counts(derive(tmp_path, 9, 12, 6)) == (0, 3, 0, 2)
+    assert counts(derive(tmp_path, 12, 20, 21)) == (1, 1, 1, 2)  # the first one that is not there
+    assert counts(derive(tmp_path, 6, 9, sizes="static")) == (1, 1, 0, 0)
+    assert counts(derive(tmp_path, 9, 12)) == (0, 2, 0, 1)
+
+
+def test_where_no_code_is_made_for_a_size_that_is_noted_unless_it_may_be_made_later(tmp_path, derive):
+    refusals = Declined("not now", Scope.STORING_NOW), Declined("never", Scope.GENERAL)
+    stats = derive(tmp_path, 6, 9, 12, refusals=refusals)
+    assert (counts(stats), stats.own_sizes) == ((3, 0, 0, 0), {"never": 1, "not now": 1})
+    assert counts(derive(tmp_path, 9, 12)) == (0, 2, 0, 0)
     for entry in list_entries(tmp_path, None):
         (tmp_path / "entries" / entry.digest[:2] / entry.id).unlink()
-    stats = run(tmp_path, (3, 9), (3, 12))
+    stats = derive(tmp_path, 9, 12)
     assert (counts(stats), stats.own_sizes) == ((2, 0, 1, 0), {"never": 1})
-    assert (len(list_entries(tmp_path, None)), len(list_entries(tmp_path, ANY_SIZES))) == (1, 2)
 
 
-def test_static_sizes_have_code_of_their_own_in_a_cache_that_has_other_code_for_them(derives):
-    cache = fusioncache.Cache(store=False, record=False)
-    found = []
+def test_static_sizes_have_code_of_their_own_in_a_cache_that_has_other_code_for_them(derive):
+    cache, found = fusioncache.Cache(store=False, record=False), []
     for sizes in ("auto", "static", "auto"):
         compiled, transform = compile_with(scale, cache=cache, sizes=sizes)
         for length in (6, 9):
@@ -294,6 +306,12 @@ def beside(tmp_path, monkeypatch) -> None:
 
     monkeypatch.setattr(ahead, "find_helpers", find)
     monkeypatch.setattr(entry_compiler, "make_backend", lambda name, **_: Deriving())
+
+
+@pytest.mark.usefixtures("beside")
+def test_sizes_that_another_process_makes_are_its_help(tmp_path, derive):
+    stats = derive(tmp_path, 6, 9, 12, 15, programs=False)
+    assert (counts(stats), stats.handed_over, stats.helped) == ((0, 4, 1, 2), 4, 4)
 
 
 @pytest.mark.usefixtures("beside")
