@@ -11,7 +11,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Lock
 from types import SimpleNamespace
-from typing import Any
 
 from fusioncache.accelerators.precompile import pool, workers
 from fusioncache.accelerators.precompile.entry_compiler import CompileTask, EntryCompiler, TaskOutcome
@@ -77,14 +76,15 @@ def play(self: EntryCompiler, task: CompileTask) -> TaskOutcome:
     return TaskOutcome("refused", task.digest)
 
 
-def make_plays(*digests: str) -> list[CompileTask]:
-    """Returns tasks. What stands behind ``of`` names the general code that one needs."""
-    return [CompileTask(None, None, digest, made=_make_instance(digest)) for digest in digests]  # type: ignore[arg-type]
-
-
-def _make_instance(digest: str) -> Any:
+def make_play(digest: str) -> CompileTask:
+    """Returns a task. What stands behind ``of`` is the code for any sizes that it needs."""
     code = digest.partition(" of ")[2]
-    return SimpleNamespace(general=SimpleNamespace(graph=code)) if code else None
+    made = SimpleNamespace(general=SimpleNamespace(graph=code)) if code else None
+    return CompileTask(None, None, digest, made=made)  # type: ignore[arg-type]
+
+
+def make_plays(*digests: str) -> list[CompileTask]:
+    return [make_play(digest) for digest in digests]
 
 
 def read_played(directory: Path) -> list[tuple[str, int]]:

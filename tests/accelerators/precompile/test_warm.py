@@ -98,16 +98,11 @@ def put_a_request_of_another_entry(path, here, patch):
     put(Store.open(path), make_unary_region("tan"), make_unary_region("sin"))
 
 
-def put_unreadable_relatives(path, here, patch):
-    put(Store.open(path), make_unary_region("tan"), **{RELATIVES: b"{}"})
-
-
-def put_other_relatives(path, here, patch):
-    put(Store.open(path), make_unary_region("tan"), **{RELATIVES: encode_relatives((make_unary_region("sin"),))})
-
-
-def put_relatives_without_its_size(path, here, patch):
-    put(Store.open(path), make_unary_region("tan"), **{RELATIVES: encode_relatives((draw("tan(x)", x=(4, 3)),))})
+def put_wrong_relatives(path, here, patch):
+    """What is not readable, another region, and one of another size alone."""
+    wrong = b"{}", encode_relatives((make_unary_region("sin"),)), encode_relatives((draw("log(x)", x=(4, 3)),))
+    for name, relatives in zip(("tan", "exp", "log"), wrong, strict=True):
+        put(Store.open(path), make_unary_region(name), **{RELATIVES: relatives})
 
 
 def put_another_device(path, here, patch):
@@ -135,9 +130,7 @@ REFUSALS = {
     fail: ({"failed: ZeroDivisionError": 1}, 1, 1),
     damage: ({"damaged": 1}, 1, 1),
     put_a_request_of_another_entry: ({"damaged": 1}, 2, 1),
-    put_unreadable_relatives: ({"damaged": 1}, 2, 1),
-    put_other_relatives: ({"damaged": 1}, 2, 1),
-    put_relatives_without_its_size: ({"damaged": 1}, 2, 1),
+    put_wrong_relatives: ({"damaged": 3}, 2, 3),
     put_another_device: ({"other device type: xpu": 1}, 2, 0),
     put_an_older_version: ({"stored without its compile request, by an older version": 1}, 2, 0),
     have_no_backend: ({"no backend eager here": 2}, 0, 0),
@@ -222,8 +215,7 @@ def test_a_worker_under_other_settings_compiles_nothing_for_a_call(tmp_path, mon
 
 def test_what_no_code_for_any_sizes_serves_is_compiled_alone(tmp_path, here):
     region = make_unary_region("tan")
-    relatives = encode_relatives((draw("tan(x)", x=(4, 3)), region))
-    put(Store.open(tmp_path), region, **{RELATIVES: relatives})
+    put(Store.open(tmp_path), region, **{RELATIVES: encode_relatives((draw("tan(x)", x=(4, 3)), region))})
     assert fusioncache.warm(tmp_path).compiled == 1 and here.compiled == [region]
     again = fusioncache.warm(tmp_path)
     assert (again.ready, again.compiled, sum(again.refused.values())) == (1, 0, 1) and len(here.compiled) == 1
