@@ -1,8 +1,8 @@
 """Processes that compile for this one, as futures: a process of its own has a pool of workers.
 
-The pool of ``concurrent.futures`` is not in this process: a compiler may hold Python's lock for seconds, in which the
-pool's threads could hand out nothing. The other process has its own command line and environment too, so that no script
-is imported again and no other use of ``multiprocessing`` changes. It imports what its workers need, and forks them.
+Workers are not children of this process: a compiler may hold Python's lock for seconds, in which nothing could be
+handed out. The other process has its own command line and environment too, so that no script is imported again and no
+other use of ``multiprocessing`` changes. It imports what its workers need, and forks them: see ``workers.py``.
 
 It opens no device. Workers compile what the store lacks and no other process is at: the store's turn decides that, also
 between the workers of several ranks and the processes that they work for.
