@@ -78,10 +78,6 @@ def test_what_could_not_be_kept_this_time_is_tried_again(tmp_path, here):
     assert fusioncache.warm(tmp_path).compiled == 2
 
 
-def refuse(path, here, patch):
-    here.refuse = "no such kernel"
-
-
 def fail(path, here, patch):
     compile_ = here.compile
     patch.setattr(here, "compile", lambda graph, args: 1 / 0 if graph == make_unary_region() else compile_(graph, args))
@@ -94,10 +90,6 @@ def damage(path, here, patch):
     (path / "objects" / part.object[:2] / part.object).write_bytes(b"{}")
 
 
-def put_a_request_of_another_entry(path, here, patch):
-    put(Store.open(path), make_unary_region("tan"), make_unary_region("sin"))
-
-
 def put_wrong_relatives(path, here, patch):
     """What is not readable, another region, and one of another size alone."""
     wrong = b"{}", encode_relatives((make_unary_region("sin"),)), encode_relatives((draw("log(x)", x=(4, 3)),))
@@ -105,47 +97,49 @@ def put_wrong_relatives(path, here, patch):
         put(Store.open(path), make_unary_region(name), **{RELATIVES: relatives})
 
 
-def put_another_device(path, here, patch):
-    put(Store.open(path), make_unary_region(device="xpu"))
-
-
-def put_an_older_version(path, here, patch):
-    assert Store.open(path).save(make_key(make_unary_region(), {}), "eager", {REGION: b"{}", "code": b""})
-
-
-def have_no_backend(path, here, patch):
-    patch.setattr(warmer, "make_backend", lambda name, **options: make_backend("other"))
-
-
-def have_a_backend_that_stores_nothing(path, here, patch):
-    patch.setattr(warmer, "make_backend", make_backend)
-
-
-def have_a_store_that_takes_nothing(path, here, patch):
-    patch.setattr(Store, "save", lambda *args, **more: False)
-
-
 REFUSALS = {
-    refuse: ({"cannot be stored: no such kernel": 2}, 0, 0),
-    fail: ({"failed: ZeroDivisionError": 1}, 1, 1),
-    damage: ({"damaged": 1}, 1, 1),
-    put_a_request_of_another_entry: ({"damaged": 1}, 2, 1),
-    put_wrong_relatives: ({"damaged": 3}, 2, 3),
-    put_another_device: ({"other device type: xpu": 1}, 2, 0),
-    put_an_older_version: ({"stored without its compile request, by an older version": 1}, 2, 0),
-    have_no_backend: ({"no backend eager here": 2}, 0, 0),
-    have_a_backend_that_stores_nothing: ({"backend eager stores nothing": 2}, 0, 0),
-    have_a_store_that_takes_nothing: ({"not stored": 2}, 0, 2),
+    "the backend refuses": (
+        lambda path, here, patch: patch.setattr(here, "refuse", "no such kernel"),
+        ({"cannot be stored: no such kernel": 2}, 0, 0),
+    ),
+    "a compile fails": (fail, ({"failed: ZeroDivisionError": 1}, 1, 1)),
+    "a region is damaged": (damage, ({"damaged": 1}, 1, 1)),
+    "the request of another entry": (
+        lambda path, here, patch: put(Store.open(path), make_unary_region("tan"), make_unary_region("sin")),
+        ({"damaged": 1}, 2, 1),
+    ),
+    "wrong relatives": (put_wrong_relatives, ({"damaged": 3}, 2, 3)),
+    "another device": (
+        lambda path, here, patch: put(Store.open(path), make_unary_region(device="xpu")),
+        ({"other device type: xpu": 1}, 2, 0),
+    ),
+    "an older version": (
+        lambda path, here, patch: Store.open(path).save(make_key(make_unary_region(), {}), "eager", {REGION: b"{}"}),
+        ({"stored without its compile request, by an older version": 1}, 2, 0),
+    ),
+    "no backend": (
+        lambda path, here, patch: patch.setattr(warmer, "make_backend", lambda name, **more: make_backend("other")),
+        ({"no backend eager here": 2}, 0, 0),
+    ),
+    "a backend that stores nothing": (
+        lambda path, here, patch: patch.setattr(warmer, "make_backend", make_backend),
+        ({"backend eager stores nothing": 2}, 0, 0),
+    ),
+    "a store that takes nothing": (
+        lambda path, here, patch: patch.setattr(Store, "save", lambda *args, **more: False),
+        ({"not stored": 2}, 0, 2),
+    ),
 }
 
 
-@pytest.mark.parametrize("change", REFUSALS)
-def test_what_is_refused_costs_only_itself(tmp_path, here, monkeypatch, change):
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_is_refused_costs_only_itself(tmp_path, here, monkeypatch, name):
+    change, expected = REFUSALS[name]
     fill_store(tmp_path)
     change(tmp_path, here, monkeypatch)
     warmed = fusioncache.warm(tmp_path)
-    assert (warmed.refused, warmed.compiled, warmed.failed) == REFUSALS[change]
-    if change is refuse:  # which is not tried again
+    assert (warmed.refused, warmed.compiled, warmed.failed) == expected
+    if here.refuse:  # which is not tried again
         assert fusioncache.warm(tmp_path).refused == warmed.refused and len(here.compiled) == 2
 
 
