@@ -108,6 +108,7 @@ class Task[F]:
         instance: the region, and which of the graph's values its values are; None for any sizes.
         request: what another process needs to ask for the same; None for any sizes.
         made: the region as an instance of the general one whose code its own is made of; None if it is compiled alone.
+        own: the region as it would be compiled alone, if it is made.
     """
 
     backend: Backend
@@ -120,12 +121,13 @@ class Task[F]:
     instance: Instance | None = None
     request: Request | None = None
     made: GeneralInstance | None = None
+    own: Instance | None = None
 
     def describe(self) -> dict[str, bytes]:
         """Returns the artifacts that do not come from the backend."""
         if self.instance is None or self.request is None:
             return {}
-        relatives = {RELATIVES: encode_relatives(self.made.general.regions)} if self.made else {}
+        relatives = {RELATIVES: encode_relatives(self.made.general.regions, self.own)} if self.made and self.own else {}
         return {REGION: encode_region(self.instance), REQUEST: encode_request(self.request), **relatives}
 
 
@@ -223,6 +225,7 @@ class Builder:
             load=partial(_load_region, backend, source),
             instance=source,
             made=made,
+            own=instance,
         )
 
     def key(self, task: Task[Any]) -> Key:

@@ -2,31 +2,58 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fusioncache.ir import Graph, codec
+from fusioncache.ir import Graph, Instance, codec
+from fusioncache.ir.graph import inverse
 from fusioncache.ir.template import FORMAT
+from fusioncache.template.generalization import in_order_of_template
 
 RELATIVES = "relatives"
 """The artifact that says it."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Relatives:
-    """Regions with one skeleton."""
+class Relatives:
+    """Regions that a region was generalized with, and its own order, in which it would be compiled alone.
+
+    Attributes:
+        regions: those of one skeleton.
+        results: the outputs of the region in its own order.
+        inputs: as those of an ``Instance``.
+        outputs: the same.
+    """
 
     regions: tuple[Graph, ...]
+    results: tuple[int, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    def find_own(self, region: Graph) -> Instance:
+        """Returns the region, which is given in the order of its template, in its own.
+
+        Raises:
+            ValueError: if that is the order of another region.
+        """
+        own = Instance(region, inverse(self.inputs), tuple(range(len(region.outputs))))
+        own.validate()
+        found = Instance(replace(in_order_of_template(own), outputs=self.results), self.inputs, self.outputs)
+        found.validate()
+        found.region.validate()
+        if in_order_of_template(found) != region:
+            raise ValueError("the order of another region")
+        return found
 
 
-def encode_relatives(regions: tuple[Graph, ...]) -> bytes:
-    """Returns regions of other sizes as JSON."""
-    return codec.encode(_Relatives(regions), format=FORMAT)
+def encode_relatives(regions: tuple[Graph, ...], own: Instance) -> bytes:
+    """Returns regions of other sizes as JSON, with the order of a region that was generalized with them."""
+    return codec.encode(Relatives(regions, own.region.outputs, own.inputs, own.outputs), format=FORMAT)
 
 
-def decode_relatives(content: bytes | str) -> tuple[Graph, ...]:
-    """Returns the regions that were encoded.
+def decode_relatives(content: bytes | str) -> Relatives:
+    """Returns what was encoded.
 
     Raises:
         ValueError: if the content is anything else, or of another format.
     """
-    return codec.decode(_Relatives, content, "relatives", format=FORMAT).regions
+    return codec.decode(Relatives, content, "relatives", format=FORMAT)

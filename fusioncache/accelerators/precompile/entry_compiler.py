@@ -229,21 +229,24 @@ def read_request(store: Store, entry: Entry) -> CompileTask:
         names = REQUEST, REGION, RELATIVES
         contents = {part.name: store.disk.content(part) for part in entry.artifacts if part.name in names}
         asked, instance = decode_request(contents[REQUEST]), decode_region(contents[REGION])
-        made = _find_relation(contents[RELATIVES], instance.region) if RELATIVES in contents else None
         if not _belongs(asked, instance, entry):
             raise ValueError("the request of another entry")
+        if RELATIVES not in contents:
+            return CompileTask(asked, instance)
+        relatives = decode_relatives(contents[RELATIVES])
+        made = _find_relation(relatives.regions, instance.region)
+        return CompileTask(asked, relatives.find_own(instance.region), made=made)
     except Exception as error:  # whatever it is, the store is as it was without this entry
         raise Declined(DAMAGED, Scope.REQUEST) from error
-    return CompileTask(asked, instance, made=made)
 
 
-def _find_relation(relatives: bytes, region: Graph) -> GeneralInstance:
+def _find_relation(regions: Sequence[Graph], region: Graph) -> GeneralInstance:
     """Returns a region as an instance of what regions of other sizes have in common.
 
     Raises:
         ValueError: if it is none.
     """
-    family = make_family(decode_relatives(relatives))
+    family = make_family(regions)
     is_alike = skeleton_of(region) == family.generalization.skeleton
     values = fit_holes(family.generalization, read_holes(region)) if is_alike else None
     if values is None:

@@ -19,7 +19,8 @@ from fusioncache.accelerators.precompile import pool
 from fusioncache.accelerators.precompile.entry_compiler import make_arguments
 from fusioncache.backends.api import Run, make_backend
 from fusioncache.cache.exchange import pull, push
-from fusioncache.cache.executable import REGION, RELATIVES, REQUEST, encode_relatives
+from fusioncache.cache.executable import REGION, REQUEST, instance_in_order
+from fusioncache.cache.relatives import RELATIVES, encode_relatives
 from fusioncache.ir import GeneralInstance, Graph, NumberType, Ref, TensorType
 from fusioncache.ir.keys import write_layouts
 from fusioncache.ir.template import ArgumentLayouts, Request, encode_region, encode_request, layouts_of
@@ -36,13 +37,19 @@ PLACE: ArgumentLayouts = ((X.shape, X.stride()),)
 
 def put(store: Store, graph: Graph, asked: Graph | None = None, **more: bytes) -> None:
     """An entry of another environment, for a graph; the request in it may be for another one."""
-    canonical = canonicalize(graph)
-    key = make_key(canonical.graph, {"machine": "elsewhere", "layout": write_layouts(PLACE)})
-    wanted = canonicalize(asked or graph).graph
-    instance = encode_region(instance_of(graph, canonical.binding))
-    assert store.save(
-        key, "eager", {REGION: instance, REQUEST: encode_request(Request(wanted, PLACE, "eager", {})), **more}
-    )
+    canonical, layouts = canonicalize(graph), PLACE * len(graph.inputs)
+    key = make_key(canonical.graph, {"machine": "elsewhere", "layout": write_layouts(layouts)})
+    request = encode_request(Request(canonicalize(asked or graph).graph, layouts, "eager", {}))
+    instance = instance_of(graph, canonical.binding)
+    if RELATIVES in more:
+        instance = instance_in_order(in_order_of_template(instance))
+    assert store.save(key, "eager", {REGION: encode_region(instance), REQUEST: request, **more})
+
+
+def relate(*regions: Graph) -> dict[str, bytes]:
+    """What an entry has that is made of code for any sizes of these. The order of the last one is its own."""
+    own = [instance_of(region, canonicalize(region).binding) for region in regions]
+    return {RELATIVES: encode_relatives(tuple(in_order_of_template(each) for each in own), own[-1])}
 
 
 @pytest.fixture
@@ -91,10 +98,13 @@ def damage(path, here, patch):
 
 
 def put_wrong_relatives(path, here, patch):
-    """What is not readable, another region, and one of another size alone."""
-    wrong = b"{}", encode_relatives((make_unary_region("sin"),)), encode_relatives((draw("log(x)", x=(4, 3)),))
-    for name, relatives in zip(("tan", "exp", "log"), wrong, strict=True):
-        put(Store.open(path), make_unary_region(name), **{RELATIVES: relatives})
+    """What is not readable, another region, one of another size alone, and the order of another one."""
+    order = encode_relatives(
+        (make_unary_region("abs"),), instance_of(make_region(), canonicalize(make_region()).binding)
+    )
+    wrong = relate(make_unary_region("sin")), relate(draw("log(x)", x=(4, 3))), {RELATIVES: order}
+    for name, relatives in zip(("tan", "exp", "log", "abs"), ({RELATIVES: b"{}"}, *wrong), strict=True):
+        put(Store.open(path), make_unary_region(name), **relatives)
 
 
 REFUSALS = {
@@ -108,7 +118,7 @@ REFUSALS = {
         lambda path, here, patch: put(Store.open(path), make_unary_region("tan"), make_unary_region("sin")),
         ({"damaged": 1}, 2, 1),
     ),
-    "wrong relatives": (put_wrong_relatives, ({"damaged": 3}, 2, 3)),
+    "wrong relatives": (put_wrong_relatives, ({"damaged": 4}, 2, 4)),
     "another device": (
         lambda path, here, patch: put(Store.open(path), make_unary_region(device="xpu")),
         ({"other device type: xpu": 1}, 2, 0),
@@ -207,9 +217,9 @@ def test_a_worker_under_other_settings_compiles_nothing_for_a_call(tmp_path, mon
     assert len(backend.compiled) == len(store.entries()) == (2 if result == "compiled" else 0)
 
 
-def test_what_no_code_for_any_sizes_serves_is_compiled_alone(tmp_path, here):
-    region = make_unary_region("tan")
-    put(Store.open(tmp_path), region, **{RELATIVES: encode_relatives((draw("tan(x)", x=(4, 3)), region))})
+def test_what_no_code_for_any_sizes_serves_is_compiled_alone_in_its_own_order(tmp_path, here):
+    other, region = (draw("sub(y, x)", "sin(x)", y=(size, 3), x=(size, 3)) for size in (4, 2))
+    put(Store.open(tmp_path), region, **relate(other, region))
     assert fusioncache.warm(tmp_path).compiled == 1 and here.compiled == [region]
     again = fusioncache.warm(tmp_path)
     assert (again.ready, again.compiled, sum(again.refused.values())) == (1, 0, 1) and len(here.compiled) == 1
