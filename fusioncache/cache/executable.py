@@ -564,7 +564,8 @@ class Executable:
                     return None
                 assert built.instance is not None
                 run = reorder(built.run, built.instance, len(args))
-                self.add_source(built.instance.region)  # takes the lock again, which its thread may
+                for each in (built.instance.region, *([made.general.graph] if made else [])):
+                    self.add_source(each)  # takes the lock again, which its thread may
                 if not built.loaded and made is None:  # else it was made for these very strides
                     self._variants[variant] = run
                 if built.exact is not None:

@@ -6,6 +6,7 @@ Each result is what torch computes, and lies as that does.
 import gc
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import Mock
@@ -30,6 +31,7 @@ from fusioncache.ir.template import layouts_of
 from fusioncache.observe.record.stats import Stats
 from fusioncache.store import Entry, Store
 from fusioncache.store.entry import REFUSED, SIZES_SLOT, is_compiled
+from fusioncache.verification.verifier import VerificationError
 
 
 class Storing(PersistentEager):
@@ -279,6 +281,25 @@ def test_static_sizes_have_code_of_their_own_in_a_cache_that_has_other_code_for_
             call(compiled, scale, make(3, length))
         found.append(counts(transform.stats()))
     assert found == [(2, 0, 1, 0), (1, 0, 0, 0), (0, 0, 0, 0)]
+
+
+@pytest.mark.parametrize(("function", "expected"), [(lambda x: x.sum(0) * 2, nullcontext()), (scale, None)])
+def test_code_of_any_sizes_may_differ_in_sums_whichever_transform_called_it_first(
+    derive, monkeypatch, function, expected
+):
+    persist = Deriving.persist_size
+
+    def persist_other_bits(*given):
+        run = persist(*given).run
+        return Compiled(lambda args: [torch.nextafter(run(args)[0], torch.tensor(9.0))], {"code": CODE}, None)
+
+    monkeypatch.setattr(Deriving, "persist_size", persist_other_bits)
+    cache = fusioncache.Cache(store=False, record=False)
+    for verify in (False, True):
+        compiled, _ = compile_with(function, cache=cache, verify=verify)
+        compiled(make(3, 6))
+        with expected or (pytest.raises(VerificationError) if verify else nullcontext()):
+            compiled(make(3, 9))
 
 
 class Beside(Recorder):
