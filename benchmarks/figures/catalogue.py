@@ -75,6 +75,6 @@ def _name_machine(environment: Mapping[str, Any]) -> str:
 
 
 def name_commit(result: Mapping[str, Any]) -> str:
-    """Returns the first digits of the commit that a result is of."""
-    commit = result["environment"]["commit"]
-    return COMMITS.get(commit, commit)[:7]
+    """Returns the first digits of the commit that a result is of, and whether files differed from it."""
+    commit, _, changed = result["environment"]["commit"].partition("-")
+    return COMMITS.get(commit, commit)[:7] + (" and changes" if changed else "")

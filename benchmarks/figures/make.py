@@ -68,7 +68,7 @@ def list_results() -> list[Path]:
 
 def _figure(table: Callable[..., str], *names: str, folder: Path = RESULTS) -> str:
     results = [_result(name, folder) for name in names]
-    commits = dict.fromkeys(f"`{result['environment']['commit'][:7]}`" for result in results)
+    commits = dict.fromkeys(f"`{catalogue.name_commit(result)}`" for result in results)
     return f"{table(*results)}\nMeasured at {', '.join(commits)}.\n"
 
 
