@@ -16,13 +16,7 @@ from fusioncache.backends.api import Run
 from fusioncache.backends.eager import run_one_by_one
 from fusioncache.backends.torch_settings import is_device_lost, is_out_of_memory
 from fusioncache.cache.backend_executables import BackendExecutables, BuildRequest
-from fusioncache.cache.executable import (
-    BuiltFunction,
-    Executable,
-    RejectedRegion,
-    instance_in_order,
-    reorder,
-)
+from fusioncache.cache.executable import BuiltFunction, Executable, RejectedRegion, reorder
 from fusioncache.cache.folded_chains import FoldedChains
 from fusioncache.cache.generals import Generation, ServedGeneral
 from fusioncache.cache.peers import Ask
@@ -34,6 +28,7 @@ from fusioncache.observe.record.events import CompileEvent
 from fusioncache.observe.record.observations import ANY_SIZES, Alone
 from fusioncache.process.collector import without_collector
 from fusioncache.process.warning import progress_line, warn
+from fusioncache.template.generalization import instance_in_order
 from fusioncache.template.plan import Arities, Plan, fold, inline
 from fusioncache.template.strides import contiguous_layouts, depends_on_operand_order
 

@@ -27,7 +27,7 @@ from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.entry import REFUSED
 from fusioncache.store.locks import TOO_LONG
 from fusioncache.store.store import COMPILE_SECONDS
-from fusioncache.template.generalization import in_order_of_template
+from fusioncache.template.generalization import in_order_of_template, instance_in_order
 from fusioncache.template.key import artifact_key, template_name
 from fusioncache.template.strides import depends_on_operand_order
 
@@ -258,8 +258,7 @@ class Builder:
 
         Raises:
             RejectedRegion: if the compiler rejects the region, or rejected it before.
-            Declined: if another process compiles it, and there is no patience; or if it cannot be compiled, of
-                ``Scope.GENERAL`` or ``Scope.STORING_NOW`` for one size of code for any.
+            Declined: if another process compiles it, and there is no patience; or if it cannot be made.
             Exception: whatever else the backend raises.
         """
         start, store = time.perf_counter(), self.store
@@ -533,10 +532,9 @@ class Executable:
     def _known(
         self, layouts: ArgumentLayouts, instance: Instance | None, made: GeneralInstance | None = None
     ) -> Run | None:
-        is_made = made is not None
-        known = self._exact.get((layouts, None, is_made))
-        known = known or self._exact.get((layouts, instance or self._instance, is_made))
-        return known and known[0]
+        owners = None, instance or self._instance
+        found = (self._exact.get((layouts, own, made is not None)) for own in owners)
+        return next((known[0] for known in found if known is not None), None)
 
     def _build(
         self,
@@ -580,11 +578,6 @@ class Executable:
 
 OnBuild = Callable[[Executable, BuiltFunction[Run]], None]
 """Is told of an executable's function that was compiled or loaded."""
-
-
-def instance_in_order(graph: Graph) -> Instance:
-    """Returns a graph as the region that it comes from."""
-    return Instance(graph, tuple(range(len(graph.inputs))), tuple(range(len(graph.outputs))))
 
 
 def _copy_written(graph: Graph, args: Sequence[Any]) -> Sequence[Any]:

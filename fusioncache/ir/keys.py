@@ -275,7 +275,6 @@ MACHINE = frozenset(
 
 BACKEND, GENERAL_LAYOUT, LAYOUT, ORDER, SIZES = "backend", "general layout", "layout", "order", "sizes"
 ANY_SIZES = "any"
-"""The text of ``SIZES``."""
 
 
 def kind_of(name: str) -> IngredientKind:

@@ -175,6 +175,11 @@ def find_places(generalization: Generalization) -> tuple[Place | None, ...]:
     return tuple(map(found.get, generalization.variables))
 
 
+def instance_in_order(graph: Graph) -> Instance:
+    """Returns a graph as the region that it comes from."""
+    return Instance(graph, tuple(range(len(graph.inputs))), tuple(range(len(graph.outputs))))
+
+
 def in_order_of_template(instance: Instance) -> Graph:
     """Returns a region with its inputs and outputs in the order of its template, and its ops in its own.
 

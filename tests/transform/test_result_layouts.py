@@ -13,10 +13,10 @@ from layouts import CASES, LAYOUTS, SHAPES, make_arguments, strides_of
 from models import compile_plain, compile_with
 
 import fusioncache
-from fusioncache.cache.executable import instance_in_order
 from fusioncache.cache.results import as_torch_gives
 from fusioncache.ir import TensorType
 from fusioncache.ir.ops import TABLE
+from fusioncache.template.generalization import instance_in_order
 
 without = partial(thunder.jit, executors=[])
 

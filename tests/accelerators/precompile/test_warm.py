@@ -19,7 +19,7 @@ from fusioncache.accelerators.precompile import pool
 from fusioncache.accelerators.precompile.entry_compiler import make_arguments
 from fusioncache.backends.api import Run, make_backend
 from fusioncache.cache.exchange import pull, push
-from fusioncache.cache.executable import REGION, REQUEST, instance_in_order
+from fusioncache.cache.executable import REGION, REQUEST
 from fusioncache.cache.relatives import RELATIVES, encode_relatives
 from fusioncache.ir import GeneralInstance, Graph, NumberType, Ref, TensorType
 from fusioncache.ir.keys import write_layouts
@@ -28,7 +28,7 @@ from fusioncache.store import Store
 from fusioncache.store.remote import Remote
 from fusioncache.store.signing import put_key
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.generalization import in_order_of_template, make_family
+from fusioncache.template.generalization import in_order_of_template, instance_in_order, make_family
 from fusioncache.template.key import make_key
 from fusioncache.template.writer import instance_of
 
