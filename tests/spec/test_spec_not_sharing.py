@@ -11,38 +11,6 @@ def tanh_of_product(a, b):
     return torch.tanh(a * b)
 
 
-def sine_of_product(a, b):
-    return torch.sin(a * b)
-
-
-def tanh_of_sum(a, b):
-    return torch.tanh(a + b)
-
-
-def tanh_of_scaled(a, b):
-    return torch.tanh(a * 2.0) * b
-
-
-def tanh_of_scaled_more(a, b):
-    return torch.tanh(a * 3.0) * b
-
-
-def divide(a, b):
-    return torch.tanh(a / b) + a
-
-
-def divide_the_other_way(a, b):
-    return torch.tanh(b / a) + a
-
-
-def same_twice(a, b):
-    return torch.tanh(a * a) + b
-
-
-def different(a, b):
-    return torch.tanh(a * b) + b
-
-
 def count_templates(*calls):
     """Returns how many templates these calls have, each a function with its arguments, that share one cache."""
     cache = fusioncache.Cache()
@@ -59,11 +27,11 @@ def matrices(*shape, dtype=torch.float32):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (tanh_of_product, sine_of_product),
-        (tanh_of_product, tanh_of_sum),
-        (tanh_of_scaled, tanh_of_scaled_more),
-        (divide, divide_the_other_way),
-        (same_twice, different),
+        (tanh_of_product, lambda a, b: torch.sin(a * b)),
+        (tanh_of_product, lambda a, b: torch.tanh(a + b)),
+        (lambda a, b: torch.tanh(a * 2.0) * b, lambda a, b: torch.tanh(a * 3.0) * b),
+        (lambda a, b: torch.tanh(a / b) + a, lambda a, b: torch.tanh(b / a) + a),
+        (lambda a, b: torch.tanh(a * a) + b, lambda a, b: torch.tanh(a * b) + b),
     ],
     ids=["operation", "operand's operation", "constant", "order of operands", "one value or two"],
 )
