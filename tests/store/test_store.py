@@ -183,18 +183,6 @@ def test_a_save_removes_what_is_too_old_and_nothing_for_what_is_larger_than_the_
     assert find_present(store, 1, 2, 3) == [2]
 
 
-def test_a_shared_object_goes_with_the_last_entry_that_needs_it(store):
-    save(store, 1, 2)
-    shared = find_object(store, make_artifacts(1)["shared"])
-    for number in (1, 2):
-        assert shared.exists()
-        age_entry(store, number, 100 * DAY)
-        store.sweep()
-        assert find_present(store, number) == []
-    assert not shared.exists()
-    assert _files(find_root(store) / "objects") == []
-
-
 def test_litter_of_killed_processes_goes_and_files_that_are_not_ours_stay(store):
     save(store, 1)
     root, objects, entries = find_root(store), find_object(store, b"").parent, find_entry(store, 1).parent
