@@ -26,6 +26,7 @@ from fusioncache.accelerators.precompile import pool as pools
 from fusioncache.accelerators.precompile.ahead import PoolHelpers
 from fusioncache.accelerators.precompile.entry_compiler import NO_WORKER, EntryCompiler, TaskOutcome
 from fusioncache.accelerators.precompile.pool import CompilePool, find_pool, start_default_pool
+from fusioncache.accelerators.precompile.warm import Warmed
 from fusioncache.cache.peers import Ask
 from fusioncache.ir import Key
 from fusioncache.process.warning import warn_once
@@ -70,6 +71,7 @@ def test_a_worker_that_dies_costs_its_own_task(tmp_path, monkeypatch, jobs):
         assert [future.result().reason for future in futures] == ["a", "worker died", "b of A", "worker died", "c"]
         assert reasons(pool, "d") == ["d"]
     assert len(read_played(tmp_path)) == 6
+    assert Warmed(2, 0, 0, {"worker died": 2}, 0, 0.0).failed == 2
 
 
 def test_one_worker_does_all_that_needs_the_same_code(tmp_path):

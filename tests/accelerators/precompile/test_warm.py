@@ -1,23 +1,17 @@
 """Compiling ahead of use: what another version or machine asked for is compiled for this one, and nothing twice."""
 
-import os
-import signal
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from drawn_regions import Sketch, draw
-from pool_processes import fork_process
 from signing_keys import make_signing_key
 from store_processes import PersistentEager, Process, X, Y, fill_store, make_region, make_unary_region
 
 import fusioncache
 from fusioncache.accelerators.precompile import entry_compiler as warmer
-from fusioncache.accelerators.precompile import pool
 from fusioncache.accelerators.precompile.entry_compiler import make_arguments
-from fusioncache.backends.api import Run, make_backend
+from fusioncache.backends.api import make_backend
 from fusioncache.cache.exchange import pull, push
 from fusioncache.cache.executable import REGION, REQUEST
 from fusioncache.cache.relatives import RELATIVES, encode_relatives
@@ -181,28 +175,6 @@ def test_the_options_of_the_backend_come_back(tmp_path, monkeypatch):
     monkeypatch.setattr(warmer, "make_backend", make)
     assert fusioncache.warm(tmp_path).compiled == 1
     assert made == [("eager", options)]
-
-
-class Mortal(PersistentEager):
-    """One operation is its death."""
-
-    def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
-        if any(op.name == "prims.exp" for op in graph.ops):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().compile(graph, args)
-
-
-@pytest.mark.filterwarnings("ignore:This process")
-def test_several_processes_of_which_one_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr(pool, "start_process", fork_process)
-    monkeypatch.setattr(warmer, "make_backend", lambda name, **options: Mortal({"machine": "there"}))
-    before, after = Process(tmp_path), Process(tmp_path, PersistentEager({"machine": "there"}))
-    before.run(make_region(), X, Y)
-    before.run(make_unary_region("exp"), X)
-    warmed = fusioncache.warm(tmp_path, jobs=2)
-    assert (warmed.known, warmed.compiled, warmed.refused, warmed.failed) == (2, 1, {"worker died": 1}, 1)
-    after.run(make_region(), X, Y)
-    assert after.told == [True]
 
 
 @pytest.mark.parametrize(("machine", "result"), [("here", "compiled"), ("there", "refused")])
