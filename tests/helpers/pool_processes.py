@@ -104,7 +104,7 @@ def is_running(pid: int) -> bool:
     """Returns whether a process runs. One that has ended and was not waited for does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it may be gone between opening and reading
         return False
 
 
