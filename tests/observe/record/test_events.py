@@ -189,17 +189,6 @@ def test_a_stream_that_is_gone_costs_nothing(monkeypatch, caplog, stream):
     assert [record.what for record in caplog.records] == ["unkept"]  # the logger gets it all the same
 
 
-def test_hits_do_not_multiply_a_start():
-    ledger = Ledger()
-    ledger.count("start_seconds", 12.0, of="TorchInductor")
-    for hit in (False, True, True, True):
-        ledger.count_region(CAST, (), hit=hit)
-    count_compile(ledger, CAST, 0.5)
-    stats, (template,) = ledger.stats(), ledger.templates()
-    assert (stats.saved_seconds, stats.compile_seconds, template.compile_seconds) == (1.5, 0.5, 0.5)
-    assert stats.start_seconds == {"TorchInductor": 12.0}
-
-
 def test_hits_and_loads_save_no_more_than_what_thunder_alone_spends():
     parent = Ledger()
     ledger = Ledger(parent)
