@@ -117,20 +117,8 @@ def shift_nested(_model: Mutable) -> AbstractContextManager[None]:
     return swapped(mutated_model.shift, "__code__", before.replace(co_consts=consts))
 
 
-def other_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    return x @ weight
-
-
-def other_min(*args: Any) -> Any:
-    return 3
-
-
 def forward_hook(module: Any, args: Any, output: Any) -> Any:
     return output * 2
-
-
-def tensor_hook(grad: torch.Tensor) -> torch.Tensor:
-    return grad
 
 
 own = mutated_model
@@ -146,7 +134,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     ),
     "forward hook": (lambda m: m.first.register_forward_hook(forward_hook), "hook"),
     "hook after accumulation": (
-        lambda m: m.first.weight.register_post_accumulate_grad_hook(tensor_hook),
+        lambda m: m.first.weight.register_post_accumulate_grad_hook(lambda grad: grad),
         "`model.first.weight`",
     ),
     "global hook": (lambda m: torch.nn.modules.module.register_module_forward_hook(forward_hook), ""),
@@ -163,9 +151,9 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "code of a global function": (code(own.square, lambda x: x + x), "mutated_model.square"),
     "constant of a nested function": (shift_nested, "mutated_model.shift"),
     "closure cell": (lambda m: swapped(own.scaler.__closure__[0], "cell_contents", 1.75), "mutated_model.scaler"),
-    "function of torch": (put(lambda m: functional, "linear", other_linear), "linear"),
+    "function of torch": (put(lambda m: functional, "linear", lambda x, weight, bias=None: x @ weight), "linear"),
     "function of torch's C code": (put(lambda m: torch, "rsqrt", torch.sqrt), "torch.rsqrt"),
-    "builtin": (put(lambda m: builtins, "min", other_min), "min"),
+    "builtin": (put(lambda m: builtins, "min", lambda *args: 3), "min"),
     # What is around.
     "autocast": (lambda m: torch.autocast("cpu", torch.bfloat16), "autocast"),
     "inference mode": (lambda m: torch.inference_mode(), "the state grad"),
