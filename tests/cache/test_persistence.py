@@ -154,16 +154,6 @@ def test_artifacts_that_do_not_load_are_compiled_again_and_replaced(tmp_path, ho
     assert (second.told, third.told) == ([False], [True])
 
 
-def test_a_directory_that_cannot_be_used_costs_a_warning(tmp_path):
-    (tmp_path / "file").write_text("")
-    process = Process(tmp_path / "file")
-    with pytest.warns(RuntimeWarning, match="not stored for later processes"):
-        assert torch.equal(process.run(make_region(), X, Y)[1], Y - X)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        process.run(make_region(swapped=True), Y, X)
-
-
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The store that the ranks of a job share."""
