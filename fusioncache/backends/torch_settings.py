@@ -66,13 +66,6 @@ def write_settings(*more: NamedValue) -> str:
     return write_values([*read_torch_settings().items(), *more])
 
 
-def forbids_changes() -> bool:
-    """True if what runs must stay what it is: sums are to have the same bits, or a CUDA graph is captured."""
-    import torch
-
-    return torch.are_deterministic_algorithms_enabled() or is_capturing()
-
-
 @contextmanager
 def apply_torch_settings(settings: Mapping[str, Option]) -> Iterator[None]:
     """Gives torch the settings that some process had. They hold for the whole process until this is over.

@@ -5,9 +5,8 @@ compiles. Measured on an H200 (a backward region of ConvNeXt, 62 operations): it
 59 us to run, one operation after the other 0.1 s and 383 to 424 us. Each half is a graph like any other, in the store
 as well. The store has that the whole is rejected, so that the next process does not ask the compiler for it again.
 
-Code for any sizes may be slower than code for one: TorchInductor divides a small region's work among threads where it
-does not know that it is small. So a size that is used again and again gets a function of its own. Of nvFuser's code for
-any sizes code for each size is made at its first call, or beside it: see ``Backend.persist_size``.
+Of nvFuser's code for any sizes code for each size is made at its first call, or beside it: see
+``Backend.persist_size``.
 """
 
 from __future__ import annotations
@@ -17,13 +16,12 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from fusioncache.backends.api import Backend, Run
 from fusioncache.backends.eager import run_one_by_one
-from fusioncache.backends.torch_settings import forbids_changes, is_out_of_memory, read_torch_settings
+from fusioncache.backends.torch_settings import is_out_of_memory, read_torch_settings
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.executable import Builder, BuiltFunction, Executable, OnBuild, RejectedRegion
 from fusioncache.cache.generals import FoundGeneral, Generation, ServedGeneral, Sizes, check_general
@@ -39,57 +37,6 @@ logger = logging.getLogger("fusioncache")
 
 LEAST_OPERATIONS = 8
 """A rejected piece with fewer operations is not cut again: they run one by one."""
-
-OFTEN = 100
-"""The call with one layout that asks for a function of its own."""
-MOST = 4
-"""How many sizes of code for any sizes get a function of their own."""
-_BETWEEN = 5
-"""The number of calls between two looks at whether the pool has compiled it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """A function for one size that may take the place of a general one.
-
-    Attributes:
-        place: queues the compile in the pool; False if there is nothing to compile.
-        is_done: True if the pool has compiled it, or will not.
-        fetch: returns the stored function for these arguments; None if there is none.
-    """
-
-    place: Callable[[], bool]
-    is_done: Callable[[], bool]
-    fetch: Callable[[Sequence[Any]], Run | None]
-
-
-def replace_if_reused(run: Run, order: Order) -> Run:
-    """Returns a function that does as ``run``, until the function of its own size takes that one's place.
-
-    If anything goes wrong, ``run`` stays.
-    """
-    calls, due, is_placed = 0, float(OFTEN), False
-
-    def look(args: Sequence[Any]) -> None:
-        nonlocal run, due, is_placed
-        due = inf  # for other threads, and if something fails
-        is_placed = is_placed or order.place()
-        if is_placed and order.is_done():
-            run = order.fetch(args) or run
-        elif is_placed:
-            due = calls + _BETWEEN
-
-    def call(args: Sequence[Any]) -> Sequence[Any]:
-        nonlocal calls
-        calls += 1
-        if calls >= due and not forbids_changes():
-            try:
-                look(args)
-            except Exception as error:  # there is a function
-                logger.info("a size that is used often gets no function of its own", exc_info=error)
-        return run(args)
-
-    return call
 
 
 def run_in_pieces(
@@ -160,7 +107,6 @@ class BuildRequest:
         layouts: of the arguments of the call.
         on_build: is told of the function, if it had to be compiled or loaded.
         on_general: is told which function for any sizes serves the graph.
-        on_own: is told that one for its own sizes, which others compiled, takes that one's place.
         generation: the program that the region is of, if it is known.
         instance: the region that asks, if it may be another one than the first.
     """
@@ -169,7 +115,6 @@ class BuildRequest:
     layouts: ArgumentLayouts
     on_build: OnBuild
     on_general: OnGeneral
-    on_own: Callable[[], None]
     generation: Generation | None = None
     instance: Instance | None = None
 
@@ -360,39 +305,7 @@ class BackendExecutables:
             self.ledger.count("own_sizes", of=str(refusal))
             return None
         asked.on_general(served)
-        return self._replace_if_reused(found, served, asked, executable)
-
-    def _replace_if_reused(
-        self, found: FoundGeneral, served: ServedGeneral, asked: BuildRequest, executable: Executable
-    ) -> Run:
-        """Returns the function for any sizes, until one for the sizes of these arguments takes its place.
-
-        The store is asked for that when the order is placed.
-        """
-        if self._cache.store is None:
-            return served.run
-        helpers, allowance = self._cache.helpers, found.executable.own
-        handed_over = list[Ask]()
-
-        def place() -> bool:
-            ask = executable.foresee(asked.layouts, asked.instance)
-            if ask is not None and helpers is not None and allowance.take(MOST):
-                handed_over.append(ask)
-                self.ledger.count("handed_over", helpers.hand_over(handed_over))
-            return ask is not None
-
-        def is_done() -> bool:
-            return helpers is None or all(helpers.is_done(ask.key) for ask in handed_over)
-
-        def fetch(args: Sequence[Any]) -> Run | None:
-            if helpers is not None and handed_over:
-                helpers.wait_for(handed_over[0].key)
-            run = executable.find_for(args, asked.layouts, asked.on_build, asked.instance)
-            if run is not None:
-                asked.on_own()
-            return run
-
-        return replace_if_reused(served.run, Order(place, is_done, fetch))
+        return served.run
 
 
 def _note_made(asked: BuildRequest, found: FoundGeneral, executable: Executable, built: BuiltFunction[Run]) -> None:

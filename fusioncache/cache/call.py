@@ -418,12 +418,8 @@ class TemplateCall:
                 self._note(regions.arities, plan=ANY_SIZES)
             self._on_general(served)
 
-        def on_own() -> None:
-            self._note(regions.arities, plan=Plan.INLINE.value)
-            self._ledger.count("reused_sizes")
-
         graph, instance = inline(self.template.graph, regions.arities), self._compiled_instance(regions.arities)
-        return BuildRequest(graph, layouts, self._on_build, on_general, on_own, self._generation, instance)
+        return BuildRequest(graph, layouts, self._on_build, on_general, self._generation, instance)
 
     def _inline_executable(self, arities: Arities) -> Executable:
         return self.compiler.executable(inline(self.template.graph, arities), self._compiled_instance(arities))

@@ -197,21 +197,6 @@ def general_task(
     )
 
 
-class Allowance:
-    """Counts the sizes of one general region that got a function of their own."""
-
-    def __init__(self) -> None:
-        self._taken = 0
-        self._lock = forks.lock()
-
-    def take(self, most: int) -> bool:
-        """Takes one; False if as many as ``most`` are taken."""
-        with self._lock:
-            has_one = self._taken < most
-            self._taken += has_one
-            return has_one
-
-
 class GeneralExecutable:
     """What was compiled for any sizes of a region, one function for each kind of layout of the arguments.
 
@@ -221,12 +206,10 @@ class GeneralExecutable:
 
     Attributes:
         family: the same.
-        own: counts the sizes that got a function of their own.
     """
 
     def __init__(self, family: RegionFamily, builder: Builder):
         self.family = family
-        self.own = Allowance()
         self._builder = builder
         self._functions: dict[Hashable, BuiltFunction[GeneralFunction] | str] = {}
         self._made: set[Hashable] = set()

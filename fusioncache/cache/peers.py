@@ -81,9 +81,6 @@ class Helpers(Protocol):
     def note_missing(self) -> bool:
         """Hands over what was expected, as the store lacks something that a call asks for; returns whether it did."""
 
-    def is_done(self, key: Key) -> bool:
-        """True if the task has finished or failed."""
-
     def wait_for(self, key: Key) -> Wait:
         """Waits for a helper that makes this, for a bounded time, if there is one.
 

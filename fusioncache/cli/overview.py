@@ -54,7 +54,6 @@ _PROGRAMS = {
 _SIZES = {
     "generalizations": "compiles for any sizes",
     "general_hits": "ran with code for any sizes",
-    "reused_sizes": "compiles for a frequent size",
     "own_sizes": "compiled for one size only",
 }
 _GRAPHS = {

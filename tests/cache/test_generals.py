@@ -1,18 +1,9 @@
-"""Code for any sizes: which regions are generalized with which, and what a store knows of them.
-
-When a function of a general size gives way to one of its own size, and when not.
-"""
-
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+"""Code for any sizes: which regions are generalized with which, and what a store knows of them."""
 
 import pytest
-import torch
 from drawn_regions import ENVIRONMENT, Sketch
 
-from fusioncache.backends.api import Run
 from fusioncache.backends.eager import Eager
-from fusioncache.cache.backend_executables import OFTEN, Order, replace_if_reused
 from fusioncache.cache.executable import Builder
 from fusioncache.cache.generals import (
     FoundGeneral,
@@ -184,62 +175,3 @@ def test_what_is_in_no_hole_is_no_region(hole, value):
     fill(SKELETON, holes)
     with pytest.raises(ValueError, match=r"hole|hexadecimal"):
         fill(SKELETON, others)
-
-
-def make_run(name: str) -> Run:
-    return lambda args: [name]
-
-
-@dataclass
-class Pool:
-    """Compiles beside this process, and is done when a test says so."""
-
-    done: bool = False
-    fails: str = ""
-    asked: list[str] = field(default_factory=list)
-
-    def answer(self, question: str, answer: object) -> object:
-        self.asked.append(question)
-        if question == self.fails:
-            raise ValueError(question)
-        return answer
-
-    def run(self) -> Run:
-        order = Order(
-            lambda: self.answer("place", True),
-            lambda: self.answer("is done", self.done),
-            lambda args: self.answer("fetch", make_run("own")),
-        )
-        return replace_if_reused(make_run("general"), order)
-
-
-def call(run: Run, times: int) -> Sequence[str]:
-    return [run([])[0] for _ in range(times)][-1]
-
-
-def test_a_size_that_is_used_often_gets_its_own():
-    pool = Pool()
-    run = pool.run()
-    assert call(run, OFTEN - 1) == "general" and not pool.asked
-    assert call(run, 300) == "general" and pool.asked[0] == "place" and pool.asked.count("place") == 1
-    pool.done = True
-    assert call(run, 30) == "own"
-    asked = len(pool.asked)
-    assert call(run, 3 * OFTEN) == "own" and len(pool.asked) == asked
-    assert pool.asked.count("fetch") == 1
-
-
-def test_deterministic_algorithms_keep_the_general_function():
-    run = Pool(done=True).run()
-    torch.use_deterministic_algorithms(True)
-    try:
-        assert call(run, 3 * OFTEN) == "general"
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
-@pytest.mark.parametrize("question", ["place", "is done", "fetch"])
-def test_the_general_function_stays_where_its_own_is_not_to_be_had(question):
-    pool = Pool(done=True, fails=question)
-    run = pool.run()
-    assert call(run, 3 * OFTEN) == "general" and pool.asked.count(question) == 1

@@ -318,7 +318,6 @@ def _make_sizes() -> Ledger:
     ledger.count_region(alike[2], (), hit=False)
     ledger.count("generalizations")
     ledger.count_general_hit(alike[2], Alone(0.25, 0.25))
-    ledger.count("reused_sizes")
     ledger.count("own_sizes", of="random numbers")
     regions = [make_region_record(number, digest=template.key.digest) for number, template in enumerate(alike)]
     ledger.history.add(regions[0], *(replace(region, plan=ANY_SIZES) for region in regions[1:]))

@@ -25,9 +25,6 @@ class Recorder(Helpers):
             on_done()
         return len(new)
 
-    def is_done(self, key: Key) -> bool:
-        return True
-
     def wait_for(self, key: Key) -> Wait:
         self.wanted.add(key.digest)
         return Wait()

@@ -321,11 +321,6 @@ class PoolHelpers(AskHelpers):
         """See ``Helpers``."""
         self._pool.start()
 
-    def is_done(self, key: Key) -> bool:
-        """See ``Helpers``."""
-        found = self._tasks.get(key)
-        return found is None or found[1].done() or bool(self._tried.get(key))
-
     def wait_for(self, key: Key) -> Wait:
         """See ``Helpers``."""
         with self._lock:
@@ -412,10 +407,6 @@ class BatchCompiler(AskHelpers):
                 if ask.request.backend == self._backend_name and len(self._asks) < MOST_ASKS:
                     self._asks.setdefault(ask.key, ask)
         return 0
-
-    def is_done(self, key: Key) -> bool:
-        """See ``Helpers``."""
-        return key not in self._asks
 
     def wait_for(self, key: Key) -> Wait:
         """Compiles all that was handed over, if this is among it and the store lacks it. See ``Helpers``."""

@@ -50,8 +50,6 @@ class Stats:
             made of it.
         general_saved_seconds: an estimate of the compile seconds that these saved: those of the compilations that serve
             them.
-        reused_sizes: those of them that were called so often that they got an executable for one size, which the store
-            had or another process compiled.
         own_sizes: graphs that were compiled for one size only although they are known with others, by reason.
         taken_out: operations of Thunder's programs that were left out or simplified, by kind: see
             ``FusionCache(lean=...)``. Those of programs that were loaded are not counted.
@@ -119,7 +117,6 @@ class Stats:
     generalizations: int = 0
     general_hits: int = 0
     general_saved_seconds: float = 0.0
-    reused_sizes: int = 0
     own_sizes: Mapping[str, int] = _NO_REASONS
     taken_out: Mapping[str, int] = _NO_REASONS
     unkept: Mapping[str, int] = _NO_REASONS
