@@ -30,14 +30,12 @@ def make_tokens(length, seed=0):
 
 
 def test_graphs_of_thunders_outlive_later_lengths():
-    # With gradients Thunder's transform captures no second length of one model.
     captured, transform = compile_model(make_model().requires_grad_(False), CUDAGraphTransform())
     plain, _ = compile_model(make_model().requires_grad_(False), sizes="static")
     with torch.no_grad():
         for length in (*LENGTHS, *LENGTHS):
             tokens = make_tokens(length, seed=length)
             torch.testing.assert_close(captured(tokens), plain(tokens), rtol=2e-2, atol=2e-2)
-            torch.cuda.synchronize()
     assert transform.stats().general_hits > 0
 
 

@@ -1,7 +1,6 @@
 """A push brings what a remote lacks, in one pack for each model; a pull brings what the store lacks.
 
 Keys of these entries name no operations, so all of them are in the pack of no model; those of programs have their own.
-What another machine says is read within limits of bytes, files and time, and taken for names alone.
 """
 
 import errno
