@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import nullcontext
+from dataclasses import replace
 from unittest import mock
 
 import fake_cuda
@@ -29,6 +30,7 @@ from fusioncache.backends.nvfuser.general import (
     compiled_generals,
     define_general,
     expand_results,
+    find_code,
 )
 from fusioncache.ir import Const, Declined, GeneralInstance, Graph, Instance, NumberType, Op, Ref, Scope, TensorType
 from fusioncache.ir.template import encode_region
@@ -341,6 +343,22 @@ def test_only_what_fails_everywhere_is_refused_for_good(monkeypatch, name, error
         for length in (12, 20):
             refuse_size(NvFuser(), length, reason, scope)
     assert fail.call_count == tries
+
+
+def test_code_for_any_sizes_serves_only_what_it_was_compiled_for(monkeypatch):
+    define, compile_ = mock.Mock(), mock.Mock()
+    monkeypatch.setattr("fusioncache.backends.nvfuser.general.define_general", define)
+    monkeypatch.setattr("fusioncache.backends.nvfuser.general.execute_definition", compile_)
+    compiled_generals().clear()
+    other, table = replace(WIDENED.graph, outputs=WIDENED.graph.outputs[::-1]), torch.ones(64, 4)
+    same = (WIDENED, [torch.ones(8, 4), table], (8,), ((), ()), {"settings": ""})
+    changes = {0: replace(WIDENED, graph=other), 1: [torch.ones(4, 8).t(), table]}
+    changes |= {3: (("option",), ()), 4: {"settings": "other"}}
+    find_code(*same)
+    assert find_code(WIDENED, [torch.ones(12, 4), table], (12,), *same[3:]) is find_code(*same)
+    for count, (place, value) in enumerate(changes.items(), 2):
+        find_code(*same[:place], value, *same[place + 1 :])
+        assert compile_.call_count == define.call_count == count
 
 
 def test_a_definition_for_any_sizes_takes_the_numbers_of_a_size_behind_its_arguments():

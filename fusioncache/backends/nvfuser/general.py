@@ -244,7 +244,7 @@ def persist_size(
         raise Declined("a CUDA graph is being captured", Scope.STORING_NOW)
     try:
         persistence.check_persistable(region, args)
-        code = _find_code(made.general, args, made.values, switches, environment)
+        code = find_code(made.general, args, made.values, switches, environment)
         check_integers(code.definition.definition, made.general.graph, [define(region, describe_arguments(args))])
         fitted, on = code.fit(made.values), (*switches[0], persistence.OPTION)
         given, device = [*args, *fitted.numbers], fitted.device
@@ -268,7 +268,7 @@ def _compile_alone(region: Graph, args: Sequence[Any], switches: Switches) -> Ru
     return compile_definition(region, args, switches).keep_if_captured()
 
 
-def _find_code(
+def find_code(
     general: GeneralRegion,
     args: Sequence[Any],
     values: Sequence[Value],
