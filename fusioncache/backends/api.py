@@ -238,7 +238,7 @@ class Backend(ABC):
         return self.layout(layouts)
 
     def persist_size(self, made: GeneralInstance, region: Graph, args: Sequence[Any]) -> Compiled[Run]:
-        """Makes code for one size of code for any sizes, which is compiled first if this process does not have it.
+        """Makes code for one size of code for any sizes. That is compiled first if this process does not have it.
 
         Args:
             made: the region, as an instance of a general one.

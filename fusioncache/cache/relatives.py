@@ -1,4 +1,4 @@
-"""Which regions of other sizes a region was generalized with, as it is stored beside code that was made of that."""
+"""The regions that a region was generalized with, as they are stored beside code that is made of code for any sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fusioncache.ir.template import FORMAT
 from fusioncache.template.generalization import in_order_of_template
 
 RELATIVES = "relatives"
-"""The artifact that says it."""
+"""The name of the artifact."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusioncache.ir import GeneralRegion, Graph, Instance, NumberType, Ref, TensorType, Value
+from fusioncache.ir import GeneralInstance, GeneralRegion, Graph, Instance, NumberType, Ref, TensorType, Value
 from fusioncache.ir.graph import inverse, pick
 from fusioncache.template.skeleton import (
     BLANK_SIZE,
@@ -146,6 +146,13 @@ class RegionFamily:
 
     generalization: Generalization
     general: GeneralRegion
+
+    def find_instance(self, region: Graph) -> GeneralInstance | None:
+        """Returns a region as an instance of the general one; None if it is not an instance."""
+        if skeleton_of(region) != self.generalization.skeleton:
+            return None
+        values = fit_holes(self.generalization, read_holes(region))
+        return None if values is None else GeneralInstance(self.general, values)
 
 
 def make_family(regions: Sequence[Graph]) -> RegionFamily:

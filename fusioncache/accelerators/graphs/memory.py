@@ -282,7 +282,7 @@ class GraphMemory:
         self._is_taken = False
 
     def begin(self) -> str | None:
-        """Begins a turn of this thread; returns why there is none instead, if there is none now."""
+        """Begins the turn of this thread, or returns why it cannot begin now."""
         if not self._turn.acquire(blocking=False):
             return "another thread replays"
         reason = "a capture is under way" if self._is_taken else self.recorder.explain_unready()

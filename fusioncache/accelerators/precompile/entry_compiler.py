@@ -34,9 +34,8 @@ from fusioncache.store import Entry, Store
 from fusioncache.store.entry import REFUSED, is_compiled
 from fusioncache.store.signing import require_trust
 from fusioncache.store.store import COMPILE_SECONDS
-from fusioncache.template.generalization import fit_holes, make_family
+from fusioncache.template.generalization import make_family
 from fusioncache.template.key import call_ingredients
-from fusioncache.template.skeleton import read_holes, skeleton_of
 from fusioncache.template.text import write_graph
 
 logger = logging.getLogger("fusioncache")
@@ -163,7 +162,7 @@ class CompileTask:
 
     @property
     def code(self) -> Graph | None:
-        """What the worker keeps that does the task: a general region; None for nothing."""
+        """The general region whose code the task needs; None if it needs no such code."""
         return None if self.made is None else self.made.general.graph
 
     @property
@@ -234,24 +233,12 @@ def read_request(store: Store, entry: Entry) -> CompileTask:
         if RELATIVES not in contents:
             return CompileTask(asked, instance)
         relatives = decode_relatives(contents[RELATIVES])
-        made = _find_relation(relatives.regions, instance.region)
+        made = make_family(relatives.regions).find_instance(instance.region)
+        if made is None:
+            raise ValueError("a region that is not like its relatives")
         return CompileTask(asked, relatives.find_own(instance.region), made=made)
     except Exception as error:  # whatever it is, the store is as it was without this entry
         raise Declined(DAMAGED, Scope.REQUEST) from error
-
-
-def _find_relation(regions: Sequence[Graph], region: Graph) -> GeneralInstance:
-    """Returns a region as an instance of what regions of other sizes have in common.
-
-    Raises:
-        ValueError: if it is none.
-    """
-    family = make_family(regions)
-    is_alike = skeleton_of(region) == family.generalization.skeleton
-    values = fit_holes(family.generalization, read_holes(region)) if is_alike else None
-    if values is None:
-        raise ValueError("a region that is not like its relatives")
-    return GeneralInstance(family.general, values)
 
 
 def _belongs(asked: Request, instance: Instance, entry: Entry) -> bool:

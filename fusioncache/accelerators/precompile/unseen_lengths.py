@@ -92,5 +92,4 @@ def _generalize(old: Instance, new: Instance) -> GeneralInstance | None:
     is_alike = regions[0] != regions[1] and skeleton_of(regions[0]) == skeleton_of(regions[1])
     if not is_alike or refuses_general(regions[1]):
         return None
-    general = make_family(regions).general
-    return GeneralInstance(general, general.values[-1])
+    return make_family(regions).find_instance(regions[1])

@@ -52,7 +52,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(eq=False, slots=True)
-class _Lane:
+class _WorkerProcess:
     """A worker, which does one task at a time.
 
     Attributes:
@@ -70,7 +70,7 @@ class _Lane:
     codes: set[int] = field(default_factory=set)
 
     def end(self, deadline: float) -> None:
-        """Waits for its end until this moment, and then kills it."""
+        """Waits for the process to end until the deadline, then kills it."""
         self.process.join(max(0.0, deadline - time.monotonic()))
         self.process.kill()
         self.process.join(TICK)
@@ -78,11 +78,11 @@ class _Lane:
 
 
 class Workers:
-    """Workers that are there while there are tasks, or while what they keep may serve more.
+    """Workers that live while there are tasks, or while the code that they keep may serve more.
 
     A task that needs code for any sizes goes to the worker that keeps it. Any other one goes to the next that is free.
-    If a worker dies, the task that it was at is refused, and another worker takes its place. One that dies before it is
-    ready is of no use, and neither are others.
+    If a worker dies, its task is refused, and another worker takes its place. If one dies before it is ready, none is
+    started any more.
 
     Args:
         connection: to the process that the tasks are from.
@@ -102,7 +102,7 @@ class Workers:
         self._jobs = jobs
         self._start = start
         self._clock = clock
-        self._lanes: list[_Lane] = []
+        self._workers: list[_WorkerProcess] = []
         self._waiting: dict[int, tuple[CompileTask, int | None]] = {}
         self._codes: dict[Graph, int] = {}
         self._is_early, self._is_unfit = True, False
@@ -116,15 +116,15 @@ class Workers:
             OSError: if no worker can be started, as without memory.
         """
         while os.getppid() == owner:
-            ready = wait([self._connection, *(lane.connection for lane in self._lanes)], TICK)
+            ready = wait([self._connection, *(worker.connection for worker in self._workers)], TICK)
             try:
                 received = self._connection.recv() if self._connection in ready else None
             except (EOFError, OSError):
                 break
             if received:
                 self._add(*received)
-            for lane in [lane for lane in self._lanes if lane.connection in ready]:
-                self._hear(lane)
+            for worker in [worker for worker in self._workers if worker.connection in ready]:
+                self._hear(worker)
             if self._is_unfit or self._has_hung():
                 return False
             if self._has_tasks():
@@ -141,7 +141,7 @@ class Workers:
         return True
 
     def _has_tasks(self) -> bool:
-        return bool(self._waiting) or any(lane.task is not None for lane in self._lanes)
+        return bool(self._waiting) or any(worker.task is not None for worker in self._workers)
 
     def _add(self, tasks: dict[int, CompileTask], device: int | None) -> None:
         """Takes tasks. Where none came so far, the workers open their GPU and wait for some."""
@@ -154,68 +154,68 @@ class Workers:
 
     def _open(self, device: int | None = None) -> None:
         """Starts the workers that are missing."""
-        while len(self._lanes) < self._jobs:
+        while len(self._workers) < self._jobs:
             ours, theirs = Pipe()
             with theirs:
                 work = partial(work_for, theirs, partial(self._start, self._is_early, device))
                 process = get_context("fork").Process(target=work)
                 process.start()
-            self._lanes.append(_Lane(process, ours))
+            self._workers.append(_WorkerProcess(process, ours))
 
     def _close(self) -> None:
         """Ends all workers."""
-        lanes, self._lanes = self._lanes, []
-        for lane in lanes:
+        workers, self._workers = self._workers, []
+        for worker in workers:
             with suppress(OSError):
-                lane.connection.send(None)
+                worker.connection.send(None)
         deadline = time.monotonic() + ANSWER_SECONDS
-        for lane in lanes:
-            lane.end(deadline)
+        for worker in workers:
+            worker.end(deadline)
 
     def _keeps_code(self) -> bool:
-        """True if workers keep code for any sizes, and there is so much memory that others hardly miss what they hold.
+        """True if a worker keeps code for any sizes, and the GPU has enough free memory.
 
-        Raises nothing: a worker that does not answer is closed with the others.
+        Raises nothing: if the worker does not answer, the result is False.
         """
-        lane = next((lane for lane in self._lanes if lane.codes), None)
-        if lane is None or self._clock() - self._looked < REST_SECONDS:
-            return lane is not None
+        worker = next((worker for worker in self._workers if worker.codes), None)
+        if worker is None or self._clock() - self._looked < REST_SECONDS:
+            return worker is not None
         self._looked = self._clock()
         try:
-            lane.connection.send(has_room)
-            return lane.connection.poll(ANSWER_SECONDS) and lane.connection.recv()
+            worker.connection.send(has_room)
+            return worker.connection.poll(ANSWER_SECONDS) and worker.connection.recv()
         except (EOFError, OSError) as error:
             logger.info("workers are closed", exc_info=error)
             return False
 
     def _hand_out(self) -> None:
-        """Gives each task that waits to the worker that is to do it, if that is free."""
+        """Sends each waiting task to the worker that keeps its code, or else to any, if that worker is free."""
         for number, (task, code) in [*self._waiting.items()]:
-            free = [lane for lane in self._lanes if lane.is_ready and lane.task is None]
+            free = [worker for worker in self._workers if worker.is_ready and worker.task is None]
             if not free:
                 break
-            keeper = next((lane for lane in self._lanes if code in lane.codes), None)
+            keeper = next((worker for worker in self._workers if code in worker.codes), None)
             if keeper is not None and keeper not in free:
                 continue
-            lane = keeper or min(free, key=lambda lane: len(lane.codes))
+            worker = keeper or min(free, key=lambda worker: len(worker.codes))
             try:
-                lane.connection.send(partial(compile_task, task))
+                worker.connection.send(partial(compile_task, task))
             except OSError:  # it died, which is heard of next
                 continue
             del self._waiting[number]
-            lane.task = number
-            lane.codes |= set() if code is None else {code}
+            worker.task = number
+            worker.codes |= set() if code is None else {code}
 
-    def _hear(self, lane: _Lane) -> None:
-        """Takes what a worker says: that it is ready, or what became of its task. One that died says nothing."""
+    def _hear(self, worker: _WorkerProcess) -> None:
+        """Receives from a worker that it is ready, or the outcome of its task, or that it died."""
         try:
-            outcome = lane.connection.recv()
+            outcome = worker.connection.recv()
         except (EOFError, OSError):
             outcome = TaskOutcome("refused", DIED, passing=True)
-            self._is_unfit |= not lane.is_ready
-            self._lanes.remove(lane)
-            lane.end(time.monotonic())
-        number, lane.task, lane.is_ready = lane.task, None, True
+            self._is_unfit |= not worker.is_ready
+            self._workers.remove(worker)
+            worker.end(time.monotonic())
+        number, worker.task, worker.is_ready = worker.task, None, True
         self._is_unfit |= outcome == NO_WORKER
         if number is not None and outcome != NO_WORKER:
             self._tell(number, outcome)
@@ -234,7 +234,7 @@ class Workers:
 
 
 def main(descriptor: str, owner: str, directory: str, backend: str, jobs: str, patience: str) -> None:
-    """Has workers for another process, and ends this one. When it ends the workers do, whatever they do.
+    """Runs workers for another process, then ends this one. The workers end with it, even in the middle of a task.
 
     Args:
         descriptor: of the connection to the process that the tasks are from.
@@ -265,7 +265,7 @@ def prepare(backend: str) -> None:
 
 
 def has_room() -> bool:
-    """Returns whether the GPU in use has so much free memory that what workers hold is hardly missed."""
+    """True if the GPU in use has at least ``ROOM_BYTES`` of free memory."""
     import torch
 
     free, _ = torch.cuda.mem_get_info()
@@ -338,7 +338,7 @@ def compile_task(task: CompileTask) -> TaskOutcome:
 
 
 def work_for(connection: Connection, start: Callable[[], None]) -> None:
-    """Starts, says so, and does what another process sends, one after the other, until that sends None."""
+    """Starts a worker, reports that it is ready, and calls each function that arrives, until None arrives."""
     start()
     connection.send(None)
     while (work := connection.recv()) is not None:
