@@ -252,7 +252,7 @@ class BackendExecutables:
     def foresee(
         self, graph: Graph, instance: Instance | None, generation: Generation | None, layouts: ArgumentLayouts
     ) -> Ask | None:
-        """Returns what the first call of a graph with arguments of these layouts asks the store for.
+        """Returns the ask of the first call of a graph with arguments of these layouts.
 
         None if it asks for nothing, if nothing of it can be foreseen, or if a function for any sizes is to serve it.
 
@@ -277,7 +277,10 @@ class BackendExecutables:
     def _find_general(
         self, region: Graph, generation: Generation | None, environment: Mapping[str, str]
     ) -> FoundGeneral | None:
-        """Returns what may serve a region, which joins its relatives if its program is given; None for nothing."""
+        """Returns the general executable that may serve a region; None if there is none.
+
+        If its program is given, the region joins its relatives.
+        """
         if self._sizes is Sizes.STATIC:
             return None
         generals, builder = self._cache.generals, self.builder(environment)
@@ -309,7 +312,7 @@ class BackendExecutables:
 
 
 def _note_made(asked: BuildRequest, found: FoundGeneral, executable: Executable, built: BuiltFunction[Run]) -> None:
-    """Tells of a function that was made of code for any sizes, or loaded."""
+    """Reports a function that was made of code for any sizes, or loaded."""
     is_stored = built.loaded and not (built.helped or built.made_here)
     is_first = not is_stored and found.executable.note_made(asked.layouts)
     source, is_new = found.executable.family.general.graph, built.loaded or is_first

@@ -240,7 +240,7 @@ class Builder:
         return Ask(self.key(task), task.request, task.instance, task.made)
 
     def has(self, ask: Ask, *, refused: bool = False) -> bool:
-        """True if the store has what is asked for; or a note that there never will be any, if that is asked."""
+        """True if the store has an entry for this; with ``refused``, if that is a note that it cannot be stored."""
         entry = self.store.entry(ask.key.digest, ask.request.backend) if self.store else None
         return entry is not None and refused is any(part.name == REFUSED for part in entry.artifacts)
 

@@ -373,7 +373,7 @@ class GeneralRegions:
             return found or _join(relatives, holes, generation, sizes, builder)
 
     def find(self, region: Graph, builder: Builder) -> FoundGeneral | None:
-        """Returns what may serve a region of a program to come; None if nothing is known."""
+        """Returns the general executable that may serve a region of a later program; None if there is none."""
         with self._lock:
             return _find_general(self._find_relatives(skeleton_of(region), builder), read_holes(region))
 
@@ -383,7 +383,7 @@ class GeneralRegions:
 
 
 def _find_general(relatives: _Relatives, holes: Holes, generation: Generation | None = None) -> FoundGeneral | None:
-    """Finds what was made last of all that has a region of this program with this in its holes as an instance."""
+    """Returns the newest general executable that has the region with these holes as an instance; None without one."""
     for general, place in reversed(relatives.generals):
         values = general.values_of(holes)
         if values is not None:

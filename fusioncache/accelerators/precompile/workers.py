@@ -40,8 +40,8 @@ TICK = 0.25
 LEAST_SECONDS, MOST_SECONDS, TIMES = 60.0, 300.0, 8.0
 """How long all workers may finish no task: so many times the longest compile of any, between these."""
 REST_SECONDS, IDLE_SECONDS = 5.0, 300.0
-"""How long workers wait for a task, which holds memory of a device; and how long this process does without any. New
-lengths come in a row: one that finds workers need not wait until others have opened the device, for half a second."""
+"""How long idle workers keep the device open, and how long this process lives without a task. New lengths come in a
+row: a length that finds workers need not wait half a second until others have opened the device."""
 ANSWER_SECONDS = 3.0
 """How long workers without a task may take to answer, or to end before they are killed."""
 
@@ -110,7 +110,7 @@ class Workers:
         self._since = self._looked = clock()
 
     def run(self, owner: int) -> bool:
-        """Works until the process with this id is gone or has wanted nothing for long; returns whether all is well.
+        """Works until the owner has ended or has sent no task for long; returns whether workers can be used.
 
         Raises:
             OSError: if no worker can be started, as without memory.
@@ -144,7 +144,7 @@ class Workers:
         return bool(self._waiting) or any(worker.task is not None for worker in self._workers)
 
     def _add(self, tasks: dict[int, CompileTask], device: int | None) -> None:
-        """Takes tasks. Where none came so far, the workers open their GPU and wait for some."""
+        """Adds tasks. Without any so far, the workers open their GPU and wait."""
         self._is_early = self._is_early and not tasks
         self._since = self._clock()
         for number, task in tasks.items():

@@ -110,7 +110,7 @@ class TemplateLoader:
         return identities
 
     def foresee(self, reference: TemplateReference) -> Iterator[Ask]:
-        """Yields what first calls of a template to come ask the store for, where that is not code for any sizes."""
+        """Yields the asks of first calls of a template in a later program. Functions for any sizes have none."""
         template, executables = self._find_template(reference)
         for use in reference.uses if executables.backend.derives_sizes else ():
             if use.plan is Plan.INLINE:

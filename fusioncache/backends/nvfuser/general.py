@@ -214,9 +214,9 @@ class CompiledGeneral:
 
 
 _Failure = tuple[str, Scope]
-"""Why nvFuser compiles nothing for any sizes of a region: an error would keep the frames that it came through.
+"""Reason and scope of a failed compile for any sizes. An error would keep its frames, and with them all tensors.
 
-It is of ``Scope.GENERAL`` if another process fails as well, and else of ``Scope.STORING_NOW``.
+The scope is ``GENERAL`` if another process fails as well, and else ``STORING_NOW``.
 """
 
 
