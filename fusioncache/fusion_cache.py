@@ -153,7 +153,7 @@ class FusionCache(TemplateTransform):
             explains=explains,
         )
         self.use([*make_accelerators(self, options, when, explains=explains)])
-        end_unwanted()
+        end_unwanted(self.cache)
 
     def _find[Kind: Accelerator](self, kind: type[Kind]) -> Kind | None:
         return next((each for each in self.accelerators if isinstance(each, kind)), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -26,6 +27,7 @@ def _register() -> None:
         from fusioncache.transform.executors import register
 
         register()
+        import_module("fusioncache.accelerators.precompile.pool").start_default_pool()
     except Exception as error:  # whatever it is, Thunder can be imported
         warn(f"Thunder does not get to know the executor 'fusioncache': {error!r}")
 

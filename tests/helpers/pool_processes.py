@@ -77,10 +77,11 @@ def play(self: EntryCompiler, task: CompileTask) -> TaskOutcome:
 
 
 def make_play(digest: str) -> CompileTask:
-    """Returns a task. What stands behind ``of`` is the code for any sizes that it needs."""
+    """Returns a task. What stands behind ``of`` is the code for any sizes that it needs. Each ``long`` is a weight."""
     code = digest.partition(" of ")[2]
     made = SimpleNamespace(general=SimpleNamespace(graph=code)) if code else None
-    return CompileTask(None, None, digest, made=made)  # type: ignore[arg-type]
+    request = SimpleNamespace(graph=SimpleNamespace(ops=["long"] * digest.count("long"), inputs=[0], outputs=[]))
+    return CompileTask(request, None, digest, made=made)  # type: ignore[arg-type]
 
 
 def make_plays(*digests: str) -> list[CompileTask]:

@@ -278,12 +278,11 @@ class PoolHelpers(AskHelpers):
         device = gpu_in_use()
         with self._lock:
             wanted = {ask.key: ask for ask in asks if ask.key not in self._tasks}
-            missing = [(ask, _make_task(ask, device)) for ask in wanted.values() if not self._is_stored(ask)]
+            missing = [ask for ask in wanted.values() if not self._is_stored(ask)]
             if not missing or not self._pool.start():
                 return 0
-            missing.sort(key=lambda each: each[1].weight, reverse=True)
-            futures = self._pool.submit([task for _, task in missing])
-            self._tasks |= {ask.key: (ask, future) for (ask, _), future in zip(missing, futures, strict=True)}
+            futures = self._pool.submit([_make_task(ask, device) for ask in missing])
+            self._tasks |= {ask.key: (ask, future) for ask, future in zip(missing, futures, strict=True)}
         for future in futures:
             future.add_done_callback(lambda _: self._feed())
         return len(missing)
@@ -348,7 +347,7 @@ class PoolHelpers(AskHelpers):
                 break
             if not seconds:
                 wait([future], LOOK_SECONDS)
-        if self._is_stored(ask):
+        if not future.done() and self._is_stored(ask):
             wait([future], LOOK_SECONDS)  # the news of it may be on its way
         started = self._starting - starting
         if not future.done() or future.result().result == "refused":

@@ -14,7 +14,6 @@ import atexit
 import json
 import logging
 import os
-import pickle
 import socket
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from importlib.util import find_spec
-from multiprocessing import Pipe
+from multiprocessing import Pipe, parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -34,7 +33,10 @@ from fusioncache.accelerators.precompile.entry_compiler import (
     TaskOutcome,
     gpu_in_use,
 )
+from fusioncache.accelerators.precompile.workers import PackedTask
 from fusioncache.backends.api import backend_class
+from fusioncache.cache.cache import Cache
+from fusioncache.ir import Graph
 from fusioncache.process import forks
 from fusioncache.process.settings import ACCELERATORS, JOBS, STORE, VERIFY
 from fusioncache.process.warning import warn_once
@@ -54,6 +56,9 @@ _CORES_OF_A_RANK = {"nvfuser": 3, "inductor": 4}
 _RANKS_HERE = "LOCAL_WORLD_SIZE"
 _DEFAULT = "nvfuser"
 """The backend of the pool that is started before a cache asks for one."""
+GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
+"""What a machine with a GPU has. To ask CUDA would keep children that are forked from using it."""
+_COMMANDS = "fusioncache.cli.main"
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
@@ -97,6 +102,7 @@ class CompilePool:
         self._connection: Connection | None = None
         self._futures: dict[int, Future[TaskOutcome]] = {}
         self._numbers = 0
+        self._codes: dict[Graph, int] = {}
         self.is_wanted = True
         self.has_failed = False
         self.answered = 0.0
@@ -130,14 +136,14 @@ class CompilePool:
             self._send({}, device)
 
     def submit(self, tasks: Sequence[CompileTask]) -> list[Future[TaskOutcome]]:
-        """Hands tasks over, and returns a future of what becomes of each. The first ones are compiled first."""
+        """Hands tasks over, and returns a future of what becomes of each. The longest ones are compiled first."""
         futures: list[Future[TaskOutcome]] = [Future() for _ in tasks]
         with self._lock:  # else the process could end in between, and nothing would answer
             if self.start():
                 numbers = range(self._numbers, self._numbers + len(tasks))
                 self._numbers += len(tasks)
                 self._futures |= zip(numbers, futures, strict=True)
-                self._send(dict(zip(numbers, tasks, strict=True)))
+                self._send(dict(zip(numbers, (PackedTask.pack(task, self._codes) for task in tasks), strict=True)))
                 return futures
         for future in futures:
             future.set_result(NO_WORKER)
@@ -166,14 +172,14 @@ class CompilePool:
             self._connection.close()
             process.returncode = 0  # it is no child of this process, which must not wait for it
 
-    def _send(self, tasks: dict[int, CompileTask], device: int | None = None) -> None:
+    def _send(self, tasks: dict[int, PackedTask], device: int | None = None) -> None:
         """Sends tasks in a thread: the other process does not read while it imports."""
-        connection, content = self._connection, pickle.dumps((tasks, device))
+        connection = self._connection
         assert connection is not None
 
         def write() -> None:
             with self._sending, suppress(OSError):
-                connection.send_bytes(content)
+                connection.send((tasks, device))
 
         threading.Thread(target=write, daemon=True, name="fusioncache pool").start()
 
@@ -234,13 +240,14 @@ def find_pool(store: Store, jobs: int, backend: str, *, waits: bool = False) -> 
 
 
 def start_default_pool() -> None:
-    """Starts the pool that a first ``FusionCache()`` will want, while this process imports the rest of the package.
+    """Starts the pool that a first ``FusionCache()`` will want, while this process imports and makes a model.
 
-    It is started where this process has a GPU open, nvFuser has the cores, a store is likely to lack something and no
-    variable says otherwise. Never raises: what is wrong is said when a cache asks.
+    It is started where nvFuser has the cores, a store is likely to lack something and no variable says otherwise.
+    Never raises: what is wrong is said when a cache asks.
     """
     try:
-        if gpu_in_use() is None or find_spec("nvfuser_direct") is None:
+        is_early = gpu_in_use() is None
+        if (is_early and not _may_train()) or find_spec("nvfuser_direct") is None:
             return
         is_off = VERIFY.get_text() or ACCELERATORS.get_text() or STORE.get_text() == "0"
         jobs = 0 if is_off else choose_jobs(None, _DEFAULT)
@@ -248,7 +255,7 @@ def start_default_pool() -> None:
             store = Store.open()
             path, entries = store.directory, store.entries()
             with _making:
-                if path is not None and path not in pools and _expects_tasks(entries, _DEFAULT):
+                if path is not None and path not in pools and _expects_tasks(entries, _DEFAULT, is_early=is_early):
                     pools[path] = pool = CompilePool(path, jobs, _DEFAULT)
                     pool.is_wanted = False
                     _start(pool, entries)
@@ -256,11 +263,21 @@ def start_default_pool() -> None:
         logger.info("no process is started beside the imports", exc_info=error)
 
 
-def end_unwanted() -> None:
-    """Ends the pool that was started before a cache asked for one, if the first ``FusionCache`` did without it."""
+def _may_train() -> bool:
+    """True if this process can open a GPU, and is neither a command line nor a child that loads data."""
+    return any(map(os.path.exists, GPU_FILES)) and parent_process() is None and _COMMANDS not in sys.modules
+
+
+def end_unwanted(cache: Cache) -> None:
+    """Ends the pool that was started before a cache asked for one, if a ``FusionCache`` did without it.
+
+    Args:
+        cache: of that. One without a store says nothing of those to come.
+    """
     with _making:
-        for pool in pools.values():
-            if not pool.is_wanted and not pool.has_failed:
+        unwanted = [pool for pool in pools.values() if not (pool.is_wanted or pool.has_failed)]
+        if unwanted and cache.store is not None:
+            for pool in unwanted:
                 pool.end()
 
 
@@ -273,13 +290,18 @@ def _start(pool: CompilePool, entries: Sequence[Entry], *, waits: bool = False) 
         pool.open_early(device)
 
 
-def _expects_tasks(entries: Sequence[Entry], backend: str) -> bool:
+def _expects_tasks(entries: Sequence[Entry], backend: str, *, is_early: bool = False) -> bool:
     """True if a process is likely to compile: the store is empty, or has models that are called at several lengths.
 
     Such a model may be called at a length that is not stored. A call would then wait for the pool's imports first.
+
+    Args:
+        entries: of the store.
+        backend: that most is compiled with.
+        is_early: whether the process may use no GPU, so that an empty store says nothing.
     """
     if not entries:
-        return True
+        return not is_early
     return any(is_family(entry.backend) for entry in entries) and backend_class(backend).derives_sizes
 
 

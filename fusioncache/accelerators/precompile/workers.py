@@ -10,6 +10,7 @@ import ctypes
 import gc
 import logging
 import os
+import pickle
 import signal
 import sys
 import time
@@ -21,6 +22,7 @@ from multiprocessing import Pipe, get_context, util
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Self
 
 from fusioncache.accelerators.precompile.entry_compiler import (
     DIED,
@@ -28,6 +30,7 @@ from fusioncache.accelerators.precompile.entry_compiler import (
     CompileTask,
     EntryCompiler,
     TaskOutcome,
+    gpu_in_use,
 )
 from fusioncache.backends.api import BACKENDS, backend_class
 from fusioncache.backends.torch_settings import is_device_lost
@@ -39,14 +42,15 @@ logger = logging.getLogger("fusioncache")
 TICK = 0.25
 LEAST_SECONDS, MOST_SECONDS, TIMES = 60.0, 300.0, 8.0
 """How long all workers may finish no task: so many times the longest compile of any, between these."""
-REST_SECONDS, IDLE_SECONDS = 5.0, 300.0
-"""How long idle workers keep the device open, and how long this process lives without a task. New lengths come in a
-row: a length that finds workers need not wait half a second until others have opened the device."""
+REST_SECONDS, STAY_SECONDS, IDLE_SECONDS = 5.0, 30.0, 300.0
+"""How long idle workers keep the device open: where it has little free memory, where it has enough, and where they keep
+code for any sizes besides. This process lives as long as the last without a task. New lengths come in a row, and the
+second one soon: a length that finds workers need not wait half a second until others have opened the device."""
 ANSWER_SECONDS = 3.0
 """How long workers without a task may take to answer, or to end before they are killed."""
 
 ROOM_BYTES = 16 << 30
-"""How many bytes of a GPU must be free so that workers which keep code stay. Each holds about half a GiB."""
+"""How many bytes of a GPU must be free so that workers stay. Each holds about half a GiB."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -87,7 +91,7 @@ class Workers:
     Args:
         connection: to the process that the tasks are from.
         jobs: how many workers there may be.
-        start: starts in a worker, given whether to open a GPU at once, and its number.
+        start: starts in a worker, given the number of the GPU that it is to open.
         clock: returns the seconds of a clock that only goes forward.
     """
 
@@ -95,7 +99,7 @@ class Workers:
         self,
         connection: Connection,
         jobs: int,
-        start: Callable[[bool, int | None], None],
+        start: Callable[[int | None], None],
         clock: Callable[[], float] = time.monotonic,
     ):
         self._connection = connection
@@ -103,8 +107,7 @@ class Workers:
         self._start = start
         self._clock = clock
         self._workers: list[_WorkerProcess] = []
-        self._waiting: dict[int, tuple[CompileTask, int | None]] = {}
-        self._codes: dict[Graph, int] = {}
+        self._waiting: dict[int, PackedTask] = {}
         self._is_early, self._is_unfit = True, False
         self._longest = 0.0
         self._since = self._looked = clock()
@@ -127,12 +130,13 @@ class Workers:
                 self._hear(worker)
             if self._is_unfit or self._has_hung():
                 return False
-            if self._has_tasks():
-                self._open()
+            if self._waiting:
+                self._open(next(iter(self._waiting.values())).device)
                 self._hand_out()
+            if self._has_tasks():
                 continue
             idle = self._clock() - self._since
-            if idle >= REST_SECONDS and not self._is_early and not self._keeps_code():
+            if idle >= REST_SECONDS and not self._is_early and not self._may_stay(idle):
                 self._close()
             if idle >= IDLE_SECONDS:
                 break
@@ -143,21 +147,20 @@ class Workers:
     def _has_tasks(self) -> bool:
         return bool(self._waiting) or any(worker.task is not None for worker in self._workers)
 
-    def _add(self, tasks: dict[int, CompileTask], device: int | None) -> None:
+    def _add(self, tasks: dict[int, PackedTask], device: int | None) -> None:
         """Adds tasks. Without any so far, the workers open their GPU and wait."""
         self._is_early = self._is_early and not tasks
         self._since = self._clock()
-        for number, task in tasks.items():
-            code = None if task.code is None else self._codes.setdefault(task.code, len(self._codes))
-            self._waiting[number] = task, code
-        self._open(device)
+        self._waiting |= tasks
+        if not tasks:
+            self._open(device)
 
-    def _open(self, device: int | None = None) -> None:
-        """Starts the workers that are missing."""
+    def _open(self, device: int | None) -> None:
+        """Starts the workers that are missing, which open this GPU."""
         while len(self._workers) < self._jobs:
             ours, theirs = Pipe()
             with theirs:
-                work = partial(work_for, theirs, partial(self._start, self._is_early, device))
+                work = partial(work_for, theirs, partial(self._start, device))
                 process = get_context("fork").Process(target=work)
                 process.start()
             self._workers.append(_WorkerProcess(process, ours))
@@ -172,15 +175,18 @@ class Workers:
         for worker in workers:
             worker.end(deadline)
 
-    def _keeps_code(self) -> bool:
-        """True if a worker keeps code for any sizes, and the GPU has enough free memory.
+    def _may_stay(self, idle: float) -> bool:
+        """True if a GPU has enough free memory for workers that had nothing to do for so many seconds.
 
-        Raises nothing: if the worker does not answer, the result is False.
+        Raises nothing: if the worker that is asked does not answer, the result is False.
         """
-        worker = next((worker for worker in self._workers if worker.codes), None)
-        if worker is None or self._clock() - self._looked < REST_SECONDS:
-            return worker is not None
+        keepers = [worker for worker in self._workers if worker.codes]
+        if not self._workers or (idle >= STAY_SECONDS and not keepers):
+            return False
+        if self._clock() - self._looked < REST_SECONDS:
+            return True
         self._looked = self._clock()
+        worker = (keepers or self._workers)[0]
         try:
             worker.connection.send(has_room)
             return worker.connection.poll(ANSWER_SECONDS) and worker.connection.recv()
@@ -189,22 +195,22 @@ class Workers:
             return False
 
     def _hand_out(self) -> None:
-        """Sends each waiting task to the worker that keeps its code, or else to any, if that worker is free."""
-        for number, (task, code) in [*self._waiting.items()]:
+        """Sends waiting tasks, the longest first, to the worker that keeps their code, or else to any that is free."""
+        for number, task in sorted(self._waiting.items(), key=lambda each: -each[1].weight):
             free = [worker for worker in self._workers if worker.is_ready and worker.task is None]
             if not free:
                 break
-            keeper = next((worker for worker in self._workers if code in worker.codes), None)
+            keeper = next((worker for worker in self._workers if task.code in worker.codes), None)
             if keeper is not None and keeper not in free:
                 continue
             worker = keeper or min(free, key=lambda worker: len(worker.codes))
             try:
-                worker.connection.send(partial(compile_task, task))
+                worker.connection.send_bytes(task.content)
             except OSError:  # it died, which is heard of next
                 continue
             del self._waiting[number]
             worker.task = number
-            worker.codes |= set() if code is None else {code}
+            worker.codes |= set() if task.code is None else {task.code}
 
     def _hear(self, worker: _WorkerProcess) -> None:
         """Receives from a worker that it is ready, or the outcome of its task, or that it died."""
@@ -265,11 +271,10 @@ def prepare(backend: str) -> None:
 
 
 def has_room() -> bool:
-    """True if the GPU in use has at least ``ROOM_BYTES`` of free memory."""
+    """True if a GPU is in use and has at least ``ROOM_BYTES`` of free memory."""
     import torch
 
-    free, _ = torch.cuda.mem_get_info()
-    return free >= ROOM_BYTES
+    return gpu_in_use() is not None and torch.cuda.mem_get_info()[0] >= ROOM_BYTES
 
 
 class Worker:
@@ -318,23 +323,48 @@ _worker: Worker
 """The worker that this process is, if it is one."""
 
 
-def start_worker(
-    parent: int, directory: Path, backend: str, patience: float, is_early: bool, device: int | None
-) -> None:
-    """Makes this process a worker, which ends with its parent."""
+def start_worker(parent: int, directory: Path, backend: str, patience: float, device: int | None) -> None:
+    """Makes this process a worker, which opens a GPU and ends with its parent."""
     global _worker
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before that
         os._exit(1)
     util.Finalize(None, atexit._run_exitfuncs, exitpriority=0)  # compilers have files to remove
     _worker = Worker(directory, backend, patience)
-    if is_early:
-        _worker.open(device)
+    _worker.open(device)
 
 
 def compile_task(task: CompileTask) -> TaskOutcome:
     """Compiles a task in a worker, and returns what became of it."""
     return _worker.compile(task)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTask:
+    """A task on its way to a worker.
+
+    Attributes:
+        content: a call of ``compile_task`` for it, as ``Connection.recv`` reads that.
+        device: the number of its GPU; None if that does not matter.
+        weight: how long it takes, compared with others.
+        code: the number of the general region whose code it needs; None if it needs no such code.
+    """
+
+    content: bytes
+    device: int | None
+    weight: float
+    code: int | None
+
+    @classmethod
+    def pack(cls, task: CompileTask, codes: dict[Graph, int]) -> Self:
+        """Packs a task.
+
+        Args:
+            task: it.
+            codes: the numbers of the general regions so far, to which that of the task is added.
+        """
+        code = None if task.code is None else codes.setdefault(task.code, len(codes))
+        return cls(pickle.dumps(partial(compile_task, task)), task.device, task.weight, code)
 
 
 def work_for(connection: Connection, start: Callable[[], None]) -> None:

@@ -33,6 +33,7 @@ from fusioncache.process.warning import warn_once
 from fusioncache.store import Store
 from fusioncache.store.directory import default_path
 from fusioncache.store.entry import FAMILY_SLOTS
+from fusioncache.thunder_hook import register_with_thunder
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": import_path(HELPERS)}
@@ -88,11 +89,18 @@ def test_one_worker_does_all_that_needs_the_same_code(tmp_path):
     assert done == [["rest", "more"], ["wait go of A", "1 of A", "3 of A"], ["wait go of B", "2 of B", "4 of B"]]
 
 
+def give_room(monkeypatch: pytest.MonkeyPatch, look: Callable[[], object]) -> None:
+    """Gives workers a GPU that is in use. Its memory is asked for as soon as a worker is idle."""
+    monkeypatch.setattr(workers, "REST_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "gpu_in_use", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", look)
+
+
 def test_workers_that_keep_code_stay_while_there_is_room(tmp_path, monkeypatch):
     looks, full = tmp_path / "looks", tmp_path / "full"
-    monkeypatch.setattr(workers, "REST_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "STAY_SECONDS", 0.0)
     monkeypatch.setattr(workers, "ANSWER_SECONDS", 240.0)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (workers.ROOM_BYTES - full.exists(), note(looks, "x")))
+    give_room(monkeypatch, lambda: (workers.ROOM_BYTES - full.exists(), note(looks, "x")))
     with make_pool(tmp_path, 1) as pool:
         assert reasons(pool, "rest") == ["rest"]
         wait_until(lambda: not is_running(read_played(tmp_path)[0][1]))
@@ -106,11 +114,30 @@ def test_workers_that_keep_code_stay_while_there_is_room(tmp_path, monkeypatch):
     assert first == second != third
 
 
+@pytest.mark.parametrize(("room", "stays"), [(0, True), (-1, False), (None, False)])
+def test_other_workers_stay_for_a_while_where_there_is_room(tmp_path, monkeypatch, room, stays):
+    """Without a GPU they do not."""
+    give_room(monkeypatch, lambda: (workers.ROOM_BYTES + room, 0))
+    monkeypatch.setattr(workers, "STAY_SECONDS", inf)
+    if room is None:
+        monkeypatch.setattr(workers, "gpu_in_use", lambda: None)
+    with make_pool(tmp_path, 1) as pool:
+        assert reasons(pool, "first") == ["first"]
+        ((_, pid),) = read_played(tmp_path)
+        wait_until(lambda: stays or not is_running(pid))
+        assert reasons(pool, "second") == ["second"]
+    assert (read_played(tmp_path)[1][1] == pid) == stays
+
+
+def test_the_longest_task_is_done_first(tmp_path):
+    with make_pool(tmp_path, 1) as pool:
+        assert reasons(pool, "short", "long", "short, too", "long long") == ["long long", "long", "short", "short, too"]
+
+
 @pytest.mark.parametrize("signal_", [signal.SIGSTOP, signal.SIGKILL])
 def test_workers_that_say_nothing_of_room_are_killed(tmp_path, monkeypatch, signal_):
-    monkeypatch.setattr(workers, "REST_SECONDS", 0.0)
     monkeypatch.setattr(workers, "ANSWER_SECONDS", 0.1)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: os.kill(os.getpid(), signal_))
+    give_room(monkeypatch, lambda: os.kill(os.getpid(), signal_))
     with make_pool(tmp_path, 2) as pool:
         for number, digest in enumerate(["1 of A", "2 of A"]):
             assert reasons(pool, digest) == [digest]
@@ -279,6 +306,50 @@ def test_a_pool_that_the_first_transform_does_without_is_ended(wanted):
     assert found is not None and not found.has_failed
 
 
+STORES = {
+    "nothing": lambda store: None,
+    "code for one length": lambda store: fill_store(store.directory),
+    "programs of several lengths": lambda store: store.save(Key("f" * 64, "", ()), FAMILY_SLOTS[0], {"family": b""}),
+}
+
+
+def give_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes this a process that may open a GPU."""
+    monkeypatch.setattr(pools, "gpu_in_use", lambda: None)
+    monkeypatch.setattr(pools, "GPU_FILES", (os.devnull,))
+
+
+def test_a_transform_without_a_store_does_not_end_it(wanted):
+    start_default_pool()
+    fusioncache.FusionCache(cache=fusioncache.Cache(store=False), jobs=0)
+    assert [made.has_failed for made in pools.pools.values()] == [False]
+
+
+@pytest.mark.parametrize("kept", ["nothing", "code for one length", "programs of several lengths"])
+def test_before_a_gpu_is_open_only_several_lengths_start_it(wanted, monkeypatch, kept):
+    give_no_gpu(monkeypatch)
+    STORES[kept](Store.open())
+    start_default_pool()
+    assert bool(pools.pools) == (kept == "programs of several lengths")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda patch: patch.setattr(pools, "GPU_FILES", ("nowhere",)),
+        lambda patch: patch.setattr(pools, "parent_process", lambda: "a script that loads data"),
+        lambda patch: patch.setitem(sys.modules, "fusioncache.cli.main", None),
+    ],
+    ids=["no GPU", "a child", "a command"],
+)
+def test_nothing_starts_before_a_gpu_is_open_with(wanted, monkeypatch, change):
+    give_no_gpu(monkeypatch)
+    STORES["programs of several lengths"](Store.open())
+    change(monkeypatch)
+    start_default_pool()
+    assert not pools.pools
+
+
 NONE = {
     "no jobs": lambda patch: patch.setenv("FUSIONCACHE_JOBS", "0"),
     "jobs that are no number, which is said when a cache asks": lambda patch: patch.setenv("FUSIONCACHE_JOBS", "some"),
@@ -300,13 +371,6 @@ def test_none_starts_with(wanted, monkeypatch, change):
     change(monkeypatch)
     start_default_pool()
     assert not pools.pools
-
-
-STORES = {
-    "nothing": lambda store: None,
-    "code for one length": lambda store: fill_store(store.directory),
-    "programs of several lengths": lambda store: store.save(Key("f" * 64, "", ()), FAMILY_SLOTS[0], {"family": b""}),
-}
 
 
 @pytest.mark.parametrize(
@@ -336,6 +400,8 @@ def test_what_users_register_starts_it_at_the_first_import(wanted, monkeypatch, 
     for _ in range(2):
         assert getattr(fusioncache, name).__name__ == name
     assert len(started) == starts
+    register_with_thunder()  # as soon as both are imported
+    assert len(started) == starts + 1
 
 
 def make_waiting_pool():
