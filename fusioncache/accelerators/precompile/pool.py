@@ -229,13 +229,14 @@ def find_pool(store: Store, jobs: int, backend: str, *, waits: bool = False) -> 
         return None
     with _making:
         pool = pools.get(directory)
-        if pool is not None and not pool.is_wanted:
-            pool.is_wanted = (pool.jobs, pool.backend) == (jobs, backend)
-            if not pool.is_wanted:
-                pool.end()
+        if pool is not None and pool.is_wanted and not pool.has_failed:
+            return pool
+        if pool is not None and (pool.jobs, pool.backend) != (jobs, backend):
+            pool.end()
         if pool is None or pool.has_failed:
             pools[directory] = pool = CompilePool(directory, jobs, backend)
-            _start(pool, store.entries(), waits=waits)
+        pool.is_wanted = True
+        _start(pool, store.entries(), waits=waits)
     return pool
 
 
@@ -246,8 +247,7 @@ def start_default_pool() -> None:
     Never raises: what is wrong is said when a cache asks.
     """
     try:
-        is_early = gpu_in_use() is None
-        if (is_early and not _may_train()) or find_spec("nvfuser_direct") is None:
+        if not _may_train() or find_spec("nvfuser_direct") is None:
             return
         is_off = VERIFY.get_text() or ACCELERATORS.get_text() or STORE.get_text() == "0"
         jobs = 0 if is_off else choose_jobs(None, _DEFAULT)
@@ -255,7 +255,7 @@ def start_default_pool() -> None:
             store = Store.open()
             path, entries = store.directory, store.entries()
             with _making:
-                if path is not None and path not in pools and _expects_tasks(entries, _DEFAULT, is_early=is_early):
+                if path is not None and path not in pools and _expects_tasks(entries, _DEFAULT):
                     pools[path] = pool = CompilePool(path, jobs, _DEFAULT)
                     pool.is_wanted = False
                     _start(pool, entries)
@@ -264,8 +264,11 @@ def start_default_pool() -> None:
 
 
 def _may_train() -> bool:
-    """True if this process can open a GPU, and is neither a command line nor a child that loads data."""
-    return any(map(os.path.exists, GPU_FILES)) and parent_process() is None and _COMMANDS not in sys.modules
+    """True if this process has a GPU open, or can open one and is neither a command nor a child that loads data."""
+    if gpu_in_use() is not None:
+        return True
+    has_gpu = any(map(os.path.exists, GPU_FILES)) and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
+    return has_gpu and parent_process() is None and _COMMANDS not in sys.modules
 
 
 def end_unwanted(cache: Cache) -> None:
@@ -290,18 +293,13 @@ def _start(pool: CompilePool, entries: Sequence[Entry], *, waits: bool = False) 
         pool.open_early(device)
 
 
-def _expects_tasks(entries: Sequence[Entry], backend: str, *, is_early: bool = False) -> bool:
+def _expects_tasks(entries: Sequence[Entry], backend: str) -> bool:
     """True if a process is likely to compile: the store is empty, or has models that are called at several lengths.
 
     Such a model may be called at a length that is not stored. A call would then wait for the pool's imports first.
-
-    Args:
-        entries: of the store.
-        backend: that most is compiled with.
-        is_early: whether the process may use no GPU, so that an empty store says nothing.
     """
     if not entries:
-        return not is_early
+        return True
     return any(is_family(entry.backend) for entry in entries) and backend_class(backend).derives_sizes
 
 

@@ -317,6 +317,7 @@ def give_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes this a process that may open a GPU."""
     monkeypatch.setattr(pools, "gpu_in_use", lambda: None)
     monkeypatch.setattr(pools, "GPU_FILES", (os.devnull,))
+    monkeypatch.delitem(sys.modules, "fusioncache.cli.main", raising=False)
 
 
 def test_a_transform_without_a_store_does_not_end_it(wanted):
@@ -325,26 +326,30 @@ def test_a_transform_without_a_store_does_not_end_it(wanted):
     assert [made.has_failed for made in pools.pools.values()] == [False]
 
 
-@pytest.mark.parametrize("kept", ["nothing", "code for one length", "programs of several lengths"])
-def test_before_a_gpu_is_open_only_several_lengths_start_it(wanted, monkeypatch, kept):
+def test_a_pool_that_was_started_before_a_gpu_was_open_opens_it_when_a_cache_asks(wanted, monkeypatch):
+    opened = []
+    monkeypatch.setattr(CompilePool, "open_early", lambda self, device: opened.append(device))
     give_no_gpu(monkeypatch)
-    STORES[kept](Store.open())
     start_default_pool()
-    assert bool(pools.pools) == (kept == "programs of several lengths")
+    assert len(pools.pools) == 1 and not opened
+    monkeypatch.setattr(pools, "gpu_in_use", lambda: 3)
+    for _ in range(2):
+        assert find_pool(Store.open(), 2, "nvfuser") is pools.pools[Store.open().directory]
+    assert opened == [3]
 
 
 @pytest.mark.parametrize(
     "change",
     [
         lambda patch: patch.setattr(pools, "GPU_FILES", ("nowhere",)),
+        lambda patch: patch.setenv("CUDA_VISIBLE_DEVICES", ""),
         lambda patch: patch.setattr(pools, "parent_process", lambda: "a script that loads data"),
         lambda patch: patch.setitem(sys.modules, "fusioncache.cli.main", None),
     ],
-    ids=["no GPU", "a child", "a command"],
+    ids=["no GPU", "no GPU that is visible", "a child", "a command"],
 )
 def test_nothing_starts_before_a_gpu_is_open_with(wanted, monkeypatch, change):
     give_no_gpu(monkeypatch)
-    STORES["programs of several lengths"](Store.open())
     change(monkeypatch)
     start_default_pool()
     assert not pools.pools
