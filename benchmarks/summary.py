@@ -72,6 +72,7 @@ _FIGURES: tuple[tuple[str, str, Callable[[Point], float]], ...] = (
     ("its other lengths, median", "other lengths", lambda point: median(_seconds(point)[1:])),
     ("its other lengths, slowest", "other lengths", lambda point: max(_seconds(point)[1:])),
     ("later step, ms", "cold", lambda point: mean(each["step_ms"] for each in point["later"])),
+    ("slowest later step, ms", "cold", lambda point: max(each["slowest_ms"] for each in point["later"])),
     ("worst error", "cold", lambda point: max(each["error"] for each in point["later"])),
 )
 """What each row of the table is: its title, the process that it is of, and the value in that."""

@@ -139,7 +139,7 @@ def test_series_share_caches_and_a_table_compares_the_ways(ask):
         if way == "torch.compile" and number == 4:
             raise ProcessFailed("it died", "")
         step = {"seconds": seconds[way] + number, "compiles": 1, "traces": 0}
-        later = [{"length": 8, "step_ms": 5.0, "error": 0.0}]
+        later = [{"length": 8, "step_ms": 5.0, "slowest_ms": 6.0, "error": 0.0}]
         return {"steps": [{**step, "length": each} for each in spec["lengths"]], "later": later}
 
     options = ("--backend", "eager", "--lengths", "8,12,9,16", "--random", "2", "--repeat", "2", "--between", "8", "40")

@@ -338,30 +338,16 @@ def test_a_pool_that_was_started_before_a_gpu_was_open_opens_it_when_a_cache_ask
     assert opened == [3]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda patch: patch.setattr(pools, "GPU_FILES", ("nowhere",)),
-        lambda patch: patch.setenv("CUDA_VISIBLE_DEVICES", ""),
-        lambda patch: patch.setattr(pools, "parent_process", lambda: "a script that loads data"),
-        lambda patch: patch.setitem(sys.modules, "fusioncache.cli.main", None),
-    ],
-    ids=["no GPU", "no GPU that is visible", "a child", "a command"],
-)
-def test_nothing_starts_before_a_gpu_is_open_with(wanted, monkeypatch, change):
-    give_no_gpu(monkeypatch)
-    change(monkeypatch)
-    start_default_pool()
-    assert not pools.pools
-
-
 NONE = {
     "no jobs": lambda patch: patch.setenv("FUSIONCACHE_JOBS", "0"),
     "jobs that are no number, which is said when a cache asks": lambda patch: patch.setenv("FUSIONCACHE_JOBS", "some"),
     "no store": lambda patch: patch.setenv("FUSIONCACHE_STORE", "0"),
     "verify mode": lambda patch: patch.setenv("FUSIONCACHE_VERIFY", "1"),
     "another accelerator": lambda patch: patch.setenv("FUSIONCACHE_ACCELERATORS", "programs,tracing"),
-    "no GPU in use": lambda patch: patch.setattr(pools, "gpu_in_use", lambda: None),
+    "no GPU": lambda patch: (give_no_gpu(patch), patch.setattr(pools, "GPU_FILES", ("nowhere",))),
+    "no GPU that is visible": lambda patch: (give_no_gpu(patch), patch.setenv("CUDA_VISIBLE_DEVICES", "")),
+    "a child": lambda patch: (give_no_gpu(patch), patch.setattr(pools, "parent_process", lambda: "loads data")),
+    "a command": lambda patch: (give_no_gpu(patch), patch.setitem(sys.modules, "fusioncache.cli.main", None)),
     "no nvFuser": lambda patch: patch.setattr(pools, "find_spec", lambda name: None),
     "few cores": lambda patch: (
         patch.delenv("FUSIONCACHE_JOBS"),
