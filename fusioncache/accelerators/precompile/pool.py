@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from importlib.util import find_spec
@@ -59,6 +59,8 @@ _DEFAULT = "nvfuser"
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
 """What a machine with a GPU has. To ask CUDA would keep children that are forked from using it."""
 _COMMANDS = "fusioncache.cli.main"
+_PREFIXES, _SET_BY_TORCH = ("CUDA_", "NVFUSER_", "FUSIONCACHE_"), "CUDA_MODULE_LOADING"
+"""What a process that was started earlier may have otherwise: then it would refuse, or be on another GPU."""
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
@@ -87,6 +89,7 @@ class CompilePool:
     Attributes:
         jobs: as it was given.
         backend: the same.
+        environment: what ``read_environment`` gave when the other process was started.
         is_wanted: whether a cache has asked for it. One that was started beside imports may be of no use.
         has_failed: whether no process is started any more.
         answered: when it last told what became of a task, by ``time.perf_counter``.
@@ -103,6 +106,7 @@ class CompilePool:
         self._futures: dict[int, Future[TaskOutcome]] = {}
         self._numbers = 0
         self._codes: dict[Graph, int] = {}
+        self.environment: Mapping[str, str] = {}
         self.is_wanted = True
         self.has_failed = False
         self.answered = 0.0
@@ -117,6 +121,7 @@ class CompilePool:
         """Starts the process with the workers if there is none, and returns whether there is one. Waits for nothing."""
         with self._lock:
             if self._process is None and not self.has_failed:
+                self.environment = read_environment()
                 try:
                     self._connection, theirs = Pipe()
                     with theirs:
@@ -231,7 +236,7 @@ def find_pool(store: Store, jobs: int, backend: str, *, waits: bool = False) -> 
         pool = pools.get(directory)
         if pool is not None and pool.is_wanted and not pool.has_failed:
             return pool
-        if pool is not None and (pool.jobs, pool.backend) != (jobs, backend):
+        if pool is not None and (pool.jobs, pool.backend, pool.environment) != (jobs, backend, read_environment()):
             pool.end()
         if pool is None or pool.has_failed:
             pools[directory] = pool = CompilePool(directory, jobs, backend)
@@ -321,6 +326,13 @@ def start_process(arguments: Sequence[str], connection: Connection, *, quiet: bo
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL if quiet else None,
     )
+
+
+def read_environment() -> dict[str, str]:
+    """Returns the variables of this process that say which GPUs there are, and what nvFuser and this package do."""
+    found = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES)}
+    found.pop(_SET_BY_TORCH, None)
+    return found
 
 
 def choose_jobs(asked: int | None, backend: str) -> int:

@@ -284,14 +284,28 @@ def wanted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     pools.pools.clear()
 
 
-@pytest.mark.parametrize(("jobs", "backend"), [(2, "nvfuser"), (3, "nvfuser"), (2, "inductor")])
-def test_the_first_cache_gets_the_pool_that_was_started_or_ends_it(wanted, jobs, backend):
+@pytest.mark.parametrize(
+    ("jobs", "backend", "variable"),
+    [
+        (2, "nvfuser", "CUDA_MODULE_LOADING"),
+        (3, "nvfuser", "CUDA_MODULE_LOADING"),
+        (2, "inductor", "CUDA_MODULE_LOADING"),
+        (2, "nvfuser", "PYTORCH_NVML_BASED_CUDA_CHECK"),
+        (2, "nvfuser", "CUDA_VISIBLE_DEVICES"),
+        (2, "nvfuser", "NVFUSER_ENABLE"),
+        (2, "nvfuser", "FUSIONCACHE_TRUST"),
+    ],
+)
+def test_the_first_cache_gets_the_pool_that_was_started_or_ends_it(wanted, monkeypatch, jobs, backend, variable):
+    """Also one that was started with other variables, but for those that torch and Lightning set."""
     start_default_pool()
     (first,) = pools.pools.values()
     assert first.pid is not None and not first.is_wanted
+    monkeypatch.setenv(variable, "1")
     found = find_pool(Store.open(), jobs, backend)
     assert found is not None and found.is_wanted and (found.jobs, found.backend) == (jobs, backend)
-    assert (found is first) == (not first.has_failed) == ((jobs, backend) == (2, "nvfuser"))
+    fits = (jobs, backend) == (2, "nvfuser") and not variable.startswith(("CUDA_V", "NV", "FUSION"))
+    assert (found is first) == (not first.has_failed) == fits
     assert find_pool(Store.open(), jobs + 1, backend) is found  # whatever the next one asks for
 
 
