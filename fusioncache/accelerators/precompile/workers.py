@@ -180,13 +180,14 @@ class Workers:
 
         Raises nothing: if the worker that is asked does not answer, the result is False.
         """
-        keepers = [worker for worker in self._workers if worker.codes]
-        if not self._workers or (idle >= STAY_SECONDS and not keepers):
+        ready = [worker for worker in self._workers if worker.is_ready]
+        keepers = [worker for worker in ready if worker.codes]
+        if not ready or (idle >= STAY_SECONDS and not keepers):
             return False
         if self._clock() - self._looked < REST_SECONDS:
             return True
         self._looked = self._clock()
-        worker = (keepers or self._workers)[0]
+        worker = (keepers or ready)[0]
         try:
             worker.connection.send(has_room)
             return worker.connection.poll(ANSWER_SECONDS) and worker.connection.recv()
