@@ -131,7 +131,8 @@ class Workers:
             if self._is_unfit or self._has_hung():
                 return False
             if self._waiting:
-                self._open(next(iter(self._waiting.values())).device)
+                busy = sum(worker.task is not None for worker in self._workers)
+                self._open(next(iter(self._waiting.values())).device, busy + len(self._waiting))
                 self._hand_out()
             if self._has_tasks():
                 continue
@@ -153,11 +154,11 @@ class Workers:
         self._since = self._clock()
         self._waiting |= tasks
         if not tasks:
-            self._open(device)
+            self._open(device, self._jobs)
 
-    def _open(self, device: int | None) -> None:
+    def _open(self, device: int | None, wanted: int) -> None:
         """Starts the workers that are missing, which open this GPU."""
-        while len(self._workers) < self._jobs:
+        while len(self._workers) < min(self._jobs, wanted):
             ours, theirs = Pipe()
             with theirs:
                 work = partial(work_for, theirs, partial(self._start, device))

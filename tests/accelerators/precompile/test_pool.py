@@ -191,6 +191,20 @@ def test_workers_that_start_early_wait_for_the_first_task(tmp_path, monkeypatch)
     assert {pid for _, pid in read_played(tmp_path)} < set(map(int, opened.read_text().split()))
 
 
+def test_no_more_workers_open_a_gpu_than_there_are_tasks(tmp_path, monkeypatch):
+    opened = tmp_path / "opened"
+    give_device(monkeypatch, lambda number: note(opened, "x"))
+    with make_pool(tmp_path, 3, "other") as pool:
+        assert reasons(pool, "a") == ["a"]
+        assert len(opened.read_text()) == 1
+        futures = pool.submit(make_plays("wait go", "wait go, too"))
+        wait_until(lambda: len(read_played(tmp_path)) == 3)
+        assert len(opened.read_text()) == 2
+        (tmp_path / "go").touch()
+        (tmp_path / "go,").touch()
+        assert [future.result().result for future in futures] == ["refused"] * 2
+
+
 def test_a_process_that_is_killed_leaves_no_worker_and_nothing_waiting(tmp_path):
     with make_pool(tmp_path, 2) as pool, pytest.warns(RuntimeWarning, match="failed or hung"):
         futures = pool.submit(make_plays("wait for ever 0", "wait for ever 1"))
