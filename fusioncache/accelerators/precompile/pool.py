@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from importlib.util import find_spec
-from multiprocessing import Pipe, parent_process
+from multiprocessing import Pipe, current_process, parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -273,7 +273,9 @@ def _may_train() -> bool:
     if gpu_in_use() is not None:
         return True
     has_gpu = any(map(os.path.exists, GPU_FILES)) and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
-    return has_gpu and parent_process() is None and _COMMANDS not in sys.modules
+    # A child that imports the script once more has no parent so far. There is no public name for that.
+    is_child = parent_process() is not None or getattr(current_process(), "_inheriting", False)
+    return has_gpu and not is_child and _COMMANDS not in sys.modules
 
 
 def end_unwanted(cache: Cache) -> None:

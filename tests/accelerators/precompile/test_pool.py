@@ -366,6 +366,27 @@ def test_a_pool_that_was_started_before_a_gpu_was_open_opens_it_when_a_cache_ask
     assert opened == [3]
 
 
+_WITH_CHILDREN = """
+from multiprocessing import get_context
+from fusioncache.accelerators.precompile import pool
+pool.GPU_FILES = (pool.os.devnull,)
+may_train = pool._may_train()
+if __name__ == "__main__":
+    print(may_train)
+    for method in ("spawn", "forkserver"):
+        with get_context(method).Pool(1) as children:
+            print(children.apply(eval, ["__import__('__main__').may_train"]))
+"""
+
+
+def test_children_that_import_the_script_once_more_start_none(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(_WITH_CHILDREN)
+    environment = {**ENVIRONMENT, "CUDA_VISIBLE_DEVICES": "0"}
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False", "False"]
+
+
 NONE = {
     "no jobs": lambda patch: patch.setenv("FUSIONCACHE_JOBS", "0"),
     "jobs that are no number, which is said when a cache asks": lambda patch: patch.setenv("FUSIONCACHE_JOBS", "some"),
