@@ -40,7 +40,7 @@ from fusioncache.ir import Graph
 from fusioncache.process import forks
 from fusioncache.process.settings import ACCELERATORS, JOBS, STORE, VERIFY
 from fusioncache.process.warning import warn_once
-from fusioncache.store import Entry, Store
+from fusioncache.store import Entry, Store, check, default_path
 from fusioncache.store.entry import is_family
 
 logger = logging.getLogger("fusioncache")
@@ -257,15 +257,27 @@ def start_default_pool() -> None:
         is_off = VERIFY.get_text() or ACCELERATORS.get_text() or STORE.get_text() == "0"
         jobs = 0 if is_off else choose_jobs(None, _DEFAULT)
         if jobs:
-            store = Store.open()
-            path, entries = store.directory, store.entries()
+            path = default_path().resolve()
+            entries = _look_into(path)
             with _making:
-                if path is not None and path not in pools and _expects_tasks(entries, _DEFAULT):
+                if path not in pools and _expects_tasks(entries, _DEFAULT):
                     pools[path] = pool = CompilePool(path, jobs, _DEFAULT)
                     pool.is_wanted = False
                     _start(pool, entries)
     except Exception as error:
         logger.info("no process is started beside the imports", exc_info=error)
+
+
+def _look_into(path: Path) -> Sequence[Entry]:
+    """Returns the entries of a store that may not be there. Makes none, asks no remote, and warns of nothing.
+
+    Raises:
+        StoreError: if the directory cannot be used.
+    """
+    if not path.exists():
+        return ()
+    check(path)
+    return Store.open(path, remote="").entries()
 
 
 def _may_train() -> bool:

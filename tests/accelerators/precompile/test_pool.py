@@ -30,7 +30,7 @@ from fusioncache.accelerators.precompile.warm import Warmed
 from fusioncache.cache.peers import Ask
 from fusioncache.ir import Key
 from fusioncache.process.warning import warn_once
-from fusioncache.store import Store
+from fusioncache.store import Store, read_through
 from fusioncache.store.directory import default_path
 from fusioncache.store.entry import FAMILY_SLOTS
 from fusioncache.thunder_hook import register_with_thunder
@@ -332,6 +332,25 @@ def test_a_pool_that_the_first_transform_does_without_is_ended(wanted):
     assert found is not made
     fusioncache.FusionCache(jobs=0)
     assert found is not None and not found.has_failed
+
+
+def test_what_starts_beside_the_import_makes_no_store_and_asks_no_remote(wanted, monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_REMOTE", "http://localhost:1")
+    monkeypatch.setattr(read_through, "ReadThrough", mock.Mock())
+    start_default_pool()
+    assert len(pools.pools) == 1 and not default_path().exists()
+    fill_store(default_path())
+    read_through.ReadThrough.reset_mock()
+    start_default_pool()
+    read_through.ReadThrough.assert_not_called()
+    assert find_pool(Store.open(), 2, "nvfuser") in pools.pools.values() and len(pools.pools) == 1
+
+
+def test_what_is_wrong_with_the_store_is_not_said_at_the_import(wanted, recwarn):
+    default_path().mkdir(parents=True)
+    default_path().chmod(0o777)
+    start_default_pool()
+    assert not pools.pools and not recwarn.list
 
 
 STORES = {
