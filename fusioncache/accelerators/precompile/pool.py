@@ -202,11 +202,12 @@ class CompilePool:
             self._lose(connection, process)
 
     def _lose(self, connection: Connection, process: subprocess.Popen) -> None:
-        """Takes note that the process has ended. After one that failed there is no other."""
+        """Takes note that the process has ended. After one that failed there is no other, unless no cache had asked."""
         with self._lock:
             if process.returncode != 0 and not self.has_failed:
                 self.has_failed = True
-                warn_once("processes that compile beside this one failed or hung: it compiles alone")
+                if self.is_wanted:
+                    warn_once("processes that compile beside this one failed or hung: it compiles alone")
             self._process = None
             lost, self._futures = self._futures, {}
         atexit.unregister(self.end)

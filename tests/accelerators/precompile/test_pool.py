@@ -323,6 +323,16 @@ def test_the_first_cache_gets_the_pool_that_was_started_or_ends_it(wanted, monke
     assert find_pool(Store.open(), jobs + 1, backend) is found  # whatever the next one asks for
 
 
+def test_a_pool_that_dies_before_a_cache_asks_is_made_anew(wanted, recwarn):
+    start_default_pool()
+    (made,) = pools.pools.values()
+    os.kill(made.pid, signal.SIGKILL)
+    wait_until(lambda: made.pid is None)
+    found = find_pool(Store.open(), 2, "nvfuser")
+    assert found is not made and not found.has_failed
+    assert not [warning for warning in recwarn if "it compiles alone" in str(warning.message)]
+
+
 def test_a_pool_that_the_first_transform_does_without_is_ended(wanted):
     start_default_pool()
     (made,) = pools.pools.values()
