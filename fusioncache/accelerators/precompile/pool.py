@@ -264,7 +264,7 @@ def start_default_pool() -> None:
                 if path not in pools and _expects_tasks(entries, _DEFAULT):
                     pools[path] = pool = CompilePool(path, jobs, _DEFAULT)
                     pool.is_wanted = False
-                    _start(pool, entries)
+                    pool.start()
     except Exception as error:
         logger.info("no process is started beside the imports", exc_info=error)
 

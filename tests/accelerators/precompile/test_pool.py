@@ -383,10 +383,12 @@ def test_a_transform_without_a_store_does_not_end_it(wanted):
     assert [made.has_failed for made in pools.pools.values()] == [False]
 
 
-def test_a_pool_that_was_started_before_a_gpu_was_open_opens_it_when_a_cache_asks(wanted, monkeypatch):
+@pytest.mark.parametrize("was_open", [False, True])
+def test_a_pool_that_was_started_beside_the_import_opens_a_gpu_when_a_cache_asks(wanted, monkeypatch, was_open):
     opened = []
     monkeypatch.setattr(CompilePool, "open_early", lambda self, device: opened.append(device))
-    give_no_gpu(monkeypatch)
+    if not was_open:
+        give_no_gpu(monkeypatch)
     start_default_pool()
     assert len(pools.pools) == 1 and not opened
     monkeypatch.setattr(pools, "gpu_in_use", lambda: 3)
