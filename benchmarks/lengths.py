@@ -189,7 +189,7 @@ def main(
         **{name: _count(name) for name in ("compiles", "traces")},
         **{f"lost to {what}": _pick_lost(what) for what in ("new lengths", "padding")},
         "later step, ms": lambda point: f"{mean(each['step_ms'] for each in point['later']):.2f}",
-        "slowest": lambda point: f"{max(each['slowest_ms'] for each in point['later']):.2f}",
+        "slowest later step, ms": lambda point: f"{max(each['slowest_ms'] for each in point['later']):.2f}",
         "worst error": lambda point: f"{max(each['error'] for each in point['later']):.1e}",
     }
     caption = "seconds of the first step of each length, in this order; compiles and traces from the third on"
