@@ -104,17 +104,8 @@ class _Partitioner:
         if len(dims) > 1:
             return False
         (dim,), (_, cut) = dims, cuts[0]
-        now = {value.name: self._part(value, dim, given) for value in symbol.flat_proxy_args}
+        now = {value.name: self._values.fit(value, dim, given.ndim) for value in symbol.flat_proxy_args}
         return self._values.compute(symbol, now, cut.moved(dim))
-
-    def _part(self, value: Any, dim: int, given: Any) -> Any:
-        """Returns what takes part of a value in a result of which this rank has the part along a dimension."""
-        if self._values.cut_of(value) or not hasattr(value, "ndim"):
-            return self._values.now(value)
-        own = align_right(dim, given.ndim, value.ndim)
-        if own < 0 or value.shape[own] == 1:
-            return self._values.enter(value)
-        return self._values.own_part(value, own)
 
     def _gather_rows(self, symbol: Any, name: str) -> None:
         """Has an operation take whole tensors where only the residual stream is cut.

@@ -6,13 +6,13 @@ embeddings are cut as column layers, row layers, and tables of which each rank h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
 from typing import Any
 
-from fusioncache.backends.bound_symbols import symbol_name
+from fusioncache.backends.bound_symbols import leaves_of, symbol_name
 from fusioncache.distributed.rank_symbols import rank_operator, rank_symbol
 from fusioncache.ir.ops import op_traits
 
@@ -185,6 +185,19 @@ class CutValues:
         """Returns this rank's part of a whole value."""
         return self._exchange("take_own_part", value, dim)
 
+    def fit(self, value: Any, dim: int, dims: int) -> Any:
+        """Returns what takes part of a value in a result of which this rank has a part.
+
+        Args:
+            value: a tensor, which broadcasts to the result; or a number.
+            dim: along which the result is cut.
+            dims: how many dimensions the result has.
+        """
+        if self.cut_of(value) or not hasattr(value, "ndim"):
+            return self.now(value)
+        own = align_right(dim, dims, value.ndim)
+        return self.enter(value) if own < 0 or value.shape[own] == 1 else self.own_part(value, own)
+
     def gather(self, value: Any, *, partial: bool) -> Any:
         """Returns all of a value that is cut.
 
@@ -311,14 +324,7 @@ def operation_name(symbol: Any) -> str:
 
 def is_elementwise(symbol: Any) -> bool:
     """True if an operation gives one tensor, each element of which is of its operands' at the same place."""
-    return len(symbol.flat_proxy_outs) == 1 and all(_is_elementwise_leaf(leaf) for leaf in _leaves(symbol))
-
-
-def _leaves(symbol: Any) -> Iterator[Any]:
-    if not symbol.subsymbols:
-        yield symbol
-    for inner in symbol.subsymbols:
-        yield from _leaves(inner)
+    return len(symbol.flat_proxy_outs) == 1 and all(_is_elementwise_leaf(leaf) for leaf in leaves_of(symbol))
 
 
 def _is_elementwise_leaf(leaf: Any) -> bool:
@@ -407,15 +413,7 @@ def _multiply(values: CutValues, symbol: Any) -> bool:
     of_rows = dim == given.ndim - 2 and values.cut_of(right) is None
     if dim >= given.ndim - 2 and not of_rows:
         return False
-    parts = []
-    for one in (left, right):
-        own = align_right(dim, given.ndim, one.ndim)
-        if values.cut_of(one):
-            parts.append(values.now(one))
-        elif of_rows or own < 0 or one.shape[own] == 1:
-            parts.append(values.enter(one))
-        else:
-            parts.append(values.own_part(one, own))
+    parts = values.fit(left, dim, given.ndim), values.enter(right) if of_rows else values.fit(right, dim, given.ndim)
     values.give(given, symbol.sym(*parts), cuts[0][1].moved(dim))
     return True
 
@@ -431,8 +429,7 @@ def _attend(values: CutValues, symbol: Any) -> bool:
         return False
     now = {one.name: values.now(one) for one in (query, key, value)}
     if mask is not None:
-        own = align_right(dim, query.ndim, mask.ndim)
-        now[mask.name] = values.enter(mask) if own < 0 or mask.shape[own] == 1 else values.own_part(mask, own)
+        now[mask.name] = values.fit(mask, dim, query.ndim)
     return values.compute(symbol, now, cut)
 
 
