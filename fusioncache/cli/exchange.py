@@ -28,7 +28,7 @@ from fusioncache.store.entry import OTHER_FORMAT, is_program
 from fusioncache.store.signing import SigningKey, read_own_key, require_trust
 
 if TYPE_CHECKING:
-    from fusioncache.cache.exchange import CopyResult
+    from fusioncache.cache.exchange import CopyResult, Retention
     from fusioncache.store.packs import Pack, UnpackResult
     from fusioncache.store.remote import Remote
 
@@ -244,32 +244,19 @@ def _print_manifest(pack: Pack, signer: str, as_json: bool) -> None:
         click.echo(f"\n{heading}\n{format_pairs(texts)}")
 
 
-def prune_packs(
-    url: str,
-    max_age: float | None,
-    written: float | None,
-    version: str,
-    *,
-    unsigned: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+def prune_packs(url: str, retention: Retention, *, unsigned: bool, dry_run: bool, as_json: bool) -> None:
     """Removes packs from a remote, and says what went.
 
     Args:
         url: of the remote.
-        max_age: seconds since a pack was used; None for any.
-        written: seconds since it was written; None for any.
-        version: of fusioncache, whose packs alone stay; empty for all.
+        retention: how long packs stay.
         unsigned: whether the new index is not signed.
         dry_run: whether to remove nothing and say what would be removed.
         as_json: whether to print JSON.
     """
-    from fusioncache.cache.exchange import Retention, prune_remote
+    from fusioncache.cache.exchange import prune_remote
     from fusioncache.store.remote import Remote
 
-    forever = float("inf")
-    retention = Retention(forever if max_age is None else max_age, forever if written is None else written, version)
     remote = Remote(url)
     pruned = prune_remote(remote, retention, dry_run=dry_run, key=_read_key("prune", unsigned))
     if as_json:

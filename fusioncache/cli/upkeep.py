@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -148,9 +147,12 @@ def prune(
     if remote is not None:
         if max_bytes is not None or record_bytes is not None or directory is not None:
             raise click.UsageError("--remote takes --max-age, --written and --version: leave out the other limits.")
+        from fusioncache.cache.exchange import Retention
         from fusioncache.cli.exchange import prune_packs
 
-        prune_packs(remote, max_age, written, version, unsigned=unsigned, dry_run=dry_run, as_json=as_json)
+        unused, age = (float("inf") if limit is None else limit for limit in (max_age, written))
+        retention = Retention(unused, age, version)
+        prune_packs(remote, retention, unsigned=unsigned, dry_run=dry_run, as_json=as_json)
         return
     if written is not None or version or unsigned:
         raise click.UsageError("--written, --version and --unsigned are for a remote: add --remote URL.")
@@ -193,9 +195,9 @@ def verify(remove: bool, directory: Path | None, as_json: bool) -> None:
     path = open_existing(directory).path
     found = audit(path)
     removed = remove_damaged(path, found.damaged) if remove and found.damaged else 0
-    found = dataclasses.replace(found, aside=find_aside(path))
+    aside = find_aside(path)
     if as_json:
-        print_json({"store": str(path), **encode_fields(found), "removed": removed})
+        print_json({"store": str(path), **encode_fields(found), "aside": aside, "removed": removed})
     else:
         if found.damaged:
             click.echo(format_table(_DAMAGE_COLUMNS, map(encode_fields, found.damaged)))
@@ -203,7 +205,7 @@ def verify(remove: bool, directory: Path | None, as_json: bool) -> None:
         parts += [f"{removed} removed"] if removed else []
         parts += [f"{format_count(found.other, 'entry', 'entries')} of another version"] if found.other else []
         say(", ".join(parts), err=False)
-        report_aside(path, found.aside)
+        report_aside(path, aside)
     if removed < len(found.damaged):
         raise click.exceptions.Exit(1)
 

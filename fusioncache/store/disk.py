@@ -154,7 +154,6 @@ class Audit:
         bytes: of both.
         other: entries of another version, which only that can judge.
         damaged: those that are.
-        aside: what was in the place of files and is none of the store's, below it. It may be a user's, and stays.
     """
 
     entries: int
@@ -162,7 +161,6 @@ class Audit:
     bytes: int
     other: int
     damaged: tuple[Damage, ...]
-    aside: tuple[str, ...]
 
 
 def audit(root: Path) -> Audit:
@@ -180,11 +178,14 @@ def audit(root: Path) -> Audit:
     damaged = [damage for what, id_ in ids if (damage := _look_for_damage(entries, objects, sizes, what, id_))]
     size = sum(sizes.values()) + sum(file.size for file in found.values())
     real = tuple(damage for damage in damaged if damage.reason != OTHER_FORMAT)
-    return Audit(len(found), len(sizes), size, len(damaged) - len(real), real, find_aside(root))
+    return Audit(len(found), len(sizes), size, len(damaged) - len(real), real)
 
 
 def find_aside(root: Path) -> tuple[str, ...]:
-    """Returns what was in the place of files and was set aside, as paths below the root of a store."""
+    """Returns what was in the place of files and was set aside, as paths below the root of a store.
+
+    It is none of the store's, may be a user's, and stays.
+    """
     found = (path for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}{ASIDE}*"))
     return tuple(sorted(str(path.relative_to(root)) for path in found))
 

@@ -319,7 +319,7 @@ def test_what_was_set_aside_is_listed_and_left(tmp_path):
         save(again, 1)
     said = f"a file of fusioncache's: it is now {ASIDE}"
     assert [said in message for message in messages] == [True, True]
-    aside = audit(root).aside
+    aside = find_aside(root)
     assert len(aside) == 2
     result = call("verify", "--dir", str(root))
     expected = [f"not of the store, and left to you: {root / each}" for each in aside]
