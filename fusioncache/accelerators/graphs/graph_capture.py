@@ -13,7 +13,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
@@ -110,6 +110,13 @@ class _GraphedProgram:
         self._reader = reader
         return reader
 
+    def _warm_up(self, warm: Warm, device: Any, tensors: Sequence[Any], call: Callable[[], Any]) -> Any:
+        """Runs a call before the first capture; counts why there will be none, if that shows."""
+        result = warm.run(self._memory_of(device).recorder, tensors, call)
+        if warm.refused is not None:
+            self._failures.refuse(warm.refused)
+        return result
+
 
 class ForwardProgram(_GraphedProgram):
     """A forward program that is replayed where that does what it would do, and else runs as it is.
@@ -134,7 +141,11 @@ class ForwardProgram(_GraphedProgram):
             reader = self._reader or self._begin(args)
             kind = self._find_kind(reader, args)
             if not kind.is_refused:
-                return self._replay(reader, kind, args) if kind.warm.is_warm else self._warm_up(reader, kind, args)
+                if kind.warm.is_warm:
+                    return self._replay(reader, kind, args)
+                kind.captures.observe(args)
+                tensors = reader.take_tensors(args)
+                return self._warm_up(kind.warm, reader.device, tensors, lambda: self._function.call(*args))
         except Declined as refusal:
             refusal.require(Scope.CAPTURE)
             self._failures.refuse(refusal.reason)
@@ -157,22 +168,11 @@ class ForwardProgram(_GraphedProgram):
             found = self._kinds[kind] = _Captured(Warm(), captures)
         return found
 
-    def _warm_up(self, reader: KindReader, kind: _Captured, args: Sequence[Any]) -> Any:
-        kind.captures.observe(args)
-        recorder = self._memory_of(reader.device).recorder
-        result = kind.warm.run(recorder, reader.take_tensors(args), lambda: self._function.call(*args))
-        reason = kind.warm.refused
-        if reason is not None:
-            self._failures.refuse(reason)
-        return result
-
     def _replay(self, reader: KindReader, kind: _Captured, args: Sequence[Any]) -> Any:
         if self._function.has_backward and is_saving_hooked():
             raise Declined("saved-tensor hooks are active", Scope.CAPTURE)
         memory = self._memory_of(reader.device)
-        reason = memory.begin()
-        if reason is not None:
-            raise Declined(reason, Scope.CAPTURE)
+        memory.begin()
         try:
             captured = kind.captures.find_capture(args)
             if captured is None:
@@ -244,7 +244,8 @@ class BackwardProgram(_GraphedProgram):
         if warm.refused is not None or (lease is None and warm.is_warm):
             return self._run(saved_for_backward, cotangents, lease)
         if not warm.is_warm:
-            return self._warm_up(warm, saved_for_backward, cotangents, lease)
+            run = partial(self._run, saved_for_backward, cotangents, lease)
+            return self._warm_up(warm, cotangents[0].device, [*cotangents], run)
         assert lease is not None
         if lease.is_over:
             raise Declined(
@@ -253,17 +254,6 @@ class BackwardProgram(_GraphedProgram):
         if keeps_graph():
             raise Declined("a backward pass with retain_graph=True", Scope.CAPTURE)
         return self._replay(kind, warm, saved_for_backward, cotangents, lease)
-
-    def _warm_up(
-        self, warm: Warm, saved_for_backward: list[Any], cotangents: list[Any], lease: SavedTensorsLease | None
-    ) -> Any:
-        recorder = self._memory_of(cotangents[0].device).recorder
-        tensors = [*cotangents]
-        result = warm.run(recorder, tensors, lambda: self._run(saved_for_backward, cotangents, lease))
-        reason = warm.refused
-        if reason is not None:
-            self._failures.refuse(reason)
-        return result
 
     def _replay(
         self,
@@ -275,9 +265,7 @@ class BackwardProgram(_GraphedProgram):
     ) -> Any:
         saved, others = saved_for_backward
         memory = self._memory_of(cotangents[0].device)
-        reason = memory.begin()
-        if reason is not None:
-            raise Declined(reason, Scope.CAPTURE)
+        memory.begin()
         try:
             if not lease.captured.knows(saved, lease):
                 raise Declined("the tensors saved for backward were replaced", Scope.CAPTURE)

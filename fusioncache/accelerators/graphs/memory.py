@@ -27,6 +27,7 @@ from weakref import WeakSet, ref
 
 from fusioncache.accelerators.graphs.buffers import Aliases, Copier
 from fusioncache.accelerators.graphs.cuda import CudaRecorder
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.process import forks
 
 if TYPE_CHECKING:
@@ -281,16 +282,19 @@ class GraphMemory:
         self._turn = forks.lock()
         self._is_taken = False
 
-    def begin(self) -> str | None:
-        """Begins the turn of this thread, or returns why it cannot begin now."""
+    def begin(self) -> None:
+        """Begins the turn of this thread.
+
+        Raises:
+            Declined: if it cannot begin now.
+        """
         if not self._turn.acquire(blocking=False):
-            return "another thread replays"
+            raise Declined("another thread replays", Scope.CAPTURE)
         reason = "a capture is under way" if self._is_taken else self.recorder.explain_unready()
         if reason is not None:
             self._turn.release()
-            return reason
+            raise Declined(reason, Scope.CAPTURE)
         self._is_taken = True
-        return None
 
     def end(self) -> None:
         """Ends the turn."""
