@@ -15,19 +15,11 @@ from fusioncache.accelerators.residual.plans import Choice, Event, ResidualPlan,
 from fusioncache.accelerators.residual.rebuild import VARIES
 from fusioncache.accelerators.residual.sums import Around, FusedCall, Stream, streams_of
 from fusioncache.backends.bound_symbols import outputs_of, symbol_name, written_values
-from fusioncache.ir import AS_WRITTEN, Arithmetic, Declined, Scope
+from fusioncache.ir import Arithmetic, Declined, Scope
 from fusioncache.ir.ops import ADD, op_traits, writes_in_place
 from fusioncache.transform.executors import origin_of
 from fusioncache.transform.region import region_of
 from fusioncache.transform.rewrite import derive, free_numbers, fuse
-
-
-def _as_written(fusion: Any) -> Arithmetic:
-    return AS_WRITTEN
-
-
-def _ignore(reason: str) -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +31,8 @@ class Compilers:
         report_left: is told why a stream, or a sum, stays as it is.
     """
 
-    arithmetic: Callable[[Any], Arithmetic] = _as_written
-    report_left: Callable[[str], None] = _ignore
-
-
-UNKNOWN = Compilers()
-"""Compilers that compute what is written. What stays as it is, is not reported."""
+    arithmetic: Callable[[Any], Arithmetic]
+    report_left: Callable[[str], None]
 
 
 def adds_twice(trace: Any) -> bool:
@@ -109,7 +97,7 @@ _CHANGE_REGIONS = (ResidualPlan.CARRY, ResidualPlan.SEGMENTED)
 
 
 def replan_streams(
-    trace: Any, wanted: ResidualPlan | None, budget: int | None, compilers: Compilers = UNKNOWN
+    trace: Any, wanted: ResidualPlan | None, budget: int | None, compilers: Compilers
 ) -> tuple[Any, tuple[Choice, ...]]:
     """Returns a trace whose residual streams are summed in the cheapest way, and what was chosen for each stream.
 

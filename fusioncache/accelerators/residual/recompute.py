@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.accelerators.residual.chaining import UNKNOWN, Compilers, replan_streams
+from fusioncache.accelerators.residual.chaining import Compilers, replan_streams
 from fusioncache.accelerators.residual.plans import Choice, ResidualPlan
 from fusioncache.accelerators.residual.rebuild import (
     Forward,
@@ -61,7 +61,7 @@ class Recompute:
 
 
 def drop_sums(
-    trace: Any, wanted: ResidualPlan | None, budget: int | None, compilers: Compilers = UNKNOWN
+    trace: Any, wanted: ResidualPlan | None, budget: int | None, compilers: Compilers
 ) -> tuple[Any, Recompute | None]:
     """Returns a forward trace that saves less, and what its backward trace must rebuild; None if that is nothing.
 

@@ -102,9 +102,7 @@ def _find_inner(symbols: Sequence[Any], outer: frozenset[str]) -> frozenset[str]
 
 def _gives_another(symbol: Any) -> bool:
     """Returns whether an operation never returns the very tensor that it was given."""
-    if symbol.sym.is_fusion or (
-        getattr(symbol.sym.executor, "name", None) == "torch" and symbol.sym.name in NEW_VIEWS | PRODUCTS
-    ):
+    if symbol.sym.is_fusion or is_torchs(symbol, NEW_VIEWS | PRODUCTS):
         return True
     given = {proxy.name for proxy in symbol.flat_proxy_outs}
     makers = [leaf for leaf in leaves_of(symbol) if given & {proxy.name for proxy in leaf.flat_proxy_outs}]
