@@ -202,15 +202,19 @@ class Watched:
         return type(plain(self)), (plain(self),)
 
 
-class Size(Watched, int):
-    """An integer with its expression, and the one who is told of looks at it."""
+class _WatchedNumber(Watched):
+    """What is itself a number."""
 
-    def __new__(cls, value: int, expression: Expression, listener: LookListener) -> Self:
+    def __new__(cls, value: Any, expression: Expression, listener: LookListener) -> Self:
         """Makes one."""
-        made = super().__new__(cls, value)
+        made = super().__new__(cls, value)  # type: ignore[call-arg]
         made.expression = expression
         made.listener = listener
         return made
+
+
+class Size(_WatchedNumber, int):
+    """An integer with its expression, and the one who is told of looks at it."""
 
     @property  # type: ignore[misc]
     def __class__(self) -> type[int]:  # type: ignore[override]
@@ -245,15 +249,8 @@ class Count(Size):
         return to_int(self)
 
 
-class Fraction(Watched, float):
+class Fraction(_WatchedNumber, float):
     """A number with a point that is computed from sizes."""
-
-    def __new__(cls, value: float, expression: Expression, listener: LookListener) -> Self:
-        """Makes one."""
-        made = super().__new__(cls, value)
-        made.expression = expression
-        made.listener = listener
-        return made
 
     @property  # type: ignore[misc]
     def __class__(self) -> type[float]:  # type: ignore[override]
