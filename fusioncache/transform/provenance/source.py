@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
+from os.path import commonprefix
 from typing import Any
 
 from fusioncache.backends.bound_symbols import argument_names, result_names
@@ -260,13 +261,7 @@ def layer_of(module: Module) -> int | None:
 
 def common_module(modules: Iterable[Module]) -> Module:
     """Returns the innermost module that contains all of these."""
-    modules = list(modules)
-    if not modules:
-        return ()
-    shortest, length = min(modules, key=len), 0
-    while length < len(shortest) and all(module[length] == shortest[length] for module in modules):
-        length += 1
-    return shortest[:length]
+    return tuple(commonprefix(list(modules)))  # noqa: RUF071  # of tuples
 
 
 @dataclass(frozen=True, slots=True)
