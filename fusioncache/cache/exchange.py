@@ -15,7 +15,7 @@ from fusioncache.cache.packing import Selection, require_disk
 from fusioncache.process.settings import REMOTE
 from fusioncache.store import Store, StoreError
 from fusioncache.store.disk import DiskStore
-from fusioncache.store.entry import OTHER_FORMAT, Entry, is_outdated
+from fusioncache.store.entry import OTHER_FORMAT, Entry
 from fusioncache.store.files import Refusal
 from fusioncache.store.index import Index, ListedPack, list_pack, shorten_entry_id
 from fusioncache.store.packs import LARGEST_PACK, NothingToPack, open_pack, write_pack
@@ -135,7 +135,7 @@ class _Push:
         """Yields the model and the entries of each pack that is to be written: those with an entry that is new."""
         entries = []
         for entry in self._disk.list_entries():
-            if is_outdated(entry.text):
+            if entry.is_outdated:
                 self.counted.refused[OTHER_FORMAT] += 1
             else:
                 entries.append(entry)

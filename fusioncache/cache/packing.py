@@ -15,7 +15,7 @@ from fusioncache import __version__
 from fusioncache.backends.api import BACKENDS, make_backend, problem
 from fusioncache.backends.versions import read_versions
 from fusioncache.ir import Declined, Graph
-from fusioncache.ir.keys import BACKEND, read_key, write_lines
+from fusioncache.ir.keys import BACKEND, write_lines
 from fusioncache.observe.explain.difference import compare
 from fusioncache.store import Store, StoreError
 from fusioncache.store.disk import DiskStore
@@ -121,7 +121,7 @@ def require_disk(store: Store | None) -> DiskStore:
 
 def _is_for(entry: Entry, only: Mapping[str, str]) -> bool:
     """Returns whether an entry is for such a machine, or for any."""
-    texts = _read_texts(entry)
+    texts = entry.texts
     for name, wanted in only.items():
         said = [texts[ingredient] for ingredient in _SAYS[name] if ingredient in texts]
         if said and not any(wanted.lower() in text.lower() for text in said):
@@ -172,7 +172,7 @@ class Selection:
 
 def _digest_entry(entry: Entry) -> str:
     """Returns the digest of the operations of what was compiled; empty if an entry has none."""
-    ops = _read_texts(entry).get("ops")
+    ops = entry.texts.get("ops")
     return "" if ops is None else digest_ops(ops)
 
 
@@ -187,12 +187,6 @@ def _read_templates(disk: DiskStore, entry: Entry) -> list[str]:
             with suppress(Refusal):
                 return disk.content(artifact).decode(errors="replace").split("\n")
     return []
-
-
-def _read_texts(entry: Entry) -> Mapping[str, str]:
-    with suppress(ValueError):
-        return read_key(entry.text)
-    return {}
 
 
 def make_misfit_finder() -> Callable[[Mapping[str, str]], str | None]:

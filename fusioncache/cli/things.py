@@ -15,7 +15,8 @@ import click
 
 from fusioncache.cli.console import ID_DIGITS, cut, say
 from fusioncache.humanize import escape_controls, format_bytes, format_count
-from fusioncache.ir.keys import read_key, read_values
+from fusioncache.ir.keys import read_values
+from fusioncache.observe.explain.changes import join_words
 from fusioncache.observe.explain.difference import Varying, find_relatives
 from fusioncache.observe.record.database import RecordError, RecordReader, has_record
 from fusioncache.observe.record.observations import RegionRecord, Run
@@ -24,7 +25,7 @@ from fusioncache.process.secrets import blur
 from fusioncache.store import Entry, Store, StoreError, SweepResult, default_path
 from fusioncache.store.directory import Directory, EntryFile, EntryFolder, ObjectFolder, open_directory
 from fusioncache.store.disk import Audit, DiskStore
-from fusioncache.store.entry import REFUSED, is_compiled, is_family, is_outdated, is_program
+from fusioncache.store.entry import REFUSED, is_compiled, is_family, is_program
 from fusioncache.store.files import Refusal
 from fusioncache.store.store import MAX_AGE, MAX_BYTES
 from fusioncache.template.text import count_ops
@@ -184,10 +185,7 @@ class StoredEntry:
     @property
     def texts(self) -> Mapping[str, str]:
         """The ingredients of its key, name to text; none if they are of another format."""
-        try:
-            return {} if is_outdated(self.entry.text) else read_key(self.entry.text)
-        except ValueError:
-            return {}
+        return {} if self.entry.is_outdated else self.entry.texts
 
     @property
     def inputs(self) -> str:
@@ -518,19 +516,15 @@ def _make_unknown_error(wanted: str, directory: Path | None, kinds: Sequence[Kin
     if has_record():
         RecordReader().find_templates(wanted)  # which says what is wrong with it
     others = [kind for kind in _LISTS if kind not in kinds]
-    takes = _join([f"a{'n' if kind == 'executable' else ''} {kind}" for kind in kinds], "or")
+    takes = join_words([f"a{'n' if kind == 'executable' else ''} {kind}" for kind in kinds], "or")
     for other in find_candidates(wanted, directory, others):
         command = "stats --run" if other.kind == "run" else "explain" if "run" in kinds else "show"
         return click.ClickException(
             f"{wanted!r} is a {other.kind} ({escape_controls(other.name)}), and this command takes {takes}: "
             f"see 'fusioncache {command} {wanted}'"
         )
-    lists = _join([f"'fusioncache {_LISTS[kind][1]}' lists {_LISTS[kind][0]}" for kind in kinds], "and")
+    lists = join_words([f"'fusioncache {_LISTS[kind][1]}' lists {_LISTS[kind][0]}" for kind in kinds])
     return click.ClickException(f"no ID or name starts with {wanted!r}. Give the start of one: {lists}.")
-
-
-def _join(parts: Sequence[str], word: str) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {word} {parts[-1]}"
 
 
 def find_record(run: str | None) -> RecordReader | None:

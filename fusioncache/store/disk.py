@@ -16,7 +16,7 @@ from fusioncache.process import forks
 from fusioncache.process.files import ASIDE, remove
 from fusioncache.store import locks
 from fusioncache.store.directory import Directory, EntryFile, EntryFolder, ObjectFolder
-from fusioncache.store.entry import OTHER_FORMAT, Artifact, Entry, StoredArtifacts, is_outdated
+from fusioncache.store.entry import OTHER_FORMAT, Artifact, Entry, StoredArtifacts
 from fusioncache.store.files import TEMPORARY, Refusal, name_cause
 from fusioncache.store.locks import UNANSWERED, FileLock, hold_alone
 from fusioncache.store.signing import Trust, read_trust
@@ -62,7 +62,7 @@ def _look(entries: EntryFolder, id_: str, file: EntryFile) -> _Seen:
         return _Seen(file, None if other else frozenset(), useless=not other)
     if entry is None:
         return _Seen(file, frozenset())
-    return _Seen(file, frozenset(artifact.object for artifact in entry.artifacts), is_outdated(entry.text))
+    return _Seen(file, frozenset(artifact.object for artifact in entry.artifacts), entry.is_outdated)
 
 
 def _remove_litter(root: Path, entries: EntryFolder, objects: ObjectFolder) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -31,14 +32,6 @@ SPLITS_SLOT = "splits"
 VERIFIED_SLOT = "verified"
 FAMILY_SLOTS = ("family", "family-1", "family-2", "family-3")
 """In the order in which they are looked into."""
-
-
-def is_outdated(key: str) -> bool:
-    """Returns whether the text of a key is that of a program, or of a family of programs, of another format."""
-    try:
-        return read_key(key).get("program format", str(PROGRAM_FORMAT)) != str(PROGRAM_FORMAT)
-    except ValueError:  # of what is no key, the store says so
-        return False
 
 
 def is_program(backend: str) -> bool:
@@ -124,6 +117,18 @@ class Entry:
     def id(self) -> str:
         """The name of its file."""
         return f"{self.digest}.{self.backend}"
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """The ingredients of its key, name to text; none of what is no key, of which the store says so."""
+        with suppress(ValueError):
+            return read_key(self.text)
+        return {}
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether it is a program, or a family of programs, of another format."""
+        return self.texts.get("program format", str(PROGRAM_FORMAT)) != str(PROGRAM_FORMAT)
 
     @property
     def size(self) -> int:

@@ -21,13 +21,13 @@ import stat
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
 from fusioncache.ir import codec
-from fusioncache.ir.keys import MACHINE, read_key
+from fusioncache.ir.keys import MACHINE
 from fusioncache.process.files import remove
 from fusioncache.store.disk import DiskStore
 from fusioncache.store.entry import (
@@ -39,7 +39,6 @@ from fusioncache.store.entry import (
     OTHER_FORMAT,
     Artifact,
     Entry,
-    is_outdated,
     open_entry,
     sign_entry,
 )
@@ -366,7 +365,7 @@ def _find_whole(disk: DiskStore, id_: str) -> Entry:
     entry = disk.entries.get(id_)
     if entry is None:
         raise Refusal("an entry without its artifacts", id_)
-    if is_outdated(entry.text):
+    if entry.is_outdated:
         raise Refusal(OTHER_FORMAT, id_)
     if entry.origin is not None:
         read_trust().check(entry.origin)  # no machine that trusts the same keys would take it
@@ -381,7 +380,7 @@ def _make_manifest(entries: Iterable[Entry], contents: Mapping[str, bytes], mode
     environments: dict[tuple[tuple[str, str], ...], int] = {}
     packed = []
     for entry in entries:
-        needs = tuple(_read_needs(entry.text))
+        needs = tuple((name, text) for name, text in entry.texts.items() if name in MACHINE)
         about = contents[entry.id]
         packed.append(
             PackedEntry(
@@ -392,11 +391,6 @@ def _make_manifest(entries: Iterable[Entry], contents: Mapping[str, bytes], mode
         )
     listed = tuple(PackedObject(digest, size) for digest, size in objects)
     return Manifest(model, version, tuple(map(dict, environments)), tuple(packed), listed)
-
-
-def _read_needs(key: str) -> Iterator[tuple[str, str]]:
-    with suppress(ValueError):  # of a key of another format nothing is known
-        yield from ((name, text) for name, text in read_key(key).items() if name in MACHINE)
 
 
 @contextmanager
@@ -416,11 +410,9 @@ def _replaced(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        remove(temporary)
         raise StoreError(f"{path} cannot be written ({error.strerror}): give another path") from error
-    except BaseException:
-        remove(temporary)
-        raise
+    finally:
+        remove(temporary)  # which is gone where it took its place
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from fusioncache.accelerators.programs.text import ProgramText, Read, ReadDiffer
 from fusioncache.accelerators.sizes.journal import FirstTraces, Journal
 from fusioncache.accelerators.sizes.values import ArgumentSizes
 from fusioncache.ir import Declined, Key, Scope
-from fusioncache.ir.keys import read_key
 from fusioncache.observe.explain.difference import find_nearest
 from fusioncache.observe.explain.program_difference import (
     ProgramDifference,
@@ -37,7 +36,7 @@ from fusioncache.observe.record.observations import ChoiceRecord, PlacementRecor
 from fusioncache.process.collector import without_collector
 from fusioncache.process.secrets import blur, hide_line, hide_texts, reveal_texts
 from fusioncache.store import Store
-from fusioncache.store.entry import is_outdated, is_program
+from fusioncache.store.entry import is_program
 from fusioncache.verification.verifier import VerificationError
 
 _MOST_COMPARED = 32
@@ -64,7 +63,7 @@ def _compare_keys(name: str, key: Key, store: Store) -> Sequence[ProgramDifferen
     entries = [each for each in store.entries() if is_program(each.backend) and each.name == name][:_MOST_COMPARED]
     known = [store.entry(each.digest, each.backend) for each in entries]
     # The last one of several that are equally near is taken: the newest.
-    texts = [read_key(entry.text) for entry in reversed(known) if entry is not None and not is_outdated(entry.text)]
+    texts = [entry.texts for entry in reversed(known) if entry is not None and not entry.is_outdated]
     nearest = find_nearest(key.texts, texts)
     return () if nearest is None else compare_program_keys(texts[nearest], key.texts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -52,9 +53,9 @@ def write_ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-def join_words(items: list[str]) -> str:
+def join_words(items: Sequence[str], word: str = "and") -> str:
     """Returns ``a``, ``a and b``, or ``a, b and c``."""
-    return " and ".join(filter(None, (", ".join(items[:-1]), items[-1])))
+    return f" {word} ".join(filter(None, (", ".join(items[:-1]), items[-1])))
 
 
 def shorten_values(a: str, b: str, longest: int = _LONGEST) -> tuple[str, str]:
