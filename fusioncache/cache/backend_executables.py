@@ -119,6 +119,7 @@ class BuildRequest:
     instance: Instance | None = None
 
 
+@dataclass(slots=True, eq=False)
 class BackendExecutables:
     """The executables of a cache that are made with one backend.
 
@@ -140,19 +141,11 @@ class BackendExecutables:
         options: the same.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        cache: Cache,
-        ledger: Ledger,
-        options: Mapping[str, Any] = MappingProxyType({}),
-        sizes: Sizes = Sizes.STATIC,
-    ):
-        self.backend = backend
-        self.ledger = ledger
-        self.options = options
-        self._cache = cache
-        self._sizes = sizes
+    backend: Backend
+    _cache: Cache
+    ledger: Ledger
+    options: Mapping[str, Any] = MappingProxyType({})
+    _sizes: Sizes = Sizes.STATIC
 
     def executable(self, graph: Graph, instance: Instance | None = None) -> Executable:
         """Returns the executable for a graph without parameters. A new one is to be compiled now, from the instance.

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -146,12 +146,14 @@ def _types(instance: Instance) -> dict[int, Any]:
     return dict(zip(instance.inputs, instance.region.inputs, strict=True))
 
 
+@dataclass(slots=True, eq=False)
 class Builder:
     """Builds functions with a backend. With a store, each is loaded, or else compiled once for all processes.
 
-    Args:
+    Attributes:
         backend: compiles, and loads what it compiled.
-        store: where artifacts are; None if each function is compiled for this process alone.
+        store: where artifacts are; None if each function is compiled for this process alone, and if the backend
+            persists nothing.
         ranks: the other processes of the job.
         environment: of the backend, when the build was asked for. Those of its artifacts are added to it.
         refused: is told why a function could not be persisted.
@@ -160,35 +162,23 @@ class Builder:
         on_start: is told of the compiler's start, if it starts for this.
         patience: how many seconds to wait for another process of this machine that compiles the same. With 0 it is not
             compiled here while another one is at it: ``build`` raises ``Declined``.
-
-    Attributes:
-        backend: the same.
-        store: the same; None if the backend persists nothing.
-        environment: the same.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        store: Store | None = None,
-        ranks: Ranks | None = None,
-        environment: Mapping[str, str] = MappingProxyType({}),
-        refused: Callable[[str], None] = lambda _: None,
-        settings: Mapping[str, Option] = MappingProxyType({}),
-        *,
-        helpers: Callable[[], Helpers | None] = lambda: None,
-        on_start: OnStart = ignore_start,
-        patience: float = COMPILE_SECONDS,
-    ):
-        self.backend = backend
-        self.store = store if store and backend.artifact_environment() is not None else None
-        self.environment = environment
-        self._ranks = ranks
-        self._refused = refused
-        self._settings = settings
-        self._helpers = helpers
-        self._on_start = on_start
-        self._patience = patience
+    backend: Backend
+    store: Store | None = None
+    ranks: Ranks | None = None
+    environment: Mapping[str, str] = MappingProxyType({})
+    refused: Callable[[str], None] = lambda _: None
+    settings: Mapping[str, Option] = MappingProxyType({})
+    _: KW_ONLY
+    helpers: Callable[[], Helpers | None] = lambda: None
+    on_start: OnStart = ignore_start
+    patience: float = COMPILE_SECONDS
+
+    def __post_init__(self) -> None:
+        """Does without the store if the backend persists nothing."""
+        if self.store and self.backend.artifact_environment() is None:
+            self.store = None
 
     def region_task(
         self, graph: Graph, instance: Instance, layouts: ArgumentLayouts, made: GeneralInstance | None = None
@@ -212,7 +202,7 @@ class Builder:
             persist=partial(backend.persist, instance.region),
             load=partial(_load_region, backend, instance),
             instance=instance,
-            request=Request(graph, layouts, backend.name, backend.options(), self._settings),
+            request=Request(graph, layouts, backend.name, backend.options(), self.settings),
         )
         if made is None:
             return task
@@ -266,7 +256,7 @@ class Builder:
             built = self._compile(task, args)
             return replace(built, seconds=time.perf_counter() - start + built.shifted)
         key, name = self.key(task), self.backend.name
-        helpers = self._helpers() if task.instance else None
+        helpers = self.helpers() if task.instance else None
         wait = self._wait_for(helpers, key)
         stored = store.load(key, name)
         if stored is None and helpers is not None and not wait.beside and helpers.note_missing():
@@ -276,7 +266,7 @@ class Builder:
             raise Declined("another process compiled it for one size", Scope.STORING_NOW)
         loaded = None if stored is None else self._load(task, args, key, stored)
         if loaded is None:
-            with self._ranks.turn(key, name) if self._ranks else nullcontext(RankTurn()) as turn:
+            with self.ranks.turn(key, name) if self.ranks else nullcontext(RankTurn()) as turn:
                 loaded = None if turn.artifacts is None else self._load(task, args, key, turn.artifacts)
                 if loaded is None:
                     loaded, artifacts = self._compile_once(task, args, key, store)
@@ -290,7 +280,7 @@ class Builder:
     def _wait_for(self, helpers: Helpers | None, key: Key) -> Wait:
         wait = Wait() if helpers is None else helpers.wait_for(key)
         if wait.on_start:
-            self._on_start(self.backend.title, wait.on_start)
+            self.on_start(self.backend.title, wait.on_start)
         return wait
 
     def _compile[F](self, task: Task[F], args: Sequence[Any], key: Key | None = None) -> BuiltFunction[F]:
@@ -303,7 +293,7 @@ class Builder:
 
     def _start(self, task: Task[Any]) -> float:
         """Starts the compiler if it has not compiled yet. Returns the seconds, which are no part of a compile."""
-        return process_starts().start(self.backend, task.region, self._on_start)
+        return process_starts().start(self.backend, task.region, self.on_start)
 
     def _load[F](
         self, task: Task[F], args: Sequence[Any], key: Key, artifacts: StoredArtifacts
@@ -320,7 +310,7 @@ class Builder:
                 raise Declined(reason.removeprefix(_REJECTED), Scope.GENERAL)
             if reason.startswith(_REJECTED):
                 raise RejectedRegion(reason.removeprefix(_REJECTED))
-            self._refused(not_kept(reason))
+            self.refused(not_kept(reason))
             return self._compile(task, args, key if task.instance else None)
         try:
             return replace(task.load(artifacts, args), key=key, loaded=True, compile_seconds=artifacts.seconds)
@@ -334,11 +324,11 @@ class Builder:
         self, task: Task[F], args: Sequence[Any], key: Key, store: Store
     ) -> tuple[BuiltFunction[F], StoredArtifacts | None]:
         """Compiles while the other processes of this machine wait, and stores the artifacts."""
-        with store.take_turn(key, self.backend.name, self._patience) as turn:
+        with store.take_turn(key, self.backend.name, self.patience) as turn:
             built = None if turn.artifacts is None else self._load(task, args, key, turn.artifacts)
             if built:
                 return built, turn.artifacts
-            if turn.alone == TOO_LONG and not self._patience:
+            if turn.alone == TOO_LONG and not self.patience:
                 raise Declined("another process compiles it", Scope.TURN)
             started = self._start(task)
             start = time.perf_counter()
@@ -389,7 +379,7 @@ class Builder:
             if compiled.reason is None:
                 return None
             logger.info("cannot be stored: %s", compiled.reason)
-            self._refused(not_kept(compiled.reason))
+            self.refused(not_kept(compiled.reason))
             if not compiled.lasting:
                 return None
             artifacts = {REFUSED: compiled.reason.encode()}
@@ -400,13 +390,13 @@ class Builder:
     ) -> StoredArtifacts | None:
         """Stores artifacts, unless they are not for this key: settings may change while a process compiles."""
         if self.backend.environment() != self.environment or self.key(task) != key:
-            self._refused(not_kept("settings changed while it was compiled"))
+            self.refused(not_kept("settings changed while it was compiled"))
             return None
         assert self.store is not None
         artifacts = {**artifacts, **task.describe()}
         self.store.save(key, self.backend.name, artifacts, name=template_name(task.graph, key), seconds=seconds)
         if self.store.directory is None:
-            self._refused(not_kept("the store's directory cannot be used"))
+            self.refused(not_kept("the store's directory cannot be used"))
         return StoredArtifacts(artifacts, seconds)
 
 

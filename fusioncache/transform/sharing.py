@@ -54,6 +54,7 @@ class _Sharing:
     notes: TraceNotes
 
 
+@dataclass(slots=True, eq=False)
 class ShareRegions:
     """Replaces fused bound symbols by calls of templates.
 
@@ -71,27 +72,15 @@ class ShareRegions:
 
     name: ClassVar[str] = "templates"
 
-    def __init__(
-        self,
-        cache: Cache,
-        backends: RegionBackends,
-        calls: TemplateCalls,
-        ledger: Ledger,
-        reports: Reports,
-        plan: Plan | None,
-        misses: Misses | None,
-        verifier: Verifier | None,
-        accelerators: tuple[Accelerator, ...],
-    ):
-        self._cache = cache
-        self._backends = backends
-        self._calls = calls
-        self._ledger = ledger
-        self._reports = reports
-        self._plan = plan
-        self._misses = misses
-        self._verifier = verifier
-        self._accelerators = accelerators
+    _cache: Cache
+    _backends: RegionBackends
+    _calls: TemplateCalls
+    _ledger: Ledger
+    _reports: Reports
+    _plan: Plan | None
+    _misses: Misses | None
+    _verifier: Verifier | None
+    _accelerators: tuple[Accelerator, ...]
 
     def apply(self, trace: Any, context: TraceContext) -> Any:
         """Returns the trace with a call of its template for each region that can be shared."""
