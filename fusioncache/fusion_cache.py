@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any, Literal
 from fusioncache.accelerators.attention import NAME as ATTENTION
 from fusioncache.accelerators.graphs.graph_capture import CudaGraphs
 from fusioncache.accelerators.precompile.pool import end_unwanted
-from fusioncache.accelerators.programs.programs import ProgramKeeper
+from fusioncache.accelerators.programs.programs import ProgramKeeper, should_keep_programs
 from fusioncache.accelerators.registry import Options, find_unwanted, make_accelerators
 from fusioncache.accelerators.residual.plans import Choice, ResidualPlan
 from fusioncache.accelerators.residual.recompute import ResidualOptions, ResidualStreams
 from fusioncache.accelerators.schedule.order import Placement
 from fusioncache.accelerators.schedule.scheduling import CollectiveOptions, Collectives
-from fusioncache.accelerators.steps.lean_steps import LeanSteps
+from fusioncache.accelerators.sizes.scaling import check_lengths
+from fusioncache.accelerators.steps.lean_steps import LeanSteps, check_lean
 from fusioncache.backends.api import problem
 from fusioncache.cache.cache import Cache
+from fusioncache.cache.generals import choose_sizes
 from fusioncache.template.plan import Plan
 from fusioncache.thunder_adapter.accelerator_api import Plugin as ThunderPlugin
 from fusioncache.thunder_adapter.accelerator_api import PluginPolicy
@@ -139,7 +141,9 @@ class FusionCache(TemplateTransform):
     ):
         moving = CollectiveOptions.of(schedule, in_flight_bytes, bucket_bytes)
         streams = ResidualOptions.of(recompute, residual, memory_budget)
-        wanted = Options.of(fast_tracing, programs, sizes, graphs, lean, moving, streams, jobs, lengths)
+        check_lean(lean)
+        keeps, shares, ahead = should_keep_programs(programs), choose_sizes(sizes), check_lengths(lengths)
+        wanted = Options(fast_tracing, keeps, shares, graphs, lean, moving, streams, jobs, ahead)
         options = wanted.without(find_unwanted(accelerators) | (find_off().keys() if explain_limits() else set()))
         when, explains = choose_when(verify), should_explain(explain)
         plan = options.residual.plan

@@ -14,14 +14,13 @@ from typing import Any
 from fusioncache.accelerators.graphs.graph_capture import make_graphs
 from fusioncache.accelerators.precompile.ahead import Precompilation, find_precompilation
 from fusioncache.accelerators.programs.program_list import order_entries
-from fusioncache.accelerators.programs.programs import ProgramKeeper, should_keep_programs
+from fusioncache.accelerators.programs.programs import ProgramKeeper
 from fusioncache.accelerators.residual.chaining import Compilers
 from fusioncache.accelerators.residual.plans import ResidualPlan
 from fusioncache.accelerators.residual.recompute import ResidualOptions, ResidualStreams
 from fusioncache.accelerators.schedule.scheduling import CollectiveOptions, Collectives
-from fusioncache.accelerators.sizes.scaling import check_lengths
-from fusioncache.accelerators.steps.lean_steps import LeanSteps, check_lean
-from fusioncache.cache.generals import Sizes, choose_sizes
+from fusioncache.accelerators.steps.lean_steps import LeanSteps
+from fusioncache.cache.generals import Sizes
 from fusioncache.process.settings import ACCELERATORS
 from fusioncache.thunder_adapter.installation import install
 from fusioncache.transform.passes import Accelerator
@@ -56,28 +55,6 @@ class Options:
     jobs: int | None
     lengths: tuple[int, ...] = ()
     precompiles: bool = True
-
-    @classmethod
-    def of(
-        cls,
-        fast_tracing: bool,
-        programs: bool | None,
-        sizes: str | None,
-        graphs: bool | None,
-        lean: str,
-        schedule: CollectiveOptions,
-        residual: ResidualOptions,
-        jobs: int | None,
-        lengths: Iterable[int] | None = None,
-    ) -> Options:
-        """Returns the options of ``FusionCache``, with those of the environment where it has none.
-
-        Raises:
-            TypeError, ValueError: if one is not what it may be.
-        """
-        check_lean(lean)
-        keeps, shares = should_keep_programs(programs), choose_sizes(sizes)
-        return cls(fast_tracing, keeps, shares, graphs, lean, schedule, residual, jobs, check_lengths(lengths))
 
     def without(self, names: Iterable[str]) -> Options:
         """Returns the options with these accelerators switched off."""

@@ -65,8 +65,6 @@ def find_import_problem() -> str:
     return ""
 
 
-SUPPORTED_TORCH = ((2, 10), (2, 11))
-"""Versions of torch with which all is tested. 2.12 works with ``thunder.jit``."""
 DYNAMO, FUNCTION, ANY = "thunderfx", "an autograd.Function in thunderfx", "Thunder"
 """What a fault is about."""
 _LATEST = (9999, 0)
