@@ -16,6 +16,8 @@ from functools import partial
 from typing import Any
 from weakref import ref
 
+import torch
+
 from fusioncache.ir.errors import Declined, Scope
 
 MOST_MOVES = 1
@@ -67,8 +69,6 @@ class Aliases:
 
     def make(self, tensor: Any) -> Any:
         """Returns a tensor in the memory of another one, which may be gone afterwards."""
-        import torch
-
         alias = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         if tensor.numel() == 0:
             return alias.new_empty_strided(tensor.shape, tensor.stride())
@@ -76,14 +76,10 @@ class Aliases:
 
     def make_bytes(self, tensor: Any) -> Any:
         """Returns all the memory that a tensor is part of, as bytes."""
-        import torch
-
         storage = self._find_storage(tensor)
         return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),), (1,))
 
     def _find_storage(self, tensor: Any) -> Any:
-        import torch
-
         own = tensor.untyped_storage()
         address = own.data_ptr()
         found = self._storages.get(address)
@@ -98,8 +94,6 @@ class Aliases:
 
 def _share_copy(address: int, device: Any, size: int, *args: Any) -> Any:
     """Gives another process a copy of memory that has a keeper: this process cannot count the uses in that one."""
-    import torch
-
     return torch._C._construct_storage_from_data_pointer(address, device, size).clone()._share_cuda_(*args)
 
 
@@ -133,8 +127,6 @@ def make_buffer(argument: Any) -> StaticBuffer:
     Raises:
         Declined: if elements of it lie over each other in another way than by a stride of 0.
     """
-    import torch
-
     shape, strides = tuple(argument.shape), argument.stride()
     compact_shape = tuple(1 if stride == 0 and size > 1 else size for size, stride in zip(shape, strides, strict=True))
     if overlaps(compact_shape, strides):
@@ -262,8 +254,6 @@ class Copier:
 
     def copy(self) -> list[Any]:
         """Returns a copy of each tensor, in order, with the same strides."""
-        import torch
-
         copies: list[Any] = [None] * len(self._aliases)
         for indices, sources in self._dense.values():
             if len(sources) == 1:  # the other kernel would give all of a small one to one block of threads
@@ -279,8 +269,6 @@ class Copier:
 
     def lend(self) -> list[Any]:
         """Returns each tensor where it lies, in order, as a tensor of its own."""
-        import torch
-
         lent = list(map(torch.Tensor.detach, self._aliases))
         for index in self._empty:
             lent[index] = self._aliases[index].clone()
@@ -297,8 +285,6 @@ def _lies_as(tensor: Any) -> tuple[Any, ...]:
 
 def _place(storage: Any, alias: Any) -> Any:
     """Returns a tensor of its own that lies in a memory as an alias does in another."""
-    import torch
-
     own = torch.empty(0, dtype=alias.dtype, device=alias.device)
     return own.set_(storage, alias.storage_offset(), alias.shape, alias.stride())
 
@@ -500,8 +486,6 @@ def check_tensor(value: Any, verb: str) -> Any:
     Raises:
         Declined: if it is something else. The reason begins with the verb.
     """
-    import torch
-
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
         raise Declined(f"it {verb} a value of type {type(value).__qualname__}", Scope.CAPTURE)
     if value.layout is not torch.strided or value.is_quantized or value.is_conj() or value.is_neg():

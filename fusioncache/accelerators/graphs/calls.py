@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import torch
+
 from fusioncache.accelerators.graphs.buffers import check_tensor
 from fusioncache.accelerators.graphs.cuda import CudaRecorder
 from fusioncache.ir.errors import Declined, Scope
@@ -51,8 +53,6 @@ def read_settings() -> tuple[Any, ...]:
 
 @cache
 def _find_getters() -> tuple[tuple[Callable[[], Any], ...], Callable[..., Any]]:
-    import torch
-
     found = tuple(getattr(torch._C, name) for name in _GETTERS if hasattr(torch._C, name))
     return tuple(map(_wrap, found)), getattr(torch._C, "_get_fp32_precision_getter", lambda *_: None)
 
@@ -76,7 +76,6 @@ def is_intercepted() -> bool:
 
     The mode that ``torch.set_default_device`` and ``with device:`` install is none of these: a trace names its devices.
     """
-    import torch
     from torch.overrides import _get_current_function_mode_stack
     from torch.utils._device import DeviceContext
 
@@ -87,15 +86,11 @@ def is_intercepted() -> bool:
 
 def is_saving_hooked() -> bool:
     """True if hooks take over what autograd saves: they may keep it for longer than its memory is leased."""
-    import torch
-
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
 def without_gradients() -> AbstractContextManager[Any]:
     """Returns a context in which autograd records nothing. It takes no time where autograd records nothing anyway."""
-    import torch
-
     return torch.no_grad() if torch.is_grad_enabled() else _AS_IT_IS
 
 
@@ -159,8 +154,6 @@ class KindReader:
     """
 
     def __init__(self, arguments: Sequence[Any]):
-        import torch
-
         self.positions = tuple(place for place, each in enumerate(arguments) if isinstance(each, torch.Tensor))
         self._others = tuple(place for place in range(len(arguments)) if place not in set(self.positions))
         tensors = [check_tensor(arguments[place], "takes") for place in self.positions]

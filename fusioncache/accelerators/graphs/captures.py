@@ -12,6 +12,8 @@ from operator import itemgetter
 from typing import Any
 from weakref import ref
 
+import torch
+
 from fusioncache.accelerators.graphs.buffers import (
     Addresses,
     Aliases,
@@ -109,8 +111,6 @@ class CapturedBackward:
         self, keeper: Keeper, leaves: Sequence[Any], inputs: Sequence[Any]
     ) -> GradientLease | None:
         """Returns the lease of what was captured; None if nothing can be lent, such as a tensor that forward saved."""
-        import torch
-
         lent = set(self._results.copier.list_storages())
         given = {find_memory(each) for each in inputs if isinstance(each, torch.Tensor)}
         if not lent or not can_lend() or lent & given:
@@ -229,8 +229,6 @@ class CapturedForward:
         self._keep(recording, Arguments((place, inside[place]) for place in places))
 
     def _keep(self, recording: GraphRecording, arguments: Arguments) -> None:
-        import torch
-
         leaves, saved = recording.results, self._form.saved
         device = self._memory.recorder.device
         self._results = Results(leaves, arguments, set(saved), device)
@@ -322,8 +320,6 @@ class CapturedForward:
         )
 
     def _read_still(self, arguments: Sequence[Any]) -> tuple[int, ...]:
-        import torch
-
         return tuple(map(torch.Tensor.data_ptr, self._find_still(arguments)))
 
     def run(self, arguments: Sequence[Any]) -> Any:
@@ -348,8 +344,6 @@ class CapturedForward:
 
     def _read_outside(self, passed: Sequence[Any]) -> object:
         """Returns where saved tensors are that are not of the pool, and how they lie."""
-        import torch
-
         tensors = passed if self.saved_outside else ()
         return tuple(map(torch.Tensor.data_ptr, tensors)), tuple(map(torch.Tensor.stride, tensors))
 

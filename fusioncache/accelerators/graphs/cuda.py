@@ -19,6 +19,8 @@ from functools import cache
 from typing import Any
 from weakref import WeakSet
 
+import torch
+
 from fusioncache.ir.errors import Declined, Scope
 
 
@@ -60,8 +62,6 @@ class Workspace:
     """
 
     def __init__(self, device: Any):
-        import torch
-
         self.stream = make_stream(device)
         self._device = device
         self._pool: Any = torch.cuda.graph_pool_handle()
@@ -69,8 +69,6 @@ class Workspace:
 
     def prepare(self) -> None:
         """Has torch take the workspace out of the pool, if it does not have it. The stream is the current one."""
-        import torch
-
         graph = torch.cuda.CUDAGraph()
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
@@ -102,8 +100,6 @@ def find_idle(_index: int) -> list[Workspace]:
 
 def make_stream(device: Any) -> Any:
     """Returns a stream with no other user. Torch gives one stream, and so one workspace, to several."""
-    import torch
-
     handle = ctypes.c_void_p()
     with torch.cuda.device(device):
         torch.cuda.current_blas_handle()  # makes the device's context
@@ -119,8 +115,6 @@ def find_recorder(device: Any) -> CudaRecorder:
     Raises:
         Declined: if CUDA graphs cannot be captured there.
     """
-    import torch
-
     if device.type != "cuda":
         where = "the CPU" if device.type == "cpu" else f"a device of type {device.type}"
         raise Declined(f"tensors on {where}", Scope.CAPTURE)
@@ -142,8 +136,6 @@ class _Pool:
     """
 
     def __init__(self) -> None:
-        import torch
-
         self.graphs: WeakSet[Any] = WeakSet()
         self._handle: Any = torch.cuda.graph_pool_handle()
 
@@ -155,8 +147,6 @@ class _Pool:
 
     def give_up(self) -> Any:
         """Goes on with another one; returns torch's handle of this one."""
-        import torch
-
         handle, self._handle = self._handle, torch.cuda.graph_pool_handle()
         return handle
 
@@ -182,8 +172,6 @@ class CudaRecorder:
 
         Replays share memory, so they come one after the other: on the stream of the first one.
         """
-        import torch
-
         if torch.cuda.is_current_stream_capturing():
             return "the call is captured by another CUDA graph"
         stream = torch._C._cuda_getCurrentRawStream(self.device.index)
@@ -193,8 +181,6 @@ class CudaRecorder:
 
     def read_random_state(self) -> object:
         """Returns a value that stays equal until random numbers are drawn on this GPU."""
-        import torch
-
         generator = torch.cuda.default_generators[self.device.index]
         return generator.initial_seed(), generator.get_offset()
 
@@ -209,8 +195,6 @@ class CudaRecorder:
         Raises:
             Exception: whatever goes wrong. Everything is as it was before.
         """
-        import torch
-
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self.device)
         # What lies idle outside of the pool would not be there for it.
@@ -249,8 +233,6 @@ class CudaRecorder:
         be ended here; that of the host takes the pool for one that is recorded to, for ever. Another capture, of next
         to nothing, ends it for random numbers.
         """
-        import torch
-
         broken = pool.give_up()
         with suppress(Exception):
             torch._C._cuda_endAllocateToPool(self.device.index, broken)
@@ -267,8 +249,6 @@ class CudaRecorder:
 
         Within a foreign capture nothing was launched, and it waits for nothing.
         """
-        import torch
-
         if not torch.cuda.is_current_stream_capturing():
             torch.cuda.synchronize(self.device)
 

@@ -17,6 +17,8 @@ from functools import partial, update_wrapper
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
+import torch
+
 from fusioncache.accelerators.graphs.calls import CallKind, KindReader, Warm, is_saving_hooked
 from fusioncache.accelerators.graphs.captures import (
     BackwardFunction,
@@ -36,6 +38,7 @@ from fusioncache.ir.ops import writes_of
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.process.settings import GRAPHS
 from fusioncache.process.warning import warn
+from fusioncache.thunder_adapter.api import CACHE_OPTIONS
 from fusioncache.thunder_adapter.installation import install_more
 from fusioncache.transform.passes import Accelerator
 
@@ -157,8 +160,6 @@ class ForwardProgram(_GraphedProgram):
         return any(kind.captures.count for kind in tuple(self._kinds.values()))
 
     def _find_kind(self, reader: KindReader, args: Sequence[Any]) -> _Captured:
-        import torch
-
         kind = reader.kind_of(args)
         found = self._kinds.get(kind)
         if found is None:
@@ -184,8 +185,6 @@ class ForwardProgram(_GraphedProgram):
         return result
 
     def _capture(self, kind: _Captured, args: Sequence[Any]) -> CapturedForward:
-        import torch
-
         try:
             with torch.inference_mode(False), torch.no_grad():
                 captured = kind.captures.capture(args)
@@ -293,8 +292,6 @@ class BackwardProgram(_GraphedProgram):
         kind: CallKind,
         memory: GraphMemory,
     ) -> CapturedBackward:
-        import torch
-
         pool = lease.captured.find_backward_pool(kind)
         try:
             with torch.inference_mode(False), torch.no_grad():
@@ -323,8 +320,6 @@ class BackwardProgram(_GraphedProgram):
 
 def keeps_graph() -> bool:
     """True if autograd keeps what was saved for another backward, as with ``retain_graph=True``."""
-    import torch
-
     try:
         return bool(torch._C._autograd._get_current_graph_task_keep_graph())
     except (AttributeError, RuntimeError):  # another torch's, or outside a backward
@@ -452,8 +447,6 @@ def is_idle(entry: Any) -> bool:
 
 
 def _explain_refusal(compile_data: Any, transforms: Collection[Any]) -> str | None:
-    from fusioncache.thunder_adapter.api import CACHE_OPTIONS
-
     classes = {f"{base.__module__}.{base.__qualname__}" for each in transforms for base in type(each).__mro__}
     if "thunder.transforms.cudagraph.CUDAGraphTransform" in classes:
         return "Thunder's CUDAGraphTransform captures it"

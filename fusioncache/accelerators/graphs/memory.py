@@ -25,6 +25,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
 
+import torch
+
 from fusioncache.accelerators.graphs.buffers import Aliases, Copier
 from fusioncache.accelerators.graphs.cuda import CudaRecorder
 from fusioncache.ir.errors import Declined, Scope
@@ -86,8 +88,6 @@ class GradientLease:
 
     def _count(self) -> tuple[list[int], list[int]]:
         """Returns how often each memory is held: by tensors, and by name in Python."""
-        import torch
-
         return list(map(torch._C._storage_Use_Count, self._addresses)), list(map(sys.getrefcount, self._storages))
 
     @property
@@ -165,16 +165,12 @@ class GradientLeases:
 
 def _find_task() -> int:
     """Returns the number of the backward that is under way on this thread; -1 if there is none."""
-    import torch
-
     return int(torch._C._current_graph_task_id())
 
 
 @cache
 def can_lend() -> bool:
     """True if this torch says who holds memory, and keeps what is attached to memory as long as that is held."""
-    import torch
-
     if not all(hasattr(torch._C, name) for name in ("_storage_Use_Count", "_current_graph_task_id")):
         return False
     keeper, memory = Keeper(lambda: None), torch.zeros(8, device="cpu")
