@@ -15,7 +15,10 @@ import operator
 import types
 from typing import Any
 
+import torch
+
 from fusioncache.accelerators.sizes.sizes import WATCHED
+from fusioncache.thunder_adapter.api import Symbol, TensorProxy, ltorch
 from fusioncache.thunder_adapter.hooks import has_type
 
 _ATOMS = (int, float, bool, complex, str, bytes, type(None), slice, range, type(Ellipsis), *WATCHED)
@@ -39,10 +42,7 @@ class BlockIndependence:
     """Knows the functions that have been looked at."""
 
     def __init__(self) -> None:
-        import torch
-
         from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
-        from fusioncache.thunder_adapter.api import Symbol, ltorch
 
         known: list[Any] = [
             setattr, object.__setattr__, object.__delattr__, delattr,
@@ -120,10 +120,6 @@ def is_internal(module: str | None) -> bool:
 
 def is_plain(value: Any) -> bool:
     """True if a value is a constant, a tensor or a class: whether no block has one of its own to be compared."""
-    import torch
-
-    from fusioncache.thunder_adapter.api import TensorProxy
-
     if has_type(value, (tuple, list, torch.Size)):
         return all(is_plain(each) for each in value)
     if type(value) is frozenset:
@@ -133,10 +129,6 @@ def is_plain(value: Any) -> bool:
 
 
 def _are_atoms(args: tuple[Any, ...], *, proxies: bool = False) -> bool:
-    import torch
-
-    from fusioncache.thunder_adapter.api import TensorProxy
-
     kinds = (torch.dtype, torch.device, TensorProxy) if proxies else (torch.dtype, torch.device)
     return all(has_type(arg.value, _ATOMS) or isinstance(arg.value, kinds) for arg in args)
 

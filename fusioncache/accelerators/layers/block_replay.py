@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any
 
+import torch
+
 from fusioncache.accelerators.layers.recording import BlockRecording, Copies, State, find_owner, find_value, name_of
 from fusioncache.ir.errors import Declined, Scope
+from fusioncache.thunder_adapter.api import NumberProxy, Proxy, TensorProxy, tree_flatten, tree_map
 from fusioncache.thunder_adapter.hooks import has_type
 
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
@@ -80,8 +83,6 @@ def _compare_modules(one: Any, other: Any, likeness: Likeness) -> None:
 
 
 def _compare_values(one: Any, other: Any, likeness: Likeness, name: str) -> None:
-    import torch
-
     if isinstance(one, torch.nn.Module):
         _compare_modules(one, other, likeness)
     elif isinstance(one, torch.Tensor):
@@ -124,8 +125,6 @@ def _compare_keys(one: dict[Any, Any], other: dict[Any, Any]) -> None:
 
 
 def _compare_tensors(one: Any, other: Any, likeness: Likeness) -> None:
-    import torch
-
     if type(one) is not type(other) or type(one) not in (torch.nn.Parameter, torch.Tensor):
         raise Declined(f"a {type(one).__name__} is no {type(other).__name__}, or of no plain type", Scope.BLOCK)
     if _describe(one) != _describe(other):
@@ -217,7 +216,6 @@ class BlockReplay:
 
     def _read(self, read: Any, value: Any, before: State) -> None:
         from fusioncache.thunder_adapter.accelerator_api import WrappedValue
-        from fusioncache.thunder_adapter.api import Proxy
 
         if self._trace.name_ctr - before.names != read.names:
             raise Conflict("another number of names")
@@ -229,8 +227,6 @@ class BlockReplay:
         self._proxies[read.proxy.name] = proxy
 
     def _call(self, symbol: Any) -> None:
-        from fusioncache.thunder_adapter.api import tree_map
-
         self._trace.set_current_source_location(symbol.source_filename, symbol.source_positions)
         args, kwargs = tree_map(self._replace, (symbol.args, symbol.kwargs))
         self._match(symbol.output, symbol.sym(*args, **kwargs))
@@ -238,13 +234,9 @@ class BlockReplay:
             raise Conflict("another symbol")
 
     def _replace(self, value: Any) -> Any:
-        from fusioncache.thunder_adapter.api import Proxy
-
         return self._proxies.get(value.name, value) if isinstance(value, Proxy) else value
 
     def _match(self, old: Any, new: Any) -> None:
-        from fusioncache.thunder_adapter.api import Proxy, tree_flatten
-
         (olds, old_spec), (news, new_spec) = tree_flatten(old), tree_flatten(new)
         if old_spec != new_spec:
             raise Conflict("another structure")
@@ -273,8 +265,6 @@ class BlockReplay:
 
 def is_proxy(value: Any) -> bool:
     """True if a value stands for one that is not known before the program runs."""
-    from fusioncache.thunder_adapter.api import Proxy
-
     return isinstance(value, Proxy)
 
 
@@ -307,8 +297,6 @@ def describe_value(value: Any, *, has_gradient: bool | None = None) -> tuple[Any
         value: a proxy or a constant.
         has_gradient: what to say of whether a tensor has a gradient; None to look.
     """
-    from fusioncache.thunder_adapter.api import NumberProxy, Proxy, TensorProxy
-
     if isinstance(value, TensorProxy):
         has_gradient = value.grad is not None if has_gradient is None else has_gradient
         return (
@@ -386,8 +374,6 @@ class _Description:
         self._add_values(symbol.output, are_new=True)
 
     def _add_values(self, values: Any, *, are_new: bool = False) -> None:
-        from fusioncache.thunder_adapter.api import tree_flatten
-
         leaves, spec = tree_flatten(values)
         self.parts.append(spec)
         for leaf in leaves:

@@ -17,6 +17,7 @@ from fusioncache.accelerators.residual.sums import Around, FusedCall, Stream, st
 from fusioncache.backends.bound_symbols import outputs_of, symbol_name, written_values
 from fusioncache.ir import Arithmetic, Declined, Scope
 from fusioncache.ir.ops import ADD, op_traits, writes_in_place
+from fusioncache.thunder_adapter.api import PrimIDs
 from fusioncache.transform.executors import origin_of
 from fusioncache.transform.region import region_of
 from fusioncache.transform.rewrite import derive, free_numbers, fuse
@@ -37,8 +38,6 @@ class Compilers:
 
 def adds_twice(trace: Any) -> bool:
     """True if any add is in two regions. Most traces need no closer look."""
-    from fusioncache.thunder_adapter.api import PrimIDs
-
     seen: set[str] = set()
     for fusion in trace.bound_symbols:
         for symbol in fusion.subsymbols if fusion.sym.is_fusion else ():
@@ -61,8 +60,6 @@ def _unwrap(symbol: Any) -> Any:
 
 def read_calls(trace: Any, compilers: Compilers) -> tuple[list[FusedCall], Around]:
     """Reads the fused calls that are understood, and what is around them."""
-    from fusioncache.thunder_adapter.api import PrimIDs
-
     calls = []
     defined: set[str] = set()
     written: set[str] = set()
@@ -245,8 +242,6 @@ def _check(new: Any, old: Any) -> Any:
     Raises:
         RuntimeError: if not.
     """
-    from fusioncache.thunder_adapter.api import PrimIDs
-
     anywhere = {
         proxy.name for trace in (old, new) for symbol in trace.bound_symbols for proxy in symbol.flat_proxy_outs
     }

@@ -21,6 +21,7 @@ from fusioncache.accelerators.residual.rebuild import (
 from fusioncache.backends.bound_symbols import symbol_name, written_values
 from fusioncache.ir import TensorType
 from fusioncache.observe.record.observations import PlanCost
+from fusioncache.thunder_adapter.api import PrimIDs, Proxy, TensorProxy, tracectx, tree_flatten, variableify
 from fusioncache.transform.passes import Accelerator, NamedPass, Pass, TraceContext
 from fusioncache.transform.rewrite import (
     derive,
@@ -141,16 +142,12 @@ class _Reader:
                 yield OperationLine(symbol_name(inner.sym) or "unknown", operands, results, call)
 
     def _note(self, proxy: Any) -> None:
-        from fusioncache.thunder_adapter.api import TensorProxy
-
         self.proxies[proxy.name] = proxy
         if type(proxy) is TensorProxy and all(isinstance(size, int) for size in proxy._shape):
             self.types[proxy.name] = TensorType(proxy.dtype.full_name, tuple(proxy._shape), str(proxy.device))
 
     def _find_saved(self) -> Saved | None:
         """Returns what is saved; None where nothing is, as without a backward pass."""
-        from fusioncache.thunder_adapter.api import Proxy, tree_flatten
-
         tensors = find_saved(self.trace)
         if not tensors:
             return None
@@ -191,8 +188,6 @@ class _Rebuilder:
         self.name = free_numbers(recompute.models.values(), trace)
 
     def insert_calls(self, symbols: Sequence[Any]) -> Iterator[Any]:
-        from fusioncache.thunder_adapter.api import PrimIDs
-
         for symbol in symbols:
             if symbol.sym.id is not PrimIDs.DEL:
                 for proxy in symbol.flat_proxy_args:
@@ -202,8 +197,6 @@ class _Rebuilder:
 
     def _rebuild(self, wanted: str) -> Iterator[Any]:
         """Yields the calls that compute a sum, from the last sum that is there."""
-        from fusioncache.thunder_adapter.api import TensorProxy, tracectx, variableify
-
         renamed: dict[Any, Any] = {}
         for recipe in self._missing(wanted):
             total = self.recompute.proxies[recipe.sum]
@@ -228,8 +221,6 @@ class _Rebuilder:
         return list(order.values())
 
     def _call(self, recipe: SumRecipe, renamed: Mapping[Any, Any]) -> Any:
-        from fusioncache.thunder_adapter.api import variableify
-
         def new(name: str) -> Any:
             proxy = self.recompute.proxies[name]
             return renamed.get(variableify(proxy), proxy)

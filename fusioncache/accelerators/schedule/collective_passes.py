@@ -24,10 +24,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from fusioncache.accelerators.schedule.calls import Kind
 from fusioncache.accelerators.schedule.collectives import TOGETHER, arguments_of, is_view, kind_of
 from fusioncache.backends.bound_symbols import leaves_of, may_write, outputs_of
 from fusioncache.ir.errors import Declined, Scope
+from fusioncache.thunder_adapter.api import PrimIDs, TraceTag, get_compile_data
 from fusioncache.transform.rewrite import (
     derive,
     make_symbol,
@@ -41,8 +44,6 @@ from fusioncache.transform.rewrite import (
 
 def only_divides(symbol: Any, number: int) -> bool:
     """True if a bound symbol divides a tensor by a number, and does nothing else but to convert it."""
-    from fusioncache.thunder_adapter.api import PrimIDs
-
     taken, given = {proxy.name: proxy for proxy in symbol.flat_proxy_args}, outputs_of(symbol)
     if len(taken) != 1 or len(given) != 1:
         return False
@@ -61,8 +62,6 @@ def only_divides(symbol: Any, number: int) -> bool:
 
 
 def _divides(leaf: Any, number: int) -> bool:
-    from fusioncache.thunder_adapter.api import PrimIDs
-
     return bool(
         leaf.sym.id is PrimIDs.DIV
         and len(leaf.args) == 2
@@ -134,8 +133,6 @@ def all_reduce_in_place(gradient: Any, op: Any, group: Any, do_async: bool, skip
 
 def make_writable(gradient: Any, *, in_place: bool) -> Any:
     """Returns a tensor that ranks may overwrite: a copy, or if that is allowed the gradient itself if it is dense."""
-    import torch
-
     return gradient if in_place and gradient.is_contiguous() else gradient.clone(memory_format=torch.contiguous_format)
 
 
@@ -255,7 +252,6 @@ class Resharding:
 def wants_resharding() -> bool:
     """True if the model that Thunder compiles now is shared by ``fsdp`` with ``FSDPType.ZERO3``."""
     from fusioncache.thunder_adapter.accelerator_api import FSDPTransform, FSDPType
-    from fusioncache.thunder_adapter.api import get_compile_data
 
     compile_data = get_compile_data()
     transforms = () if compile_data is None else compile_data.transforms
@@ -274,8 +270,6 @@ def save_shards(trace: Any) -> tuple[Any, Resharding | None]:
     Raises:
         Declined: if the forward pass writes in place: what is gathered again might not be what was gathered.
     """
-    from fusioncache.thunder_adapter.api import TraceTag
-
     if TraceTag.AUGMENTED_FORWARD not in trace.tags:
         return trace, None
     start = time.perf_counter()

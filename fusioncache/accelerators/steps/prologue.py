@@ -30,10 +30,13 @@ from functools import cache, wraps
 from types import CellType, CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
+import torch
+
 from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.process.collector import without_collector
 from fusioncache.process.sources import show_lines
 from fusioncache.process.tensor_guards import Guard, guard_tensors
+from fusioncache.thunder_adapter.api import ThunderModule, _compile_data, pythonex
 from fusioncache.thunder_adapter.installation import find_known
 
 logger = logging.getLogger("fusioncache")
@@ -80,8 +83,6 @@ None stands for a check that is better called.
 
 def find_conditions() -> Mapping[Callable[..., Any], Condition]:
     """Returns how to write the condition of each of Thunder's checks that has one, by the function that checks."""
-    from fusioncache.thunder_adapter.api import pythonex
-
     return {
         pythonex._check_number_type_and_value_impl: _is_number,
         pythonex._check_string_value_impl: _is_string,
@@ -96,8 +97,6 @@ def find_conditions() -> Mapping[Callable[..., Any], Condition]:
 
 def find_tensor_check() -> Callable[..., Any]:
     """Returns Thunder's check of a tensor."""
-    from fusioncache.thunder_adapter.api import pythonex
-
     check: Callable[..., Any] = pythonex._check_tensor_shape_and_metadata_impl
     return check
 
@@ -143,8 +142,6 @@ def _is_empty(names: Names, checked: str) -> str | None:
 
 
 def _is_dtype(names: Names, checked: str, value: ast.expr) -> str | None:
-    import torch
-
     found = names.resolve(value)
     return f"{checked} is {names.give(found)}" if isinstance(found, torch.dtype) else None
 
@@ -153,8 +150,6 @@ def _is_tensor(
     names: Names, checked: str, shape: ast.expr, device: ast.expr, dtype: ast.expr, requires_grad: ast.expr
 ) -> str | None:
     """Returns a condition for tensors of torch's own types: others may say of themselves what they like."""
-    import torch
-
     sizes, place, kind, wants = _read(shape), _read(device), names.resolve(dtype), _read(requires_grad)
     is_known = type(sizes) is tuple and all(type(size) is int for size in sizes) and isinstance(kind, torch.dtype)
     if not is_known or type(place) is not str or type(wants) is not bool or str(torch.device(place)) != place:
@@ -176,8 +171,6 @@ def _read(expression: ast.expr) -> Any:
 
 
 def _is_device(value: Any) -> bool:
-    import torch
-
     return isinstance(value, torch.device)
 
 
@@ -281,8 +274,6 @@ def find_lookups(module: Any, attributes: frozenset[str]) -> tuple[Any, ...]:
 @cache
 def _find_own() -> tuple[Any, Mapping[str, Any]]:
     """Returns the class of Thunder's modules, and those of its methods that are as they are known to be."""
-    from fusioncache.thunder_adapter.api import ThunderModule
-
     return ThunderModule, {name.rpartition(".")[2]: each for name, each in find_known("module lookups").items()}
 
 
@@ -587,8 +578,6 @@ def quicken_last() -> None:
 
     Thunder has compiled it before it asks transforms for what they make of the computation.
     """
-    from fusioncache.thunder_adapter.api import _compile_data
-
     _, stats = _compile_data.get()
     timed = getattr(stats, "last_prologue", None)
     if not isinstance(timed, FunctionType) or timed.__qualname__.rpartition(".<locals>.")[0] != _TIMER:

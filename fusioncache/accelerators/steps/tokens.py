@@ -48,6 +48,20 @@ import torch
 
 from fusioncache.accelerators.attention.executor import CudnnAttention
 from fusioncache.accelerators.steps.views import Leaner, Swaps, is_torchs, skip_views
+from fusioncache.thunder_adapter.api import (
+    ImplInfo,
+    OpTags,
+    PrimIDs,
+    TensorProxy,
+    dtypes,
+    get_compile_data,
+    ltorch,
+    prims,
+    tracectx,
+    tree_flatten,
+    variableify,
+)
+from fusioncache.thunder_adapter.api import torch_executor as ex
 from fusioncache.thunder_adapter.installation import Replacement, is_known_whole
 
 MASKS = "masks prepared a second time"
@@ -67,7 +81,6 @@ def register_mask_operators() -> tuple[Any, Any]:
     They are what Thunder's executor for torch runs.
     """
     from fusioncache.thunder_adapter.accelerator_api import sdpaex
-    from fusioncache.thunder_adapter.api import torch_executor as ex
 
     functions = {_PREPARE: (infer_mask, prepare_mask), _ATTEND: (sdpaex.sdpea_gradfwd.meta, attend_with_mask)}
     prepare, attend = (
@@ -79,8 +92,6 @@ def register_mask_operators() -> tuple[Any, Any]:
 
 def share_masks(trace: Any, symbols: Sequence[Any]) -> Leaner:
     """Has each mask prepared once in the bound symbols of a trace, and counts how often it is not any more."""
-    from fusioncache.thunder_adapter.api import tracectx, variableify
-
     found = dict(find_masks(symbols))
     uses, prepared, result = Counter(found.values()), dict[Any, Any](), list[Any]()
     renamed: dict[Any, Any] = {}
@@ -109,8 +120,6 @@ def share_masks(trace: Any, symbols: Sequence[Any]) -> Leaner:
 
 def find_masks(symbols: Sequence[Any]) -> Iterator[tuple[int, tuple[Any, ...]]]:
     """Yields the positions of what prepares a mask that may be shared, each with all that this depends on."""
-    from fusioncache.thunder_adapter.api import TensorProxy, dtypes
-
     users = [
         (place, symbol) for place, symbol in enumerate(symbols) if _is_attention(symbol) or _is_preparation(symbol)
     ]
@@ -147,8 +156,6 @@ def _find_selected(symbols: Iterable[Any]) -> frozenset[str]:
 
     So there is neither a view of it nor anything that writes into it.
     """
-    from fusioncache.thunder_adapter.api import PrimIDs
-
     selected, given = set[str](), set[str]()
     for symbol in symbols:
         for step in symbol.subsymbols if symbol.sym.is_fusion else (symbol,):
@@ -161,8 +168,6 @@ def _find_selected(symbols: Iterable[Any]) -> frozenset[str]:
 
 def infer_mask(mask: Any, query: Any) -> Any:
     """Returns a prepared mask, as Thunder knows it before anything is computed."""
-    from fusioncache.thunder_adapter.api import TensorProxy
-
     rows, _, queries, keys = mask.shape
     return TensorProxy(like=mask, shape=(rows, query.shape[1], queries, keys), dtype=query.dtype)
 
@@ -202,9 +207,6 @@ WRITE_ROWS = "write_rows_"
 
 def row_replacements() -> Iterator[Replacement]:
     """Yields what has Thunder's executor for torch claim such a write, where a transform asks for it."""
-    from fusioncache.thunder_adapter.api import ImplInfo, ltorch
-    from fusioncache.thunder_adapter.api import torch_executor as ex
-
     # Now, and not when a trace first has it: a program that was stored by another process names it.
     operation = register_row_operator()
     if is_known_whole("rows in place"):
@@ -214,9 +216,6 @@ def row_replacements() -> Iterator[Replacement]:
 
 def register_row_operator() -> Any:
     """Returns the operation that Thunder's executor for torch runs. A process has one."""
-    from fusioncache.thunder_adapter.api import OpTags
-    from fusioncache.thunder_adapter.api import torch_executor as ex
-
     tags = (OpTags.DONT_DCE, OpTags.IN_PLACE)
     return ex.opmap.get(WRITE_ROWS) or ex.register_operator(WRITE_ROWS, meta=infer, fn=write_rows_, tags=tags)
 
@@ -237,8 +236,6 @@ def _make_writer(operation: Any, copy: Any) -> Callable[..., Any]:
 
 def may_write(a: Any, /, dim: int, index: Any, source: Any) -> bool:
     """Returns whether rows may be written in place in the program that Thunder compiles at this moment."""
-    from fusioncache.thunder_adapter.api import TensorProxy, get_compile_data
-
     compiled = get_compile_data()
     if compiled is None or compiled.is_grad_enabled or not _is_asked_for(compiled) or not is_in_model_order(compiled):
         return False
@@ -261,17 +258,12 @@ def is_in_model_order(compiled: Any) -> bool:
 
 def _is_done_otherwise(executors: Any) -> bool:
     """Returns whether another executor than torch's would have made the copy with the rows in it."""
-    from fusioncache.thunder_adapter.api import ltorch, prims
-    from fusioncache.thunder_adapter.api import torch_executor as ex
-
     parts = ltorch.index_copy.id, prims.index_copy.id
     return any(part in each.implmap for each in executors if each is not ex for part in parts)
 
 
 def infer(a: Any, /, dim: int, index: Any, source: Any) -> Any:
     """Returns the buffer behind the write, as Thunder knows it before anything is computed."""
-    from fusioncache.thunder_adapter.api import TensorProxy
-
     return TensorProxy(like=a)
 
 
@@ -307,8 +299,6 @@ _RENAMING, _COPY, _WRITE = frozenset({"update_aliases"}), frozenset({"copy_"}), 
 
 def simplify_writes(symbols: Sequence[Any]) -> Leaner:
     """Takes names, copies and views out of the bound symbols of a program that writes, and counts them."""
-    from fusioncache.thunder_adapter.api import get_compile_data
-
     compiled = get_compile_data()
     if _saves(symbols[-1]) or not (compiled is None or is_in_model_order(compiled)):
         return Leaner(tuple(symbols), {})
@@ -333,8 +323,6 @@ def simplify_writes(symbols: Sequence[Any]) -> Leaner:
 
 def _saves(result: Any) -> bool:
     """Returns whether what a program returns is for a backward pass, or for one before it."""
-    from fusioncache.thunder_adapter.api import PrimIDs, tree_flatten
-
     if result.sym.id is not PrimIDs.RETURN or not isinstance(result.args[0], dict):
         return True
     return bool(tree_flatten(result.args[1:])[0])

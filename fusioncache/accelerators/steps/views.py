@@ -46,6 +46,7 @@ from typing import Any
 from fusioncache.accelerators.attention import NAME as ATTENTION
 from fusioncache.backends.bound_symbols import leaves_of, symbol_name, written_values
 from fusioncache.ir.ops import op_traits
+from fusioncache.thunder_adapter.api import PrimIDs, Proxy, TensorProxy, torchex, tracectx, tree_flatten, variableify
 from fusioncache.transform.rewrite import deletes, derive, find_saved, save_instead, take_instead, unpack_instead
 
 NEW_VIEWS = frozenset({"permute", "transpose", "unsqueeze", "squeeze", "expand", "torch_slice_prim_impl"})
@@ -71,8 +72,6 @@ class Leaving:
     @classmethod
     def of(cls, symbols: Sequence[Any]) -> Leaving:
         """Reads what leaves a program of these bound symbols."""
-        from fusioncache.thunder_adapter.api import PrimIDs
-
         returns = (symbol for symbol in symbols if symbol.sym.id is PrimIDs.RETURN)
         held = frozenset(proxy.name for symbol in returns for proxy in symbol.flat_proxy_args)
         passed = _find_passed(symbols, held)
@@ -111,8 +110,6 @@ def _gives_another(symbol: Any) -> bool:
 
 def list_computed_with(symbol: Any) -> list[Any]:
     """Returns the values that a bound symbol computes with, or returns; not those that it only saves for backward."""
-    from fusioncache.thunder_adapter.api import PrimIDs, Proxy, tree_flatten
-
     saves = symbol.sym.id is PrimIDs.RETURN and len(symbol.args) == 2 and type(symbol.args[0]) is dict
     if not saves:
         return list(symbol.flat_proxy_args)
@@ -171,8 +168,6 @@ def skip_views(symbols: Sequence[Any]) -> Leaner:
 
 def is_own(symbol: Any, names: frozenset[str]) -> bool:
     """Tells the same as ``is_torchs``, of an operation that gives one tensor."""
-    from fusioncache.thunder_adapter.api import TensorProxy
-
     return is_torchs(symbol, names) and type(symbol.output) is TensorProxy
 
 
@@ -205,8 +200,6 @@ def _merge(symbols: Iterable[Any], leaving: Leaving, taken: Counter[str]) -> Ite
 
 def _describe(value: Any) -> Any:
     """Returns what is equal only for the same values: of numbers also the types are compared."""
-    from fusioncache.thunder_adapter.api import Proxy
-
     if isinstance(value, Proxy):
         return Proxy, value.name
     if isinstance(value, (tuple, list)):
@@ -220,8 +213,6 @@ def _skip_copies_for_attention(symbols: Sequence[Any], leaving: Leaving, taken: 
     The executor asks so that a region writes what it makes in that order. Attention takes any. Where a program saves
     the copy it saves a view then.
     """
-    from fusioncache.thunder_adapter.api import torchex
-
     spared = _find_used_by_attention(symbols)
     for symbol in symbols:
         if not is_own(symbol, _COPIES) or symbol.output.name not in spared:
@@ -316,14 +307,10 @@ class Swaps:
 
     def add(self, old: Any, new: Any) -> None:
         """Has one value stand for another from now on."""
-        from fusioncache.thunder_adapter.api import variableify
-
         self._proxies[variableify(old)] = new
 
     def apply(self, symbol: Any) -> Any:
         """Returns a bound symbol with the values that stand for its arguments now."""
-        from fusioncache.thunder_adapter.api import variableify
-
         if not any(variableify(proxy) in self._proxies for proxy in symbol.flat_proxy_args):
             return symbol
         return symbol.from_bsym_swap_proxies(self._proxies, skip_output=True)
@@ -427,8 +414,6 @@ def _find_only(symbols: Sequence[Any]) -> Any:
 
 
 def _is_of_numbers(result: Any) -> bool:
-    from fusioncache.thunder_adapter.api import Proxy
-
     return not any(isinstance(size, Proxy) for size in result.shape)
 
 
@@ -460,8 +445,6 @@ def _insert_views(trace: Any, symbols: Iterator[Any], results: SavedResults) -> 
 
 def _view(trace: Any, joined: Any, result: Any) -> Iterator[Any]:
     """Yields the bound symbols that make a result of attention, with its heads before positions, of what is joined."""
-    from fusioncache.thunder_adapter.api import TensorProxy, torchex, tracectx
-
     shape = tuple(result.shape[dimension] for dimension in _SWAPPED)
     with tracectx(trace):
         positions_first = TensorProxy(like=result, shape=shape)
