@@ -27,10 +27,14 @@ from fusioncache.thunder_adapter.api import (
     OperatorExecutor,
     OpTags,
     Symbol,
+    TensorProxy,
+    devices,
+    dtypes,
     get_compile_data,
     get_executor,
     ltorch,
     register_executor,
+    to_torch_dtype,
 )
 
 
@@ -135,16 +139,12 @@ def _prepare(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> lis
 
 def infer_result(query: Any, key: Any, value: Any, bias: Any, is_causal: bool = False, scale: Any = None) -> Any:
     """Returns the result of ``attend``, as Thunder knows it before anything is computed."""
-    from fusioncache.thunder_adapter.api import TensorProxy
-
     rows, queries, heads, _ = query.shape
     return TensorProxy(like=query, shape=(rows, heads, queries, value.shape[-1]))
 
 
 def infer_forward(query: Any, key: Any, value: Any, is_causal: bool = False, scale: Any = None) -> Any:
     """Returns the results of ``attend_forward``, as Thunder knows them."""
-    from fusioncache.thunder_adapter.api import TensorProxy, dtypes
-
     result = infer_result(query, key, value, None)
     shape = (*result.shape[:-1], 1)
     return result, TensorProxy(shape=shape, dtype=dtypes.float32, device=query.device, requires_grad=False)
@@ -152,8 +152,6 @@ def infer_forward(query: Any, key: Any, value: Any, is_causal: bool = False, sca
 
 def infer_gradients(gradient: Any, query: Any, key: Any, value: Any, *others: Any, **options: Any) -> Any:
     """Returns the results of ``attend_backward``, as Thunder knows them."""
-    from fusioncache.thunder_adapter.api import TensorProxy
-
     rows, queries, heads, size = query.shape
     of_query = TensorProxy(like=query, shape=(rows, heads, queries, size))
     return of_query, *(TensorProxy(like=each, shape=each.shape) for each in (key, value))
@@ -161,8 +159,6 @@ def infer_gradients(gradient: Any, query: Any, key: Any, value: Any, *others: An
 
 def infer_bias(mask: Any, like: Any) -> Any:
     """Returns the result of ``make_bias``, as Thunder knows it."""
-    from fusioncache.thunder_adapter.api import TensorProxy
-
     return TensorProxy(like=mask, shape=mask.shape, dtype=like.dtype)
 
 
@@ -198,8 +194,6 @@ def can_attend_with_cudnn(
         scale: of scores; None: the inverse root of the size.
         with_gradients: whether a backward pass may follow.
     """
-    from fusioncache.thunder_adapter.api import devices, dtypes
-
     given = [each for each in (query, key, value, mask) if each is not None]
     if any(each.device.devicetype is not devices.DeviceType.CUDA or each.ndim != _DIMENSIONS for each in given):
         return False
@@ -215,7 +209,6 @@ def can_attend_with_cudnn(
 def _ask_torch(
     query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scale: float | None, with_gradients: bool
 ) -> bool:
-    import torch
     from torch.nn.attention import SDPBackend
 
     operands = [_describe(each).requires_grad_(with_gradients) for each in (query, key, value)]
@@ -232,10 +225,6 @@ def _ask_torch(
 
 def _describe(proxy: Any) -> Any:
     """Returns one row of a tensor like the proxy's. Expanded to all rows, it takes no more memory than the one."""
-    import torch
-
-    from fusioncache.thunder_adapter.api import devices, to_torch_dtype
-
     device = devices.to_torch_device(proxy.device)
     return torch.empty(proxy.shape[-1], dtype=to_torch_dtype(proxy.dtype), device=device)
 

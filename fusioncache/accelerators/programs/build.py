@@ -51,7 +51,7 @@ from fusioncache.accelerators.steps.prologue import Rewrite, quicken, rewrite
 from fusioncache.ir import Declined, Scope
 from fusioncache.process.secrets import hide_texts, reveal_texts
 from fusioncache.process.sources import show_lines
-from fusioncache.thunder_adapter.api import SigInfo, TraceCtx
+from fusioncache.thunder_adapter.api import SigInfo, TraceCtx, TraceTag, get_all_executors, get_executor
 
 
 def resolve_module(reference: ModuleReference) -> ModuleType:
@@ -125,8 +125,6 @@ class Resolver:
         Raises:
             ValueError: if there is no such executor, or it has no such operation, or another one.
         """
-        from fusioncache.thunder_adapter.api import get_executor
-
         executor = get_executor(reference.executor)
         function = executor and find_implementation(executor, reference.symbol)
         if function is None:
@@ -296,8 +294,6 @@ class _TraceWriter:
         return found
 
     def _refer_to_symbol(self, name: str, value: Any) -> SymbolReference | None:
-        from fusioncache.thunder_adapter.api import get_all_executors
-
         for executor in get_all_executors():
             if isinstance(executor.name, str) and find_implementation(executor, name) is value:
                 return SymbolReference(executor.name, name, self._resolver.describe(value))
@@ -477,7 +473,6 @@ def build_program(program: ProgramText, compiled: CompiledProgram, function: obj
         ValueError: if the program does not fit here: something that it names is not there, or another.
     """
     from fusioncache.thunder_adapter.accelerator_api import thunder
-    from fusioncache.thunder_adapter.api import TraceTag
 
     builder = _Builder({code.co_filename: code for code in compiled.codes}, function, resolve, Resolver())
     traces = [*map(_reveal, program.traces())]

@@ -29,6 +29,7 @@ from fusioncache.accelerators.sizes.lengths import Lengths
 from fusioncache.accelerators.sizes.values import ArgumentSizes, find_sizes
 from fusioncache.process import forks
 from fusioncache.process.collector import without_collector
+from fusioncache.thunder_adapter.api import _compile_data, get_compile_data
 
 
 class _Row(NamedTuple):
@@ -133,7 +134,6 @@ class _Asked(NamedTuple):
 def _make_question(calls: list[_Asked]) -> Any:
     """Returns an entry whose prologue notes the call, and raises."""
     from fusioncache.thunder_adapter.accelerator_api import CacheEntry
-    from fusioncache.thunder_adapter.api import get_compile_data
 
     def look(*args: Any, **kwargs: Any) -> Any:
         calls.append(_Asked(get_compile_data(), args, kwargs, find_sizes(args, kwargs), copy_context()))
@@ -351,7 +351,5 @@ def record_reads(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _find_list() -> ProgramList | None:
     """Returns the entries of the function that Thunder traces at this moment, if they are such a list."""
-    from fusioncache.thunder_adapter.api import _compile_data
-
     entries = getattr(_compile_data.get()[1], "interpreter_cache", None)
     return entries if isinstance(entries, ProgramList) else None

@@ -29,6 +29,8 @@ from importlib import import_module
 from types import MappingProxyType, ModuleType
 from typing import Annotated, Any
 
+import torch
+
 from fusioncache.accelerators.programs.derivation import KnownProgram
 from fusioncache.accelerators.programs.general import (
     FilledProgram,
@@ -65,6 +67,7 @@ from fusioncache.observe.record.kept_regions import KeptRegions, decode_regions
 from fusioncache.store import Store
 from fusioncache.store.entry import FAMILY_SLOTS, is_family
 from fusioncache.store.store import WRITE_SECONDS
+from fusioncache.thunder_adapter.api import TensorProxy, TraceCtx, devices, dtypes, to_torch_dtype, tracectx
 
 logger = logging.getLogger("fusioncache")
 
@@ -130,8 +133,6 @@ def find_home(decider: str) -> ModuleType:
 
 def decide(function: Callable[..., Any], args: tuple[Asked, ...], numbers: Mapping[int, int]) -> Any:
     """Returns what a function decides where numbers have these values."""
-    from fusioncache.thunder_adapter.api import TraceCtx, tracectx
-
     with tracectx(TraceCtx()):
         return function(*(_fill(each, numbers) for each in args))
 
@@ -142,8 +143,6 @@ def describe_asked(arg: Any) -> Asked:
     Raises:
         TypeError: if it is of a kind that is not known.
     """
-    from fusioncache.thunder_adapter.api import TensorProxy, to_torch_dtype
-
     if isinstance(arg, TensorProxy):
         dtype = str(to_torch_dtype(arg.dtype)).removeprefix("torch.")
         return AskedTensor(tuple(map(express, arg.shape)), arg.device.device_str(), dtype, bool(arg.requires_grad))
@@ -161,10 +160,6 @@ def _fill(asked: Asked, numbers: Mapping[int, int]) -> Any:
 
 
 def _make_proxy(asked: AskedTensor, numbers: Mapping[int, int]) -> Any:
-    import torch
-
-    from fusioncache.thunder_adapter.api import TensorProxy, devices, dtypes
-
     return TensorProxy(
         shape=tuple(evaluate(size, numbers) for size in asked.shape),
         device=devices.to_device(asked.device),

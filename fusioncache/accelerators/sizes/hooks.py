@@ -37,6 +37,7 @@ from fusioncache.accelerators.sizes.sizes import (
 from fusioncache.accelerators.sizes.watch import Watch, strip
 from fusioncache.process import forks
 from fusioncache.thunder_adapter import hooks, installation
+from fusioncache.thunder_adapter.api import Proxy, TensorProxy
 from fusioncache.thunder_adapter.installation import Importers, find_replacements
 from fusioncache.thunder_adapter.shortcuts.calls import OPERATIONS, call_method_of_tensor
 from fusioncache.thunder_adapter.shortcuts.values import wrap_globals
@@ -197,7 +198,6 @@ def watch_calls(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def watch_readings(original: Callable[..., Any]) -> Callable[..., Any]:
     """Notes each value from outside that is given a proxy. Thunder is shown plain integers, and sizes stay in place."""
-    from fusioncache.thunder_adapter.api import Proxy
 
     @wraps(original)
     def proxify(self: Any, value: Any) -> Any:
@@ -219,7 +219,6 @@ def watch_readings(original: Callable[..., Any]) -> Callable[..., Any]:
 def watch_namings(original: Callable[..., Any]) -> Callable[..., Any]:
     """Notes each variable that a proxy is stored in."""
     from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx, get_jit_ctx
-    from fusioncache.thunder_adapter.api import Proxy
 
     @wraps(original)
     def _maybe_update_proxy_name(orig_value: Any, name: str, is_internal: bool | None = None) -> None:
@@ -254,7 +253,6 @@ def watch_results(original: Callable[..., Any]) -> Callable[..., Any]:
 def watch_arithmetic(original: Callable[..., Any]) -> Callable[..., Any]:
     """Computes with sizes, where Thunder would interpret how Python does."""
     from fusioncache.thunder_adapter.accelerator_api import INTERPRETER_SIGNALS, do_raise
-    from fusioncache.thunder_adapter.api import Proxy
 
     own = unwrap(original)
 
@@ -304,7 +302,6 @@ def watch_comparison(original: Callable[..., Any]) -> Callable[..., Any]:
 
     A comparison with a tensor is an operation that is not interpreted.
     """
-    from fusioncache.thunder_adapter.api import TensorProxy
 
     @wraps(original)
     def compare_op_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:

@@ -29,6 +29,7 @@ from fusioncache.accelerators.sizes.sizes import (
 )
 from fusioncache.accelerators.sizes.values import ArgumentSizes, Place, name_argument
 from fusioncache.ir.errors import Declined, Scope
+from fusioncache.thunder_adapter.api import TensorProxy, compile_data_and_stats, langctx
 
 
 def go_through_passes(
@@ -46,8 +47,6 @@ def go_through_passes(
         Declined: if the operations cannot be called again.
         Exception: if a pass cannot do with symbols.
     """
-    from fusioncache.thunder_adapter.api import compile_data_and_stats, langctx
-
     numbered = dict(_number(sizes))
     listener = PassListener()
     token = LISTENER.set(listener)
@@ -172,7 +171,6 @@ def _apply(trace: Any, compiled: Any) -> list[Any]:
         transform_common,
         transform_for_execution,
     )
-    from fusioncache.thunder_adapter.api import TensorProxy
 
     executors = compiled.executors_list
     trace = transform_common.dce(trace)

@@ -26,6 +26,7 @@ from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from fusioncache.ir.strict_json import LARGEST
+from fusioncache.thunder_adapter.api import BoundSymbol, Proxy, Variable
 
 ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
     {
@@ -357,26 +358,9 @@ def _round(fraction: SymbolicFraction, *, is_up: bool) -> Any:
 @lru_cache(maxsize=1)
 def _hashes_of_bound_symbols() -> frozenset[CodeType]:
     from fusioncache.thunder_adapter.accelerator_api import BoundSymbolRHS, FrozenDict
-    from fusioncache.thunder_adapter.api import BoundSymbol
 
     functions: tuple[Any, ...] = (vars(BoundSymbol)["_hash"].func, BoundSymbolRHS.__hash__, FrozenDict.__hash__)
     return frozenset(each.__code__ for each in functions)
-
-
-@lru_cache(maxsize=1)
-def _proxy() -> type:
-    """Returns the class of what stands for tensors and numbers in traces, which compute with sizes themselves."""
-    from fusioncache.thunder_adapter.api import Proxy
-
-    return Proxy
-
-
-@lru_cache(maxsize=1)
-def _variable() -> type:
-    """Returns the class of what Thunder compares by name, with others of its kind."""
-    from fusioncache.thunder_adapter.api import Variable
-
-    return Variable
 
 
 WATCHED = (Size, Fraction, Count)
@@ -457,7 +441,7 @@ def _check_same_trace(one: Any, *others: Any) -> None:
 
 def _compute(symbol: str, *, is_reflected: bool) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
-        if isinstance(other, _proxy()):
+        if isinstance(other, Proxy):
             return NotImplemented
         left, right = (other, self) if is_reflected else (self, other)
         if is_number(other):
@@ -470,7 +454,7 @@ def _compute(symbol: str, *, is_reflected: bool) -> Callable[[Any, Any], Any]:
 
 def _compare(symbol: str) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
-        if other is None or isinstance(other, str) or type(other) is _variable():
+        if other is None or isinstance(other, str) or type(other) is Variable:
             return NotImplemented  # which no number is equal to
         if not is_number(other):
             self.listener.see_value(self, f"compares it with a {type(other).__name__}")
@@ -485,7 +469,7 @@ def _compare(symbol: str) -> Callable[[Any, Any], Any]:
 
 def _look(name: str, base: type) -> Callable[..., Any]:
     def method(self: Any, *args: Any) -> Any:
-        if args and isinstance(args[0], _proxy()):
+        if args and isinstance(args[0], Proxy):
             return NotImplemented
         self.listener.see_value(self, f"calls {base.__name__}.{name}")
         result = getattr(base, name)(plain(self), *map(plain, args))

@@ -53,6 +53,7 @@ from fusioncache.accelerators.sizes.values import (
     name_argument,
 )
 from fusioncache.ir.errors import Declined, Scope
+from fusioncache.thunder_adapter.api import Proxy, Symbol, TensorProxy, get_tracectx, ltorch
 from fusioncache.thunder_adapter.hooks import Observer
 
 
@@ -67,7 +68,6 @@ class Operations:
     def __init__(self) -> None:
         """Takes them from Thunder."""
         from fusioncache.thunder_adapter.accelerator_api import jit_ext
-        from fusioncache.thunder_adapter.api import Symbol, ltorch
 
         self._symbol = Symbol
         self._tensor = jit_ext.TensorProxy
@@ -388,7 +388,6 @@ class Watch(Observer, LookListener):
     def _begin_call(self) -> tuple[int, bool]:
         """Returns how many names were counted off, and whether gradients are enabled, before an operation is called."""
         from fusioncache.thunder_adapter.accelerator_api import get_jit_ctx
-        from fusioncache.thunder_adapter.api import get_tracectx
 
         trace = get_jit_ctx().computation_trace
         self._trace = self._trace or trace
@@ -424,8 +423,6 @@ class Watch(Observer, LookListener):
 
     def _record(self, leaf: Any) -> Any:
         """Returns what is written down of a leaf of arguments or results."""
-        from fusioncache.thunder_adapter.api import Proxy
-
         if type(leaf) in WATCHED:
             if leaf.listener is not self:
                 self.journal.refuse("meets a size of another trace")
@@ -556,8 +553,6 @@ def _is_tagging() -> bool:
 
 
 def _is_private(args: tuple[Any, ...]) -> bool:
-    from fusioncache.thunder_adapter.api import TensorProxy
-
     if len(args) < 2 or not isinstance(args[0].value, TensorProxy):
         return False
     name = args[1].value
