@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from fusioncache.backends.api import Run
 from fusioncache.backends.eager import run_one_by_one
 from fusioncache.backends.torch_settings import is_device_lost, is_out_of_memory
@@ -60,8 +62,6 @@ def _strides_follow_from_contiguity(type_: Any) -> bool:
 
 def _dispatch_by_contiguity(begin: Begin) -> Dispatcher:
     """Asks whether all tensors are contiguous, which costs half as much as their strides."""
-    import torch
-
     is_contiguous, dispatch_others = torch.Tensor.is_contiguous, _dispatch_by_strides(begin)
     contiguous: dict[int, Run] = {}
 
@@ -78,8 +78,6 @@ def _dispatch_by_contiguity(begin: Begin) -> Dispatcher:
 
 
 def _dispatch_by_strides(begin: Begin) -> Dispatcher:
-    import torch
-
     stride = torch.Tensor.stride
     runs: dict[Any, Run] = {}
 
@@ -93,8 +91,6 @@ def _dispatch_by_strides(begin: Begin) -> Dispatcher:
 
 def _dispatch_by_all(graph: Graph, takes_arities: bool, begin: Begin) -> Dispatcher:
     """Takes symbolic sizes, numbers among the inputs (they come first), and arities in front of these."""
-    import torch
-
     numbers = sum(isinstance(type_, NumberType) for type_ in graph.inputs)
     shaping = shaping_inputs(graph)
     stride, size = torch.Tensor.stride, torch.Tensor.size
@@ -354,8 +350,6 @@ class TemplateCall:
             return self._execute(other, call)
 
     def _prepare(self, call: _FirstCall) -> Run:
-        import torch
-
         try:
             if self._can_fold(call.regions, call.layouts):
                 return self._folded_chains.prepare(call.args, call.regions.arities)

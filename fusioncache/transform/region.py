@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from fusioncache.backends.bound_symbols import HERE, encode_literal, flatten, may_write, outputs_of, symbol_name
@@ -22,6 +21,7 @@ from fusioncache.ir import Arg, Declined, NumberType, Op, Ref, Region, Scope, Te
 from fusioncache.ir.ops import CHANNELS, CONTIGUOUS, COPY, ELEMENTWISE, VIEW, op_traits
 from fusioncache.process.secrets import is_word
 from fusioncache.template.simplify import remove_dead_ops
+from fusioncache.thunder_adapter.api import DeviceType, OpTags, TensorProxy, proxies, torch_executor
 
 
 def region_of(fusion: Any) -> Region:
@@ -43,7 +43,6 @@ class RegionReader:
     def __init__(self, fusion: Any):
         self.fusion = fusion
         self.number: dict[str, int] = {}
-        self.proxies = _proxies()
         self.device = _only_device(fusion.flat_proxy_args)
 
     def read_region(self) -> Region:
@@ -53,7 +52,7 @@ class RegionReader:
             Declined: if something is not understood.
         """
         inputs = self.fusion.args
-        if self.fusion.kwargs or not all(isinstance(proxy, self.proxies.Proxy) for proxy in inputs):
+        if self.fusion.kwargs or not all(isinstance(proxy, proxies.Proxy) for proxy in inputs):
             raise Declined("an argument of the region is not a tensor or a number", Scope.REGION)
         for proxy in inputs:
             self._define(proxy.name)
@@ -73,9 +72,9 @@ class RegionReader:
         """Numbers the symbolic sizes that are not inputs themselves, and returns how many there are."""
         before = len(self.number)
         for proxy in inputs:
-            if isinstance(proxy, self.proxies.TensorProxy):
+            if isinstance(proxy, proxies.TensorProxy):
                 for size in proxy._shape:
-                    if isinstance(size, self.proxies.NumberProxy) and size.value != 1 and size.name not in self.number:
+                    if isinstance(size, proxies.NumberProxy) and size.value != 1 and size.name not in self.number:
                         self._define(size.name)
         return len(self.number) - before
 
@@ -103,12 +102,12 @@ class RegionReader:
         yield Op(name, args, tuple(None if proxy is None else self.type_of(proxy) for proxy in results), kwargs)
 
     def _name_of(self, proxy: Any) -> str:
-        if not isinstance(proxy, self.proxies.Proxy):
+        if not isinstance(proxy, proxies.Proxy):
             raise Declined("a result of the region is not a tensor or a number", Scope.REGION)
         return proxy.name
 
     def _arg(self, arg: Any) -> Arg:
-        if isinstance(arg, self.proxies.Proxy):
+        if isinstance(arg, proxies.Proxy):
             return Ref(self._known(arg))
         if isinstance(arg, (tuple, list)):
             return tuple(self._arg(item) for item in arg)
@@ -118,31 +117,21 @@ class RegionReader:
 
     def type_of(self, proxy: Any) -> ValueType:
         """Returns the type of a value."""
-        if isinstance(proxy, self.proxies.NumberProxy):
+        if isinstance(proxy, proxies.NumberProxy):
             return NumberType(proxy.python_type.__name__)
-        if type(proxy) is not self.proxies.TensorProxy:
+        if type(proxy) is not proxies.TensorProxy:
             raise Declined(f"a value of type {type(proxy).__name__}", Scope.REGION)
         return TensorType(proxy.dtype.full_name, tuple(map(self._size, proxy._shape)), proxy.device.type)
 
     def _size(self, size: Any) -> int | Ref:
         """Returns a size. A symbolic one that was 1 when traced is a broadcast dimension, as it is for Thunder."""
-        if not isinstance(size, self.proxies.NumberProxy):
+        if not isinstance(size, proxies.NumberProxy):
             return int(size)
         return 1 if size.value == 1 else Ref(self._known(size))
 
 
-@cache
-def _proxies() -> Any:
-    """Imports it once: an import takes longer than the rest of a question."""
-    from fusioncache.thunder_adapter.api import proxies
-
-    return proxies
-
-
 def _only_device(proxies: Sequence[Any]) -> Any:
     """Returns the GPU that all tensors on GPUs among the inputs lie on; None if there is no such one."""
-    from fusioncache.thunder_adapter.api import DeviceType, TensorProxy
-
     found = {proxy.device for proxy in proxies if isinstance(proxy, TensorProxy)}
     gpus = [device for device in found if device.devicetype is DeviceType.CUDA]
     return gpus[0] if len(gpus) == 1 else None
@@ -172,8 +161,6 @@ def check_effects(ops: Sequence[Op], inputs: int) -> None:
 
 
 def _checked_name(bound_symbol: Any) -> str:
-    from fusioncache.thunder_adapter.api import OpTags
-
     name = symbol_name(bound_symbol.sym)
     if name is None:
         raise Declined(f"unknown operation {bound_symbol.sym.name}", Scope.REGION)
@@ -261,8 +248,6 @@ def tag_layouts(bound_symbol: Any, primitives: Sequence[Any]) -> list[Any]:
 
 def _find_called(bound_symbol: Any) -> Iterator[Any]:
     """Yields the operations that plain Thunder calls, as it finds them: from the outside in."""
-    from fusioncache.thunder_adapter.api import torch_executor
-
     if bound_symbol.sym.is_prim or torch_executor.can_execute(bound_symbol):
         yield bound_symbol
         return
@@ -272,8 +257,6 @@ def _find_called(bound_symbol: Any) -> Iterator[Any]:
 
 def _find_layout(called: Any, maker: Any) -> PlainLayout | None:
     """Returns how torch lays out what an operation returns, if what computes it may lay it out otherwise."""
-    from fusioncache.thunder_adapter.api import TensorProxy
-
     operation, result = called.sym.id, called.output
     is_primitive = called is maker and not isinstance(operation, str)  # such as PrimIDs.ADD: in no table
     if is_primitive or not isinstance(result, TensorProxy):

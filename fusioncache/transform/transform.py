@@ -17,7 +17,7 @@ from fusioncache.observe.record.stats import Stats
 from fusioncache.observe.trace_files import FIRST, TraceWriter
 from fusioncache.process.warning import warn, warn_once
 from fusioncache.template.plan import Plan
-from fusioncache.thunder_adapter.api import Transform, get_compile_data
+from fusioncache.thunder_adapter.api import TraceTag, Transform, get_compile_data
 from fusioncache.thunder_adapter.capabilities import explain_limits, explain_unusable
 from fusioncache.thunder_adapter.installation import install_more
 from fusioncache.thunder_adapter.versions import read_digest
@@ -163,8 +163,6 @@ class TemplateTransform(Transform):
         """Thunder's hook: called with the forward trace, then with the backward trace."""
         if self._unusable:
             return self._leave_alone(trace, self._unusable)
-        from fusioncache.thunder_adapter.api import TraceTag
-
         is_backward = TraceTag.BACKWARD in trace.tags
         forward = self._handover.take(trace) if is_backward else None
         generation = forward.generation if forward else self.generations.begin(get_compile_data())

@@ -18,6 +18,7 @@ from typing import Any
 
 from fusioncache.backends.bound_symbols import argument_names, result_names
 from fusioncache.observe.record.observations import MOST_LINES, Line, Source
+from fusioncache.thunder_adapter.api import FusionExecutor, PrimIDs, _compile_data
 from fusioncache.transform.dynamo_graphs import is_graph
 from fusioncache.transform.graph_names import graph_names_of_process
 
@@ -73,15 +74,11 @@ def current_forward_trace() -> Any | None:
 
 def _data_and_stats() -> tuple[Any, Any]:
     # Thunder has a public name for the first of the two only.
-    from fusioncache.thunder_adapter.api import _compile_data
-
     return _compile_data.get()
 
 
 def _makes_regions(executor: Any) -> bool:
     """Returns whether an executor fuses in general. Thunder has one that fuses only the operations of a loss."""
-    from fusioncache.thunder_adapter.api import FusionExecutor
-
     return isinstance(executor, FusionExecutor) and getattr(executor, "required_ops", None) is None
 
 
@@ -96,8 +93,6 @@ def _model_name(function: Any) -> str | None:
 
 
 def _parameters(prologues: Sequence[Any]) -> dict[str, Module]:
-    from fusioncache.thunder_adapter.api import PrimIDs
-
     owners: dict[str, Module] = {}
     for symbol in (symbol for prologue in prologues for symbol in prologue.bound_symbols):
         if symbol.sym.id is PrimIDs.UNPACK_PARAMETER:
@@ -241,8 +236,6 @@ def find_neighbours(trace: Any, parameters: Mapping[str, Module]) -> Neighbours:
 
 def computes(symbol: Any) -> bool:
     """Returns whether a bound symbol computes values, and does not just unpack, delete or return them."""
-    from fusioncache.thunder_adapter.api import PrimIDs
-
     id_ = symbol.sym.id
     return id_ not in (PrimIDs.DEL, PrimIDs.RETURN) and not str(id_).startswith(("PrimIDs.UNPACK", "clear_mutable"))
 
