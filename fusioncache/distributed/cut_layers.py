@@ -19,6 +19,8 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
 
+import torch
+
 from fusioncache.distributed.cuts import (
     RULES,
     Cut,
@@ -244,8 +246,6 @@ def _find_modules(model: Any, role: Role, patterns: Sequence[str]) -> Iterator[t
 
 
 def _cut_layer(name: str, module: Any, role: Role, ranks: int) -> Iterator[tuple[str, CutParameter]]:
-    import torch
-
     if isinstance(module, torch.nn.Embedding) and role is Role.COLUMN:
         _check_embedding(name, module)
         what, dims = "embeddings", {"weight": 0}
@@ -325,8 +325,6 @@ class TensorParallelTransform(Transform):
 
     def transform_module(self, model: Any) -> None:
         """Thunder's hook: called with its module before anything is traced, which takes parts for parameters."""
-        import torch
-
         shared = model._get_shared_names()
         made: dict[str, Any] = {}
         with torch.no_grad():
@@ -342,7 +340,6 @@ class TensorParallelTransform(Transform):
 
     def _take(self, name: str, tensor: Any) -> Any:
         """Returns what this rank keeps of a parameter or a buffer: itself if that is all of it, and its own."""
-        import torch
         from torch.distributed import broadcast, get_global_rank
 
         moved = tensor
@@ -381,8 +378,6 @@ class TensorParallelTransform(Transform):
         }
 
     def _join(self, part: Any, dim: int) -> Any:
-        import torch
-
         parts = [torch.empty_like(part) for _ in range(self.process_group.size())]
         torch.distributed.all_gather(parts, part.contiguous(), self.process_group)
         return torch.cat(parts, dim)
@@ -424,8 +419,6 @@ class TensorParallelTransform(Transform):
 
 def _release_whole(module: Any, parameters: Iterable[str]) -> None:
     """Puts parameters without memory, which Thunder traces as if they lay where they did, into a module."""
-    import torch
-
     for name in parameters:
         owner, _, own = name.rpartition(".")
         whole = module.get_parameter(name)

@@ -15,6 +15,7 @@ from typing import Any
 from fusioncache.backends.bound_symbols import leaves_of, symbol_name
 from fusioncache.distributed.rank_symbols import rank_operator, rank_symbol
 from fusioncache.ir.ops import op_traits
+from fusioncache.thunder_adapter.api import TraceCtx, get_tracectx, ltorch, tracectx, tree_map
 
 Shape = tuple[int, ...]
 
@@ -136,8 +137,6 @@ class CutValues:
             now: what stands for each value that it takes, by name.
             cut: how its result is cut.
         """
-        from fusioncache.thunder_adapter.api import get_tracectx, tree_map
-
         (given,) = symbol.flat_proxy_outs
         args, kwargs = tree_map(lambda value: now.get(getattr(value, "name", ""), value), (symbol.args, symbol.kwargs))
         trace = get_tracectx()
@@ -164,8 +163,6 @@ class CutValues:
 
     def starts(self, inputs: Iterable[Any]) -> None:
         """Notes which inputs of the trace have gradients, and takes parts in the place of those that are cut."""
-        from fusioncache.thunder_adapter.api import TraceCtx, tracectx
-
         for value in inputs:
             if getattr(value, "requires_grad", False):
                 self._trained.add(value.name)
@@ -264,8 +261,6 @@ def _apply_column(values: CutValues, symbol: Any, cut: Cut) -> bool:
 
 def _apply_row(values: CutValues, symbol: Any, cut: Cut) -> bool:
     """Adds up over ranks what each makes of the features that it has; adds the bias once."""
-    from fusioncache.thunder_adapter.api import ltorch
-
     taken, weight, bias = symbol.args
     (given,) = symbol.flat_proxy_outs
     before = values.cut_of(taken)
@@ -291,8 +286,6 @@ def _add_up(values: CutValues, partial: Any, layer: str) -> tuple[Any, Cut | Non
 
 def cut_embedding(values: CutValues, symbol: Any) -> bool:
     """Looks up what is in this rank's part of a table, takes zeros for the rest, and adds up over ranks."""
-    from fusioncache.thunder_adapter.api import ltorch
-
     tokens, table, padding, norm, *_ = symbol.args
     cut = values.cut_of(table)
     if cut is None or cut.dim != 0 or values.cut_of(tokens) or padding is not None or norm is not None:

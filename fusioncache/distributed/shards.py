@@ -13,6 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from fusioncache.thunder_adapter.api import ThunderModule
+
 
 @dataclass(frozen=True, slots=True)
 class Shards:
@@ -51,7 +55,6 @@ def find_shards(model: Any) -> Shards | None:
     """
     from fusioncache.distributed.cut_layers import TensorParallelTransform
     from fusioncache.thunder_adapter.accelerator_api import FSDPTransform
-    from fusioncache.thunder_adapter.api import ThunderModule
 
     if not isinstance(model, ThunderModule):
         raise TypeError(f"not a model that fsdp(), ddp() or tensor_parallel() returned: {type(model).__name__}")
@@ -99,8 +102,6 @@ def optimizer_state_dict(model: Any, optimizer: Any) -> dict[str, Any]:
 
 
 def _name_state(wholes: _Wholes, model: Any, optimizer: Any) -> Iterator[tuple[str, Any]]:
-    import torch
-
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, torch.Tensor):
@@ -126,7 +127,6 @@ class _Wholes:
             name: of the parameter.
             value: what this rank keeps of it: the part that ``DTensor`` gives this rank, too, and then padding.
         """
-        import torch
         from torch.distributed.tensor import DTensor, Shard
 
         value = value.detach()
@@ -147,8 +147,6 @@ def _make_mesh(group: Any) -> Any:
 
 def _fill(optimizer: Any) -> None:
     """Has an optimizer that took no step make what it keeps. Nothing else changes: gradients and rates are zero."""
-    import torch
-
     if optimizer.state:
         return
     rates = [group.get("lr") for group in optimizer.param_groups]
