@@ -59,7 +59,7 @@ class Names:
     def give(self, value: Any) -> str:
         """Returns a name for a value: the same for the same object, and for equal devices."""
         for name, other in self.values.items():
-            if other is value or (type(other) is type(value) and _is_device(value) and other == value):
+            if other is value or (type(other) is type(value) and isinstance(value, torch.device) and other == value):
                 return name
         self.values[name := f"{self.prefix}{len(self.values)}"] = value
         return name
@@ -168,10 +168,6 @@ def _read(expression: ast.expr) -> Any:
         return ast.literal_eval(expression)
     except ValueError:
         return expression
-
-
-def _is_device(value: Any) -> bool:
-    return isinstance(value, torch.device)
 
 
 MOST_GUARDS = 8
@@ -444,6 +440,7 @@ def _find_attributes(function: ast.FunctionDef) -> Mapping[str, frozenset[str]]:
     return {owner: frozenset(names) for owner, names in found.items()}
 
 
+@dataclass(slots=True, eq=False)
 class _Writer:
     """Rewrites the statements of one function, in their order.
 
@@ -451,22 +448,18 @@ class _Writer:
         lines: of the source.
     """
 
-    def __init__(
-        self,
-        names: Names,
-        lines: Sequence[str],
-        assigned: Counter[str],
-        attributes: Mapping[str, frozenset[str]],
-        tensors: Sequence[ast.stmt],
-    ):
-        self.lines = lines
-        self._tensors = tensors
-        self._later = frozenset(tensors)
-        self._names = names
-        self._conditions = find_conditions()
-        self._assigned = assigned
-        self._attributes = attributes
-        self._opened: set[str] = set()
+    _names: Names
+    lines: Sequence[str]
+    _assigned: Counter[str]
+    _attributes: Mapping[str, frozenset[str]]
+    _tensors: Sequence[ast.stmt]
+    _conditions: Mapping[Callable[..., Any], Condition] = field(default_factory=find_conditions)
+    _opened: set[str] = field(default_factory=set)
+    _later: frozenset[ast.stmt] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Makes a set of the statements that come later."""
+        self._later = frozenset(self._tensors)
 
     def rewrite(self, statement: ast.stmt) -> Iterator[str]:
         """Yields the lines that stand for a statement."""
