@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
+import torch
+
 Guard = Callable[..., bool]
 """Takes as many values as it was made of tensors. True tells that each is what the tensor in its place was.
 
@@ -31,8 +33,6 @@ def guard_tensors(tensors: Sequence[Any]) -> Guard | None:
 @cache
 def find_guards() -> type | None:
     """Returns torch's class of guards; None if this torch has none, or there is a change that they do not notice."""
-    import torch
-
     try:
         from torch._C._dynamo.guards import TensorGuards
         from torch.utils._python_dispatch import _disable_current_modes
@@ -45,8 +45,6 @@ def find_guards() -> type | None:
 
 
 def _make_guard(guards: type, tensors: Sequence[Any]) -> Guard | None:
-    import torch
-
     classes = frozenset({torch.Tensor, torch.nn.Parameter})
     is_nested = torch.Tensor.is_nested.__get__  # type: ignore[attr-defined]
 
@@ -63,8 +61,6 @@ def _make_guard(guards: type, tensors: Sequence[Any]) -> Guard | None:
 
 def _list_changes() -> Iterator[tuple[Any, Any]]:
     """Yields pairs of tensors that differ in one thing. Two devices of one type are not to be had everywhere."""
-    import torch
-
     tensor = torch.zeros(2, 3, dtype=torch.float32, device="cpu")
     number = torch.zeros(2, dtype=torch.complex64, device="cpu")
     yield tensor, torch.nn.Parameter(tensor, requires_grad=False)
@@ -83,8 +79,6 @@ def _list_changes() -> Iterator[tuple[Any, Any]]:
 
 def _notices(guards: type, tensor: Any, other: Any) -> bool:
     """True if a guard of one tensor takes that and not another one, with and without gradients."""
-    import torch
-
     beside = torch.zeros(1, device="cpu")
     guard = _make_guard(guards, [tensor, beside])
     if guard is None:

@@ -16,6 +16,8 @@ from contextvars import ContextVar
 from functools import lru_cache, partial, wraps
 from typing import Any
 
+import torch
+
 from fusioncache.accelerators.layers.block_independence import BlockIndependence, is_plain
 from fusioncache.accelerators.layers.block_replay import (
     BlockReplay,
@@ -237,8 +239,6 @@ class Session(Observer):
             raise Declined("a part of the block is part of another block that was copied", Scope.BLOCK)
 
     def _own(self, wanted: BlockRecording, partners: Any) -> None:
-        import torch
-
         self._owned[id(wanted.module)] = wanted.module
         self._owned.update((id(each), each) for each in partners if not isinstance(each, torch.Tensor))
         self._roots[id(wanted.root)] = wanted.root
@@ -404,8 +404,6 @@ def _find_independence() -> BlockIndependence:
 
 def find_blocks(model: Any) -> dict[int, Any]:
     """Returns the modules, by address, of which a list has at least three of one class."""
-    import torch
-
     if not isinstance(model, torch.nn.Module):
         return {}
     blocks: dict[int, Any] = {}

@@ -30,6 +30,7 @@ import torch
 from fusioncache.accelerators.programs import native
 from fusioncache.accelerators.programs.introspection import QUERIES, find_question
 from fusioncache.accelerators.programs.native import is_internal_call, name_of
+from fusioncache.thunder_adapter.api import NumberProxy, TensorProxy
 from fusioncache.thunder_adapter.hooks import MUTATING
 
 _BUILDING = frozenset({
@@ -166,8 +167,6 @@ def _is_declined(fn: Any, value: Any) -> bool:
 
     It says that it cannot, without asking that.
     """
-    from fusioncache.thunder_adapter.api import NumberProxy, TensorProxy
-
     if getattr(fn, "__objclass__", None) not in (int, float, bool, complex):
         return False
     return isinstance(value, TensorProxy) or (
@@ -236,8 +235,6 @@ def is_key(trace: Judge, wrapped: Any) -> bool:
 
 
 def _has_plain_hash(value: Any) -> bool:
-    from fusioncache.thunder_adapter.api import NumberProxy
-
     return isinstance(value, NumberProxy) or (native.is_class(value) and native.is_hashed_by_identity(value))
 
 

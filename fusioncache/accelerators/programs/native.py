@@ -31,6 +31,7 @@ from fusioncache.accelerators.programs.introspection import (
 )
 from fusioncache.accelerators.sizes.sizes import WATCHED
 from fusioncache.accelerators.sizes.values import is_numel_class
+from fusioncache.thunder_adapter.api import Device, Symbol, dtypes, ltorch
 
 _ATOMS: tuple[type, ...] = (
     int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range,
@@ -62,7 +63,6 @@ _SEQUENCES = ids_of(tuple, list, set, frozenset, torch.Size)
 def _thunders_types() -> tuple[type, ...]:
     """Returns what all types are derived from that Thunder has in place of tensors, numbers, dtypes and devices."""
     from fusioncache.thunder_adapter.accelerator_api import ProxyInterface
-    from fusioncache.thunder_adapter.api import Device, dtypes
 
     return (ProxyInterface, dtypes.dtype, Device)
 
@@ -401,7 +401,6 @@ def is_internal_call(fn: Any, name: str, args: tuple[Any, ...]) -> bool:
 def is_operation(fn: Any) -> bool:
     """True if what is called is Thunder's, and does what Thunder's own code says."""
     from fusioncache.thunder_adapter.accelerator_api import jit_ext
-    from fusioncache.thunder_adapter.api import Symbol, ltorch
 
     if isinstance(fn, Symbol):
         return _is_thunders(fn.meta)
@@ -422,8 +421,6 @@ def is_operation(fn: Any) -> bool:
 
 def _unwrap(function: Any) -> Any:
     """Returns what the interpreter's wrapper of a function calls."""
-    from fusioncache.thunder_adapter.api import Symbol
-
     cells = getattr(function, "__closure__", None) or ()
     held = [cell.cell_contents for cell in cells if isinstance(cell.cell_contents, Symbol | types.FunctionType)]
     return held[0] if len(held) == 1 else function

@@ -32,6 +32,7 @@ from fusioncache.accelerators.schedule.order import Bounds, Placement, choose_bu
 from fusioncache.cache.peers import find_job_store
 from fusioncache.process import forks
 from fusioncache.process.warning import warn_once
+from fusioncache.thunder_adapter.api import PrimIDs, get_compile_data, get_skip_data_parallel_grad_sync
 from fusioncache.transform.passes import Accelerator, NamedPass, Pass, TraceContext
 from fusioncache.transform.rewrite import deletes, derive, make_symbol
 
@@ -355,8 +356,6 @@ def _can_coalesce(symbols: Iterable[Any]) -> bool:
 
 def _names_argument(symbol: Any) -> bool:
     """True if a bound symbol only says that an argument has a name. Thunder puts these before first uses."""
-    from fusioncache.thunder_adapter.api import PrimIDs
-
     return bool(symbol.sym.id == PrimIDs.UNPACK_TRIVIAL)
 
 
@@ -365,7 +364,5 @@ def _warn_of_lost_gradients() -> None:
 
     Thunder's backward function then returns None for all gradients. Once a pass stashed them first; now none does.
     """
-    from fusioncache.thunder_adapter.api import get_compile_data, get_skip_data_parallel_grad_sync
-
     if get_skip_data_parallel_grad_sync() and getattr(get_compile_data(), "use_fsdp", False):
         warn_once(_LOST)
