@@ -336,6 +336,8 @@ def test_a_pool_that_dies_before_a_cache_asks_is_made_anew(wanted, recwarn):
 def test_a_pool_that_the_first_transform_does_without_is_ended(wanted):
     start_default_pool()
     (made,) = pools.pools.values()
+    fusioncache.FusionCache(cache=fusioncache.Cache(store=False), jobs=0)
+    assert not made.has_failed
     fusioncache.FusionCache(jobs=0)
     assert made.has_failed
     found = find_pool(Store.open(), 2, "nvfuser")
@@ -356,13 +358,6 @@ def test_what_starts_beside_the_import_makes_no_store_and_asks_no_remote(wanted,
     assert find_pool(Store.open(), 2, "nvfuser") in pools.pools.values() and len(pools.pools) == 1
 
 
-def test_what_is_wrong_with_the_store_is_not_said_at_the_import(wanted, recwarn):
-    default_path().mkdir(parents=True)
-    default_path().chmod(0o777)
-    start_default_pool()
-    assert not pools.pools and not recwarn.list
-
-
 STORES = {
     "nothing": lambda store: None,
     "code for one length": lambda store: fill_store(store.directory),
@@ -375,12 +370,6 @@ def give_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "gpu_in_use", lambda: None)
     monkeypatch.setattr(pools, "GPU_FILES", (os.devnull,))
     monkeypatch.delitem(sys.modules, "fusioncache.cli.main", raising=False)
-
-
-def test_a_transform_without_a_store_does_not_end_it(wanted):
-    start_default_pool()
-    fusioncache.FusionCache(cache=fusioncache.Cache(store=False), jobs=0)
-    assert [made.has_failed for made in pools.pools.values()] == [False]
 
 
 @pytest.mark.parametrize("was_open", [False, True])
@@ -420,7 +409,7 @@ def test_children_that_import_the_script_once_more_start_none(tmp_path):
 
 NONE = {
     "no jobs": lambda patch: patch.setenv("FUSIONCACHE_JOBS", "0"),
-    "jobs that are no number, which is said when a cache asks": lambda patch: patch.setenv("FUSIONCACHE_JOBS", "some"),
+    "jobs that are no number": lambda patch: patch.setenv("FUSIONCACHE_JOBS", "some"),
     "no store": lambda patch: patch.setenv("FUSIONCACHE_STORE", "0"),
     "verify mode": lambda patch: patch.setenv("FUSIONCACHE_VERIFY", "1"),
     "another accelerator": lambda patch: patch.setenv("FUSIONCACHE_ACCELERATORS", "programs,tracing"),
@@ -433,15 +422,16 @@ NONE = {
         patch.delenv("FUSIONCACHE_JOBS"),
         patch.setattr(pools, "count_cores", lambda: 3),
     ),
-    "a store that has something": lambda patch: fill_store(default_path()),
+    "a store that others can write": lambda patch: (default_path().mkdir(parents=True), default_path().chmod(0o777)),
 }
 
 
 @pytest.mark.parametrize("change", NONE.values(), ids=NONE)
-def test_none_starts_with(wanted, monkeypatch, change):
+def test_none_starts_with(wanted, monkeypatch, recwarn, change):
+    """What is wrong is said when a cache asks."""
     change(monkeypatch)
     start_default_pool()
-    assert not pools.pools
+    assert not pools.pools and not recwarn.list
 
 
 @pytest.mark.parametrize(
