@@ -30,7 +30,7 @@ from parallel_models import (
     join,
     take_steps,
 )
-from sharded_training import list_calls, run_ranks
+from sharded_training import copy_weights, list_calls, run_ranks
 from torch.distributed.device_mesh import DeviceMesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -137,7 +137,7 @@ def train_on(jitted: Any, sizes: Sizes, folder: Path) -> dict[str, Any]:
     optimizer, new = (torch.optim.AdamW(jitted.parameters(), lr=0.01) for _ in range(2))
     norm = take_clipped_step(jitted, optimizer, sizes, 0)
     checkpoint.save(describe(jitted, optimizer), checkpoint_id=folder)
-    kept = copy_state(jitted)
+    kept = copy_weights(jitted)
     take_clipped_step(jitted, optimizer, sizes, 1)
     first = [parameter.detach().clone() for parameter in jitted.parameters()]
     spoil(jitted)
@@ -146,15 +146,11 @@ def train_on(jitted: Any, sizes: Sizes, folder: Path) -> dict[str, Any]:
     again = [parameter.detach().clone() for parameter in jitted.parameters()]
     spoil(jitted)
     jitted.load_original_state_dict({name.removeprefix("."): tensor for name, tensor in kept.items()})
-    return {"norm": norm, "kept": kept, "loaded": copy_state(jitted), "trained on": (first, again)}
+    return {"norm": norm, "kept": kept, "loaded": copy_weights(jitted), "trained on": (first, again)}
 
 
 def describe(jitted: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return {"model": distributed.state_dict(jitted), "optimizer": distributed.optimizer_state_dict(jitted, optimizer)}
-
-
-def copy_state(jitted: Any) -> Values:
-    return {name: tensor.clone() for name, tensor in jitted.original_state_dict().items()}
 
 
 @torch.no_grad()

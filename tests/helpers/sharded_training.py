@@ -95,6 +95,10 @@ def list_calls(trace: Any) -> list[str]:
     ]
 
 
+def copy_weights(jitted: Any) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in jitted.original_state_dict().items()}
+
+
 def count_saved(trace: Any) -> int:
     """Returns how many gathered parameters, and views of such, a forward trace saves for backward."""
     gathered: set[str] = set()

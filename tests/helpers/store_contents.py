@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from fusioncache.cache.exchange import push
 from fusioncache.ir import Ingredient, Key
 from fusioncache.store import Store
+from fusioncache.store.remote import Remote
 
 BACKEND = "eager"
 ENTRY_BYTES = 1200
@@ -38,6 +40,12 @@ def save(store: Store, *numbers: int) -> None:
     for number in numbers:
         key, artifacts = make_numbered_key(number), make_artifacts(number)
         assert store.save(key, BACKEND, artifacts, name=f"template_{number}", seconds=number)
+
+
+def push_new(store: Store, url: str, *numbers: int) -> None:
+    """Saves what belongs to these numbers, and pushes that."""
+    save(store, *numbers)
+    assert push(store, Remote(url)).entries == len(numbers)
 
 
 def find_present(store: Store, *numbers: int) -> list[int]:

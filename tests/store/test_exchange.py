@@ -23,6 +23,7 @@ from store_contents import (
     load,
     make_artifacts,
     make_numbered_key,
+    push_new,
     save,
 )
 from threads_at_once import run_at_once
@@ -51,12 +52,6 @@ def index_of(url: str) -> Index:
 
 def fresh(tmp_path: Path) -> Store:
     return Store.open(tmp_path / uuid.uuid4().hex, remote="")
-
-
-def push_new(store: Store, url: str, *numbers: int) -> None:
-    """Saves what belongs to these numbers, and pushes that."""
-    save(store, *numbers)
-    assert push(store, Remote(url)).entries == len(numbers)
 
 
 @pytest.mark.parametrize("where", ["file", "path", "memory", "faulty"])

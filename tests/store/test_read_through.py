@@ -22,6 +22,7 @@ from store_contents import (
     fork,
     load,
     make_numbered_key,
+    push_new,
     save,
     wait_for,
 )
@@ -44,11 +45,6 @@ def _quick(monkeypatch):
     monkeypatch.setattr(read_through, "SPREAD_SECONDS", 0.0)
 
 
-def fill(url: str, store: Store, *numbers: int) -> None:
-    save(store, *numbers)
-    assert push(store, Remote(url)).entries == len(numbers)
-
-
 def reads(files) -> list[str]:
     """The files that were asked for, each once for each request."""
     return [path.rpartition("/shared/")[2].partition("/")[0] for what, path in files.calls if what == "open"]
@@ -67,7 +63,7 @@ def watch(store: Store) -> Counter:
 
 
 def test_a_load_that_misses_brings_it_and_what_the_index_does_not_have_costs_no_request(url, files, here, there):
-    fill(url, here, 1, 2)
+    push_new(here, url, 1, 2)
     files.calls.clear()
     reader = process(there, url)
     told = watch(reader)
@@ -86,7 +82,7 @@ def test_a_load_that_misses_brings_it_and_what_the_index_does_not_have_costs_no_
 
 
 def test_a_machine_asks_twice_whatever_number_of_processes_it_runs(url, files, here, there):
-    fill(url, here, *range(6))
+    push_new(here, url, *range(6))
     files.calls.clear()
     found = []
     run_at_once(*[lambda: found.extend(load(process(there, url), number) for number in range(6))] * 8)
@@ -96,12 +92,12 @@ def test_a_machine_asks_twice_whatever_number_of_processes_it_runs(url, files, h
 
 @pytest.mark.parametrize("before", [(), (1,)], ids=["nothing", "an entry"])
 def test_what_is_pushed_later_is_seen_when_the_index_here_has_aged(url, here, there, monkeypatch, before):
-    fill(url, here, *before)
+    push_new(here, url, *before)
     assert [load(process(there, url), number) for number in before] == [True] * len(before)
     assert not load(process(there, url), 2)
     (folder,) = (find_root(there) / "remotes").iterdir()
     notes = [*folder.glob("pack-*")]
-    fill(url, here, 2)
+    push_new(here, url, 2)
     assert not load(process(there, url), 2)
     if before:
         monkeypatch.setattr(read_through, "FRESH_SECONDS", 0.0)
@@ -126,7 +122,7 @@ def test_an_entry_of_a_revoked_key_comes_again_from_the_next_one(url, here, ther
 
 
 def test_a_bucket_that_can_only_be_read_is_enough(url, files, here, there):
-    fill(url, here, 1)
+    push_new(here, url, 1)
 
     def fault(what, path):
         if what in ("write", "mv", "remove"):
@@ -141,7 +137,7 @@ def test_a_bucket_that_can_only_be_read_is_enough(url, files, here, there):
 
 
 def test_forked_children_ask(url, here, there, tmp_path):
-    fill(url, here, *range(6))
+    push_new(here, url, *range(6))
     reader = process(there, url)
     assert load(reader, 0)
     other = Store.open(tmp_path / "other", remote=url)
@@ -156,7 +152,7 @@ def test_forked_children_ask(url, here, there, tmp_path):
 
 
 def test_a_store_that_cannot_be_written_uses_no_remote(url, files, here, there, monkeypatch):
-    fill(url, here, 1)
+    push_new(here, url, 1)
     files.calls.clear()
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
     with collect_warnings() as messages:
@@ -200,7 +196,7 @@ def check_is_refused(url: str, files, store: Store, *asked: str) -> None:
 
 @pytest.mark.parametrize("damage", [*CONTENTS, *INDEXES])
 def test_a_damaged_index_is_refused_and_the_next_push_makes_another(url, files, here, there, tmp_path, damage):
-    fill(url, here, 1)
+    push_new(here, url, 1)
     name = files.find("/index")
     if damage in INDEXES:
         files.files[name] = INDEXES[damage](Remote(url).fetch_index(read_trust()))
@@ -217,8 +213,8 @@ def test_a_damaged_index_is_refused_and_the_next_push_makes_another(url, files, 
 
 @pytest.mark.parametrize("damage", [*CONTENTS, "another pack", "gone"])
 def test_a_damaged_pack_is_refused(url, files, here, there, tmp_path, damage):
-    fill(url, here, 1)
-    fill(url, Store.open(tmp_path / "other", remote=""), 2)
+    push_new(here, url, 1)
+    push_new(Store.open(tmp_path / "other", remote=""), url, 2)
     one, other = (
         files.find(f"/packs/{pack.digest[:2]}/{pack.digest}") for pack in Remote(url).fetch_index(read_trust()).packs
     )
@@ -239,7 +235,7 @@ def test_a_damaged_pack_is_refused(url, files, here, there, tmp_path, damage):
 
 
 def test_what_is_gone_is_pushed_again(url, files, here, there, tmp_path):
-    fill(url, here, 1)
+    push_new(here, url, 1)
     before = Remote(url).fetch_index(read_trust())
     del files.files[files.find("/index")]
     save(here, 2)
@@ -256,9 +252,9 @@ def test_what_is_gone_is_pushed_again(url, files, here, there, tmp_path):
 
 def test_an_old_index_that_comes_again_is_refused(url, files, here, there, monkeypatch):
     monkeypatch.setattr(read_through, "FRESH_SECONDS", 0.0)
-    fill(url, here, 1)
+    push_new(here, url, 1)
     old = files.files[files.find("/index")]
-    fill(url, here, 2)
+    push_new(here, url, 2)
     assert load(process(there, url), 1)
     files.files[files.find("/index")] = old
     with pytest.raises(StoreError, match=f"{OLDER}: .* push again"):
@@ -320,7 +316,7 @@ def test_what_is_not_trusted_is_asked_for_once_until_it_is(url, files, here, the
 
 
 def test_what_fails_twice_is_tried_again_and_a_dead_remote_is_asked_by_no_process(url, files, here, there, monkeypatch):
-    fill(url, here, 1, 2)
+    push_new(here, url, 1, 2)
     failures = [ConnectionRefusedError("no answer")] * 3
 
     def fault(what, path):
@@ -362,7 +358,7 @@ def slow(files) -> Iterator[threading.Event]:
 def test_a_slow_remote_is_waited_for_once_and_what_comes_later_is_kept(
     url, files, here, there, slow, monkeypatch, what
 ):
-    fill(url, here, 1, 2)
+    push_new(here, url, 1, 2)
     monkeypatch.setattr(read_through, "WAIT_SECONDS", 0.05)
     files.fault = lambda _, path: slow.wait(60) if f"/{what}" in path else None
     reader = process(there, url)
@@ -383,7 +379,7 @@ def test_a_slow_remote_is_waited_for_once_and_what_comes_later_is_kept(
 
 
 def test_a_remote_that_hangs_ends_a_pull(url, files, here, there, slow, monkeypatch):
-    fill(url, here, 1)
+    push_new(here, url, 1)
     monkeypatch.setattr(transport, "SECONDS", 0.02)
     monkeypatch.setattr(transport, "OPEN_SECONDS", 0.0)
     files.fault = lambda what, path: slow.wait(60)
@@ -438,7 +434,7 @@ def test_credentials_are_never_shown(files, here, tmp_path, caplog, capfd, crede
 
 def test_what_is_served_over_http_can_only_be_read(tmp_path, here, there):
     with serve(tmp_path / "served") as served:
-        fill(str(tmp_path / "served"), here, 1, 2)
+        push_new(here, str(tmp_path / "served"), 1, 2)
         reader = process(there, served)
         assert load(reader, 1) and not load(reader, 3)
         assert not reader.bypasses

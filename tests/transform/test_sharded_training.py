@@ -22,6 +22,7 @@ import torch
 import torch.distributed.checkpoint as checkpoint
 from sharded_training import (
     TiedModel,
+    copy_weights,
     count_saved,
     equal_bits,
     list_calls,
@@ -111,10 +112,6 @@ def describe(jitted: Any, transform: fusioncache.FusionCache) -> dict[str, Any]:
         "saved": count_saved(forward),
         "in place": sum(symbol.sym.name == "all_reduce_in_place" for symbol in backward.bound_symbols),
     }
-
-
-def copy_weights(jitted: Any) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in jitted.original_state_dict().items()}
 
 
 def save_and_load(jitted: Any, optimizer: torch.optim.Optimizer, tokens: torch.Tensor, folder: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from described import changed, described, walked
+from recorded_reads import describe_key
 
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.ir.errors import Declined
@@ -150,21 +151,11 @@ def test_an_attribute_that_is_there_before_those_of_every_module_is_told():
     assert changed(walked(usual), walked(early)) == {"model"} and described(usual) != described(early)
 
 
-def walk_and(model, take):
-    """Returns what a describer says after it has walked a model."""
-    describer = Describer()
-    list(describer.walk("model", model))
-    return take(describer)
-
-
 def test_arguments_that_are_parts_of_the_model_say_so():
     model = Model()
     weight, table = model.head.weight, model.layers[0].tables
     given = weight, table, weight.detach(), weight.detach().clone()
-    whole, items, view, copied = (
-        walk_and(model, lambda each, argument=argument: dict(each.walk("args", (argument,)))["args"])
-        for argument in given
-    )
+    whole, items, view, copied = (dict(describe_key(model).walk("args", (each,)))["args"] for each in given)
     assert (whole, items) == ("(@model.head.weight, )", "(@model.layers.0.tables, )")
     assert view.endswith("in @model.head.weight, )") and "@" not in copied
 
@@ -215,7 +206,7 @@ def test_two_things_under_one_path_have_two_names():
     model = torch.nn.Linear(1, 1)
     model.__dict__["weight"] = [1]
     parameter, attribute = model._parameters["weight"], model.__dict__["weight"]
-    names = [walk_and(model, lambda describer, each=each: describer.describe(each)) for each in (parameter, attribute)]
+    names = [describe_key(model).describe(each) for each in (parameter, attribute)]
     assert names[0] != names[1]
 
 
@@ -228,7 +219,7 @@ def test_what_has_no_value_is_told_by_its_path():
 
 def test_a_copy_of_a_describer_goes_on_for_itself():
     model, tensor = Model(), torch.ones(1)
-    describer = walk_and(model, lambda each: each)
+    describer = describe_key(model)
     copied = describer.copy()
     assert copied.list_classes() == describer.list_classes() and copied.covers(Attention.forward.__code__)
     assert copied.describe([model.head, tensor]) == describer.copy().describe([model.head, tensor])

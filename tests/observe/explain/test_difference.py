@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drawn_regions import TYPE, Sketch, scramble
+from drawn_regions import TYPE, Sketch, make_template, scramble
 
 from fusioncache.ir import Graph, Ref, TensorType
 from fusioncache.observe.explain.difference import compare, explain_miss, find_nearest
@@ -36,19 +36,7 @@ def parts(graph: Graph, **environment: str | None) -> Parts:
     return key.texts
 
 
-def tensor(dtype="float32", shape: tuple[Any, ...] = (2, 3), device="cpu") -> TensorType:
-    return TensorType(dtype, shape, device)
-
-
-def layer(name="tanh", *, constant: Any = 2.0, dims: Any = (0,), both=False, type_=TYPE) -> Graph:
-    """``sum(name(x) * constant)``."""
-    s = Sketch()
-    value = s.op("mul", s.op(name, s.input(type_)), constant)
-    total = s.op("sum", value, dims)
-    return s.graph(total, value) if both else s.graph(total)
-
-
-BASE = parts(layer())
+BASE = parts(make_template("tanh"))
 
 
 def _read_cases() -> Iterator[tuple[str, Parts, Parts, list[str]]]:
@@ -89,7 +77,7 @@ def random_layer(seed: int, changed: float | None = None) -> Graph:
     """Many ops that share values, half of them commutative; perhaps with one constant changed."""
     chance = random.Random(seed)
     s = Sketch()
-    values = [s.input(chance.choice([TYPE, tensor("float64")])) for _ in range(3)]
+    values = [s.input(chance.choice([TYPE, TensorType("float64", (2, 3), "cpu")])) for _ in range(3)]
     values = [s.to(value, "float32") for value in values]
     place = chance.randrange(12)
     for number in range(24):
@@ -114,9 +102,13 @@ def test_one_constant_is_found_however_much_of_the_text_it_changes(seed):
 
 def test_the_nearest_is_the_one_that_differs_least():
     far = [parts(random_layer(seed)) for seed in range(50)]
-    near = [parts(layer("sin", constant=3.0)), parts(layer(constant=3.0)), parts(layer(both=True, dims=(1,)))]
+    near = [
+        parts(make_template("sin", constant=3.0)),
+        parts(make_template("tanh", constant=3.0)),
+        parts(make_template("tanh", both=True, dims=(1,))),
+    ]
     assert explain_miss(BASE, [*far, *near])[0] == 51
-    assert explain_miss(BASE, [*near, *far, parts(layer(), driver="1")])[0] == 53
+    assert explain_miss(BASE, [*near, *far, parts(make_template("tanh"), driver="1")])[0] == 53
     assert explain_miss(BASE, [])[0] is None
     changed = parts(random_layer(7, 7.25))
     assert explain_miss(changed, [*near, *far])[0] == 3 + 7
