@@ -86,20 +86,17 @@ def test_only_a_single_function_behind_the_known_header_is_joined():
     assert not joined_kernels.can_join(f"#include <other.h>\n{body}")
 
 
-def make_kernel():
-    body = 'extern "C" void kernel(const float* a, float* b)\n{ b[0] = a[0] + 1; }\n'
-    return joined_kernels.CollectedKernel(("const float*", "float*"), f"{HEADER}\n{body}")
-
-
 def test_a_joined_library_proves_all_that_its_probes_assumed(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     joined_kernels.forget_probes()
+    body = 'extern "C" void kernel(const float* a, float* b)\n{ b[0] = a[0] + 1; }\n'
+    kernel = joined_kernels.CollectedKernel(("const float*", "float*"), f"{HEADER}\n{body}")
     built = []
     build = joined_kernels.build_and_load
     monkeypatch.setattr(joined_kernels, "build_and_load", lambda isa, code: built.append(code) or build(isa, code))
     with joined_kernels.collect_kernels():
         assert cpu_vec_isa.valid_vec_isa_list()
-        library, _ = joined_kernels.compile_joined([make_kernel()])
+        library, _ = joined_kernels.compile_joined([kernel])
     for isa, name in joined_kernels.list_checks():
         assert getattr(isa, name) not in built
         for function in re.findall(r"(__avx512\w+chk_kernel\w*)\(", getattr(isa, name)):

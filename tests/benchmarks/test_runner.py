@@ -156,24 +156,20 @@ def test_series_share_caches_and_a_table_compares_the_ways(ask):
     assert cells["its compiles"] == ["6", "6", "1.00"] and cells["its traces"] == ["0", "0", ""]
 
 
-@pytest.fixture
-def hosts_job(tmp_path, monkeypatch):
-    """What two hosts of two processes are told, and the remote that they have."""
+def test_hosts_load_what_a_remote_has_and_compile_the_rest_once_each(tmp_path, monkeypatch):
+    """Two hosts of two processes."""
     monkeypatch.setenv("FUSIONCACHE_TRUST", "unsigned")
     monkeypatch.setattr(hosts, "import_module", lambda name: None)  # there is no client of S3 here
     monkeypatch.setattr(read_through, "WAIT_SECONDS", 60.0)  # a busy machine is no slow remote
     small = {"entries": 3, "size": 10, "processes": 2, "import_seconds": 0.0, "compile_seconds": 0.0}
     assert small.keys() == _EXACT.keys()
-    return {**small, "url": str(tmp_path / "remote"), "hosts": 2, "within": 0.1}
-
-
-def test_hosts_load_what_a_remote_has_and_compile_the_rest_once_each(hosts_job, tmp_path):
-    filled = hosts.fill_remote({**hosts_job, "hosts": 1})
+    job = {**small, "url": str(tmp_path / "remote"), "hosts": 2, "within": 0.1}
+    filled = hosts.fill_remote({**job, "hosts": 1})
     assert (filled["entries"], filled["failed"]) == (3, 0)
-    found = hosts.start_hosts(hosts_job)["processes"]
+    found = hosts.start_hosts(job)["processes"]
     assert [(one["compiled"], one["reasons"]) for one in found] == [(0, [])] * 4
     (tmp_path / "other").mkdir()
-    found = hosts.start_hosts({**hosts_job, "url": str(tmp_path / "other")})["processes"]
+    found = hosts.start_hosts({**job, "url": str(tmp_path / "other")})["processes"]
     assert sum(one["compiled"] for one in found) == 2 * 3
 
 

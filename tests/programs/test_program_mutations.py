@@ -177,15 +177,11 @@ class Own(torch.Tensor):
     """A subclass of tensors."""
 
 
-def alias(x: torch.Tensor, model: Mutable) -> torch.Tensor:
-    return model.norm.weight.detach().expand(3, 4)
-
-
 INPUTS: dict[str, tuple[Callable[[torch.Tensor, Mutable], Any], str]] = {
     "shape": (lambda x, _: x[:2], "args.0"),
     "requires_grad": (lambda x, _: x.clone().requires_grad_(), "args.0"),
     "subclass": (lambda x, _: x.as_subclass(Own), "args.0"),
-    "memory of a parameter": (alias, "args.0"),
+    "memory of a parameter": (lambda _, model: model.norm.weight.detach().expand(3, 4), "args.0"),
     "truth value in place of 1": (lambda x, _: (x, True), "args"),
 }
 

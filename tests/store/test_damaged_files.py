@@ -191,10 +191,6 @@ def put_full_folder(path: Path) -> None:
     (path / "thesis").write_text(PRECIOUS)
 
 
-def put_file(path: Path) -> None:
-    path.write_text(PRECIOUS)
-
-
 def put_link(path: Path) -> None:
     outside = next(folder for folder in path.parents if folder.name == "store").parent / "outside"
     outside.write_text(PRECIOUS)
@@ -262,7 +258,7 @@ def test_the_next_save_heals_what_is_in_the_place_of_a_file(tmp_path, place, thi
     root = tmp_path / "there" / "store"
     path = PLACES[place](make_store(root))
     clear_place(path)
-    {**THINGS, "a file": put_file}[thing](path)
+    {**THINGS, "a file": lambda path: path.write_text(PRECIOUS)}[thing](path)
     check_works(root)
     assert is_still_there(root, thing) and not (path.parent / "nowhere").exists()
 

@@ -64,20 +64,16 @@ def known(few, tmp_path):
     return compiled, transform
 
 
-def count_objects():
-    for number in range(600):  # of ingredients the last 512 are remembered
-        make_scaled_template(2, factor=float(number))
-    gc.collect()
-    return Counter(map(type, gc.get_objects()))
-
-
 def test_nothing_is_held_for_each_length(few, tmp_path):
     compiled, transform = compile_with(Cell(), cache=fusioncache.Cache(capacity=MOST, store=tmp_path), jobs=0)
     counted, grown = [], None
     for length in range(2, 122):
         train(compiled, make_input(length))
         if length % 15 == 1:
-            counted.append(count_objects())
+            for number in range(600):  # of ingredients the last 512 are remembered
+                make_scaled_template(2, factor=float(number))
+            gc.collect()
+            counted.append(Counter(map(type, gc.get_objects())))
         if len(counted) > 4 and length % 15 == 1:  # the first count makes what counting needs
             # What a length holds grows each time. What Python and earlier tests' libraries keep may do so by chance.
             steps = [after - before for before, after in pairwise(counted[1:])]

@@ -99,16 +99,13 @@ def train(compiled, length, rows):
     return [result, *torch.autograd.grad(result.square().sum(), [x, WEIGHT])]
 
 
-def list_graphs(compiled):
-    return [graph for info in compiled._backend.subgraph_infos for graph in info.thunder_compiled_fns]
-
-
 def run(compiled, model, sizes):
     """Returns how many programs are derived in each call, and checks what these return."""
     counted = [0]
     for length, rows in sizes:
         torch.testing.assert_close(train(compiled, length, rows), train(model, length, rows))
-        counted.append(sum(map(thunder.cache_misses, list_graphs(compiled))))
+        graphs = [graph for info in compiled._backend.subgraph_infos for graph in info.thunder_compiled_fns]
+        counted.append(sum(map(thunder.cache_misses, graphs)))
     return [after - before for before, after in pairwise(counted)]
 
 

@@ -316,11 +316,6 @@ def trace_of(compute, queries=1):
     return derive(trace, trace.bound_symbols, "Made by a test", 0.0)
 
 
-def run_trace(trace):
-    inputs = make_inputs()
-    return *trace.python_callable()(*inputs), inputs[1]
-
-
 @pytest.mark.usefixtures("kernel")
 def test_a_mask_is_prepared_once_and_the_kernel_is_given_the_same():
     trace = trace_of(two_layers)
@@ -331,8 +326,9 @@ def test_a_mask_is_prepared_once_and_the_kernel_is_given_the_same():
     assert (text.count("= prepare_mask("), text.count("= attend_with_mask(")) == (1, 2)
     counts, results = [], []
     for each in (trace, lean):
+        inputs = make_inputs()
         with Counts() as counted:
-            results.append(run_trace(each))
+            results.append([*each.python_callable()(*inputs), inputs[1]])
         counts.append(counted.calls["masked_fill"] + counted.calls["masked_fill_"])
     assert counts == [2, 1]
     assert all(map(torch.equal, *results))

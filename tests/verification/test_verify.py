@@ -408,8 +408,7 @@ def test_nothing_is_compared_while_a_cuda_graph_is_captured():
         assert torch.equal(compiled(x), expected)
 
 
-@pytest.fixture
-def off_by_a_bit(monkeypatch):
+def test_sums_may_be_added_up_in_another_order_and_every_bit_of_a_map_must_be_the_same(monkeypatch):
     """What is compiled for any sizes gives numbers that are a bit larger, as sums in another order may be."""
     compile_general = Eager.compile_general
 
@@ -423,9 +422,6 @@ def off_by_a_bit(monkeypatch):
         return fit_larger
 
     monkeypatch.setattr(Eager, "compile_general", compile_larger)
-
-
-def test_sums_may_be_added_up_in_another_order_and_every_bit_of_a_map_must_be_the_same(off_by_a_bit):
     compiled, transform = compile_(lambda x: (x * 2).sum(0))
     for length in (5, 7, 9):
         compiled(torch.randn(length, 3))

@@ -50,10 +50,6 @@ def make_function(secret):
     return inner
 
 
-def make_closure(password):
-    return lambda x: (x, password)
-
-
 def make_class(secret):
     return dataclasses.make_dataclass("Made", [("password", str, secret)], namespace={"api_key": secret})
 
@@ -83,7 +79,7 @@ KINDS = {
     "a path": lambda secret: Box(secret=pathlib.PurePosixPath(secret)),
     "a partial": lambda secret: functools.partial(len, password=secret),
     "defaults": make_function,
-    "a closure": make_closure,
+    "a closure": lambda password: lambda x: (x, password),
     "a member": lambda secret: enum.Enum("Made", {"API_KEY": secret}).API_KEY,
     "a member that is a text": lambda secret: enum.Enum("Made", {"API_KEY": secret}, type=str).API_KEY,
     "a class": make_class,
@@ -117,12 +113,9 @@ class Call(torch.nn.Module):
         return x
 
 
-@pytest.fixture(scope="module")
-def calls():
-    return jit(Call())
+def test_arguments_are_secret_by_the_names_of_parameters():
+    calls = jit(Call())
 
-
-def test_arguments_are_secret_by_the_names_of_parameters(calls):
     def call(secret, **kwargs):
         return key_of(calls, X, secret, "fast", "Zq more", token=secret, **kwargs)
 
