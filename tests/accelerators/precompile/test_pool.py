@@ -205,16 +205,6 @@ def test_no_more_workers_open_a_gpu_than_there_are_tasks(tmp_path, monkeypatch):
         assert [future.result().result for future in futures] == ["refused"] * 2
 
 
-def test_a_process_that_is_killed_leaves_no_worker_and_nothing_waiting(tmp_path):
-    with make_pool(tmp_path, 2) as pool, pytest.warns(RuntimeWarning, match="failed or hung"):
-        futures = pool.submit(make_plays("wait for ever 0", "wait for ever 1"))
-        wait_until(lambda: len(read_played(tmp_path)) == 2)
-        os.kill(pool.pid, signal.SIGKILL)
-        assert [future.result().reason for future in futures] == ["no worker starts"] * 2
-        wait_until(lambda: not any(is_running(pid) for _, pid in read_played(tmp_path)))
-        assert pool.has_failed
-
-
 def test_a_process_that_hangs_is_killed_in_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(pools, "END_SECONDS", 0.2)
     with make_pool(tmp_path, 1) as pool:
