@@ -189,13 +189,6 @@ def test_a_plain_region_must_have_the_same_inputs_and_outputs():
         codec.decode(Instance, codec.encode(replace(instance, plain=replace(region, outputs=(0,)))), "instance")
 
 
-@given(content=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
-@settings(max_examples=100)
-def test_no_other_bytes_pass_for_a_region(content):
-    with pytest.raises(ValueError):
-        decode_region(content)
-
-
 LAYOUT = ((2, 3), (3, 1))
 OPTIONS = {"enable": ("a", "b"), "mode": None, "flag": True}
 REQUEST = Request(make_region(), (LAYOUT,) * 2, "nvfuser", OPTIONS, {"torch.flag": False})
