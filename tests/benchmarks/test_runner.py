@@ -117,20 +117,7 @@ def test_bad_options_are_refused(monkeypatch, name, options, message):
     assert outcome.exit_code == 2 and message in outcome.stderr
 
 
-@pytest.fixture
-def ask(monkeypatch, tmp_path):
-    def run_command(command, call, *options, device="cpu", backend="inductor"):
-        monkeypatch.setattr(runner, "inspect_machine", lambda _: Machine({"gpu": None}, device, backend))
-        monkeypatch.setattr(processes, "call", call)
-        file = tmp_path / "result.json"
-        done = CliRunner().invoke(command, [*options, "--json", str(file)])
-        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-        return done.exit_code, done.output, json.loads(file.read_text())
-
-    return run_command
-
-
-def test_series_share_caches_and_a_table_compares_the_ways(ask):
+def test_series_share_caches_and_a_table_compares_the_ways(monkeypatch, tmp_path):
     caches, seconds = {"fusioncache": [], "torch.compile": []}, {"fusioncache": 2.0, "torch.compile": 4.0}
 
     def call(target, spec, **where):
@@ -143,8 +130,11 @@ def test_series_share_caches_and_a_table_compares_the_ways(ask):
         return {"steps": [{**step, "length": each} for each in spec["lengths"]], "later": later}
 
     options = ("--backend", "eager", "--lengths", "8,12,9,16", "--random", "2", "--repeat", "2", "--between", "8", "40")
-    code, output, result = ask(summary.main, call, *options, backend="eager")
-    assert code == 1 and "torch.compile, series 2, known lengths: it died" in output
+    monkeypatch.setattr(runner, "inspect_machine", lambda _: Machine({"gpu": None}, "cpu", "eager"))
+    monkeypatch.setattr(processes, "call", call)
+    done = CliRunner().invoke(summary.main, [*options, "--json", str(tmp_path / "result.json")])
+    assert done.exit_code == 1 and "torch.compile, series 2, known lengths: it died" in done.output
+    result = json.loads((tmp_path / "result.json").read_text())
     ours, theirs = (set(each) for each in caches.values())
     assert len(ours) == len(theirs) == 2 and not ours & theirs
     ways = [point["process"] for point in result["points"] if point["way"] == "fusioncache"]

@@ -58,14 +58,6 @@ def shared(tmp_path: Path, here: Store) -> Path:
     return tmp_path / "shared"
 
 
-@pytest.fixture
-def signed(here: Store) -> tuple[bytes, str]:
-    """The file of an entry as CI sends it, and its name."""
-    save(here, 1)
-    entry = here.entry(make_numbered_key(1).digest, BACKEND)
-    return sign_entry(entry, CI), entry.id
-
-
 def refused_for(there: Store, shared: Path) -> str:
     """Pulls, and sees that nothing came. Returns what the error says."""
     with pytest.raises(StoreError) as raised:
@@ -164,8 +156,10 @@ ATTACKS |= {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_an_attack_on_an_entry_is_refused(signed, attack):
-    (content, id_), (change, reason) = signed, ATTACKS[attack]
+def test_an_attack_on_an_entry_is_refused(here, attack):
+    save(here, 1)
+    entry = here.entry(make_numbered_key(1).digest, BACKEND)
+    content, id_, (change, reason) = sign_entry(entry, CI), entry.id, ATTACKS[attack]
     assert open_entry(content, id_, read_trust()).id == id_
     with pytest.raises(Refusal) as refused:
         open_entry(change(content), id_, read_trust())

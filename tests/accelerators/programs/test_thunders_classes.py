@@ -39,11 +39,7 @@ def make(base=int, **body):
     return type("_Numel", (base,), {"__qualname__": PLACE, **since_3_13, **parts, **body})
 
 
-def other_code(self):
-    return int(self) + 1
-
-
-CALL = other_code.__code__.replace(co_name="__call__")
+CALL = (lambda self: int(self) + 1).__code__.replace(co_name="__call__")
 OTHER_CONSTANT = type(count()).__new__.__code__.replace(co_consts=(None, "Wanted int, got "))
 DIFFERING = {
     "another function's": {"__qualname__": "TensorProxy.__getitem__.<locals>._Numel"},

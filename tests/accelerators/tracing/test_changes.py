@@ -66,10 +66,6 @@ class Own(torch.Tensor):
     pass
 
 
-def freeze(model, _):
-    return model.parts[0].linear.weight.requires_grad_(False).requires_grad_
-
-
 def part(name, value):
     return lambda model, patch: patch.setattr(model.parts[1], name, value)
 
@@ -102,7 +98,7 @@ CHANGES = {
     ),
     "the mode": lambda model, patch: model.compiled.eval() and model.compiled.train,
     "training of a part": lambda model, _: model.parts[1].dropout.eval().train,
-    "what needs gradients": freeze,
+    "what needs gradients": lambda model, _: model.parts[0].linear.weight.requires_grad_(False).requires_grad_,
     "a parameter that Thunder's module has": override("parts.0.linear.bias", weight(4)),
     "its shape": override("parts.0.linear.weight", weight(4, 1)),
     "its class": override("parts.0.linear.weight", torch.ones(4, 4).as_subclass(Own).requires_grad_()),
