@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import itertools
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,9 @@ from hypothesis import HealthCheck, settings
 # On a busy machine everything takes longer. What hangs ends by pytest's own limit.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+# Else processes that compile would start beside imports, on machines with a GPU.
+os.environ["FUSIONCACHE_JOBS"] = "0"
 
 
 @pytest.fixture(scope="session")
