@@ -8,7 +8,6 @@ Importing this package imports neither torch nor Thunder; using one of its names
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -51,19 +50,13 @@ _HOME = {
     "warm": "accelerators.precompile.warm",
 }
 
-_LONGEST = "fusioncache.fusion_cache"
-"""The module whose import takes longest: processes that compile start beside it."""
-
 
 def __getattr__(name: str) -> Any:
     if name in ("distributed", "tracing"):
         return import_module(f"fusioncache.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'fusioncache' has no attribute {name!r}")
-    home = f"fusioncache.{_HOME[name]}"
-    if home == _LONGEST and home not in sys.modules:
-        import_module("fusioncache.accelerators.precompile.pool").start_default_pool()
-    return getattr(import_module(home), name)
+    return getattr(import_module(f"fusioncache.{_HOME[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,7 @@
-"""Makes the executor known to Thunder as soon as both are imported, in whichever order, importing neither early."""
+"""Makes the executor known to Thunder as soon as both are imported, in whichever order, importing neither early.
+
+Processes that compile start then, too: see ``start_default_pool``.
+"""
 
 from __future__ import annotations
 
