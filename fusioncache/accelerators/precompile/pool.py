@@ -59,8 +59,10 @@ _DEFAULT = "nvfuser"
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
 """What a machine with a GPU has. To ask CUDA would keep children that are forked from using it."""
 _COMMANDS = "fusioncache.cli.main"
-_PREFIXES, _SET_BY_TORCH = ("CUDA_", "NVFUSER_", "FUSIONCACHE_"), "CUDA_MODULE_LOADING"
-"""What a process that was started earlier may have otherwise: then it would refuse, or be on another GPU."""
+_TELLING = ("CUDA_", "NVFUSER_", "FUSIONCACHE_")
+"""How the variables begin with others of which a process refuses tasks, or opens another GPU."""
+_SET_BY_TORCH = "CUDA_MODULE_LOADING"
+"""The one of these that torch sets when it opens a GPU."""
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
@@ -345,7 +347,7 @@ def start_process(arguments: Sequence[str], connection: Connection, *, quiet: bo
 
 def read_environment() -> dict[str, str]:
     """Returns the variables of this process that say which GPUs there are, and what nvFuser and this package do."""
-    found = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES)}
+    found = {name: value for name, value in os.environ.items() if name.startswith(_TELLING)}
     found.pop(_SET_BY_TORCH, None)
     return found
 
