@@ -1,6 +1,6 @@
 """Makes the executor known to Thunder as soon as both are imported, in whichever order, importing neither early.
 
-Processes that compile start then, too: see ``start_default_pool``.
+It also starts the pool of processes that compile: see ``start_default_pool``.
 """
 
 from __future__ import annotations

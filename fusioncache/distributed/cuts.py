@@ -183,7 +183,7 @@ class CutValues:
         return self._exchange("take_own_part", value, dim)
 
     def fit(self, value: Any, dim: int, dims: int) -> Any:
-        """Returns what takes part of a value in a result of which this rank has a part.
+        """Returns the operand with which this rank computes its part of a result.
 
         Args:
             value: a tensor, which broadcasts to the result; or a number.

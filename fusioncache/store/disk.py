@@ -182,9 +182,9 @@ def audit(root: Path) -> Audit:
 
 
 def find_aside(root: Path) -> tuple[str, ...]:
-    """Returns what was in the place of files and was set aside, as paths below the root of a store.
+    """Returns the paths, below the root of a store, of what stood in the way of the store's files and was set aside.
 
-    It is none of the store's, may be a user's, and stays.
+    These are not the store's, may be a user's, and stay.
     """
     found = (path for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}{ASIDE}*"))
     return tuple(sorted(str(path.relative_to(root)) for path in found))

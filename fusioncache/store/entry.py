@@ -120,7 +120,7 @@ class Entry:
 
     @property
     def texts(self) -> Mapping[str, str]:
-        """The ingredients of its key, name to text; none of what is no key, of which the store says so."""
+        """The ingredients of its key, name to text; empty if the text is no key."""
         with suppress(ValueError):
             return read_key(self.text)
         return {}

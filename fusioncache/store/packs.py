@@ -412,7 +412,7 @@ def _replaced(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         raise StoreError(f"{path} cannot be written ({error.strerror}): give another path") from error
     finally:
-        remove(temporary)  # which is gone where it took its place
+        remove(temporary)  # it is gone already if it was renamed
 
 
 @dataclass(frozen=True, slots=True)

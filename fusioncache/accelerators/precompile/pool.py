@@ -35,6 +35,7 @@ from fusioncache.accelerators.precompile.entry_compiler import (
 )
 from fusioncache.accelerators.precompile.workers import PackedTask
 from fusioncache.backends.api import backend_class
+from fusioncache.backends.torch_settings import read_variables
 from fusioncache.cache.cache import Cache
 from fusioncache.ir import Graph
 from fusioncache.process import forks
@@ -59,10 +60,10 @@ _DEFAULT = "nvfuser"
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
 """What a machine with a GPU has. To ask CUDA would keep children that are forked from using it."""
 _COMMANDS = "fusioncache.cli.main"
-_TELLING = ("CUDA_", "NVFUSER_", "FUSIONCACHE_")
-"""How the variables begin with others of which a process refuses tasks, or opens another GPU."""
-_SET_BY_TORCH = "CUDA_MODULE_LOADING"
-"""The one of these that torch sets when it opens a GPU."""
+_PREFIXES = ("CUDA_", "NVFUSER_", "FUSIONCACHE_")
+"""Prefixes of variables. A process that was started with other values refuses tasks, or opens another GPU."""
+_SET_BY_TORCH = ("CUDA_MODULE_LOADING",)
+"""A variable that torch sets when it opens a GPU."""
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
@@ -91,7 +92,7 @@ class CompilePool:
     Attributes:
         jobs: as it was given.
         backend: the same.
-        environment: what ``read_environment`` gave when the other process was started.
+        environment: the variables that decide what a worker does, as they were when the processes were started.
         is_wanted: whether a cache has asked for it. One that was started beside imports may be of no use.
         has_failed: whether no process is started any more.
         answered: when it last told what became of a task, by ``time.perf_counter``.
@@ -108,7 +109,7 @@ class CompilePool:
         self._futures: dict[int, Future[TaskOutcome]] = {}
         self._numbers = 0
         self._codes: dict[Graph, int] = {}
-        self.environment: Mapping[str, str] = {}
+        self.environment: Mapping[str, object] = {}
         self.is_wanted = True
         self.has_failed = False
         self.answered = 0.0
@@ -123,7 +124,7 @@ class CompilePool:
         """Starts the process with the workers if there is none, and returns whether there is one. Waits for nothing."""
         with self._lock:
             if self._process is None and not self.has_failed:
-                self.environment = read_environment()
+                self.environment = _read_environment()
                 try:
                     self._connection, theirs = Pipe()
                     with theirs:
@@ -204,7 +205,7 @@ class CompilePool:
             self._lose(connection, process)
 
     def _lose(self, connection: Connection, process: subprocess.Popen) -> None:
-        """Takes note that the process has ended. After one that failed there is no other, unless no cache had asked."""
+        """Notes that the process has ended. After a failure no other is started, unless no cache had asked for it."""
         with self._lock:
             if process.returncode != 0 and not self.has_failed:
                 self.has_failed = True
@@ -239,7 +240,7 @@ def find_pool(store: Store, jobs: int, backend: str, *, waits: bool = False) -> 
         pool = pools.get(directory)
         if pool is not None and pool.is_wanted and not pool.has_failed:
             return pool
-        if pool is not None and (pool.jobs, pool.backend, pool.environment) != (jobs, backend, read_environment()):
+        if pool is not None and (pool.jobs, pool.backend, pool.environment) != (jobs, backend, _read_environment()):
             pool.end()
         if pool is None or pool.has_failed:
             pools[directory] = pool = CompilePool(directory, jobs, backend)
@@ -272,7 +273,7 @@ def start_default_pool() -> None:
 
 
 def _look_into(path: Path) -> Sequence[Entry]:
-    """Returns the entries of a store that may not be there. Makes none, asks no remote, and warns of nothing.
+    """Returns the entries of a store; none if it does not exist. Creates nothing, contacts no remote, does not warn.
 
     Raises:
         StoreError: if the directory cannot be used.
@@ -284,20 +285,20 @@ def _look_into(path: Path) -> Sequence[Entry]:
 
 
 def _may_train() -> bool:
-    """True if this process has a GPU open, or can open one and is neither a command nor a child that loads data."""
+    """True if this process has a GPU open, or is no command and no child of multiprocessing, and can open one."""
     if gpu_in_use() is not None:
         return True
     has_gpu = any(map(os.path.exists, GPU_FILES)) and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
-    # A child that imports the script once more has no parent so far. There is no public name for that.
+    # A spawned child gets its parent after it has imported the script. Until then only this private flag tells.
     is_child = parent_process() is not None or getattr(current_process(), "_inheriting", False)
     return has_gpu and not is_child and _COMMANDS not in sys.modules
 
 
 def end_unwanted(cache: Cache) -> None:
-    """Ends the pool that was started before a cache asked for one, if a ``FusionCache`` did without it.
+    """Ends the pool that was started beside imports, if a ``FusionCache`` with a store does not use it.
 
     Args:
-        cache: of that. One without a store says nothing of those to come.
+        cache: of the ``FusionCache``.
     """
     with _making:
         unwanted = [pool for pool in pools.values() if not (pool.is_wanted or pool.has_failed)]
@@ -345,11 +346,9 @@ def start_process(arguments: Sequence[str], connection: Connection, *, quiet: bo
     )
 
 
-def read_environment() -> dict[str, str]:
-    """Returns the variables of this process that say which GPUs there are, and what nvFuser and this package do."""
-    found = {name: value for name, value in os.environ.items() if name.startswith(_TELLING)}
-    found.pop(_SET_BY_TORCH, None)
-    return found
+def _read_environment() -> dict[str, object]:
+    """Returns the variables that decide which GPUs a process sees, and what nvFuser and this package do."""
+    return dict(read_variables(_PREFIXES, (), _SET_BY_TORCH))
 
 
 def choose_jobs(asked: int | None, backend: str) -> int:

@@ -134,7 +134,7 @@ def compile_tasks(store: Store, tasks: Sequence[CompileTask], jobs: int, dry_run
 
     Args:
         store: gets the executables.
-        tasks: workers begin with those that are likely to take longest.
+        tasks: workers compile first what is likely to take longest.
         jobs: how many processes compile.
         dry_run: whether to compile nothing.
     """

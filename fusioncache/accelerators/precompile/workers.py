@@ -43,9 +43,9 @@ TICK = 0.25
 LEAST_SECONDS, MOST_SECONDS, TIMES = 60.0, 300.0, 8.0
 """How long all workers may finish no task: so many times the longest compile of any, between these."""
 REST_SECONDS, STAY_SECONDS, IDLE_SECONDS = 5.0, 30.0, 300.0
-"""How long idle workers keep the device open: where it has little free memory, where it has enough, and where they keep
-code for any sizes besides. This process lives as long as the last without a task. New lengths come in a row, and the
-second one soon: a length that finds workers need not wait half a second until others have opened the device."""
+"""Seconds for which idle workers keep the GPU open: with little free memory, with enough, and with enough while they
+keep code for any sizes. Without a task the pool's process ends after the last of these. The second length comes soon,
+and further ones in a row: workers that are still there save half a second, in which others would open the GPU."""
 ANSWER_SECONDS = 3.0
 """How long workers without a task may take to answer, or to end before they are killed."""
 
@@ -177,9 +177,9 @@ class Workers:
             worker.end(deadline)
 
     def _may_stay(self, idle: float) -> bool:
-        """True if a GPU has enough free memory for workers that had nothing to do for so many seconds.
+        """True if idle workers may keep the GPU open after this many seconds.
 
-        Raises nothing: if the worker that is asked does not answer, the result is False.
+        Raises nothing: if a worker does not answer how much memory is free, the result is False.
         """
         ready = [worker for worker in self._workers if worker.is_ready]
         keepers = [worker for worker in ready if worker.codes]
@@ -212,7 +212,8 @@ class Workers:
                 continue
             del self._waiting[number]
             worker.task = number
-            worker.codes |= set() if task.code is None else {task.code}
+            if task.code is not None:
+                worker.codes.add(task.code)
 
     def _hear(self, worker: _WorkerProcess) -> None:
         """Receives from a worker that it is ready, or the outcome of its task, or that it died."""
@@ -343,10 +344,10 @@ def compile_task(task: CompileTask) -> TaskOutcome:
 
 @dataclass(frozen=True, slots=True)
 class PackedTask:
-    """A task on its way to a worker.
+    """A task, pickled for a worker.
 
     Attributes:
-        content: a call of ``compile_task`` for it, as ``Connection.recv`` reads that.
+        content: the pickled call of ``compile_task``, which ``Connection.recv`` reads.
         device: the number of its GPU; None if that does not matter.
         weight: how long it takes, compared with others.
         code: the number of the general region whose code it needs; None if it needs no such code.
@@ -359,11 +360,11 @@ class PackedTask:
 
     @classmethod
     def pack(cls, task: CompileTask, codes: dict[Graph, int]) -> Self:
-        """Packs a task.
+        """Returns a task, pickled.
 
         Args:
-            task: it.
-            codes: the numbers of the general regions so far, to which that of the task is added.
+            task: the task.
+            codes: the numbers of the general regions so far. That of the task's general region is added.
         """
         code = None if task.code is None else codes.setdefault(task.code, len(codes))
         return cls(pickle.dumps(partial(compile_task, task)), task.device, task.weight, code)

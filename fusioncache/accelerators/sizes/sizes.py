@@ -204,7 +204,7 @@ class Watched:
 
 
 class _WatchedNumber(Watched):
-    """What is itself a number."""
+    """A watched value that is a number."""
 
     def __new__(cls, value: Any, expression: Expression, listener: LookListener) -> Self:
         """Makes one."""
@@ -215,7 +215,7 @@ class _WatchedNumber(Watched):
 
 
 class Size(_WatchedNumber, int):
-    """An integer with its expression, and the one who is told of looks at it."""
+    """An integer with its expression, and the listener to which looks at it are reported."""
 
     @property  # type: ignore[misc]
     def __class__(self) -> type[int]:  # type: ignore[override]
