@@ -37,7 +37,7 @@ from benchmarks.common.options import (
 )
 from benchmarks.common.processes import say
 from benchmarks.common.runner import Point, Run, benchmark, pick
-from benchmarks.common.steps import measure_later, synchronize
+from benchmarks.common.steps import measure_later, synchronize, use_deterministic_algorithms
 from benchmarks.common.tensors import digest, name_results
 from benchmarks.common.thunder_jit import executors, make_transform
 from benchmarks.common.ways import WAYS
@@ -142,7 +142,7 @@ def make_work(spec: MemorySpec) -> Work:
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns bytes, seconds, choices and digests of one point."""
     spec = MemorySpec.read(options)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    use_deterministic_algorithms(True, warn_only=True)
     pay_once(WAYS["fusioncache"], spec.backend, spec.device, spec.dtype)
     work = make_work(spec)
     transform = make_transform(spec.backend, **spec.options())

@@ -115,8 +115,6 @@ def environment_in(directory: str, root: Path = ROOT) -> dict[str, str]:
     """Returns the variables of a process whose caches are in this directory, and makes the folders for them."""
     paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    # Without it cuBLAS may pick its workspace, and so its order of summation, differently in each process.
-    environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     for variable in _CACHES:
         environment[variable] = str(Path(directory, variable.lower()))
         Path(environment[variable]).mkdir(exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,10 @@ import torch
 from torch import nn
 
 Call = Callable[..., torch.Tensor]
+
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+"""The variable without which torch's deterministic algorithms raise. Torch parses it in each product: in a narrow model
+that doubles the time of a step."""
 
 
 def synchronize(device: str) -> None:
@@ -76,8 +81,17 @@ def _fast_algorithms() -> Iterator[None]:
     """Leaves the algorithms that give the same bits every time, which no training uses."""
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(False)
+    use_deterministic_algorithms(False)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        use_deterministic_algorithms(deterministic, warn_only=warn_only)
+
+
+def use_deterministic_algorithms(wanted: bool, *, warn_only: bool = False) -> None:
+    """Has torch use algorithms that give the same bits every time, or the fast ones."""
+    if wanted:
+        os.environ.setdefault(_WORKSPACE, ":4096:8")
+    else:
+        os.environ.pop(_WORKSPACE, None)
+    torch.use_deterministic_algorithms(wanted, warn_only=warn_only)

@@ -19,7 +19,7 @@ import torch.distributed as distributed
 
 from benchmarks.common.counting import Counter, counting_compiles, use_backend
 from benchmarks.common.kernels import Kernel, profile_kernels
-from benchmarks.common.steps import synchronize
+from benchmarks.common.steps import synchronize, use_deterministic_algorithms
 from benchmarks.common.tensors import digest
 from benchmarks.distributed.shared import Shared, share_model
 from benchmarks.distributed.spec import PEERS, PointSpec
@@ -147,7 +147,7 @@ def _train(spec: PointSpec, shared: Shared) -> dict[str, Any]:
     torch.compile would compile anew for those.
     """
     # Only to warn would leave attention's gradients to differ.
-    torch.use_deterministic_algorithms(PEERS[spec.peer].family != "torch")
+    use_deterministic_algorithms(PEERS[spec.peer].family != "torch")
     optimizer = torch.optim.SGD(shared.parameters, lr=_LEARNING_RATE)
     losses, gradients = [], []
     try:
@@ -157,7 +157,7 @@ def _train(spec: PointSpec, shared: Shared) -> dict[str, Any]:
             gradients.append([checksum(parameter.grad) for parameter in shared.parameters])
             optimizer.step()
     finally:
-        torch.use_deterministic_algorithms(False)
+        use_deterministic_algorithms(False)
     shared.clear()
     return {
         "losses": [loss.item() for loss in losses],

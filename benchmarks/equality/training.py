@@ -20,7 +20,7 @@ import torch
 from benchmarks import zoo
 from benchmarks.common.counting import count_compiles, count_folds, use_backend
 from benchmarks.common.runner import Columns, Point, pick, take_turns
-from benchmarks.common.steps import synchronize
+from benchmarks.common.steps import synchronize, use_deterministic_algorithms
 from benchmarks.common.tensors import compare
 from benchmarks.common.thunder_jit import executors, make_transform
 from benchmarks.zoo import Workload
@@ -36,7 +36,7 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the counts and the differences of one spec."""
     backend, against = options["backend"], options["reference"]
     # So that the gradients of attention and embeddings, too, have the same bits every time.
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    use_deterministic_algorithms(True, warn_only=True)
     use_backend(backend)
     counter = count_compiles(backend, lru=against == "lru")
     workload = zoo.make(*(options[name] for name in ("model", "layers", "device", "dtype", "width")))

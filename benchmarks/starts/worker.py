@@ -17,7 +17,7 @@ from benchmarks.common.compiled import Compiled, pay_once
 from benchmarks.common.errors import Tensors, judge
 from benchmarks.common.models import MODELS, ModelSpec, count_layers, make_model
 from benchmarks.common.rematerialization import recompute_sums
-from benchmarks.common.steps import measure_later, synchronize
+from benchmarks.common.steps import measure_later, synchronize, use_deterministic_algorithms
 from benchmarks.common.tensors import cotangent, digest_all, name_results
 from benchmarks.common.ways import WAYS, Way
 from benchmarks.zoo import Workload
@@ -60,7 +60,7 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
         pay_once(way, spec.backend, spec.device, spec.dtype, grad=spec.grad)
     if way.exact:
         # On a GPU to warn only would leave attention's gradients to differ; models of the zoo may have no other.
-        torch.use_deterministic_algorithms(True, warn_only=spec.model not in MODELS)
+        use_deterministic_algorithms(True, warn_only=spec.model not in MODELS)
     work = make_work(spec)
     if work.way == "thunderfx" and way.compiler == "thunder.jit":
         way = replace(way, compiler="thunderfx")
@@ -155,7 +155,7 @@ def _check(spec: StartSpec, work: Workload, found: Tensors) -> dict[str, Any]:
         output = take_step(spec, replace(work, inputs=inputs), work.model)
         return {name: tensor.cpu() for name, tensor in name_results(work.model, output).items()}
 
-    torch.use_deterministic_algorithms(False)
+    use_deterministic_algorithms(False)
     try:
         return judge(found, work.model, step)
     except torch.OutOfMemoryError:
