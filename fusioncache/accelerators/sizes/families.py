@@ -1,22 +1,21 @@
-"""One program at several lengths, as one with numbers to be filled in: nothing is derived for a further length.
+"""Families: one program for several lengths, with numbers to fill in, so that Thunder derives no further length.
 
-Thunder's passes went over the program at two lengths or more, and once more with symbols for sizes, which tells what
-they look at. Where all of that comes out the same at another length, Thunder would make the known program with other
-numbers. The first two programs of a form may differ in more, as where one has all of a table of which the others have a
-part: later ones are tried as well.
+Thunder's passes ran on the program at two lengths or more, and once more with symbols for sizes, which records their
+comparisons of sizes as guards. If all guards hold at another length, Thunder would make the same program with other
+numbers. The first two programs of a form may differ in more than numbers, as when one uses a whole table and the others
+a part of it: then later programs are tried.
 
-A family is stored under the form of its programs, so that a process goes on from it that has seen no length yet. What
-the programs read, and what the passes looked at, is compared as for any program. The artifacts are ``reads``, for each
-program that is known ``program-0``, ``program-1`` and so on, ``regions-0`` where that is known, and::
+A family is stored under the form of its programs, so that a process can fill in its first length. The reads of the
+programs are compared as for any program, and the guards are checked. The artifacts are ``reads``, ``program-0``,
+``program-1`` and so on for the known programs, ``regions-0`` and so on where records of regions exist, and::
 
-    family = what passes looked at, and the sizes of each program: a ``_FamilyOutline``, written by ``ir/codec.py``
+    family = the guards of the passes and the sizes of each program: a ``_FamilyOutline``, written by ``ir/codec.py``
 
-The traces are the bytes of programs that are stored themselves, mostly, so that they take no room of their own. What is
-filled in from a family is not stored itself: a later process fills it in as well.
+Most of these programs are also stored on their own, with the same bytes, so that the traces take no extra space.
+Programs that are filled in are not stored: a later process fills them in as well.
 
-What the passes looked at is data. Some of it is decided by code that is not interpreted, as by the library that has a
-kernel or has none. A question says what a function is asked about, with expressions for sizes, so that it can be asked
-again, also in another process.
+The guards are data. Some are decisions of code that is not interpreted, such as whether a library has a kernel. A
+decision stores the function's arguments, with expressions for sizes, so that it can be made again in any process.
 """
 
 from __future__ import annotations
@@ -77,17 +76,17 @@ DECIDERS: Mapping[str, str] = MappingProxyType(
         "can_attend_with_cudnn": "fusioncache.accelerators.attention.executor",
     }
 )
-"""The functions that decide by sizes, and by what else they are asked about, each with the module that has it."""
+"""The functions that decide by the sizes and other properties of their arguments, each with its module."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskedTensor:
-    """A tensor that something is decided about.
+    """A tensor argument of a decision.
 
     Attributes:
         shape: its sizes.
-        device: that it is on, as torch writes it.
-        dtype: the name that its type has in torch.
+        device: its device in torch's notation.
+        dtype: the name of its dtype in torch.
         requires_grad: whether it needs a gradient.
     """
 
@@ -98,17 +97,17 @@ class AskedTensor:
 
 
 type Asked = AskedTensor | Integer | Float | Number | Operation | bool | float | None
-"""What one argument of a question is."""
+"""One argument of a decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Something that was decided.
+    """A call of a deciding function, with its result.
 
     Attributes:
-        function: decides: one of ``DECIDERS``.
-        args: what it was asked about.
-        answer: what it decided, as Python writes it.
+        function: its name, one of ``DECIDERS``.
+        args: its arguments.
+        answer: its result as text.
     """
 
     function: Annotated[str, re.compile("|".join(DECIDERS))]
@@ -116,10 +115,10 @@ class Decision:
     answer: str
 
     def ask(self, numbers: Mapping[int, int]) -> str:
-        """Returns what is decided where numbers have these values, by their positions.
+        """Returns the function's answer at other values of the variables, given by their positions.
 
         Raises:
-            ValueError: if no module decides it.
+            ValueError: if the function is not one of ``DECIDERS``.
         """
         if self.function not in DECIDERS:
             raise ValueError(f"{self.function} decides nothing")
@@ -127,21 +126,21 @@ class Decision:
 
 
 def find_home(decider: str) -> ModuleType:
-    """Returns the module of one of ``DECIDERS``, where its users look it up."""
+    """Returns the module in which callers look up one of ``DECIDERS``."""
     return import_module(DECIDERS[decider])
 
 
 def decide(function: Callable[..., Any], args: tuple[Asked, ...], numbers: Mapping[int, int]) -> Any:
-    """Returns what a function decides where numbers have these values."""
+    """Returns the result of a deciding function at these values of the variables."""
     with tracectx(TraceCtx()):
         return function(*(_fill(each, numbers) for each in args))
 
 
 def describe_asked(arg: Any) -> Asked:
-    """Returns an argument of a question as data.
+    """Returns an argument of a decision as data.
 
     Raises:
-        TypeError: if it is of a kind that is not known.
+        TypeError: if its type is not supported.
     """
     if isinstance(arg, TensorProxy):
         dtype = str(to_torch_dtype(arg.dtype)).removeprefix("torch.")
@@ -175,14 +174,13 @@ _NO_SHAPES: Mapping[str, Expressions] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class PassJournal:
-    """What Thunder's passes did with the sizes of one program.
+    """The guards of Thunder's passes on the sizes of one program, and the expressions that they computed.
 
     Attributes:
-        sizes: the place of each argument, and its sizes: numbers of which this is about, and those that may be no
-            others.
+        sizes: the place of each argument with its sizes: variables, and constants that must stay as they are.
         looks: comparisons.
-        unequal: arguments of operations that would be the same operation if they were equal.
-        decisions: of others.
+        unequal: pairs of argument lists of two operations that would become one operation if the lists were equal.
+        decisions: results of deciding functions.
         expressions: each that may be in a final trace or a region, in a fixed order.
         shapes: of tensors with a size that is none of these, by name: operations on them run as a whole.
     """
@@ -195,10 +193,11 @@ class PassJournal:
     shapes: Mapping[str, Expressions] = _NO_SHAPES
 
     def validate(self) -> None:
-        """Checks what types do not say.
+        """Checks invariants that types do not express.
 
         Raises:
-            ValueError: if a number is not the size of one argument, or lists differ in length.
+            ValueError: if a variable is not the size of exactly one argument, or paired lists differ in length, or
+                places are invalid.
         """
         numbers = [size for _, sizes in self.sizes for size in sizes if isinstance(size, Number)]
         used = _find_numbers((self.looks, self.unequal, self.decisions, self.expressions, *self.shapes.values()))
@@ -209,10 +208,10 @@ class PassJournal:
         _check_places([place for place, _ in self.sizes])
 
     def check(self, arguments: ArgumentSizes) -> Mapping[int, int]:
-        """Returns the value of each number where the arguments have these sizes.
+        """Returns the values of the variables at these argument sizes, if all guards hold.
 
         Raises:
-            Declined: if the passes might do something else there, or there is no value of an expression.
+            Declined: if a guard fails, so that the passes might do something else, or an expression has no value.
         """
         numbers = self.read(arguments)
         try:
@@ -236,10 +235,10 @@ class PassJournal:
             evaluate(each, numbers)
 
     def read(self, arguments: ArgumentSizes) -> Mapping[int, int]:
-        """Returns the value of each number where the arguments have these sizes.
+        """Returns the values of the variables at these argument sizes.
 
         Raises:
-            Declined: if a size is another one that is no number.
+            Declined: if there are other arguments, a constant size differs, or a variable would be 0 or 1.
         """
         if arguments.keys() != {place for place, _ in self.sizes}:
             raise Declined("there are other arguments", Scope.LENGTH)
@@ -255,10 +254,10 @@ class PassJournal:
 
 @dataclass(frozen=True, slots=True)
 class _FamilyOutline:
-    """What is stored of a family beside its programs.
+    """The part of a stored family that is neither programs nor reads.
 
     Attributes:
-        passes: what they looked at.
+        passes: the guards of the passes.
         known: the sizes of the arguments of each program.
     """
 
@@ -266,37 +265,37 @@ class _FamilyOutline:
     known: tuple[tuple[tuple[Place, tuple[int, ...]], ...], ...]
 
     def validate(self) -> None:
-        """Checks what types do not say.
+        """Checks invariants that types do not express.
 
         Raises:
-            ValueError: if programs have other arguments.
+            ValueError: if the arguments or their numbers of sizes differ among the programs.
         """
         if any(list(map(_count, each)) != list(map(_count, self.passes.sizes)) for each in self.known):
             raise ValueError("has sizes of other arguments")
 
 
 def encode_outline(passes: PassJournal, sizes: Sequence[ArgumentSizes]) -> bytes:
-    """Returns what passes looked at, and the sizes of the programs that a family is made of. Equal ones are equal.
+    """Returns the bytes of the guards and of the sizes of a family's programs. Equal outlines have equal bytes.
 
     Raises:
-        ValueError: if there is a number in it that JSON has not.
+        ValueError: if it contains a number that JSON cannot represent.
     """
     outline = _FamilyOutline(passes, tuple(tuple(each.items()) for each in sizes))
     return codec.encode(outline, format=FAMILY_FORMAT)
 
 
 def decode_outline(content: bytes) -> tuple[PassJournal, tuple[ArgumentSizes, ...]]:
-    """Returns what ``encode_outline`` was given.
+    """Returns the arguments of ``encode_outline`` from its bytes.
 
     Raises:
-        ValueError: if this is anything else.
+        ValueError: if the bytes are no outline.
     """
     found = codec.decode(_FamilyOutline, content, "family", format=FAMILY_FORMAT)
     return found.passes, tuple(map(dict, found.known))
 
 
 def _find_numbers(value: Any) -> Iterator[Number]:
-    """Yields the numbers in looks, decisions and expressions."""
+    """Yields the variables in looks, decisions and expressions."""
     if isinstance(value, Number):
         yield value
     elif isinstance(value, tuple):
@@ -320,15 +319,15 @@ def _count(sizes: tuple[Place, tuple[Any, ...]]) -> tuple[Place, int]:
 
 
 MOST_KNOWN = 6
-"""Of how many programs a family is made. Each tells apart what was equal in all before."""
+"""The largest number of programs of a family. Each distinguishes numbers that were equal in all earlier ones."""
 
 
 class Family:
-    """What programs of one form have in common.
+    """Programs of one form that differ only in numbers, with the guards for further sizes.
 
     Args:
-        reads: what they were derived from besides.
-        passes: what Thunder's passes look at.
+        reads: the outside values that they depend on.
+        passes: the guards of Thunder's passes.
         known: programs that Thunder derived, two or more.
 
     Attributes:
@@ -338,7 +337,7 @@ class Family:
         came: whether it came from another machine.
 
     Raises:
-        Declined: if they differ in more than numbers, or something else may depend on sizes.
+        Declined: if the programs differ in more than numbers, or something else may depend on sizes.
     """
 
     def __init__(self, reads: tuple[Read, ...], passes: PassJournal, known: Sequence[KnownProgram]):
@@ -359,11 +358,11 @@ class Family:
         return GeneralProgram(programs, self.passes.expressions, self.passes.shapes)
 
     def is_same(self, other: Family) -> bool:
-        """True if another family is of the same programs, whichever of these it knows."""
+        """True if two families have equal reads and guards. They may contain different programs."""
         return self.reads == other.reads and _forget_places(self.passes) == _forget_places(other.passes)
 
     def fits(self, sizes: ArgumentSizes) -> bool:
-        """True if passes would do the same for arguments of these sizes."""
+        """True if all guards hold for arguments of these sizes."""
         try:
             self.passes.check(sizes)
         except Declined as declined:
@@ -372,9 +371,9 @@ class Family:
         return True
 
     def learn(self, program: KnownProgram) -> bool:
-        """Takes one more program, which tells more of what each number is; returns whether it did.
+        """Adds a program, which distinguishes numbers that were equal by chance; returns whether it was added.
 
-        One for which passes might have done something else is no program of this family.
+        A program with sizes for which a guard fails does not belong to the family. One with known sizes adds nothing.
 
         Raises:
             Declined: if it differs in more than numbers.
@@ -387,34 +386,34 @@ class Family:
         return True
 
     def prepare(self) -> None:
-        """Makes what a program is filled into, which takes longer than to fill one in: Python compiles it.
+        """Compiles the Python code that programs are filled into, which takes longer than to fill one in.
 
         Raises:
-            Declined: if a number is where none can be filled in.
+            Declined: if a number is at a place where none can be filled in.
         """
         self._general.prepare()
 
     def fill(self, sizes: ArgumentSizes, identify: Identify) -> tuple[FilledProgram, KeptRegions | None]:
-        """Returns the program for arguments of these sizes, and what is on record of its regions, if that is known.
+        """Returns the program for arguments of these sizes, and the records of its regions or None.
 
         Raises:
-            Declined: if Thunder's passes might do something else.
-            Declined: if a number is not known.
+            Declined: if a guard fails, so that Thunder's passes might do something else.
+            Declined: if the value of a number is unknown.
         """
         filled = self._general.fill(self.passes.check(sizes), identify)
         return filled, self._fill_regions(filled.digests)
 
     def fill_templates(self, length: int, identify: Identify) -> Mapping[str, TemplateReference]:
-        """Returns the templates of the program at a length, by names as of ``GeneralProgram.fill_templates``.
+        """Returns the templates of the program at a length, by name: see ``GeneralProgram.fill_templates``.
 
         Raises:
-            Declined: if the sizes of the arguments do not follow from the length, or as for ``fill``.
+            Declined: if the argument sizes do not follow from the length, or for a reason of ``fill``.
         """
         sizes = scale_sizes(self.known[0].sizes, self.known[1].sizes, length)
         return self._general.fill_templates(self.passes.check(sizes), identify)[0]
 
     def _fill_regions(self, digests: Sequence[str]) -> KeptRegions | None:
-        """Returns what is on record of regions, with the digests of other templates."""
+        """Returns the records of the regions with the digests of the filled-in templates; None if there are none."""
         kept = self._regions
         if kept is None:
             return None
@@ -424,12 +423,12 @@ class Family:
 
 
 def _forget_places(passes: PassJournal) -> PassJournal:
-    """Returns what passes looked at without the files in which they are here."""
+    """Returns the guards without source places, as paths differ among machines."""
     return replace(passes, looks=tuple(replace(look, place="") for look in passes.looks))
 
 
 def list_digests(program: ProgramText) -> list[str]:
-    """Returns the digests of a program's templates, in the order in which they are called first."""
+    """Returns the digests of a program's templates, in the order of their first calls."""
     templates = program.templates()
     return [templates[name].digest for name in list_templates(program)]
 
@@ -438,15 +437,15 @@ _FAMILY, _READS, _PROGRAM, _REGIONS = "family", "reads", "program-", "regions-"
 
 
 def find_families(store: Store, form: Key) -> tuple[Family, ...]:
-    """Returns the families that are stored for a form. What cannot be read is removed. Never raises.
+    """Returns the families that are stored for a form. Removes families that cannot be decoded. Never raises.
 
-    A remote is asked for what is not here, up to the first slot that is free there, too.
+    For a slot that is free here the remote is asked, up to the first slot that is free there, too.
     """
     return tuple(family for _, family in _list_families(store, form, asks_remote=True))
 
 
 def list_stored_families(store: Store) -> Iterator[Family]:
-    """Yields all families that are stored. What cannot be read is removed."""
+    """Yields all stored families. Removes families that cannot be decoded."""
     forms = {summary.digest: summary.backend for summary in store.entries() if is_family(summary.backend)}
     for digest, slot in forms.items():
         entry = store.entry(digest, slot)
@@ -455,22 +454,22 @@ def list_stored_families(store: Store) -> Iterator[Family]:
 
 
 def keep_family(store: Store, form: Key, family: Family, name: str) -> bool:
-    """Keeps a family, in the stead of what is stored of it. If all slots are taken, the oldest family goes.
+    """Stores a family in place of its stored version. If all slots are taken, the oldest family is replaced.
 
-    One that came from another machine stays as it came, whatever this process has learned of it: what would be stored
-    has programs of that machine without its signature, and would outlive the revocation of its key.
+    A family from another machine stays unchanged, also if this process added programs to it. A new version would have
+    that machine's programs without its signature, and would outlive the revocation of its key.
 
     Args:
-        store: where it goes.
-        form: of its programs.
-        family: learns what others have stored of it.
-        name: of the model, for people.
+        store: the store to write to.
+        form: the form of its programs.
+        family: the family; programs that other processes stored for it are added to it.
+        name: the model's name, for messages.
 
     Returns:
         Whether it is stored.
 
     Raises:
-        ValueError: if something in it cannot be written.
+        ValueError: if something in it cannot be encoded.
     """
     with store.take_turn(form, FAMILY_SLOTS[0], WRITE_SECONDS):
         found = dict(_list_families(store, form))
@@ -487,7 +486,7 @@ def keep_family(store: Store, form: Key, family: Family, name: str) -> bool:
 
 
 def forget_family(store: Store, form: Key, family: Family) -> None:
-    """Removes what is stored of a family."""
+    """Removes all stored versions of a family."""
     with store.take_turn(form, FAMILY_SLOTS[0], WRITE_SECONDS):
         for slot, other in _list_families(store, form):
             if other.is_same(family):
@@ -495,10 +494,10 @@ def forget_family(store: Store, form: Key, family: Family) -> None:
 
 
 def encode_family(family: Family) -> Mapping[str, bytes]:
-    """Returns a family as artifacts. Equal ones have equal bytes.
+    """Returns a family as artifacts. Equal families have equal bytes.
 
     Raises:
-        ValueError: if something in it cannot be written.
+        ValueError: if something in it cannot be encoded.
     """
     outline = encode_outline(family.passes, [each.sizes for each in family.known])
     artifacts = {_FAMILY: outline, _READS: encode_reads(family.reads)}
@@ -513,7 +512,7 @@ def decode_family(artifacts: Mapping[str, bytes]) -> Family:
     """Returns the family that was encoded.
 
     Raises:
-        ValueError: if these are the artifacts of none.
+        ValueError: if these are not the artifacts of a family.
     """
     try:
         passes, sizes = decode_outline(artifacts[_FAMILY])
@@ -526,7 +525,7 @@ def decode_family(artifacts: Mapping[str, bytes]) -> Family:
         return Family(decode_reads(artifacts[_READS]), passes, known)
     except ValueError:
         raise
-    except Exception as error:  # programs that are none of one family
+    except Exception as error:  # such as programs that differ in more than numbers
         raise ValueError(f"no family: {error!r}") from error
 
 
@@ -549,6 +548,6 @@ def _learn_all(family: Family, known: tuple[KnownProgram, ...]) -> None:
     for program in known:
         try:
             family.learn(program)
-        except Declined as error:  # then it is left to what this process has seen
+        except Declined as error:  # the family keeps the programs that it has in this process
             error.require(Scope.LENGTH)
             logger.info("a stored program is of no family here: %s", error)

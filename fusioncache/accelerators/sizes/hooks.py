@@ -1,14 +1,13 @@
-"""What is called in place of functions of Thunder's: while a model's code is given sizes, and passes symbols.
+"""Replacements of Thunder's functions while a model's code runs on sizes, and passes on symbols.
 
     results, journal = watch_sizes(thunder_general_jit, compile_data, args, kwargs)
     journal.entries                    # also each comparison or use of a value, with its line
 
-While a program is interpreted, its code has sizes in place of plain integers. Operations of Thunder's are called with
-plain integers, and so is everything that is not interpreted, but for what only moves values about. So a trace is made
-as without this.
+While Thunder interprets a program, its code gets sizes in place of plain integers. Thunder's operations get plain
+integers. So does code that is not interpreted, unless it only moves values. The trace is therefore the usual one.
 
-While Thunder's passes go over a program with symbols for sizes, a few functions know of symbols. All of these are taken
-out when the passes are through, and serve other threads meanwhile as Thunder's own do.
+While Thunder's passes run with symbols for sizes, a few functions are replaced by versions that support symbols. For
+other threads these do what Thunder's do. The originals are put back after the passes.
 """
 
 from __future__ import annotations
@@ -43,18 +42,18 @@ from fusioncache.thunder_adapter.shortcuts.calls import OPERATIONS, call_method_
 from fusioncache.thunder_adapter.shortcuts.values import wrap_globals
 
 LISTENER: ContextVar[Any] = ContextVar("fusioncache_passes", default=None)
-"""The ``PassListener`` of the passes that go over a program here."""
+"""The ``PassListener`` of the passes that run in this context."""
 
 _ONE_AT_A_TIME = forks.lock()
 
-# Reading a function's annotations makes a dictionary of them, once, in the function: that would pass for a
-# change where it is watched, and all names would be made anew for the next key.
+# Reading a function's annotations creates a dictionary in the function, once. Code that watches the function would take
+# that for a change, and the next key would compute all names again.
 _wraps = partial(wraps, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
 
 
 @contextmanager
 def know_symbols() -> Iterator[None]:
-    """Has functions that passes call know of symbols, as long as its body runs. All others are served as ever."""
+    """Installs functions that support symbols while its body runs. Other threads see the usual behavior."""
     replacements = find_replacements("symbolic passes")
     with _ONE_AT_A_TIME:
         swapped = [(each, old := each.get(), each.make(old)) for each in replacements]
@@ -64,13 +63,13 @@ def know_symbols() -> Iterator[None]:
         try:
             yield
         finally:
-            importers = Importers()  # a module that was being imported may have taken a stand-in meanwhile
+            importers = Importers()  # a module may have imported a replacement meanwhile
             for each, old, new in swapped:
                 each.swap(new, old, importers)
 
 
 def keep_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Has what is converted to integers stay a symbol, as ``int`` may return nothing but integers."""
+    """Replaces ``tree_map`` so that mapping ``int`` leaves symbols: ``int`` itself can return only plain integers."""
 
     @_wraps(original)
     def tree_map(func: Callable[..., Any], tree: Any, /, *rests: Any, **options: Any) -> Any:
@@ -81,7 +80,7 @@ def keep_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def flatten_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Has a symbol be a tree of one leaf, as a number is that an operation returned."""
+    """Replaces ``tree_flatten`` so that a symbol is a tree of one leaf, as a plain number is."""
 
     @_wraps(original)
     def tree_flatten(args: Any, **options: Any) -> Any:
@@ -98,7 +97,7 @@ def _to_integer(value: Any) -> Any:
 
 
 def note_decision(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Has a decision that depends on sizes noted, so that it is asked for again at others."""
+    """Replaces a deciding function so that its result is recorded as a guard and computed again at other sizes."""
 
     @_wraps(original)
     def decide(*args: Any, **kwargs: Any) -> Any:
@@ -111,7 +110,7 @@ def note_decision(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def count_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Has the number of elements of a tensor be a symbol, which Thunder makes a kind of integer of."""
+    """Replaces ``__init__`` of tensor proxies so that ``numel`` may be a symbol: Thunder makes an integer of it."""
 
     @_wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -123,7 +122,7 @@ def count_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def know_their_type(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Has a symbol be a number where Thunder asks of which class a number is."""
+    """Replaces a lookup by number class so that it treats symbol classes as ``int`` and ``float``."""
 
     @_wraps(original)
     def find_type(cls: type) -> Any:
@@ -133,7 +132,7 @@ def know_their_type(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def convert_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Has what is converted to a number with a point stay a symbol, as ``float`` may return nothing but floats."""
+    """Replaces ``maybe_convert_to_dtype`` so that converting a symbol to float gives a symbol, as ``float`` cannot."""
     from fusioncache.thunder_adapter.accelerator_api import dtype_to_numbertype
 
     @_wraps(original)
@@ -146,7 +145,7 @@ def convert_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ask_no_symbol(original: ModuleType) -> ModuleType:
-    """Has no symbol asked whether it is finite."""
+    """Returns a copy of a module whose ``isfinite`` is true for symbols without reading their values."""
     copy = ModuleType(original.__name__, original.__doc__)
     vars(copy).update(vars(original))
     vars(copy)["isfinite"] = lambda value: type(value) in SYMBOLIC or original.isfinite(value)
@@ -154,25 +153,25 @@ def ask_no_symbol(original: ModuleType) -> ModuleType:
 
 
 type Interpret = Callable[[tuple[Any, ...], dict[str, Any]], Any]
-"""Has Thunder interpret a program, with these arguments."""
+"""Makes Thunder interpret a program with these arguments."""
 
 CURRENT: ContextVar[Watch | None] = ContextVar("fusioncache_sizes", default=None)
-"""What watches the trace that is being made here."""
+"""The ``Watch`` of the trace that is being made in this context."""
 
 
 def watch_sizes(
     interpret: Interpret, compiled: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, Journal]:
-    """Interprets a program, and watches what it does with sizes.
+    """Interprets a program, and records its uses of sizes.
 
     Args:
-        interpret: has Thunder interpret it.
-        compiled: what Thunder knows of the function.
+        interpret: makes Thunder interpret the program.
+        compiled: Thunder's ``CompileData`` of the function.
         args: of the call.
         kwargs: of the call.
 
     Returns:
-        What that returns, and what happened.
+        The result of ``interpret``, and the journal.
     """
     installation.install_more("sizes")
     watch = Watch(Journal(), compiled)
@@ -186,7 +185,7 @@ def watch_sizes(
 
 
 def watch_calls(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Stands where the interpreter asks what to do in place of interpreting a call."""
+    """Wraps ``general_jit_lookaside``, which returns the function that the interpreter calls in place of another."""
 
     @wraps(original)
     def general_jit_lookaside(fn: Any, *args: Any, **kwargs: Any) -> Any:
@@ -197,7 +196,7 @@ def watch_calls(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def watch_readings(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Notes each value from outside that is given a proxy. Thunder is shown plain integers, and sizes stay in place."""
+    """Wraps ``proxify`` to record each outside value that gets a proxy. Thunder sees plain integers; sizes stay."""
 
     @wraps(original)
     def proxify(self: Any, value: Any) -> Any:
@@ -217,7 +216,7 @@ def watch_readings(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def watch_namings(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Notes each variable that a proxy is stored in."""
+    """Wraps ``_maybe_update_proxy_name`` to record each variable that a proxy is assigned to."""
     from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx, get_jit_ctx
 
     @wraps(original)
@@ -238,7 +237,7 @@ def watch_namings(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def watch_results(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Tells of sizes that a program returns: the epilogue has their values."""
+    """Wraps ``build_value_from_wrapped`` to report sizes that a program returns: the epilogue contains their values."""
 
     @wraps(original)
     def build_value_from_wrapped(wrapped_v: Any) -> Any:
@@ -251,7 +250,7 @@ def watch_results(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def watch_arithmetic(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Computes with sizes, where Thunder would interpret how Python does."""
+    """Wraps ``_binary_op`` to compute with sizes directly, where Thunder would interpret Python's arithmetic."""
     from fusioncache.thunder_adapter.accelerator_api import INTERPRETER_SIGNALS, do_raise
 
     own = unwrap(original)
@@ -284,7 +283,7 @@ def watch_arithmetic(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def watch_identity(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Tells of numbers that are compared by identity, which says nothing that would stay so."""
+    """Wraps the ``IS_OP`` handler to refuse numbers that are compared by identity: the result is no stable guard."""
 
     @wraps(original)
     def is_op_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:
@@ -298,9 +297,9 @@ def watch_identity(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def watch_comparison(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Tells of sizes that are compared with what takes an integer's value without asking it, as a float does.
+    """Wraps the ``COMPARE_OP`` handler to report sizes that other objects read without calling them, as floats do.
 
-    A comparison with a tensor is an operation that is not interpreted.
+    A comparison with a tensor is recorded as an operation that is not interpreted.
     """
 
     @wraps(original)

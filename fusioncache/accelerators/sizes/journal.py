@@ -1,12 +1,11 @@
-"""What was done while a program was interpreted: operations that were called, tensors that were read, sizes looked at.
+"""Journals: the operations called, tensors read and sizes looked at while Thunder interpreted a program, in order.
 
-The entries are in the order in which it happened. To do the same at other sizes, each is done again; at those where
-every look has the same outcome, interpreting the program would do just this. A journal ends with Thunder's first
-traces, before any pass.
+A replay repeats each entry at other sizes. If every look has the same outcome there, interpreting the program would do
+the same. A journal ends with Thunder's first traces, before any pass.
 
-What ``replay`` makes is the first trace that Thunder would make by interpreting the program at these sizes, to the
-letter, names included. Where a look has another outcome, or an operation returns something of another kind,
-interpreting might go another way: that is said, and no trace is made.
+``replay`` returns the first traces that Thunder would make by interpreting the program at these sizes, to the letter,
+names included. If a look has another outcome, or an operation returns a result of another kind, the interpreter might
+take another path: then ``replay`` raises ``Declined`` with the reason.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from fusioncache.accelerators.sizes.values import ArgumentSizes, Place, exchange
 from fusioncache.ir.errors import Declined, Scope
 
 FAMILY_FORMAT = 7
-"""Of a form, and of what is stored for it: what ``accelerators/sizes/families.py`` writes."""
+"""The format version of forms and of stored families, which ``accelerators/sizes/families.py`` writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstTraces:
-    """What the interpreter made of a program.
+    """The traces of a program that Thunder's interpreter makes, before any pass.
 
     Attributes:
-        prologue: checks the arguments and what else is read, and finds the inputs.
-        computation: computes.
-        epilogue: returns, and stores what lasts.
+        prologue: checks the guards on arguments and other reads, and unpacks the inputs.
+        computation: computes the results.
+        epilogue: returns the results, and stores side effects such as set attributes.
     """
 
     prologue: Any
@@ -44,25 +43,25 @@ class FirstTraces:
         return cls(results.prologue_trace, results.computation_trace, results.epilogue_trace)
 
     def results(self) -> Any:
-        """Returns them as Thunder's interpreter does, with an empty log."""
+        """Returns them as Thunder's ``TraceResults``, with an empty log."""
         from fusioncache.thunder_adapter.accelerator_api import TraceResults
 
         return TraceResults(self.prologue, self.computation, self.epilogue, [])
 
     def describe(self) -> tuple[Any, ...]:
-        """Returns all of them that passes go by, to be compared: the text of each, and what no text says.
+        """Returns all properties that passes depend on, for comparison: the text of each trace, and facts beyond it.
 
-        What operations consist of is left out, as passes change that in place, and whether parameters have gradients,
-        as they have from the second step on: an operation that reads one has its name in the text.
+        Subsymbols are left out because passes change them in place. So is whether parameters have gradients, which they
+        have from the second step on: if an operation reads a gradient, the text names it.
         """
         return tuple(map(_describe, (self.prologue, self.computation, self.epilogue)))
 
     def copy(self) -> FirstTraces:
-        """Returns the same in traces of their own, which stay as they are whatever passes do to the others."""
+        """Returns copies of the traces, which passes over the originals do not change."""
         return FirstTraces(*map(_copy, (self.prologue, self.computation, self.epilogue)))
 
     def isolate(self) -> FirstTraces:
-        """Returns the same with inputs of their own: Thunder's transforms that share a model write into these."""
+        """Returns copies with copied input proxies: Thunder's distributed transforms write into these."""
         from fusioncache.thunder_adapter.api import TraceCtx, tracectx, variableify
 
         inputs = {proxy.name: proxy for proxy in (*self.prologue.output[0], *self.computation.args)}
@@ -71,10 +70,10 @@ class FirstTraces:
         return FirstTraces(*(_exchange(trace, own) for trace in (self.prologue, self.computation, self.epilogue)))
 
     def find_names(self) -> Mapping[Place, str]:
-        """Returns the name of each value that is an argument by itself, and that the program has asked for.
+        """Returns the proxy name of each unpacked tensor or integer among the arguments, by its place.
 
         Raises:
-            ValueError: if one has two names.
+            ValueError: if an argument is unpacked twice.
         """
         unpacked = [(place, proxy.name) for place, proxy in self._list_arguments()]
         if len(dict(unpacked)) < len(unpacked):
@@ -82,7 +81,7 @@ class FirstTraces:
         return dict(unpacked)
 
     def _list_arguments(self) -> Iterator[tuple[Place, Any]]:
-        """Yields the place and the proxy of each argument that has sizes, as the prologue unpacks them."""
+        """Yields the place and the proxy of each tensor and integer that the prologue unpacks from the arguments."""
         from fusioncache.thunder_adapter.api import IntegerProxy, PrimIDs, TensorProxy
 
         ways: dict[str, tuple[int | str, ...]] = {"args": (), "kwargs": ()}
@@ -93,13 +92,13 @@ class FirstTraces:
                     yield way if len(way) > 1 else way[0], bound.output
 
     def with_computation(self, computation: Any, sizes: ArgumentSizes) -> FirstTraces:
-        """Returns them for another computation, which differs from this one in sizes only.
+        """Returns the traces for another computation that differs from this one in sizes only.
 
-        The prologue checks the inputs for their new shapes, integers for their new values, and all else as it did.
+        The new prologue checks tensors for their new shapes and integers for their new values. Other checks stay.
 
         Args:
-            computation: the other one.
-            sizes: of the arguments, of which those are read that are integers, or that the computation does without.
+            computation: the other computation.
+            sizes: of the arguments. They are used for integers and for tensors that the computation does not use.
         """
         from fusioncache.thunder_adapter.api import IntegerProxy, TensorProxy, TraceCtx, tracectx, variableify
 
@@ -111,7 +110,7 @@ class FirstTraces:
                 for place, proxy in arguments
                 if isinstance(proxy, IntegerProxy)
             }
-            # Thunder checks each argument, whether or not anything is computed of it.
+            # Thunder's prologue also checks arguments that the computation does not use.
             unused = {
                 variableify(proxy): proxy.replace(shape=sizes[place])
                 for place, proxy in arguments
@@ -131,7 +130,7 @@ def _describe(trace: Any) -> tuple[Any, ...]:
         each.name: each for bound in trace.bound_symbols for each in (*bound.flat_proxy_args, *bound.flat_proxy_outs)
     }
     unprinted = _copy(trace)
-    # Thunder gives objects without a text new names each time that it prints a copy of their trace.
+    # Thunder generates new names for unprintable objects each time that it prints a copy of their trace.
     unprinted.obj_name_ctr, unprinted.names = 0, set()
     return (
         str(unprinted.python(print_depth=1)),
@@ -149,14 +148,14 @@ def _copy(trace: Any) -> Any:
 
 
 def _exchange(trace: Any, proxies: Mapping[Any, Any]) -> Any:
-    """Returns a copy of a trace with other proxies in place of those of the same names."""
+    """Returns a copy of a trace in which proxies are replaced by others, found by their names."""
     from fusioncache.thunder_adapter.accelerator_api import _apply_trace_proxy_rename
 
     return _apply_trace_proxy_rename(trace, dict(proxies))
 
 
 def _check_sizes(prologue: Any, tensors: Mapping[Any, Any], integers: Mapping[Any, Any]) -> None:
-    """Has a prologue check the shapes and the values that its proxies have."""
+    """Updates the checks of a prologue to the shapes and values of its proxies."""
     from fusioncache.thunder_adapter.api import PrimIDs, variableify
 
     for position, bound in enumerate(prologue.bound_symbols):
@@ -170,15 +169,15 @@ def _check_sizes(prologue: Any, tensors: Mapping[Any, Any], integers: Mapping[An
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Something that depends on how two numbers compare.
+    """A guard: a comparison of sizes whose outcome the program depends on.
 
     Attributes:
-        symbol: one of ``COMPARISONS``.
+        symbol: the operator, one of ``COMPARISONS``.
         left: the first number.
-        right: the second one; where the value itself was asked for, the value that it had.
-        outcome: whether it was true.
-        reason: what the program did.
-        place: the file and the line of source, where known.
+        right: the second number; if the value itself was used, that value.
+        outcome: whether the comparison was true.
+        reason: the action that used the outcome or the value.
+        place: the source file and line, if known.
     """
 
     symbol: Annotated[str, re.compile("|".join(map(re.escape, COMPARISONS)))]
@@ -189,19 +188,19 @@ class Look:
     place: str
 
     def __str__(self) -> str:
-        """Returns what was looked at, by what, where."""
+        """Returns the place, the reason and the comparison, for messages."""
         is_so = "" if self.outcome else "not "
-        # Of an installed package its own path says enough, and is the same on every machine.
+        # The path within an installed package suffices, and is the same on every machine.
         place = self.place.rpartition("/site-packages/")[2]
         return f"{place} {self.reason}: {is_so}{self.left} {self.symbol} {self.right}"
 
 
 @dataclass(frozen=True, slots=True)
 class TensorName:
-    """A place in the arguments or the result of an operation that a proxy stands at.
+    """The placeholder of a proxy in the recorded arguments or result of an operation.
 
     Attributes:
-        name: the name that the proxy had.
+        name: the proxy's name at that time.
     """
 
     name: str
@@ -209,15 +208,15 @@ class TensorName:
 
 @dataclass(frozen=True, slots=True)
 class OperationCall:
-    """An operation that was called.
+    """A call of an operation.
 
     Attributes:
-        function: the function of Thunder's that was called.
-        args: what with: tensors and expressions in the places of proxies and sizes, all else as it was.
-        kwargs: and by keyword.
-        result: what it returned; each integer in it is a number that has a position.
-        names: how many names had been counted off before, and after.
-        location: the line of source that the trace has for it.
+        function: the Thunder function that was called.
+        args: the positional arguments, with ``TensorName`` for proxies and expressions for sizes.
+        kwargs: the keyword arguments in the same form.
+        result: the result in the same form; each new integer in it is a variable.
+        names: the trace's name counter before and after the call.
+        location: the source line that the trace has for it.
         has_gradients: whether gradients were enabled.
     """
 
@@ -232,11 +231,11 @@ class OperationCall:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A value from outside that was given a proxy.
+    """A value from outside the program that got a proxy.
 
     Attributes:
         proxy: the proxy.
-        names: how many names had been counted off before, and after.
+        names: the trace's name counter before and after.
     """
 
     proxy: Any
@@ -245,10 +244,10 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """A variable that a proxy was stored in: its name is the proxy's from then on, if that is free.
+    """An assignment of a proxy to a Python variable: the proxy takes the variable's name if that is unused.
 
     Attributes:
-        tensor: the name that the proxy had.
+        tensor: the proxy's name before.
         name: the name of the variable.
     """
 
@@ -261,14 +260,14 @@ type Entry = Look | OperationCall | Reading | Naming
 
 @dataclass(slots=True)
 class Journal:
-    """What happened in one trace.
+    """The recorded actions of one tracing.
 
     Attributes:
-        entries: in order.
-        refusals: why this cannot be done again at other sizes, whichever.
-        traces: Thunder's first traces; None before all is done.
-        renamed: the names that proxies had while they were made, by those of variables that they were given later.
-        integers: the positions of numbers that are arguments themselves, by their places.
+        entries: the actions, in order.
+        refusals: the reasons why it cannot be replayed at any other sizes.
+        traces: Thunder's first traces; None until tracing is complete.
+        renamed: the original names of proxies, by the variable names that they were renamed to.
+        integers: the positions of the variables that are arguments themselves, by the arguments' places.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -278,7 +277,7 @@ class Journal:
     integers: dict[Place, int] = field(default_factory=dict)
 
     def refuse(self, reason: str) -> None:
-        """Notes a reason, once."""
+        """Records a reason, without duplicates."""
         if reason not in self.refusals:
             self.refusals.append(reason)
 
@@ -287,9 +286,9 @@ def replay(journal: Journal, sizes: ArgumentSizes, compiled: Any) -> FirstTraces
     """Returns Thunder's first traces at other sizes.
 
     Args:
-        journal: what happened at some sizes.
-        sizes: of the arguments. All other inputs keep theirs.
-        compiled: what Thunder knows of the function.
+        journal: of the program at some sizes.
+        sizes: the new sizes of the arguments. All other inputs keep their shapes.
+        compiled: Thunder's ``CompileData`` of the function.
 
     Raises:
         Declined: if the program has to be interpreted at these sizes, with the reason.
@@ -300,7 +299,7 @@ def replay(journal: Journal, sizes: ArgumentSizes, compiled: Any) -> FirstTraces
 
 
 def perform(journal: Journal, sizes: Mapping[Place, tuple[Any, ...]], compiled: Any) -> Any:
-    """Returns the trace of the computation alone, at sizes that may be symbols. See ``replay`` for all else."""
+    """Returns the computation trace alone, at sizes that may be symbols. Otherwise see ``replay``."""
     from fusioncache.thunder_adapter.api import compile_data_and_stats, langctx, tracectx
 
     if journal.refusals or journal.traces is None:
@@ -323,7 +322,7 @@ def perform(journal: Journal, sizes: Mapping[Place, tuple[Any, ...]], compiled: 
 def _read_sizes(
     journal: Journal, traces: FirstTraces, sizes: Mapping[Place, tuple[Any, ...]]
 ) -> tuple[Mapping[str, tuple[Any, ...]], Mapping[int, Any]]:
-    """Returns the shapes of the inputs, by the names that they have first, and the values of numbers."""
+    """Returns the shapes of the inputs by their original names, and the values of the integer arguments by position."""
     if not journal.integers.keys() <= sizes.keys():
         raise Declined("an argument is another kind of number", Scope.LENGTH)
     names = traces.find_names()
@@ -333,7 +332,7 @@ def _read_sizes(
 
 
 def find_stats(compiled: Any) -> Any:
-    """Returns what Thunder counts for a function: without it an operation that asks for an option is told of none."""
+    """Returns Thunder's ``CompileStats`` of a function: without them operations cannot read compile options."""
     from fusioncache.thunder_adapter.accelerator_api import _compile_data
     from fusioncache.thunder_adapter.api import CompileStats
 
@@ -342,7 +341,7 @@ def find_stats(compiled: Any) -> Any:
 
 
 class _Performance:
-    """One replay, while it is going on."""
+    """The state of a replay in progress."""
 
     def __init__(self, shapes: Mapping[str, tuple[Any, ...]], numbers: Mapping[int, Any]) -> None:
         from fusioncache.thunder_adapter.api import TraceCtx
@@ -356,7 +355,7 @@ class _Performance:
         self._names = 0
 
     def do(self, entry: Any, compiled: Any) -> None:
-        """Does what an entry says, as at the first sizes."""
+        """Repeats an entry of the journal."""
         match entry:
             case OperationCall():
                 compiled.is_grad_enabled = entry.has_gradients
@@ -369,7 +368,7 @@ class _Performance:
                 self._name(entry)
 
     def _count_names(self, before: int) -> None:
-        """Counts off the names that were counted off between two entries."""
+        """Advances the name counter by as much as it advanced between two entries of the journal."""
         self.trace.name_ctr += before - self._names
 
     def _look(self, look: Look) -> None:
@@ -425,7 +424,11 @@ class _Performance:
             raise Declined(str(error), Scope.LENGTH) from error
 
     def _match(self, known: Any, new: Any) -> None:
-        """Notes what an operation returned, where it returned something of the same kind as at the first sizes."""
+        """Records the result of an operation, if it is of the same kind as the recorded result.
+
+        Raises:
+            Declined: if it is not.
+        """
         if isinstance(known, TensorName):
             from fusioncache.thunder_adapter.api import Proxy
 
@@ -448,11 +451,11 @@ class _Performance:
             raise Declined("an operation returned another value", Scope.LENGTH)
 
     def finish(self, first: Any, renamed: Mapping[str, str]) -> Any:
-        """Returns the trace, with the inputs and the results of the first one.
+        """Returns the computation trace, with the inputs and results that the recorded trace has.
 
         Args:
-            first: the trace at the first sizes.
-            renamed: the names that proxies had there while they were made, by those that they have.
+            first: the computation trace of the journal.
+            renamed: the original names of its proxies, by their present names.
         """
         from fusioncache.thunder_adapter.accelerator_api import _apply_trace_proxy_rename, update_tags
         from fusioncache.thunder_adapter.api import prims, tracectx
@@ -478,7 +481,7 @@ class _Performance:
 
 
 def _find_function(call: OperationCall) -> Callable[..., Any]:
-    """Returns what does an operation: a tensor has the number of its elements as an attribute if that is a symbol."""
+    """Returns the function to call for an operation: ``getattr`` for ``numel``, an attribute if it is a symbol."""
     from fusioncache.thunder_adapter.api import TensorProxy
 
     is_counting = call.function is TensorProxy.__getattr__ and tuple(call.args[1:]) == ("numel",)
@@ -486,7 +489,11 @@ def _find_function(call: OperationCall) -> Callable[..., Any]:
 
 
 def _reshape(proxy: Any, shape: tuple[int, ...]) -> Any:
-    """Returns a proxy that is the same but for its shape."""
+    """Returns a copy of a proxy with another shape.
+
+    Raises:
+        Declined: if the number of dimensions differs, or a size changes from or to 0 or 1.
+    """
     if len(shape) != len(proxy.shape):
         raise Declined(f"{proxy.name} has another number of dimensions", Scope.LENGTH)
     sizes = map(plain, shape)

@@ -1,9 +1,8 @@
-"""Thunder's passes gone through with symbols for sizes.
+"""Runs Thunder's passes with symbols for sizes, to record the guards and expressions of a family.
 
-A pass computes with sizes and compares them: whether two shapes are equal, whether one broadcasts. Where all
-comparisons come out the same at other sizes, and each decision is the same, the passes do the same, and each number in
-the final traces is one of the expressions that are in these traces. What is gone through with symbols is thrown away
-but for that: no program is made of it.
+A pass computes with sizes and compares them: whether two shapes are equal, whether one broadcasts. If all comparisons
+and decisions have the same results at other sizes, the passes do the same. Each number in the final traces is then the
+value of an expression in the symbolic traces. These traces are discarded: no program is made of them.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ from fusioncache.thunder_adapter.api import TensorProxy, compile_data_and_stats,
 def go_through_passes(
     journal: Journal, sizes: ArgumentSizes, compiled: Any, then: Callable[[Any], None] = lambda trace: None
 ) -> PassJournal:
-    """Has Thunder's passes go over a program once more, and notes what they do with sizes.
+    """Returns the guards and expressions of Thunder's passes, which run on a program once more with symbols.
 
     Args:
-        journal: how the program was made.
+        journal: of the program.
         sizes: of the arguments.
-        compiled: what Thunder knows of the function.
-        then: is given each final trace, and looks at all sizes at which whatever comes behind Thunder's passes looks.
+        compiled: Thunder's ``CompileData`` of the function.
+        then: called with each final trace; it makes all comparisons of sizes that fusioncache's later passes make.
 
     Raises:
-        Declined: if the operations cannot be called again.
-        Exception: if a pass cannot do with symbols.
+        Declined: if the journal cannot be replayed, or something refuses other sizes.
+        Exception: if a pass does not support symbols.
     """
     numbered = dict(_number(sizes))
     listener = PassListener()
@@ -67,7 +66,7 @@ def go_through_passes(
 
 
 def _number(arguments: ArgumentSizes) -> Iterator[tuple[Place, tuple[int | Number, ...]]]:
-    """Yields the sizes of each argument: a number for each that may be another one."""
+    """Yields the sizes of each argument, with a variable for each size above 1."""
     count = 0
     for place, values in arguments.items():
         sizes: list[int | Number] = []
@@ -78,7 +77,7 @@ def _number(arguments: ArgumentSizes) -> Iterator[tuple[Place, tuple[int | Numbe
 
 
 class PassListener(LookListener):
-    """Notes what passes look at."""
+    """Records the comparisons and decisions of passes."""
 
     def __init__(self) -> None:
         self.looks: dict[Look, None] = {}
@@ -89,13 +88,13 @@ class PassListener(LookListener):
         self._seen: set[tuple[Any, ...]] = set()
 
     def make_symbols(self, sizes: tuple[int | Number, ...], shape: tuple[int, ...]) -> tuple[Any, ...]:
-        """Returns a shape with a symbol for each number, of which looks are told to this."""
+        """Returns a shape with a symbol for each variable, which reports looks to this listener."""
         pairs = tuple(zip(sizes, shape, strict=True))
         self._numbers |= {size.position: value for size, value in pairs if isinstance(size, Number)}
         return tuple(SymbolicSize(value, size, self) if isinstance(size, Number) else size for size, value in pairs)
 
     def refuse(self, reason: str) -> None:
-        """Ends the passes: nothing can be said of other sizes.
+        """Aborts the passes: other sizes are not supported.
 
         Raises:
             Declined: always.
@@ -103,7 +102,7 @@ class PassListener(LookListener):
         raise Declined(reason, Scope.LENGTH)
 
     def look(self, symbol: str, left: Expression, right: Expression, outcome: bool, reason: str) -> None:
-        """Notes that something depends on how two numbers compare, once."""
+        """Records that something depends on the outcome of a comparison, without duplicates."""
         what = symbol, left, right, outcome
         if self.is_done or what in self._seen or left == right:
             return
@@ -111,17 +110,17 @@ class PassListener(LookListener):
         self.looks[Look(*what, reason, _find_place())] = None
 
     def decide(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Has something decided for plain sizes, and notes what was decided.
+        """Returns the result of a deciding function for plain sizes, and records it as a guard.
 
         Raises:
-            Declined: if it could not be asked for again.
+            Declined: if an argument cannot be stored as data.
         """
         name = function.__name__
         try:
             asked = tuple(map(describe_asked, args))
         except TypeError as error:
             raise Declined(str(error), Scope.LENGTH) from error
-        # As text, in which 1, 1.0 and True are not the same.
+        # Compared as text, which distinguishes 1, 1.0 and True.
         question = f"{name}{asked}"
         if question not in self._answers:
             answer = decide(function, asked, self._numbers)
@@ -138,7 +137,7 @@ def _find_place() -> str:
 
 
 def _share(journal: Journal, computation: Any, symbols: Mapping[Place, tuple[Any, ...]], compiled: Any) -> Any:
-    """Returns the trace of a computation as those transforms leave it that share the model between ranks."""
+    """Returns the computation trace after Thunder's preprocessing and distributed transforms (DDP, FSDP)."""
     from fusioncache.thunder_adapter.accelerator_api import transform_common
 
     computation = transform_common.wrap_return_value_together_with_arguments(computation)
@@ -155,14 +154,14 @@ def _share(journal: Journal, computation: Any, symbols: Mapping[Place, tuple[Any
 
 
 def list_sharing(compiled: Any) -> list[Any]:
-    """Returns Thunder's own transforms that share a model between ranks. What they do depends on no argument's size."""
+    """Returns Thunder's DDP and FSDP transforms of a function. Their result depends on no argument's size."""
     from fusioncache.thunder_adapter.accelerator_api import DDPTransform, FSDPTransform
 
     return [each for each in compiled.transforms or () if type(each) in (DDPTransform, FSDPTransform)]
 
 
 def _apply(trace: Any, compiled: Any) -> list[Any]:
-    """Applies Thunder's passes as ``thunder.jit`` does; returns the final traces: forward, and backward if any."""
+    """Returns the final traces, forward and backward if any, after Thunder's passes in the order of ``thunder.jit``."""
     from fusioncache.thunder_adapter.accelerator_api import (
         _transform_for_operator_executor_execution,
         grad_transform_on_trace,
@@ -182,28 +181,28 @@ def _apply(trace: Any, compiled: Any) -> list[Any]:
     trace = transform_for_execution(trace, executors_list=executors, use_del_last_used=False)[-1]
     if not has_gradients:
         return [trace]
-    # Parameters may ask for gradients under no_grad as well: there is nothing to go back through then.
+    # Under no_grad parameters may require gradients as well, but there is no backward trace.
     return [each for each in split_into_forward_and_backward(trace) if each is not None]
 
 
 _OPEN = frozenset({"torch", "python"})
-"""Executors whose operations have arguments that passes of ours make others of."""
+"""Executors for whose operations fusioncache's passes may change arguments."""
 _MOVING = ("unpack", "python_return", "python_del", "clear_")
-"""What the names of symbols begin with that hand tensors on and do nothing with them."""
+"""Name prefixes of symbols that only pass tensors on."""
 
 
 def _runs_whole(symbol: Any) -> bool:
-    """True if a symbol is in a program as it is: the sizes of its tensors are seen in comments alone."""
+    """True if a program calls a symbol unchanged, so that its tensors' sizes appear in comments only."""
     executor = symbol.sym.executor
     is_whole = executor is not None and not symbol.sym.is_fusion and executor.name not in _OPEN
     return is_whole or symbol.sym.name.startswith(_MOVING)
 
 
 class Findings:
-    """What is in final traces.
+    """The sizes in final traces.
 
     Attributes:
-        expressions: of all sizes that may be in a program, but in comments.
+        expressions: of all sizes that may appear in a program outside comments.
     """
 
     def __init__(self, symbols: Iterator[Any]) -> None:
@@ -238,7 +237,7 @@ class Findings:
         self.expressions.update(size.expression for size in shape or (leaf,) if type(size) in SYMBOLIC)
 
     def list_shapes(self, expressions: Collection[Expression]) -> dict[str, Expressions]:
-        """Returns the shapes of tensors, by name, in which there is more than constants and these expressions."""
+        """Returns the shapes, by tensor name, with a size that is neither a constant nor one of these expressions."""
         return {
             name: shape
             for name, shape in self._shapes.items()
@@ -246,7 +245,7 @@ class Findings:
         }
 
     def unequal(self) -> Iterator[tuple[Expressions, Expressions]]:
-        """Yields arguments of two operations that differ in sizes alone, and might not at other sizes."""
+        """Yields the numbers of two operations that differ only in numbers, and might be equal at other sizes."""
         for known in self._alike.values():
             for one, other in combinations(known, 2):
                 parts = [(left, right) for left, right in zip(one, other, strict=True) if left != right]
@@ -256,6 +255,6 @@ class Findings:
 
 
 def _never_equal(one: Expression, other: Expression) -> bool:
-    """True if two expressions are constants that Thunder tells apart, as it does not 1 and 1.0."""
+    """True if two expressions are constants that Thunder distinguishes. It treats 1 and 1.0 as equal."""
     are_constant = isinstance(one, int | Float) and isinstance(other, int | Float)
     return are_constant and evaluate(one, {}) != evaluate(other, {})

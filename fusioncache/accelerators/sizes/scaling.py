@@ -1,4 +1,4 @@
-"""The sizes of arguments at a length that no call had yet, from those at two lengths."""
+"""Argument sizes at a length that no call has had yet, extrapolated from two known lengths."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from fusioncache.accelerators.sizes.values import ArgumentSizes, name_argument
 from fusioncache.ir.errors import Declined, Scope
 
 MOST_LENGTHS = 256
-"""How many lengths may be named at once. Each has as many executables as the model has templates."""
+"""The largest number of lengths that a user may list. Each has as many executables as the model has templates."""
 
 
 def check_lengths(lengths: Iterable[int] | None) -> tuple[int, ...]:
-    """Returns the lengths that a user named, each once, in their order. ``None`` names no length.
+    """Returns the lengths that a user listed, without duplicates, in their order; none for ``None``.
 
     Raises:
         TypeError: if a length is not an integer.
@@ -23,7 +23,7 @@ def check_lengths(lengths: Iterable[int] | None) -> tuple[int, ...]:
     if isinstance(lengths, str) or not isinstance(lengths, Iterable):
         raise TypeError(f"lengths must be several whole numbers, as in range(32, 513, 32), got {lengths!r}")
     found: dict[int, None] = {}
-    for length in lengths:  # a row may be longer than memory
+    for length in lengths:  # an iterable may be endless: it is not read beyond the limit
         if not isinstance(length, int) or isinstance(length, bool):
             raise TypeError(f"lengths must be whole numbers, as in range(32, 513, 32), got {length!r} among them")
         if length < 2:
@@ -37,16 +37,16 @@ def check_lengths(lengths: Iterable[int] | None) -> tuple[int, ...]:
 def scale_sizes(one: ArgumentSizes, other: ArgumentSizes, length: int) -> ArgumentSizes:
     """Returns the sizes that the arguments of a call have at a length.
 
-    The length is the last size that differs in the first argument with a difference. Each other size that differs is
-    as much longer than the length, or as many times as long, at both known lengths.
+    The length is the last size that differs in the first argument with a difference. Each other size that differs must
+    be the length plus a constant, or the length times a constant, at both known lengths.
 
     Args:
         one: the sizes at one length.
-        other: those at another one, of the same arguments.
-        length: the wanted one.
+        other: the sizes of the same arguments at another length.
+        length: the wanted length.
 
     Raises:
-        Declined: if the sizes are equal, or if one of them is neither.
+        Declined: if all sizes are equal, or one is neither such a sum nor such a product.
     """
     pairs = {place: list(zip(sizes, other[place], strict=True)) for place, sizes in one.items()}
     lengths = next((pair for sizes in pairs.values() for pair in reversed(sizes) if pair[0] != pair[1]), None)

@@ -1,15 +1,15 @@
-"""Numbers that know what they are made of, and report each use of their value.
+"""Symbolic integers and floats that record their expression and report each use of their value.
 
-Interpreted code is given a ``Size`` in place of each number that an operation returns. It may be moved about, added,
-multiplied, divided, which gives a ``Fraction``, and handed to operations. Whatever else is done with one, also by code
-that is not interpreted, needs its value and is a look at it: comparing, hashing, formatting, converting. A few
-functions written in C take a number's value without asking it; they are called with plain numbers, by ``watch``.
+Interpreted code gets a ``Size`` in place of each integer that an operation returns. It may be moved, added,
+multiplied, divided (which gives a ``Fraction``) and passed to operations. Every other use needs the value and is
+reported as a look: comparing, hashing, formatting, converting, also in code that is not interpreted. A few C functions
+read a number's value without calling its methods; ``watch`` calls them with plain numbers.
 
-Thunder's passes are not interpreted. They are given a ``SymbolicSize``, which only says that it is an integer, and is
-none: code in C has to ask it. So it is with a ``SymbolicFraction``.
+Thunder's passes are not interpreted. They get a ``SymbolicSize``: its ``__class__`` is ``int`` but it is no subclass of
+``int``, so that C code has to call its methods. A ``SymbolicFraction`` does the same for floats.
 
-What a number is made of is an expression: numbers that operations returned, and Python's own arithmetic, done anew at
-other sizes, so that each bit is the one that Python would compute.
+An expression combines variables with Python's arithmetic. It is evaluated again at other sizes, so that each bit is the
+one that Python would compute.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
         "/": operator.truediv,
     }
 )
-"""What gives a number for any two, or raises an error: for two integers an integer, but for the last one."""
+"""Operators that return a number for any two, or raise. All but ``/`` return an integer for two integers."""
 
 COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = MappingProxyType(
     {
@@ -54,11 +54,11 @@ COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number that an operation returned, such as a size of a tensor.
+    """A variable: an integer that an operation returned or an argument has, such as a size of a tensor.
 
     Attributes:
-        position: its place among all the numbers that the operations of a program returned, from 1 on.
-        name: how people are told of it.
+        position: its index, from 1, among all such integers of a program.
+        name: its name in messages.
     """
 
     position: int
@@ -71,10 +71,10 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Float:
-    """A constant with a point. Its text tells it from the integer that it is equal to, and 0.0 from -0.0.
+    """A float constant, stored as text: this distinguishes it from an equal integer, and 0.0 from -0.0.
 
     Attributes:
-        text: as Python writes it.
+        text: its ``repr``.
     """
 
     text: str
@@ -87,7 +87,7 @@ class Float:
         """Checks the text.
 
         Raises:
-            ValueError: if it is not that of a finite number, or Python writes it otherwise.
+            ValueError: if it is not the ``repr`` of a finite float.
         """
         number = float(self.text)
         if repr(number) != self.text or not math.isfinite(number):
@@ -96,7 +96,7 @@ class Float:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Two numbers, and how they are combined.
+    """A binary operation on two expressions.
 
     Attributes:
         symbol: one of ``ARITHMETIC``.
@@ -114,7 +114,7 @@ class Operation:
 
 
 Integer = Annotated[int, range(-LARGEST, LARGEST + 1)]
-"""A constant without a point, of those that can be stored."""
+"""An integer constant in the range that can be stored."""
 
 type Expression = Integer | Float | Number | Operation
 
@@ -125,14 +125,14 @@ def write_constant(value: int | float) -> int | Float:
 
 
 def gives_float(expression: Expression) -> bool:
-    """True if an expression is a number with a point, whatever the sizes."""
+    """True if an expression is a float at any sizes."""
     if isinstance(expression, Operation):
         return expression.symbol == "/" or gives_float(expression.left) or gives_float(expression.right)
     return isinstance(expression, Float)
 
 
 def is_usual(value: int | float) -> bool:
-    """True if a number is neither 0.0, which may have a sign that no comparison tells, nor infinite, nor none."""
+    """True unless a number is a float that is zero, infinite or NaN. Comparisons do not show the sign of a zero."""
     return not isinstance(value, float) or (value != 0.0 and math.isfinite(value))
 
 
@@ -144,8 +144,8 @@ def evaluate(expression: Expression, numbers: Mapping[int, Any]) -> Any:
         numbers: the values of the numbers in it, by position.
 
     Raises:
-        ArithmeticError: if something is divided by zero, or is a number with a point that is not as usual.
-        KeyError: if there is no such number.
+        ArithmeticError: if it divides by zero, or a float in it is not usual.
+        KeyError: if a variable has no value.
     """
     if isinstance(expression, Number):
         return numbers[expression.position]
@@ -159,27 +159,27 @@ def evaluate(expression: Expression, numbers: Mapping[int, Any]) -> Any:
 
 
 class LookListener(ABC):
-    """The listener that is told of what is looked at."""
+    """Interface of listeners to looks: uses of a size's value on which results depend."""
 
     def see_value(self, size: Any, reason: str) -> None:
-        """Notes that something depends on the value of a size."""
+        """Records that something depends on the value of a size."""
         self.look("==", size.expression, express(plain(size)), True, reason)
 
     def see_comparison(self, symbol: str, left: Expression, right: Expression, outcome: bool) -> None:
-        """Notes that something depends on how two numbers compare."""
+        """Records that something depends on the outcome of a comparison."""
         self.look(symbol, left, right, outcome, "compares")
 
     @abstractmethod
     def look(self, symbol: str, left: Expression, right: Expression, outcome: bool, reason: str) -> None:
-        """Notes that something depends on how two numbers compare, and why: see ``Look``."""
+        """Records that something depends on the outcome of a comparison, and why: see ``Look``."""
 
     @abstractmethod
     def refuse(self, reason: str) -> None:
-        """Notes why nothing can be said of other sizes."""
+        """Records why other sizes are not supported."""
 
 
 class Watched:
-    """What is the same for an integer and a number with a point that know what they are made of."""
+    """Base of all integers and floats that record their expression."""
 
     __slots__ = ()
 
@@ -188,26 +188,26 @@ class Watched:
         listener: LookListener
 
     def __neg__(self) -> Any:
-        """Returns zero less this."""
+        """Returns zero minus this."""
         return combine("-", 0, self)
 
     def __bool__(self) -> bool:
-        """Compares with zero."""
+        """True if it is not zero, which is a look."""
         outcome = bool(plain(self) != 0)
         self.listener.see_comparison("!=", self.expression, 0, outcome)
         return outcome
 
     def __reduce_ex__(self, _: Any) -> Any:
-        """Copies as a plain number."""
+        """Returns how to copy or pickle this as a plain number, which is a look."""
         self.listener.see_value(self, "copies it")
         return type(plain(self)), (plain(self),)
 
 
 class _WatchedNumber(Watched):
-    """A watched value that is a number."""
+    """A watched value that is an instance of ``int`` or ``float``."""
 
     def __new__(cls, value: Any, expression: Expression, listener: LookListener) -> Self:
-        """Makes one."""
+        """Returns a new number with its expression and listener."""
         made = super().__new__(cls, value)  # type: ignore[call-arg]
         made.expression = expression
         made.listener = listener
@@ -215,62 +215,62 @@ class _WatchedNumber(Watched):
 
 
 class Size(_WatchedNumber, int):
-    """An integer with its expression, and the listener to which looks at it are reported."""
+    """An ``int`` with an expression that reports looks to a listener."""
 
     @property  # type: ignore[misc]
     def __class__(self) -> type[int]:  # type: ignore[override]
-        """Returns what a plain integer has: code must not tell them apart."""
+        """Returns ``int``: code must not distinguish this from a plain integer."""
         return int
 
 
 class Count(Size):
-    """The number of a tensor's elements: torch has a method for it, and Thunder a number that can be called.
+    """The number of a tensor's elements: ``numel`` is a method in torch and a callable integer in Thunder.
 
-    Code that asks for its class, and code in C, is given what Thunder has.
+    Code that reads its ``__class__``, and code in C, gets Thunder's class or integer.
 
     Attributes:
-        own: Thunder's number.
+        own: Thunder's integer.
     """
 
     own: int
 
     def __new__(cls, value: int, expression: Expression, listener: LookListener) -> Self:
-        """Makes one of Thunder's number."""
+        """Returns a new count for Thunder's integer."""
         made = super().__new__(cls, value, expression, listener)
         made.own = value
         return made
 
     @property  # type: ignore[misc]
     def __class__(self) -> type[int]:  # type: ignore[override]
-        """Returns what Thunder's number has."""
+        """Returns the class of Thunder's integer."""
         return type(self.own)
 
     def __call__(self) -> Size:
-        """Returns it as any other size."""
+        """Returns it as a plain ``Size``."""
         return to_int(self)
 
 
 class Fraction(_WatchedNumber, float):
-    """A number with a point that is computed from sizes."""
+    """A ``float`` that is computed from sizes."""
 
     @property  # type: ignore[misc]
     def __class__(self) -> type[float]:  # type: ignore[override]
-        """Returns what a plain number has: code must not tell them apart."""
+        """Returns ``float``: code must not distinguish this from a plain float."""
         return float
 
 
 class Symbolic(Watched):
-    """A number that is none but for who asks whether it is one.
+    """Base of symbols that pass ``isinstance`` checks for ``int`` or ``float`` without subclassing it.
 
     Attributes:
-        value: it is.
-        expression: what it is made of.
-        listener: is told of looks at it.
+        value: its plain value.
+        expression: its expression.
+        listener: receives looks at it.
     """
 
     __slots__ = ("expression", "listener", "value")
 
-    if TYPE_CHECKING:  # what it has of a number its classes get below: see ``_complete``
+    if TYPE_CHECKING:  # ``_complete`` adds the methods of a number to the subclasses below
 
         def __lt__(self, other: Any) -> bool: ...
         def __floordiv__(self, other: Any) -> Any: ...
@@ -285,40 +285,40 @@ class Symbolic(Watched):
         return self
 
     def __hash__(self) -> int:
-        """Returns the hash of the value, to Thunder's bound symbols.
+        """Returns the hash of the value if Thunder's bound symbols ask for it.
 
         Raises:
-            TypeError: to other code, which may keep a value by its hash for longer than the passes take.
+            TypeError: if other code asks, which may keep the value in a dict or set after the passes.
         """
         if sys._getframe(1).f_code not in _hashes_of_bound_symbols():
             raise TypeError("a symbolic size is hashed")
         return hash(self.value)
 
     def __divmod__(self, other: Any) -> tuple[Any, Any]:
-        """Divides with a rest."""
+        """Returns quotient and remainder."""
         return self // other, self % other
 
 
 class SymbolicSize(Symbolic):
-    """An integer that is none."""
+    """A symbolic integer that does not subclass ``int``."""
 
     __slots__ = ()
 
     @property  # type: ignore[misc]
     def __class__(self) -> type[int]:  # type: ignore[override]
-        """Returns what an integer has: code must not tell them apart."""
+        """Returns ``int``: code must not distinguish this from an integer."""
         return int
 
     def __call__(self) -> SymbolicSize:
-        """Returns itself: the number of a tensor's elements is called in torch, and is an attribute in Thunder."""
+        """Returns itself: ``numel`` is called in torch, and is an attribute in Thunder."""
         return self
 
 
 class SymbolicFraction(Symbolic):
-    """A number with a point that is none.
+    """A symbolic float that does not subclass ``float``.
 
     Attributes:
-        divided: the size and the plain integer that it is the quotient of, if it is one.
+        divided: the symbolic dividend and the plain integer divisor if it is such a quotient; else None.
     """
 
     __slots__ = ("divided",)
@@ -329,24 +329,24 @@ class SymbolicFraction(Symbolic):
 
     @property  # type: ignore[misc]
     def __class__(self) -> type[float]:  # type: ignore[override]
-        """Returns what a number with a point has: code must not tell them apart."""
+        """Returns ``float``: code must not distinguish this from a float."""
         return float
 
     def __floor__(self) -> Any:
-        """Returns the greatest integer that is not above it."""
+        """Returns the greatest integer not above it."""
         return _round(self, is_up=False)
 
     def __ceil__(self) -> Any:
-        """Returns the least integer that is not below it."""
+        """Returns the least integer not below it."""
         return _round(self, is_up=True)
 
 
 _EXACT = 2**20
-"""What a size below 2**32 is divided by so that the quotient, as a float, rounds up and down as the exact one does."""
+"""Below this divisor, floor and ceil of the float quotient of a size below 2**32 equal those of the exact one."""
 
 
 def _round(fraction: SymbolicFraction, *, is_up: bool) -> Any:
-    """Rounds to an integer: a size that is divided by a small one without a look at it."""
+    """Rounds to an integer. The quotient of a size below 2**32 and a small integer needs no look at its value."""
     if fraction.divided is not None:
         size, by = fraction.divided
         if 0 < by < _EXACT and size < 2**32:
@@ -370,7 +370,7 @@ _COMPARING = {"==": "__eq__", "!=": "__ne__", "<": "__lt__", "<=": "__le__", ">"
 
 
 def plain(size: Any) -> Any:
-    """Returns the value of a size, without a look at it, as a plain number. Others are returned as they are."""
+    """Returns the plain value of a size without reporting a look; any other value as it is."""
     if type(size) in SYMBOLIC:
         return size.value
     if type(size) is Fraction:
@@ -379,7 +379,7 @@ def plain(size: Any) -> Any:
 
 
 def bare(size: Any) -> Any:
-    """Returns what Thunder has where a size is, without a look at it. Others are returned as they are."""
+    """Returns Thunder's number for a size without reporting a look; any other value as it is."""
     return size.own if type(size) is Count else plain(size)
 
 
@@ -389,20 +389,20 @@ def express(value: Any) -> Expression:
 
 
 def is_whole(value: Any) -> bool:
-    """True if this is an integer of which the value or the expression is known."""
+    """True if a value is a plain integer or one with an expression."""
     return type(value) in (int, bool, Size, Count, SymbolicSize)
 
 
 def is_number(value: Any) -> bool:
-    """True if this is a finite number of which the value or the expression is known."""
+    """True if a value is a plain finite number or one with an expression."""
     return type(value) in (int, bool, *_KINDS) or (type(value) is float and math.isfinite(value))
 
 
 def combine(symbol: str, left: Any, right: Any) -> Any:
-    """Returns what two numbers give, of which one or both know what they are made of.
+    """Returns the result of an operator for two numbers, at least one of them with an expression.
 
     Raises:
-        ArithmeticError: as Python does for their values.
+        ArithmeticError: if Python raises it for their values.
     """
     known = [each for each in (left, right) if type(each) in _KINDS]
     _check_same_trace(*known)
@@ -422,17 +422,17 @@ def combine(symbol: str, left: Any, right: Any) -> Any:
 
 
 def to_float(number: Any) -> Any:
-    """Returns a number with a point for an integer, as ``float`` does."""
+    """Returns the number as a float, like ``float``, with its expression."""
     return number if isinstance(plain(number), float) else combine("/", number, 1)
 
 
 def to_int(size: Size) -> Size:
-    """Returns a size that is no more than an integer, as ``int`` does."""
+    """Returns a plain ``Size`` of a size, like ``int``: a ``Count`` is no longer callable."""
     return Size(plain(size), size.expression, size.listener)
 
 
 def _check_same_trace(one: Any, *others: Any) -> None:
-    """Has both traces refused that two sizes are from, of which one was left where it lasts."""
+    """Refuses both traces if two sizes are of different traces: then one of them outlived its trace."""
     for other in others:
         if other.listener is not one.listener:
             one.listener.refuse("meets a size of another trace")
@@ -455,7 +455,7 @@ def _compute(symbol: str, *, is_reflected: bool) -> Callable[[Any, Any], Any]:
 def _compare(symbol: str) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
         if other is None or isinstance(other, str) or type(other) is Variable:
-            return NotImplemented  # which no number is equal to
+            return NotImplemented  # no number is equal to one of these
         if not is_number(other):
             self.listener.see_value(self, f"compares it with a {type(other).__name__}")
             return COMPARISONS[symbol](plain(self), other)
@@ -493,11 +493,11 @@ _KEPT = frozenset({
     "__init_subclass__", "__subclasshook__", "__sizeof__", "__dir__", "__reduce__", "__reduce_ex__", "__getstate__",
     "from_bytes", "fromhex", "__getformat__",
 })  # fmt: skip
-"""What does not look at the value."""
+"""Attributes that do not depend on the value."""
 
 
 def _complete(kind: type, base: type) -> None:
-    """Gives a class a method for everything that a number can be asked, unless it has its own."""
+    """Adds the methods and attributes of a number to a class, except those that it defines."""
     arithmetic = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod", "/": "truediv"}
     own = [each for each in kind.__mro__ if each.__module__ == __name__]
     written = frozenset(name for each in own for name in vars(each)) | _KEPT
