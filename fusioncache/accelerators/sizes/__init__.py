@@ -1,7 +1,7 @@
-"""Programs at sizes that they were not traced at: what a program did with sizes is recorded, and done again.
+"""Programs at sizes that they were not traced at: uses of sizes are recorded, and replayed at other sizes.
 
-``sizes`` has numbers that know what they are made of, and ``values`` what has sizes; ``hooks`` gives such numbers to
-the model's code in place of plain ones, and ``watch`` writes into a ``journal`` what is done with them; ``passes``
-calls the operations of a journal again, and notes in another one what Thunder's passes look at; ``families`` fills in
-programs that differ in numbers only, and ``lengths`` decides for each call which of that is done.
+``sizes`` defines numbers that record their expression; ``values`` finds the values that have sizes. ``hooks`` passes
+such numbers to the model's code in place of plain ones, and ``watch`` records their uses in a ``journal``. ``passes``
+replays a journal with symbols, and records the guards of Thunder's passes. ``families`` fills in programs that differ
+only in numbers. ``lengths`` decides for each call whether to fill in, replay or interpret.
 """

@@ -122,7 +122,7 @@ def count_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def know_their_type(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Replaces a lookup by number class so that it treats symbol classes as ``int`` and ``float``."""
+    """Replaces ``_numberclass_to_numbertype`` so that classes of symbols map to ``int`` and ``float``."""
 
     @_wraps(original)
     def find_type(cls: type) -> Any:

@@ -1,12 +1,12 @@
-"""The lengths at which one compiled function was derived, and what is known of its program at others.
+"""Makes the programs of a compiled function at further lengths from those at known lengths.
 
-The second program of a form, which has all the first one has but sizes, is interpreted while its sizes are watched. If
-its operations called again at the sizes of another program give that one's first traces, to the letter, they are
-called again for every further length, and Thunder's passes go on from there. All else that the program was derived
-from is compared each time: its key, and what was read.
+The second program of a form differs from the first only in sizes. It is interpreted while uses of its sizes are
+recorded in a journal. If the journal, replayed at the sizes of another program, gives that program's first traces to
+the letter, it is replayed for every further length, and Thunder's passes run on the result. The program's other
+dependencies are compared each time: its key and its reads.
 
-Where it is known what the passes look at, programs are a family, and those at further lengths are filled in. Families
-are kept, so that a later process fills in its first program already.
+If the guards of the passes could be recorded, programs form a family, and programs at further lengths are filled in.
+Families are stored, so that a later process can fill in its first program.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ from fusioncache.transform.rewrite import find_saved
 logger = logging.getLogger("fusioncache")
 
 MOST_WAYS = 4
-"""How many ways through a program are known at once: each may have been taken because of other sizes."""
+"""The largest number of watched programs of a form: control flow may differ among sizes, and each is one path."""
 
 MOST_LOOSE = 5
-"""How many programs are tried for a family. Each try takes as long as Thunder's passes."""
+"""The largest number of programs that are tried for a family. Each try takes as long as Thunder's passes."""
 
 MOST_FORMS = 16
-"""Of how many forms anything is known at once. With each go Thunder's first traces of some programs, and its key."""
+"""The largest number of forms in memory. Each holds its key and Thunder's first traces of some programs."""
 
 MOST_AT_ONCE = 16
-"""For how many lengths that the user named templates are filled in at each new length: the call waits for that."""
+"""For how many user-given lengths templates are filled in at each new length: the call waits for that."""
 
 SHARED = "the model is distributed over ranks"
-"""Why each length is interpreted."""
+"""The reason why the programs of a distributed model are interpreted at each length."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,10 +68,10 @@ class InterpretedProgram:
     """A program that was interpreted.
 
     Attributes:
-        reads: what it was derived from besides its key.
+        reads: the outside values that it depends on besides its key.
         sizes: of its arguments.
-        traces: Thunder's first ones, as its entry has them.
-        known: what was derived in the end; None if that is not kept.
+        traces: Thunder's first traces, from its cache entry.
+        known: the derived program; None if it is not stored.
     """
 
     reads: tuple[Read, ...]
@@ -82,12 +82,12 @@ class InterpretedProgram:
 
 @dataclass(slots=True, eq=False)
 class WatchedProgram:
-    """What was done in a program that was watched.
+    """A program that was interpreted while uses of its sizes were recorded.
 
     Attributes:
         instance: the program.
-        journal: what was done.
-        is_proved: whether the same, done at the sizes of another program, was that program.
+        journal: its journal.
+        is_proved: whether a replay at the sizes of another program gave that program's first traces.
     """
 
     instance: InterpretedProgram
@@ -96,14 +96,14 @@ class WatchedProgram:
 
 
 class Form:
-    """What is known of the programs that have all but sizes in common.
+    """A form in this process: programs whose keys differ only in sizes.
 
     Args:
         key: of the form.
 
     Attributes:
-        instances: programs that were interpreted, a few of them.
-        ways: those that were watched.
+        instances: some of the programs that were interpreted.
+        ways: watched programs, each with its journal.
     """
 
     def __init__(self, key: Key) -> None:
@@ -115,7 +115,7 @@ class Form:
         self._to_compile: deque[tuple[Family, int]] = deque()
 
     def fill(self, derivation: Derivation) -> Candidate | None:
-        """Returns the program that Thunder would derive for a call; None if that is not known from other lengths."""
+        """Returns the filled-in program that Thunder would derive for a call; None if no family fits."""
         reason, families = None, self._list_families(derivation)
         self._compile_lengths(derivation)
         for family in families:
@@ -123,7 +123,7 @@ class Form:
                 check_reads(family.reads, derivation)
                 with derivation.keeper.time("fill"):
                     return _fill(family, derivation)
-            except Exception as error:  # whatever it is, Thunder can derive the program
+            except Exception as error:  # Thunder can derive the program instead
                 if is_declined(error, Scope.LENGTH):
                     reason = error.reason
                     continue
@@ -134,16 +134,16 @@ class Form:
         return None
 
     def _list_families(self, derivation: Derivation) -> tuple[Family, ...]:
-        """Returns the families, of which the store is asked once."""
+        """Returns the families of the form. Loads stored ones at the first call."""
         if self._families is None:
-            self._families = []  # whatever goes wrong here, it does so once
+            self._families = []  # set first, so that an error does not repeat at each call
             for family in _load_families(derivation, self._key):
                 self._families.append(family)
                 self._to_compile += ((family, length) for length in derivation.keeper.lengths)
         return tuple(self._families)
 
     def _compile_lengths(self, derivation: Derivation) -> None:
-        """Has templates compiled beside this process for some of the lengths that the user named. Never raises."""
+        """Queues templates for some user-given lengths for compilation in the background. Never raises."""
         for _ in range(MOST_AT_ONCE):
             if not self._to_compile:
                 return
@@ -153,15 +153,15 @@ class Form:
     def unite(
         self, derivation: Derivation, journal: Journal, program: KnownProgram, others: Iterable[KnownProgram]
     ) -> None:
-        """Makes a family of a program and the first of others that differs from it in numbers alone.
+        """Makes a family of a program and the first of others that differs from it only in numbers.
 
-        Finds out what Thunder's passes look at there. Whatever goes wrong, they go over each further length.
+        Runs Thunder's passes with symbols to record their guards. If this fails, they run at each further length.
 
         Args:
-            derivation: of one of them, with the reads of all.
-            journal: what is done in each.
-            program: at whose sizes the passes are gone through.
-            others: as above.
+            derivation: of one of the programs, with the reads of all.
+            journal: the journal of all of them.
+            program: the program at whose sizes the passes run.
+            others: the candidates for the second program.
         """
         reads, keeper = derivation.reads, derivation.keeper
         assert reads is not None
@@ -180,11 +180,11 @@ class Form:
         self._compile_lengths(derivation)
 
     def learn(self, derivation: Derivation, journal: Journal | None) -> None:
-        """Takes one more program: to tell numbers apart that were equal so far, or for a family that is to come.
+        """Adds a program to its families, to distinguish numbers that were equal so far, or keeps it for a new family.
 
         Args:
             derivation: of the program.
-            journal: what is done in it, if that was proved.
+            journal: a proved journal for programs with its reads; None if there is none.
         """
         program, reads = derivation.program, derivation.reads
         if program is None or reads is None:
@@ -199,7 +199,7 @@ class Form:
                 logger.info("a program is of no family any more: %s", error)
                 self._families = [each for each in self._families or () if each is not family]
                 _tell_store(derivation, partial(forget_family, form=self._key, family=family))
-        # What was derived from something else may differ in numbers of which sizes only happen to be the values.
+        # A program with other reads may differ in numbers that equal sizes only by chance.
         others = [each for read, each in self._loose if read == reads]
         is_new = derivation.is_replayed and not any(family.fits(program.sizes) for family in families)
         if len(self._loose) < MOST_LOOSE:
@@ -209,20 +209,20 @@ class Form:
 
 
 class Lengths:
-    """What is known of the programs of one compiled function."""
+    """The forms of one compiled function, from which programs at further lengths are made."""
 
     def __init__(self) -> None:
-        """Knows of none yet."""
+        """Starts without forms."""
         self._forms: OrderedDict[Key, Form] = OrderedDict()
         self._hopeless: dict[str, str] = {}
-        """Why forms are interpreted, by the digests of their keys. A reason holds as long as the process."""
+        """The reasons why forms are interpreted, by the digests of their keys. They hold until the process ends."""
 
     def derive(self, derivation: Derivation, interpret: Interpret) -> Any:
-        """Returns Thunder's first traces: called again if they are known from other lengths, else interpreted.
+        """Returns Thunder's first traces, replayed from a journal if possible, else interpreted.
 
         Args:
             derivation: the program.
-            interpret: has Thunder interpret the function.
+            interpret: makes Thunder interpret the function.
         """
         if not derivation.keeper.replays:
             return derivation.record(lambda: _interpret_as_called(derivation, interpret))
@@ -236,7 +236,7 @@ class Lengths:
         return results
 
     def fill(self, derivation: Derivation) -> Candidate | None:
-        """Returns the program that Thunder would derive for a call; None if that is not known from other lengths."""
+        """Returns the filled-in program that Thunder would derive for a call; None if no family fits."""
         keeper = derivation.keeper
         if not keeper.replays or keeper.verifies or is_cut(derivation.call.compile_data):
             return None
@@ -244,7 +244,7 @@ class Lengths:
         return None if self._find_reason(derivation) else form.fill(derivation)
 
     def _find_form(self, derivation: Derivation) -> Form:
-        """Returns what is known of a program's form. If there are too many forms, the one used first is forgotten."""
+        """Returns the form of a program, a new one if necessary. Drops the least recently used one of too many."""
         key = note_form(derivation)
         form = self._forms.pop(key, None) or Form(key)
         self._forms[key] = form
@@ -253,19 +253,19 @@ class Lengths:
         return form
 
     def _find_reason(self, derivation: Derivation) -> str | None:
-        """Returns why the programs of a form are interpreted; None if they need not be."""
+        """Returns why the programs of a form are always interpreted; None if they are not."""
         return self._hopeless.get(note_form(derivation).digest)
 
     def _replay(self, derivation: Derivation) -> Any | None:
         form, reason = self._find_form(derivation), self._find_reason(derivation)
         for way in tuple(form.ways):
             if not way.is_proved and len(form.instances) == 1:
-                continue  # it is that one
+                continue  # the only known program is the watched one: nothing to compare with
             try:
                 traces = self._do_again(way, derivation)
                 if not way.is_proved:
                     raise Declined("its operations were seen at one length only so far", Scope.LENGTH)
-            except Exception as error:  # whatever it is, Thunder can interpret the program
+            except Exception as error:  # Thunder can interpret the program instead
                 if is_declined(error, Scope.LENGTH):
                     reason = reason or error.reason
                     continue
@@ -302,11 +302,11 @@ class Lengths:
         return results
 
     def learn(self, derivation: Derivation, entry: Any) -> None:
-        """Takes note of a program that was interpreted.
+        """Records a program that was derived, for further lengths.
 
         Args:
             derivation: the program.
-            entry: Thunder's, with its traces.
+            entry: Thunder's cache entry, with its traces.
         """
         if derivation.reads is None or derivation.form is None or self._find_reason(derivation):
             return
@@ -334,13 +334,13 @@ class Lengths:
             form.instances.append(new)
 
     def _prove(self, form: Form, way: WatchedProgram, instance: InterpretedProgram, derivation: Derivation) -> bool:
-        """True if what was done in one program is also what was done in another one."""
+        """True if the journal of one program, replayed at the sizes of another, gives the other's first traces."""
         own = way.instance
         if own.reads != instance.reads or own.sizes == instance.sizes:
             return False
         try:
             traces = replay(way.journal, instance.sizes, derivation.call.compile_data)
-        except Exception as error:  # the programs are different, for whatever reason
+        except Exception as error:  # any error means that the programs differ
             logger.info("a program was not the same at another length: %s", error)
             return False
         if traces.describe() != instance.traces.describe():
@@ -353,14 +353,14 @@ class Lengths:
         return True
 
     def _give_up(self, derivation: Derivation, reason: str) -> None:
-        """Has the programs of a form interpreted from now on."""
+        """Drops a form; its programs are interpreted from now on."""
         key = note_form(derivation)
         self._forms.pop(key, None)
         self._hopeless[key.digest] = reason
         self._count(derivation, reason)
 
     def _count_shared(self, derivation: Derivation) -> None:
-        """Counts a program of a model that ranks share, if it is not the first one of its form."""
+        """Counts a program of a distributed model as interpreted, unless it is the first one of its form."""
         reason = self._find_reason(derivation)
         if reason is not None:
             self._count(derivation, reason)
@@ -373,7 +373,7 @@ class Lengths:
 
 
 def is_cut(compile_data: Any) -> bool:
-    """True if ranks share a model in another way than Thunder's: they may cut it otherwise at another length."""
+    """True if a model is distributed without Thunder's DDP and FSDP: its partition may depend on the length."""
     return bool(find_groups(compile_data)) and not list_sharing(compile_data)
 
 
@@ -382,7 +382,7 @@ def _interpret_as_called(derivation: Derivation, interpret: Interpret) -> Any:
 
 
 def note_form(derivation: Derivation) -> Key:
-    """Notes what the program of a call has in common with those at other sizes, and the sizes of its arguments."""
+    """Returns the form of a call's program; stores it and the argument sizes in the derivation."""
     if derivation.form is None:
         arguments = derivation.call.args, derivation.call.kwargs
         derivation.sizes = find_sizes(*arguments)
@@ -391,15 +391,15 @@ def note_form(derivation: Derivation) -> Key:
 
 
 def _find_foreign_transform(compile_data: Any) -> str | None:
-    """Returns the name of a transform that may change Thunder's first traces; None if none may.
+    """Returns the name of a transform that may change Thunder's first traces; None if there is none.
 
-    That of ``thunderfx`` makes another prologue of what it is given, with fewer checks, and changes nothing.
+    The transform of ``thunderfx`` returns a new prologue with fewer checks, and does not change the given traces.
     """
     from fusioncache.thunder_adapter.accelerator_api import ExtractionOnlyPrologueTransform
     from fusioncache.thunder_adapter.api import Transform
 
     harmless = (Transform.transform_traces_pre_prologue, ExtractionOnlyPrologueTransform.transform_traces_pre_prologue)
-    sharing = list_sharing(compile_data)  # what these are given is their own
+    sharing = list_sharing(compile_data)  # these get copies of the traces
     found = [type(each) for each in compile_data.transforms or () if each not in sharing]
     return next((each.__qualname__ for each in found if each.transform_traces_pre_prologue not in harmless), None)
 
@@ -407,11 +407,10 @@ def _find_foreign_transform(compile_data: Any) -> str | None:
 def _find_family(
     reads: tuple[Read, ...], passes: PassJournal, program: KnownProgram, others: Iterable[KnownProgram]
 ) -> Family:
-    """Returns the family of a program with the first of others that is of it.
+    """Returns a family of a program and the first of others that fits.
 
     Raises:
-        Declined: if passes may do something else for each of them.
-        Declined: if one for which they do the same differs in more than numbers.
+        Declined: if none fits: at its sizes a guard fails, or it differs in more than numbers.
     """
     reason = Declined("no program of another length is known", Scope.LENGTH)
     for other in others:
@@ -425,10 +424,10 @@ def _find_family(
 
 
 def _look(trace: Any) -> None:
-    """Looks at all sizes in a final trace of Thunder's at which passes of ours look.
+    """Makes the comparisons of sizes that fusioncache's passes make on a final trace, so that they become guards.
 
     Raises:
-        Declined: if a collective moves as many bytes as a size says: where it is put depends on that.
+        Declined: if the bytes of a collective depend on a size: its placement depends on them.
     """
     for symbol in trace.bound_symbols:
         proxies = (*symbol.flat_proxy_args, *symbol.flat_proxy_outs) if exchanges(symbol) else ()
@@ -440,10 +439,10 @@ def _look(trace: Any) -> None:
 
 
 def check_reads(reads: tuple[Read, ...], derivation: Derivation) -> None:
-    """Compares what programs were derived from besides their keys with what is there now.
+    """Compares stored reads with the present values.
 
     Raises:
-        Declined: if something is another one.
+        Declined: if one differs.
     """
     difference = derivation.keeper.find_difference(reads, derivation.definitions.describer)
     if difference is not None:
@@ -462,7 +461,7 @@ def _count_repeated(derivation: Derivation, reason: str) -> None:
 
 
 def _load_families(derivation: Derivation, form: Key) -> Iterator[Family]:
-    """Yields the families that are stored for a form, whose templates are what they were where they were derived."""
+    """Yields the stored families of a form whose templates have the same digests in this process."""
     keeper = derivation.keeper
     if keeper.cache.store is None:
         return
@@ -473,7 +472,7 @@ def _load_families(derivation: Derivation, form: Key) -> Iterator[Family]:
         try:
             identities = keeper.identify(known.templates(), derivation.call)
             here = [identities[name].digest for name in list_templates(known)]
-        except Exception as error:  # whatever it is, Thunder can derive the program
+        except Exception as error:  # Thunder can derive the program instead
             logger.info("a stored family is not used", exc_info=error)
             here = []
         if here == list_digests(known):
@@ -483,22 +482,22 @@ def _load_families(derivation: Derivation, form: Key) -> Iterator[Family]:
 
 
 def _keep(family: Family, derivation: Derivation, form: Key) -> None:
-    """Keeps a family for later processes, and has it ready for the next length in this one."""
+    """Stores a family for later processes, and compiles its code for the next length in this one."""
     try:
         family.prepare()
-    except Exception as error:  # that is counted where a program is to be filled in
+    except Exception as error:  # counted when a program is to be filled in
         logger.info("a family is not ready for further lengths", exc_info=error)
     _tell_store(derivation, partial(keep_family, form=form, family=family, name=derivation.call.name))
 
 
 def _compile_length(family: Family, length: int, derivation: Derivation) -> None:
-    """Has the templates of a family compiled beside this process for one length. Never raises."""
+    """Queues the templates of a family at one length for compilation in the background. Never raises."""
     keeper, call = derivation.keeper, derivation.call
     try:
         with keeper.time("fill"):
             templates = family.fill_templates(length, lambda found: keeper.identify(found, call))
             keeper.compile_later(templates.values(), call)
-    except Exception as error:  # whatever it is, a call of this length compiles
+    except Exception as error:  # a call of this length compiles them itself
         is_expected = is_declined(error, Scope.LENGTH)
         logger.info("nothing is compiled for length %s", length, exc_info=error)
         reason = f"length {length}: {error if is_expected else type(error).__name__}"
@@ -506,7 +505,7 @@ def _compile_length(family: Family, length: int, derivation: Derivation) -> None
 
 
 def _tell_store(derivation: Derivation, tell: Callable[[Store], object]) -> None:
-    """Changes what is stored. Whatever goes wrong there, this process goes on with what it knows."""
+    """Changes the store, if there is one. Reports errors without raising: this process does not need the store."""
     store = derivation.keeper.cache.store
     if store is None:
         return

@@ -1,13 +1,13 @@
-"""Which values have sizes, and which functions only move values: arguments, containers, methods of containers.
+"""Finds the values that have sizes, and the functions that only move values, such as methods of containers.
 
-Tensors have shapes, and an integer may be a length itself: Dynamo hands a length over as an integer beside the tensors
-that have it. What a program does with such an integer is watched as with any other. 0 and 1 are no lengths: too much is
-otherwise there. A batch is often a dictionary of tensors, and what a decoder remembers a list of pairs. The tensors in
-such containers have sizes as well, unless something is beside them that may be written as a tensor's sizes are.
+Tensors have shapes, and an integer may be a length itself: Dynamo passes a length as an integer beside the tensors that
+have it. Uses of such an integer are recorded like those of other sizes. 0 and 1 are not lengths: programs differ too
+much there. A batch is often a dictionary of tensors, and a decoder's cache a list of pairs. The tensors in such
+containers have sizes as well, unless the text of another item might look like a tensor's sizes.
 
-The class of ``x.numel`` is an integer that can be called, as torch has a method where Thunder first had a property.
-Thunder makes it anew whenever something is looked up in a tensor. A class is taken for it if it is one like ours in all
-that a class can have, and its functions look their names up where Thunder's do: then it does what Thunder's does.
+The class of ``x.numel`` is a callable integer, because torch has a method where Thunder first had a property. Thunder
+creates this class anew at each attribute lookup on a tensor. A class is recognized as it if all its attributes equal
+those of a copy in this module, and its functions have Thunder's globals: then it behaves like Thunder's.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from typing import Any
 from fusioncache.ir.errors import Declined, Scope
 
 type Place = int | str | tuple[int | str, ...]
-"""Where an argument is: its position, or its name; of what is in one, that and the keys that lead there."""
+"""The path of an argument: its position or name; for an item of a container, a tuple of that and the keys to it."""
 
 type ArgumentSizes = Mapping[Place, tuple[int, ...]]
-"""Of each argument that has sizes, by its place: the shape of a tensor, or an integer alone."""
+"""The sizes of each argument that has some, by place: the shape of a tensor, or a single integer."""
 
 _DEEPEST = 8
-"""How many containers may be in one another."""
+"""The largest nesting depth of containers."""
 
 
 def find_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[Place, Any]:
-    """Returns the arguments of a call that are tensors, and tensors in lists, tuples and dictionaries among them.
+    """Returns the tensors among the arguments of a call, and in lists, tuples and dictionaries among them.
 
-    None is of a subclass. What is in containers is left out where a tensor is there twice.
+    Tensor subclasses are left out. If any tensor occurs twice, all tensors in containers are left out.
     """
     import torch
 
@@ -52,7 +52,7 @@ def find_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[Plac
 
 
 def find_integers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[Place, int]:
-    """Returns the arguments of a call that are integers above 1 by themselves, and of no subclass."""
+    """Returns the arguments of a call that are integers above 1. Items of containers and subclasses are left out."""
     return {place: value for place, value in _list_places(args, kwargs) if type(value) is int and value > 1}
 
 
@@ -63,7 +63,7 @@ def find_sizes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> ArgumentSizes:
 
 
 def explain_fixed(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Returns which argument has sizes that are no lengths, and why; None if none has."""
+    """Returns which argument has sizes that are not treated as lengths, and why; None if there is none."""
     for place, value in _list_places(args, kwargs):
         reason = _explain(place, value)
         if reason is not None:
@@ -72,7 +72,7 @@ def explain_fixed(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
 
 
 def _explain(place: int | str, value: Any) -> str | None:
-    """Returns why the sizes of an argument are no lengths; None if they are, or there are none."""
+    """Returns why the sizes of an argument are not treated as lengths; None if they are, or there are none."""
     import torch
 
     if type(value) is torch.Tensor:
@@ -89,7 +89,7 @@ def _explain(place: int | str, value: Any) -> str | None:
 
 
 def name_argument(place: Place) -> str:
-    """Returns how people are told of an argument."""
+    """Returns the name of an argument in messages."""
     if isinstance(place, tuple):
         first, *keys = place
         return name_argument(first) + "".join(f"[{key!r}]" for key in keys)
@@ -101,7 +101,7 @@ def _list_places(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[tup
 
 
 def _find_inside(place: int | str, value: Any) -> Iterable[tuple[Place, Any]]:
-    """Returns the tensors in a container; none if anything beside them might be taken for their sizes."""
+    """Returns the tensors in a container; none if the text of another item might look like their sizes."""
     if type(value) not in (dict, list, tuple):
         return ()
     try:
@@ -114,14 +114,14 @@ def _open(way: tuple[int | str, ...], value: Any) -> Iterator[tuple[Place, Any]]
     """Yields the tensors in a container with their places.
 
     Raises:
-        ValueError: if anything beside them might be taken for their sizes.
+        ValueError: if the text of another item might look like their sizes.
     """
     import torch
 
     if type(value) is torch.Tensor:
         yield way, value
     elif type(value) in (dict, list, tuple) and len(way) <= _DEEPEST:
-        # As it is at this moment, whatever another thread does to it.
+        # A copy, as another thread may change the container.
         for key, each in tuple(value.items() if type(value) is dict else enumerate(value)):
             if not (_is_plain_text(key) or (type(key) is int and key >= 0)):
                 raise ValueError("has a key that is no plain text")
@@ -132,7 +132,7 @@ def _open(way: tuple[int | str, ...], value: Any) -> Iterator[tuple[Place, Any]]
 
 
 def _is_plain_text(value: Any) -> bool:
-    """True if something is a text with nothing in it that could be taken for the sizes of a tensor."""
+    """True if a value is a string that cannot look like a tensor's sizes: it has no parenthesis."""
     return type(value) is str and "(" not in value
 
 
@@ -140,15 +140,15 @@ _MOST_ITEMS = 10_000
 
 
 def exchange(value: Any, new: Callable[[Any], Any], *, anew: bool = False) -> Any:
-    """Returns the same structure with other leaves; the very same object if no leaf is another.
+    """Returns the same structure with other leaves; the same object if no leaf differs.
 
     Args:
-        value: a leaf, or a container.
-        new: returns what to have in place of a leaf.
-        anew: whether lists and dicts are always others, as other code may change them.
+        value: a leaf or a container.
+        new: returns the replacement of a leaf.
+        anew: whether lists and dicts are always copied, as other code may change them.
 
     Raises:
-        Declined: if an item of something changed that is no plain container.
+        Declined: if an item changed in a container whose type is not supported.
     """
     if isinstance(value, tuple | list):
         items = [exchange(each, new, anew=anew) for each in value]
@@ -170,26 +170,26 @@ def exchange(value: Any, new: Callable[[Any], Any], *, anew: bool = False) -> An
 
 
 def _make_alike(value: tuple[Any, ...] | list[Any], items: list[Any]) -> Any:
-    """Returns a tuple or a list of the same kind.
+    """Returns a tuple or list of the same type with these items.
 
     Raises:
-        Declined: if no object of the kind can be made of these items.
+        Declined: if no object of this type can be made of them.
     """
     import torch
 
     kind: Any = type(value)
     if kind in (tuple, list) or (kind is torch.Size and all(isinstance(each, int) for each in items)):
         return kind(items)
-    if isinstance(value, tuple) and hasattr(kind, "_fields"):  # a named one, of which nothing is called
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):  # a named tuple; its own methods are not called
         return tuple.__new__(kind, items)
     raise Declined(kind.__name__, Scope.STRUCTURE)
 
 
 def find_leaves(value: Any) -> Iterator[Any]:
-    """Yields what is in plain containers, keys and members of sets as well; whatever else is a leaf.
+    """Yields the leaves of nested containers, including keys and members of sets. Any other value is a leaf.
 
     Raises:
-        Declined: if there are too many.
+        Declined: if there are too many items.
     """
     pending, count = [value], 0
     while pending:
@@ -211,13 +211,13 @@ _MOVING = frozenset({
     "append", "extend", "insert", "__init__", "__new__", "__iadd__", "__add__", "copy", "items", "keys", "values",
     "__iter__", "__next__", "__len__", "reverse", "__reversed__", "clear", "popitem",
 })  # fmt: skip
-"""Methods of containers that do the same whatever the items are."""
+"""Methods of containers whose effect does not depend on the items."""
 _KEYED = frozenset({"__getitem__", "__setitem__", "get", "setdefault", "pop", "__contains__"})
-"""Those of which the first argument is looked at, and nothing else."""
+"""Methods of containers that look at their first argument only."""
 _COMPARING = frozenset({"__eq__", "__ne__"})
-"""Those that ask the items, which tell of it, if all are integers."""
+"""Methods of containers that call comparisons of the items. If all items are integers, these report looks."""
 _FUNCTIONS = (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
-"""What is bound to an object without a question to that."""
+"""Types of functions that are bound to an object without calling its methods."""
 _CONTAINERS = (
     list,
     tuple,
@@ -237,18 +237,18 @@ _CONSTANTS = (
     int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range, type, enum.Enum,
     types.ModuleType, types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
 )  # fmt: skip
-"""Types of values in which there are no sizes."""
+"""Types of values that contain no sizes."""
 
 
 _MOVING_FUNCTIONS = (
     getattr, hasattr, iter, next, len, callable, any, all, enumerate, zip,
     functools.partial.__call__, types.CellType.__new__, type.__call__,
 )  # fmt: skip
-"""Functions that do the same whatever the items are."""
+"""Functions whose effect does not depend on the items."""
 
 
 def asks_how_many(fn: Any, values: Sequence[Any]) -> bool:
-    """True if a function asks whether there is anything in a container of Python's own."""
+    """True if a call tests whether a built-in container is empty."""
     return fn is bool and _is_one_of(type(values[0]) if values else None, (list, tuple, dict))
 
 
@@ -273,18 +273,18 @@ def is_setting(fn: Any) -> bool:
 
 
 def is_comparing(fn: Any) -> bool:
-    """True if a function compares whole numbers, each of which tells of it."""
+    """True if a function calls the comparisons of its items, which report looks if these are integers."""
     of_sequences = _is_one_of(getattr(fn, "__objclass__", None), (list, tuple)) and fn.__name__ in _COMPARING
     return of_sequences or fn is min or fn is max
 
 
 def moves(fn: Any, *, is_internal: bool) -> bool:
-    """True if a function that is not interpreted only moves what it is given.
+    """True if a function that is not interpreted only moves its arguments.
 
     Args:
         fn: the function.
-        is_internal: whether Thunder's own code calls it. What a model has ``map`` call, no caller would
-            interpret, and what it sets may last; Thunder's own code sets attributes of its iterators.
+        is_internal: whether Thunder's code calls it. ``map`` and ``filter`` of a model call functions that are not
+            interpreted, and attributes that a model sets may last. Thunder's code sets attributes of its iterators.
     """
     if _is_one_of(fn, _MOVING_FUNCTIONS):
         return True
@@ -305,14 +305,14 @@ def moves(fn: Any, *, is_internal: bool) -> bool:
 
 
 def _is_one_of(value: Any, known: tuple[Any, ...]) -> bool:
-    """True if a value is one of these, without asking it."""
+    """True if a value is one of these objects. Does not call its ``__eq__``."""
     return any(value is each for each in known)
 
 
 def is_transparent(value: Any) -> bool:
-    """True if a leaf holds no size that is not seen, and no code that would be given one.
+    """True if a leaf holds no hidden size, and no code that would receive one.
 
-    So it is for constants, classes, modules and what Thunder has for tensors; not for iterators, functions and objects.
+    This holds for constants, classes, modules and Thunder's proxies; not for iterators, functions and other objects.
     """
     kind = type(value)
     if isinstance(value, types.BuiltinFunctionType):
@@ -333,7 +333,7 @@ _namespace_of: Any = type.__dict__["__dict__"].__get__
 
 
 def _make() -> Any:
-    """Returns a class that is written as Thunder's, also in a function. It is only compared."""
+    """Returns a copy of Thunder's class, also defined in a function. It is only used for comparison."""
 
     class _Numel(int):
         def __new__(cls, value):  # type: ignore[no-untyped-def]
@@ -350,7 +350,7 @@ _KNOWN = _make()
 
 
 def is_numel_class(cls: type) -> bool:
-    """True if a class is Thunder's for the number of a tensor's elements."""
+    """True if a class is Thunder's class of ``x.numel``, the number of a tensor's elements."""
     if type(cls) is not type or (cls.__module__, cls.__name__, cls.__qualname__) != (_MODULE, "_Numel", _PLACE):
         return False
     own, known = _namespace_of(cls), _namespace_of(_KNOWN)
@@ -367,12 +367,12 @@ def is_numel_class(cls: type) -> bool:
 
 
 def is_numel(value: Any) -> bool:
-    """True if a value is what Thunder has for the number of a tensor's elements."""
+    """True if a value is Thunder's callable integer for the number of a tensor's elements."""
     return is_numel_class(type(value))
 
 
 def _is_like(function: Any, known: Any) -> bool:
-    """True if a function is one of Thunder's class that does the same as one of ours."""
+    """True if a function of Thunder's class does the same as one of the copy here."""
     return (
         type(function) is FunctionType
         and function.__globals__ is vars(sys.modules[_MODULE])
@@ -387,5 +387,5 @@ def _is_like(function: Any, known: Any) -> bool:
 
 
 def _is_same_code(code: CodeType, known: CodeType) -> bool:
-    """True if two codes differ in nothing but the places where they are written."""
+    """True if two code objects differ at most in their source lines."""
     return known == code.replace(co_firstlineno=known.co_firstlineno, co_linetable=known.co_linetable)
