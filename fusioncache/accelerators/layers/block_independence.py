@@ -1,7 +1,7 @@
-"""Which calls that Thunder does not interpret cannot tell two blocks apart that are alike.
+"""Decides which calls that Thunder does not interpret cannot distinguish two similar blocks.
 
-They neither hash nor compare objects of which each block has its own. Everything that is not listed here is taken to do
-so. An observer that covers the trace says that a call depends on nothing unknown and changes nothing that lasts.
+Such calls neither hash nor compare objects that are specific to a block. A call that is not listed here is assumed to
+do so. An observer that covers the trace ensures that a call depends on nothing unknown and has no lasting effect.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _ATOMS = (int, float, bool, complex, str, bytes, type(None), slice, range, type(
 _KEYED = (dict, collections.OrderedDict, set, frozenset)
 _WITH_KEY = frozenset(["__contains__", "__getitem__", "__setitem__", "__delitem__", "get", "pop", "setdefault"])
 _NUMBERS = (int, float, bool, complex)
-"""Each of these answers that it knows no tensors when it is added to one, without asking the tensor."""
+"""Types whose operators return ``NotImplemented`` for a tensor without calling the tensor's methods."""
 _SHARED = (
     object, type(NotImplemented), types.FunctionType, types.WrapperDescriptorType,
     types.MethodDescriptorType, types.GetSetDescriptorType,
 )  # fmt: skip
-"""Types of objects of which two blocks that are alike have the same."""
+"""Types of objects that two similar blocks share."""
 _NEW = (
     object, list, dict, set, frozenset, tuple, filter, map, zip, range, slice, enumerate, reversed, super, int, float,
     bool, str, types.CellType, functools.partial, Exception, StopIteration, KeyError, AttributeError, IndexError,
@@ -39,7 +39,7 @@ _NEW = (
 
 
 class BlockIndependence:
-    """Knows the functions that have been looked at."""
+    """The functions whose calls cannot distinguish two similar blocks."""
 
     def __init__(self) -> None:
         from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
@@ -72,13 +72,13 @@ class BlockIndependence:
         }
 
     def explain(self, fn: Any, args: tuple[Any, ...], frame: Any, *, is_opaque: bool) -> str | None:
-        """Returns why a call may tell two similar blocks apart; None if it does not.
+        """Returns why a call may distinguish two similar blocks; None if it cannot.
 
         Args:
-            fn: what is called.
-            args: what it is called with, in the interpreter's wrappers.
+            fn: the called function.
+            args: its arguments, in the interpreter's wrappers.
             frame: the interpreter's frame that calls it.
-            is_opaque: whether the interpreter simply calls it.
+            is_opaque: whether the interpreter calls it without interpreting it.
         """
         if isinstance(fn, self._symbol):
             return None
@@ -114,12 +114,12 @@ class BlockIndependence:
 
 
 def is_internal(module: str | None) -> bool:
-    """True if code is Thunder's own, or ours in its place. What Dynamo makes has no module."""
+    """True if a module is of Thunder or fusioncache. Code that Dynamo generates has no module."""
     return module is not None and module.partition(".")[0] in ("thunder", "fusioncache")
 
 
 def is_plain(value: Any) -> bool:
-    """True if a value is a constant, a tensor or a class: whether no block has one of its own to be compared."""
+    """True if a value is a constant, a tensor or a class, so that comparing it cannot distinguish two blocks."""
     if has_type(value, (tuple, list, torch.Size)):
         return all(is_plain(each) for each in value)
     if type(value) is frozenset:

@@ -1,7 +1,7 @@
-"""Writes a block out as Thunder would have interpreted it, by what it did for one that is alike.
+"""Copies a block: repeats the recording of a similar block, with the result that interpreting it would have.
 
-Two modules are alike if code that is given the one or the other cannot tell them apart. Whether that holds is tried
-once: a second block is interpreted as well, and has to come out as the first one foretells.
+Two modules are similar if code cannot distinguish them. This is tested once: a second block is interpreted as well, and
+its recording has to be the one that the first block's predicts.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _DIFFERING = (int, float, str)
 
 @dataclass(slots=True)
 class Likeness:
-    """How two modules correspond.
+    """The correspondence between the objects of two modules.
 
     Attributes:
-        partners: the object of the second that corresponds to one of the first, by the address of the latter.
-        differing: the plain attributes that differ, as the address of the module of the first and the attribute's name.
+        partners: objects of the second module, by the address of the corresponding object of the first.
+        differing: the plain attributes that differ, as the address of a module in the first and the attribute's name.
     """
 
     partners: dict[int, Any] = field(default_factory=dict)
@@ -38,10 +38,10 @@ class Likeness:
     _taken: set[int] = field(default_factory=set)
 
     def pair(self, one: Any, other: Any) -> bool:
-        """Notes that two objects correspond; returns whether that was known.
+        """Records that two objects correspond; returns whether that was already recorded.
 
         Raises:
-            Declined: if one of them corresponds to something else.
+            Declined: if one of them corresponds to another object, or both are the same object.
         """
         if id(one) in self.partners:
             if self.partners[id(one)] is not other:
@@ -55,10 +55,10 @@ class Likeness:
 
 
 def compare(one: Any, other: Any) -> Likeness:
-    """Returns how two modules correspond that differ in nothing but parameters' values and plain attributes.
+    """Returns the correspondence of two modules that differ only in parameters' values and plain attributes.
 
     Raises:
-        Declined: if they differ otherwise, or in something that is not understood.
+        Declined: if they differ otherwise, or contain something that is not supported.
     """
     likeness = Likeness()
     _compare_modules(one, other, likeness)
@@ -100,7 +100,7 @@ def _compare_values(one: Any, other: Any, likeness: Likeness, name: str) -> None
         _compare_sequences(one, other, likeness, name)
     elif has_type(one, (set, frozenset)) and not one and not other:
         pass
-    elif one is not other or isinstance(one, MethodType):  # whose object is one of them or neither
+    elif one is not other or isinstance(one, MethodType):  # a shared bound method belongs to at most one of them
         raise Declined(f"{name} is a {type(one).__name__} of its own", Scope.BLOCK)
 
 
@@ -140,21 +140,21 @@ def _describe(tensor: Any) -> tuple[Any, ...]:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    return one is other or repr(one) == repr(other)  # which tells 0.0 from -0.0, and says that nan is nan
+    return one is other or repr(one) == repr(other)  # ``repr`` distinguishes 0.0 from -0.0, and equates NaNs
 
 
 class Conflict(BaseException):
-    """Something came up that shows that a block should have been interpreted, after it was written out.
+    """Raised if a block turns out to need interpretation after it was copied.
 
-    No ``Exception``, which Thunder's interpreter would hand to the model's own code.
+    It is not an ``Exception``, because Thunder's interpreter would pass that to the model's code.
     """
 
 
 def find_reads(template: BlockRecording, module: Any, likeness: Likeness) -> list[Any]:
-    """Returns the values of another block for what was read of the first.
+    """Returns the values of another block at the places that were read in the first.
 
     Raises:
-        Declined: if something differs that anything looked at.
+        Declined: if a plain attribute that was looked at differs, or another value does not correspond.
     """
     found = []
     for position, read in enumerate(template.reads):
@@ -173,10 +173,10 @@ def find_reads(template: BlockRecording, module: Any, likeness: Likeness) -> lis
 
 
 class BlockReplay:
-    """One block, while it is written out."""
+    """The state of copying one block."""
 
     def __init__(self, template: BlockRecording, root: Any, args: tuple[Any, ...], context: Any) -> None:
-        """Takes what happened for the first block, and where this one is found and what it is called with."""
+        """Takes the recording of the first block, and the provenance record and the arguments of this one."""
         others = {id(template.root): root}
         self._proxies: dict[str, Any] = {}
         self._wrappers = {id(old): new for old, new in zip(template.args, args, strict=True)}
@@ -189,10 +189,10 @@ class BlockReplay:
         self._trace = context.computation_trace
 
     def write(self, values: list[Any]) -> Any:
-        """Does all that interpreting the block would do to the trace, and returns its result in a wrapper.
+        """Changes the trace as interpreting the block would, and returns the block's result in a wrapper.
 
         Raises:
-            Conflict: if the trace comes out otherwise.
+            Conflict: if the trace differs from what the recording predicts.
         """
         template, before = self._template, State.of(self._context)
         pending = list(zip(template.reads, values, strict=True))[::-1]
@@ -220,7 +220,7 @@ class BlockReplay:
         if self._trace.name_ctr - before.names != read.names:
             raise Conflict("another number of names")
         wrapper = WrappedValue(value, provenance=self._copies.copy(read.origin))
-        has_proxy = wrapper.original_value is not wrapper.nothing  # as a tensor, which is given it with the wrapper
+        has_proxy = wrapper.original_value is not wrapper.nothing  # a tensor gets its proxy when it is wrapped
         proxy = wrapper.value if has_proxy else self._context.proxify(wrapper)
         if type(proxy) is not type(read.proxy) or not isinstance(proxy, Proxy):
             raise Conflict("another proxy")
@@ -264,12 +264,12 @@ class BlockReplay:
 
 
 def is_proxy(value: Any) -> bool:
-    """True if a value stands for one that is not known before the program runs."""
+    """True if a value is a proxy: it represents a value that is unknown until the program runs."""
     return isinstance(value, Proxy)
 
 
 def pair_all(ones: tuple[Any, ...], others: tuple[Any, ...]) -> Iterator[tuple[Any, Any]]:
-    """Yields each wrapper with the other one in its place, those of items of tuples included."""
+    """Yields pairs of corresponding wrappers, including those of tuple items."""
     for one, other in zip(ones, others, strict=True):
         yield one, other
         if type(one.value) is tuple and one is not other:
@@ -277,10 +277,10 @@ def pair_all(ones: tuple[Any, ...], others: tuple[Any, ...]) -> Iterator[tuple[A
 
 
 def list_wrappers(args: Iterable[Any]) -> Iterator[Any]:
-    """Yields wrappers, and those of items of tuples among them.
+    """Yields wrappers, including those of tuple items.
 
     Raises:
-        Declined: if an item was not looked at.
+        Declined: if a tuple item has no wrapper because it was not looked at.
     """
     for wrapper in args:
         yield wrapper
@@ -291,11 +291,11 @@ def list_wrappers(args: Iterable[Any]) -> Iterator[Any]:
 
 
 def describe_value(value: Any, *, has_gradient: bool | None = None) -> tuple[Any, ...]:
-    """Returns what is known of a value but which one it is: of a proxy everything but its name.
+    """Returns a description of a value without its identity: for a proxy, everything but its name.
 
     Args:
         value: a proxy or a constant.
-        has_gradient: what to say of whether a tensor has a gradient; None to look.
+        has_gradient: the description of whether a tensor has a gradient; None to read it from the tensor.
     """
     if isinstance(value, TensorProxy):
         has_gradient = value.grad is not None if has_gradient is None else has_gradient
@@ -314,10 +314,10 @@ _COUNTED = re.compile(r"(\D+)(\d+)")
 
 
 def check_agreement(one: BlockRecording, other: BlockRecording, likeness: Likeness) -> None:
-    """Checks that a block which was interpreted came out as another one foretells.
+    """Checks that the recording of an interpreted block is the one that another block's recording predicts.
 
     Raises:
-        Declined: if it did not.
+        Declined: if it is not.
     """
     if one.counts != other.counts or len(one.reads) != len(other.reads) or one.source != other.source:
         raise Declined("two similar blocks were interpreted differently", Scope.BLOCK)
@@ -329,12 +329,12 @@ def check_agreement(one: BlockRecording, other: BlockRecording, likeness: Likene
 
 
 class _Description:
-    """What happened for a block, in words that are the same for another one that came out alike.
+    """A recording in a canonical form, which is equal for blocks that were interpreted alike.
 
-    Names and origins are numbered from the start of the block, and those of arguments by their position.
+    Names and provenance records are numbered from the start of the block. Those of arguments are given by position.
 
     Attributes:
-        parts: all of it, to be compared.
+        parts: the canonical form, for comparison.
     """
 
     def __init__(self, recording: BlockRecording) -> None:
@@ -384,10 +384,10 @@ class _Description:
                 self.parts.append(self._names.get(leaf.name, leaf.name))
 
     def _name(self, proxy: Any, *, is_read: bool = False) -> None:
-        """Numbers a name that is new.
+        """Numbers a name, if it is new.
 
         Raises:
-            Declined: if it is none that Thunder counts off, nor that of what was read.
+            Declined: if the name is neither generated from Thunder's name counter nor that of a read.
         """
         counted = _COUNTED.fullmatch(proxy.name)
         if proxy.name in self._names:

@@ -1,6 +1,6 @@
-"""What Thunder's interpreter did for one block: what it read of it, which symbols it called, which names it took.
+"""Records what Thunder's interpreter does for one block: its reads, its bound symbols and the names that it generates.
 
-Where a value comes from is Thunder's record of it: it is looked up in another block, and written for another block.
+An origin is Thunder's provenance record of a value. It is looked up in another block, and copied for another block.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from fusioncache.ir.errors import Declined, Scope
 
 
 def name_of(inst: Any) -> str:
-    """Returns the name of what made a value: one of Python's instructions, or one of Thunder's own."""
+    """Returns the name of the instruction that produced a value: Python's, or a pseudo instruction of Thunder."""
     return getattr(inst, "opname", None) or inst.value
 
 
 def find_value(origin: Any, root: Any, module: Any) -> Any:
-    """Returns the value that a block has where the origin of a value says that it was found.
+    """Returns a block's value at the place that an origin describes.
 
     Args:
-        origin: Thunder's record of where the value was found in a block.
-        root: its record of where that block was found.
+        origin: Thunder's provenance record of a value of a block.
+        root: the provenance record of that block.
         module: the block to look in.
 
     Raises:
-        Declined: if it was found neither as an attribute of a module, nor as an item of a plain container of one.
+        Declined: if the place is neither an attribute of a module nor an item of a plain container in one.
     """
     if origin is root:
         return module
@@ -59,23 +59,23 @@ def _find_attribute(owner: Any, name: str) -> Any:
 
 
 def find_owner(origin: Any, root: Any, module: Any) -> tuple[int, str] | None:
-    """Returns the module, by address, and the name of which a value is an attribute; None if it is no such."""
+    """Returns a module's address and the name if a value is that module's attribute; None if it is no attribute."""
     if name_of(origin.inst) != "LOAD_ATTR" or origin is root:
         return None
     return id(find_value(origin.inputs[0], root, module)), origin.inputs[1].value
 
 
 class Copies:
-    """Records of origins for another block: the same, but for what comes from the block or from its arguments."""
+    """Copies of provenance records for another block, with those of the block and its arguments replaced."""
 
     def __init__(self, others: Mapping[int, Any]) -> None:
-        """Takes the record for the other block in place of one of the first block, by the address of the latter."""
+        """Takes the replacing records, by the addresses of the first block's records."""
         self._done = dict(others)
         self._roots = frozenset(others)
         self._kept: list[Any] = []
 
     def copy(self, origin: Any) -> Any:
-        """Returns the record for the other block. What is one record stays one, as Thunder unpacks each one once."""
+        """Returns the record for the other block. Copies each record once, because Thunder unpacks each record once."""
         for each in self._order(origin):
             inputs = [self._done[id(one)] for one in each.inputs]
             if all(new is old for new, old in zip(inputs, each.inputs, strict=True)):
@@ -88,7 +88,7 @@ class Copies:
         return self._done[id(origin)]
 
     def _order(self, origin: Any) -> Iterator[Any]:
-        """Yields what has not been copied, each after its inputs. No recursion: a chain of operations may be long."""
+        """Yields records to be copied, each after its inputs. Not recursive: a chain of operations may be long."""
         pending = [(origin, False)]
         while pending:
             each, is_ready = pending.pop()
@@ -103,7 +103,7 @@ class Copies:
 
 
 def outside(origin: Any, known: frozenset[int] | set[int]) -> Iterator[Any]:
-    """Yields every record behind one that is neither a constant nor among those that are known, nor behind them."""
+    """Yields a provenance record and its transitive inputs, without known ones and inputs of only those."""
     pending, seen = [origin], set()
     while pending:
         each = pending.pop()
@@ -116,15 +116,15 @@ def outside(origin: Any, known: frozenset[int] | set[int]) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class BlockRead:
-    """A parameter, buffer or plain value of the block that was given a proxy, and thereby a guard.
+    """A parameter, buffer or plain value of a block that got a proxy, and thereby a guard.
 
     Attributes:
-        origin: Thunder's record of where it was found.
-        value: what was found.
-        proxy: what stands for it.
-        symbols: how many symbols had been called before, of those of the block.
-        names: how many names had been counted off before.
-        wrapper: the interpreter's, while it is watched whether anything looks at the value.
+        origin: Thunder's provenance record of it.
+        value: the value.
+        proxy: the proxy that represents it.
+        symbols: how many bound symbols the block had added before.
+        names: how many names the block had generated before.
+        wrapper: the interpreter's wrapper, through which looks at a plain value are noticed.
     """
 
     origin: Any
@@ -137,22 +137,22 @@ class BlockRead:
 
 @dataclass(slots=True)
 class BlockRecording:
-    """What happened while one block was interpreted.
+    """The recorded interpretation of one block.
 
     Attributes:
         module: the block.
-        root: Thunder's record of where the block was found.
-        args: what it was called with, in the interpreter's wrappers, those by keyword last.
-        keywords: the names of the last ones.
-        start: how far the trace was.
-        reads: what was read of the block, in order.
+        root: Thunder's provenance record of the block.
+        args: its arguments in the interpreter's wrappers, keyword arguments last.
+        keywords: the names of the keyword arguments.
+        start: the state of the trace at the start.
+        reads: the values read from the block, in order.
         symbols: the bound symbols that it added to the trace.
-        touched: the reads, by position, whose value was looked at.
-        result: what the block returned, wrapped.
-        counts: how far the trace was at the end, less the start.
-        source: what the trace had as the current line of source at the end.
-        varied: the arguments, by position, for which a block that came out as predicted was given others. Of any other
-            one it is unknown whether the block uses its argument, or found the same value in another way.
+        touched: the positions of the reads whose value was looked at.
+        result: the block's result, wrapped.
+        counts: the change of the trace's state from start to end.
+        source: the trace's current source location at the end.
+        varied: the positions of arguments that differed for a block which was interpreted as predicted. For any other
+            argument it is unknown whether the block uses it, or got the same value in another way.
     """
 
     module: Any
@@ -173,11 +173,11 @@ class BlockRecording:
     _watched: list[Any] = field(default_factory=list)
 
     def refuse(self, reason: str) -> None:
-        """Notes why this block cannot be written out for others. The first reason is kept."""
+        """Records why this block cannot be copied. Only the first reason is stored."""
         self.refusal = self.refusal or reason
 
     def note_read(self, wrapper: Any, value: Any, proxy: Any, symbols: int, names: int) -> None:
-        """Notes that a value of the block was given a proxy, and watches whether anything looks at it from now on."""
+        """Records that a value of the block got a proxy. From now on notices looks at it if it is a number or text."""
         position = len(self.reads)
         self.reads.append(BlockRead(wrapper.provenance, value, proxy, symbols, names, wrapper))
         if isinstance(value, int | float | str):
@@ -185,16 +185,16 @@ class BlockRecording:
             self._watched.append(wrapper)
 
     def end(self) -> None:
-        """Ends watching."""
+        """Stops noticing looks."""
         for wrapper in self._watched:
             unwatch(wrapper)
         self._watched.clear()
 
     def finish(self, result: Any) -> None:
-        """Checks that everything was of a kind that can be written out.
+        """Stores the result, and checks that the block can be copied.
 
         Raises:
-            Declined: if something was not.
+            Declined: if it cannot.
         """
         if self.refusal is not None:
             raise Declined(self.refusal, Scope.BLOCK)
@@ -209,7 +209,7 @@ class BlockRecording:
 
 
 class State(NamedTuple):
-    """How far a trace is: symbols, names counted off, guards, proxies renamed, attributes set."""
+    """The state of a trace: its numbers of symbols, names, guards, renamed proxies, set attributes and others."""
 
     symbols: int
     names: int
@@ -222,7 +222,7 @@ class State(NamedTuple):
 
     @classmethod
     def of(cls, context: Any) -> State:
-        """Returns how far the trace of this context is."""
+        """Returns the state of a context's trace."""
         trace = context.computation_trace
         stored = sum(len(each) for each in context._additional_outputs.values())
         return cls(
@@ -231,7 +231,7 @@ class State(NamedTuple):
         )  # fmt: skip
 
     def until(self, later: State) -> State:
-        """Returns what was added until later."""
+        """Returns the increase of each number up to a later state."""
         return State(*(new - old for new, old in zip(later, self, strict=True)))
 
 
@@ -240,13 +240,13 @@ def _collect(*roots: Any) -> set[int]:
 
 
 def watch(wrapper: Any, touch: Any) -> None:
-    """Has something called whenever anything asks an interpreter's wrapper for its value."""
+    """Makes an interpreter's wrapper call ``touch`` whenever its value is read or set."""
     vars(wrapper)["touch"] = touch
     wrapper.__class__ = _watched_class()
 
 
 def unwatch(wrapper: Any) -> None:
-    """Makes a wrapper again what it was."""
+    """Undoes ``watch`` for a wrapper."""
     from fusioncache.thunder_adapter.accelerator_api import WrappedValue
 
     wrapper.__class__ = WrappedValue

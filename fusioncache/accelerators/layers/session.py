@@ -1,9 +1,9 @@
-"""Blocks of a model that are alike, interpreted until one comes out as predicted, and from then on written out.
+"""Sessions, which copy similar blocks of a model in one trace as soon as one was interpreted as predicted.
 
-A session knows of one trace which of its blocks are recorded, which ones are copied, and what forbids either.
+A session decides for one trace which blocks are recorded and which are copied, and stores what forbids either.
 
-A block is copied only where it is called with what another one was called with, but for tensors, and where nothing that
-a trace depends on, and that is not looked at again for each block, is another.
+A block is copied only if its arguments equal those of another block, except for the identity of tensors. All context
+that a trace depends on must be the same as well, unless it is checked again for each block.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from fusioncache.thunder_adapter.hooks import Observer, has_type
 
 
 def describe_args(recording: BlockRecording, context: Any) -> tuple[Any, ...]:
-    """Returns what two calls must have in common: what is known of each argument, and which ones are the same."""
+    """Returns a description that two calls must share: of each argument, and of which arguments are the same."""
     from fusioncache.thunder_adapter.api import variableify
 
     described: list[tuple[Any, ...]] = []
@@ -54,14 +54,14 @@ def describe_args(recording: BlockRecording, context: Any) -> tuple[Any, ...]:
             described.append((type(value), repr(value), name_of(wrapper.provenance.inst)))
         elif type(value) is tuple:
             described.append((tuple, len(value)))
-        else:  # code outside of the block may change it, or may have put there what the block is given as well
+        else:  # other code may change it, or it may contain another argument
             raise Declined(f"an argument is a {type(value).__name__}", Scope.BLOCK)
         described.append((wrapper.provenance.ext_flag, wrapper.has_item_tracking))
     return tuple(described)
 
 
 def mixes_up(template: BlockRecording, wanted: BlockRecording) -> bool:
-    """True if what is an argument here was something else of the trace there."""
+    """True if the template uses a proxy that was not its argument, but is a new argument of the wanted call."""
     from fusioncache.thunder_adapter.api import tree_flatten
 
     args = list(pair_all(template.args, wanted.args))
@@ -74,7 +74,7 @@ def mixes_up(template: BlockRecording, wanted: BlockRecording) -> bool:
 
 
 def find_changed(template: BlockRecording, wanted: BlockRecording) -> frozenset[int]:
-    """Returns the positions of the arguments, items of tuples included, for which another proxy is given here."""
+    """Returns the positions of the arguments, including tuple items, that are other proxies in the wanted call."""
     pairs = zip(list_wrappers(template.args), list_wrappers(wanted.args), strict=True)
     return frozenset(
         place for place, (old, new) in enumerate(pairs) if is_proxy(old.value) and old.value.name != new.value.name
@@ -82,7 +82,7 @@ def find_changed(template: BlockRecording, wanted: BlockRecording) -> frozenset[
 
 
 def check_result(wrapper: Any) -> None:
-    """Refuses results that are neither tensors, nor None, nor tuples of them."""
+    """Raises ``Declined`` if a result is not a tensor, None or a tuple of these."""
     from fusioncache.thunder_adapter.api import TensorProxy
 
     if type(wrapper.value) is tuple:
@@ -101,7 +101,7 @@ def find_wrapper(value: Any, runtime: Any) -> Any:
 
 
 def check_surroundings(context: Any, runtime: Any, wrapper: Any) -> None:
-    """Refuses whatever a block might be called in that a trace depends on, and that is not looked at."""
+    """Raises ``Declined`` if a block is called in a context that its trace depends on and that is not compared."""
     from fusioncache.thunder_adapter.accelerator_api import SHARP_EDGES_OPTIONS, _bsym_header
     from fusioncache.thunder_adapter.api import CACHE_OPTIONS, get_compile_data, get_tracectx
 
@@ -125,7 +125,7 @@ def check_surroundings(context: Any, runtime: Any, wrapper: Any) -> None:
 
 
 def check_untouched(module: Any, runtime: Any, objects: Any) -> None:
-    """Refuses a block of which anything but itself has been looked at."""
+    """Raises ``Declined`` if a part of a block, other than the block itself, has been looked at before."""
     if objects is None:
         objects = [each for one in module.modules() for each in (one, vars(one), *vars(one).values())]
         objects = [each for each in objects if isinstance(each, dict | list) or hasattr(each, "_parameters")]
@@ -141,17 +141,17 @@ _MOST_REFUSALS = 3
 
 
 class Session(Observer):
-    """What is known of the blocks of one model while it is traced.
+    """The recordings and copies of one model's blocks while it is traced.
 
     Attributes:
-        blocks: by address.
-        recording: of the block that is being interpreted; None outside of one.
-        written: how many blocks were written out. All others were interpreted.
-        reasons: why, each with how often.
+        blocks: the blocks, by address.
+        recording: of the block that is being interpreted; None outside a block.
+        written: how many blocks were copied. All others were interpreted.
+        reasons: why others were interpreted, with the counts.
     """
 
     def __init__(self, model: Any) -> None:
-        """Takes what is traced."""
+        """Finds the blocks of the traced function, if it is a model."""
         self.blocks = find_blocks(model)
         self.recording: BlockRecording | None = None
         self.written = 0
@@ -165,18 +165,21 @@ class Session(Observer):
         self._roots: dict[int, Any] = {}
 
     def wants(self, module: Any) -> bool:
-        """True if this is a block that may be recorded or written out, when it is called here."""
+        """True if a module is a block whose call may be recorded or copied now."""
         is_block = id(module) in self.blocks and self.recording is None and not self._changed
         return is_block and self._refusals[type(module)] < _MOST_REFUSALS and hooks.is_covered()
 
     def call(self, module: Any, interpret: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Returns what a block returns: written out if that can be, interpreted otherwise.
+        """Returns the result of a block, which is copied if possible and interpreted otherwise.
 
         Args:
             module: the block.
             interpret: interprets the call.
-            args: what it is called with, wrapped.
-            kwargs: and by keyword.
+            args: its positional arguments, wrapped.
+            kwargs: its keyword arguments, wrapped.
+
+        Raises:
+            Conflict: if the block was copied before, or an error occurs while it is copied.
         """
         from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx, get_jit_ctx
 
@@ -192,7 +195,7 @@ class Session(Observer):
     def _begin(
         self, module: Any, args: Any, kwargs: dict[str, Any], context: Any, runtime: Any
     ) -> BlockRecording | None:
-        """Returns what is known of a call beforehand; None if it is of a kind that is not written out."""
+        """Returns the recording of a call before it is interpreted; None if such a call cannot be copied."""
         wrapper = find_wrapper(module, runtime)
         try:
             check_surroundings(context, runtime, wrapper)
@@ -299,7 +302,7 @@ class Session(Observer):
         self._templates.append(recording)
 
     def replace_call(self, fn: Any) -> Callable[..., Any] | None:
-        """Returns what calls a block; None if the interpreter is to call this module."""
+        """Returns a function that calls a block; None if the interpreter should call this module itself."""
         from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
 
         wrapper = find_wrapper(fn, get_interpreterruntimectx()) if self.wants(fn) else None
@@ -317,10 +320,10 @@ class Session(Observer):
         return self.call(module, interpret, args, kwargs)
 
     def see_call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_opaque: bool) -> None:
-        """Notes a call that is not interpreted, before it is made.
+        """Checks a call that is not interpreted, before it is made. Refuses the recording if it may distinguish blocks.
 
         Raises:
-            Conflict: if this is not covered, and blocks were written out.
+            Conflict: if the trace is not covered, and blocks were copied.
         """
         if self._independence is None:
             return
@@ -334,16 +337,16 @@ class Session(Observer):
         try:
             frame = get_interpreterruntimectx().peek_frame_stack()
             reason = self._independence.explain(fn, args, frame, is_opaque=is_opaque)
-        except Exception as error:  # whatever is called may answer questions in its own way
+        except Exception as error:  # attribute lookups on the callee may raise
             reason = _explain(error)
         if reason is not None:
             self.recording.refuse(reason)
 
     def see_instruction(self, name: str, inst: Any, state: dict[str, Any]) -> None:
-        """Notes an instruction that tells one object from another, before it is executed.
+        """Checks an instruction that compares or hashes objects, before it is executed.
 
         Raises:
-            Conflict: if this is not covered, and blocks were written out.
+            Conflict: if the trace is not covered, and blocks were copied.
         """
         if self._independence is None:
             return
@@ -361,19 +364,19 @@ class Session(Observer):
                 self.recording.refuse(f"executes {name} with an object")
 
     def _check_covered(self) -> None:
-        """Begins the trace anew before something has an effect that lasts, which must not happen twice."""
+        """Raises ``Conflict`` if blocks were copied and a lasting effect may follow: a restart would repeat it."""
         if self.written and not hooks.is_covered():
             raise Conflict("a function whose effects are unknown, after blocks were copied")
 
     def note_copy(self, copy: Any) -> None:
-        """Notes what Thunder changes in place of a container of the model's."""
+        """Records the copy of one of the model's containers that Thunder changes in place of it."""
         self._copies[id(copy)] = copy
 
     def check_wrapper(self, wrapper: Any) -> None:
-        """Looks at each new wrapper: it belongs to what is recorded, and must not be of a block that was written out.
+        """Assigns a new wrapper to the current recording.
 
         Raises:
-            Conflict: if it is.
+            Conflict: if the wrapper is of a part of a copied block.
         """
         wrapper.born = self.recording
         if self._owned and (
@@ -382,7 +385,7 @@ class Session(Observer):
             raise Conflict("a copied block is inspected")
 
     def end(self) -> None:
-        """Forgets the model."""
+        """Drops all references to the model."""
         self.blocks, self.recording = {}, None
         self._templates, self._owned, self._roots = [], {}, {}
 
@@ -403,7 +406,7 @@ def _find_independence() -> BlockIndependence:
 
 
 def find_blocks(model: Any) -> dict[int, Any]:
-    """Returns the modules, by address, of which a list has at least three of one class."""
+    """Returns the blocks of a model by address: modules in a container with at least three of their class."""
     if not isinstance(model, torch.nn.Module):
         return {}
     blocks: dict[int, Any] = {}
@@ -416,14 +419,15 @@ def find_blocks(model: Any) -> dict[int, Any]:
 
 
 CURRENT: ContextVar[Session | None] = ContextVar("fusioncache_layers", default=None)
-"""The trace that is being made here."""
+"""The session of the trace that is being made in this context."""
 
 
 def watch_trace(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Has a session for each trace that is covered. If something comes up that forbids it, the trace begins anew.
+    """Wraps ``thunder_general_jit`` to use a session for each covered trace.
 
-    Nothing has an effect for the second time then: no block is written out after an effect, and an effect that is about
-    to happen after blocks were written out is such a thing itself.
+    A conflict, or any exception after blocks were copied, restarts the trace without a session. A restart repeats no
+    lasting effect: no block is copied after such an effect, and an effect that is about to follow a copied block is
+    itself a conflict.
     """
 
     @wraps(original)
@@ -437,7 +441,7 @@ def watch_trace(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             with _current(session), hooks.observe(session):
                 return trace()
-        except (Exception, Conflict) as error:  # Thunder's interpreter makes an exception of its own of any other
+        except (Exception, Conflict) as error:  # Thunder's interpreter wraps others in an exception of its own
             if not session.written or not _may_begin_anew(error):
                 raise
             session.reasons[_explain_restart(error)] += 1
@@ -451,7 +455,7 @@ def watch_trace(original: Callable[..., Any]) -> Callable[..., Any]:
     return thunder_general_jit
 
 
-# Functions of their own: a variable that holds an exception keeps alive all that its traceback leads back to.
+# Separate functions: a local variable with an exception would keep the frames of its traceback alive.
 def _may_begin_anew(error: BaseException) -> bool:
     return isinstance(error.__cause__ or error, Exception | Conflict)
 
@@ -471,7 +475,7 @@ def _current(session: Session | None) -> Iterator[None]:
 
 
 def _save_state(executor: Any) -> Callable[[], None]:
-    """Returns what gives back to Thunder what tracing changes that is not made anew for each trace."""
+    """Returns a function that restores the state that tracing changes and that Thunder does not create per trace."""
     from fusioncache.thunder_adapter.api import get_compile_data
 
     compiled = get_compile_data()
@@ -490,7 +494,7 @@ def _save_state(executor: Any) -> Callable[[], None]:
 
 
 def watch_wrappers(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Looks at each wrapper that the interpreter makes."""
+    """Wraps the interpreter's wrap callback to check each new wrapper."""
 
     @wraps(original)
     def _general_jit_wrap_callback(value: Any) -> Any:
@@ -503,7 +507,7 @@ def watch_wrappers(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def watch_reads(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Notes each proxy that a value is given."""
+    """Wraps ``proxify`` to record each value of a block that gets a proxy."""
     from fusioncache.thunder_adapter.api import Proxy
 
     @wraps(original)

@@ -186,7 +186,7 @@ def _apply(trace: Any, compiled: Any) -> list[Any]:
 
 
 _OPEN = frozenset({"torch", "python"})
-"""Executors for whose operations fusioncache's passes may change arguments."""
+"""Executors of operations whose arguments fusioncache's passes may change."""
 _MOVING = ("unpack", "python_return", "python_del", "clear_")
 """Name prefixes of symbols that only pass tensors on."""
 

@@ -140,7 +140,7 @@ def evaluate(expression: Expression, numbers: Mapping[int, Any]) -> Any:
     """Computes an expression.
 
     Args:
-        expression: what to compute.
+        expression: the expression.
         numbers: the values of the numbers in it, by position.
 
     Raises:

@@ -312,7 +312,8 @@ def _is_one_of(value: Any, known: tuple[Any, ...]) -> bool:
 def is_transparent(value: Any) -> bool:
     """True if a leaf holds no hidden size, and no code that would receive one.
 
-    This holds for constants, classes, modules and Thunder's proxies; not for iterators, functions and other objects.
+    This holds for constants, classes, modules, and objects of torch and Thunder such as proxies. It does not hold for
+    iterators, functions and other objects.
     """
     kind = type(value)
     if isinstance(value, types.BuiltinFunctionType):
@@ -387,5 +388,5 @@ def _is_like(function: Any, known: Any) -> bool:
 
 
 def _is_same_code(code: CodeType, known: CodeType) -> bool:
-    """True if two code objects differ at most in their source lines."""
+    """True if two code objects differ at most in their source locations."""
     return known == code.replace(co_firstlineno=known.co_firstlineno, co_linetable=known.co_linetable)

@@ -1,6 +1,6 @@
-"""One trace that is watched: what is called in place of functions, and what is written down of it.
+"""Records the journal of one trace: chooses what the interpreter calls in place of functions, and records the calls.
 
-For a block that was copied, the entries are those of the block it was copied from, with other tensors.
+For a copied block, the entries of the original block are repeated with other tensors.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ from fusioncache.thunder_adapter.hooks import Observer
 
 
 def list_parts(tensor: Any) -> tuple[Any, ...]:
-    """Returns the parts of a tensor that are gone through where it is unpacked, as in ``q, k, v = tensor``."""
+    """Returns the parts of a tensor that iterating over it yields, as in ``q, k, v = tensor``."""
     return tuple(tensor)
 
 
 class Operations:
-    """Knows them, each by what the interpreter sees called."""
+    """Thunder's operations, by the functions that interpreted code calls for them."""
 
     def __init__(self) -> None:
-        """Takes them from Thunder."""
+        """Collects the operations from Thunder."""
         from fusioncache.thunder_adapter.accelerator_api import jit_ext
 
         self._symbol = Symbol
@@ -89,11 +89,11 @@ class Operations:
         self._known[id(function)] = function, own
 
     def find(self, function: Any, compiled: Any) -> Callable[..., Any] | None:
-        """Returns what is called for a function if that is an operation; None if it is none.
+        """Returns the operation that Thunder calls for a function; None if the function is not an operation.
 
         Args:
-            function: what the interpreter sees called.
-            compiled: what Thunder knows of what is traced. Its executors may have another operation for it.
+            function: the function that interpreted code calls.
+            compiled: Thunder's ``CompileData``. Its executors may replace the function by another operation.
         """
         replaced = [own for each, own in compiled.executor_lookasides.items() if each is function]
         if replaced:
@@ -104,24 +104,24 @@ class Operations:
         return own
 
     def only_finds(self, operation: Callable[..., Any], result: Any) -> bool:
-        """True if an operation did nothing but find a method of a tensor."""
+        """True if an operation only looked up a method of a tensor."""
         value = getattr(result, "value", None)
         return operation is self._getter and callable(value) and not isinstance(value, int)
 
     def adds_up(self, function: Any, values: Sequence[Any]) -> bool:
-        """True if Python's ``sum`` is called with tensors. It calls their additions itself, uninterpreted."""
+        """True if Python's ``sum`` is called with tensors. Its additions are not interpreted, as it is C code."""
         items = values[0] if function is sum and values else ()
         return type(items) in (list, tuple) and any(isinstance(each, self._tensor) for each in items)
 
 
 class Repetition:
-    """One block that was copied.
+    """The journal entries of a copied block, made from those of the original block.
 
     Args:
-        names: of tensors of the first block, each with the name of the tensor in its place.
-        shift: how many names the trace counted from the first block to this one.
-        numbers: how many numbers operations have returned so far.
-        readings: what was read for this block.
+        names: the names of the block's tensors, by the names of the original block's tensors.
+        shift: how far the trace's name counter advanced from the original block to this one.
+        numbers: the number of variables so far.
+        readings: the readings of this block.
     """
 
     def __init__(self, names: Mapping[str, str], shift: int, numbers: int, readings: Sequence[Reading]) -> None:
@@ -132,10 +132,10 @@ class Repetition:
         self._positions: dict[int, int] = {}
 
     def repeat(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Returns the entries of this block. No variable is named again.
+        """Returns the entries of this block. ``Naming`` entries are not repeated.
 
         Raises:
-            Declined: if something else was read or returned, or a container cannot be exchanged.
+            Declined: if readings or results do not correspond, or a container cannot be rebuilt.
         """
         found: list[Entry] = []
         for entry in entries:
@@ -202,7 +202,7 @@ def _list_tensors(value: Any) -> list[TensorName]:
 
 
 def find_entries(entries: Sequence[Entry], names: tuple[int, int]) -> Sequence[Entry]:
-    """Returns the entries that were added between two counts of names."""
+    """Returns the entries that were added between two values of the name counter."""
     counted = [
         position
         for position, entry in enumerate(entries)
@@ -212,10 +212,10 @@ def find_entries(entries: Sequence[Entry], names: tuple[int, int]) -> Sequence[E
 
 
 class Watch(Observer, LookListener):
-    """One trace that is watched."""
+    """Observer that records uses of sizes in one trace."""
 
     def __init__(self, journal: Journal, compiled: Any) -> None:
-        """Takes what to write into, and what Thunder knows of the function."""
+        """Takes the journal to write, and Thunder's ``CompileData`` of the function."""
         self.journal = journal
         self._compiled = compiled
         self.renamed: Mapping[Any, Any] = {}
@@ -229,7 +229,7 @@ class Watch(Observer, LookListener):
         self._named: set[tuple[str, str]] = set()
 
     def give_sizes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns the arguments of the program, with a size for each integer above 1."""
+        """Returns the arguments of the program, with a ``Size`` for each integer above 1."""
         sizes = {place: self._name_integer(place, value) for place, value in find_integers(args, kwargs).items()}
         given = tuple(sizes.get(position, value) for position, value in enumerate(args))
         return given, {name: sizes.get(name, value) for name, value in kwargs.items()}
@@ -240,22 +240,22 @@ class Watch(Observer, LookListener):
         return Size(value, Number(self._count, name_argument(place)), self)
 
     def look(self, symbol: str, left: Expression, right: Expression, outcome: bool, reason: str) -> None:
-        """Notes that something depends on how two numbers compare."""
+        """Records that something depends on the outcome of a comparison."""
         if not self._is_done:
             self.journal.entries.append(Look(symbol, left, right, outcome, reason, _find_place()))
 
     def refuse(self, reason: str) -> None:
-        """Notes why nothing can be said of other sizes."""
+        """Records why other sizes are not supported."""
         self.journal.refuse(reason)
 
     def choose(self, original: Callable[..., Any], fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Returns what to call in place of a function, as ``general_jit_lookaside`` does.
+        """Returns the function to call in place of another one, as ``general_jit_lookaside`` does.
 
         Args:
-            original: the one that does it otherwise.
-            fn: what is called.
-            args: what with, in the interpreter's wrappers; nothing if a shortcut asks only what stands in for it.
-            kwargs: and by keyword.
+            original: ``general_jit_lookaside``.
+            fn: the function that interpreted code calls.
+            args: its positional arguments in the interpreter's wrappers; empty if only the replacement is asked for.
+            kwargs: its keyword arguments.
         """
         from fusioncache.thunder_adapter.accelerator_api import INTERPRETER_SIGNALS, interpreter_needs_wrap, is_opaque
 
@@ -288,7 +288,7 @@ class Watch(Observer, LookListener):
         return partial(self._call_with_plain, fn)
 
     def _shows(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """True if sizes would be shown to a function that looks at them, and notes that it does."""
+        """True if a function that is not interpreted would read sizes. Records the looks, and refuses hidden sizes."""
         values = [*(each.value for each in args), *(each.value for each in kwargs.values())]
         if is_keyed(fn):
             values = values[1:2]
@@ -311,14 +311,14 @@ class Watch(Observer, LookListener):
                     return False
                 self.journal.refuse(f"{_name(fn)} is called with a {type(leaf).__name__}, which may hold sizes")
         if not shown or ((is_comparing(fn) or fn is sum) and all(map(is_whole, leaves))):
-            return False  # sizes are asked themselves, and tell of it, or of what they add up to
+            return False  # the methods of sizes are called, which record looks or expressions
         if not is_about_kinds(fn):
             for size in shown:
                 self.see_value(size, f"calls {_name(fn)}")
         return True
 
     def _call_itself(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Has the interpreter call a function itself, and nothing in its place."""
+        """Makes the interpreter call a function itself, without a replacement."""
         from fusioncache.thunder_adapter.accelerator_api import interpreter
 
         self._seen = fn
@@ -333,17 +333,17 @@ class Watch(Observer, LookListener):
         plains = [self._strip_unchanging(each) for each in args]
         named = {name: self._strip_unchanging(each) for name, each in kwargs.items()}
         result = self._call_itself(fn, *plains, **named)
-        # A list of sizes was handed over as it is, and all of them were looked at.
+        # A list of sizes was passed unchanged, and all of them were looked at.
         return strip(result, self) if type(getattr(result, "value", None)) is torch.Size else result
 
     def _strip_unchanging(self, wrapper: Any) -> Any:
-        """Does as ``strip``, but leaves a list or a dict as it is: the call may change it, and is told of its items."""
+        """Returns ``strip(wrapper)``, but a mutable container as it is: the call may change it, and reads its items."""
         return wrapper if isinstance(wrapper.value, list | dict | set) else strip(wrapper, self)
 
     def _call(
         self, operation: Callable[..., Any], found: Callable[..., Any], name: str, /, *args: Any, **kwargs: Any
     ) -> Any:
-        """Calls an operation of Thunder's with plain integers, and writes down that it was called."""
+        """Calls one of Thunder's operations with plain integers, and records the call."""
         from fusioncache.thunder_adapter.accelerator_api import INTERPRETER_SIGNALS, wrap
 
         if self._is_inside:
@@ -361,19 +361,19 @@ class Watch(Observer, LookListener):
             self.journal.refuse("an operation raised an error")
             return result
         given, named = [arg.value for arg in args], {key: arg.value for key, arg in kwargs.items()}
-        if operation is list_parts:  # what is returned can be gone through once
+        if operation is list_parts:  # the result is an iterator, which can be read once
             parts = self._note_call(operation, name, (given, named, tuple(result.value)), before, enabled)
             return wrap(iter(parts), provenance=result.provenance)
         returned = self._note_call(operation, name, (given, named, result.value), before, enabled)
         return result if returned is result.value else wrap(returned, provenance=result.provenance)
 
     def call_native(self, operation: Callable[..., Any], args: Sequence[Any], call: Callable[[], Any]) -> None:
-        """Has an operation called that is not interpreted, and writes down that it was called.
+        """Calls an operation that is not interpreted, and records the call.
 
         Args:
-            operation: does the same.
-            args: what it is called with.
-            call: calls it, with plain integers; returns what it returned, in which there is no integer.
+            operation: a function that does the same in a replay.
+            args: its arguments.
+            call: calls the operation with plain integers and returns its result, which contains no integer.
         """
         if self._is_inside:
             call()
@@ -386,7 +386,10 @@ class Watch(Observer, LookListener):
         self._note_call(operation, _name(operation), (list(args), {}, result), before, enabled)
 
     def _begin_call(self) -> tuple[int, bool]:
-        """Returns how many names were counted off, and whether gradients are enabled, before an operation is called."""
+        """Returns the name counter, and whether gradients are enabled, before an operation is called.
+
+        Refuses the journal if the trace changed in an unrecorded way.
+        """
         from fusioncache.thunder_adapter.accelerator_api import get_jit_ctx
 
         trace = get_jit_ctx().computation_trace
@@ -404,7 +407,7 @@ class Watch(Observer, LookListener):
     def _note_call(
         self, operation: Callable[..., Any], name: str, done: tuple[Any, Any, Any], before: int, enabled: bool
     ) -> Any:
-        """Writes down what an operation was called with and returned; returns that with sizes for integers."""
+        """Records the arguments and result of an operation; returns the result with sizes for integers."""
         if not self._compiled.autocast_stack.is_empty():
             self.journal.refuse("an operation was called under autocast")
         given, named, result = done
@@ -422,7 +425,7 @@ class Watch(Observer, LookListener):
         return returned
 
     def _record(self, leaf: Any) -> Any:
-        """Returns what is written down of a leaf of arguments or results."""
+        """Returns the recorded form of a leaf of arguments or results: an expression, a ``TensorName`` or itself."""
         if type(leaf) in WATCHED:
             if leaf.listener is not self:
                 self.journal.refuse("meets a size of another trace")
@@ -430,7 +433,7 @@ class Watch(Observer, LookListener):
         return TensorName(leaf.name) if isinstance(leaf, Proxy) else leaf
 
     def _record_given(self, leaf: Any) -> Any:
-        """Returns the same for arguments. What Thunder does with its own kind of number it may not do with another."""
+        """Returns the recorded form of an argument leaf. Refuses a ``Count``: Thunder may treat its class specially."""
         if type(leaf) is Count:
             self.journal.refuse("an operation gets the method x.numel itself")
         return self._record(leaf)
@@ -446,7 +449,7 @@ class Watch(Observer, LookListener):
         return kind(leaf, Number(self._count, f"{name}[{self._count - before - 1}]"), self)
 
     def compare(self, pair: list[Any]) -> None:
-        """Notes a comparison of which sizes would not tell."""
+        """Records a comparison that sizes cannot report, as it does not call their methods."""
         try:
             leaves = list(find_leaves(pair))
         except Declined as error:
@@ -461,7 +464,7 @@ class Watch(Observer, LookListener):
                     self.see_value(size, "compares")
 
     def give_back(self, value: Any) -> Any:
-        """Returns a value, or a part of one, that a program returns: with plain integers, which are looked at."""
+        """Returns a program's result, or a part of it, with plain integers for sizes. Each is a look."""
         if isinstance(value, dict):
             return type(value)((self.give_back(key), self.give_back(each)) for key, each in value.items())
         if type(value) in (tuple, list):
@@ -471,17 +474,17 @@ class Watch(Observer, LookListener):
         return bare(value)
 
     def note_reading(self, proxy: Any, names: tuple[int, int]) -> None:
-        """Notes that a value from outside was given a proxy."""
+        """Records that an outside value got a proxy."""
         self.journal.entries.append(Reading(proxy, names))
 
     def note_naming(self, proxy: Any, name: str) -> None:
-        """Notes that a proxy is stored in a variable."""
+        """Records that a proxy is assigned to a variable, without duplicates."""
         if (proxy.name, name) not in self._named:
             self._named.add((proxy.name, name))
             self.journal.entries.append(Naming(proxy.name, name))
 
     def see_copied(self, first: tuple[int, int], names: Mapping[str, str], shift: int) -> None:
-        """Adds the entries of a block that was copied: those of the first block, with other tensors."""
+        """Adds the entries of a copied block: those of the original block, with other tensors."""
         entries, start = self.journal.entries, first[0] + shift
         readings: list[Reading] = []
         while entries and isinstance(last := entries[-1], Reading) and last.names[0] >= start:
@@ -509,11 +512,11 @@ class Watch(Observer, LookListener):
 
 
 def strip(wrapper: Any, watch: Watch) -> Any:
-    """Returns a wrapper of the same value with Thunder's integers; itself if there are no others.
+    """Returns a wrapper of the same value with Thunder's integers for sizes; the given wrapper if there are no sizes.
 
     Args:
-        wrapper: the interpreter's.
-        watch: is told if they cannot be taken out: then it stays as it is, and nothing can be said of other sizes.
+        wrapper: the interpreter's wrapper.
+        watch: receives a refusal if sizes cannot be replaced in a container; then the given wrapper is returned.
     """
     from fusioncache.thunder_adapter.accelerator_api import wrap
 
@@ -540,7 +543,7 @@ def _name(fn: Any) -> str:
 
 
 def _is_internal() -> bool:
-    """True if what is interpreted is Thunder's own code."""
+    """True if the interpreter is in code of Thunder or fusioncache."""
     from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
 
     frame = get_interpreterruntimectx().peek_frame_stack()
@@ -548,7 +551,7 @@ def _is_internal() -> bool:
 
 
 def _is_tagging() -> bool:
-    """True if Dynamo tags a new module, which it does in each process that has used it: no program sees that."""
+    """True if Dynamo tags a new module. In a process that has used Dynamo it tags each; no program sees the tags."""
     return find_tagging().is_at_work(each.code for each in iterate_actors())
 
 
@@ -560,7 +563,7 @@ def _is_private(args: tuple[Any, ...]) -> bool:
 
 
 def _find_place() -> str:
-    """Returns the line of the innermost code that is neither Thunder's nor ours."""
+    """Returns the file and line of the innermost frame outside Thunder and fusioncache; ``?`` if there is none."""
     from fusioncache.thunder_adapter.accelerator_api import interpreter
 
     context = interpreter._interpreterruntimectx.get(None)
