@@ -1,16 +1,17 @@
-"""From what Thunder made of a model, one of its cache entries, to a program as data, and back.
+"""Serializes a Thunder cache entry as a program, and builds a cache entry from a stored program.
 
-What is written is what runs: the source that was compiled, with digests in place of a user's texts, and the globals of
-the function that came of it. A ``Resolver`` leads from a reference back to the object that it names. Nothing is called,
-and only reviewed packages are imported.
+A program contains the code that runs: the source of each compiled function, with digests in place of the user's texts,
+and references to the function's globals. A ``Resolver`` finds the object that a reference names. It calls none of these
+objects, and imports modules of reviewed packages only.
 
-Python takes 0.2 s to compile the text of a large model. So what it compiled is kept beside the text, for speed alone.
-It is used only by the Python that made it and for the very text that it was made of, which a header names; otherwise
-the text is compiled. Like the text it is run, so that those are trusted who write the store::
+Python takes 0.2 s to compile the source of a large model. So the bytecode is stored beside the source, for speed alone.
+It is used only by the Python version that compiled it and only for the same source, both of which a header identifies.
+Otherwise the source is compiled. Bytecode is executed like the source, so processes that write to the store are
+trusted::
 
     content = "fusioncache bytecode " format " " magic " " sha256-of-sources " " sha256-of-body LF body
 
-The magic number is Python's, in hexadecimal, and the body what ``marshal`` makes of the code of the traces.
+The magic number is that of Python's bytecode, in hexadecimal. The body is the ``marshal`` encoding of the traces' code.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ from fusioncache.thunder_adapter.api import SigInfo, TraceCtx, TraceTag, get_all
 
 
 def resolve_module(reference: ModuleReference) -> ModuleType:
-    """Returns the module of this name, which is imported if it is one of a reviewed package.
+    """Returns the module of this name, importing it if it belongs to a reviewed package.
 
     Raises:
-        ValueError: if it is not there.
+        ValueError: if it cannot be imported, or is neither imported nor reviewed.
     """
     module = sys.modules.get(reference.module)
     if module is None and is_reviewed(reference.module):
@@ -72,13 +73,13 @@ def resolve_module(reference: ModuleReference) -> ModuleType:
 
 
 def resolve_name(reference: NamedReference) -> Any:
-    """Returns the function, class, member of an enumeration or constant of this name.
+    """Returns the function, class, enumeration member or constant of this name.
 
-    Of packages that are not reviewed only classes and members of enumerations are returned, and those only if the
-    package was imported: a trace checks for them and makes the results that a model returns.
+    Of packages that are not reviewed, only classes and enumeration members are returned, and only if the package is
+    already imported. Traces check for these and construct a model's results with them.
 
     Raises:
-        ValueError: if it is not there, or the name leads through or to another module.
+        ValueError: if it is missing or not allowed, or the name leads through or to another module.
     """
     value: Any = resolve_module(ModuleReference(reference.module))
     for name in reference.name.split("."):
@@ -99,21 +100,21 @@ def _is_function_or_constant(value: Any, reference: NamedReference) -> bool:
 
 
 def is_constant_of_torch(value: Any) -> bool:
-    """True if a value is one that torch has one object for, in a module and under its name."""
+    """True if a value is a dtype, a layout or a memory format. Torch has one object for each, found under its name."""
     return isinstance(value, (torch.dtype, torch.layout, torch.memory_format))
 
 
 class Resolver:
-    """Finds what references name, and sees to it that it is what it was. Made anew for each program."""
+    """Resolves references to objects, and checks that each object is unchanged. Each program needs a new one."""
 
     def __init__(self) -> None:
         self._describer = Describer()
 
     def find_value(self, reference: NamedReference) -> Any:
-        """Returns what ``resolve_name`` does.
+        """Returns the object that ``resolve_name`` finds.
 
         Raises:
-            ValueError: if it is not there, or another.
+            ValueError: if it is missing or not allowed, or its description differs from the stored one.
         """
         value = resolve_name(reference)
         self._compare(value, reference.text, f"{reference.module}.{reference.name}")
@@ -123,7 +124,8 @@ class Resolver:
         """Returns the function with which an executor implements an operation.
 
         Raises:
-            ValueError: if there is no such executor, or it has no such operation, or another one.
+            ValueError: if the executor does not exist, does not implement the operation, or uses another function for
+                it.
         """
         executor = get_executor(reference.executor)
         function = executor and find_implementation(executor, reference.symbol)
@@ -133,12 +135,13 @@ class Resolver:
         return function
 
     def describe(self, value: Any) -> str:
-        """Returns a text that another value of this name would not have.
+        """Returns a text that differs for any other value of the same name.
 
-        It is empty for classes and constants of reviewed packages: programs depend on the versions of these.
+        It is empty for classes and constants of reviewed packages: the versions of these packages are in the program's
+        key.
 
         Raises:
-            Declined: if the value has none.
+            Declined: if the value cannot be described.
         """
         is_versioned = is_constant_of_torch(value) or (isinstance(value, type) and is_reviewed(value.__module__))
         return "" if is_versioned else self._describer.describe(value)
@@ -156,7 +159,8 @@ class Resolver:
 def find_implementation(executor: Any, name: str) -> Any:
     """Returns the function with which an executor implements an operation; None if there is none.
 
-    Thunder keeps it nowhere but in the function that completes bound symbols of the operation, so one is completed.
+    Thunder stores it only in the closure of the operation's ``_bind_postprocess``, which is called on a dummy symbol
+    here.
     """
     symbol = executor.opmap.get(name)
     if symbol is None or symbol._bind_postprocess is None:
@@ -164,31 +168,31 @@ def find_implementation(executor: Any, name: str) -> Any:
     bound = SimpleNamespace(_call_ctx=None)
     try:
         symbol._bind_postprocess(bound)
-    except Exception:  # the operation's own code, which expects more of a bound symbol
+    except Exception:  # an operation's own hook, which may need attributes that the dummy lacks
         return None
     return (bound._call_ctx or {}).get(name)
 
 
 FindReference = Callable[[Any], Reference | None]
-"""Takes what a trace calls or holds, and returns the reference to it where only the caller knows what it stands for: a
-template, say. None if it is nothing of that kind."""
+"""Returns the reference to a value that a trace calls or holds, if only the caller can identify the value, such as the
+call of a template; else None."""
 
 FUNCTION_OBJECT = "__function_obj"
-"""The name by which a prologue finds the module or the function that was compiled."""
+"""The global name under which a prologue finds the compiled module or function."""
 
 _OF_EACH = frozenset({FUNCTION_OBJECT, "__builtins__", "__global_dicts", "no_autocast", "thunder"})
 
 
 def write_program(entry: Any, function: object, find_reference: FindReference) -> ProgramText:
-    """Returns a program as data.
+    """Returns the program of a Thunder cache entry as data.
 
     Args:
         entry: Thunder's cache entry.
         function: the module or the function that was compiled.
-        find_reference: knows the calls of templates, and what is the job's.
+        find_reference: returns references to templates and to parts of the job.
 
     Raises:
-        Declined: if another process could not run the program. The reason names what stands in the way.
+        Declined: if another process could not run the program. The reason names the obstacle.
     """
     prologue = _find_function(entry.prologue_fn, "prologue")
     if prologue.__globals__.get(FUNCTION_OBJECT) is not function:
@@ -204,7 +208,7 @@ def write_program(entry: Any, function: object, find_reference: FindReference) -
 
 
 def _find_function(function: Any, name: str) -> FunctionType:
-    """Returns the function that was compiled from a trace, out of what was wrapped around it.
+    """Returns the function that was compiled from a trace, searching the wrappers and closure cells around it.
 
     Raises:
         Declined: if no function inside was compiled from a trace.
@@ -223,24 +227,24 @@ def _find_function(function: Any, name: str) -> FunctionType:
 
 
 def _values_in(function: FunctionType) -> Iterator[Any]:
-    """Yields what a function holds of the functions around it."""
+    """Yields the contents of a function's closure cells."""
     for cell in function.__closure__ or ():
-        with suppress(ValueError):  # it is empty
+        with suppress(ValueError):  # the cell is empty
             yield cell.cell_contents
 
 
 def _imported_names(source: str) -> set[str]:
-    """Returns the names that a source imports."""
+    """Returns the names that the imports of a source bind."""
     heads = source.partition("\ndef ")[0].split("\n")
     imports = [line.split() for line in heads if line.startswith(("import ", "from "))]
     return {words[-1] if "as" in words or words[0] == "from" else words[1].partition(".")[0] for words in imports}
 
 
 class _TraceWriter:
-    """Writes the texts of one program.
+    """Writes the traces of one program as text.
 
     Args:
-        find_reference: knows the calls of templates, and what is the job's.
+        find_reference: returns references to templates and to parts of the job.
     """
 
     def __init__(self, find_reference: FindReference):
@@ -254,7 +258,7 @@ class _TraceWriter:
             Declined: if another process could not run it.
         """
         name = function.__code__.co_name
-        # Lines that linecache got from a loader end with a line break, and Thunder's own do not.
+        # Lines that linecache got from a loader end with a line break; Thunder's do not.
         source = "".join(linecache.getlines(function.__code__.co_filename)).removesuffix("\n")
         if "__global_dicts" in source or (FUNCTION_OBJECT in source and not is_prologue):
             raise Declined(f"its {name} takes values from where another process cannot", Scope.PROGRAM)
@@ -266,16 +270,16 @@ class _TraceWriter:
         except ValueError as error:
             raise Declined(f"its {name} {error}", Scope.PROGRAM) from error
         imported = _imported_names(source)
-        # A name of an attribute can be that of a global as well. Then there is a reference too many, and no harm.
+        # An attribute may have the name of a global. That adds a superfluous reference, which is harmless.
         names = sorted(function.__globals__.keys() & list_names(function.__code__) - imported - _OF_EACH - {name})
         context = {used: self._refer(used, function.__globals__[used]) for used in names}
         return TraceText(name, source, context)
 
     def _refer(self, name: str, value: Any) -> Reference:
-        """Returns a reference that leads back to a value of a trace's context.
+        """Returns a reference that resolves to a value in a trace's context.
 
         Raises:
-            Declined: if no reference leads back to the value.
+            Declined: if no reference resolves to the value.
         """
         try:
             found = (
@@ -324,7 +328,7 @@ def _describe_use(name: str, value: Any) -> str:
 
 
 def _locate(value: Any) -> tuple[str, str] | None:
-    """Returns the module and the qualified name under which a value should be found."""
+    """Returns the module and the qualified name under which a value should be found; None if it has none."""
     if isinstance(value, (type, FunctionType, BuiltinFunctionType)) and value.__module__:
         return value.__module__, value.__qualname__
     if isinstance(value, Enum):
@@ -340,20 +344,20 @@ CODE_FORMAT = 1
 
 
 def encode_code(program: ProgramText) -> bytes:
-    """Compiles the traces of a program and writes what comes of them.
+    """Compiles the traces of a program and returns their bytecode with its header.
 
     Raises:
-        ValueError: if one of them is no Python.
+        ValueError: if a trace is not valid Python.
     """
     body = marshal.dumps(tuple(map(compile_trace, program.traces())))
     return _write_header(program, body) + body
 
 
 def decode_code(content: bytes, program: ProgramText) -> tuple[CodeType, ...]:
-    """Reads the code of a program's texts, in their order.
+    """Returns the code objects of a program's traces, in the order of the traces.
 
     Raises:
-        ValueError: if it is not the code of this program, or another Python's, or damaged.
+        ValueError: if the content belongs to another program or another Python version, or is damaged.
     """
     header, _, body = content.partition(b"\n")
     if header + b"\n" != _write_header(program, body):
@@ -363,11 +367,11 @@ def decode_code(content: bytes, program: ProgramText) -> tuple[CodeType, ...]:
 
 @dataclass(frozen=True, slots=True)
 class CompiledProgram:
-    """What Python makes of a program.
+    """The code of a program.
 
     Attributes:
-        codes: of all its texts, in their order.
-        rewrite: writes its prologue anew.
+        codes: of all its traces, in their order.
+        rewrite: returns a faster function in place of its prologue.
     """
 
     codes: tuple[CodeType, ...]
@@ -375,15 +379,15 @@ class CompiledProgram:
 
 
 def compile_program(program: ProgramText, bytecode: bytes | None) -> CompiledProgram:
-    """Returns the code of a program's texts as it was written, or compiles them if that does not fit.
+    """Returns the code of a program's traces, from the bytecode if that fits, else by compiling the source.
 
     Raises:
-        ValueError: if one of them is no Python.
+        ValueError: if a trace is not valid Python.
     """
     if bytecode is not None:
         try:
             return CompiledProgram(decode_code(bytecode, program))
-        except ValueError:  # another Python's, most likely; the text is what counts
+        except ValueError:  # most likely of another Python version; the source decides
             logger.info("a stored program is compiled again", exc_info=True)
     return CompiledProgram(tuple(map(compile_trace, program.traces())))
 
@@ -398,15 +402,15 @@ def _write_header(program: ProgramText, body: bytes) -> bytes:
 
 
 def name_file(trace: TraceText) -> str:
-    """Returns the name of the file that a trace seems to come from, in tracebacks: equal texts have equal names."""
+    """Returns the file name that tracebacks show for a trace. Equal sources have equal names."""
     return f"thunder.{trace.name}_{hashlib.sha256(trace.source.encode()).hexdigest()[:16]}"
 
 
 def compile_trace(trace: TraceText) -> CodeType:
-    """Compiles one trace, in the same way whatever the options of this Python are.
+    """Returns the code object of a trace, compiled in the same way under all options of Python, such as ``-O``.
 
     Raises:
-        ValueError: if it is no Python.
+        ValueError: if it is not valid Python.
     """
     try:
         return compile(trace.source, name_file(trace), "exec", dont_inherit=True, optimize=0)
@@ -415,17 +419,17 @@ def compile_trace(trace: TraceText) -> CodeType:
 
 
 class LoadedTrace(TraceCtx):
-    """A trace that was loaded: the text that runs, and no bound symbols.
+    """A loaded trace: the source that runs, without bound symbols.
 
-    The text, of which there is one for each length, is held compressed.
+    The source is held compressed, because each length has a source of its own.
 
     Args:
-        name: of the function in the text, by which Thunder finds it to make it a function again.
-        source: the text.
-        context: what the names in it stand for.
+        name: of the function in the source, under which Thunder finds it when it executes the source.
+        source: Python.
+        context: the values of the global names in the source.
 
     Attributes:
-        find_text: returns the text, and holds nothing else.
+        find_text: returns the source, and references nothing else.
     """
 
     def __init__(self, name: str, source: str, context: Mapping[str, Any]):
@@ -435,7 +439,7 @@ class LoadedTrace(TraceCtx):
 
     @property
     def bound_symbols(self) -> Never:
-        """Never returns.
+        """Raises an ``AttributeError``, as a loaded trace has no bound symbols.
 
         Raises:
             AttributeError: always.
@@ -443,11 +447,11 @@ class LoadedTrace(TraceCtx):
         raise AttributeError("a loaded trace has a text and no bound symbols: python() returns it; see programs=False")
 
     def python(self, *, print_depth: int = 1, include_decorators: bool = True) -> str:
-        """Returns the text, whatever is asked for: it is what runs."""
+        """Returns the source that runs, regardless of the options."""
         return self.find_text()
 
     def python_ctx(self) -> dict[str, Any]:
-        """Returns what the names in the text stand for."""
+        """Returns the values of the global names in the source."""
         return dict(self._context)
 
 
@@ -456,28 +460,28 @@ def _unpack(content: bytes) -> str:
 
 
 Resolve = Callable[[Reference], Any]
-"""Returns the function to call for a template, or what is the job's. It raises a ``ValueError`` where that is not what
-it was."""
+"""Returns the function that calls a template, or the part of the job that is referenced. Raises a ``ValueError`` if
+either differs from the stored one."""
 
 
 def build_program(program: ProgramText, compiled: CompiledProgram, function: object, resolve: Resolve) -> Any:
-    """Returns a cache entry for Thunder.
+    """Returns a Thunder cache entry for a program.
 
     Args:
-        program: was read from a store whose writers are trusted: its text is run.
-        compiled: what Python made of it.
+        program: read from a store whose writers are trusted, because its source is executed.
+        compiled: its code.
         function: the module or the function that is compiled.
-        resolve: gives the functions for calls of templates, and what is the job's.
+        resolve: returns the functions that call templates, and the parts of the job.
 
     Raises:
-        ValueError: if the program does not fit here: something that it names is not there, or another.
+        ValueError: if the program does not fit this process: something that it names is missing or differs.
     """
     from fusioncache.thunder_adapter.accelerator_api import thunder
 
     builder = _Builder({code.co_filename: code for code in compiled.codes}, function, resolve, Resolver())
     traces = [*map(_reveal, program.traces())]
     built = [builder.build(trace) for trace in traces]
-    # What was compiled of digests does not serve a prologue with texts.
+    # A rewrite of the source with digests does not fit a prologue with texts.
     rewriting = compiled.rewrite if traces[0].source == program.prologue.source else rewrite
     (prologue, checks), (computation, forward), (epilogue, effects), *others = built
     backward = [trace for _, trace in others]
@@ -501,7 +505,7 @@ def _reveal(trace: TraceText) -> TraceText:
     """Returns a trace with this process's texts in place of their digests.
 
     Raises:
-        ValueError: if this process has no such text.
+        ValueError: if this process has no text with one of the digests.
     """
     try:
         return replace(trace, source=reveal_texts(trace.source))
@@ -511,13 +515,13 @@ def _reveal(trace: TraceText) -> TraceText:
 
 @dataclass(frozen=True, slots=True)
 class _Builder:
-    """Makes functions of texts.
+    """Builds functions from traces.
 
     Attributes:
-        codes: of each text, by the name of the file that it seems to come from.
+        codes: the code of each trace, by its ``name_file``.
         function: the module or the function that is compiled.
-        resolve: gives the functions for calls of templates, and what is the job's.
-        resolver: finds everything else.
+        resolve: returns the functions that call templates, and the parts of the job.
+        resolver: resolves all other references.
     """
 
     codes: Mapping[str, CodeType]
@@ -526,11 +530,11 @@ class _Builder:
     resolver: Resolver
 
     def build(self, trace: TraceText) -> tuple[Callable[..., Any], LoadedTrace]:
-        """Returns the function of a trace, whose lines tracebacks show as they do those of Thunder's, and the trace."""
+        """Returns the function of a trace and the loaded trace. Tracebacks show the function's lines, as in Thunder."""
         from fusioncache.thunder_adapter.accelerator_api import thunder
 
         context = {name: self._resolve(reference) for name, reference in trace.context.items()}
-        # Only prologues ask for the function: ``write_program`` refuses others that do.
+        # Only prologues use the function: ``write_program`` refuses other traces that do.
         function = self.function if trace.name == "prologue" else None
         globals_ = {**context, "thunder": thunder, FUNCTION_OBJECT: function}
         code = self.codes.get(name_file(trace)) or compile_trace(trace)
@@ -550,19 +554,19 @@ class _Builder:
 
 
 def _execute(trace: TraceText, code: CodeType, context: dict[str, Any]) -> Callable[..., Any]:
-    """Returns the function of a trace."""
+    """Executes the code of a trace, and returns the function that it defines."""
     try:
         exec(code, context)
     except ImportError as error:
         raise ValueError(f"{trace.name} imports what is not there: {error}") from error
-    # Thunder takes a prologue out of its own globals, which hold the module, so that these are no cycle.
+    # As in Thunder, the function is removed from its globals, which hold the module: this avoids a reference cycle.
     return context.pop(trace.name)
 
 
 def _with_stats(prologue: Callable[..., Any], epilogue_traces: list, backward_traces: list) -> Callable[..., Any]:
-    """Wraps a prologue as Thunder does, so that what it says of the last call is right.
+    """Returns a prologue that updates Thunder's statistics of the last call, as Thunder's wrapped prologues do.
 
-    For an entry that was there before, Thunder sets all the traces of the last call but these two lists.
+    When Thunder reuses a cache entry, it sets all traces of the last call except for these two lists.
     """
     from fusioncache.thunder_adapter.accelerator_api import _compile_data
 

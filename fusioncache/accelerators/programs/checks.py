@@ -1,15 +1,15 @@
-"""Calls that Thunder does not interpret, and the list of reviewed functions, each with what checks a call of it.
+"""Checks of calls that Thunder does not interpret: the list of reviewed functions, each with its check.
 
-Python code is interpreted, so these are functions written in C, and those that Thunder has something else for. A call
-is allowed if its function is on the list, with arguments of which ``native`` knows that they run no code of their own,
-or if it is an operation of Thunder's, which the key's function map covers. All other calls make a program that is not
-kept. A check gets the judge of the trace, the function, and what it is called with in the interpreter's wrappers, and
-returns why the call must not be made.
+Thunder interprets Python code, so these are calls of functions written in C and of functions that have a lookaside. A
+call is allowed if its function is on the list and ``native`` confirms that the arguments run no code of their own.
+Calls of Thunder's operations are allowed too, because the key's function map covers them. After any other call the
+program is not stored. A check gets the judge of the trace, the function, and the arguments in the interpreter's
+wrappers. It returns why the call must not be made.
 
-To change an object has no effect that lasts if it was made in the same trace, or if Thunder does it again at the end of
-each call. Thunder's interpreter knows of each value where it comes from: from an instruction that builds a container,
-from a class that was called, or from somewhere else. Everything of which it does not say that it is new was there
-before.
+Mutating an object has no lasting effect if the object was created in the same trace, or if Thunder repeats the mutation
+at the end of each call. Thunder's interpreter records the provenance of each value: an instruction that builds a
+container, the call of a class, or anything else. An object whose provenance does not show that it is new counts as one
+that existed before the trace.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ _BUILDING = frozenset({
     "LIST_TO_TUPLE",
 })  # fmt: skip
 _GROWING = frozenset({"LIST_APPEND", "LIST_EXTEND"})
-"""What Thunder writes over where a list comes from when it has grown."""
+"""Instructions that replace the provenance of a list when it grows."""
 
 _OTHER, _CALLED, _EMPTY, _FILLED, _EXTENDED = range(5)
-"""How far the interpreter is with a call of ``list``, which is the only class of which it does not say what is new.
+"""Steps of a call of ``list``, the only class whose new instances cannot be recognized by their provenance.
 
-Thunder fills a new list through another one of its own, which is extended first.
+Thunder fills a new list from a temporary list, which is extended first.
 """
 
 
 def name_origin(provenance: Any) -> str:
-    """Returns the name of what made a value: one of Python's instructions, or one of Thunder's own."""
+    """Returns the name of the instruction that made a value: one of Python's, or a pseudo-instruction of Thunder's."""
     inst = provenance.inst
     return getattr(inst, "opname", None) or str(inst.value)
 
 
 class Made:
-    """The objects that were made in one trace, as far as they were asked for."""
+    """The objects that were created in one trace, recorded as they are asked for."""
 
     def __init__(self) -> None:
         self._made: dict[int, Any] = {}
         self._step = _OTHER
 
     def has(self, wrapped: Any) -> bool:
-        """True if an object was made in this trace, or is immutable."""
+        """True if an object was created in this trace, or is immutable."""
         value = wrapped.value
         if id(value) in self._made:
             return True
@@ -72,19 +72,19 @@ class Made:
         return True
 
     def knows(self, value: Any) -> bool:
-        """True if it was asked before of an object that was made in this trace."""
+        """True if an object is already recorded as created in this trace."""
         return id(value) in self._made
 
     def note(self, value: Any) -> None:
-        """Notes an object that was made in this trace."""
+        """Records an object as created in this trace."""
         self._made[id(value)] = value
 
     def follow(self, step: int, wrapped: Any = None) -> None:
-        """Notes a step of a call of ``list``, if the one before it came just before; if not, the call of another class.
+        """Records a step of a call of ``list`` if it directly follows the previous step; otherwise resets the sequence.
 
         Args:
             step: one of the numbers above.
-            wrapped: a list that may have just been made.
+            wrapped: a list that may have just been created.
         """
         is_next, self._step = step == _CALLED or step == self._step + 1, _OTHER
         if is_next and (wrapped is None or self._note_fresh(wrapped)):
@@ -99,12 +99,12 @@ class Made:
 
 
 def _trace_back(provenance: Any) -> Any:
-    """Returns where an object is from that has grown since, or was moved on the stack."""
+    """Returns the provenance of an object from before it grew or was moved on the stack."""
     while True:
         name = name_origin(provenance)
         if name in _GROWING or name == "COPY":
             provenance = provenance.inputs[0]
-        elif name == "SWAP" and len(provenance.inputs) == 2:  # the one on top, and the one that comes to lie there
+        elif name == "SWAP" and len(provenance.inputs) == 2:  # the top of the stack, and the value that moves there
             provenance = provenance.inputs[1 - provenance.output_idx]
         else:
             return provenance
@@ -114,7 +114,7 @@ def _is_made_by_new(provenance: Any) -> bool:
     if name_origin(provenance) != "OPAQUE":
         return False
     called = provenance.inputs[0]
-    # As in ``super().__new__(cls)``: what Python has in C, as it is not interpreted.
+    # As in ``super().__new__(cls)``: it is written in C, as it is not interpreted.
     if name_origin(called) == "LOAD_ATTR":
         return called.inputs[1].value == "__new__"
     fn = called.value
@@ -124,12 +124,12 @@ def _is_made_by_new(provenance: Any) -> bool:
 
 
 def is_interpreted(value: Any) -> bool:
-    """True if a value is a generator of the interpreter's, in place of one whose code it runs."""
+    """True if a value is the interpreter's replacement of a generator, which interprets the generator's code."""
     return type(value) is types.GeneratorType and value.gi_code.co_name == "thunder_interpreter_generator"
 
 
 type Check = Callable[[Judge, Any, tuple[Any, ...], Mapping[str, Any]], str | None]
-"""Returns why a call must not be made where a program is to be kept; None if it may be."""
+"""Returns why a call must not be made if the program is to be stored; None if it is allowed."""
 
 _CONTAINERS = (tuple, list, dict, collections.OrderedDict)
 _OF_VALUES = (abs, round, divmod, pow, min, max, sum, all, sorted, ord, chr, format, repr, ascii, torch.finfo)
@@ -148,7 +148,7 @@ _WITH_KEY = frozenset(["__contains__", "__getitem__", "__setitem__", "__delitem_
 def explain_arguments(
     fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], is_fine: Callable[[Any], bool]
 ) -> str | None:
-    """Returns which argument a function must not be called with; None if there is none."""
+    """Returns why a function must not be called with one of the arguments; None if all are fine."""
     for each in (*args, *kwargs.values()):
         if not is_fine(each.value):
             return f"calls {name_of(fn)} with a {name_of(type(each.value))}"
@@ -156,16 +156,16 @@ def explain_arguments(
 
 
 def explain_atoms(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """Returns which argument may run code of its own, or is more than a constant; None if none is."""
+    """Returns why an argument may run code of its own, or is more than a constant; None if all are constants."""
     return explain_arguments(
         fn, args, kwargs, lambda value: native.is_plain(value, atoms=True) or _is_declined(fn, value)
     )
 
 
 def _is_declined(fn: Any, value: Any) -> bool:
-    """True if a number is asked to compute with what Thunder has in place of a tensor or of another number.
+    """True if a number's method is called with Thunder's proxy of a tensor or of another number.
 
-    It says that it cannot, without asking that.
+    The method returns ``NotImplemented`` without running code of the proxy.
     """
     if getattr(fn, "__objclass__", None) not in (int, float, bool, complex):
         return False
@@ -179,7 +179,7 @@ def _allow(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, An
 
 
 def _check_values(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """Checks a call that asks each value for what it is, those that a generator of the trace's yields included."""
+    """Checks a call that reads its argument values, including the values that a generator of the trace yields."""
     if is_internal_call(fn, fn.__name__, args):
         return None
 
@@ -225,7 +225,7 @@ def _check_key(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str
 
 
 def is_key(trace: Judge, wrapped: Any) -> bool:
-    """True if a value can be hashed and compared without code of its own, and is told from others in texts."""
+    """True if a value is hashed and compared without code of its own, and descriptions distinguish it from others."""
     value = wrapped.value
     if native.is_nan(value):
         return False
@@ -245,14 +245,14 @@ def _check_change(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[
 
 
 def _is_copy(value: Any) -> bool:
-    """True if this is what Thunder changes in place of what it will change at the end of each call."""
+    """True if this is Thunder's copy of an object, to which it applies the copy's mutations at the end of each call."""
     from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
 
     return any(each.value is value for each in get_interpreterruntimectx()._proxied_values)
 
 
 def _check_item(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """Checks an assignment to an item of a dict. Thunder does those to attributes at the end of each call."""
+    """Checks an assignment to a dict item. Thunder repeats those to a module's attributes at the end of each call."""
     from fusioncache.thunder_adapter.accelerator_api import EXT_FLAG_IS_MODULE_MEMBER_DICT
 
     if args and args[0].provenance.ext_flag & EXT_FLAG_IS_MODULE_MEMBER_DICT:
@@ -261,7 +261,7 @@ def _check_item(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[st
 
 
 def _check_attribute(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """Checks an assignment to an attribute. But for new objects Thunder makes it one to an item of the ``__dict__``."""
+    """Checks an attribute assignment. Except on new objects, Thunder turns it into one to an item of ``__dict__``."""
     from fusioncache.thunder_adapter.accelerator_api import jit_ext
 
     if len(args) != 3 or trace.made.has(args[0]):
@@ -288,7 +288,7 @@ def _check_new_list(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mappin
 def _check_filled_list(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if args:
         trace.made.follow(_FILLED, args[0])
-    if len(args) < 2:  # from nothing
+    if len(args) < 2:  # without items to start with
         trace.made.follow(_OTHER)
     return _check_change(trace, fn, args, kwargs)
 
@@ -326,7 +326,7 @@ def _check_members(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping
 
 
 def _check_import(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """Allows an import that only finds what has been imported before."""
+    """Allows an import only if its module and names are already loaded."""
     name, found = args[0].value, sys.modules.get(args[0].value)
     if found is None:
         return f"imports {name}"
@@ -355,7 +355,7 @@ def _questions() -> Mapping[int, tuple[str, Any]]:
     for name in QUERIES:
         try:
             function = find_question(name)
-        except LookupError:  # another torch has not all of them
+        except LookupError:  # not every version of torch has all of them
             continue
         found.setdefault(id(function), (name, function))
     return found
@@ -363,17 +363,17 @@ def _questions() -> Mapping[int, tuple[str, Any]]:
 
 @lru_cache(maxsize=1)
 def find_checks() -> Mapping[int, tuple[Any, Check]]:
-    """Returns the functions on the list, each with what checks a call of it, by their identities."""
+    """Returns the functions on the list, each with its check, by the identity of the function."""
     return {id(fn): (fn, check) for fn, check in _list_checks()}
 
 
 def list_free() -> frozenset[int]:
-    """Returns the identities of the functions that may be called with anything, but for ``getattr``."""
+    """Returns the identities of the functions that accept any arguments, except for ``getattr``."""
     return frozenset(identity for identity, (_, check) in find_checks().items() if check is _allow) - {id(getattr)}
 
 
 def _list_checks() -> tuple[tuple[Any, Check], ...]:
-    """Returns the functions on the list, each with what checks a call of it. Later ones go before earlier ones."""
+    """Returns the functions on the list, each with its check. A later pair overrides an earlier one."""
     from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
 
     found: list[tuple[Any, Check]] = [(fn, _allow) for fn in (
@@ -411,7 +411,7 @@ def _check_bound(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[s
 
 
 def _methods_of(kind: type) -> list[Any]:
-    """Returns the methods of a container that the interpreter has something else for."""
+    """Returns the methods of a container that have a lookaside in the interpreter."""
     from fusioncache.thunder_adapter.accelerator_api import interpreter
 
     known = interpreter._default_provenance_tracking_lookaside_map
@@ -436,35 +436,35 @@ _IN_ANY_ORDER = frozenset({
     "__gt__", "add", "discard", "remove", "update", "intersection_update", "difference_update",
     "symmetric_difference_update",
 })  # fmt: skip
-"""Methods of sets that come to the same in whichever order the items are."""
+"""Methods of sets whose result does not depend on the order of the items."""
 _CHANGING_SETS = frozenset({
     "add", "discard", "intersection_update", "difference_update", "symmetric_difference_update",
 })  # fmt: skip
-"""Methods that change a set, beside those that other containers have as well."""
+"""Methods that mutate a set, beside those that other containers have as well."""
 _APPLIED = frozenset(map(id, (int, float, complex, bool, str, abs, round, len, ord, chr, None)))
-"""Functions that ``map`` and ``filter`` may call without the interpreter, if they get constants."""
+"""Functions that ``map`` and ``filter`` may call without the interpreter if the arguments are constants."""
 _HINTS = {
     "_lru_cache_wrapper.__call__": "which remembers results, and Thunder runs what is behind it unwatched",
     "map.__new__": "which Thunder runs unwatched: a comprehension is interpreted",
     "filter.__new__": "which Thunder runs unwatched: a comprehension is interpreted",
 }
-"""What people want to know of calls that models have made."""
+"""Explanations of refused calls that occur in real models."""
 _BORN_EMPTY = (object, types.CellType, super, functools.partial)
 _MADE_OF_ATOMS = (torch.device, torch.Size, collections.OrderedDict)
 
 
 class Judge:
-    """Judges the calls of one trace.
+    """Decides which calls of one trace are allowed.
 
     Args:
-        made: knows which objects were made in it.
-        names: returns whether the texts of the key and of reads tell an object from others.
+        made: records which objects were created in the trace.
+        names: returns whether the texts of the key and of reads distinguish an object from others.
 
     Attributes:
         made: as it was given.
         names: as it was given.
-        consumed: the frames of generators whose values code that is not interpreted asks for.
-        queries: what torch was asked, by name and arguments, and what it said.
+        consumed: the frames of generators whose values are read by code that is not interpreted.
+        queries: torch's answers to queries, by name and arguments of the query.
     """
 
     def __init__(self, made: Made, names: Callable[[Any], bool]) -> None:
@@ -474,7 +474,7 @@ class Judge:
         self.queries: dict[tuple[str, tuple[Any, ...]], Any] = {}
 
     def consume(self, value: Any) -> bool:
-        """True if a value is a generator that the interpreter runs, and has what it yields looked at."""
+        """True if a value is a running interpreted generator. Its yielded values are checked from then on."""
         if not is_interpreted(value):
             return False
         frame = value.gi_frame.f_locals.get("frame") if value.gi_frame is not None else None
@@ -484,13 +484,13 @@ class Judge:
         return True
 
     def explain(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, is_opaque: bool) -> str | None:
-        """Returns why a call must not be made; None if it may be.
+        """Returns why a call must not be made; None if it is allowed.
 
         Args:
-            fn: what is called.
-            args: what it is called with, in the interpreter's wrappers; nothing if only what stands in is asked for.
-            kwargs: and by keyword.
-            is_opaque: whether the interpreter simply calls it.
+            fn: the function.
+            args: the positional arguments in the interpreter's wrappers; empty if Thunder only looks up the lookaside.
+            kwargs: the keyword arguments.
+            is_opaque: whether the interpreter calls the function directly, without a lookaside.
         """
         listed = find_checks().get(id(fn))
         if listed is not None:
@@ -546,7 +546,7 @@ class Judge:
         return explain_atoms(fn, args, kwargs)
 
     def _holds_keys(self, wrapped: Any) -> bool:
-        """True if a set holds nothing but what may be a key."""
+        """True if a value is a set, and all of its items may be keys."""
         value = wrapped.value
         if not native.is_set(value):
             return False
@@ -558,9 +558,9 @@ class Judge:
     def _may_change(self, name: str, args: tuple[Any, ...]) -> bool:
         value = args[0].value
         if not isinstance(value, (list, dict, set)) or name == "__iter__" or self.made.has(args[0]):
-            return True  # of numbers and strings nothing is changed: ``__index__`` and ``__int__`` are no assignments
+            return True  # numbers and strings are immutable: ``__index__`` and ``__int__`` mutate nothing
         if type(value) is set and name in ("add", "discard") and len(args) == 2 and native.is_atom(args[1].value):
-            return (args[1].value in value) is (name == "add")  # as each assignment to a buffer of a module does
+            return (args[1].value in value) is (name == "add")  # a no-op, as when a module's buffer is assigned
         return False
 
 

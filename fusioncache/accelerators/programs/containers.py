@@ -1,17 +1,16 @@
-"""Containers, modules of torch.nn and tensors as text, and which of them are one and the same.
+"""Descriptions of containers, ``torch.nn`` modules and tensors as text, including which of them are the same object.
 
-The contents of builtin types are read as those see them from whose classes others are derived, below what these
-override.
+The content of a builtin type is read with the methods of that type, below any overrides in a derived class.
 
-A module has fifteen tables that are empty nearly always. They are left out where they are as ``Module.__init__`` makes
-them, and a table that is missing is said to be missing, so that what is left out can be told from the text. The order
-of a module's attributes is that of its lines if these tables come first, as they do unless an attribute is set before
-``Module.__init__`` runs; then it is written.
+A module has fifteen tables that are nearly always empty. A table is left out if it is as ``Module.__init__`` creates
+it. A missing table is written as missing, so that the text determines what was left out. The lines of a module follow
+the order of its attributes if these tables come first. They do unless an attribute is set before ``Module.__init__``
+runs; then the order is written.
 
-Numbers in tensors are not described: what Thunder finds in a global, a list, a closure cell or an attribute becomes an
-input of the program, which its prologue gets from there again. A trace that reads numbers makes a program that is not
-kept, and it is the recorder that sees this. All is asked of the class in C below ``torch.Tensor``, so that nothing runs
-that a subclass overrides.
+The data of tensors is not described: a tensor in a global, a list, a closure cell or an attribute becomes an input of
+the program, and the prologue fetches it from there. The recorder detects a trace that reads tensor data, and its
+program is not stored. All attributes are read through the C class below ``torch.Tensor``, so that no override of a
+subclass runs.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def write_items(writer: Writer, items: Iterable[object], opening: str = "[", clo
 
 
 def write_fields(writer: Writer, names: Iterable[object], items: Iterable[object]) -> None:
-    """Writes the items of a tuple in their order, each of which may have a name."""
+    """Writes the items of a tuple in their order, each under its name if it has one."""
     parts = writer.parts
     parts.append("(")
     for name, item in zip(chain(names, repeat(None)), items, strict=False):
@@ -76,7 +75,7 @@ def write_pairs(writer: Writer, pairs: Iterable[tuple[object, object]]) -> None:
 
 
 def write_set(writer: Writer, items: Iterable[object]) -> None:
-    """Writes the items of a set, sorted by what each is by itself: a set has no order of its own."""
+    """Writes the items of a set, sorted by their separate descriptions: a set has no order of its own."""
     parts = writer.parts
     parts.append("{")
     for _, item in sorted(((writer.write_alone(item), item) for item in items), key=lambda pair: pair[0]):
@@ -86,20 +85,21 @@ def write_set(writer: Writer, items: Iterable[object]) -> None:
 
 
 def ordered_pairs(value: Any) -> list[tuple[object, object]]:
-    """Returns the pairs of an ``OrderedDict`` in the order that it keeps beside that of the dict below it.
+    """Returns the pairs of an ``OrderedDict`` in its own order, which may differ from that of the underlying dict.
 
-    The keys' own hashes and equalities are not asked: an ``OrderedDict`` that hands out its values would ask them.
+    Pairs are matched by the identity of the key: ``OrderedDict.items`` would call the keys' ``__hash__`` and
+    ``__eq__``.
     """
     pairs = {id(key): (key, item) for key, item in dict.items(value)}
     return [pairs[id(key)] for key in collections.OrderedDict.__iter__(value)]
 
 
 def write_nothing(writer: Writer, value: object) -> None:
-    """Writes the content of an object that has none."""
+    """Writes nothing, for objects without content."""
 
 
 def _write_named_tuple(writer: Writer, value: tuple[object, ...]) -> None:
-    """Writes the items of a tuple, whose class may have names for them."""
+    """Writes the items of a tuple, with the names from ``_fields`` of its class if it has these."""
     names = find_in_class(type(value), "_fields")
     write_fields(writer, names if type(names) is tuple else (), tuple.__iter__(value))
 
@@ -115,12 +115,12 @@ def _write_deque(writer: Writer, value: Any) -> None:
 
 
 def _literal(read: Callable[[Any], Any]) -> Handler:
-    """Returns what writes the exact value of a builtin type that is in a value of a derived one."""
+    """Returns the handler that writes the exact builtin value of an instance of a derived class."""
     return lambda writer, value: writer.write(read(value))
 
 
 def _fields(cls: type, *names: str) -> Handler:
-    """Returns what writes fields that a class written in C has."""
+    """Returns the handler that writes these fields of a class written in C."""
     fields = [vars(cls)[name].__get__ for name in names]
     return lambda writer, value: writer.write(tuple(read(value) for read in fields))
 
@@ -152,11 +152,11 @@ CONTENTS: dict[int, Handler] = by_identity(
     (staticmethod, _fields(staticmethod, "__func__")),
     (classmethod, _fields(classmethod, "__func__")),
 )
-"""What writes the content of a builtin type that a class is derived from, by the type's identity."""
+"""Handlers for the content of builtin types that other classes are derived from, by the identity of the type."""
 
 
 def _shared(cls: type) -> tuple[type, Handler]:
-    """Returns a type, and what writes its instances: those that are met again by their names."""
+    """Returns a type and its handler, which writes an instance that recurs as its name."""
     content, label = CONTENTS[id(cls)], "" if cls in (list, dict) else f"{cls.__name__} "
 
     def write(writer: Writer, value: Any) -> None:
@@ -170,12 +170,12 @@ def _shared(cls: type) -> tuple[type, Handler]:
 
 
 def tagged(cls: type, *names: str, is_shared: bool = False) -> tuple[type, Handler]:
-    """Returns a type, and what writes its instances by what they have under these names.
+    """Returns a type and its handler, which writes these attributes of an instance.
 
     Args:
         cls: the type.
-        names: of attributes.
-        is_shared: whether an instance that is met again is written as its name.
+        names: of the attributes.
+        is_shared: whether an instance that recurs is written as its name.
     """
 
     def write(writer: Writer, value: Any) -> None:
@@ -191,7 +191,7 @@ def _write_frozenset(writer: Writer, value: frozenset[object]) -> None:
 
 
 def _write_mapping_proxy(writer: Writer, value: types.MappingProxyType) -> None:
-    writer.write_tagged("mappingproxy", gc.get_referents(value)[0])  # its own methods may be those of any mapping
+    writer.write_tagged("mappingproxy", gc.get_referents(value)[0])  # its methods may call foreign code
 
 
 def _write_reference(writer: Writer, value: weakref.ReferenceType) -> None:
@@ -205,7 +205,7 @@ def _write_type_variable(writer: Writer, value: Any) -> None:
 
 
 def write_module(writer: Writer, value: types.ModuleType) -> None:
-    """Writes a module by its name: what is looked up in it is noted when it is looked up.
+    """Writes a module as its name: the recorder notes each attribute that is looked up in it.
 
     Raises:
         Declined: if another process would not find it under its name.
@@ -217,7 +217,7 @@ def write_module(writer: Writer, value: types.ModuleType) -> None:
 
 
 def _is_of_operators(name: str, value: types.ModuleType) -> bool:
-    """Returns whether something is a namespace of ``torch.ops``, none of which is among Python's modules."""
+    """Returns whether a module is a namespace of ``torch.ops``, which are not in ``sys.modules``."""
     return name.startswith("torch.ops.") and contents_of_module(torch.ops).get(name[len("torch.ops.") :]) is value
 
 
@@ -237,13 +237,14 @@ HOOKS = (
 _TABLES = {"parameter": "_parameters", "buffer": "_buffers", "module": "_modules"}
 _OTHERS: Mapping[str, object] = {"training": True, "_non_persistent_buffers_set": set(), "_is_full_backward_hook": None}
 _FIRST = tuple(vars(torch.nn.Module()))
-"""What every module has, in the order in which it gets it."""
+"""The attributes that ``Module.__init__`` sets, in its order."""
 
 
 def describe_frame(attributes: Mapping[str, object]) -> str:
-    """Returns what is unusual of a module as a whole; nothing of one whose attributes follow what every module has.
+    """Returns which attributes a module lacks, and the order of all if it is unusual; empty for a standard module.
 
-    These are the names of what every module has and this one has not, each after a minus, then the order of all names.
+    Each standard attribute that is missing is listed after a minus. The order of all names follows, unless the
+    attributes of a new module come first.
     """
     absent = "".join(f" -{name}" for name in (*_TABLES.values(), *HOOKS, *_OTHERS) if name not in attributes)
     if tuple(islice(attributes, len(_FIRST))) == _FIRST:
@@ -252,14 +253,14 @@ def describe_frame(attributes: Mapping[str, object]) -> str:
 
 
 def has_hooks(value: object, name: str) -> bool:
-    """Returns whether a module has hooks in the table with this name, or in any of those in its ``__dict__``."""
+    """Returns whether a module has hooks in the table of this name; for ``__dict__``, in any table."""
     if not is_derived(type(value), torch.nn.Module):
         return False
     return any(vars(value).get(each) for each in (HOOKS if name == "__dict__" else (name,)))
 
 
 def list_parts(attributes: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:
-    """Yields what a module consists of: what each part is (nothing for an attribute), its name, and the part."""
+    """Yields the parts of a module: the kind of each (empty for an attribute), its name, and its value."""
     for kind, table in _TABLES.items():
         children = attributes.get(table)
         if type(children) is dict:
@@ -268,9 +269,9 @@ def list_parts(attributes: Mapping[str, object]) -> Iterator[tuple[str, object, 
 
 
 def _list_own(attributes: Mapping[str, object]) -> list[tuple[str, object]]:
-    """Returns the attributes that are not as in every module, without the tables of parameters, buffers and submodules.
+    """Returns the attributes that differ from a new module's, without the tables of parameters, buffers and submodules.
 
-    Hooks are numbered in the order of their registration: their own numbers count all hooks of the process.
+    Hooks are renumbered in the order of their registration, because their ids count all hooks of the process.
     """
     found: list[tuple[str, object]] = []
     numbers: dict[int, int] | None = None
@@ -320,7 +321,7 @@ _FLAGS: tuple[tuple[str, Callable[[torch.Tensor], bool]], ...] = (
     ("inference", _BASE.is_inference),
 )
 has_names: Callable[[torch.Tensor], bool] = getattr(_BASE, "has_names", lambda tensor: False)
-"""Whether dimensions have names. Torch 2.13 has no such tensors."""
+"""Returns whether a tensor has named dimensions. Torch 2.13 has no such tensors."""
 _HOOKS = (
     ("hooks", _field("_backward_hooks")),
     ("hooks after accumulation", _field("_post_accumulate_grad_hooks")),
@@ -328,10 +329,10 @@ _HOOKS = (
 
 
 def write_tensor(writer: Writer, tensor: torch.Tensor) -> None:
-    """Writes a tensor without its numbers.
+    """Writes a tensor without its data.
 
     Raises:
-        Declined: if it is a sparse, nested or quantized one, which say more than strides do.
+        Declined: if it is sparse, nested or quantized, because strides do not describe such a tensor.
     """
     if not writer.enter(tensor, lasting=True):
         return
@@ -351,7 +352,7 @@ def write_tensor(writer: Writer, tensor: torch.Tensor) -> None:
 
 
 def write_layout(tensor: torch.Tensor) -> str:
-    """Returns the shape of a tensor, its strides, and where in its storage it begins, if not at the start."""
+    """Returns the shape and strides of a tensor, and its storage offset if that is not 0."""
     offset = _BASE.storage_offset(tensor)
     return f"{tuple(_shape(tensor))} {_BASE.stride(tensor)}" + (f" offset {offset}" if offset else "")
 
@@ -373,7 +374,7 @@ def _write_flags(writer: Writer, tensor: torch.Tensor) -> None:
 
 
 def _write_storage(writer: Writer, tensor: torch.Tensor) -> None:
-    """Writes which tensor was met first in the same storage, if one was."""
+    """Writes the name of the first tensor that was visited in the same storage, if there is one."""
     storage = _BASE.untyped_storage(tensor)
     first = writer.memory.storages.get(storage._cdata)
     if first is None:
@@ -386,7 +387,7 @@ def write_foreign_tensor(writer: Writer, tensor: torch.Tensor) -> None:
     """Writes a tensor of a subclass.
 
     Raises:
-        Declined: if it has a ``__torch_dispatch__``, behind which there may be other tensors and state.
+        Declined: if the subclass has a ``__torch_dispatch__``, because it may wrap other tensors and state.
     """
     cls = type(tensor)
     for base in mro_of(cls):
@@ -421,4 +422,4 @@ CONTAINERS: dict[int, Handler] = by_identity(
     (torch.Tensor, write_tensor),
     (torch.nn.Parameter, write_tensor),
 )
-"""What writes each kind of container, module and tensor, by the identity of its type."""
+"""Handlers for containers, modules and tensors, by the identity of the type."""
