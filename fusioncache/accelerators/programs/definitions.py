@@ -1,13 +1,14 @@
-"""Names things by where they are defined: the same text in each process with the same sources, and quick to write.
+"""Names values by the place of their definition: fast, and equal in all processes with the same sources.
 
-Thunder's tables hold thousands of functions. To digest the code of each would take longer than all else in a key, and
-would say little that the digest of Thunder's sources does not say (``key.py``): a code object that comes from one of
-those sources is named by file, line and name, and a checksum says whether it was changed since. What else could have
-been put there is named as well: the defaults, the closure and the attributes of each function, and by its code what was
-written elsewhere.
+Thunder's tables hold thousands of functions. Digesting the code of each would take longer than the rest of a key, and
+would add little to the digest of Thunder's sources (``key.py``). So a code object from one of these sources is named by
+file, line and name, and a checksum detects that it was changed. Names also cover what other code could have set: the
+defaults, the closure and the attributes of each function. Foreign functions, which are defined elsewhere, are named by
+their code.
 
-Thunder runs what is in its tables as it is: nothing records what that looks up. So while code of others is there, no
-program is kept, unless it belongs to an executor or a transform that says by ``cache_key()`` what it depends on.
+Thunder calls the functions in its tables without interpreting them, so nothing records their reads. While a table
+contains foreign code, no program is stored. Code of an executor or a transform with a ``cache_key()``, which returns
+its dependencies, is an exception.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ from fusioncache.ir import Declined, Scope
 from fusioncache.process.secrets import TextKind, find_kind
 
 LONGEST_NAME = 200
-"""Characters of the longest name that is written out."""
+"""Characters of the longest name that is written in full."""
 
 
 _known: dict[int, tuple[CodeType, str]] = {}
-"""Each code object that was asked for, by its identity, and where it stands."""
+"""The place of each code object that was asked for, by the identity of the object."""
 
 
 def find_place(code: CodeType) -> str:
-    """Returns where a code object stands in the sources; empty if that is foreign."""
+    """Returns file, line, name and checksum of a code object; empty if it is foreign."""
     known = _known.get(id(code))
     if known is None:
         known = _known[id(code)] = code, _find_out(code)
@@ -58,7 +59,7 @@ def find_place(code: CodeType) -> str:
 
 
 def find_places(codes: Sequence[CodeType]) -> str:
-    """Returns where the code of functions stands of which each wraps the next; empty if one is foreign."""
+    """Returns the places of the code of functions, each of which wraps the next; empty if one is foreign."""
     places = list(map(find_place, codes))
     text = " of ".join(places) if all(places) else ""
     return text if len(text) <= LONGEST_NAME else f"{places[-1]} {digest(text)}"
@@ -70,21 +71,21 @@ def _find_out(code: CodeType) -> str:
         return ""
     try:
         return f"{file}:{code.co_firstlineno}:{code.co_qualname} {sum_code(code):x}"
-    except ValueError:  # what has other constants than code comes with is not what stands in the sources
+    except ValueError:  # a constant that no compiler makes: the code is not from the sources
         return ""
 
 
 _MARK = (object(),)
-"""Stands behind each table, so that an item that moves from the end of one to the next is noticed."""
+"""Follows each table, so that an item that moves from the end of one to the start of the next is noticed."""
 
 
 class Fingerprint:
-    """What is found somewhere at this moment. It keeps all of it alive, so that no identity is used twice.
+    """A snapshot of objects. It keeps them alive, so that no identity is reused.
 
     Args:
-        read: returns what matters, now and later.
-        list_sources: returns views of all that ``read`` depends on. To compare these is faster than to read; where they
-            differ, ``read`` decides. It decides always if there are none.
+        read: returns the objects, now and at each comparison.
+        list_sources: returns views of all that ``read`` depends on. Comparing these is faster than calling ``read``. If
+            they differ, or there are none, ``read`` decides.
     """
 
     def __init__(self, read: Callable[[], Iterable[Any]], list_sources: Callable[[], Iterable[Iterable[Any]]] = tuple):
@@ -95,21 +96,21 @@ class Fingerprint:
 
     @classmethod
     def of_tables(cls, tables: Iterable[Iterable[Any]]) -> Fingerprint:
-        """Returns the fingerprint of what containers, or views of them, hold."""
+        """Returns the fingerprint of the items of containers, or of views of them."""
         marked = _mark_ends(tables)
         return cls(lambda: chain.from_iterable(marked))
 
     def holds(self) -> bool:
-        """True if all of it is the same now. What cannot be read any more is not."""
+        """True if all objects are the same now; False if they cannot be read any more."""
         try:
             if self._sources and _are_same(chain.from_iterable(self._sources), self._in_sources):
                 return True
-            # The sources come first: what changes meanwhile is noticed now, or in the next comparison.
+            # The sources are read first, so that a concurrent change is noticed now or in the next comparison.
             sources = _mark_ends(self._list_sources())
             in_sources = [*chain.from_iterable(sources)]
             if not _are_same(self._read(), self._values):
                 return False
-        except Exception:  # a module that is gone, a dict that another thread changes
+        except Exception:  # a module that was removed, a dict that another thread changes
             return False
         self._sources, self._in_sources = sources, in_sources
         return True
@@ -125,7 +126,7 @@ def _are_same(now: Iterable[Any], before: Iterable[Any]) -> bool:
 
 
 type Met = Mapping[int, Any]
-"""Functions and classes that others wrote, by identity."""
+"""Foreign functions and classes, by identity."""
 _NOTHING: Met = MappingProxyType({})
 
 _MAY_BE_SECRET = frozenset({str, bytes, list, tuple, set, frozenset, dict})
@@ -134,21 +135,21 @@ _BEGINNING = 60
 _UNRELATED = {
     "torch.compile": "a model that calls it Thunder refuses, and what an executor makes with it only steps call",
 }
-"""Functions that Thunder holds and that take no part in deriving a program, by their names, and why. Other code may
-have put one of their own around it, as Lightning does and ``thunderfx`` undoes: then it is described by its code, and
-not code of others that Thunder runs."""
+"""Functions that Thunder references but that take no part in deriving a program, by name, with the reason. Other code
+may have wrapped one, as Lightning does and ``thunderfx`` undoes. Then it is described by its code, but does not count
+as foreign code that Thunder runs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownNames:
-    """Names of Thunder's functions and of what these refer to, which a process makes once.
+    """Names of Thunder's functions and of the values that they reference, computed once in a process.
 
     Attributes:
-        names: by identity.
-        met: what others wrote that is a part of a value, by the value's identity.
-        held: the values, which keep their identities.
-        fingerprints: of the tables among the values, and of those where these were found.
-        described: the values of others, each with its own name and its description.
+        names: by the identity of the value, or by the function itself.
+        met: the foreign functions and classes in a value, by the key of its name.
+        held: the values, kept alive so that their identities stay valid.
+        fingerprints: of the tables among the values, and of the tables that contain the values.
+        described: the foreign values, each with its own name and its description.
     """
 
     names: Mapping[int | FunctionType, str] = field(default_factory=dict)
@@ -158,7 +159,7 @@ class KnownNames:
     described: tuple[tuple[Any, object, str], ...] = ()
 
     def hold(self) -> bool:
-        """True if all values would get these names again."""
+        """True if naming the values again would give the same names."""
         if not all(each.holds() for each in self.fingerprints):
             return False
         describer = Describer()
@@ -170,26 +171,26 @@ class KnownNames:
 
 
 def find_unrelated() -> tuple[Any, ...]:
-    """Returns the functions that take no part in deriving a program, although Thunder holds them."""
+    """Returns the functions that take no part in deriving a program, although Thunder references them."""
     return tuple(unwrap(find_attribute(*name.rsplit(".", 1))) for name in _UNRELATED)
 
 
 _NOT_NAMED = frozenset({"__wrapped__", "__dynamo_disable"})
-"""Attributes of a function that are named otherwise, or that torch sets when it is first called."""
+"""Attributes of a function that its name covers otherwise, or that torch sets on the first call."""
 
 
 class Definitions:
-    """Names of values, each made once. The values are kept alive with them, as an id may be given away again.
+    """Computes the names of values, each once. It keeps the values alive, because ids of freed objects are reused.
 
     Args:
         describer: describes foreign definitions.
-        earlier: names of the same process.
-        met: what others wrote and that takes part, whatever is named here.
-        is_lasting: whether the names serve later keys, so that they may not show what was described before.
+        earlier: names that the same process computed before.
+        met: foreign functions and classes that take part, regardless of the values named here.
+        is_lasting: whether later keys use the names, so that they must not depend on earlier descriptions.
 
     Attributes:
         describer: describes foreign definitions.
-        met: what others wrote and that was named.
+        met: the foreign functions and classes that were named, or that take part regardless.
     """
 
     def __init__(
@@ -217,10 +218,10 @@ class Definitions:
         self._usual_printer = default_python_printer
 
     def learn(self, found_in: Fingerprint) -> KnownNames:
-        """Returns the names for later keys.
+        """Returns all names, for use in later keys.
 
         Args:
-            found_in: of the tables where the values were found.
+            found_in: fingerprint of the tables that contain the values.
         """
         known = self._earlier
         return KnownNames(
@@ -232,7 +233,7 @@ class Definitions:
         )
 
     def _take_fingerprint(self) -> Fingerprint:
-        """Returns that of the containers among the values, and of the attributes of objects."""
+        """Returns the fingerprint of the containers among the values, and of the attributes of objects."""
         tables: list[Iterable[Any]] = [each.values() for each in self._attributes]
         for each in self._held:
             if type(each) in (list, set):
@@ -244,22 +245,22 @@ class Definitions:
         return Fingerprint.of_tables(tables)
 
     def name(self, value: Any) -> str:
-        """Returns the name of a value: a line of text.
+        """Returns the name of a value, a line of text.
 
         Raises:
-            Declined: if other code made the value, and it cannot be described.
+            Declined: if the value is foreign and cannot be described.
         """
         kind = type(value)
         literal = WRITERS.get(kind)
         if literal is not None:
             return literal(value)
-        # Each call of ``id`` is an event for hooks that audit. Functions are keys themselves.
+        # Each call of ``id`` raises an audit event, so functions are keys themselves.
         key = value if kind is FunctionType else id(value)
         known = self._names.get(key)
         if known is not None:
             self.met.update(self._met_in.get(key, ()))
             return known
-        # What leads back to a value, on the way to its name, names it by its class.
+        # A reference back to a value that is being named is written as the value's class.
         self._names[key] = f"^{kind.__name__}"
         self._held.append(value)
         maker = self._makers.get(kind)
@@ -280,14 +281,14 @@ class Definitions:
 
     @property
     def foreign(self) -> list[str]:
-        """The places of functions and classes of others that were named, in order. Thunder may run their code."""
+        """The sorted places of untrusted foreign functions and classes that were named. Thunder may run their code."""
         return sorted({place_of(value) for identity, value in self.met.items() if identity not in self._trusted})
 
     def refuse_foreign(self) -> None:
-        """Refuses programs for which Thunder may run code of others.
+        """Raises ``Declined`` if Thunder may run foreign code for the program.
 
         Raises:
-            Declined: if any was named.
+            Declined: if untrusted foreign code was named.
         """
         if self.foreign:
             what = f"Thunder may run {self.foreign[0]}, and nothing records what that reads"
@@ -295,7 +296,7 @@ class Definitions:
 
     @contextmanager
     def trusting(self) -> Iterator[None]:
-        """Trusts foreign code that is named inside the block: a ``cache_key()`` says what that depends on."""
+        """Trusts foreign code that is named inside the block, because a ``cache_key()`` returns its dependencies."""
         outer, self.met = self.met, {}
         try:
             yield
@@ -304,7 +305,7 @@ class Definitions:
             self.met = outer
 
     def is_foreign(self, value: Any) -> bool:
-        """True if a function or a class is foreign."""
+        """True if a value is a function or a class from outside Python and the packages with versions in the key."""
         if isinstance(value, FunctionType):
             return not find_place(value.__code__)
         return isinstance(value, type) and not is_known(value.__module__)
@@ -332,13 +333,13 @@ class Definitions:
         }
 
     def _find_maker(self, kind: type) -> Callable[[Any], str]:
-        """Returns what names a value of a class that is in no list."""
+        """Returns the function that names the instances of a class without an entry in ``_list_makers``."""
         from fusioncache.thunder_adapter.api import Executor, Symbol
 
         if issubclass(kind, type):
             return self._name_class
         if issubclass(kind, Executor):
-            # What it can do is in the options of a program that uses it.
+            # Its operations are among the options of a program that uses it.
             return lambda value: f"executor {place_of(kind)}"
         if issubclass(kind, Symbol):
             return self._name_symbol
@@ -351,9 +352,9 @@ class Definitions:
         return self._name_own_object if has_only_attributes(kind) else self._name_object
 
     def _name_function(self, function: FunctionType) -> str:
-        """Returns where a function is defined, and what it wraps; of one that wraps none, what it closes over.
+        """Returns the place of a function and the name of the function that it wraps, or else of what it closes over.
 
-        What else a wrapper closes over was given to the decorator, where it stands in the sources.
+        The other closure cells of a wrapper hold arguments of its decorator, which are in the sources.
         """
         outer, codes, beside = function, [], ""
         for _ in range(_MOST_WRAPPERS):
@@ -376,25 +377,25 @@ class Definitions:
         return text if rest is None else text + self._name_all(" ^", map(_content_of, rest))
 
     def _describe_foreign(self, function: FunctionType, codes: Sequence[CodeType]) -> str:
-        """Describes a function by its code, and takes note of it if that is foreign, or any that it wraps."""
+        """Returns a function's place and a digest of its description. Records it if any of ``codes`` is foreign."""
         is_own = all(find_place(code) or is_generated(code.co_filename, function.__module__) for code in codes)
         if not is_own and not any(unwrap(function) is each for each in self._unrelated):
             self.met[id(function)] = function
         return f"{place_of(function)} {digest(self._describe(function, is_compared=not is_own))}"
 
     def _name_beside(self, function: FunctionType) -> str:
-        """Returns what a function has beside its code and what it wraps: its defaults, and what was set on it."""
+        """Returns the names of a function's defaults and attributes, which its place does not cover."""
         attributes = {key: value for key, value in function.__dict__.items() if key not in _NOT_NAMED}
         given = self._name_all(" =", function.__defaults__ or ()) + self._name_items("=", function.__kwdefaults__ or {})
         return given + self._name_items("@", attributes)
 
     def _describe(self, value: Any, name: object = None, *, is_compared: bool = True) -> str:
-        """Describes a value that is not named by its place.
+        """Returns the description of a value that its place does not identify.
 
         Args:
             value: to describe.
-            name: that it goes by, if it has one.
-            is_compared: whether its description is compared for each key that the name serves.
+            name: of the value, if it has one.
+            is_compared: whether each key that uses the name compares the description again.
         """
         if not self._is_lasting:
             return self.describer.describe(value, name)
@@ -410,7 +411,7 @@ class Definitions:
         return self._describe(value)
 
     def _name_symbol(self, symbol: Any) -> str:
-        """Returns the name of a symbol: what it is called, and the functions that say what it does in a trace."""
+        """Returns the name of a symbol, including those of the functions that define its effect in a trace."""
         identity, name, meta, printer, after, tags, executor, own, module, *flags = _read_symbol(symbol)
         text = f"symbol {identity if type(identity) is str else self.name(identity)} {name} {flags}"
         for part in (tags, executor, own, module):
@@ -425,9 +426,9 @@ class Definitions:
         return text if meta is None else f"{text} {self.name(meta)}"
 
     def _name_binding(self, function: Any) -> str:
-        """Returns the name of what a symbol does with each call of it, without the function that the call will run.
+        """Returns the name of a symbol's ``_bind_postprocess``, without the implementation that it binds to each call.
 
-        That one is found again by its name when a program is loaded, whatever it is by then.
+        The implementation is resolved by its name when a program is loaded.
         """
         if type(function) is not FunctionType or function.__code__.co_freevars != _OF_BINDING:
             return self.name(function)
@@ -466,9 +467,9 @@ class Definitions:
             raise
 
     def _name_own_object(self, value: Any) -> str:
-        """Returns the name of an object of Thunder's: the class, and what it gave the object.
+        """Returns the name of an instance of a Thunder class: the class, and its attributes with their values' names.
 
-        The describer takes twenty times as long, and Thunder has many objects.
+        The describer takes twenty times as long, and Thunder has many such objects.
         """
         attributes = value.__dict__
         self._attributes.append(attributes)
@@ -478,13 +479,13 @@ class Definitions:
         return f"{sign}({', '.join(map(self.name, values))})"
 
     def _name_item(self, name: object, value: Any) -> str:
-        """Returns the name of what has a name of its own, by which a text may be secret."""
+        """Returns the name of a value under a key or an attribute name, which may mark texts as secret."""
         if type(value) not in _MAY_BE_SECRET or type(name) is not str or find_kind(name) is not TextKind.SECRET:
             return self.name(value)
         return self._describe(value, name)
 
     def _name_items(self, sign: str, values: Mapping[str, Any]) -> str:
-        # The hash that a symbol remembers is another one in each process.
+        # The hash that a symbol caches differs between processes.
         named = [f"{key}={self._name_item(key, item)}" for key, item in values.items() if key != "_hash"]
         return f"{sign}({', '.join(named)})"
 
@@ -497,7 +498,7 @@ _read_symbol = attrgetter(
 _OF_BINDING = ("bind_postprocess", "call_ctx")
 
 _STATELESS = frozenset({"_abc._abc_data", "collections._tuplegetter"})
-"""Classes written in C of which the objects say nothing that matters or is not said elsewhere."""
+"""Classes written in C whose instances have no relevant state, or only state that is described elsewhere."""
 
 
 def _content_of(cell: CellType) -> Any:

@@ -1,9 +1,9 @@
-"""A program that Thunder derives at this moment: what it takes to keep it, to explain it, and to verify a stored one.
+"""The derivation of a program by Thunder: stores the result, explains a miss, and verifies a stored program.
 
-A run that loads its programs traces nothing, and yet its regions are those of the traces: they share templates, have
-plans, and come from lines of the model. So what a run has on record of them is kept beside the program, and counted
-again where it is loaded. In verify mode a stored program is derived again, and its traces are compared with the new
-ones.
+A run that loads its programs traces nothing, yet it executes the regions of their traces: these share templates, have
+plans, and come from lines of the model. So a run's record of the regions is stored beside the program, and counted
+again where the program is loaded. In verify mode a stored program is derived again, and its traces are compared with
+the new ones.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _MOST_COMPARED = 32
 
 
 def explain_program_miss(name: str, key: Key, differences: Sequence[ReadDifference], store: Store) -> None:
-    """Prints one sentence to stderr, unless the store has no program of this name.
+    """Prints one sentence to stderr on why no stored program fits, unless the store has none of this name.
 
     Args:
         name: of the model.
         key: of its program.
-        differences: what differs from the stored programs with this key, for each what was found first.
-        store: has the others.
+        differences: the first read that differs, for each stored program with this key.
+        store: contains the programs with other keys.
     """
     found = [compare_read(each.read.kind, each.read.name, each.read.text, each.now) for each in differences]
     found = found or [*_compare_keys(name, key, store)]
@@ -62,17 +62,19 @@ def explain_program_miss(name: str, key: Key, differences: Sequence[ReadDifferen
 def _compare_keys(name: str, key: Key, store: Store) -> Sequence[ProgramDifference]:
     entries = [each for each in store.entries() if is_program(each.backend) and each.name == name][:_MOST_COMPARED]
     known = [store.entry(each.digest, each.backend) for each in entries]
-    # The last one of several that are equally near is taken: the newest.
+    # Of several that are equally near, the last is taken: the newest.
     texts = [entry.texts for entry in reversed(known) if entry is not None and not entry.is_outdated]
     nearest = find_nearest(key.texts, texts)
     return () if nearest is None else compare_program_keys(texts[nearest], key.texts)
 
 
 def collect_regions(ledger: Ledger, trace_number: int) -> bytes | None:
-    """Returns the regions and streams of what was just derived; None if several models were traced meanwhile.
+    """Returns the encoded record of the program that was just derived; None if other models were traced meanwhile.
+
+    It contains the regions, the choices for residual streams, and the placements of collectives.
 
     Args:
-        ledger: has them in its history.
+        ledger: its history contains them.
         trace_number: how many forward traces there were before.
     """
     history = ledger.history
@@ -84,25 +86,25 @@ def collect_regions(ledger: Ledger, trace_number: int) -> bytes | None:
 
 
 def _lasting(region: RegionRecord) -> str | None:
-    """Returns why a region is left as Thunder made it; of one that has a template only the process can say it."""
+    """Returns the reason of a bypass; None for a region with a template, whose reason holds in this process only."""
     return region.reason if region.digest is None else None
 
 
 _VERIFIED = re.compile(r"\b(\w+)_verified_\d+\b")
-"""A call of a template whose results are compared; ``Verifier.verify`` has given it its name."""
+"""A call of a template whose results are compared, with the name that ``Verifier.verify`` gives it."""
 _MOST_LINES = 40
 
 
 def compare_programs(name: str, stored: ProgramText, entry: Any) -> None:
-    """Compares the traces of a stored program with what Thunder derived just now.
+    """Raises ``VerificationError`` if the traces of a stored program differ from those that Thunder just derived.
 
     Args:
         name: of the model.
-        stored: the program.
-        entry: Thunder's own.
+        stored: the stored program.
+        entry: Thunder's new cache entry.
 
     Raises:
-        VerificationError: if any trace is another one.
+        VerificationError: if a trace differs.
     """
     traces = {
         "prologue": (stored.prologue, entry.prologue_traces),
@@ -113,7 +115,7 @@ def compare_programs(name: str, stored: ProgramText, entry: Any) -> None:
     for what, (text, derived) in traces.items():
         try:
             before = list(_normalize(reveal_texts(text.source))) if text else []
-        except ValueError:  # which is no difference: the program does not fit here
+        except ValueError:  # no difference: the program does not fit this process
             return
         after = [*_normalize(str(derived[-1].python(include_decorators=what != "prologue")))] if derived else []
         if before != after:
@@ -125,7 +127,7 @@ def compare_programs(name: str, stored: ProgramText, entry: Any) -> None:
 
 
 def _normalize(source: str) -> Iterator[str]:
-    """Yields the statements of a trace without comments, which have seconds and places of files, and without texts."""
+    """Yields the statements of a trace, with digests for texts, and without comments, which contain times and paths."""
     try:
         source = hide_texts(source)
     except ValueError:
@@ -138,12 +140,12 @@ def _normalize(source: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class KnownProgram:
-    """A program that Thunder derived, or would have.
+    """A program that Thunder derived or would derive.
 
     Attributes:
         text: its traces.
         sizes: of its arguments.
-        regions: what a run has on record of its regions, if that is known.
+        regions: the encoded record of its regions; None if there is none.
     """
 
     text: ProgramText
@@ -151,10 +153,10 @@ class KnownProgram:
     regions: bytes | None
 
     def list_placements(self) -> tuple[PlacementRecord, ...]:
-        """Returns where the collectives of its traces are, without the names of calls, which templates have of sizes.
+        """Returns the placements of the collectives in its traces, without the names of calls, which depend on sizes.
 
         Raises:
-            Declined: if something was chosen that may depend on sizes, such as a plan of a residual stream.
+            Declined: if a choice may depend on sizes, such as the plan of a residual stream, or the record is missing.
         """
         kept = None if self.regions is None else decode_regions(self.regions, "", 0)
         if kept is None or kept.choices:
@@ -164,23 +166,23 @@ class KnownProgram:
 
 @dataclass(slots=True, eq=False)
 class Derivation:
-    """A program that Thunder derives for a call.
+    """The derivation of a program by Thunder for one call.
 
     Attributes:
-        keeper: keeps it.
+        keeper: stores the program.
         call: the call.
-        key: of the program, from before anything was derived.
-        definitions: named what is in the key, and has the describer that described the rest.
-        unfit: the slots of stored programs that were tried for this call. Once it is derived, none of them did fit.
-        expected: the stored program that it should be, in verify mode.
-        differences: for each stored program that was derived from something else, what that is.
-        is_kept: whether it is to be kept in the store.
-        form: what its key has in common with those at other sizes; None unless requested.
+        key: of the program, computed before the derivation.
+        definitions: named the values in the key; its describer described the rest of the key.
+        unfit: the slots of stored programs that were tried for this call. None of them fits if the program is derived.
+        expected: the stored program that it must equal, in verify mode.
+        differences: the first read that differs, for each stored program that was derived from other values.
+        is_kept: whether the program is to be stored.
+        form: the part of its key that programs at other sizes share; None unless requested.
         sizes: of its arguments.
-        journal: what it did with sizes, if that was watched.
-        first: Thunder's first traces, where its transforms write into those that they are given.
-        reads: what it was derived from, as soon as that is known.
-        program: what was derived, if that is kept.
+        journal: the journal of its tracing, if sizes were watched.
+        first: Thunder's first traces, if its transforms write into the traces that they are given.
+        reads: the reads of the derivation, once they are recorded.
+        program: the derived program, once it is written as data.
     """
 
     keeper: ProgramKeeper
@@ -202,13 +204,13 @@ class Derivation:
     _trace_number: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Notes which forward trace of the run comes next: that of this program, if no other thread derives one."""
+        """Stores the number of the run's next forward trace: that of this program, if no other thread derives one."""
         self._trace_number = self.keeper.ledger.history.traces
 
     def begin(self) -> None:
-        """Has helpers start that will compile its templates, and Thunder forget the derivatives of earlier programs.
+        """Starts the helpers that will compile its templates, and clears Thunder's cache of earlier derivatives.
 
-        These may be by code of others that stood in Thunder's tables then and does not now. The key would not tell.
+        These may come from foreign code that has left Thunder's tables since. The key would not show that.
         """
         from fusioncache.thunder_adapter.accelerator_api import vjp_utils
 
@@ -216,7 +218,7 @@ class Derivation:
         vjp_utils._cache.clear()
 
     def may_be(self, candidate: Candidate) -> bool:
-        """True if a stored program was derived from the same, as far as it was recorded."""
+        """True if the reads of a stored program are unchanged. Records the first difference, or the slot as tried."""
         difference = self.keeper.find_difference(candidate.reads, self.definitions.describer)
         if difference is not None:
             self.differences.append(difference)
@@ -225,13 +227,13 @@ class Derivation:
         return True
 
     def explain(self) -> None:
-        """Says why there is no stored program for the call, if that was asked for."""
+        """Prints why no stored program fits the call, if explanations are requested."""
         store = self.keeper.cache.store
         if self.keeper.explains and store is not None:
             explain_program_miss(self.call.name, self.key, self.differences, store)
 
     def record[T](self, interpret: Callable[[], T]) -> T:
-        """Interprets the function, and records what is read, if it is to be kept."""
+        """Returns the result of interpreting the function. Records its reads if the program is to be stored."""
         if not self.is_kept:
             return interpret()
         try:
@@ -247,10 +249,10 @@ class Derivation:
             self._recorder = recorder
 
     def finish(self, entry: Any) -> bool:
-        """Keeps the program that Thunder derived, as an entry of its own; returns whether it was kept.
+        """Stores the program that Thunder derived, as a separate entry; returns whether it was stored.
 
         Raises:
-            VerificationError: if it should have been another one.
+            VerificationError: if it differs from the expected program.
         """
         seconds = time.perf_counter() - self._started
         if self.expected is not None:
@@ -285,14 +287,14 @@ class Derivation:
 
     @property
     def is_replayed(self) -> bool:
-        """Whether its operations were called again, and nothing was interpreted."""
+        """Whether a journal was replayed instead of interpreting the function."""
         return self.reads is not None and self._recorder is None
 
     def _check_key(self) -> None:
-        """Checks that the program is for the key that it was derived for.
+        """Raises ``Declined`` if the key changed while the program was derived.
 
         Raises:
-            Declined: if anything in it is another thing now.
+            Declined: if the key of the call differs now.
         """
         now, _ = self.keeper.describe(self.call)
         if now != self.key:
