@@ -1,28 +1,27 @@
-"""Values as text: two values that a trace could tell apart have different texts, in this process and in another.
+"""Describes values as text: values that a trace could distinguish have different texts, in all processes.
 
     describer = Describer()
     dict(describer.walk("model", model))     # {"model": "module litgpt.model.GPT", "model.lm_head": ..., ...}
     describer.describe(config)               # a line
-    describer.list_classes()                 # {"litgpt.model.GPT": ("5f...", ...), ...}: what the walks' texts name
+    describer.list_classes()                 # {"litgpt.model.GPT": ("5f...", ...), ...}: the classes in these texts
 
-Nothing of a value's own is called: no ``__repr__``, ``__eq__``, ``__hash__``, ``__getattr__``, ``__reduce__`` or
-property. What has state that cannot be read so (a lock, a file, a generator, most of what is written in C) raises
-``Declined``.
+No code of a value runs: no ``__repr__``, ``__eq__``, ``__hash__``, ``__getattr__``, ``__reduce__`` or property. A value
+whose state cannot be read in this way (a lock, a file, a generator, most types written in C) raises ``Declined``.
 
-A describer is made anew for each comparison. It remembers classes and code, so it must not outlive a change of these.
+Each comparison needs a new describer. It caches classes and code, so it must not outlive a change of these.
 
-The state of an object is the instance's ``__dict__``, its slots, and the content of a builtin type that the class is
-derived from. A class written in C may keep more than that. It does if its instances are larger than those of its base
-and its slots account for; then they have no value here, unless its type has a handler of its own.
+The state of an object is the instance's ``__dict__``, its slots, and the content of the builtin type that its class is
+derived from. A class written in C may store more than that. It does if its instances are larger than the base and the
+slots account for. Then they are declined, unless the type has a handler of its own.
 
-A class by itself is its metaclass, its MRO and everything in its own ``__dict__``, with other classes by their names.
-Each class has a name of its own, so that the contents of all classes that are met, name by name, are a description of
-the whole graph of classes, cycles and all.
+The content of a class is its metaclass, its MRO and everything in its own ``__dict__``, with other classes by their
+names. Class names are unique, so the contents of all visited classes, by name, describe the whole graph of classes,
+including cycles.
 
-An attribute of a class that has no value (a lock, a logger) would make every model of the class one without a value. It
-is written as unknown, with the type and the reason, and noted in the memory. This is safe only together with the
-recorder, which refuses a program for which such an attribute was read. What changed from a value to an unknown one, or
-to an unknown one of another type, is a difference all the same.
+A class attribute that cannot be described (a lock, a logger) would prevent the description of every model of the class.
+So it is written as unknown, with its type and the reason, and is noted in the memory. This is safe only together with
+the recorder, which refuses a program whose trace read such an attribute. A change from a described value to an unknown
+one, or to an unknown one of another type, is still a difference.
 """
 
 from __future__ import annotations
@@ -79,12 +78,12 @@ _dict_offset_of = type.__dict__["__dictoffset__"].__get__
 
 @dataclass(frozen=True, slots=True)
 class ObjectLayout:
-    """Where the instances of a class keep their state.
+    """The places where the instances of a class store their state.
 
     Attributes:
-        content: what writes the content of the builtin type that the class is derived from.
-        slots: each slot's name and what reads it.
-        attributes: what returns the instance's ``__dict__``, if it has one.
+        content: the handler for the content of the builtin type that the class is derived from.
+        slots: the name and the descriptor of each slot.
+        attributes: returns the instance's ``__dict__``; None if it has none.
         left_out: the names of attributes that are left out.
     """
 
@@ -94,10 +93,10 @@ class ObjectLayout:
     left_out: frozenset[str]
 
     def read_attributes(self, value: object) -> dict[str, object]:
-        """Returns the instance's own attributes but for those that are left out.
+        """Returns the instance's own attributes, except for those that are left out.
 
         Raises:
-            Declined: if they are in a dict of a class of its own.
+            Declined: if they are in an instance of a subclass of ``dict``.
         """
         attributes = {} if self.attributes is None else self.attributes(value)
         if type(attributes) is not dict:
@@ -108,10 +107,10 @@ class ObjectLayout:
 
 
 def find_layout(cls: type) -> ObjectLayout:
-    """Returns where the instances of a class keep their state.
+    """Returns the places where the instances of a class store their state.
 
     Raises:
-        Declined: if they have some that is not known.
+        Declined: if some of their state cannot be found.
     """
     slots: list[tuple[str, Any]] = []
     base = cls
@@ -146,10 +145,10 @@ def _find_attributes(cls: type) -> Callable[[object], dict[str, object]] | None:
 
 
 def find_handler(cls: type) -> Handler:
-    """Returns what writes the instances of a class.
+    """Returns the handler that writes the instances of a class.
 
     Raises:
-        Declined: if these have no value.
+        Declined: if the instances cannot be described.
     """
     handler = _find_special(cls)
     if handler is not None:
@@ -175,7 +174,7 @@ def _name_of_member(layout: ObjectLayout, value: object) -> object:
 
 
 def _find_special(cls: type) -> Handler | None:
-    """Returns what writes the instances of a class of which there is more to know than where they keep their state."""
+    """Returns the handler for a class whose layout is not enough to describe its instances; None if it is enough."""
     handler = FUNCTIONS.get(id(cls)) or CONTAINERS.get(id(cls))
     if handler is not None:
         return handler
@@ -192,7 +191,7 @@ def _find_special(cls: type) -> Handler | None:
 
 
 def write_fixed_state(writer: Writer, value: object, layout: ObjectLayout) -> None:
-    """Writes an object's content as that of a builtin type, and its slots."""
+    """Writes an object's content of the builtin base type, and its slots."""
     if layout.content is not write_nothing:
         writer.parts.append(" ")
         layout.content(writer, value)
@@ -207,7 +206,7 @@ def write_fixed_state(writer: Writer, value: object, layout: ObjectLayout) -> No
 
 
 def write_attributes(writer: Writer, attributes: dict[str, object], is_module: bool) -> None:
-    """Writes the attributes of an object, those of a module as ``modules`` lists them."""
+    """Writes the attributes of an object; those of a module as ``list_parts`` yields them."""
     parts = writer.parts
     if not is_module:
         parts.append(" ")
@@ -241,16 +240,19 @@ _SAYS_NOTHING = {
     "__firstlineno__": "it is where the class is written",
     "__static_attributes__": "it follows from the methods, in an order that may be another one in each process",
 }
-"""Attributes of any class that are not described, with the reason. A program that reads one is not kept."""
+"""Attributes of any class that are not described, with the reason. A program that reads one is not stored."""
 
 _LONGEST_PART = 120
-"""Characters of the longest part of a class that is written out for people."""
+"""Characters of the longest text of a class attribute that people are shown in full."""
 
 _name_of = type.__dict__["__name__"].__get__
 
 
 def write_content(writer: Writer, cls: type) -> Iterator[tuple[str, str]]:
-    """Writes what a class is by itself, and yields what it wrote of each attribute. One written in C is its name."""
+    """Writes the content of a class, and yields the name and the text of each attribute.
+
+    Of a class written in C only its name, its metaclass and its bases are written.
+    """
     parts = writer.parts
     parts.append(f"class {writer.memory.name_class(cls)} {write_name(_name_of(cls))} ")
     writer.write_class(type(cls))
@@ -274,16 +276,16 @@ def write_content(writer: Writer, cls: type) -> Iterator[tuple[str, str]]:
 
 
 def _is_left_out(cls: type, name: str, value: object) -> bool:
-    """True if an attribute says nothing: it follows from others, or is a cached result of them."""
+    """True if an attribute is redundant: it follows from others, or caches a result of them."""
     if name in ("__dict__", "__weakref__"):
         return type(value) is types.GetSetDescriptorType
     if name == "__doc__":
         return value is None
-    if name == "__slotnames__":  # what ``copyreg`` found when an instance was copied
+    if name == "__slotnames__":  # a cache that ``copyreg`` fills when an instance is copied
         return type(value) is list
     if name == MARK:
         return cls is torch.nn.Module and type(value) is bool
-    if name == "_value2member_map_":  # a table of the members, to which a flag adds combinations as they are asked for
+    if name == "_value2member_map_":  # a table of the members, to which a flag adds combinations on first use
         return is_enumeration(cls)
     return name in LEFT_OUT.get(write_class_name(cls), _NOTHING)[0]
 
@@ -310,7 +312,7 @@ def _write_attribute(writer: Writer, cls: type, name: str, value: Any) -> None:
 
 
 def _describe_annotation(value: object) -> str:
-    """Returns the name of a type: what an annotation stands for is not called."""
+    """Returns the text of a literal, or the name of a type. Annotations are not called."""
     literal = LITERALS.get(id(type(value)))
     if literal is not None:
         return literal(value)
@@ -318,13 +320,13 @@ def _describe_annotation(value: object) -> str:
 
 
 def _write_registered(cls: type) -> str:
-    """Returns the names of the classes that were registered with an abstract one."""
+    """Returns the names of the classes that were registered with an abstract base class."""
     registered = (reference() for reference in _abc._get_dump(cls)[0])
     return ", ".join(sorted(write_class_name(other) for other in registered if other is not None))
 
 
 def digest_graph(memory: Memory, cls: type) -> str:
-    """Returns the hash of a class and all classes that it reaches."""
+    """Returns the digest of a class and of all classes that it reaches."""
     reached: dict[int, type] = {}
     waiting = [cls]
     while waiting:
@@ -339,7 +341,7 @@ def digest_graph(memory: Memory, cls: type) -> str:
 
 
 def make_content(writer: Writer, cls: type) -> ClassContent:
-    """Returns what a class is by itself."""
+    """Returns the content of a class: its digest, the classes that it names, and its attributes."""
     attributes = tuple((name, _shorten(text)) for name, text in write_content(writer, cls))
     return ClassContent(digest(writer.text()), tuple(writer.classes), attributes)
 
@@ -349,53 +351,54 @@ def _shorten(text: str) -> str:
 
 
 type ClassTexts = tuple[str, tuple[tuple[str, str], ...]]
-"""The hash of a class, which says all of it, and its own attributes, each with the beginning of its text."""
+"""The digest of a class's complete content, and its own attributes, each with the beginning of its text."""
 
 
 class Describer:
-    """Describes values, and remembers what it described.
+    """Describes values, and caches descriptions of classes and names of objects.
 
     Args:
-        memory: what it knows already; nothing if there is none.
+        memory: its initial tables; empty by default.
     """
 
     def __init__(self, memory: Memory | None = None) -> None:
         self._memory = memory if memory is not None else Memory()
 
     def copy(self) -> Describer:
-        """Returns a describer that knows what this one knows, so that each may go on for itself."""
+        """Returns an independent describer with a copy of this one's memory."""
         self._look_at_classes()
         return Describer(self._memory.copy())
 
     def forget_values(self) -> Describer:
-        """Returns a describer that shares what this one knows of classes, and knows no other value."""
+        """Returns a describer that shares this one's tables of classes and code, but has no names of other values."""
         return Describer(replace(self._memory, names={}, storages={}, held={}, values=0, lasting=0))
 
     def describe(self, value: object, name: object = None) -> str:
-        """Returns a value as one line that says all of it, each class with the hash of everything it reaches.
+        """Returns a complete description of a value in one line, each class with the digest of all that it reaches.
 
-        Objects that a walk met have the walk's name for them. All others have names of this text alone, but for tensors
-        and bare ``object()``s: so describe things in the order in which those were that they are compared with.
+        Objects that a walk visited are written as the walk's names for them. Other objects have names within this text
+        only, except for tensors and bare ``object()``s, whose names last. So descriptions are comparable only if they
+        are made in the same order.
 
         Args:
             value: to describe.
-            name: that it goes by, if it has one: it says whether texts are secret.
+            name: of the value, if it has one. It determines whether texts are secret.
 
         Raises:
-            Declined: if it has no value.
+            Declined: if it cannot be described.
         """
         writer = self._writer(digests=True)
         self._write(writer, value, name)
         return writer.text()
 
     def walk(self, path: str, value: object, name: object = None) -> Iterator[tuple[str, str]]:
-        """Yields each part of a value: its path, which has no spaces, and a text.
+        """Yields the path and the text of each part of a value. Paths contain no spaces.
 
-        Modules of torch.nn are walked into, attribute by attribute; everything else is one text. Classes are named in
-        the texts, and ``list_classes`` says what they are. For a name see ``describe``.
+        Modules of torch.nn are walked attribute by attribute; any other value is one text. The texts refer to classes
+        by name, and ``list_classes`` returns the contents of these. For ``name`` see ``describe``.
 
         Raises:
-            Declined: if a part has no value. The reason begins with its path.
+            Declined: if a part cannot be described. The reason begins with its path.
         """
         try:
             if self._is_unmet_module(value):
@@ -409,7 +412,7 @@ class Describer:
         self._look_at_classes()
 
     def list_classes(self) -> dict[str, ClassTexts]:
-        """Returns every class met so far by its name, numbered if several have it, with its hash and own attributes."""
+        """Returns the digest and own attributes of each visited class, by name. A name that recurs has a number."""
         self._look_at_classes()
         contents = self._memory.contents
         found = ((name, contents[identity]) for identity, (_, name) in self._memory.class_names.items())
@@ -417,7 +420,7 @@ class Describer:
 
     @property
     def unknown(self) -> Mapping[tuple[str, str], str]:
-        """Why an attribute of a class or of its instances has no value or is left out, by the names of both.
+        """The reasons why attributes of classes or of their instances are not described, by class and attribute name.
 
         The class's name is that in ``list_classes``.
         """
@@ -425,7 +428,7 @@ class Describer:
         return self._memory.unknown
 
     def find_unknown(self, cls: type, attribute: str) -> str | None:
-        """Returns why what a class or an instance has under a name is in no description; None if that is not so."""
+        """Returns why an attribute of a class or an instance is in no description; None if no reason is noted."""
         self._look_at_classes()
         memory = self._memory
         for base in mro_of(cls):
@@ -436,24 +439,24 @@ class Describer:
 
     @staticmethod
     def is_partly_unknown(cls: type) -> bool:
-        """Returns whether attributes of the instances of a class are left out of their descriptions."""
+        """Returns whether descriptions of the instances of a class leave out attributes."""
         return not LEFT_OUT.keys().isdisjoint(map(write_class_name, mro_of(cls)))
 
     def covers(self, code: types.CodeType) -> bool:
-        """Returns whether a code object was described, by itself or as a constant of another."""
+        """Returns whether a code object was described, directly or as a constant of another."""
         self._look_at_classes()
         return id(code) in self._memory.codes
 
     def covers_global(self, namespace: Mapping[str, object], name: str) -> bool:
-        """Returns whether what a function's globals hold under a name was described with the function.
+        """Returns whether the value of a function's global was described together with the function.
 
-        They are if they are no module's, such as those of a function that was made by ``exec``.
+        That is so for globals that belong to no module, such as those of a function that was made by ``exec``.
         """
         self._look_at_classes()
         return (id(namespace), name) in self._memory.loose_globals
 
     def names(self, value: object) -> bool:
-        """Returns whether all texts tell this very object from others: a walk met it, or it is a known class."""
+        """Returns whether all texts identify this very object: it has a lasting name, or it is a visited class."""
         return id(value) in self._memory.names or id(value) in self._memory.class_names
 
     def _is_unmet_module(self, value: object) -> bool:
@@ -487,7 +490,7 @@ class Describer:
 
     @staticmethod
     def _attempt(writer: Writer, write: Callable[[], None]) -> None:
-        """Writes something, and keeps nothing of it if it has no value. No mode of torch's sees what is asked."""
+        """Runs a write, and undoes it if the value cannot be described. Torch function modes are off meanwhile."""
         with torch._C.DisableTorchFunction():
             reason = writer.attempt(write)
         if reason is not None:
@@ -513,7 +516,7 @@ class Describer:
             cls = pending.pop()
             try:
                 self._memory.contents[id(cls)] = make_content(self._writer(), cls)
-            except Declined as declined:  # there is too much of it
+            except Declined as declined:  # it exceeds a limit on amount
                 declined.require(Scope.VALUE, Scope.AMOUNT)
                 pending.append(cls)
                 raise
@@ -527,10 +530,10 @@ class Describer:
 
 
 def escape_name(name: object) -> str:
-    """Returns a name as a part of a path, in which dots, spaces and what else could mislead are written as numbers.
+    """Returns a name as a part of a path, with dots, spaces and other special characters as hexadecimal numbers.
 
     Raises:
-        Declined: if it is no string.
+        Declined: if it is not a string.
     """
     if type(name) is not str:
         raise Declined("the name of an attribute is not a string", Scope.VALUE)
@@ -538,7 +541,7 @@ def escape_name(name: object) -> str:
 
 
 def list_lines(classes: Mapping[str, ClassTexts]) -> Iterator[NamedValue]:
-    """Yields each class with its hash, by its name, and behind each its own attributes.
+    """Yields the name and the digest of each class, sorted by name, each followed by its own attributes.
 
     Each attribute is a line ``class:name``, in their order, so that a comparison of keys names what changed.
     """

@@ -1,20 +1,21 @@
-"""The ingredient ``function map``: what Thunder makes of each function of torch, and all else that its modules hold.
+"""The ingredient ``function map``: Thunder's replacement of each torch function, and the contents of its modules.
 
-Thunder runs its own functions as they are: nothing records what they look up. So its modules are looked over whole:
-tables of functions, lookasides and rules of differentiation, flags, and each function and class. Whatever others put
-there or took away changes the text, but for names that Dynamo adds. How an entry is named, and which
-programs are refused because of what others put there, is told in ``definitions.py``.
+Thunder does not interpret its own functions, so nothing records their reads. So its modules are described as a whole:
+tables of functions, lookasides and rules of differentiation, flags, and each function and class. Anything that other
+code adds or removes there changes the text, except for names that Dynamo adds. ``definitions.py`` explains how an entry
+is named, and when foreign entries prevent programs from being stored.
 
-Of a few modules next to nothing runs: only that is looked at. Of Thunder's other executors of operations, such as that
-for cuDNN, what they do with each operation is an option (``options.py``). What these functions call in their modules is
-not looked at: the sources are in the key, but not what is put in their place.
+Of a few modules only some functions run, and only these are described. Thunder's other operator executors, such as that
+for cuDNN, are described operation by operation among the options (``options.py``). The functions that these call in
+their modules are not described: the key contains the sources, but not replacements at run time.
 
-A process describes it once, and again when a table holds another object. Thunder's functions, and those of torch that
-it refers to, are taken as they were when they were first described. To change one in place, such as its ``__code__``,
-is not noticed. To put another one in its place, in a module, in a class or in a table, is. Classes and functions of
-others that Thunder's tables hold are described again for each key, and compared.
+A process describes the map once, and again when a table holds another object. Thunder's functions, and the torch
+functions that it references, are assumed not to change in place. Assigning to ``__code__``, for example, is not
+noticed. Replacing a function in a module, a class or a table is. Foreign classes and functions in Thunder's tables are
+described again for each key, and compared.
 
-All compiled functions with the same executors use the same descriptions, and names of what these have in their tables.
+All compiled functions with the same executors share the descriptions, and the names of the values in the executors'
+tables.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from fusioncache.ir import Declined, Scope
 from fusioncache.ir.keys import NamedValue, write_lines
 
 _MOST_MAPS = 16
-"""Lists of executors whose function maps are kept."""
+"""Lists of executors whose function maps are held."""
 _MOST_CODES = 20_000
-"""Code objects whose hashes are kept. A model has some hundreds."""
+"""Code objects whose digests are held. A model has some hundreds."""
 
 MODULES = (
     "thunder",
@@ -94,10 +95,10 @@ MODULES = (
     "thunder.transforms.autocast",
     "thunder.transforms.autodiff",
 )
-"""Those whose code takes part in deriving a program, whichever executors it is for. All are imported by then."""
+"""Modules whose code takes part in deriving a program for any executors. All are imported before a derivation."""
 
 _NOT_EVERYWHERE = ("thunder.executors.custom_op_ex", "thunder.executors.transformer_engine_v1ex")
-"""Modules that one of the supported versions lacks. Thunder imports those that it has."""
+"""Modules that one of the supported versions of Thunder lacks. Thunder imports those that it has."""
 
 _PARTS: Mapping[str, tuple[str, ...]] = {
     "thunder.distributed": ("get_skip_data_parallel_grad_sync", "skip_data_parallel_grad_sync"),
@@ -107,8 +108,8 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
         "transformer_engine_v1_bwd_fp8_meta_sync",
     ),
 }
-"""Modules of which only these functions take part, and what they look up there. They find that they have nothing to do
-with a model that is in one process, and whose executor is not requested."""
+"""Modules of which only these functions, and the names that they look up there, take part. The functions do nothing for
+a model in one process whose executors do not include the module's."""
 
 _CHANGING = frozenset(
     {
@@ -122,8 +123,8 @@ _CHANGING = frozenset(
         ("thunder.extend", "_always_executors"),
     }
 )
-"""What changes while Thunder traces, or is elsewhere: counters, caches of what is derived again, devices that it met;
-executors, which are options; Python's builtins, which are reads."""
+"""Entries that change while Thunder traces, or are described elsewhere: counters, caches of derived values, devices in
+use; executors, which are options; Python's builtins, which are reads."""
 
 
 _SKIPPED = frozenset(
@@ -135,18 +136,18 @@ _SKIPPED_IN_CLASSES = frozenset(
     | {"__orig_bases__", "__parameters__", "__slotnames__", "__weakref__", "_abc_impl"}
     | {"__firstlineno__", "__static_attributes__"}  # since Python 3.13
 )
-"""What no derivation of a program asks, or is said elsewhere: of dataclasses by the methods made for them."""
+"""Names that no derivation reads, or whose content is described elsewhere: for dataclasses by the generated methods."""
 
 
 def write_thunder(definitions: Definitions, modules: Iterable[str]) -> str:
-    """Returns the lines of all that is Thunder's: what was written by others, then a digest of each entry and module.
+    """Returns the lines of Thunder's state: foreign definitions, then a digest of each entry and module.
 
     Args:
-        definitions: names what is found.
+        definitions: names the values.
         modules: as ``list_names`` returns them.
 
     Raises:
-        Declined: if something that was put there cannot be described.
+        Declined: if a foreign value cannot be described.
     """
     return "\n".join(write_lines(_read_thunder(definitions, modules)))
 
@@ -164,7 +165,7 @@ def _read_thunder(definitions: Definitions, modules: Iterable[str]) -> Iterator[
 
 
 def list_objects(modules: Iterable[str]) -> Iterator[Any]:
-    """Yields all objects, names included, of which ``write_thunder`` says something, and what takes no part in it.
+    """Yields all objects, names included, that ``write_thunder`` describes, and the functions that take no part in it.
 
     Args:
         modules: as ``list_names`` returns them.
@@ -189,7 +190,7 @@ def _list_others() -> Iterator[Any]:
 
 
 def list_tables(modules: Iterable[str]) -> Iterator[Iterable[Any]]:
-    """Yields views of all that modules and their classes hold: while these are the same, so is ``list_objects``.
+    """Yields views of the contents of modules and their classes. While these are unchanged, so is ``list_objects``.
 
     Args:
         modules: as ``list_names`` returns them.
@@ -208,7 +209,7 @@ def list_tables(modules: Iterable[str]) -> Iterator[Iterable[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """Has the items that a function lists at that time."""
+    """An iterable that calls a function for its current items."""
 
     list_items: Callable[[], Iterable[Any]]
 
@@ -217,28 +218,28 @@ class _View:
 
 
 def list_names(executors: Iterable[Any]) -> list[str]:
-    """Returns the names of the modules that are looked over whole for a program that these executors take part in."""
+    """Returns the names of the modules that are described as a whole for a program with these executors."""
     more = [name for name in _NOT_EVERYWHERE if name in sys.modules and name not in _PARTS]
-    classes = (cls for executor in executors for cls in type(executor).__mro__)  # that of nvFuser is in one of its own
+    classes = (cls for executor in executors for cls in type(executor).__mro__)  # nvFuser's has a module of its own
     own = (cls.__module__ for cls in classes if cls.__module__.startswith("thunder."))
     return list(dict.fromkeys((*MODULES, *more, *own)))
 
 
 def _list_parts() -> Iterator[tuple[ModuleType, tuple[str, ...]]]:
-    """Yields the modules of which only some functions take part, with the names of these."""
+    """Yields the modules of which only some functions take part, with the names of these functions."""
     for name, names in _PARTS.items():
         if name in sys.modules or name not in _NOT_EVERYWHERE:
             yield _find_module(name), names
 
 
 def _find_module(name: str) -> ModuleType:
-    """Returns a module. Most were imported before, and to have Python say so takes longer than to see it."""
+    """Returns a module. ``sys.modules`` is faster than ``import_module``, and contains most of them already."""
     module = sys.modules.get(name)
     return importlib.import_module(name) if module is None else module
 
 
 def _read_module(definitions: Definitions, module: ModuleType) -> tuple[str, list[NamedValue]]:
-    """Returns a digest of what a module holds, and each thing in it that was written by others."""
+    """Returns a digest of the contents of a module, and a line for each foreign function or class in it."""
     found = {f"{owner}.{name}" if owner else name: value for owner, name, value in _iterate_definitions(module)}
     texts = {name: definitions.name(value) for name, value in found.items()}
     foreign: list[NamedValue] = [
@@ -254,7 +255,7 @@ def _read_parts(definitions: Definitions) -> Iterator[NamedValue]:
 
 
 def _read_pytrees(definitions: Definitions) -> Iterator[NamedValue]:
-    """Yields how values are taken apart whose class is registered with optree: Thunder sees their parts then."""
+    """Yields the flatten functions of each class registered with optree: Thunder sees the parts of its instances."""
     for cls, entry in _list_pytrees():
         functions = (entry.flatten_func, entry.unflatten_func)
         yield f"pytree.{write_callable(cls)}", " ".join(map(definitions.name, functions))
@@ -265,14 +266,14 @@ def _list_pytrees() -> Iterator[tuple[type, Any]]:
 
     from fusioncache.thunder_adapter.accelerator_api import OPTREE_NAMESPACE
 
-    registry: Any = register_pytree_node  # whose types speak of one class, not of all
+    registry: Any = register_pytree_node  # annotated for one class, not for all
     for cls, entry in registry.get(namespace=OPTREE_NAMESPACE).items():
         if not cls.__module__.startswith("optree") and entry.kind is PyTreeKind.CUSTOM:
             yield cls, entry
 
 
 def _iterate_definitions(module: ModuleType) -> Iterator[tuple[str, str, Any]]:
-    """Yields what a module holds, and what its own classes hold: the class's name, if it is in one, its own, and it."""
+    """Yields the contents of a module and of its own classes: class name (empty outside a class), name and value."""
     changing = {name for each, name in _CHANGING if each == module.__name__}
     for name, value in list(vars(module).items()):
         is_skipped = name in _SKIPPED or is_added(name) or name in changing
@@ -290,25 +291,25 @@ def _is_own_class(module: ModuleType, value: Any) -> bool:
 
 
 def _is_own_module(package: ModuleType, name: str, value: Any) -> bool:
-    """True if a package holds one of its modules, which it does from the first import of that on."""
+    """True if a value is a submodule of a package, which contains it from the first import of the submodule on."""
     return isinstance(value, ModuleType) and value.__name__ == f"{package.__name__}.{name}"
 
 
 def _read_entries(definitions: Definitions) -> list[NamedValue]:
-    """Returns each function of torch's that Thunder has one for."""
+    """Returns a line for each torch function that Thunder replaces."""
     from fusioncache.thunder_adapter.api import ltorch
 
     lines = []
     for key, value in list(ltorch._torch_to_thunder_function_map.items()):
         text = definitions.name(value)
-        # Several functions may be called the same. Whether keys are equal the digests of the modules decide.
+        # Several functions may have the same name. The digests of the modules decide whether keys are equal.
         checksum = f"{zlib.crc32(f'{definitions.name(key)} {text}'.encode()):08x}"
         lines.append(f"map.{write_callable(key)} {f'{text} {checksum}' if definitions.is_foreign(value) else checksum}")
     return [(name, text) for name, _, text in (line.partition(" ") for line in sorted(lines))]
 
 
 def write_callable(function: Any) -> str:
-    """Returns what people call a function of torch: module and name, without spaces."""
+    """Returns the readable name of a torch function: module and name, without spaces."""
     owner = getattr(function, "__objclass__", None) or getattr(function, "__self__", None)
     name = getattr(function, "__qualname__", None) or str(getattr(function, "__name__", type(function).__qualname__))
     place = getattr(owner if isinstance(owner, type) else function, "__module__", None) or "torch"
@@ -317,13 +318,13 @@ def write_callable(function: Any) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class KnownMap:
-    """A function map for some executors.
+    """The function map for a list of executors.
 
     Attributes:
-        executors: kept alive, as the map is found by their identities.
-        text: all that is Thunder's.
-        met: what others wrote and the text says something of.
-        names: of all that the text says something of, and of what the executors hold.
+        executors: kept alive, because the map is found by their identities.
+        text: the lines of Thunder's state.
+        met: the foreign functions and classes in the text.
+        names: of all values in the text, and of the values that the executors hold.
     """
 
     executors: tuple[Any, ...]
@@ -334,12 +335,12 @@ class KnownMap:
 
 @dataclass(slots=True, eq=False)
 class Epoch:
-    """What is known of Thunder's functions.
+    """The names and function maps that the keys of a process share.
 
     Attributes:
-        names: of all that function maps say something of.
-        maps: the function map for each list of executors, by their identities and the modules that they bring.
-        code_digests: the hash of each code object that was described. No code object changes.
+        names: of all values in function maps.
+        maps: the function map for each list of executors, by their identities and the names of all modules.
+        code_digests: the digest of each code object that was described. Code objects are immutable.
     """
 
     names: KnownNames = field(default_factory=KnownNames)
@@ -347,16 +348,16 @@ class Epoch:
     code_digests: dict[int, tuple[CodeType, str]] = field(default_factory=dict)
 
     def make_describer(self) -> Describer:
-        """Returns a describer that knows nothing but the hashes of code objects."""
+        """Returns a new describer that shares the digests of code objects, and nothing else."""
         if len(self.code_digests) > _MOST_CODES:
             self.code_digests.clear()
         return Describer(Memory(code_digests=self.code_digests))
 
     def find_map(self, executors: Iterable[Any]) -> KnownMap:
-        """Returns the function map for these executors, which is made anew if anything in it is another object.
+        """Returns the function map for these executors, computed again if any object in it was replaced.
 
         Raises:
-            Declined: if something that others put there cannot be described.
+            Declined: if a foreign value in Thunder's modules cannot be described.
         """
         shared = tuple(filter(is_shared, executors))
         modules = tuple(list_names(shared))
@@ -365,7 +366,7 @@ class Epoch:
         if known is not None and known.names.hold():
             return known
         if known is not None or len(self.maps) > _MOST_MAPS:
-            # New names are added to earlier ones, so names would grow with each change: all are made anew.
+            # New names are added to earlier ones, so they would grow with each change. So all are computed again.
             self.maps.clear()
             self.names = KnownNames()
         known = self.maps[key] = self._make_map(shared, modules)
@@ -385,15 +386,15 @@ class Epoch:
 
 
 def _name_executors(known: KnownNames, executors: Sequence[Any]) -> KnownNames:
-    """Returns known names and those of what executors hold; without the latter if one cannot be described."""
+    """Returns known names and those of the executors' values; without the latter if one cannot be described."""
     tables = [vars(executor) for executor in executors]
     fingerprint = Fingerprint.of_tables([view for table in tables for view in (table.keys(), table.values())])
     definitions = Definitions(Describer(), known, is_lasting=True)
     try:
         for executor in executors:
             for _ in read_executor(definitions, executor):
-                pass  # a lasting name is made of each value
-    except Declined as reason:  # the key is refused for the same reason, where the options are read
+                pass  # computes a lasting name for each value
+    except Declined as reason:  # the key is refused for the same reason when the options are read
         reason.require(Scope.VALUE, Scope.AMOUNT, Scope.PROGRAM)
         return known
     return definitions.learn(fingerprint)
@@ -401,5 +402,5 @@ def _name_executors(known: KnownNames, executors: Sequence[Any]) -> KnownNames:
 
 @cache
 def epoch_of_process() -> Epoch:
-    """Returns what is known in this process, the same each time."""
+    """Returns the epoch of this process, always the same object."""
     return Epoch()

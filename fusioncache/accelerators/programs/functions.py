@@ -1,11 +1,11 @@
-"""Functions, and the types of torch, Thunder, numpy and Python that were looked at: what each is described by.
+"""Descriptions of functions, and of the reviewed types of torch, Thunder, numpy and Python.
 
-A function is its code, its defaults, the contents of its closure cells and its attributes. Its globals are not part of
-it: which of them it looks up, and what they are, is noted when it runs. Nor are file names and lines, so that a moved
-directory or a new comment changes nothing, nor annotations, which do nothing in a call.
+A function is described by its code, its defaults, the contents of its closure cells and its attributes. Its globals are
+left out: the recorder notes the globals that it looks up when it runs. File names and lines are left out, so that a
+moved directory or a new comment changes nothing. Annotations are left out, because they have no effect in a call.
 
-Operators, symbols and executors go by their names: what they do is their library's, whose version is in the key, and
-what a user registers with them is in the key on its own.
+Operators and executors are described by their names, and symbols also by their functions. Their behavior is that of a
+library, whose version is in the key. The user's registrations with them are in the key separately.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from fusioncache.thunder_adapter.api import Executor, Symbol
 
 
 def digest_code(memory: Memory, code: types.CodeType) -> str:
-    """Returns the hash of a code object and all that are nested in it."""
+    """Returns the digest of a code object and of all code objects nested in it."""
     known = memory.code_digests.get(id(code))
     if known is not None:
         return known[1]
@@ -58,7 +58,7 @@ def digest_code(memory: Memory, code: types.CodeType) -> str:
 
 def _write_constant(memory: Memory, constant: Any) -> str:
     if type(constant) in (str, bytes):
-        return repr(constant)  # nothing of it is left in the hash
+        return repr(constant)  # the hash does not reveal it
     if isinstance(constant, types.CodeType):
         return f"code {digest_code(memory, constant)}"
     if type(constant) is tuple:
@@ -85,7 +85,7 @@ def write_code(writer: Writer, code: types.CodeType) -> None:
 
 
 def write_function(writer: Writer, function: types.FunctionType) -> None:
-    """Writes a function of Python's."""
+    """Writes a Python function."""
     if not writer.enter(function):
         return
     code = function.__code__
@@ -114,7 +114,7 @@ def write_function(writer: Writer, function: types.FunctionType) -> None:
 
 
 def _write_loose_globals(writer: Writer, function: types.FunctionType) -> None:
-    """Writes the globals that a function names, if these are not a module's, so that they could not be found again."""
+    """Writes the globals and builtins that a function names, if they are not a module's: no read would find them."""
     namespace, own = function.__globals__, getattr(function, "__builtins__", {})
     loose = [] if find_module_name(namespace) is not None else [("globals", namespace)]
     if own is not vars(builtins):
@@ -131,13 +131,13 @@ def _write_loose_globals(writer: Writer, function: types.FunctionType) -> None:
 
 
 def list_names(code: types.CodeType) -> set[str]:
-    """Returns the names of globals and attributes in code and all that is nested in it."""
+    """Returns the names of globals and attributes in a code object and in all code objects nested in it."""
     nested = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
     return {*code.co_names}.union(*map(list_names, nested))
 
 
 def write_cell(writer: Writer, cell: types.CellType) -> None:
-    """Writes a closure cell: functions that share one are told from those with a cell each."""
+    """Writes a closure cell, so that functions that share a cell differ from functions with a cell each."""
     if not writer.enter(cell):
         return
     writer.parts.append("cell ")
@@ -150,7 +150,7 @@ def write_cell(writer: Writer, cell: types.CellType) -> None:
 
 
 def _write_builtin(writer: Writer, function: types.BuiltinFunctionType) -> None:
-    """Writes a function written in C by its name, and the object that it is a method of."""
+    """Writes a function written in C as its name, with the object that it is bound to."""
     owner = function.__self__
     is_method = owner is not None and type(owner) is not types.ModuleType and not _is_of_pybind(owner)
     name = f"{write_name(function.__module__)}.{write_name(function.__qualname__)}"
@@ -158,22 +158,22 @@ def _write_builtin(writer: Writer, function: types.BuiltinFunctionType) -> None:
 
 
 def _is_of_pybind(owner: object) -> bool:
-    """Returns whether this is what pybind11 keeps behind each of its functions, which goes by its name alone."""
+    """Returns whether an object is pybind11's record of a function. Such a function is written as its name alone."""
     return write_class_name(type(owner)) == "builtins.PyCapsule" or is_of_module(type(owner), "pybind11_builtins")
 
 
 def _write_member(writer: Writer, member: Any) -> None:
-    """Writes what a class written in C has: a method or a field, by its name."""
+    """Writes a descriptor of a class written in C, a method or a field, as its name."""
     writer.parts.append(f"<{type(member).__name__} {write_name(member.__name__)} of ")
     writer.write_class(member.__objclass__)
     writer.parts.append(">")
 
 
 def _write_cached(writer: Writer, value: Any) -> None:
-    """Writes a function behind a cache, whose contents say nothing that the function does not.
+    """Writes a function with an ``lru_cache``, without the cached results, which follow from the function.
 
     Raises:
-        Declined: if it says that it wraps another function than it does.
+        Declined: if its ``__wrapped__`` is not the function that it calls.
     """
     if not any(value.__wrapped__ is part for part in gc.get_referents(value)):
         raise Declined("a cached function has no value to compare: what it wraps is hidden", Scope.VALUE)
@@ -181,7 +181,7 @@ def _write_cached(writer: Writer, value: Any) -> None:
 
 
 def _write_wrapped(writer: Writer, value: Any) -> None:
-    """Writes a static or class method, or a function behind a cache."""
+    """Writes a static method, a class method, or a function with a cache."""
     if writer.enter(value):
         attributes = {name: item for name, item in value.__dict__.items() if name != "__wrapped__"}
         writer.write_tagged(type(value).__name__, value.__wrapped__, attributes)
@@ -198,7 +198,7 @@ LEFT_OUT: dict[str, tuple[frozenset[str], str]] = {
         "it is a hash that is another one in each process",
     ),
 }
-"""Attributes of classes and of their instances that are left out, and why. A program that reads one is not kept."""
+"""Attributes of classes and of their instances that are left out, and why. A program that reads one is not stored."""
 
 
 def _refuse_environment(writer: Writer, value: object) -> None:
@@ -206,7 +206,7 @@ def _refuse_environment(writer: Writer, value: object) -> None:
 
 
 def _write_symbol(writer: Writer, value: Symbol) -> None:
-    """Writes a symbol of Thunder's without the hash that it remembers."""
+    """Writes a Thunder symbol without its cached hash."""
     if writer.enter(value):
         kind = (_name_of_id(value.id), value.is_prim, value.is_fusion, value.executor, value._module)
         functions = (value.meta, value.python_impl, value._bind_postprocess, value.python_printer)
@@ -220,14 +220,14 @@ def _name_of_id(identity: object) -> object:
 
 
 def _write_handle(writer: Writer, value: RemovableHandle) -> None:
-    """Writes the handle of a hook by the place of its hook: its number counts all hooks of the process."""
+    """Writes the handle of a hook as the position of the hook, because its id counts all hooks of the process."""
     hooks = value.hooks_dict_ref()
     place = None if hooks is None else [number for number, key in enumerate(hooks) if key == value.id]
     writer.parts.append(f"<handle of hook {place}>")
 
 
 def describe_group(group: Any) -> str:
-    """Returns what a program depends on of a process group: its ranks, the size of the job, and its libraries."""
+    """Returns the properties of a process group that programs depend on: its ranks, the job's size, its backends."""
     from torch.distributed import get_backend_config, get_process_group_ranks, get_world_size
 
     ranks = ",".join(map(str, get_process_group_ranks(group)))
@@ -235,13 +235,13 @@ def describe_group(group: Any) -> str:
 
 
 def _write_group(writer: Writer, value: Any) -> None:
-    """Writes a process group: its ranks, the size of the job and what carries its messages, and no name."""
+    """Writes a process group as ``describe_group`` returns it, without a name."""
     if writer.enter(value):
         writer.parts.append(f"<process group {describe_group(value)}>")
 
 
 def _write_path(writer: Writer, value: pathlib.PurePath) -> None:
-    """Writes a path without the text and the hash that it remembers once it was asked for them."""
+    """Writes a path without its cached text and hash."""
     writer.write_class(type(value))
     writer.parts.append(" ")
     writer.write(str(value))
@@ -252,7 +252,7 @@ def _write_by_text(writer: Writer, value: object) -> None:
 
 
 def _write_bound_function(writer: Writer, value: Any) -> None:
-    """Writes a method of a class that pybind11 made."""
+    """Writes a method of a class made by pybind11."""
     writer.write(value.__func__)
 
 
@@ -262,7 +262,7 @@ def _write_array(writer: Writer, value: numpy.ndarray) -> None:
 
 
 def _write_scalar(writer: Writer, value: Any) -> None:
-    """Writes a number of numpy's, or an array of such."""
+    """Writes a numpy scalar or array."""
     dtype = value.dtype
     if dtype.hasobject or dtype.kind == "V":
         raise Declined("an array of objects or of structures has no value to compare", Scope.VALUE)
@@ -270,7 +270,7 @@ def _write_scalar(writer: Writer, value: Any) -> None:
 
 
 def _write_enumerator(writer: Writer, value: Any) -> None:
-    """Writes a value of an enumeration made by pybind11."""
+    """Writes a member of an enumeration made by pybind11."""
     writer.parts.append("<")
     writer.write_class(type(value))
     writer.parts.append(f" {int(value)}>")
@@ -308,11 +308,11 @@ FUNCTIONS: dict[int, Handler] = by_identity(
     (torch.iinfo, _write_by_text),
     (numpy.ndarray, _write_array),
 )
-"""What writes each kind of function, and each type that was looked at, by the identity of the type."""
+"""Handlers for functions and reviewed types, by the identity of the type."""
 
 
 def find_reviewed(cls: type) -> Handler | None:
-    """Returns what writes the instances of a class, if one that it is derived from was looked at."""
+    """Returns the handler for the instances of a class that derives from a reviewed class; None if it does not."""
     derived: tuple[tuple[type, Callable[..., None]], ...] = (
         (Executor, lambda writer, value: writer.write_tagged("executor", value._name)),
         (
