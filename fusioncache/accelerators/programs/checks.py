@@ -288,7 +288,7 @@ def _check_new_list(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mappin
 def _check_filled_list(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if args:
         trace.made.follow(_FILLED, args[0])
-    if len(args) < 2:  # without items to start with
+    if len(args) < 2:  # ``list()`` has no items to start with
         trace.made.follow(_OTHER)
     return _check_change(trace, fn, args, kwargs)
 

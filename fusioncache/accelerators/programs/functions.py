@@ -1,7 +1,7 @@
 """Descriptions of functions, and of the reviewed types of torch, Thunder, numpy and Python.
 
 A function is described by its code, its defaults, the contents of its closure cells and its attributes. Its globals are
-left out: the recorder notes the globals that it looks up when it runs. File names and lines are left out, so that a
+left out: the recorder notes each lookup of one when the function runs. File names and lines are left out, so that a
 moved directory or a new comment changes nothing. Annotations are left out, because they have no effect in a call.
 
 Operators and executors are described by their names, and symbols also by their functions. Their behavior is that of a
