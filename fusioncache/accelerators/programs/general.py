@@ -1,13 +1,14 @@
-"""Programs that differ only in numbers, as one with a place for each: from those at known sizes to one at others.
+"""A general program: programs that differ only in numbers, unified into one that can be filled in at other sizes.
 
 A program is data, and so is each number in it: in the text of a trace, in the shapes and the literals of a template.
-What a number is made of is not read off its values alone: the expressions are given of which each number that is no
-constant has to be one, and those that have the right value in each program remain. Where these do not agree at other
-sizes, there is no program for these.
+The values of a number do not determine its expression. So the caller passes candidate expressions, and each number that
+is not a constant must be one of them. The candidates that have the right value in each program remain. If these
+disagree at other sizes, filling in is declined.
 
-In a text a *mark* stands for each number that varies: a number that no text has. Python compiles the text with marks
-once, and the code at other sizes is that code with other constants and names. Of templates only what has a variable in
-it is made at other sizes: that takes less time, and leaves less to Python's collector.
+In a text a *mark* replaces each number that varies. A mark is a number that occurs in no text. Python compiles the text
+with marks once, and the code objects at other sizes are copies with other constants and names. Only the parts of a
+template that contain a variable are rebuilt at other sizes: that takes less time, and leaves less to Python's garbage
+collector.
 """
 
 from __future__ import annotations
@@ -38,31 +39,31 @@ from fusioncache.template.plan import inline
 from fusioncache.template.strides import lay_out_alike
 
 type Numbers = Mapping[int, int]
-"""The values of the numbers that sizes are made of, by their positions."""
+"""The values of the numbers in size expressions, by position."""
 type Shapes = Mapping[str, tuple[Expression, ...]]
-"""Sizes of tensors, by their names in traces."""
+"""Shapes of tensors, by the tensors' names in traces."""
 
 _NO_SHAPES: Shapes = MappingProxyType({})
 _WORD = re.compile(r"(-?\w[\w.]*(?:(?<=[\d.]e)[+-]\d+)?)")
-"""A name with its dots, or a number with all that belongs to it. Traces compute nothing, so that a minus is a sign."""
+"""A dotted name, or a number with sign, fraction and exponent. Traces have no arithmetic, so a minus is a sign."""
 TEMPLATE = "template__"
-"""The names that stand for templates are this and a number, and no other name of a program may begin with it."""
+"""Prefix of the names that replace those of templates; a number follows. No name in a program's text may contain it."""
 _MADE = re.compile(r"^# Constructed by .*\n", re.MULTILINE)
 _COMMENT = re.compile(r'# (\w+): "[^"\[\]\n]*\[([\d, ]*)\]"')
-"""What tells the shape of a tensor: ``# t96: "cuda:0 f32[2, 8, 208]"``."""
+"""A comment with the shape of a tensor: ``# t96: "cuda:0 f32[2, 8, 208]"``."""
 _FIRST, _DIGITS = "7317317", 9
-"""What a mark begins with, and how many other digits it has, which say for which number it stands."""
+"""The first digits of a mark, and how many digits follow: they are the position of the variable."""
 _MARK = re.compile(rf"{_FIRST}(\d{{{_DIGITS}}})(?:\.0)?")
 _MARKS = range(int(_FIRST) * 10**_DIGITS, (int(_FIRST) + 1) * 10**_DIGITS)
 _MARKABLE = (int, float, str, type(None), bool, complex, type(...))
-"""Types of constants of which it is known where they have numbers."""
+"""Types of constants in code that either are filled in or cannot contain a mark."""
 _PARTED = (Graph, Op, Instance, TemplateUse, TemplateReference)
-"""What templates are made of, field by field."""
+"""Dataclasses that make up a template and are unified field by field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a template is in this process.
+    """The name and the digest of a template in this process.
 
     Attributes:
         name: of its calls.
@@ -74,7 +75,7 @@ class Identity:
 
 
 type Identify = Callable[[Mapping[str, TemplateReference]], Mapping[str, Identity]]
-"""Returns what templates are in this process, whatever their digests say."""
+"""Returns the names and digests of templates in this process. The digests in the references are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +84,8 @@ class FilledProgram:
 
     Attributes:
         text: its traces.
-        compiled: what Python would make of it.
-        digests: of its templates, in the order in which they are called first.
+        compiled: its code objects, equal to those that Python would compile from the text.
+        digests: of its templates, in the order of their first calls.
     """
 
     text: ProgramText
@@ -93,15 +94,15 @@ class FilledProgram:
 
 
 class GeneralProgram:
-    """What several programs have in common.
+    """A program with variables, unified from several programs that differ only in numbers.
 
     Args:
-        programs: each with the numbers that it was made for.
-        expressions: of which each number that is no constant is one.
-        shapes: of tensors whose sizes are in comments alone, and may be none of the expressions.
+        programs: each with the numbers that it was derived for.
+        expressions: the candidates; each number that is not a constant must be one of them.
+        shapes: of tensors whose sizes occur only in comments; these need not be among the expressions.
 
     Raises:
-        Declined: if they differ in something else, or a number is none of these.
+        Declined: if the programs differ in more than numbers, or a number is none of the expressions.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class GeneralProgram:
         self._prologue: tuple[Mapping[str, Any], rewriting.NewPrologue] | None = None
 
     def _unify_traces(self, traces: Sequence[TraceText]) -> TraceText:
-        """Returns a trace with marks for numbers, and with names that stand for those of templates."""
+        """Returns a trace in which marks replace numbers, and ``template__n`` replaces the names of templates."""
         _require_same([trace.name for trace in traces])
         contexts = [
             {names.get(name, name): reference for name, reference in trace.context.items()}
@@ -162,7 +163,7 @@ class GeneralProgram:
         return "".join(unified)
 
     def _find_told(self, source: str) -> Iterator[tuple[int, Expression]]:
-        """Yields what the numbers at some positions are, by the names of the tensors that have them for sizes."""
+        """Yields positions of numbers in shape comments, each with its expression from the shapes given by name."""
         for found in _COMMENT.finditer(source):
             numbers, shape = list(re.finditer(r"\d+", found[2])), self._shapes.get(found[1], ())
             if len(numbers) == len(shape):
@@ -178,10 +179,10 @@ class GeneralProgram:
         return named[0]
 
     def prepare(self) -> None:
-        """Has Python compile the texts, which takes longer than to fill them in.
+        """Compiles the texts with marks, which takes longer than filling them in.
 
         Raises:
-            Declined: if a number is where none can be filled in.
+            Declined: if a text does not compile, or a mark may be in a constant that cannot be filled in.
         """
         self._codes = self._codes or tuple(map(_compile, self._places.traces()))
 
@@ -189,11 +190,11 @@ class GeneralProgram:
         """Returns the program at other sizes.
 
         Args:
-            numbers: that sizes are made of.
-            identify: tells what its templates are.
+            numbers: the values of the numbers in size expressions.
+            identify: returns the names and digests of its templates.
 
         Raises:
-            Declined: if a number is not known.
+            Declined: if the value of a number cannot be determined.
         """
         self.prepare()
         known, identities, values = self.fill_templates(numbers, identify)
@@ -216,12 +217,12 @@ class GeneralProgram:
     def fill_templates(
         self, numbers: Numbers, identify: Identify
     ) -> tuple[dict[str, TemplateReference], Mapping[str, Identity], Sequence[int | float]]:
-        """Returns the templates at other sizes, what they are in this process, and the values of variables.
+        """Returns the templates at other sizes, their identities in this process, and the values of variables.
 
-        Each template has the name ``template__n`` for its number in ``list_templates``.
+        Templates are named ``template__n``, where n is the position in ``list_templates``.
 
         Raises:
-            Declined: if a number is not known.
+            Declined: if the value of a number cannot be determined.
         """
         values = self._variables.evaluate_all(numbers)
         templates: dict[str, TemplateReference] = {
@@ -234,10 +235,10 @@ class GeneralProgram:
     def _rewrite_prologue(
         self, prologue: Callable[..., Any], values: Sequence[int | float], names: Mapping[str, str]
     ) -> Callable[..., Any]:
-        """Returns a faster function in place of a prologue that was filled in: written once for all sizes.
+        """Returns a faster function that replaces a prologue that was filled in. Its text is made once for all sizes.
 
         Raises:
-            Declined: if the prologue is not as Thunder writes.
+            Declined: if the prologue does not have the form that Thunder writes.
         """
         function = rewriting.check_prologue(prologue)
         context = {name: value for name, value in function.__globals__.items() if name != FUNCTION_OBJECT}
@@ -251,7 +252,7 @@ class GeneralProgram:
 
 
 def list_templates(program: ProgramText) -> list[str]:
-    """Returns the names of templates in the order in which they are called first.
+    """Returns the names of templates in the order of their first calls.
 
     Raises:
         Declined: if the program has a template that it does not call.
@@ -265,7 +266,7 @@ def list_templates(program: ProgramText) -> list[str]:
 
 
 def read_number(word: str) -> int | float | None:
-    """Returns the number that a word of a text is, or None if Python would not write it so: "007" is part of a text."""
+    """Returns the number that a word is; None if Python would not print it so: "007" is part of a string."""
     if not word.removeprefix("-")[:1].isdecimal():
         return None
     for kind in (int, float):
@@ -285,12 +286,12 @@ def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _drop_process_facts(reference: TemplateReference) -> TemplateReference:
-    """Returns a template without what one process knows of it at its sizes."""
+    """Returns a template without its digest and layouts, which depend on the process and the sizes."""
     return replace(reference, digest="", uses=tuple(replace(use, layouts=()) for use in reference.uses))
 
 
 def _lay_out(use: TemplateUse, template: Graph, layouts: Sequence[ArgumentLayouts]) -> tuple[ArgumentLayouts, ...]:
-    """Returns the layouts of a template's arguments at its sizes, with the axis order that they have at known sizes."""
+    """Returns the layouts of a template's arguments at new sizes, with the axis order of the given layouts."""
     graph = inline(template, use.arities)
     found = (lay_out_alike(each, graph) for each in layouts)
     return tuple(each for each in found if each is not None)
@@ -304,7 +305,8 @@ def _compile(trace: TraceText) -> CodeType:
     """Compiles a text with marks.
 
     Raises:
-        Declined: if it is no Python, or a mark may be in what is no number, text or collection of these.
+        Declined: if it is not valid Python, or a mark may be in a constant that is not a number, a string or a
+            collection of these.
     """
     try:
         code = build.compile_trace(trace)
@@ -330,7 +332,7 @@ def _fill_trace(
     names: Mapping[str, str],
     templates: Mapping[str, TemplateReference],
 ) -> TraceText:
-    """Returns a trace with these values for marks, and with these names and templates."""
+    """Returns a trace in which these values replace marks, with these names and templates."""
     context = {names.get(name, name): templates.get(name, reference) for name, reference in trace.context.items()}
     source = re.sub(rf"{TEMPLATE}\d+", lambda found: names[found[0]], _fill_text(trace.source, values))
     return TraceText(trace.name, source, dict(sorted(context.items())))
@@ -341,7 +343,7 @@ def _fill_text(text: str, values: Sequence[int | float]) -> str:
 
 
 def _fill_code(code: CodeType, file: str, values: Sequence[int | float], names: Mapping[str, str]) -> CodeType:
-    """Returns code with these values for marks, and with these names, as that of another file."""
+    """Returns a code object in which these values and names replace marks and placeholders, with this file name."""
 
     def fill(constant: Any) -> Any:
         match constant:
@@ -369,8 +371,8 @@ class _Variables:
     """The numbers that vary among programs.
 
     Args:
-        sizes: the numbers that each program was made for.
-        expressions: of which each variable is one.
+        sizes: the numbers that each program was derived for.
+        expressions: the candidates, of which each variable is one.
     """
 
     def __init__(self, sizes: Sequence[Numbers], expressions: Collection[Expression]):
@@ -380,7 +382,7 @@ class _Variables:
         for expression in expressions:
             self._known.setdefault(self._list_values(expression), []).append(expression)
         same = [(each, values[0]) for values, some in self._known.items() if len(set(values)) == 1 for each in some]
-        # The simplest comes first, as the reason of a refusal names one.
+        # The simplest comes first: the message of Declined names the first that changes.
         self._unchanged = sorted(same, key=lambda item: len(str(item[0])))
 
     def _list_values(self, expression: Expression) -> tuple[Expression, ...]:
@@ -389,14 +391,14 @@ class _Variables:
     def explain(
         self, numbers: Sequence[int | float], told: Expression | None = None
     ) -> int | Float | tuple[int, tuple[Expression, ...]]:
-        """Returns the constant that numbers are, or the position of the variable that they are, and its expressions.
+        """Returns the constant that numbers are, or else the position of their variable and its expressions.
 
         Args:
-            numbers: one of each program, in the same place.
-            told: what they are made of, if that is known.
+            numbers: one from each program, at the same place.
+            told: their expression, if it is given.
 
         Raises:
-            Declined: if they are made of something else.
+            Declined: if they differ from the given expression, or vary and match no candidate.
         """
         values = tuple(map(write_constant, numbers))
         if told is not None and values != self._list_values(told):
@@ -414,7 +416,8 @@ class _Variables:
         """Returns the values of all variables at other sizes, by position.
 
         Raises:
-            Declined: if one is not known: expressions that had one value so far may be a constant's by chance.
+            Declined: if a variable is ambiguous, or an expression changes that had one value in all programs: a number
+                that was taken for a constant may have been this expression.
         """
         for expression, value in self._unchanged:
             if _evaluate(expression, numbers) != value:
@@ -426,7 +429,7 @@ class _Variables:
 
 
 def _evaluate(expression: Expression, numbers: Numbers) -> Expression:
-    """Returns what an expression comes to as a constant, by which 1 is not 1.0.
+    """Returns the value of an expression as a constant, so that 1 and 1.0 differ.
 
     Raises:
         Declined: if it cannot be computed.
@@ -439,32 +442,32 @@ def _evaluate(expression: Expression, numbers: Numbers) -> Expression:
 
 @dataclass(frozen=True, slots=True)
 class _Varying:
-    """A part of a template that is a variable, or has one in it.
+    """A part of a template that is a variable or contains one.
 
     Attributes:
-        fill: returns it as it is with these values of variables.
+        fill: returns the part at given values of variables.
     """
 
     fill: Callable[[Sequence[int | float]], Any]
 
 
 def _make_part(make: Callable[..., Any], *of: Any) -> Any:
-    """Returns what is made of these: now, or anew at other sizes if a variable is in them."""
+    """Returns what ``make`` makes of parts; if one contains a variable, a ``_Varying`` that makes it at given sizes."""
     if not any(isinstance(each, _Varying) for each in of):
         return make(*of)
     return _Varying(lambda values: make(*[_fill_part(each, values) for each in of]))
 
 
 def _fill_part(part: Any, values: Sequence[int | float]) -> Any:
-    """Returns a part as it is with these values of variables."""
+    """Returns a part at these values of variables."""
     return part.fill(values) if isinstance(part, _Varying) else part
 
 
 def _unify_parts(values: Sequence[Any], variables: _Variables) -> Any:
-    """Returns what these values have in common: one of each program, in the same place.
+    """Unifies values, one from each program at the same place, into a part with variables.
 
     Raises:
-        Declined: if they differ in more than numbers.
+        Declined: if they differ in more than numbers, or a number matches no candidate.
     """
     _require_same(list(map(type, values)))
     first = values[0]
@@ -487,7 +490,7 @@ def _unify_parts(values: Sequence[Any], variables: _Variables) -> Any:
 
 
 def _unify_equal(values: Sequence[Any]) -> Any:
-    # What is equal may not be the same: 1 and 1.0, 0.0 and -0.0.
+    # Values that compare equal may differ: 1 and 1.0, 0.0 and -0.0.
     _require_same(list(map(repr, values)))
     return values[0]
 
@@ -498,7 +501,7 @@ def _unify_sizes(sizes: Sequence[Any], variables: _Variables) -> Any:
 
 
 def _take(numbers: Sequence[int | float], variables: _Variables) -> Any:
-    """Returns a constant, or the variable that numbers are."""
+    """Returns the constant that numbers are, or their variable as a ``_Varying``."""
     found = variables.explain(numbers)
     return evaluate(found, {}) if isinstance(found, int | Float) else _Varying(itemgetter(found[0]))
 
@@ -508,7 +511,7 @@ def _list(*items: Any) -> tuple[Any, ...]:
 
 
 def _read_constant(value: object) -> int | float | None:
-    """Returns the number that a literal of a template is; None if it is none, or no literal."""
+    """Returns the number that a literal of a template holds; None for anything else, also for infinity and NaN."""
     if not isinstance(value, Const):
         return None
     if value.kind == "int":

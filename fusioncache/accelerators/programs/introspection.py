@@ -1,13 +1,15 @@
-"""What Python has of classes, modules and code: where it is found, and who wrote it. No code of theirs is run.
+"""Introspection of classes, modules and code objects: lookup by name, and origin. Runs no code of what it looks at.
 
-Classes and modules are read in C, below whatever a metaclass or a subclass has in its place. Reads find what they read
-in modules that have been imported. What is named by its place in a package (``place_of``) has its sources in each key.
+Classes and modules are read through C descriptors, below any override in a metaclass or a subclass. Reads are resolved
+in modules that have been imported. The sources of what is named by its place in a package (``place_of``) are in each
+key.
 
-``torch._dynamo.mutation_guard`` puts functions of its own in place of ``Module.__init__`` and ``Module.__setstate__``
-when Dynamo first runs in a process. They call the original, and then enter the module into a table that only Dynamo
-asks. No trace depends on that. So classes are described as if the originals stood there, and what this tagging looks up
-is no read. This holds for torch's own code only: with any other in its place there is no tagging here. Where it
-compiled a function, Dynamo also adds names to that function's module, for nothing but the code that it made.
+When Dynamo first runs in a process, ``torch._dynamo.mutation_guard`` replaces ``Module.__init__`` and
+``Module.__setstate__`` by wrappers. These call the original and then enter the module into a table that only Dynamo
+reads (*tagging*). No trace depends on the table. So classes are described as if the originals were in place, and
+lookups by the tagging code are not recorded as reads. This holds for torch's code only: replaced code is not recognized
+as tagging. Dynamo also adds names to the module of a function that it compiled; only the code that it generated uses
+them.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from fusioncache.process.secrets import TextKind, find_kind, write_text
 
 
 class _Absent:
-    """What is found where nothing is."""
+    """Type of ``ABSENT``, the result of a lookup that finds nothing."""
 
 
 ABSENT = _Absent()
@@ -55,46 +57,46 @@ DESCRIPTORS = (
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
 )
-"""Types of what classes written in C have."""
+"""Types of the descriptors in the namespaces of classes written in C."""
 
 
 def is_static(cls: type) -> bool:
-    """True if a class is a part of a program written in C, so that its attributes cannot change."""
+    """True if a class is a static type, written in C and not on the heap, so that its attributes cannot change."""
     return not _flags_of(cls) & _HEAP
 
 
 def is_written_in_python(cls: type) -> bool:
-    """Returns whether a class is one whose attributes can be set, as those that a ``class`` statement makes."""
+    """True if the attributes of a class can be set, as with classes that a ``class`` statement makes."""
     return _flags_of(cls) & (_HEAP | _IMMUTABLE) == _HEAP
 
 
 def is_dictionary(cls: type) -> bool:
-    """Returns whether the instances of a class are dictionaries."""
+    """True if the instances of a class are dictionaries."""
     return bool(_flags_of(cls) & _DICTIONARY)
 
 
 def is_derived(cls: type, base: type) -> bool:
-    """Returns whether a class is another one or derived from it, whatever their metaclasses would say."""
+    """True if a class is another one or derived from it by its MRO. No metaclass is asked."""
     return any(each is base for each in mro_of(cls))
 
 
 def find_in_class(cls: type, name: str) -> Any:
-    """Returns what a class, or the first one of those that it is derived from, has under a name, or ``ABSENT``."""
+    """Returns the value of a name in the namespaces of a class's MRO, or ``ABSENT``."""
     return find_in_first(mro_of(cls), name)
 
 
 def find_in_first(classes: Iterable[type], name: str) -> Any:
-    """Returns what the first of these classes that has the name in its own body has there, or ``ABSENT``."""
+    """Returns the value of a name in the first of these classes with the name in its own namespace, or ``ABSENT``."""
     return next((namespace_of(each)[name] for each in classes if name in namespace_of(each)), ABSENT)
 
 
 def ids_of(*kinds: type) -> frozenset[int]:
-    """Returns the identities of types, to look a type up: its own equality may be code of its metaclass."""
+    """Returns the ids of types, for lookup by identity: the equality of a type may be code of its metaclass."""
     return frozenset(map(id, kinds))
 
 
 def by_identity[T](*pairs: tuple[type, T]) -> dict[int, T]:
-    """Returns a table of what there is for each type, by its identity: its own hash may be code of its metaclass."""
+    """Returns a table of values by the ids of their types: the hash of a type may be code of its metaclass."""
     return {id(kind): value for kind, value in pairs}
 
 
@@ -137,19 +139,19 @@ QUERIES = (
     "torch._C._get_cudnn_sdp_enabled",
     "torch._C._mps_is_available",
 )
-"""Functions written in C that say something of torch's state or of the machine, and change nothing."""
+"""Functions written in C that return torch's state or a property of the machine, and have no side effects."""
 
 
 def find_module(name: object) -> dict[str, Any]:
-    """Returns the names of a module that has been imported.
+    """Returns the namespace of a module that has been imported.
 
     Raises:
-        LookupError: if it has not, or this is no text.
+        LookupError: if it has not been imported, or the name is not a string.
     """
     if type(name) is not str:
         raise LookupError("a module has a name that is no text")
     module = sys.modules.get(name)
-    if module is None and name.startswith(_OPERATIONS):  # whose namespaces are no modules of Python's
+    if module is None and name.startswith(_OPERATIONS):  # namespaces of torch.ops are not in sys.modules
         module = find_module(_OPERATIONS.rstrip(".")).get(name.removeprefix(_OPERATIONS))
     if not isinstance(module, types.ModuleType):
         raise LookupError(f"the module {name} has not been imported")
@@ -157,7 +159,7 @@ def find_module(name: object) -> dict[str, Any]:
 
 
 def find_module_name(namespace: Mapping[str, Any]) -> str | None:
-    """Returns the name under which the module is found whose names these are; None if they are no module's."""
+    """Returns the name under which ``sys.modules`` has the module with this namespace; None if none has it."""
     spec = namespace.get("__spec__")
     for name in (namespace.get("__name__"), spec.name if type(spec) is ModuleSpec else None):
         module = sys.modules.get(name) if type(name) is str else None
@@ -167,7 +169,7 @@ def find_module_name(namespace: Mapping[str, Any]) -> str | None:
 
 
 def find_attribute(module: str, name: str) -> Any:
-    """Returns what a module has by a name, or ``ABSENT``.
+    """Returns the value of a module's attribute, or ``ABSENT``.
 
     Raises:
         LookupError: if the module has not been imported.
@@ -176,7 +178,7 @@ def find_attribute(module: str, name: str) -> Any:
 
 
 def find_global(module: str, name: str) -> Any:
-    """Returns what code in a module finds under a name, in the module or among the builtins, or ``ABSENT``.
+    """Returns the value of a global name for code in a module: the module's, else the builtin, or ``ABSENT``.
 
     Raises:
         LookupError: if the module has not been imported.
@@ -190,7 +192,7 @@ def find_builtins(names: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the builtins of a namespace.
 
     Raises:
-        LookupError: if it has others than all code has.
+        LookupError: if they are not the standard ones.
     """
     own = names.get("__builtins__", builtins)
     if own is not builtins and own is not vars(builtins):
@@ -199,10 +201,10 @@ def find_builtins(names: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def find_qualified(module: object, name: str) -> Any:
-    """Returns what is defined in a module under a qualified name, as classes have it in their bodies.
+    """Returns the object with a qualified name in a module, read from the namespaces of classes.
 
     Raises:
-        LookupError: if there is no such thing.
+        LookupError: if there is none, or the module has not been imported.
     """
     first, *others = name.split(".")
     found = find_module(module).get(first, ABSENT)
@@ -216,12 +218,12 @@ def find_qualified(module: object, name: str) -> Any:
 
 
 def is_environment(value: object) -> bool:
-    """True if this is the process's environment, which is not read as a whole."""
+    """True if this is ``os.environ``, which is not read as a whole."""
     return value is os.environ
 
 
 def describe_variable(name: str) -> str:
-    """Returns what stands for the value of a variable of the environment."""
+    """Returns a text that represents the value of an environment variable: ``unset``, or ``set`` with a digest."""
     try:
         value = os.environ[name]
     except KeyError:
@@ -230,15 +232,15 @@ def describe_variable(name: str) -> str:
 
 
 def write_question(name: str, args: tuple[Any, ...]) -> str:
-    """Returns a question as Python that asks it."""
+    """Returns a query as a Python call."""
     return f"{name}({', '.join(map(repr, args))})"
 
 
 def ask(question: str) -> Any:
-    """Returns what one of ``QUERIES`` answers.
+    """Returns the result of a query, a call of one of ``QUERIES``.
 
     Raises:
-        LookupError: if it is none of these.
+        LookupError: if it calls another function.
     """
     name, _, rest = question.partition("(")
     if name not in QUERIES:
@@ -248,10 +250,10 @@ def ask(question: str) -> Any:
 
 
 def find_question(name: str) -> Any:
-    """Returns the function that answers a question.
+    """Returns the function that answers a query.
 
     Raises:
-        LookupError: if there is none, or another one than torch's own.
+        LookupError: if there is none, or it is not a function written in C.
     """
     module, _, last = name.rpartition(".")
     found = find_attribute(module, last)
@@ -264,27 +266,27 @@ _GUARD = "torch._dynamo.mutation_guard"
 _TABLES = "torch._dynamo.utils"
 
 MARK = "___needs_generation_tag_patch"
-"""The attribute by which ``torch.nn.Module`` says that Dynamo did this."""
+"""The attribute that Dynamo sets on ``torch.nn.Module`` when it has installed the tagging."""
 
 _ADDED = re.compile(
     r"__(builtins_dict_|compiled_fn|gen_rand_values|import|resume_at)_.+|___prev_torch_function_mode_stack_\d+|_(.*_)?\d+_c\d+"
 )
-"""Names that ``OutputGraph.install_global`` and ``install_global_by_id`` make up, and ``import_source``."""
+"""Names that ``OutputGraph.install_global``, ``install_global_by_id`` and ``import_source`` generate."""
 
 
 def is_added(name: str) -> bool:
-    """True if a name in a module is one that Dynamo adds, which no source names."""
+    """True if a name in a module is one that Dynamo adds. No source uses such a name."""
     return name.startswith("_") and _ADDED.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Tagging:
-    """The code that tags modules.
+    """The code objects of Dynamo's tagging of modules.
 
     Attributes:
-        around: of the functions that stand around others.
-        tag: of what they call then.
-        enter: of what that calls, which others may call as well.
+        around: of the wrappers of ``__init__`` and ``__setstate__``.
+        tag: of ``GenerationTracker.tag``, which the wrappers call.
+        enter: of ``ExactWeakKeyDictionary.__setitem__``, which ``tag`` calls, and other callers may call as well.
     """
 
     around: tuple[CodeType, ...] = ()
@@ -292,10 +294,10 @@ class Tagging:
     enter: CodeType | None = None
 
     def is_at_work(self, codes: Iterator[CodeType]) -> bool:
-        """True if it is this code that runs.
+        """True if the innermost frame runs tagging code.
 
         Args:
-            codes: what runs, each called by the one behind it.
+            codes: of the call stack, innermost frame first.
         """
         code = next(codes, None)
         if self.tag is None or code is None:
@@ -303,12 +305,12 @@ class Tagging:
         return next(codes, None) is self.tag if code is self.enter else self.has(code)
 
     def has(self, code: CodeType) -> bool:
-        """True if it is this code, which has no other caller."""
+        """True if a code object is a wrapper's or ``tag``'s. Only tagging runs these."""
         return code is self.tag or any(code is each for each in self.around)
 
 
 def find_tagging() -> Tagging:
-    """Returns the code that tags modules in this process; none of it if it is not as torch has it."""
+    """Returns the code objects of the tagging in this process; an empty ``Tagging`` if one is not torch's original."""
     guard, tables = (vars(sys.modules[name]) if name in sys.modules else {} for name in (_GUARD, _TABLES))
     tracker, table = guard.get("GenerationTracker"), tables.get("ExactWeakKeyDictionary")
     tag = _code_of(vars(tracker).get("tag"), guard, "GenerationTracker.tag") if isinstance(tracker, type) else None
@@ -321,7 +323,7 @@ def find_tagging() -> Tagging:
 
 
 def _code_of(function: Any, module: dict[str, Any], name: str) -> CodeType | None:
-    """Returns the code of a function or a class method, if it is what the file of the module defines by this name."""
+    """Returns the code of a function or class method if the module's file defines it under this name, else None."""
     function = function.__func__ if type(function) is classmethod else function
     code = function.__code__ if type(function) is FunctionType else None
     is_own = code is not None and (code.co_filename, code.co_qualname) == (module.get("__file__"), name)
@@ -329,7 +331,7 @@ def _code_of(function: Any, module: dict[str, Any], name: str) -> CodeType | Non
 
 
 def find_original(function: FunctionType) -> FunctionType:
-    """Returns the function that one which tags modules stands around; any other function itself."""
+    """Returns the function that a tagging wrapper wraps; any other function unchanged."""
     cells = function.__closure__
     if cells is None or len(cells) != 1 or not any(function.__code__ is each for each in find_tagging().around):
         return function
@@ -338,7 +340,7 @@ def find_original(function: FunctionType) -> FunctionType:
 
 
 _PACKAGES = frozenset({"thunder", "torch", "fusioncache", "nvfuser", "nvfuser_direct", *LIBRARIES})
-"""Those of which the versions are in each key, beside Python's own modules."""
+"""Packages with their versions in each key, as is the version of Python."""
 
 
 def place_of(value: Any) -> str:
@@ -349,35 +351,35 @@ def place_of(value: Any) -> str:
 
 
 def is_known(module: str) -> bool:
-    """True if a module is one of those packages' or of Python's own."""
+    """True if a module belongs to one of ``_PACKAGES`` or to the standard library."""
     package = module.partition(".")[0]
     return package in _PACKAGES or package in sys.stdlib_module_names
 
 
 def has_only_attributes(kind: type) -> bool:
-    """True if all that there is to an object of a class is in its ``__dict__``, where only Thunder put it."""
+    """True if the whole state of a class's instances is in ``__dict__``, and all its bases are Thunder's."""
     bases = [base for base in kind.__mro__ if base is not object]
     own = all(base.__module__.startswith("thunder.") and not vars(base).get("__slots__") for base in bases)
     return own and kind.__dictoffset__ != 0
 
 
 def is_generated(file: str, module: str | None) -> bool:
-    """True if Python itself made a function: for a dataclass or a named tuple, or from a source in its core."""
+    """True if Python generated a function for a dataclass or a named tuple of a known module, or froze its source."""
     has_module = module is not None and (is_known(module) or module.startswith("namedtuple_"))
     return file.startswith("<frozen ") or (file == "<string>" and has_module)
 
 
 @cache
 def shorten_file(file: str) -> str:
-    """Returns the path of a source from where its package begins; empty if it is in none of those."""
+    """Returns the path of a source file, beginning with its package; empty if that is neither known nor Python's."""
     folders = _list_folders(_PACKAGES.intersection(sys.modules))  # some are imported late
     return next((f"{name}/{file[len(folder) :]}" for name, folder in folders if file.startswith(folder)), "")
 
 
 @cache
 def _list_folders(imported: frozenset[str]) -> tuple[tuple[str, str], ...]:
-    """Returns the folder of each package, and those of Python's own modules. Packages may lie in a folder of those."""
-    # The module that stands for nvFuser's old name is in no file.
+    """Returns the folders of packages, then the places of the standard library, in which packages may lie."""
+    # The alias module for nvFuser's old name has no file.
     packages = [(name, getattr(sys.modules[name], "__file__", None)) for name in sorted(imported)]
     library = sysconfig.get_path("stdlib")
     own = [(f"python/{name}", os.path.join(library, name)) for name in sorted(sys.stdlib_module_names)]
@@ -389,14 +391,14 @@ def _list_folders(imported: frozenset[str]) -> tuple[tuple[str, str], ...]:
 
 
 def sum_code(code: CodeType) -> int:
-    """Returns a checksum of a code object: instructions, names and constants, also of those that are nested in it.
+    """Returns a checksum of a code object: instructions, names and constants, including nested code objects.
 
-    It tells it from one that was put in its place, and a lambda from another one in the same line. To digest all that
-    there is to a code object, as is done for those of others, would take ten times as long.
+    It detects a replaced code object, and distinguishes two lambdas on one line. The full digest that foreign code gets
+    would take ten times as long.
 
     Raises:
-        ValueError: if there is an object among its constants that code does not come with.
+        ValueError: if its constants contain an object that no compiler puts there.
     """
     constants = [sum_code(each) if type(each) is CodeType else each for each in code.co_consts]
-    # Of this version equal constants have equal bytes: nothing is said of what is shared, and sets are sorted.
+    # In version 2 of the format equal constants have equal bytes: it writes no references, and sets are sorted.
     return zlib.crc32(marshal.dumps((code.co_code, code.co_names, constants), 2))

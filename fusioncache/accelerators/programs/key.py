@@ -1,16 +1,16 @@
-"""The key of a program: all that is known to take part before anything is traced.
+"""The key of a program: everything that the program depends on and that can be determined before tracing.
 
-What else a trace looks at, the functions it runs and the globals they name, is noted while it runs: the reads of a
-program. Key and reads together have to be complete, so in doubt something is in both.
+The other dependencies, the functions that run while Thunder traces and the globals they use, are recorded during
+tracing: the reads of a program. Key and reads together must be complete, so a doubtful dependency is in both.
 
-The ingredients ``state`` and ``variables`` are what torch and Thunder keep for the whole process, and variables of the
-environment that change what Thunder traces. What a model's own code asks of the environment is a read of its program. A
-mode that takes part in every call of torch, such as a ``TorchDispatchMode``, has no text that says what it does. Under
-one no program is kept. Random numbers, the number of threads and the like are no part of a trace.
+The ingredient ``state`` is the process-wide state of torch and Thunder. The ingredient ``variables`` is the environment
+variables that change what Thunder traces. Environment variables that a model's code reads are reads of its program. A
+mode that intercepts every call of torch, such as a ``TorchDispatchMode``, cannot be described. So no program is stored
+under one. Random number state, the number of threads and the like do not affect a trace.
 
-The ingredient ``program versions`` is the very code of everything that takes part in deriving a program: a developer
-changes Thunder or this package without giving it another version, so the digest of the sources of both is part of it.
-Torch is named by the commit it was built from; what a trace interprets of it is a read of the program.
+The ingredient ``program versions`` identifies the code that derives a program. Developers change Thunder or this
+package without a new version number, so it includes the digest of the sources of both. Torch is identified by the
+commit it was built from; torch functions that are interpreted during tracing are reads of the program.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from fusioncache.template.key import program_key_of
 
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 _PREFIXES = ("THUNDER_", "NVFUSER_", "PYTORCH_NVFUSER_")
-"""What the names of variables begin with that Thunder and nvFuser read while a program is derived."""
+"""Prefixes of the environment variables that Thunder and nvFuser read while a program is derived."""
 
 
 def read_state(compile_data: Any) -> Iterator[NamedValue]:
@@ -63,7 +63,7 @@ def read_state(compile_data: Any) -> Iterator[NamedValue]:
     yield "anomaly_mode", torch.is_anomaly_enabled()
     yield "torch_function", torch._C._is_torch_function_enabled()
     yield from _read_autocast()
-    # The settings have the type of the default device only.
+    # read_torch_settings() contains only the type of the default device, without its index.
     yield "default_device", torch.get_default_device()
     yield from read_torch_settings().items()
     yield "compiling", (torch.compiler.is_compiling(), torch.compiler.is_exporting())
@@ -90,11 +90,11 @@ def _read_autocast() -> Iterator[NamedValue]:
 
 
 def _read_devices() -> Iterator[NamedValue]:
-    """Yields what Thunder's executors ask of a GPU before they claim an operation."""
+    """Yields the GPU properties that Thunder's executors check before they claim an operation."""
     if not torch.cuda.is_initialized():
         return
     devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    # Ranks that differ in the number of their GPU share, and so do machines with more of the same.
+    # Without indices and counts, so that ranks on different GPUs and machines with more GPUs of a kind share programs.
     kinds = sorted({f"{device.name} {device.major}.{device.minor}" for device in devices})
     yield "cuda.devices", ", ".join(kinds)
     yield "cuda.current_device", torch.cuda.current_device()
@@ -114,40 +114,41 @@ def _read_thunder(compile_data: Any) -> Iterator[NamedValue]:
 
 
 def _write_autocast_stack(stack: Iterable[Any]) -> str:
-    """Writes Thunder's stack of autocasts. It grows by one in each call under autocast, and only its top is asked.
+    """Returns Thunder's autocast stack as text, with equal neighbors written once.
 
-    So what lies there several times is written once: a model that enters an autocast leaves it again.
+    Each call under autocast pushes one more equal item, and only the top is used. A model leaves every autocast that it
+    enters.
     """
     return " ".join(f"{device}:{dtype}:{enabled}" for (device, dtype, enabled), _ in groupby(stack))
 
 
 def read_variables_of_thunder() -> Iterator[NamedValue]:
-    """Yields each variable that is set, by name, with its value as a text that may be written."""
+    """Yields the name of each variable that is set, and its value as a text that may be stored."""
     for name, value in read_variables(_PREFIXES, (), ()):
         now = os.environ.get(name, "")
-        # One that was changed has both values.
+        # Of a variable that was changed, read_variables() returns both values.
         yield name, write_text(now if value == repr(now) else str(value), find_kind(name))
 
 
 FORMAT = PROGRAM_FORMAT
-"""Of what is written here, of a program's text and of its reads. A change of one of these raises it."""
+"""Version of the key's format, of a program's text and of its reads. A change of one of these increments it."""
 
 
 def make_key(
     compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any], epoch: Epoch
 ) -> tuple[Key, Definitions]:
-    """Returns the key of the program for these arguments, and what named the values that it depends on.
+    """Returns the key of the program for these arguments, and the ``Definitions`` that named its values.
 
     Args:
         compile_data: Thunder's ``CompileData`` of the function, whose ``transforms`` are set.
         args: as the function is called.
         kwargs: as the function is called.
-        epoch: what is known of Thunder.
+        epoch: the cached names and function maps of this process.
 
     Raises:
-        Declined: if something takes part that cannot be compared.
+        Declined: if the program depends on something that cannot be compared.
     """
-    # Names are made for ten thousand functions at first, and all but these and the key is gone when this returns.
+    # The first call names ten thousand functions. All but these names and the key is freed when this returns.
     with without_collector():
         known_map, describer = epoch.find_map(compile_data.executors_list), epoch.make_describer()
         definitions = Definitions(describer, known_map.names, known_map.met)
@@ -157,26 +158,26 @@ def make_key(
             **read_process(compile_data),
             "jit options": write_lines(read_options(describer, definitions, compile_data)),
             "function map": (known_map.text,),
-            # Last, as all that was described before has met its classes.
+            # Last: the descriptions above collect the classes.
             "classes": write_lines(_read_classes(describer)),
         }
         return program_key_of({"program format": str(FORMAT), **write_parts(parts)}), definitions
 
 
 def form_key(key: Key, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
-    """Returns the form of a program: its key without the sizes of arguments, but with the dimensions of each.
+    """Returns the form of a program: its key without the sizes of arguments, but with the number of dimensions of each.
 
-    No program has this key.
+    No program has this key. The form of a tensor has the memory order of its dimensions. The form of an integer
+    argument only says that it is above 1.
 
     Args:
         key: of a program.
-        args: as the function is called. Of a tensor it says in which order its dimensions lie in memory, of integers by
-            themselves nothing but that they are above 1.
+        args: as the function is called.
         kwargs: as the function is called.
     """
     tensors, integers = find_tensors(args, kwargs), find_integers(args, kwargs)
     values = read_values(key.texts["arguments"])
-    # With the device behind it: where a tensor begins in its storage may come between.
+    # Followed by the device: a tensor's storage offset may be written between the two.
     found = Counter((_name_argument(place), f" {write_layout(each)} {each.device}") for place, each in tensors.items())
     for place, tensor in tensors.items():
         name, layout = _name_argument(place), f" {write_layout(tensor)} {tensor.device}"
@@ -192,15 +193,15 @@ def form_key(key: Key, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
 
 
 def differ_in_arguments(one: Key, other: Key) -> bool:
-    """True if two keys, or two forms, differ in what a function is called with, and in nothing else."""
+    """True if two keys, or two forms, differ in the arguments and in nothing else."""
     names = one.texts.keys() | other.texts.keys()
     return {name for name in names if one.texts.get(name) != other.texts.get(name)} == {"arguments"}
 
 
 def _write_order(tensor: torch.Tensor) -> str:
-    """Returns what a form says of a tensor's layout: nothing that a length, or the place of a slice, changes.
+    """Returns the part of a tensor's layout that a form contains: independent of lengths and of a slice's offset.
 
-    Thunder sees no strides. What is compiled for a region sees those of its own arguments when it is called.
+    Thunder does not read strides. The code compiled for a region reads those of its arguments when it is called.
     """
     if tensor.is_contiguous():
         return f"contiguous, {tensor.dim()} dimensions"
@@ -211,13 +212,13 @@ def _write_order(tensor: torch.Tensor) -> str:
 
 
 def _name_argument(place: Place) -> str:
-    """Returns the name that an argument has in a key. What is in a container has the container's name."""
+    """Returns the name of an argument in a key. A value in a container has the container's name."""
     first = place[0] if isinstance(place, tuple) else place
     return f"args.{first}" if isinstance(first, int) else f"kwargs.{escape_name(first)}"
 
 
 def read_process(compile_data: Any) -> dict[str, Iterable[str]]:
-    """Returns the lines of what a process has for all of its programs, by the names of ingredients."""
+    """Returns the lines of the ingredients that are the same for all programs of a process, by ingredient name."""
     return {
         "state": write_lines(read_state(compile_data)),
         "program versions": write_lines(read_versions()),
@@ -229,7 +230,7 @@ def write_parts(parts: Mapping[str, Iterable[str]]) -> dict[str, str]:
     """Returns the texts of ingredients.
 
     Raises:
-        Declined: if one has something that cannot be compared.
+        Declined: if one contains something that cannot be compared.
     """
     texts = {}
     for name, lines in parts.items():
@@ -249,10 +250,10 @@ _SUBJECTS = {
 
 
 def _read_model(describer: Describer, compile_data: Any) -> Iterator[NamedValue]:
-    """Yields the parts of what is traced, and what transforms have put in place of its parameters.
+    """Yields the parts of the traced function or module, and the parameters and buffers that transforms replaced.
 
     Raises:
-        Declined: if ranks share it in a way that is not known.
+        Declined: if the model is distributed over ranks in an unknown way.
     """
     fn = compile_data.fn
     if not find_groups(compile_data) and (getattr(fn, "use_ddp", False) or getattr(fn, "use_fsdp", False)):
@@ -264,7 +265,7 @@ def _read_model(describer: Describer, compile_data: Any) -> Iterator[NamedValue]
         return
     own = {**dict(fn.named_parameters(remove_duplicate=False)), **dict(fn.named_buffers(remove_duplicate=False))}
     for kind in ("parameters", "buffers"):
-        # Those of a tied one come in the order of a set of texts, and nothing depends on it.
+        # The names of a tied parameter come in the order of a set of strings, and nothing depends on that order.
         for name, value in sorted(getattr(module, f"_overrides_{kind}").items()):
             if own.get(name) is not value:
                 yield from describer.walk(f"{kind}.{name}", value)
@@ -273,19 +274,19 @@ def _read_model(describer: Describer, compile_data: Any) -> Iterator[NamedValue]
 def _read_arguments(
     describer: Describer, function: object, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[NamedValue]:
-    """Yields what the function is called with: how many arguments there are, then what each holds, by its place.
+    """Yields the arguments of a call: their number and names, then the parts of each, by its place.
 
-    Thunder makes a program for each number and each text. Of tensors it is all but their numbers, and which of them,
-    and of the model's parameters, share memory.
+    Thunder makes a program for each value of a number or a string. Tensors are described by all but their elements,
+    with aliasing among them and the model's parameters.
 
     Args:
-        describer: has described the model, so that it knows its parameters.
+        describer: has described the model, so that it recognizes its parameters.
         function: that is called.
         args: by position.
-        kwargs: by name, in their order: a function may see it.
+        kwargs: by name, in their order: a function may depend on it.
 
     Raises:
-        Declined: if one has no value that could be compared, as an open file.
+        Declined: if one has no value that could be compared, such as an open file.
     """
     yield "args", " ".join((str(len(args)), *map(escape_name, kwargs)))
     for position, (value, name) in enumerate(zip(args, _list_parameters(function), strict=False)):
@@ -295,7 +296,7 @@ def _read_arguments(
 
 
 def _list_parameters(function: Any) -> Iterator[str | None]:
-    """Yields the names by which a function takes what it is given by position, without end; None where it has none."""
+    """Yields the parameter names of a function's positional arguments, without end; None where there is no name."""
     first = 0
     if isinstance(function, torch.nn.Module):
         own = vars(function).get("forward")

@@ -1,8 +1,8 @@
-"""Code of others that runs without the interpreter, because Python or Thunder asks an object something in C.
+"""Checks whether an operation in C may run foreign Python code that Thunder does not interpret.
 
 A comparison runs ``__eq__``, ``isinstance`` runs ``__instancecheck__``, ``hasattr`` runs a property, a key of a dict
-runs ``__hash__``. What such code looks at is not seen, so it must not run: here is said of which objects it is known
-that nothing of the kind is asked, what a function is called, and whose code it is.
+runs ``__hash__``. The recorder cannot observe what such code reads, so it must not run. These predicates are true only
+of objects and classes that are known to run none. This module also names functions and finds their packages.
 """
 
 from __future__ import annotations
@@ -48,27 +48,27 @@ _MAPPINGS = ids_of(dict, collections.OrderedDict)
 _COMPARED_BY_IDENTITY = ids_of(types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _ITERATED: tuple[Any, ...] = ([], (), range(0), range(1 << 70), "", "é", b"", {}, {}.items(), {}.values(), set())
 ITERATORS: tuple[type, ...] = (*(type(iter(each)) for each in _ITERATED), zip, enumerate, reversed)
-"""Python's own iterators that run no Python code. None that was there before a trace has a value to describe."""
+"""Python's iterator types that run no Python code. An iterator made before the trace has no description."""
 _MOST_ITEMS = 10_000
 
 
 _SINGLETON_TYPES_OF_TORCH = (torch.dtype, torch.layout, torch.memory_format)
 _CONSTANT_TYPES = ids_of(*_ATOMS, slice, *WATCHED, *_SINGLETON_TYPES_OF_TORCH, torch.device, torch.finfo, torch.iinfo)
-"""Types whose objects run no Python code, or only that of the observer of a size."""
+"""Types whose instances run no Python code, or only that of a watched size."""
 _SINGLETON_TYPES = ids_of(type(None), bool, type(Ellipsis), type(NotImplemented), *_SINGLETON_TYPES_OF_TORCH)
 _SEQUENCES = ids_of(tuple, list, set, frozenset, torch.Size)
 
 
 @lru_cache(maxsize=1)
 def _thunders_types() -> tuple[type, ...]:
-    """Returns what all types are derived from that Thunder has in place of tensors, numbers, dtypes and devices."""
+    """Returns the base classes of Thunder's types for proxies, dtypes and devices."""
     from fusioncache.thunder_adapter.accelerator_api import ProxyInterface
 
     return (ProxyInterface, dtypes.dtype, Device)
 
 
 def is_atom(value: Any) -> bool:
-    """True if a value is a constant of Python's or torch's, with nothing of a tensor in it."""
+    """True if a value is a constant of Python or torch that contains no tensor."""
     kind = type(value)
     if kind is slice:
         return is_atom(value.start) and is_atom(value.stop) and is_atom(value.step)
@@ -76,13 +76,13 @@ def is_atom(value: Any) -> bool:
 
 
 def is_plain(value: Any, *, atoms: bool = False) -> bool:
-    """True if a value consists of constants and of what stands for tensors and numbers in a trace.
+    """True if a value consists of constants and of Thunder's proxies, dtypes and devices.
 
-    A set of several items is no such value, as a process has an order of its own for it.
+    A set of several items is not plain: its order differs between processes.
 
     Args:
         value: the value.
-        atoms: whether only constants are wanted.
+        atoms: whether only constants are allowed.
     """
     proxies = _thunders_types()
     pending, count = [value], 0
@@ -110,14 +110,14 @@ def is_plain(value: Any, *, atoms: bool = False) -> bool:
 
 
 def is_nan(value: Any) -> bool:
-    """True if a value is, or holds, a number that does not equal itself but is found in containers as itself."""
+    """True if a value is or contains a NaN, which does not equal itself but is found in containers by identity."""
     if id(type(value)) in _NUMBERS_WITH_NAN:
         return bool(value != value)
     return has_nan(value)
 
 
 def has_nan(value: Any) -> bool:
-    """True if a container holds a number that does not equal itself."""
+    """True if a container contains a NaN."""
     kind = type(value)
     if id(kind) in _SEQUENCES:
         return any(map(is_nan, value))
@@ -125,22 +125,22 @@ def has_nan(value: Any) -> bool:
 
 
 def has_own_order(value: Any) -> bool:
-    """True if this is a set in which items could come in another order, of which descriptions say nothing."""
+    """True if this is a set of several items: descriptions do not include their order."""
     return isinstance(value, set | frozenset) and len(value) > 1
 
 
 def is_set(value: Any) -> bool:
-    """True if this is one of Python's own sets."""
+    """True if this is a ``set`` or ``frozenset``, and not of a subclass."""
     return id(type(value)) in _SETS
 
 
 def is_set_of(value: Any, *kinds: type) -> bool:
-    """True if this is a set of items that are all of one of these types, and so are ordered in one way only."""
+    """True if this is a set whose items all have the same one of these types, and so have one sorted order."""
     return is_set(value) and any(all(type(each) is kind for each in value) for kind in kinds)
 
 
 def _is_number_of_thunders(kind: type) -> bool:
-    """True if this is an integer that Thunder has in place of a number of elements."""
+    """True if this is Thunder's integer class for a number of elements."""
     call = vars(kind).get("__call__") if kind.__bases__ == (int,) else None
     return (
         type(call) is types.FunctionType and introspection.find_module_name(call.__globals__) == "thunder.core.proxies"
@@ -148,7 +148,7 @@ def _is_number_of_thunders(kind: type) -> bool:
 
 
 def is_plain_member(value: Any) -> bool:
-    """True if this is a member of an enumeration that is hashed and compared as enumerations are."""
+    """True if this is a member of an enumeration that overrides neither hashing nor equality."""
     kind = type(value)
     if not (isinstance(kind, enum.EnumType) and issubclass(kind, enum.Enum)):
         return False
@@ -157,7 +157,7 @@ def is_plain_member(value: Any) -> bool:
 
 
 def is_hashed_by_identity(value: Any) -> bool:
-    """True if an object is a key as itself, without code of its own, or a class without any of its metaclass."""
+    """True if the type of an object, or of a class its metaclass, inherits hashing and equality from ``object``."""
     return _is_as_in_object(type(value), "__hash__", "__eq__")
 
 
@@ -169,12 +169,12 @@ def _views() -> frozenset[int]:
 
 
 def is_proxy(value: Any) -> bool:
-    """True if a value stands for a tensor or a number in a trace."""
+    """True if a value is a Thunder proxy, which represents a tensor or a number in a trace."""
     return issubclass(type(value), _thunders_types()[0])
 
 
 def is_singleton(value: Any) -> bool:
-    """True if there is one object with this value in each process, so that to be the same is to be equal."""
+    """True if each process has one object with this value, so that identity and equality are the same."""
     kind = type(value)
     if id(kind) in _SINGLETON_TYPES:
         return True
@@ -182,7 +182,7 @@ def is_singleton(value: Any) -> bool:
 
 
 def _is_of_library(value: Any) -> bool:
-    """True if an object is one that a module of Python's library has to stand for nothing."""
+    """True if an object is a sentinel of the standard library: without attributes, and held by its class's module."""
     module = vars(type(value)).get("__module__")
     if type(module) is not str or module.partition(".")[0] not in sys.stdlib_module_names or module == "builtins":
         return False
@@ -196,19 +196,19 @@ def is_class(value: Any) -> bool:
 
 
 def is_compared_by_identity(value: Any) -> bool:
-    """True if an object equals itself alone, without code of its own, or a class without any of its metaclass."""
+    """True if the type of an object, or of a class its metaclass, compares by identity and runs no Python code."""
     if id(type(value)) in _COMPARED_BY_IDENTITY:
         return True
     return _is_as_in_object(type(value), "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
 
 
 def _is_as_in_object(kind: type, *names: str) -> bool:
-    """True if a class has what ``object`` has under each of these names."""
+    """True if a class inherits each of these names from ``object``."""
     return all(find_in_class(kind, name) is vars(object)[name] for name in names)
 
 
 def explain_attribute(value: Any, name: str) -> str | None:
-    """Returns whose code may run if an object, a class or a ``super`` is asked for an attribute; None if none runs."""
+    """Returns the name of foreign code that access to an attribute (of a class or ``super``, too) may run, or None."""
     if type(value) is super:
         return _explain_super(value, name)
     return _explain_class(value, name) if is_class(value) else _explain_object(value, name)
@@ -272,7 +272,7 @@ def _explain_super(value: Any, name: str) -> str | None:
 
 
 def _is_harmless(found: Any) -> bool:
-    """True if what a class has is handed out as it is, or bound by C code."""
+    """True if access to an attribute with this value in a class returns it unchanged, or binds it in C."""
     kind = type(found)
     if id(kind) in _METHODS:
         return True
@@ -282,15 +282,15 @@ def _is_harmless(found: Any) -> bool:
 
 
 def explain_instance_check(value: Any, cls: Any) -> str | None:
-    """Returns whose code may run to tell whether a value is an object of a class; None if none runs."""
-    # Thunder's proxies say that they are tensors and numbers, and a size that is watched says that it is an integer.
+    """Returns the name of foreign code that ``isinstance(value, cls)`` may run; None if none."""
+    # __class__ of Thunder's proxies returns a tensor or number type, and that of a watched size returns int.
     if not (_is_as_in_object(type(value), "__class__") or issubclass(type(value), (*_thunders_types(), *WATCHED))):
         return f"{name_of(type(value))}.__class__"
     return explain_class_check(cls)
 
 
 def explain_class_check(cls: Any) -> str | None:
-    """Returns whose code may run to tell whether a class is one of others; None if none runs."""
+    """Returns the name of foreign code that ``isinstance`` or ``issubclass`` with ``cls`` may run; None if none."""
     if type(cls) is tuple:
         return next(filter(None, map(explain_class_check, cls)), None)
     if type(cls) is types.UnionType:
@@ -315,7 +315,7 @@ _OWN = ("thunder", "fusioncache")
 
 
 def name_of(fn: Any) -> str:
-    """Returns what people call a function or a class."""
+    """Returns the module and qualified name of a function or a class, for messages."""
     owner = getattr(fn, "__self__", None)
     module = getattr(fn, "__module__", None) or (owner.__name__ if isinstance(owner, types.ModuleType) else "")
     name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
@@ -323,25 +323,25 @@ def name_of(fn: Any) -> str:
 
 
 def find_package(namespace: Mapping[str, Any]) -> str:
-    """Returns the package of the module whose names these are; empty if they are no module's."""
+    """Returns the package of the module with this namespace; empty if no module has it."""
     return (introspection.find_module_name(namespace) or "").partition(".")[0]
 
 
 def is_internal(namespace: Mapping[str, Any]) -> bool:
-    """True if these are the globals of a module of Thunder's or of this package."""
+    """True if this is the namespace of a module of Thunder or of this package."""
     return find_package(namespace) in _OWN
 
 
 def find_actor() -> Any:
-    """Returns the frame whose code is interpreted, or for which something is interpreted; None if there is none.
+    """Returns the innermost interpreted frame that is not the interpreter's; None if there is none.
 
-    The interpreter has small functions of its own interpreted in place of what it looks at: those act for others.
+    The interpreter also interprets small helper functions that replace a call or an access; these act for their caller.
     """
     return next(iterate_actors(), None)
 
 
 def iterate_actors() -> Iterator[Any]:
-    """Returns the frame whose code is interpreted, the one that called it, and so on, but for the interpreter's own."""
+    """Returns the interpreted frames, innermost first, without those of the interpreter's helper functions."""
     from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
 
     helpers = _helpers()
@@ -351,14 +351,14 @@ def iterate_actors() -> Iterator[Any]:
 
 @lru_cache(maxsize=1)
 def _helpers() -> frozenset[int]:
-    """Returns the globals, by identity, of the modules that have functions interpreted in place of something."""
+    """Returns the ids of the namespaces of the modules with the interpreter's helper functions."""
     from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
 
     return frozenset((id(vars(interpreter)), id(vars(jit_ext))))
 
 
 def is_canonical(function: Any) -> bool:
-    """True if a function is what is found under its name, so that one with the same description is the same one.
+    """True if a function is the object found under its name, so that an equal description means the same object.
 
     Another function with this name, this code and these defaults may exist, but only if other code makes one.
     """
@@ -373,7 +373,7 @@ def _is_under_its_name(definition: Any) -> bool:
 
 
 def is_thunders_class(cls: type) -> bool:
-    """True if a class is one of Thunder's or of this package, which the versions in the key say all of."""
+    """True if a class belongs to Thunder or to this package, and so is determined by the versions in the key."""
     try:
         return is_internal(introspection.find_module(cls.__module__)) and (
             _is_under_its_name(cls) or is_numel_class(cls)
@@ -383,7 +383,10 @@ def is_thunders_class(cls: type) -> bool:
 
 
 def is_internal_call(fn: Any, name: str, args: tuple[Any, ...]) -> bool:
-    """True if it is Thunder's own code, where it is interpreted, that asks this of types and tensors."""
+    """True if the interpreted code that makes this call is Thunder's, this package's or optree's, and the call is safe.
+
+    These packages call some functions, such as ``all``, on types and tensors.
+    """
     if name not in ("all", "__next__", "__new__", "__iter__", "__contains__", "flatten"):
         return False
     actor = find_actor()
@@ -399,7 +402,7 @@ def is_internal_call(fn: Any, name: str, args: tuple[Any, ...]) -> bool:
 
 
 def is_operation(fn: Any) -> bool:
-    """True if what is called is Thunder's, and does what Thunder's own code says."""
+    """True if the function is a Thunder operation, implemented by code of Thunder or of this package."""
     from fusioncache.thunder_adapter.accelerator_api import jit_ext
 
     if isinstance(fn, Symbol):
@@ -408,9 +411,9 @@ def is_operation(fn: Any) -> bool:
         return True
     context = jit_ext.get_jit_ctx()
     if fn in context.ad_hoc_executor._lookasides:
-        return False  # a foreign function in C, which Thunder calls with random numbers to see what it returns
+        return False  # a foreign function in C: Thunder calls it with random inputs to infer its results
     operation = context._executor_lookasides.get(fn)
-    if operation is not None:  # what stands in is wrapped once more, and which executors there are is in the key
+    if operation is not None:  # the lookaside is wrapped once more; the list of executors is in the key
         operation = operation if isinstance(operation, Symbol) else _unwrap(operation)
     else:
         operation = ltorch._torch_to_thunder_function_map.get(fn)
@@ -420,14 +423,14 @@ def is_operation(fn: Any) -> bool:
 
 
 def _unwrap(function: Any) -> Any:
-    """Returns what the interpreter's wrapper of a function calls."""
+    """Returns the function or symbol that an interpreter's wrapper calls; the wrapper itself if that is ambiguous."""
     cells = getattr(function, "__closure__", None) or ()
     held = [cell.cell_contents for cell in cells if isinstance(cell.cell_contents, Symbol | types.FunctionType)]
     return held[0] if len(held) == 1 else function
 
 
 def _is_thunders(function: Any) -> bool:
-    """True if a function is written in Thunder or in this package."""
+    """True if a function, and each function that it wraps, is defined in Thunder or in this package."""
     while isinstance(function, partial):
         function = function.func
     if not isinstance(function, types.FunctionType):

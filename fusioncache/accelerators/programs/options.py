@@ -1,17 +1,17 @@
-"""The ingredient ``jit options``: what ``thunder.jit`` was told, its executors and its transforms with their options.
+"""The ingredient ``jit options``: the options of ``thunder.jit``, its executors and its transforms with their options.
 
-A transform or an executor may change a program in any way, and nothing of it is watched. So each transform has to say
-what it depends on. There is a small protocol for this, and any transform or executor may follow it::
+A transform or an executor may change a program in any way, and the recorder does not observe it. So each transform must
+declare its dependencies. Any transform or executor may implement this protocol::
 
     def cache_key(self) -> str: ...
 
-It returns what the programs that this takes part in depend on, beside its inputs: options, versions. That is stored as
-it is, so there must be no secret in it. Those of Thunder's own that are listed here do without. Programs with any other
-are not kept.
+It returns all that its programs depend on besides their inputs: options, versions. The text is stored in clear, so it
+must not contain a secret. The transforms of Thunder that are listed here need no such method. Programs with any other
+transform are not stored.
 
-A process group is made anew in each job, and has no value of its own. What a program depends on of it are its ranks,
-how many the job has, and the libraries that carry its messages. A program names a group by its place among those of the
-model. No program says on which rank it runs, so that all ranks may use the same one.
+A process group is created by each job, and has no value of its own. A program depends on its ranks, the size of the job
+and its communication backends. A program refers to a group by its position among those of the model. No program
+contains its rank, so that all ranks can share it.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
     "thunder.distributed.transforms.ddp_v2.DDPTransform": frozenset({"process_group"}),
     "thunder.transforms.materialization.MaterializationTransform": frozenset({"init", "have_materialized"}),
 }
-"""Transforms of Thunder's whose attributes say all that they depend on, and those attributes that no trace depends on
-or that are described with the model: groups, the rank, and what gave parameters their values."""
+"""Transforms of Thunder that depend on nothing but their attributes. For each, the attributes to leave out: no trace
+depends on them, or they are described with the model (process groups, the rank, the origin of parameter values)."""
 
 
 def find_groups(compile_data: Any) -> tuple[Any, ...]:
-    """Returns the process groups of a model that ranks share, each once; none if it is not shared.
+    """Returns the distinct process groups of a model that is distributed over ranks; none if it is not distributed.
 
     Args:
         compile_data: Thunder's ``CompileData`` of the model.
@@ -58,10 +58,10 @@ def find_groups(compile_data: Any) -> tuple[Any, ...]:
 
 
 def read_groups(compile_data: Any) -> Iterator[NamedValue]:
-    """Yields what a program depends on of the job that it is for: nothing if no ranks share the model.
+    """Yields the properties of the job that a program depends on; nothing if the model is not distributed.
 
     Raises:
-        Declined: if a group cannot be described, as one that this rank is not in, or that is gone.
+        Declined: if a group cannot be described, because this rank is not in it or it was destroyed.
     """
     groups = find_groups(compile_data)
     if not groups:
@@ -76,7 +76,7 @@ def read_groups(compile_data: Any) -> Iterator[NamedValue]:
 
 
 def refer_to_group(group: Any, compile_data: Any) -> GroupReference | None:
-    """Returns how a program names a process group; None if it is none of the model's."""
+    """Returns a reference to a process group; None if it is not one of the model's."""
     for number, own in enumerate(find_groups(compile_data)):
         if own is group:
             return GroupReference(number, describe_group(group))
@@ -84,10 +84,10 @@ def refer_to_group(group: Any, compile_data: Any) -> GroupReference | None:
 
 
 def resolve_group(reference: GroupReference, compile_data: Any) -> Any:
-    """Returns the process group that a program names.
+    """Returns the process group that a reference names.
 
     Raises:
-        ValueError: if the model has no such group, or it is another one.
+        ValueError: if the model has no group at this position, or one with another description.
     """
     groups = find_groups(compile_data)
     if reference.number >= len(groups):
@@ -99,13 +99,13 @@ def resolve_group(reference: GroupReference, compile_data: Any) -> Any:
 
 
 def _sort(value: Any) -> Any:
-    """Returns what is known by the names of parameters in the order of the names, anything else as it is."""
+    """Returns a dict with string keys sorted by key, anything else unchanged."""
     is_named = type(value) is dict and all(type(name) is str for name in value)
     return dict(sorted(value.items())) if is_named else value
 
 
 def find_job_references(compile_data: Any) -> Callable[[Any], Reference | None]:
-    """Returns what says of a value that a trace holds which part of the job it is; None if it is none.
+    """Returns a function from a value in a trace to its reference: a process group or an agreement; None for others.
 
     Args:
         compile_data: Thunder's ``CompileData`` of the model.
@@ -124,11 +124,11 @@ def find_job_references(compile_data: Any) -> Callable[[Any], Reference | None]:
 def resolve_of_job(
     compile_data: Any, resolve_template: Callable[[TemplateReference], Callable[..., Any]]
 ) -> Callable[[Reference], Any]:
-    """Returns what gives the parts of the job that references name, and of templates the functions to call.
+    """Returns a function from a reference to its object: a process group, an agreement, or a template's function.
 
     Args:
         compile_data: Thunder's ``CompileData`` of the model.
-        resolve_template: gives these functions.
+        resolve_template: returns the function that calls a template.
     """
 
     def resolve(reference: Reference) -> Any:
@@ -145,10 +145,10 @@ def resolve_of_job(
 
 
 def _agree(stretches: list[tuple[Any, tuple[str, ...]]]) -> CollectiveAgreement:
-    """Returns what tells the other ranks of these collectives, of each group.
+    """Returns the agreement of ranks on these collectives of each group.
 
     Raises:
-        ValueError: if ranks do not meet anywhere.
+        ValueError: if the job has no store.
     """
     from torch.distributed import get_process_group_ranks, get_rank
 
@@ -163,7 +163,7 @@ def _agree(stretches: list[tuple[Any, tuple[str, ...]]]) -> CollectiveAgreement:
 
 
 _INSTEAD = {"thunder.transforms.cudagraph.CUDAGraphTransform": "use FusionCache(graphs=True) instead"}
-"""Transforms of Thunder's that fusioncache has a replacement for, and the advice to use it."""
+"""Transforms of Thunder that fusioncache replaces, each with the advice for the error message."""
 
 _ELSEWHERE = frozenset(
     {
@@ -186,18 +186,18 @@ _ELSEWHERE = frozenset(
         "_thunder_module_map",
     }
 )
-"""Attributes of Thunder's ``CompileData`` that are described in another way or elsewhere, or are functions and tables
-of Thunder's own. All others are options."""
+"""Attributes of Thunder's ``CompileData`` that are described in another way or elsewhere, or are internal functions and
+tables of Thunder. All others are options."""
 
 _TABLES = frozenset({"_name", "_implmap", "_lookasides", "_opmap"})
-"""What each executor has. Nothing is looked up in its ``opmap`` while a program is derived."""
+"""Attributes of every executor, described separately. Deriving a program does not read ``_opmap``."""
 
 
 def read_options(describer: Describer, definitions: Definitions, compile_data: Any) -> Iterator[NamedValue]:
     """Yields the options of ``thunder.jit`` by name, then the executors, then the transforms, both in their order.
 
     Raises:
-        Declined: if a transform does not say what it depends on, or an option cannot be described.
+        Declined: if a transform does not declare its dependencies, or an option cannot be described.
     """
     yield from _read_own_options(describer, definitions, compile_data)
     yield "executors", " ".join(_name_of(executor) for executor in compile_data.executors_list)
@@ -206,7 +206,7 @@ def read_options(describer: Describer, definitions: Definitions, compile_data: A
     yield "lookasides", definitions.name(compile_data.executor_lookasides)
     for number, transform in enumerate(compile_data.transforms):
         yield f"transforms.{number}", write_transform(describer, transform)
-        # What the class does besides its code, the transform has said.
+        # The transform has declared what its class depends on besides its code.
         with definitions.trusting():
             yield f"transforms.{number}.class", definitions.name(type(transform))
 
@@ -223,14 +223,14 @@ def _read_own_options(describer: Describer, definitions: Definitions, compile_da
 
 
 def _name_of(executor: Any) -> str:
-    """Returns an executor's name. That of the one that Thunder makes for each function is its id."""
+    """Returns an executor's name, "(ad-hoc)" for the one that Thunder makes for each function: its name is its id."""
     from fusioncache.thunder_adapter.accelerator_api import TemporaryExecutor
 
     return "(ad-hoc)" if type(executor) is TemporaryExecutor else _write_name(executor.name)
 
 
 def read_executor(definitions: Definitions, executor: Any) -> Iterator[NamedValue]:
-    """Yields what an executor is, and what it does with each operation.
+    """Yields the class, version and state of an executor, and its implementation of each operation.
 
     Raises:
         Declined: if its ``cache_key`` fails, its fuel is limited, or something in its tables cannot be described.
@@ -253,7 +253,7 @@ def read_executor(definitions: Definitions, executor: Any) -> Iterator[NamedValu
         for key, value in sorted(vars(executor).items()):
             if key not in _TABLES:
                 yield f"{name}.{key}", definitions.name(value)
-    # Of the ad hoc executor only the lookasides outlive a trace: its operations have new names each time.
+    # The operations of the ad hoc executor have new names in each trace. Only its lookasides outlive a trace.
     with definitions.trusting() if own is not None else nullcontext():
         if type(executor) is not TemporaryExecutor:
             yield f"{name}.operations", definitions.name(executor.implmap)
@@ -261,17 +261,17 @@ def read_executor(definitions: Definitions, executor: Any) -> Iterator[NamedValu
 
 
 def is_shared(executor: Any) -> bool:
-    """True if functions share an executor; False for the one that Thunder makes for each function."""
+    """True if compiled functions share an executor; False for the ad hoc one that Thunder makes for each function."""
     from fusioncache.thunder_adapter.accelerator_api import TemporaryExecutor
 
     return type(executor) is not TemporaryExecutor
 
 
 def write_transform(describer: Describer, transform: Any) -> str:
-    """Returns what a transform says that it depends on.
+    """Returns the dependencies of a transform: its ``cache_key()``, or the attributes of a listed one of Thunder.
 
     Raises:
-        Declined: if it does not say, or one of Thunder's has an option that cannot be described.
+        Declined: if it has neither, its ``cache_key()`` fails, or an attribute cannot be described.
     """
     cls = type(transform)
     name = f"{cls.__module__}.{cls.__qualname__}"
@@ -281,18 +281,18 @@ def write_transform(describer: Describer, transform: Any) -> str:
     if name not in _LEFT_OUT:
         advice = _INSTEAD.get(name, "add one that returns its settings")
         raise Declined(f"the transform {name} has no method cache_key(): {advice}", Scope.PROGRAM)
-    # Thunder goes through the names of a tied parameter as a set of texts, whose order is another one in each process,
-    # and looks parameters up by their names: so they are compared by name.
+    # Thunder iterates over the names of a tied parameter as a set of strings, whose order differs between processes,
+    # and looks parameters up by name. So they are sorted by name.
     kept = {key: _sort(value) for key, value in sorted(vars(transform).items()) if key not in _LEFT_OUT[name]}
-    # Its class is in no module that the function map looks over.
+    # The function map does not cover the module of its class.
     return f"{name} {describer.describe(kept)} {describer.describe(cls)}"
 
 
 def ask_for_key(owner: Any) -> str | None:
-    """Returns what a transform or an executor says that its programs depend on; None if it has no ``cache_key``.
+    """Returns the ``cache_key()`` of a transform or an executor; None if it has no such method.
 
     Raises:
-        Declined: if it does not know either.
+        Declined: if the method raises, or returns anything but a string.
     """
     method = getattr(type(owner), "cache_key", None)
     if method is None:
