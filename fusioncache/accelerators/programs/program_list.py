@@ -1,14 +1,14 @@
-"""Stands where Thunder looks for what it derived before, and has what other processes derived there as well.
+"""Replaces Thunder's list of cache entries with one that also finds programs stored by other processes.
 
-Thunder goes through its list of entries, last to first, and calls the prologue of each with the arguments. One that
-raises does not fit. So behind the last entry comes one whose prologue notes the call, and raises. If the store has
-programs for the call, they come next, and Thunder calls their prologues as those of any other entries. Thunder derives
-a program if there is none that fits, and appends it: that is when it is kept.
+Thunder iterates over its entries, last to first, and calls the prologue of each with the arguments. An entry whose
+prologue raises does not fit. So a probe entry follows the others: its prologue notes the call and raises. If the store
+has programs for the call, they come next, and Thunder calls their prologues like those of other entries. If none fits,
+Thunder derives a program and appends its entry. At that moment the program is stored.
 
-Where a function has many programs, most are for other sizes. Then the entry that notes the call comes first. Those for
-the sizes of its arguments come next, then all others, those first that were taken last. The prologue decides, so that
-any order is right. Of the entries that can be had again a bounded number is held: a program of a length that comes once
-would stay for ever.
+If a function has many programs, most are for other sizes. Then the probe comes first. Entries for the sizes of the
+arguments follow, then all others, the most recently used first. The prologue decides, so any order is correct. The
+number of entries that can be loaded or filled in again is bounded: otherwise a program for a length that occurs once
+would stay forever.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from fusioncache.thunder_adapter.api import _compile_data, get_compile_data
 
 
 class _Row(NamedTuple):
-    """An entry of a compiled function.
+    """A cache entry of a compiled function.
 
     Attributes:
-        entry: one of Thunder's.
+        entry: Thunder's.
         sizes: of the arguments that it was made for.
-        key: the digest of the key by which it can be had again without being derived; None if it cannot.
+        key: the digest of the key under which it can be loaded or filled in again; None if it cannot.
     """
 
     entry: Any
@@ -47,29 +47,29 @@ class _Row(NamedTuple):
 
 
 class EntryIndex:
-    """The entries of one compiled function, by the sizes of the calls that they were made for."""
+    """The cache entries of one compiled function, by the sizes of the calls that they were made for."""
 
     def __init__(self) -> None:
-        self._rows: dict[int, _Row] = {}  # by the entry's identity, the one that was taken last behind all others
+        self._rows: dict[int, _Row] = {}  # by the entry's id, least recently used first
 
     def append(self, entry: Any, sizes: ArgumentSizes, key: str | None = None) -> None:
         """Adds an entry.
 
         Args:
-            entry: one of Thunder's.
+            entry: Thunder's.
             sizes: of the arguments that it was made for.
-            key: the digest of the key by which it can be had again without being derived; None if it cannot.
+            key: the digest of the key under which it can be loaded or filled in again; None if it cannot.
         """
         self._rows[id(entry)] = _Row(entry, tuple(sizes.items()), key)
 
     def take_surplus(self, most: int, may_leave: Callable[[Any], bool]) -> tuple[Any, str] | None:
-        """Removes an entry that can be had again if there are more than so many of these; returns it and its key.
+        """Removes the least recently used of the entries with a key if there are too many; returns it and its key.
 
-        It is the one that was not taken for longest.
+        Returns None if nothing was removed.
 
         Args:
-            most: how many there may be.
-            may_leave: returns whether an entry may be the one.
+            most: how many entries with a key may stay.
+            may_leave: returns whether an entry may be removed.
         """
         rows = [row for row in self._rows.values() if row.key is not None]
         oldest = next((row for row in rows if may_leave(row.entry)), None) if len(rows) > most else None
@@ -79,13 +79,15 @@ class EntryIndex:
         return oldest.entry, oldest.key
 
     def order(self, entries: Sequence[Any], sizes: ArgumentSizes) -> Iterator[Any]:
-        """Yields all entries, and notes the last one, if that was taken, which means that no other was asked for.
+        """Yields all entries, those with the same sizes first, and marks the one that was used as most recent.
+
+        The entry used is the last one yielded if the iteration ends there.
 
         Args:
             entries: of the function.
             sizes: of the arguments of the call.
         """
-        waiting = {id(entry): entry for entry in reversed([*entries])}  # another thread may drop one meanwhile
+        waiting = {id(entry): entry for entry in reversed([*entries])}  # a copy: another thread may drop an entry
         rows, wanted = [*reversed([*self._rows.items()])], tuple(sizes.items())
         known = (identity for identity, row in rows if row.sizes == wanted)
         taken = None
@@ -102,20 +104,20 @@ class EntryIndex:
 
 
 FEW = 4
-"""How many entries may be tried in turn. With more, those for other sizes come later."""
+"""The largest number of entries tried in Thunder's order. With more, those for the same sizes come first."""
 MOST_ENTRIES = 256
-"""How many entries are held that can be had again in a few milliseconds, from the store or from other lengths."""
+"""How many entries are held that can be loaded or filled in again, which takes a few milliseconds."""
 
 
 class _Asked(NamedTuple):
     """A call for which Thunder looks for an entry.
 
     Attributes:
-        compile_data: what Thunder knows of the function.
+        compile_data: Thunder's ``CompileData`` of the function.
         args: of the call.
         kwargs: of the call.
         sizes: of the arguments.
-        context: in which Thunder calls prologues.
+        context: the ``contextvars`` context in which Thunder calls prologues.
     """
 
     compile_data: Any
@@ -125,14 +127,14 @@ class _Asked(NamedTuple):
     context: Context
 
     def go_on(self, search: Iterator[Any]) -> Any:
-        """Returns the next entry that a search finds; None if there is none."""
-        # The program that is decoded stays, and to find that out may take as long as all else.
+        """Returns the next entry of a search; None if there is none."""
+        # The decoded program stays alive, and a collection that finds this may take as long as everything else.
         with without_collector():
             return self.context.run(next, search, None)
 
 
 def _make_question(calls: list[_Asked]) -> Any:
-    """Returns an entry whose prologue notes the call, and raises."""
+    """Returns a probe entry: its prologue notes the call and raises."""
     from fusioncache.thunder_adapter.accelerator_api import CacheEntry
 
     def look(*args: Any, **kwargs: Any) -> Any:
@@ -143,13 +145,13 @@ def _make_question(calls: list[_Asked]) -> Any:
 
 
 class ProgramList(list[Any]):
-    """Thunder's entries for one compiled function, and the programs that the store has for it.
+    """The list of Thunder's cache entries for one compiled function, extended by the programs in the store.
 
     Attributes:
-        derived: the digests of the keys whose programs were derived here and are held. Nothing is looked for twice.
-        kept: how many of these programs were kept.
-        lengths: what is known of these programs at other lengths.
-        compile_data: a weak reference to what Thunder knows of the function; None before its first call.
+        derived: digests of keys with a program that was derived or filled in here and is held: not searched for again.
+        kept: how many of the derived programs were stored.
+        lengths: derives and fills in the function's programs at further lengths.
+        compile_data: a weak reference to Thunder's ``CompileData`` of the function; None before its first call.
     """
 
     def __init__(self) -> None:
@@ -163,8 +165,8 @@ class ProgramList(list[Any]):
         self._lock = forks.lock()
 
     def __reversed__(self) -> Iterator[Any]:
-        """Yields Thunder's entries, last to first, then what the store has for the arguments, if it has anything."""
-        if self._derivations:  # what was to be derived raised
+        """Yields Thunder's entries, then those of stored or filled-in programs for the arguments."""
+        if self._derivations:  # the last derivation raised
             self.expect(None)
         calls: list[_Asked] = []
         question = _make_question(calls)
@@ -179,20 +181,20 @@ class ProgramList(list[Any]):
                 yield entry
 
     def list_for(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-        """Returns the entries in the order in which they are tried for such arguments."""
-        if self._derivations:  # what was to be derived raised
+        """Returns the entries in the order in which they are tried for these arguments."""
+        if self._derivations:  # the last derivation raised
             self.expect(None)
         return self._index.order(self, find_sizes(args, kwargs)) if len(self) > FEW else super().__reversed__()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy is a list as Thunder's own: it belongs to nothing that would look for programs."""
+        """Makes a copy a plain list, as Thunder's is: it must not search for programs."""
         return list, (list(self),)
 
     def append(self, entry: Any) -> None:
-        """Adds an entry that Thunder has just derived, and keeps its program.
+        """Adds an entry that Thunder has just derived, and stores its program.
 
         Raises:
-            VerificationError: if it is not what the store has.
+            VerificationError: if the program differs from the stored one.
         """
         derivation = self._derivations.pop(threading.get_ident(), None)
         is_kept = False
@@ -204,15 +206,15 @@ class ProgramList(list[Any]):
         self.add(self.capture(entry), derivation, can_be_had=is_kept)
 
     def capture(self, entry: Any) -> Any:
-        """Returns an entry as it is to be called: its programs are captured in CUDA graphs, if that was asked for."""
+        """Returns an entry whose forward and backward are captured in CUDA graphs, if that is enabled."""
         return capture_entry(entry, self.compile_data() if self.compile_data else None)
 
     def add(self, entry: Any, derivation: Derivation | None, *, can_be_had: bool) -> None:
         """Adds an entry.
 
         Args:
-            entry: one of Thunder's.
-            derivation: of its program, if that is known.
+            entry: Thunder's.
+            derivation: of its program; None if it has none.
             can_be_had: whether it can be loaded or filled in again.
         """
         sizes = {} if derivation is None else find_sizes(derivation.call.args, derivation.call.kwargs)
@@ -223,9 +225,9 @@ class ProgramList(list[Any]):
             self._make_room()
 
     def _make_room(self) -> None:
-        """Drops the entry that was not used for longest if there are too many that can be had again.
+        """Drops least recently used entries while too many can be loaded or filled in again.
 
-        What runs of it goes on: autograd has the functions of its own, and the others are called.
+        Calls in progress are safe: the call stack and autograd nodes hold the functions that they need.
         """
         while surplus := self._index.take_surplus(MOST_ENTRIES, is_idle):
             entry, key = surplus
@@ -233,18 +235,18 @@ class ProgramList(list[Any]):
             self.derived.discard(key)
 
     def expect(self, derivation: Derivation | None) -> None:
-        """Says what this thread derives next; None for nothing that is to be kept."""
+        """Sets the derivation that this thread runs next; None if its program is not to be stored."""
         self._derivations.pop(threading.get_ident(), None)
         if derivation is not None:
             derivation.begin()
             self._derivations[threading.get_ident()] = derivation
 
     def expected(self) -> Derivation | None:
-        """Returns what this thread derives, if that is to be kept."""
+        """Returns the derivation that this thread runs, if its program is to be stored."""
         return self._derivations.get(threading.get_ident())
 
     def _search(self, asked: _Asked) -> Iterator[Any]:
-        """Yields an entry for each program that may fit a call. Behind them Thunder derives one. Never raises."""
+        """Yields an entry for each program that may fit a call. If none fits, Thunder derives one. Never raises."""
         started, keeper = time.perf_counter(), None
         try:
             self.expect(None)
@@ -275,14 +277,14 @@ class ProgramList(list[Any]):
         self._derive(derivation)
 
     def _try(self, candidate: Candidate, derivation: Derivation, note: Callable[[], None]) -> Iterator[Any]:
-        """Yields the entry of a program, if it can be built. It does not fit if Thunder asks for the next one."""
+        """Yields the entry of a program if it can be built. If Thunder requests the next entry, its guards failed."""
         entry = derivation.keeper.build(candidate, derivation.call)
         if entry is not None:
             yield self._watch(entry, note, derivation)
             derivation.keeper.refuse("its guards fail for these inputs")
 
     def _derive(self, derivation: Derivation) -> None:
-        """Says that no program fits, and that Thunder derives one now."""
+        """Explains why no program fits, if that is enabled, and expects Thunder to derive one now."""
         derivation.explain()
         if self.kept >= MOST_KINDS:
             derivation.keeper.refuse(f"more than {MOST_KINDS} kinds of input in one process")
@@ -294,9 +296,9 @@ class ProgramList(list[Any]):
         derivation.keeper.note_filled(candidate, derivation.call)
 
     def _watch(self, entry: Any, note: Callable[[], None], derivation: Derivation) -> Any:
-        """Returns an entry that adds itself to Thunder's own when its prologue was called and did not raise.
+        """Returns an entry that is added to the list when its prologue has returned without raising.
 
-        It lives on as the last prologue that Thunder called, and so it forgets then what the call was about.
+        Thunder keeps a reference to the last prologue, so this one then drops its references to the call.
         """
         entry = self.capture(entry)
 
@@ -316,12 +318,12 @@ class ProgramList(list[Any]):
 
 
 def order_entries(entries: list[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """Returns what a compiled function has derived, in the order in which Thunder tries it for such arguments."""
+    """Returns the entries of a compiled function in the order in which they are tried for these arguments."""
     return entries.list_for(args, kwargs) if isinstance(entries, ProgramList) else reversed(entries)
 
 
 def give_list(original: Callable[..., None]) -> Callable[..., None]:
-    """Gives each compiled function a list of entries that has stored programs as well."""
+    """Wraps ``CompileStats.__init__`` so that each compiled function gets a ``ProgramList``."""
 
     @wraps(original)
     def __init__(self: Any) -> None:
@@ -332,7 +334,7 @@ def give_list(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def record_reads(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Records what Thunder reads while it interprets a function, if what it derives is to be kept."""
+    """Wraps ``thunder_general_jit`` to record the reads of a function whose program is to be stored."""
 
     @wraps(original)
     def thunder_general_jit(fn: Any, args: Any, kwargs: Any, /, **options: Any) -> Any:
@@ -350,6 +352,6 @@ def record_reads(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _find_list() -> ProgramList | None:
-    """Returns the entries of the function that Thunder traces at this moment, if they are such a list."""
+    """Returns the ``ProgramList`` of the function that Thunder is tracing; None if it has another list or none."""
     entries = getattr(_compile_data.get()[1], "interpreter_cache", None)
     return entries if isinstance(entries, ProgramList) else None

@@ -1,11 +1,11 @@
-"""The programs of the models that one transform compiles: found in the store, or derived by Thunder and kept there.
+"""The programs of the models that one transform compiles: loaded from the store, or derived by Thunder and stored.
 
-What Thunder makes of a model for one kind of input outlives the process. ``program_list.py`` stands where Thunder
-looks for what it derived before; it asks here. Nothing that goes wrong here reaches a model, but for a difference that
-verify mode finds.
+So what Thunder makes of a model for one kind of input outlives the process. ``program_list.py`` replaces Thunder's list
+of cache entries and calls this module. No error here reaches a model, except for a difference that verify mode finds.
 
-Several programs may have one key, as reads tell them apart: code and globals that only the derivation knew of. Each is
-an entry of the store by itself, under the same key and one of a few words in place of a backend's name.
+Several programs may have one key. Their reads distinguish them: the code and the globals that only the derivation could
+find. Each program is a store entry of its own, under the same key and one of a few slot names in place of a backend's
+name.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ logger = logging.getLogger("fusioncache")
 PROGRAM = "program"
 """The artifact with the traces."""
 READS = "reads"
-"""The artifact with what the derivation read."""
+"""The artifact with the reads of the derivation."""
 BYTECODE = "bytecode"
-"""The artifact with what Python compiled of the traces. It may be missing, and is not trusted: see ``build.py``."""
+"""The artifact with the code objects of the traces. It may be missing, and is checked before use: see ``build.py``."""
 REGIONS = "regions"
-"""The artifact with what a run has on record of the traces' regions, for people: see ``kept_regions.py``."""
+"""The artifact with a run's record of the traces' regions, for reports: see ``kept_regions.py``."""
 
 
 _STALE = "a stored program that does not decode"
@@ -80,16 +80,16 @@ _STALE = "a stored program that does not decode"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A stored program, which may be reused where its reads are what they were.
+    """A stored or filled-in program, which may be reused if its reads give the same results.
 
     Attributes:
-        slot: the word that it is stored under.
+        slot: the name of its slot in the store.
         text: its traces.
-        reads: what its derivation read.
+        reads: of its derivation.
         seconds: that deriving it took.
-        bytecode: what Python compiled of the traces; None if that is not there.
-        regions: what a run has on record of the traces' regions, as bytes if it is stored; None if that is not there.
-        compiled: what Python made of the traces, if that is at hand.
+        bytecode: the stored code objects of the traces; None if they are missing.
+        regions: a run's record of the traces' regions, as bytes if it is stored; None if there is none.
+        compiled: the code objects of the traces, if this process has them already.
     """
 
     slot: str
@@ -102,10 +102,9 @@ class Candidate:
 
 
 def find_candidates(store: Store, key: Key) -> Iterator[Candidate]:
-    """Returns the programs that are stored for a key. What cannot be read is removed. Never raises.
+    """Yields the programs that are stored for a key. Removes those that do not decode. Never raises.
 
-    They are read one by one, and only as far as they are asked for. Slots are taken in their order, so nothing is
-    looked for behind one that is free.
+    Each is loaded when the caller requests it. Slots are filled in order, so the search ends at the first free one.
     """
     for slot in PROGRAM_SLOTS:
         artifacts = store.load(key, slot)
@@ -117,7 +116,7 @@ def find_candidates(store: Store, key: Key) -> Iterator[Candidate]:
 
 
 def _decode(store: Store, key: Key, slot: str, artifacts: StoredArtifacts) -> Candidate | None:
-    """Returns what is in a slot. What does not decode is removed."""
+    """Returns the program in a slot; None, and removes the entry, if it does not decode."""
     try:
         text, reads = decode(artifacts[PROGRAM]), decode_reads(artifacts[READS])
         return Candidate(slot, text, reads, artifacts.seconds, artifacts.get(BYTECODE), artifacts.get(REGIONS))
@@ -138,37 +137,37 @@ def keep_program(
     unfit: Collection[str] = (),
     regions: bytes | None = None,
 ) -> bool:
-    """Keeps a program, unless one with the same reads is there. If all slots are taken, the oldest program goes.
+    """Stores a program, unless one with the same reads is stored. If all slots are taken, replaces the oldest program.
 
     Args:
-        store: where it goes.
+        store: to write to.
         key: that it was derived for.
         text: its traces.
-        reads: what its derivation read.
-        name: of the model, for people.
+        reads: of its derivation.
+        name: of the model, for reports.
         seconds: that deriving it took.
-        unfit: the slots with programs that were tried in vain, whatever their reads are.
-        regions: what a run has on record of its regions, if that is known.
+        unfit: slots with programs that did not fit; equal reads there do not prevent storing.
+        regions: a run's record of its regions, if there is one.
 
     Returns:
-        Whether it was kept.
+        Whether it was stored.
 
     Raises:
-        ValueError: if the traces are no Python.
+        ValueError: if the traces are not valid Python.
     """
     artifacts = {PROGRAM: encode(text), READS: encode_reads(reads), BYTECODE: encode_code(text)}
     references = text.templates().values()
     graphs = (each for one in references for use in one.uses for each in list_graphs(one.graph, use.arities))
     artifacts[TEMPLATES] = write_templates(graphs)
     known = {} if regions is None else {REGIONS: regions}
-    # Of processes that derived the same at once one keeps it, and none takes the slot that another has chosen.
+    # Under the lock: one of several processes that derived the same program stores it, and no slot is chosen twice.
     with store.take_turn(key, PROGRAM_SLOTS[0], WRITE_SECONDS):
         slot = _choose_slot(store, key, frozenset(reads), unfit)
         return slot is not None and store.save(key, slot, {**artifacts, **known}, name=name, seconds=seconds)
 
 
 def _choose_slot(store: Store, key: Key, reads: frozenset[Read], unfit: Collection[str]) -> str | None:
-    """Returns a slot that is free now; None if a program with these reads has one, and may fit."""
+    """Returns a free slot, freeing the oldest if necessary; None if a slot has a fitting program with these reads."""
     for slot in PROGRAM_SLOTS:
         artifacts = store.load(key, slot)
         candidate = None if artifacts is None else _decode(store, key, slot, artifacts)
@@ -182,15 +181,15 @@ def _choose_slot(store: Store, key: Key, reads: frozenset[Read], unfit: Collecti
 
 
 MOST_KINDS = 64
-"""How many programs of one compiled function are kept in one process: a number that grows is a kind of input each."""
+"""How many programs of one compiled function a process stores: each value of a growing integer is a kind of input."""
 
 
 def should_keep_programs(programs: bool | None) -> bool:
-    """Returns whether to keep programs, by the option of ``FusionCache`` or else by the environment.
+    """Returns whether to store programs, by the option of ``FusionCache`` or else by the environment variable.
 
     Raises:
         TypeError: if the option is none of True, False and None.
-        ValueError: if the environment says something else than 0 or 1.
+        ValueError: if the environment variable is neither 0 nor 1.
     """
     if programs is not None:
         if not isinstance(programs, bool):
@@ -204,11 +203,11 @@ class Call:
     """The first call of a compiled function with one kind of input.
 
     Attributes:
-        compile_data: what Thunder knows of the function: see ``thunder.common.CompileData``.
+        compile_data: Thunder's ``thunder.common.CompileData`` of the function.
         args: of the call.
         kwargs: of the call.
-        environments: returns what templates depend on beside their graphs, each of which is read once while a program
-            for the call is looked for.
+        environments: returns the dependencies of a backend's templates besides their graphs; reads them once per
+            backend while a program for the call is searched for.
     """
 
     compile_data: Any
@@ -218,7 +217,7 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The class of the module, or the name of the function, that is called; of a graph the part of the user's."""
+        """The name of the called module's class or function; for a Dynamo graph, of its part of the user's code."""
         import torch
 
         function = self.compile_data.fn
@@ -232,21 +231,21 @@ class ProgramKeeper(Accelerator):
     """The accelerator that stores whole programs, and loads those that other processes stored.
 
     Args:
-        transform: makes the programs.
-        helpers: compile for their templates; None if each call compiles for itself.
-        explains: whether to say on stderr why a program is derived although one like it was derived before.
+        transform: that compiles the models.
+        helpers: compile templates in worker processes; None if each call compiles for itself.
+        explains: whether to explain on stderr why a program is derived although a similar one is stored.
         verifies: whether a program that is found is derived all the same, and compared.
-        replays: whether a program is made from those at other lengths, where that can be.
+        replays: whether programs are filled in or replayed from those at other lengths, where possible.
         lengths: for which templates are compiled before a call has them.
 
     Attributes:
         cache: has the store.
-        ledger: counts.
-        explains: as it was given.
-        verifies: as it was given.
-        replays: as it was given.
-        lengths: as it was given.
-        epoch: what is known of Thunder for all keys.
+        ledger: has the counts.
+        explains: as passed.
+        verifies: as passed.
+        replays: as passed.
+        lengths: as passed.
+        epoch: the cached names and function maps of this process, for all keys.
     """
 
     name = "programs"
@@ -271,12 +270,12 @@ class ProgramKeeper(Accelerator):
         self._generations = transform.generations
 
     def around_splitting(self) -> AbstractContextManager[None]:
-        """Returns a context in which the splitter's questions are answered from the store."""
+        """Returns a context in which the splitter looks up supported operations in the store."""
         return split_memory_of_process().answering(self.cache.store)
 
     @contextmanager
     def time(self, part: str) -> Iterator[None]:
-        """Adds the seconds of its body to a part of those that programs take."""
+        """Adds the seconds of its body to a part of ``Stats.program_seconds``."""
         start = time.perf_counter()
         try:
             yield
@@ -284,10 +283,10 @@ class ProgramKeeper(Accelerator):
             self.ledger.count("program_seconds", time.perf_counter() - start, of=part)
 
     def describe(self, call: Call) -> tuple[Key, Definitions]:
-        """Returns the key of the program for a call, and what named the values that it depends on.
+        """Returns the key of the program for a call, and the ``Definitions`` that named its values.
 
         Raises:
-            Declined: if something in it has no value that can be compared, or Thunder may run code of others.
+            Declined: if the key depends on something that cannot be compared, or Thunder may run foreign code.
         """
         with self.time("key"):
             key, definitions = make_key(call.compile_data, call.args, call.kwargs, self.epoch)
@@ -295,7 +294,7 @@ class ProgramKeeper(Accelerator):
         return key, definitions
 
     def candidates(self, key: Key) -> Iterator[Candidate]:
-        """Returns the programs that the store has for a key, as far as they are asked for."""
+        """Yields the programs that the store has for a key. Loads each when the caller requests it."""
         store = self.cache.store
         found = find_candidates(store, key) if store else iter(())
         while True:
@@ -306,16 +305,16 @@ class ProgramKeeper(Accelerator):
             yield candidate
 
     def find_difference(self, reads: Iterable[Read], describer: Describer) -> ReadDifference | None:
-        """Returns the first thing that the derivation of a program read and that is another one now; None if none is.
+        """Returns the first read of a program that gives another result now; None if there is none.
 
-        Descriptions go by what was described before. So each candidate has a describer that knows what the key is made
-        of and nothing else, as the recorder had that described the reads.
+        A description depends on what the describer described before. So each candidate gets a copy that has described
+        the key and nothing else, like the describer with which the reads were recorded.
         """
         with self.time("reads"):
             return find_difference(reads, describer.copy())
 
     def write(self, entry: Any, call: Call) -> ProgramText:
-        """Returns what Thunder derived for a call, as data.
+        """Returns the program in Thunder's entry for a call as data.
 
         Raises:
             Declined: if another process could not run it.
@@ -324,7 +323,7 @@ class ProgramKeeper(Accelerator):
         return write_program(entry, call.compile_data.fn, lambda value: templates(value) or of_job(value))
 
     def build(self, candidate: Candidate, call: Call) -> Any | None:
-        """Returns Thunder's entry for a stored program; None if it does not fit here, and that is counted."""
+        """Returns a cache entry for Thunder made of a program; None, and counts the reason, if that is impossible."""
         try:
             with self.time("build"):
                 load = self._make_loader(call, self._generations.begin(call.compile_data))
@@ -334,12 +333,12 @@ class ProgramKeeper(Accelerator):
         except ValueError as error:
             logger.info("a stored program of %s is not used", call.name, exc_info=error)
             self.refuse(f"it cannot be used in this process: {error}")
-        except Exception as error:  # whatever it is, Thunder can derive the program
+        except Exception as error:  # on any error Thunder can still derive the program
             self.report_failure(error)
         return None
 
     def identify(self, templates: Mapping[str, TemplateReference], call: Call) -> Mapping[str, Identity]:
-        """Returns the digests and the names that the templates of a program have here.
+        """Returns the names and digests of a program's templates in this process.
 
         Raises:
             Declined: if a backend does not have such a template.
@@ -350,12 +349,12 @@ class ProgramKeeper(Accelerator):
         return TemplateLoader(self.cache, self._backends, self._calls, call.compile_data, generation, call.environments)
 
     def start_helpers(self) -> None:
-        """Has helpers start, as a program is about to be derived whose templates they may compile."""
+        """Starts the helpers, because they may compile templates of a program that is about to be derived."""
         if self._helpers is not None:
             self._helpers.get_ready()
 
     def _compile_beside(self, program: ProgramText) -> None:
-        """Has the templates of a program that is not traced compiled beside this process, if the store lacks one."""
+        """Has helpers compile the templates of a program that is not traced, if one is missing from the store."""
         if self._helpers is None:
             return
 
@@ -373,7 +372,7 @@ class ProgramKeeper(Accelerator):
         self._helpers.expect(foresee, partial(self.ledger.count, "handed_over"))
 
     def compile_later(self, templates: Iterable[TemplateReference], call: Call) -> None:
-        """Has templates compiled beside this process while nothing else waits for that, for a length to come.
+        """Has idle helpers compile templates for a length that may come later.
 
         Raises:
             Declined: if a backend does not have such a template.
@@ -386,7 +385,7 @@ class ProgramKeeper(Accelerator):
         count("lengths_queued", self._helpers.hand_over_later(asks, partial(count, "lengths_compiled")))
 
     def note_loaded(self, candidate: Candidate, call: Call, started: float) -> None:
-        """Counts a program that runs without having been derived here, and says so if that was asked for."""
+        """Counts a program that was loaded from the store, and prints that to stderr if explanations are enabled."""
         self.ledger.count_program_loaded(call.name, time.perf_counter() - started, candidate.seconds)
         self._compile_beside(candidate.text)
         self._count_regions(candidate.regions, call)
@@ -397,17 +396,18 @@ class ProgramKeeper(Accelerator):
         self.cache.write_record()
 
     def note_filled(self, candidate: Candidate, call: Call) -> None:
-        """Counts a program that runs because it is known at other lengths."""
+        """Counts a program that was filled in from those at other lengths."""
         self.ledger.emit("program filled", model=call.name)
         self._compile_beside(candidate.text)
         self._count_regions(candidate.regions, call)
         self.cache.write_record_later()
 
     def _count_regions(self, content: bytes | KeptRegions | None, call: Call) -> None:
-        """Counts the regions of a program that was loaded or filled in, and puts them on record.
+        """Counts the regions of a program that was loaded or filled in, and adds them to the record.
 
         Args:
-            content: what was kept of them; None if nothing was. What is no bytes has neither streams nor collectives.
+            content: the record of them, as bytes if it was stored; None if there is none. That of a filled-in program
+                is decoded, and has no choices for residual streams.
             call: that the program is for.
         """
         if content is None:
@@ -415,7 +415,7 @@ class ProgramKeeper(Accelerator):
         ledger, number = self.ledger, self.ledger.history.begin_trace(call.name)
         try:
             kept = decode_regions(content, call.name, number) if isinstance(content, bytes) else content
-        except ValueError as error:  # they are for people, and no reason to derive the program
+        except ValueError as error:  # they are only for reports, so the program is used all the same
             logger.info("the regions of a stored program of %s are not counted", call.name, exc_info=error)
             return
         counted = []
@@ -432,12 +432,12 @@ class ProgramKeeper(Accelerator):
         ledger.history.add(*counted, *kept.choices, *kept.placements)
 
     def refuse(self, reason: str) -> None:
-        """Counts why a program is neither loaded nor kept."""
+        """Counts why a program is not loaded or not stored."""
         logger.info("a program is not stored or not used: %s", reason)
         self.ledger.emit("program refused", reason=reason)
 
     def report_failure(self, error: Exception) -> None:
-        """Counts something that should not have happened: Thunder goes on as if there were no programs."""
+        """Counts an error; Thunder continues as if there were no stored programs. Warns if it is unexpected and new."""
         if is_declined(error, Scope.PROGRAM):
             self.refuse(error.reason)
             return
@@ -447,10 +447,10 @@ class ProgramKeeper(Accelerator):
 
 
 def find_keeper(compile_data: Any) -> ProgramKeeper | None:
-    """Returns the keeper of a compiled function's programs; None if they are not kept.
+    """Returns the keeper of a compiled function's programs; None if they are not stored.
 
-    They are not without a store, for a function with two transforms of ours, each of which would count, or for one that
-    caches otherwise than by the values of its inputs.
+    They are not stored without a store, for a function with two fusioncache transforms (each would count them), or for
+    one with a cache option other than constant values.
     """
     from fusioncache.thunder_adapter.api import CACHE_OPTIONS
 

@@ -1,28 +1,28 @@
-"""What Thunder reads while it interprets a model, taken down so that another process can tell whether it is still so.
+"""Recorder of the outside values that Thunder reads while it interprets a model, for comparison in other processes.
 
-    with Recorder(describer) as recorder:      # the describer has described what the key is made of
+    with Recorder(describer) as recorder:      # the describer has described the key
         ...                                    # Thunder traces
     reads = recorder.reads()                   # or Declined is raised, with the reason
 
-Interpreted code gets at something outside of itself in a few ways, and each of them is watched:
+Interpreted code can access outside values in a few ways, and each of them is observed:
 
-- its arguments and the traced function, with all that they reach: described in the key.
-- a global or a builtin: a read. What it is described as says all that can be reached from it, but for modules.
-- an attribute of a module, or none where there is none: a read.
-- an attribute of an object or a class: part of the description of the object and of its class, whichever way they were
-  reached. Each class of which an object was looked into is described in the key, in a read, or in a read of its own.
-  A value that has no description cannot have been reached, or it is the reason why the program is not kept.
-- a call of what is not interpreted: allowed only if ``checks`` knows it, so that its result depends on its arguments,
-  on the key, or on what becomes a read itself: a variable of the environment, or what torch says of its state.
-- what can be found from anywhere (the globals of a function, the module table, the environment as a whole, frames) is
-  not kept.
+- The arguments and the traced function, with all objects reachable from them: described in the key.
+- A global or a builtin: a read. Its description covers all that is reachable from it, except through modules.
+- An attribute of a module, present or missing: a read.
+- An attribute of an object or a class: part of the description of the object and of its class, on any path. Each class
+  with an accessed instance is described in the key, in a read, or in a read of its own. A value without a description
+  either is unreachable, or prevents the program from being stored.
+- A call that is not interpreted: allowed only if ``checks`` lists the function. Then its result depends on its
+  arguments, on the key, or on a read that it adds: an environment variable, or a query of torch's state.
+- Access to everything at once (the globals of a function, the module table, the whole environment, frames): the program
+  is not stored.
 
-So two derivations from equal keys and equal reads go the same way, step by step. That every function whose code ran is
-part of some description is checked on top of it: one that is not must be found under its name, and becomes a read.
+So two derivations from equal keys and equal reads take the same steps. In addition, every function whose code ran must
+be part of some description. One that is not must be found under its name, and becomes a read.
 
-What is noted on the way is noted once, by identity, and kept alive; it is described at the end. What was found on the
-way must be what is found then, and what lasts longer than the trace (an attribute set, a list that grew) is refused,
-unless Thunder repeats it in each call.
+During the trace, values are noted once, by identity, and kept alive. They are described at the end, and must be
+unchanged then. A side effect that outlasts the trace (an attribute set, a list that grew) is refused, unless Thunder
+repeats it in each call.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ from fusioncache.thunder_adapter import hooks
 
 @dataclass(slots=True)
 class Notes:
-    """What a trace looked at, by identity. Everything is kept alive, so that no identity is given away again.
+    """The values that a trace accessed, by identity. Everything is kept alive, so that no id is reused.
 
     Attributes:
-        functions: a function for each code object that was interpreted.
-        globals: each namespace and name that was looked up, with what was found in the namespace.
-        attributes: each module and name, with what was found.
-        classes: each class that was looked into, or an object of it.
-        names: of all attributes that were asked for.
-        variables: of the environment.
-        queries: what torch was asked, by name and arguments, and what it said.
-        texts: each global and attribute that was noted, what was found, its name, and its description at that moment.
+        functions: a function for each code object that was interpreted, by the code object's id.
+        globals: namespace and value of each global name that was looked up, by the namespace's id and the name.
+        attributes: module and value of each module attribute that was accessed, by the module's id and the name.
+        classes: each class with an attribute that was accessed, on itself or on an instance.
+        names: of all attributes that were accessed.
+        variables: names of environment variables that were read.
+        queries: results of torch's queries, by function name and arguments.
+        texts: for each global and module attribute: a label, its value, its name, and its description at that moment.
     """
 
     functions: dict[int, types.FunctionType] = field(default_factory=dict)
@@ -78,18 +78,18 @@ class Notes:
     texts: list[tuple[str, Any, str, str]] = field(default_factory=list)
 
     def size(self) -> int:
-        """Returns how much was noted. Nothing that was noted is taken back."""
+        """Returns the number of notes. Notes are never removed."""
         return sum(len(getattr(self, each.name)) for each in fields(self))
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Describes notes.
+    """Converts notes to reads.
 
     Attributes:
         notes: of a trace.
-        describer: has described what the program's key is made of.
-        again: a copy of it, as it was then.
+        describer: has described the program's key.
+        again: a copy of it, from when it had described only the key.
     """
 
     notes: Notes
@@ -97,7 +97,7 @@ class Account:
     again: Describer
 
     def reads(self) -> tuple[Read, ...]:
-        """Returns what was read, in the order in which it is to be compared.
+        """Returns the reads in the order in which they are compared.
 
         Raises:
             Declined: if something has no value, has changed, or cannot be found again.
@@ -113,7 +113,7 @@ class Account:
         return tuple(reads)
 
     def _check_texts(self) -> None:
-        """Refuses what is not as it was when it was noted: the trace saw that, and it is unknown when it changed."""
+        """Raises ``Declined`` if a value has changed since it was noted: it is unknown which state the trace used."""
         for what, value, name, text in self.notes.texts:
             if describe(value, what, self.again, name) != text:
                 raise Declined(f"{what} changed while it was used", Scope.PROGRAM)
@@ -143,7 +143,11 @@ class Account:
         return builtin + found
 
     def _find_module(self, namespace: dict[str, Any], name: str) -> str | None:
-        """Returns the module whose names these are; None if they are those of a function that brings them along."""
+        """Returns the module with this namespace; None if it is described with the function that uses it.
+
+        Raises:
+            Declined: if it is neither, or has nonstandard builtins.
+        """
         module = introspection.find_module_name(namespace)
         if module is not None and "." not in name:
             try:
@@ -169,7 +173,7 @@ class Account:
         return found
 
     def _describe_functions(self) -> list[Read]:
-        """Describes the functions whose code ran and that no other description covers."""
+        """Returns reads for the functions whose code ran and that no other description covers."""
         found = []
         for function in self.notes.functions.values():
             code = function.__code__
@@ -183,7 +187,7 @@ class Account:
         return found
 
     def _describe_classes(self) -> list[Read]:
-        """Describes the classes of what was looked into, as far as no other description has done so."""
+        """Returns reads for the accessed classes that no other description covers."""
         found = []
         for cls in self.notes.classes.values():
             if is_static(cls) or self.describer.names(cls) or is_thunders_class(cls):
@@ -195,7 +199,7 @@ class Account:
         return found
 
     def _check_unknown(self) -> None:
-        """Refuses an attribute of a class that has no value and was looked for."""
+        """Raises ``Declined`` if an attribute was accessed that has no description in one of the accessed classes."""
         names = {attribute for _, attribute in self.describer.unknown} & self.notes.names
         for cls in self.notes.classes.values() if names else ():
             for name in sorted(names):
@@ -205,16 +209,16 @@ class Account:
 
 
 def describe(value: Any, what: str, describer: Describer, name: str | None = None) -> str:
-    """Returns the text of something that was read.
+    """Returns the description of a value that was read.
 
     Args:
-        value: what was found.
-        what: what people call it.
-        describer: what describes it.
-        name: that it goes by, if it may be a text.
+        value: the value.
+        what: its label for messages.
+        describer: to use.
+        name: under which it was found, if strings in it may be secret by that name.
 
     Raises:
-        Declined: if it has no value.
+        Declined: if it cannot be described.
     """
     try:
         return describe_found(value, describer, name)
@@ -224,10 +228,10 @@ def describe(value: Any, what: str, describer: Describer, name: str | None = Non
 
 
 def _find_again(kind: str, definition: Any) -> tuple[str, Any]:
-    """Returns the name of a function or a class in a read, and what is found under it.
+    """Returns the name of a function or a class in a read, and the object that is found under it.
 
     Raises:
-        Declined: if nothing is.
+        Declined: if there is none.
     """
     name = f"{definition.__module__}:{definition.__qualname__}"
     try:
@@ -247,30 +251,30 @@ def _is_found(name: Any, module: types.ModuleType) -> bool:
 _EVERYTHING = frozenset(
     {"__globals__", "__builtins__", "__subclasses__", "f_globals", "f_locals", "f_back", "gi_frame"}
 )
-"""Attributes by which code finds what it was not given."""
+"""Attributes through which code can reach objects that were not passed to it."""
 _NOT_READ = {("sys", "modules"), ("sys", "path"), ("sys", "argv"), ("posix", "environ"), ("os", "environb")}
 """Attributes of modules that differ from process to process."""
 _NOT_DESCRIBED = frozenset({
     "__annotations__", "__type_params__", "__doc__", "__code__", "co_filename", "co_firstlineno", "co_lines",
     "co_linetable", "co_lnotab", "co_positions", "__firstlineno__", "__static_attributes__",
 })  # fmt: skip
-"""Attributes of functions, classes and code of which descriptions say nothing, or not everything."""
+"""Attributes of functions, classes and code objects that descriptions omit or cover only in part."""
 
 
 _WITH_HOOKS = frozenset({*HOOKS, "__dict__"})
 """Attributes of modules with tables of hooks."""
 _OF_HOOKS = "torch.nn.modules.module"
-"""The module of torch that calls hooks, and finds parameters by ``__dict__``."""
+"""The module of torch that calls hooks, and looks parameters up in ``__dict__``."""
 
 
 class Recorder(hooks.Observer):
-    """Records what one trace reads."""
+    """Observer of one trace that records its reads."""
 
     def __init__(self, describer: Describer) -> None:
         """Makes a recorder.
 
         Args:
-            describer: what has described what the program's key is made of, and will describe what is read.
+            describer: has described the program's key, and will describe the reads.
         """
         self._describer = describer
         self._early, self._late = describer.copy(), describer.copy()
@@ -286,20 +290,20 @@ class Recorder(hooks.Observer):
             self._refuse("Thunder's interpreter could not be observed")
 
     def __enter__(self) -> Self:
-        """Begins to record what the interpreter does in this thread."""
+        """Starts observing the interpreter in this thread."""
         self._observation = hooks.observe(self, first=True)
         self._observation.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Ends recording. After an exception nothing is kept."""
+        """Stops observing. After an exception ``reads`` raises ``Declined``."""
         assert self._observation is not None
         self._observation.__exit__(None, None, None)
         if error and error[0] is not None:
             self._refuse("an exception was raised")
 
     def covers_trace(self) -> bool:
-        """True if a program that was done here would be kept: all that was seen has a value, and is as it was."""
+        """True if a program would be stored if the trace ended here: all notes can be described and are unchanged."""
         size = self._notes.size()
         if self._reason is None and self._covered[0] != size:
             self._covered = size, self._would_keep()
@@ -308,11 +312,11 @@ class Recorder(hooks.Observer):
     def _would_keep(self) -> bool:
         try:
             Account(self._notes, self._describer.copy(), self._late.copy()).reads()
-        except Exception:  # whatever it is, the end of the trace will tell
+        except Exception:  # reads() raises it again at the end of the trace
             return False
         return True
 
-    # What the interpreter tells.
+    # Notifications by the interpreter.
 
     def see_function(self, function: Any) -> None:
         """Notes a function whose code is about to be interpreted."""
@@ -348,13 +352,13 @@ class Recorder(hooks.Observer):
                 reason = self._explain_hooks(*given) or self._explain_attribute(*given)
             else:
                 reason = self._judge.explain(fn, args, kwargs, is_opaque=is_opaque)
-        except Exception as error:  # whatever is called may answer questions in its own way
+        except Exception as error:  # foreign objects may raise anything when they are inspected
             reason = f"{type(error).__name__} was raised when a call of {name_of(fn)} was looked at"
         if reason is not None:
             self._refuse(self._place(reason))
 
     def see_instruction(self, name: str, inst: Any, state: dict[str, Any]) -> None:
-        """Notes an instruction that changes a variable of others, or lets objects answer for themselves."""
+        """Notes an instruction that assigns to an outer variable, or that may call methods of objects."""
         if self._reason is not None or self._is_tagged():
             return
         try:
@@ -386,13 +390,13 @@ class Recorder(hooks.Observer):
         if name in ("STORE_GLOBAL", "DELETE_GLOBAL"):
             return f"assigns to the global {inst.argval}"
         if not name.endswith("_DEREF") or hooks.is_own_cell(name, inst, state["co"]):
-            return None  # all others call a method, which is seen as a call
+            return None  # all other instructions call a method, which see_call() observes
         if self._judge.made.has(state["frame"].localsplus[inst.arg]):
             return None
         return f"assigns to {inst.argval}, a variable of a function around it"
 
     def _explain_yield(self, frame: Any, value: Any) -> str | None:
-        """Returns the reason to refuse a value that a generator yields to code that is not interpreted."""
+        """Returns the reason to refuse a value that a generator yields to code that is not interpreted, or None."""
         if id(frame) not in self._judge.consumed or native.is_plain(value):
             return None
         return f"yields a {name_of(type(value))} to code that is not interpreted"
@@ -455,7 +459,7 @@ class Recorder(hooks.Observer):
             if name == "__dict__" and self._describer.is_partly_unknown(kind):
                 wanted = f"asks for all attributes of a {name_of(kind)}, not all of which have a value to compare"
                 return None if _has_own_default(args) else wanted
-            if name.startswith("__") and name.endswith("__"):  # which Thunder asks for without interpreting anything
+            if name.startswith("__") and name.endswith("__"):  # Thunder looks these up without interpreting code
                 reason = native.explain_attribute(value, name)
             if reason is None and (not name.startswith("__") or find_in_class(kind, name) is not ABSENT):
                 self._seen.add((id(kind), name))
@@ -476,11 +480,11 @@ class Recorder(hooks.Observer):
         return None
 
     def _note_text(self, what: str, value: Any, name: str) -> None:
-        """Notes what something is at this moment, to which it is compared when the trace is made."""
+        """Notes the description of a value at this moment. It is compared with the description after the trace."""
         if self._reason is None:
             try:
                 self._notes.texts.append((what, value, name, describe(value, what, self._early, name)))
-            except Exception as error:  # among them that it has no value
+            except Exception as error:  # such as Declined, if it has no value
                 self._refuse(str(error))
 
     def _explain_hooks(self, args: tuple[Any, ...], value: Any, name: str) -> str | None:
@@ -492,16 +496,16 @@ class Recorder(hooks.Observer):
         return f"asks for {name}, in which hooks have numbers that count those of the process"
 
     def _is_tagged(self) -> bool:
-        """True if what happens is that Dynamo tags a module."""
+        """True if the interpreter is running Dynamo's tagging of a module."""
         return self._tagging.tag is not None and self._tagging.is_at_work(each.code for each in iterate_actors())
 
     def _is_thunders_own(self) -> bool:
-        """True if it is Thunder's own code that is interpreted here, which the key's versions say all of."""
+        """True if the interpreted code is Thunder's or this package's, which the versions in the key cover."""
         actor = find_actor()
         return actor is not None and is_internal(actor.globals.value)
 
     def _note_variable(self, args: tuple[Any, ...], name: str) -> str | None:
-        """Notes a variable of the environment, which Python finds in a table that is closed to other code."""
+        """Notes an environment variable read by ``os.environ[...]``; returns the reason to refuse any other access."""
         from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
 
         if name == "__dict__" and not _has_own_default(args):
@@ -521,7 +525,7 @@ class Recorder(hooks.Observer):
             self._refuse("the option sharp_edges has tracing report what a stored program could not")
 
     def _place(self, reason: str) -> str:
-        """Returns a reason with the function whose code it is about."""
+        """Returns a reason, preceded by the name of the innermost function outside Thunder and this package."""
         from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
 
         frames = get_interpreterruntimectx().frame_stack
@@ -532,10 +536,10 @@ class Recorder(hooks.Observer):
         self._reason = self._reason or reason
 
     def reads(self) -> tuple[Read, ...]:
-        """Returns what was read, in the order in which it is to be compared.
+        """Returns the reads in the order in which they are compared.
 
         Raises:
-            Declined: if the program depends on what cannot be compared, or if something was changed that would last.
+            Declined: if the program depends on something that cannot be compared, or has a lasting side effect.
         """
         if self._reason is None and not self._notes.functions:
             self._refuse("its tracing could not be observed")
@@ -551,13 +555,13 @@ def _is_plain_key(value: Any) -> bool:
 
 
 def _is_asked_by(actor: Any, name: str) -> bool:
-    """True if a frame's own code may ask for an attribute.
+    """True if a frame's code may itself access an attribute.
 
-    A shortcut that stands in for torch's way to a parameter asks for ``__dict__`` while another attribute is loaded.
+    A shortcut for torch's lookup of parameters accesses ``__dict__`` while the frame loads another attribute.
     """
     return actor.inst is None or actor.inst.opname != "LOAD_ATTR" or actor.inst.argval == name
 
 
 def _has_own_default(args: tuple[Any, ...]) -> bool:
-    """True if Thunder asks for an attribute, to find another one, with a bare object that stands for nothing."""
+    """True if Thunder looks up an attribute to find another one: it passes a bare ``object()`` as default."""
     return len(args) > 2 and type(args[2].value) is object and name_origin(args[2].provenance) == "CONSTANT"

@@ -1,11 +1,12 @@
-"""The operations of Dynamo's graphs that Thunder supports, stored for later processes.
+"""The operations of Dynamo graphs that Thunder supports, stored for later processes.
 
-``thunderfx`` splits each graph of Dynamo's into parts for Thunder and parts for TorchInductor. For each operation it
-runs Thunder's meta function on proxies of its operands, which takes most of the splitter's seconds. The answer is the
-same in each layer and in each process. It depends on Thunder, which the key of a program describes, on the state of
-torch, and on the operation: its symbol, shapes, dtypes and devices of tensors, and all other arguments.
+``thunderfx`` splits each Dynamo graph into parts for Thunder and parts for TorchInductor. For each operation it runs
+Thunder's meta function on proxies of the operands, which takes most of the splitter's time. The answer is the same in
+each layer and in each process. It depends on Thunder, which the key of a program describes, on the state of torch, and
+on the operation: its symbol, shapes, dtypes and devices of tensors, and all other arguments.
 
-Only "supported" is kept. An operation with an argument that is not described here is asked for each time.
+Only the answer "supported" is stored. The splitter tries an operation with an argument that cannot be described here
+each time.
 """
 
 from __future__ import annotations
@@ -37,21 +38,21 @@ from fusioncache.template.key import program_key_of
 FORMAT = 1
 _ANSWERS = "answers"
 MOST_ANSWERS = 20_000
-"""How many answers are kept for one key."""
+"""How many answers are stored under one key."""
 _HELPERS = ("get_proxy_inputs_from_node", "_concrete_value")
-"""The functions of Thunder's splitter that take part in an answer, beside the one that is replaced."""
+"""The functions of Thunder's splitter that an answer depends on, besides the one that is wrapped."""
 _PLAIN = (type(None), bool, int, str, type(...))
 
 
 def make_answers_key(compile_data: Any, epoch: Epoch) -> tuple[Key, Definitions]:
-    """Returns the key of all answers that are the same in two processes for the same operations, and what named them.
+    """Returns the key under which processes share answers, and the ``Definitions`` that named its values.
 
     Args:
-        compile_data: Thunder's ``CompileData`` for a function under the present state of torch.
-        epoch: what is known of Thunder.
+        compile_data: Thunder's ``CompileData`` for a function under the current state of torch.
+        epoch: the cached names and function maps of this process.
 
     Raises:
-        Declined: if functions that are not Thunder's take part, or a state that has no text.
+        Declined: if an answer depends on foreign functions, or on a state that cannot be described.
     """
     from fusioncache.thunder_adapter.accelerator_api import dynamo_utils as utils
 
@@ -66,20 +67,20 @@ def make_answers_key(compile_data: Any, epoch: Epoch) -> tuple[Key, Definitions]
 
 
 def describe_operation(definitions: Definitions, symbol: Any, node: Any, options: Iterable[NamedValue]) -> str | None:
-    """Returns a digest of all that an answer depends on beside its key; None if something cannot be described.
+    """Returns a digest of all that an answer depends on besides its key; None if something cannot be described.
 
     Args:
         definitions: names the functions of Thunder.
-        symbol: Thunder's, or a function of Python's own that Thunder runs on proxies.
+        symbol: Thunder's, or a function of Python that Thunder runs on proxies.
         node: of the graph.
-        options: of Thunder that the splitter looks at.
+        options: of Thunder that the splitter reads.
     """
     try:
         name = definitions.name(symbol)
-        if definitions.foreign or definitions.is_foreign(symbol):  # its key had none: one was met just now, or before
+        if definitions.foreign or definitions.is_foreign(symbol):  # the key had none: this or an earlier symbol is it
             return None
         args = [_write(each) for each in (tuple(node.args), dict(node.kwargs))]
-    except Exception as error:  # something has no text, or whatever it is: the splitter asks
+    except Exception as error:  # on any error the splitter tries the operation
         logger.info("an operation of a graph is not described", exc_info=error)
         return None
     return digest("\n".join((name, *args, *write_lines(options))))
@@ -89,7 +90,7 @@ def _write(value: Any) -> str:
     """Returns the text of an argument of an operation.
 
     Raises:
-        Declined: if it is of a type that has none here.
+        Declined: if its type is not supported here.
     """
     from torch.fx.immutable_collections import immutable_dict, immutable_list
 
@@ -109,7 +110,7 @@ def _write(value: Any) -> str:
 
 
 def _write_result(node: Any) -> str:
-    """Returns the text of the result of another operation: of tensors the splitter takes shape, dtype and device."""
+    """Returns the text of another operation's result: of a tensor, what the splitter uses, such as shape and dtype."""
     if node.op == "get_attr" or "example_value" not in node.meta:
         raise Declined("an operand without an example", Scope.VALUE)
     value = node.meta["example_value"]
@@ -129,7 +130,7 @@ def _write_tensor(value: Any) -> str:
 
 
 def read_answers(store: Store, key: Key) -> frozenset[str]:
-    """Returns the digests of operations that are stored as supported. What cannot be read is removed. Never raises."""
+    """Returns the digests of operations stored as supported. Removes an entry that does not decode. Never raises."""
     artifacts = store.peek(key, SPLITS_SLOT)
     if artifacts is None:
         return frozenset()
@@ -142,7 +143,7 @@ def read_answers(store: Store, key: Key) -> frozenset[str]:
 
 
 def keep_answers(store: Store, key: Key, answers: Collection[str]) -> None:
-    """Adds answers to those that are stored. Never raises."""
+    """Adds answers to the stored ones, unless there would be more than ``MOST_ANSWERS``. Never raises."""
     with store.take_turn(key, SPLITS_SLOT, WRITE_SECONDS):
         known = read_answers(store, key)
         if known.issuperset(answers) or len(known | set(answers)) > MOST_ANSWERS:
@@ -154,12 +155,12 @@ def keep_answers(store: Store, key: Key, answers: Collection[str]) -> None:
 logger = logging.getLogger("fusioncache")
 
 _OPTION = "disable_torch_autograd"
-"""The option of Thunder that the splitter looks at."""
+"""The option of Thunder that the splitter reads."""
 
 
 @dataclass(slots=True, eq=False)
 class Answers:
-    """The answers that hold while one graph is split.
+    """The answers that are valid while one graph is split.
 
     Attributes:
         definitions: names the functions of Thunder.
@@ -175,8 +176,8 @@ class SplitMemory:
     """The answers of this process. Dynamo holds a lock while it compiles: one graph is split at a time.
 
     Attributes:
-        current: those of the graph that is split; None if there is none, or if nothing may be taken over for it.
-        known: all that were read or found, by their key.
+        current: those for the graph that is being split; None if there is none, or stored answers cannot be used.
+        known: digests of supported operations, loaded or found here, by key.
     """
 
     current: Answers | None = None
@@ -184,13 +185,13 @@ class SplitMemory:
 
     @contextmanager
     def answering(self, store: Store | None) -> Iterator[None]:
-        """Has the splitter's questions in the body answered from the store, which takes what is new. Never raises."""
+        """Lets the splitter use stored answers in the body, and stores new ones at its end. Never raises."""
         before, key = self.current, None
         self.current = None
         if store is not None and store.directory is not None:
             try:
                 self.current, key = self._open(store)
-            except Exception as error:  # whatever it is, the splitter asks
+            except Exception as error:  # on any error the splitter tries each operation
                 logger.info("the splitter asks for each operation", exc_info=error)
         answers, count = self.current, len(self.current.known) if self.current else 0
         try:
@@ -213,17 +214,17 @@ class SplitMemory:
 
 
 def _nothing() -> None:
-    """The function of Thunder's ``CompileData``, which the splitter makes for its questions as well."""
+    """Dummy function for a ``CompileData``, like the splitter's when it tries operations."""
 
 
 @cache
 def split_memory_of_process() -> SplitMemory:
-    """Returns the memory of this process, the same each time."""
+    """Returns the answers of this process, the same object each time."""
     return SplitMemory()
 
 
 def remember_answers(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns Thunder's function that tries an operation on proxies, which is not called for what is known."""
+    """Wraps Thunder's function that tries an operation on proxies: operations known as supported are not tried."""
 
     @wraps(original)
     def try_execute_thunder_symbol(thunder_symbol: Any, node: Any, thunder_options: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The way from the call of a template to its reference in a stored program, and back."""
+"""Conversion between the calls of templates in traces and references to templates in stored programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fusioncache.transform.templates import Environments, TemplateCalls, choose_
 
 
 def find_references(calls: Iterable[TemplateCall]) -> Callable[[Any], TemplateReference | None]:
-    """Returns what says of what a trace calls or holds which template it stands for; None if it is none of these."""
+    """Returns a function from an object in a trace to the reference of the template that it calls; None for others."""
     by_function = {call.target.function: call for call in calls}
 
     def find(function: Any) -> TemplateReference | None:
@@ -35,7 +35,7 @@ def find_references(calls: Iterable[TemplateCall]) -> Callable[[Any], TemplateRe
 
 
 def refer_to(call: TemplateCall) -> TemplateReference | None:
-    """Returns a reference to the template that is called; None if another process could not call it alike."""
+    """Returns a reference to the template of a call; None if another process could not make the same call."""
     uses = tuple(
         TemplateUse(allowed.arities, allowed.plan, allowed.fallback.executor, allowed.instance, allowed.layouts)
         for allowed in call.allowed()
@@ -50,15 +50,16 @@ def refer_to(call: TemplateCall) -> TemplateReference | None:
 
 @dataclass(frozen=True, slots=True)
 class TemplateLoader:
-    """Gives the functions for the calls of templates in one stored program, under the settings of this moment.
+    """Loads the template calls of one stored program, under the current settings.
 
     Attributes:
-        cache: where templates are.
+        cache: has the templates.
         backends: compile them.
-        calls: those of the transform, which get the new ones.
-        compile_data: Thunder's, of the function that is compiled.
-        generation: the program.
-        environments: return what its templates depend on besides; read anew if they are not given.
+        calls: those of the transform; new calls are added.
+        compile_data: Thunder's ``CompileData`` of the compiled function.
+        generation: the program; None if nothing is to be called.
+        environments: returns the dependencies of a backend's templates besides their graphs; by default reads them
+            anew.
     """
 
     cache: Cache
@@ -73,11 +74,11 @@ class TemplateLoader:
         return self.load(reference).target.function
 
     def load(self, reference: TemplateReference) -> TemplateCall:
-        """Returns the call of a template that a stored program has.
+        """Returns the call of a template in a stored program.
 
         Raises:
-            ValueError: if the template is another one here, because of its backend or the settings, or if the executor
-                that made its regions is not there.
+            ValueError: if the template has another digest here because of its backend or the settings, if the backend
+                does not support it, or if the executor that made its regions is missing.
         """
         try:
             template, executables = self._find_template(reference)
@@ -96,7 +97,7 @@ class TemplateLoader:
         return call
 
     def identify(self, references: Mapping[str, TemplateReference]) -> dict[str, Identity]:
-        """Returns the digests and the names that the templates of one program have here, whatever digests they had.
+        """Returns the names and digests of a program's templates in this process. Ignores the references' digests.
 
         Raises:
             Declined: if a backend does not have such a template.
@@ -110,7 +111,7 @@ class TemplateLoader:
         return identities
 
     def foresee(self, reference: TemplateReference) -> Iterator[Ask]:
-        """Yields the asks of first calls of a template in a later program. Functions for any sizes have none."""
+        """Yields the store requests of a template's first calls in a later program. Code for any sizes has none."""
         template, executables = self._find_template(reference)
         for use in reference.uses if executables.backend.derives_sizes else ():
             if use.plan is Plan.INLINE:
@@ -123,12 +124,12 @@ class TemplateLoader:
         return self.cache.template(reference.graph, self.environments(executables))[0], executables
 
     def _make_fallback(self, use: TemplateUse) -> Fallback:
-        """Returns a region of a stored template as Thunder made it. It is made anew when it is first called.
+        """Returns the fallback for a stored template: the region as Thunder made it, rebuilt at the first call.
 
-        Its bits are those of the region in the process that stored it. The instance has every operation of that
-        region that anything used, in the same order, with the same operands, literals, dtypes and shapes. The executor
-        of the same name makes its call of these, as it did then; that it is the same and has the same options is what
-        the program's key says. Only the names of values are others, and no executor computes with names.
+        It is bitwise the region in the process that stored it. The instance has all operations of that region but dead
+        code, in the same order, with the same operands, literals, dtypes and shapes. The executor with the same name
+        fuses them, as it did then. The program's key ensures that it is the same executor with the same options. Only
+        the names of values differ, and no executor's result depends on names.
         """
         executor = next((each for each in self.compile_data.executors_list if each.name == use.executor), None)
         if executor is None or not hasattr(executor, "fuse"):
@@ -139,13 +140,13 @@ class TemplateLoader:
 
 
 def _make_region(executor: Any, compile_options: Mapping[str, Any], region: Graph, gpu: int) -> Callable[..., Any]:
-    """Returns a region as this executor makes it.
+    """Returns the function that an executor makes of a region.
 
     Args:
         executor: of Thunder.
-        compile_options: those of ``thunder.jit``, which executors ask for.
+        compile_options: those of ``thunder.jit``, which executors read.
         region: as Thunder wrote it.
-        gpu: the number of the one that inputs lie on.
+        gpu: the index of the GPU that has the inputs.
     """
     from fusioncache.thunder_adapter.api import CompileData, CompileStats, compile_data_and_stats
 
