@@ -1,1 +1,1 @@
-"""What makes Thunder with templates faster still, each in a folder of its own."""
+"""Accelerators: parts of fusioncache that can be switched off alone, each in its own folder."""

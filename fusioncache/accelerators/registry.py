@@ -1,4 +1,4 @@
-"""The one list of accelerators: what each is, and which of them a transform uses.
+"""The registry of accelerators: their names, their options, and which of them a transform uses.
 
 The core shares and compiles regions. Each accelerator makes that faster in another way, and can be switched off alone:
 by the user, or because the installed Thunder lacks something that it relies on.
@@ -30,17 +30,17 @@ from fusioncache.verification.verifier import When
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of ``FusionCache`` that accelerators have.
+    """The options of ``FusionCache`` for accelerators.
 
     Attributes:
         tracing: whether Thunder's tracing is made faster.
         programs: whether whole programs are stored.
         sizes: which regions that differ in sizes alone share a compilation.
-        graphs: whether programs are captured in CUDA graphs; None asks the environment.
-        lean: ``"auto"`` or ``"thunder"``.
-        schedule: of collectives.
-        residual: of residual streams.
-        jobs: how many processes compile beside this one; None for as many as pay.
+        graphs: whether programs are captured in CUDA graphs; None uses the environment variable.
+        lean: ``"auto"``, or ``"thunder"`` to leave steps as Thunder makes them.
+        schedule: options for collectives.
+        residual: options for residual streams.
+        jobs: the number of worker processes that compile; None for as many as pay off.
         lengths: for which templates are compiled before a call has them.
         precompiles: whether anything is compiled before it is called.
     """
@@ -80,11 +80,11 @@ SWITCHES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 def find_unwanted(accelerators: Collection[str] | None) -> frozenset[str]:
-    """Returns the accelerators that are not asked for, by the option of ``FusionCache`` or else by the environment.
+    """Returns the accelerators that the option of ``FusionCache``, or else the environment variable, leaves out.
 
     Raises:
-        TypeError: if the option is a text.
-        ValueError: if one of them is unknown.
+        TypeError: if the option is a string.
+        ValueError: if a name is unknown.
     """
     if isinstance(accelerators, str):
         raise TypeError(f"accelerators must be a list of names or None, got {accelerators!r}")
@@ -103,13 +103,13 @@ def find_unwanted(accelerators: Collection[str] | None) -> frozenset[str]:
 def make_accelerators(
     transform: TemplateTransform, options: Options, verify: When | None, *, explains: bool
 ) -> Iterator[Accelerator]:
-    """Yields the accelerators that work for a transform.
+    """Yields the accelerators that a transform uses.
 
     Args:
-        transform: it.
-        options: of accelerators.
+        transform: the transform.
+        options: for the accelerators.
         verify: when templates are verified; None for never.
-        explains: whether the transform says why something was compiled or traced again.
+        explains: whether the transform explains why something was compiled or traced again.
     """
     compares = verify in (When.FIRST, When.EVERY)
     if options.tracing:

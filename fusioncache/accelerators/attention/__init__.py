@@ -1,4 +1,4 @@
-"""Attention by another kernel of torch's than the one that Thunder would choose, if the user asks for it."""
+"""Opt-in executor that computes attention with another torch kernel than Thunder would choose: cuDNN's."""
 
 NAME = "fusioncache_attention"
-"""By which Thunder knows the executor."""
+"""The executor's name in Thunder."""

@@ -1,16 +1,16 @@
-"""An executor of Thunder's that has attention computed by cuDNN, where torch would.
+"""A Thunder executor that computes attention with cuDNN where torch would.
 
-Thunder chooses among torch's flash attention and its memory-efficient one. torch has cuDNN's as well, and prefers it
-where that is known to be right and quick: it goes by the GPU, by cuDNN's version, and by what ``sdpa_kernel`` says.
-That torch could run it is not enough. The bits of all three differ.
+Thunder chooses between torch's flash and memory-efficient kernels. torch also has cuDNN's kernel, and prefers it where
+it is known to be correct and fast, depending on the GPU, cuDNN's version and ``sdpa_kernel``. This executor requires
+that preference: it is not enough that torch could run cuDNN. The results of all three kernels differ bitwise.
 
-Of a query the operations take each position with all of its heads, as a linear layer behind attention wants it, and
-swap dimensions themselves, which moves nothing. torch lays out a result as the query is, and a gradient as what it is
-of. So where the query lies in memory in the order of its dimensions here, nothing is copied behind attention, nor on
-the way back. All else has its heads first, as in torch: were a result swapped by the program, it would be a view.
+The operations take the query as (rows, queries, heads, size), the order that a linear layer after attention needs. They
+transpose it themselves, as a view. torch gives a result the memory layout of the query, and a gradient that of its
+operand. So if the query is contiguous in this order, nothing is copied after attention or in the backward pass. All
+other tensors have heads before positions, as in torch. If the program transposed a result, it would be a view.
 
-What torch keeps of a forward pass besides its results is not kept here, since there is no dropout: numbers that say
-which random ones were drawn, and where sequences of several lengths begin.
+torch also saves the random number state and the offsets of sequences of several lengths for backward. The operations
+here do not, because there is no dropout.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def attend(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> torch.Tensor:
-    """Attends, with nothing kept for a backward pass.
+    """Computes attention without saving anything for a backward pass.
 
     Args:
         query: of shape (rows, queries, heads, size), in float16 or bfloat16, as key and value are.
         key: of shape (rows, heads, keys, size).
         value: of shape (rows, heads, keys, size of a value).
-        bias: what is added to scores, as ``make_bias`` makes it; or None.
-        is_causal: whether a query sees the keys up to its own position only.
-        scale: of scores; None: the inverse root of the size.
+        bias: added to scores, as made by ``make_bias``; or None.
+        is_causal: whether a query attends only to keys up to its own position.
+        scale: of scores; None: the inverse square root of the size.
 
     Returns:
         Of shape (rows, heads, queries, size of a value).
@@ -70,10 +70,10 @@ def attend_forward(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attends for a backward pass, without a mask, and with all else as ``attend`` takes it.
+    """Computes attention with saved tensors for a backward pass. Takes the arguments of ``attend`` but the bias.
 
     Returns:
-        The result, and the logarithms of the sums of scores, of shape (rows, heads, queries, 1), in float32.
+        The result, and the log-sum-exp of the scores, of shape (rows, heads, queries, 1), in float32.
     """
     result, sums, *_ = _attend(query, key, value, None, True, is_causal, scale)
     return result, sums
@@ -89,11 +89,11 @@ def attend_backward(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns the gradients of query, key and value, given that of the result and what ``attend_forward`` returned.
+    """Returns the gradients of query, key and value, given that of the result and the results of ``attend_forward``.
 
-    Each has its heads first, that of the query as well.
+    All of them, also that of the query, have heads before positions.
     """
-    # Without dropout no random numbers are read, but torch asks for tensors.
+    # Without dropout the random number state is not read, but torch requires tensors.
     drawn = torch.empty((), dtype=torch.int64, device=query.device)
     operands = [*_prepare(query, key, value), result, sums, drawn, drawn]
     sizes = (query.shape[1], key.shape[2])
@@ -105,14 +105,14 @@ def attend_backward(
 
 
 def make_bias(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Returns what is added to scores: zero, or minus infinity where the mask is False; its last dimension is dense.
+    """Returns the bias for scores: zero, or minus infinity where the mask is False; its last dimension has stride 1.
 
-    A query that sees no key gets zeros for it, as from torch's other kernels. torch 2.10 adds -65504 itself, by which
-    such a query sees all keys (pytorch/pytorch#177842); else bits are the same.
+    With it, the result for a query that attends to no key is zero, as with torch's other kernels. torch 2.10 itself
+    adds -65504, so that such a query attends to all keys (pytorch/pytorch#177842). Other results are bitwise the same.
 
     Args:
-        mask: bits, of any shape.
-        like: has the dtype of the result.
+        mask: boolean, of any shape.
+        like: a tensor with the dtype of the result.
     """
     bias = torch.full_like(mask, float("-inf"), dtype=like.dtype, memory_format=torch.contiguous_format)
     return bias.masked_fill_(mask, 0.0)
@@ -132,40 +132,40 @@ def _attend(
 
 
 def _prepare(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> list[torch.Tensor]:
-    """Returns operands as torch's kernels for attention ask for them: heads first, and each last dimension dense."""
+    """Returns the operands as torch's attention kernels require: heads before positions, last dimension of stride 1."""
     given = (query.transpose(1, 2), key, value)
     return [each if each.stride(-1) == 1 else each.contiguous() for each in given]
 
 
 def infer_result(query: Any, key: Any, value: Any, bias: Any, is_causal: bool = False, scale: Any = None) -> Any:
-    """Returns the result of ``attend``, as Thunder knows it before anything is computed."""
+    """Returns a proxy of the result of ``attend`` (meta function)."""
     rows, queries, heads, _ = query.shape
     return TensorProxy(like=query, shape=(rows, heads, queries, value.shape[-1]))
 
 
 def infer_forward(query: Any, key: Any, value: Any, is_causal: bool = False, scale: Any = None) -> Any:
-    """Returns the results of ``attend_forward``, as Thunder knows them."""
+    """Returns proxies of the results of ``attend_forward`` (meta function)."""
     result = infer_result(query, key, value, None)
     shape = (*result.shape[:-1], 1)
     return result, TensorProxy(shape=shape, dtype=dtypes.float32, device=query.device, requires_grad=False)
 
 
 def infer_gradients(gradient: Any, query: Any, key: Any, value: Any, *others: Any, **options: Any) -> Any:
-    """Returns the results of ``attend_backward``, as Thunder knows them."""
+    """Returns proxies of the results of ``attend_backward`` (meta function)."""
     rows, queries, heads, size = query.shape
     of_query = TensorProxy(like=query, shape=(rows, heads, queries, size))
     return of_query, *(TensorProxy(like=each, shape=each.shape) for each in (key, value))
 
 
 def infer_bias(mask: Any, like: Any) -> Any:
-    """Returns the result of ``make_bias``, as Thunder knows it."""
+    """Returns a proxy of the result of ``make_bias`` (meta function)."""
     return TensorProxy(like=mask, shape=mask.shape, dtype=like.dtype)
 
 
 logger = logging.getLogger("fusioncache")
 
 _DIMENSIONS = 4
-"""How many dimensions each operand has, and a mask: an attention with others is left to Thunder."""
+"""The number of dimensions of each operand and of a mask. Attention with any other number is left to Thunder."""
 
 
 def can_attend_with_cudnn(
@@ -178,20 +178,21 @@ def can_attend_with_cudnn(
     scale: float | None,
     with_gradients: bool,
 ) -> bool:
-    """Returns whether torch would have an attention computed by cuDNN.
+    """True if this executor computes an attention: it is supported here, and torch would choose cuDNN for it.
 
-    Only masks of bits are taken, and only without gradients. One of numbers may need a gradient itself, which cuDNN
-    does not give, and with any mask its gradients may be no numbers (pytorch/pytorch#196678). With dropout an attention
-    is left to Thunder, whose order of random numbers stays. What torch cannot be asked about is left to it as well.
+    Only boolean masks are supported, and only without gradients. A mask of numbers may need a gradient, which cuDNN
+    does not compute, and with any mask its gradients may be NaN (pytorch/pytorch#196678). Attention with dropout is
+    left to Thunder, so that the order of random numbers stays the same. So is attention for which the query of torch's
+    choice fails.
 
     Args:
         query: Thunder's proxy of a tensor of shape (rows, heads, queries, size).
         key: of shape (rows, heads, keys, size).
         value: of shape (rows, heads, keys, size of a value).
-        mask: a proxy of bits that can be expanded to (rows, heads, queries, keys); or None.
+        mask: a boolean proxy that can be expanded to (rows, heads, queries, keys); or None.
         dropout: the probability that an element is dropped.
-        is_causal: whether a query sees the keys up to its own position only.
-        scale: of scores; None: the inverse root of the size.
+        is_causal: whether a query attends only to keys up to its own position.
+        scale: of scores; None: the inverse square root of the size.
         with_gradients: whether a backward pass may follow.
     """
     given = [each for each in (query, key, value, mask) if each is not None]
@@ -201,7 +202,7 @@ def can_attend_with_cudnn(
         return False
     try:
         return _ask_torch(query, key, value, mask, bool(is_causal), scale, with_gradients)
-    except Exception as error:  # a shape that torch does not expect, an option that it does not know
+    except Exception as error:  # such as an unexpected shape, or an option that this torch lacks
         logger.info("an attention is left to Thunder", exc_info=error)
         return False
 
@@ -224,23 +225,23 @@ def _ask_torch(
 
 
 def _describe(proxy: Any) -> Any:
-    """Returns one row of a tensor like the proxy's. Expanded to all rows, it takes no more memory than the one."""
+    """Returns a tensor of one row that has the proxy's dtype and device. Expanding it to all rows takes no memory."""
     device = devices.to_torch_device(proxy.device)
     return torch.empty(proxy.shape[-1], dtype=to_torch_dtype(proxy.dtype), device=device)
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What ``torch.nn.functional.scaled_dot_product_attention`` is called with, by Thunder's names, in their order.
+    """The arguments of ``torch.nn.functional.scaled_dot_product_attention``, in order, with Thunder's names.
 
     Attributes:
         query: of shape (rows, heads, queries, size).
         key: of shape (rows, heads, keys, size).
         value: of shape (rows, heads, keys, size of a value).
-        attn_mask: bits or numbers that can be expanded to (rows, heads, queries, keys).
+        attn_mask: booleans or numbers that can be expanded to (rows, heads, queries, keys).
         dropout_p: the probability that an element is dropped.
-        is_causal: whether a query sees the keys up to its own position only.
-        scale: of scores; None: the inverse root of the size.
+        is_causal: whether a query attends only to keys up to its own position.
+        scale: of scores; None: the inverse square root of the size.
     """
 
     query: Any
@@ -258,12 +259,12 @@ class Attention:
 
 
 class CudnnAttention(OperatorExecutor):
-    """Claims ``torch.nn.functional.scaled_dot_product_attention`` where torch would have cuDNN compute it.
+    """Executor that claims ``torch.nn.functional.scaled_dot_product_attention`` where torch would choose cuDNN.
 
-    Its results have the bits of torch's attention by cuDNN, and not those of the kernels that Thunder chooses.
+    Its results are bitwise those of torch's cuDNN attention, and not those of the kernels that Thunder chooses.
 
     Args:
-        name: by which Thunder knows the executor.
+        name: of the executor in Thunder.
     """
 
     def __init__(self, name: str) -> None:
@@ -281,9 +282,9 @@ class CudnnAttention(OperatorExecutor):
         )
 
     def cache_key(self) -> str:
-        """Returns what programs depend on that this executor takes part in, besides what each program's key has.
+        """Returns the dependencies of this executor's programs that are not in every program's key: only its name.
 
-        The key has cuDNN's version, the GPU, torch's settings of attention, and the sources of fusioncache.
+        The key contains cuDNN's version, the GPU, torch's attention settings, and the sources of fusioncache.
         """
         return str(self.name)
 
@@ -297,7 +298,7 @@ class CudnnAttention(OperatorExecutor):
 
     def _differentiate(self, *args: Any, **options: Any) -> Any:
         given = Attention(*args, **options)
-        if given.attn_mask is not None:  # the checker takes none where a backward pass may follow
+        if given.attn_mask is not None:  # the checker rejects a mask if a backward pass may follow
             raise NotImplementedError("gradients of an attention by cuDNN with a mask")
         numbers = given.is_causal, given.scale
         operands = _lay_out(given)
@@ -308,7 +309,7 @@ class CudnnAttention(OperatorExecutor):
 
 
 def cudnn_attention() -> CudnnAttention:
-    """Returns the executor. A process has one, which Thunder knows from the first call on."""
+    """Returns the process's executor. The first call registers it with Thunder."""
     known = get_executor(NAME)
     if known is None:
         known = register_executor(CudnnAttention(NAME))
@@ -316,11 +317,11 @@ def cudnn_attention() -> CudnnAttention:
 
 
 def _lay_out(given: Attention) -> tuple[Any, Any, Any]:
-    """Returns the operands as our operations take them: the query with each position before its heads.
+    """Returns the operands as the operations here take them: the query with positions before heads, contiguous.
 
-    It lies in memory in that order if a region makes it, and with it the results of torch's kernels do. nvFuser has a
-    permutation at the end of a region move nothing otherwise. Where no region makes it that would be a copy, which
-    ``accelerators/steps/views.py`` takes out.
+    If a region produces the query, the region writes it in that order, and the results of torch's kernels have it, too.
+    Without ``contiguous``, nvFuser makes a permutation at the end of a region a view. If no region produces the query,
+    ``contiguous`` would copy, and ``accelerators/steps/views.py`` removes the copy.
     """
     query = ltorch.permute(given.query, (0, 2, 1, 3))
     return ltorch.contiguous(query), given.key, given.value
@@ -328,8 +329,8 @@ def _lay_out(given: Attention) -> tuple[Any, Any, Any]:
 
 def _can_attend(*args: Any, **options: Any) -> bool:
     compiled, given = get_compile_data(), Attention(*args, **options)
-    # A model may end with gradients switched off that were on when it was called.
+    # A model may switch off gradients that were enabled when it was called.
     with_gradients = torch.is_grad_enabled() or compiled is None or compiled.is_grad_enabled
     numbers = given.dropout_p, given.is_causal, given.scale
-    # By its name, as observers of decisions replace it there.
+    # Called as a global, because observers of decisions replace the global.
     return can_attend_with_cudnn(*given.operands, given.attn_mask, *numbers, with_gradients)

@@ -110,7 +110,7 @@ def _write(value: Any) -> str:
 
 
 def _write_result(node: Any) -> str:
-    """Returns the text of another operation's result: of a tensor, what the splitter uses, such as shape and dtype."""
+    """Returns the text of another operation's result. The splitter reads only a tensor's shape, dtype and device."""
     if node.op == "get_attr" or "example_value" not in node.meta:
         raise Declined("an operand without an example", Scope.VALUE)
     value = node.meta["example_value"]

@@ -57,7 +57,7 @@ class TemplateLoader:
         backends: compile them.
         calls: those of the transform; new calls are added.
         compile_data: Thunder's ``CompileData`` of the compiled function.
-        generation: the program; None if nothing is to be called.
+        generation: the program; None if the loader makes no calls.
         environments: returns the dependencies of a backend's templates besides their graphs; by default reads them
             anew.
     """

@@ -1,21 +1,21 @@
-"""A program as data: the Python of its four traces, as Thunder prints it, and what the names in it refer to.
+"""A program as data: the Python source of its four traces, as Thunder prints it, and references for the names in it.
 
-What is stored is JSON, which ``ir/codec.py`` writes and reads by the types here::
+It is stored as JSON, which ``ir/codec.py`` writes and reads by the types here::
 
     program   = { format, prologue, computation, backward, epilogue: trace; returns_none_for_gradients: truth value }
     trace     = { name, source: text; context: { name: reference } }      backward may be null
     reference = { kind, and the fields of its class }
 
-A source is Python that will be run, so that a user who may write into a store may run code in processes that read it,
-as with the code of templates. What is checked here guards against mistakes, not against them. References resolve
-nothing, and hold no object and no code: ``build.py`` finds what they name.
+A source is Python that will be executed. So a user who can write to a store can run code in processes that read it, as
+with the code of templates. The checks here guard against mistakes, not against such users. References are plain data
+without objects or code: ``build.py`` resolves them.
 
-A read is what the derivation of a program looked at besides its key. It says what was found where: a global or a
-builtin of a module, an attribute of a module, a function whose code ran, a class, a variable of the environment, or
-what torch says of its state. Texts are those of a ``Describer``, so that two of them are equal if a trace could not
-tell what they stand for apart. A variable's text is a digest.
+A read is a value besides the key that the derivation of a program used, with its place: a global or a builtin of a
+module, an attribute of a module, a function whose code ran, a class, an environment variable, or a query of torch's
+state. Its text comes from a ``Describer``: two texts are equal only if no trace could distinguish their values. The
+text of an environment variable is a digest.
 
-What is stored are the reads in the order in which they were described, which is that in which they are compared::
+Reads are stored in the order in which they were described, which is the order in which they are compared::
 
     reads     = { format, reads: [ { kind, name, text } ] }
 """
@@ -43,7 +43,7 @@ FORMAT = 6
 REVIEWED = frozenset(
     {"builtins", "cmath", "fusioncache", "math", "numbers", "nvfuser_direct", "operator", "thunder", "torch"}
 )
-"""The packages whose modules may be imported, and whose functions may be called, because a stored program says so."""
+"""The packages whose modules a stored program may import, and whose functions it may call."""
 
 Name = Annotated[str, re.compile(r"[^\W\d]\w*")]
 ModuleName = Annotated[str, re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")]
@@ -60,10 +60,10 @@ def is_reviewed(module: str) -> bool:
 
 
 def check_source(name: str, source: str) -> None:
-    """Checks that a source is the function of this name, and imports reviewed packages only.
+    """Checks that a source is one function with this name, and imports reviewed packages only.
 
     Raises:
-        ValueError: if it is anything else. The error says what.
+        ValueError: if it is anything else, with the reason.
     """
     if not is_text(source):
         raise ValueError("has a text that is not Unicode")
@@ -105,10 +105,10 @@ class NamedReference:
     """A function, a class, a member of an enumeration or a constant of a module.
 
     Attributes:
-        module: where it is.
+        module: that contains it.
         name: its qualified name there.
-        text: describes it. What has the name in another process has to have the same; if it is empty, the versions of
-            the packages say enough.
+        text: its description. The object with this name in another process must have the same one. If it is empty, the
+            versions of the packages in the key suffice.
     """
 
     TAG: ClassVar[str] = "name"
@@ -125,7 +125,7 @@ class SymbolReference:
     Attributes:
         executor: the executor's name.
         symbol: the operation's name among those of the executor.
-        text: describes the function. What implements the operation in another process has to have the same.
+        text: the function's description. The implementation in another process must have the same one.
     """
 
     TAG: ClassVar[str] = "symbol"
@@ -137,14 +137,14 @@ class SymbolReference:
 
 @dataclass(frozen=True, slots=True)
 class TemplateUse:
-    """Regions of a template with one number of residual terms.
+    """Regions of a template with the same arities.
 
     Attributes:
-        arities: these numbers, one for each chain.
+        arities: the number of terms of each residual chain.
         plan: how the chains are summed.
-        executor: the name of Thunder's executor that made the regions.
-        instance: one of them.
-        layouts: of the arguments, in each way that was foreseen. What is compiled for them may be missing.
+        executor: the name of the Thunder executor that made the regions.
+        instance: one of the regions.
+        layouts: the predicted layouts of the arguments, one tuple for each variant. Their executables may be missing.
     """
 
     arities: Arities
@@ -159,11 +159,11 @@ class TemplateReference:
     """A template that a trace calls.
 
     Attributes:
-        backend: the name of what compiles it.
-        options: of the backend, each with its name.
+        backend: the name of the backend that compiles it.
+        options: of the backend, as pairs of name and value.
         graph: of the template, in canonical order.
-        digest: of the template's key. What another process makes of the graph has to have it too.
-        uses: the regions for which the template is called.
+        digest: of the template's key. The template that another process makes of the graph must have the same.
+        uses: the regions for which the template is called, by arities.
     """
 
     TAG: ClassVar[str] = "template"
@@ -182,7 +182,7 @@ class TraceText:
     Attributes:
         name: of its function.
         source: Python as Thunder prints it.
-        context: what the names in it refer to, but for those that it imports and those that each prologue has.
+        context: references for the names in it, except imported names and those that every prologue has.
     """
 
     name: Name
@@ -203,8 +203,8 @@ class GroupReference:
     """A process group of the model that a program is for.
 
     Attributes:
-        number: its place among those of the model.
-        text: describes it. The one that has this place in another process has to have the same.
+        number: its position among those of the model.
+        text: its description. The group at this position in another process must have the same one.
     """
 
     TAG: ClassVar[str] = "group"
@@ -215,10 +215,10 @@ class GroupReference:
 
 @dataclass(frozen=True, slots=True)
 class AgreementReference:
-    """Ranks telling each other of the collectives of a trace, before they first run them.
+    """The agreement of ranks on the collectives of a trace, exchanged before the first run.
 
     Attributes:
-        stretches: of each group the collectives, a line of text for each.
+        stretches: for each process group its collectives, as a line of text each.
     """
 
     TAG: ClassVar[str] = "agreement"
@@ -234,11 +234,12 @@ class ProgramText:
     """What Thunder makes of a model for one kind of input.
 
     Attributes:
-        prologue: checks whether the inputs are of this kind, and takes what is needed out of them and the model.
+        prologue: checks that the inputs are of this kind (guards), and unpacks tensors from them and the model.
         computation: the forward pass.
-        backward: None if no gradient is wanted.
-        epilogue: writes back what the model changed of itself.
-        returns_none_for_gradients: whether gradients go another way, as in FSDP without synchronization.
+        backward: None if no gradient is computed.
+        epilogue: writes the model's changes to its own state back.
+        returns_none_for_gradients: whether backward returns None in place of gradients, which go another way, as in
+            FSDP without synchronization.
     """
 
     prologue: TraceText
@@ -248,11 +249,11 @@ class ProgramText:
     returns_none_for_gradients: bool = False
 
     def traces(self) -> Iterator[TraceText]:
-        """Yields the traces that there are, in the order in which they run."""
+        """Yields the traces in the order in which they run, without a missing backward."""
         yield from filter(None, (self.prologue, self.computation, self.epilogue, self.backward))
 
     def map_traces(self, new: Callable[[TraceText], TraceText]) -> ProgramText:
-        """Returns a program with other traces, for which it asks in the order in which they run."""
+        """Returns a program with each trace replaced by ``new(trace)``: prologue, computation, epilogue, backward."""
         prologue, computation, epilogue = map(new, (self.prologue, self.computation, self.epilogue))
         backward = None if self.backward is None else new(self.backward)
         return ProgramText(prologue, computation, backward, epilogue, self.returns_none_for_gradients)
@@ -264,12 +265,12 @@ class ProgramText:
 
 
 def encode(program: ProgramText) -> bytes:
-    """Writes a program. Equal programs have equal bytes."""
+    """Returns a program as bytes. Equal programs have equal bytes."""
     return strict_json.encode({"format": FORMAT, **to_json(program)})
 
 
 def decode(content: bytes) -> ProgramText:
-    """Reads the program that was encoded.
+    """Returns the program that was encoded.
 
     Raises:
         ValueError: if the content is anything else, or of another format.
@@ -280,18 +281,18 @@ def decode(content: bytes) -> ProgramText:
 READS_FORMAT = 2
 
 KINDS = ("variable", "query", "builtin", "global", "attribute", "function", "class")
-"""Every kind of read, in the order in which they are recorded: what is likely to differ and quick to compare first."""
+"""All kinds of reads, in the order in which they are recorded: those likely to differ and quick to compare first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Something that was looked at while a program was derived.
+    """An outside value that a program depends on, recorded while it was derived.
 
     Attributes:
         kind: one of ``KINDS``.
-        name: of what was read: module and name with a dot between, for functions and classes with a colon, a variable's
-            name, or a question as Python that asks it.
-        text: what was found.
+        name: module and name, separated by a dot, or by a colon for functions and classes; the name of an environment
+            variable; or a query as a Python call.
+        text: the description of the value.
     """
 
     kind: Annotated[str, re.compile("|".join(KINDS))]
@@ -301,11 +302,11 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class ReadDifference:
-    """A read that finds something else now.
+    """A read that gives another result now.
 
     Attributes:
-        read: what was found when the program was derived.
-        now: what is found now; None if nothing is, or nothing that has a value.
+        read: from when the program was derived.
+        now: the description of the current value; None if there is none.
     """
 
     read: Read
@@ -318,24 +319,24 @@ def encode_reads(reads: Iterable[Read]) -> bytes:
 
 
 def decode_reads(content: bytes) -> tuple[Read, ...]:
-    """Returns what ``encode_reads`` was given.
+    """Returns the reads that ``encode_reads`` encoded.
 
     Raises:
-        ValueError: if these are no such bytes.
+        ValueError: if the content is anything else, or of another format.
     """
     (listed,) = strict_json.decode(content, "reads", format=READS_FORMAT).fields("reads")
     return from_json(tuple[Read, ...], listed)
 
 
 def find_difference(reads: Iterable[Read], describer: Describer) -> ReadDifference | None:
-    """Returns the first read that finds something else now; None if none does.
+    """Returns the first read that gives another result now; None if there is none.
 
-    Nothing is imported, and of what is found nothing is called. A module that has not been imported is a difference:
-    what importing it would change is not known.
+    It imports nothing, and calls nothing that it finds except the queries. A module that has not been imported is a
+    difference: the effects of importing it are unknown.
 
     Args:
-        reads: what the program was derived from, in the order in which it was recorded.
-        describer: has described what the program's key is made of, and nothing else.
+        reads: of the program, in the order in which they were recorded.
+        describer: has described the program's key, and nothing else.
     """
     for read in reads:
         now = find_text(read.kind, read.name, describer)
@@ -345,7 +346,7 @@ def find_difference(reads: Iterable[Read], describer: Describer) -> ReadDifferen
 
 
 def find_text(kind: str, name: str, describer: Describer) -> str | None:
-    """Returns what a read finds now; None if there is nothing, or nothing that has a value."""
+    """Returns the description of what a read finds now; None if there is nothing, or it cannot be described."""
     try:
         if kind == "variable":
             return introspection.describe_variable(name)
@@ -371,10 +372,10 @@ def _split(name: str, mark: str) -> tuple[str, str]:
 
 
 def describe_found(value: object, describer: Describer, name: str | None = None) -> str:
-    """Returns the text of something that was read under a name.
+    """Returns the description of a value that was read under a name, or "nothing" for ``ABSENT``.
 
     Raises:
-        Exception: whatever the describer raises.
+        Exception: any error of the describer.
     """
     if value is ABSENT:
         return "nothing"

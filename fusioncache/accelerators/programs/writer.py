@@ -1,21 +1,21 @@
-"""One text being written: a walk over values that names each object once and comes back to it by that name.
+"""Writer of descriptions: it walks over values, gives each object a name, and refers to it by that name afterwards.
 
-Values that are nothing but what they say (numbers, strings, dtypes) have equal texts if and only if they are of one
-type and equal to the last bit: 1, 1.0 and True differ, and so do 0.0 and -0.0; NaN equals itself. Only exact types are
-literals, so that no code of a subclass runs. Which strings are written out, ``process/secrets.py`` decides.
+Literals (numbers, strings, dtypes) have equal texts if and only if they are of one type and bitwise equal: 1, 1.0 and
+True differ, and so do 0.0 and -0.0; NaN equals itself. Only exact types are literals, so that no code of a subclass
+runs. ``process/secrets.py`` decides which strings are written in clear.
 
-Values without an identity that matters (numbers, strings, tuples) are written wherever they are met. Objects are
-written where they are met first, and as ``@name`` from then on, so that two equal lists differ from one list that is
-met twice, and a cycle ends. Three kinds of names:
+Values whose identity does not matter (numbers, strings, tuples) are written at each occurrence. Objects are written at
+their first occurrence, and as ``@name`` afterwards. So two equal lists differ from two references to one list, and
+cycles end. There are three kinds of names:
 
-- in a walk, the path where the object was met; they last as long as the describer;
-- for tensors and bare ``object()``s, which are told apart by nothing but their identity, names that last, too:
-  ``lasting~0`` and so on, in the order in which they are met;
-- for everything else a number that begins again with each text.
+- in a walk, the path of the first occurrence, valid as long as the describer;
+- for tensors and bare ``object()``s, which only their identity distinguishes, ``lasting~0`` and so on, in the order of
+  first occurrence, also valid as long as the describer;
+- for all other objects, a number that restarts with each text.
 
-So descriptions are equal in two processes if these describe the same things in the same order. What is known of them is
-in a ``Memory``, where everything is found by identity, never by a hash or an equality that may be code of others, and
-kept alive, so that no identity is used twice.
+So two processes get equal descriptions if they describe the same things in the same order. A ``Memory`` has the names
+and digests so far. It looks objects up by id, never by a hash or an equality that may be foreign code, and keeps them
+alive, so that no id is reused.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _PLAIN_NAME = re.compile(r"[\w.<>\-]+")
 
 
 def digest(text: str) -> str:
-    """Returns the hash of a text that stands for it."""
+    """Returns the digest of a text: 32 hexadecimal digits of its SHA-256."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def write_name(name: object) -> str:
-    """Returns a name of a class, a function or a module as it is if it is a plain one, else as a text."""
+    """Returns a plain name of a class, a function or a module unchanged, any other as ``write_text`` writes it."""
     if type(name) is str and _PLAIN_NAME.fullmatch(name):
         return name
     return write_text(name, TextKind.NAME) if type(name) is str else "(unnamed)"
@@ -54,12 +54,12 @@ _qualified_name_of = type.__dict__["__qualname__"].__get__
 
 
 def write_class_name(cls: type) -> str:
-    """Returns module and qualified name of a class, without asking its metaclass."""
+    """Returns module and qualified name of a class, without running code of its metaclass."""
     return f"{write_name(_module_of(cls))}.{write_name(_qualified_name_of(cls))}"
 
 
 def is_of_module(cls: type, module: str) -> bool:
-    """Returns whether a class says that it is of a module or of one below it."""
+    """True if the ``__module__`` of a class is this module or a submodule of it."""
     return write_class_name(cls).startswith(f"{module}.")
 
 
@@ -87,21 +87,20 @@ WRITERS: Mapping[type, Callable[[Any], str]] = {
     torch.memory_format: repr,
     torch.qscheme: repr,
 }
-"""What writes a value, by its type."""
+"""Functions that write literals, by type."""
 
 LITERALS = by_identity(*WRITERS.items())
-"""The same, by the identity of the type: the hash of a type may be code of its metaclass."""
+"""The same, by the id of the type: the hash of a type may be code of its metaclass."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassContent:
-    """What a class is by itself.
+    """The content of a class, with other classes only by name.
 
     Attributes:
-        digest: the hash of its text, in which other classes stand by their names.
+        digest: of its text, in which names represent other classes.
         classes: the classes that the text names.
-        attributes: the parts of the text that stand for its own attributes, each with the attribute's name; of a long
-            one the beginning, and its hash.
+        attributes: names of its own attributes, each with its part of the text; a long part is cut, with a digest.
     """
 
     digest: str
@@ -114,22 +113,22 @@ class Memory:
     """The tables of a describer.
 
     Attributes:
-        names: the names that last, by the object's identity.
+        names: the names valid as long as the describer, by object id.
         storages: the name of the first tensor in each storage, and the storage, by its address.
-        held: each object that was described, by its identity.
-        codes: each code object that was described.
-        loose_globals: the namespaces of functions that are no module's, by identity and the names that were looked up.
-        code_digests: the hash of each code object that was looked at.
-        class_names: the name of each class that was met.
-        contents: what each class is, for those that were looked at.
-        pending: the classes that were met and not looked at.
-        unknown: why an attribute of a class, by the class's name and its own, has no value.
-        graphs: the hash of each class with all classes that it reaches.
-        handlers: what writes the instances of each class that was met.
-        layouts: where the instances of each class of modules keep their state.
-        path_counts: how many objects have a path's name.
+        held: each object that was described, by its id.
+        codes: each code object that was described, by its id.
+        loose_globals: namespaces that are no module's, by id and each global name that was looked up there.
+        code_digests: each code object with a digest, and the digest, by its id.
+        class_names: each class that was named, and its name, by its id.
+        contents: the contents of the classes that were described, by class id.
+        pending: classes that were named and not yet described.
+        unknown: why an attribute of a class has no value, by the names of class and attribute.
+        graphs: the digest of each class with all classes reachable from it, by class id.
+        handlers: the handler for the instances of each class, by class id.
+        layouts: where the instances of each class store their state, by class id.
+        path_counts: how many objects are named after each path.
         values: how many values were written.
-        lasting: how many names without a path last.
+        lasting: how many ``lasting~`` names there are.
         taken: how many classes have each name.
     """
 
@@ -152,7 +151,7 @@ class Memory:
     taken: dict[str, int] = field(default_factory=dict)
 
     def copy(self) -> Memory:
-        """Returns a memory that knows what this one knows, and learns for itself."""
+        """Returns a memory with copies of all tables."""
         tables = {each.name: getattr(self, each.name) for each in fields(self)}
         return Memory(**{name: copy(table) for name, table in tables.items()})
 
@@ -170,21 +169,21 @@ class Memory:
 MOST_VALUES = 1_000_000
 DEEPEST = 150
 LONGEST_TEXT = 10_000
-"""Characters that are written out of one text: a table of words may be a part of a model."""
+"""How many characters of one text are written: a vocabulary may be a part of a model. The rest is in a digest."""
 _ABOUT_SECRETS = frozenset({"name", "type", "_name_"})
-"""What a secret may have beside its value."""
+"""Fields beside the value of a secret that are themselves not secret."""
 
 Handler = Callable[["Writer", Any], None]
-"""Writes a value of the type that it stands for."""
+"""Writes a value of one type."""
 
 
 class Writer:
-    """The text of one value, or of one line of a walk.
+    """Writes the text of one value, or one line of a walk.
 
     Attributes:
-        memory: what the describer knows so far.
+        memory: of the describer.
         parts: the text so far.
-        path: where a walk is; None if the text is no line of one.
+        path: the current path of a walk; None outside of a walk.
         classes: the classes that the text names.
     """
 
@@ -198,10 +197,10 @@ class Writer:
         """Makes a writer.
 
         Args:
-            memory: what the describer knows so far.
-            find_handler: what finds the handler for a type.
-            path: where a walk is, if the text is a line of one.
-            digests: what returns the digest of a class and everything that it reaches, to be written behind its name.
+            memory: of the describer.
+            find_handler: returns the handler for a type.
+            path: the current path of a walk, if the text is a line of one.
+            digests: returns the digest of a class and all classes reachable from it, to be written after its name.
         """
         self.memory = memory
         self.parts: list[str] = []
@@ -216,7 +215,7 @@ class Writer:
         self._count = 0 if path is None else memory.path_counts.get(path, 0)
 
     def text(self) -> str:
-        """Returns what was written. Of a long text it is the beginning, and the hash of all of it."""
+        """Returns the text. A long text is cut to its beginning, with the digest of the whole text."""
         if self.path is not None:
             self.memory.path_counts[self.path] = self._count
         text = "".join(self.parts)
@@ -228,7 +227,7 @@ class Writer:
         """Writes a value.
 
         Raises:
-            Declined: if it has none.
+            Declined: if it cannot be described, or there are too many values or they are nested too deeply.
         """
         self.memory.values += 1
         if self.memory.values > MOST_VALUES:
@@ -245,7 +244,7 @@ class Writer:
         self._depth -= 1
 
     def write_tagged(self, tag: str, *values: object) -> None:
-        """Writes values between angle brackets behind a word that says what they are of."""
+        """Writes values in angle brackets, after a word for their type."""
         self.parts.append(f"<{tag}")
         for value in values:
             self.parts.append(" ")
@@ -253,12 +252,12 @@ class Writer:
         self.parts.append(">")
 
     def write_named(self, name: object, value: object, write: Handler | None = None) -> None:
-        """Writes a value that has a name, by which it and what it consists of may be secret, or names themselves.
+        """Writes a value under a name. The name decides whether strings in the value are secrets or names.
 
         Args:
             name: of the value.
             value: the value.
-            write: writes it; by itself if it is not given.
+            write: writes it; ``Writer.write`` by default.
         """
         before, kind = self._kind, find_kind(name) if type(name) is str else TextKind.VALUE
         if before is TextKind.SECRET:
@@ -268,24 +267,24 @@ class Writer:
         self._kind = before
 
     def write_name(self, name: object) -> None:
-        """Writes what a dictionary or an object has a value under."""
+        """Writes a key of a dictionary or the name of an attribute."""
         before, self._kind = self._kind, TextKind.NAME
         self.write(name)
         self._kind = before
 
     def write_class(self, cls: type) -> None:
-        """Writes the name of a class, and notes that the text depends on it."""
+        """Writes the name of a class, and records that the text depends on it."""
         self.classes.append(cls)
         self.parts.append(self.memory.name_class(cls))
         if self._digests is not None:
             self.parts.append(self._digests(cls))
 
     def enter(self, value: object, lasting: bool = False) -> bool:
-        """Returns whether an object is met for the first time; writes its name if it is not.
+        """True if this is the first occurrence of an object, which then gets a name; else writes its name.
 
         Args:
             value: the object.
-            lasting: whether its name is to last longer than the text.
+            lasting: whether the name stays valid after this text.
         """
         identity = id(value)
         name = self.memory.names.get(identity) or self._names.get(identity)
@@ -305,13 +304,13 @@ class Writer:
         return True
 
     def note(self, table: MutableMapping[Any, Any], key: object, value: object) -> None:
-        """Notes something in a table of the memory, so that ``attempt`` can take it back."""
+        """Adds an item to a table, if the key is new, and to the journal, so that ``attempt`` can undo it."""
         if key not in table:
             table[key] = value
             self._journal.append((table, key))
 
     def attempt(self, write: Callable[[], None]) -> str | None:
-        """Writes something that may have no value. Then nothing of it stays, and the reason is returned.
+        """Writes something that may fail. If it fails, undoes all of it and returns the reason, else returns None.
 
         Raises:
             Declined: if there are too many values, or they are nested too deeply.
@@ -332,7 +331,7 @@ class Writer:
         return None
 
     def write_alone(self, value: object) -> str:
-        """Returns what would be written for a value, and writes nothing."""
+        """Returns the text of a value without writing it or naming objects."""
         before = self._state()
         self.write(value)
         text = "".join(self.parts[before[0] :])
