@@ -182,8 +182,8 @@ def can_attend_with_cudnn(
 
     Only boolean masks are supported, and only without gradients. A mask of numbers may need a gradient, which cuDNN
     does not compute, and with any mask its gradients may be NaN (pytorch/pytorch#196678). Attention with dropout is
-    left to Thunder, so that the order of random numbers stays the same. So is attention for which the query of torch's
-    choice fails.
+    left to Thunder, so that the order of random numbers stays the same. Attention for which
+    ``torch._fused_sdp_choice`` raises is left to Thunder as well.
 
     Args:
         query: Thunder's proxy of a tensor of shape (rows, heads, queries, size).

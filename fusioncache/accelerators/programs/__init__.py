@@ -1,1 +1,1 @@
-"""Whole programs, kept and checked: what one depends on, what of it was read, and the program as data."""
+"""Stored programs: their keys, the reads that are recorded and compared, and programs as data."""

@@ -76,7 +76,7 @@ def is_dictionary(cls: type) -> bool:
 
 
 def is_derived(cls: type, base: type) -> bool:
-    """True if a class is another one or derived from it by its MRO. No metaclass is asked."""
+    """True if the MRO of a class contains another one. Runs no code of a metaclass."""
     return any(each is base for each in mro_of(cls))
 
 
@@ -340,7 +340,7 @@ def find_original(function: FunctionType) -> FunctionType:
 
 
 _PACKAGES = frozenset({"thunder", "torch", "fusioncache", "nvfuser", "nvfuser_direct", *LIBRARIES})
-"""Packages with their versions in each key, as is the version of Python."""
+"""Packages whose versions are in each key, as is that of Python."""
 
 
 def place_of(value: Any) -> str:
@@ -364,7 +364,7 @@ def has_only_attributes(kind: type) -> bool:
 
 
 def is_generated(file: str, module: str | None) -> bool:
-    """True if Python generated a function for a dataclass or a named tuple of a known module, or froze its source."""
+    """True if Python generated a function for a dataclass of a known module or a named tuple, or its file is frozen."""
     has_module = module is not None and (is_known(module) or module.startswith("namedtuple_"))
     return file.startswith("<frozen ") or (file == "<string>" and has_module)
 

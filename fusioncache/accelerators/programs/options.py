@@ -223,7 +223,7 @@ def _read_own_options(describer: Describer, definitions: Definitions, compile_da
 
 
 def _name_of(executor: Any) -> str:
-    """Returns an executor's name, "(ad-hoc)" for the one that Thunder makes for each function: its name is its id."""
+    """Returns an executor's name; "(ad-hoc)" for the one that Thunder makes for each function and names by its id."""
     from fusioncache.thunder_adapter.accelerator_api import TemporaryExecutor
 
     return "(ad-hoc)" if type(executor) is TemporaryExecutor else _write_name(executor.name)

@@ -167,7 +167,7 @@ def keep_program(
 
 
 def _choose_slot(store: Store, key: Key, reads: frozenset[Read], unfit: Collection[str]) -> str | None:
-    """Returns a free slot, freeing the oldest if necessary; None if a slot has a fitting program with these reads."""
+    """Returns a free slot, freeing the oldest if necessary; None if a stored program has these reads and may fit."""
     for slot in PROGRAM_SLOTS:
         artifacts = store.load(key, slot)
         candidate = None if artifacts is None else _decode(store, key, slot, artifacts)
@@ -449,7 +449,7 @@ class ProgramKeeper(Accelerator):
 def find_keeper(compile_data: Any) -> ProgramKeeper | None:
     """Returns the keeper of a compiled function's programs; None if they are not stored.
 
-    They are not stored without a store, for a function with two fusioncache transforms (each would count them), or for
+    This is so without a store, for a function with two fusioncache transforms (each would count the programs), and for
     one with a cache option other than constant values.
     """
     from fusioncache.thunder_adapter.api import CACHE_OPTIONS

@@ -10,8 +10,8 @@ Interpreted code can access outside values in a few ways, and each of them is ob
 - A global or a builtin: a read. Its description covers all that is reachable from it, except through modules.
 - An attribute of a module, present or missing: a read.
 - An attribute of an object or a class: part of the description of the object and of its class, on any path. Each class
-  with an accessed instance is described in the key, in a read, or in a read of its own. A value without a description
-  either is unreachable, or prevents the program from being stored.
+  with an accessed instance is described in the key, in a read, or in a read of its own. If a value without a
+  description was accessed, the program is not stored.
 - A call that is not interpreted: allowed only if ``checks`` lists the function. Then its result depends on its
   arguments, on the key, or on a read that it adds: an environment variable, or a query of torch's state.
 - Access to everything at once (the globals of a function, the module table, the whole environment, frames): the program
@@ -358,7 +358,7 @@ class Recorder(hooks.Observer):
             self._refuse(self._place(reason))
 
     def see_instruction(self, name: str, inst: Any, state: dict[str, Any]) -> None:
-        """Notes an instruction that assigns to an outer variable, or that may call methods of objects."""
+        """Notes an instruction that assigns to an outer variable, compares objects, or may call their methods."""
         if self._reason is not None or self._is_tagged():
             return
         try:
