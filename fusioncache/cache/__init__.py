@@ -1,1 +1,1 @@
-"""The cache in memory: templates, executables, the calls of them, and one compile for many."""
+"""The cache in memory: templates, executables, calls of them, and compiles shared by ranks."""

@@ -1,11 +1,11 @@
-"""The executables that a backend makes under the settings of the moment, and which function serves a call.
+"""The executables that a backend makes under the current settings, and the choice of the function for a call.
 
-nvFuser 0.2.36 cannot compile some regions, which then fail under Thunder alone as well. In half such a region mostly
+nvFuser 0.2.36 cannot compile some regions, which then fail under Thunder alone as well. Half of such a region mostly
 compiles. Measured on an H200 (a backward region of ConvNeXt, 62 operations): its halves take 1.1 s to compile and 42 to
-59 us to run, one operation after the other 0.1 s and 383 to 424 us. Each half is a graph like any other, in the store
-as well. The store has that the whole is rejected, so that the next process does not ask the compiler for it again.
+59 us to run; one operation after the other takes 0.1 s and 383 to 424 us. Each half is a graph like any other and is
+stored like one. The store also has a note that the whole is rejected, so that the next process does not compile it.
 
-Of nvFuser's code for any sizes code for each size is made at its first call, or beside it: see
+From nvFuser's code for any sizes, code for each size is derived at its first call or beside it: see
 ``Backend.persist_size``.
 """
 
@@ -36,23 +36,23 @@ from fusioncache.template.writer import GraphPart, cut, take
 logger = logging.getLogger("fusioncache")
 
 LEAST_OPERATIONS = 8
-"""A rejected piece with fewer operations is not cut again: they run one by one."""
+"""A rejected piece with fewer operations is not split: its operations run one by one."""
 
 
 def run_in_pieces(
     region: Graph, args: Sequence[Any], build: Callable[[Graph, Sequence[Any]], Run]
 ) -> tuple[Run, tuple[bool, ...]]:
-    """Returns a function that runs a rejected region piece by piece, and of each piece whether it is compiled.
+    """Returns a function that runs a rejected region piece by piece, and for each piece whether it is compiled.
 
     Each piece is run once to make the arguments of the next one.
 
     Args:
         region: without symbolic sizes, random numbers and writes into its inputs.
         args: its first arguments.
-        build: returns the function of a piece for these arguments. Raises whatever goes wrong.
+        build: returns the function of a piece for these arguments. May raise any exception.
 
     Raises:
-        Exception: what an operation raises by itself.
+        Exception: the error of an operation that fails when run alone.
     """
     pending, values = deque(_halve(region, 0, len(region.ops))), dict(enumerate(args))
     steps: list[tuple[GraphPart, Run]] = []
@@ -84,7 +84,7 @@ def run_in_pieces(
 
 
 def _halve(region: Graph, start: int, stop: int) -> list[tuple[int, int, bool]]:
-    """Returns what runs in place of rejected operations: where each piece starts and stops, and whether it compiles."""
+    """Returns the pieces that replace rejected operations: their start and stop, and whether to compile them."""
     place = cut(take(region, start, stop).graph) if stop - start >= LEAST_OPERATIONS else None
     if place is None:
         return [(start, stop, False)]
@@ -92,23 +92,23 @@ def _halve(region: Graph, start: int, stop: int) -> list[tuple[int, int, bool]]:
 
 
 class OnGeneral(Protocol):
-    """Is told which function for any sizes serves a graph, or a piece of it."""
+    """Callback with the function for any sizes that serves a graph or a piece of it."""
 
     def __call__(self, served: ServedGeneral, *, whole: bool = True) -> None:
-        """Takes the function."""
+        """Reports the function; ``whole`` is False for a piece."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
-    """A call that wants the function of a graph without parameters.
+    """A call's request for the function of a graph without parameters.
 
     Attributes:
         graph: the graph.
         layouts: of the arguments of the call.
-        on_build: is told of the function, if it had to be compiled or loaded.
-        on_general: is told which function for any sizes serves the graph.
-        generation: the program that the region is of, if it is known.
-        instance: the region that asks, if it may be another one than the first.
+        on_build: called with the function, if it had to be compiled or loaded.
+        on_general: called with the function for any sizes that serves the graph.
+        generation: the program that the region belongs to, if known.
+        instance: the region that needs the function, if it may differ from the first.
     """
 
     graph: Graph
@@ -121,24 +121,23 @@ class BuildRequest:
 
 @dataclass(slots=True, eq=False)
 class BackendExecutables:
-    """The executables of a cache that are made with one backend.
+    """The executables of a cache that one backend makes.
 
-    A region is named by the settings with which it was traced, and an executable by those with which it is compiled, at
-    the first call for a layout. Mostly these are the same. Where torch's settings were changed in between, what is
-    compiled is what Thunder would have compiled then, and it is shared only with what was compiled under the same
-    settings.
+    A region's name depends on the settings at tracing, an executable's on the settings at compiling, which is the first
+    call for a layout. These are mostly equal. If torch's settings were changed in between, the result is what Thunder
+    would have compiled then. It is shared only with results compiled under the same settings.
 
     Args:
-        backend: makes them.
-        cache: where they are.
+        backend: makes the executables.
+        cache: stores them.
         ledger: counts.
-        options: those with which the backend was made for its regions.
+        options: the options with which the backend was made for its regions.
         sizes: which regions that differ only in sizes share a compilation.
 
     Attributes:
-        backend: the same.
-        ledger: the same.
-        options: the same.
+        backend: as given.
+        ledger: as given.
+        options: as given.
     """
 
     backend: Backend
@@ -148,10 +147,10 @@ class BackendExecutables:
     _sizes: Sizes = Sizes.STATIC
 
     def executable(self, graph: Graph, instance: Instance | None = None) -> Executable:
-        """Returns the executable for a graph without parameters. A new one is to be compiled now, from the instance.
+        """Returns the executable of a graph without parameters; a new one compiles ``instance`` under current settings.
 
         Raises:
-            Declined: if what is compiled now may not be shared.
+            Declined: if results of the current settings may not be shared.
         """
         return self._find_executable(graph, instance, self.backend.environment())
 
@@ -161,7 +160,7 @@ class BackendExecutables:
         )
 
     def builder(self, environment: Mapping[str, str]) -> Builder:
-        """Returns what builds functions, with the cache's store."""
+        """Returns a builder of functions that uses the cache's store."""
         return Builder(
             self.backend,
             self._cache.store,
@@ -176,14 +175,14 @@ class BackendExecutables:
     def run_for(self, args: Sequence[Any], asked: BuildRequest) -> Run:
         """Returns the function of a graph without parameters for arguments of this layout.
 
-        Of a graph that is known with other sizes, it is the one that was compiled for its own, or one for any sizes, or
-        one that is made of that; before there is one of these, it is the one that the store has for its own. Of others,
-        and where there is none, it is compiled.
+        A graph of which only the sizes are new gets the function compiled for its own sizes, a function for any sizes,
+        or one derived from that. Before one of these exists, it gets the stored function for its own sizes. Any other
+        graph is compiled, and so is one for which none of these exists.
 
         Raises:
-            Declined: if what is compiled now may not be shared.
+            Declined: if results of the current settings may not be shared.
             RejectedRegion: if the compiler rejects the graph, or rejected it with other sizes.
-            Exception: whatever else the backend raises.
+            Exception: any other error of the backend.
         """
         environment = self.backend.environment()
         executable = self._find_executable(asked.graph, asked.instance, environment)
@@ -207,9 +206,9 @@ class BackendExecutables:
             raise RejectedRegion(reason) from error
 
     def reject_launch(self, asked: BuildRequest, error: Exception) -> RejectedRegion | None:
-        """Returns the rejection of a graph whose function failed when it first ran; None if nothing is compiled.
+        """Returns the rejection of a graph whose function failed at its first run; None if the backend never compiles.
 
-        It is new if that was the function for the graph's own sizes.
+        The rejection is new if the function was for the graph's own sizes.
         """
         if not self.backend.compiles:
             return None
@@ -220,7 +219,7 @@ class BackendExecutables:
     def run_rejected(
         self, args: Sequence[Any], asked: BuildRequest, rejection: RejectedRegion
     ) -> tuple[Run, tuple[bool, ...]]:
-        """Returns a function that runs a rejected region piece by piece, and of each piece whether it is compiled.
+        """Returns a function that runs a rejected region piece by piece, and for each piece whether it is compiled.
 
         Raises:
             Exception: if there is no way to run it.
@@ -239,20 +238,20 @@ class BackendExecutables:
         return run, compiled
 
     def _name_rejection(self, executable: Executable, asked: BuildRequest) -> Hashable:
-        """Returns what regions have in common that are rejected together: they differ in sizes alone."""
+        """Returns the key of a rejection, which regions share that differ only in sizes."""
         return skeleton_of(_find_region(executable, asked)), *sorted(self.backend.environment().items())
 
     def foresee(
         self, graph: Graph, instance: Instance | None, generation: Generation | None, layouts: ArgumentLayouts
     ) -> Ask | None:
-        """Returns the ask of the first call of a graph with arguments of these layouts.
+        """Returns the store request of a graph's first call with arguments of these layouts.
 
-        None if it asks for nothing, if nothing of it can be foreseen, or if a function for any sizes is to serve it.
+        None if there is no request, if it cannot be foreseen, or if a function for any sizes will serve the call.
 
         Args:
             graph: without parameters.
-            instance: the region that is going to ask, if it is known.
-            generation: the program that this is of; None for one to come.
+            instance: the region that will call, if known.
+            generation: the program that the region belongs to; None for a future one.
             layouts: of the arguments.
         """
         environment = self.backend.environment()
@@ -272,7 +271,7 @@ class BackendExecutables:
     ) -> FoundGeneral | None:
         """Returns the general executable that may serve a region; None if there is none.
 
-        If its program is given, the region joins its relatives.
+        With a generation, the region joins its relatives.
         """
         if self._sizes is Sizes.STATIC:
             return None
@@ -284,7 +283,7 @@ class BackendExecutables:
     def _serve_general(
         self, executable: Executable, region: Graph, args: Sequence[Any], asked: BuildRequest, found: FoundGeneral
     ) -> Run | None:
-        """Returns what need not be compiled for a graph that is known with other sizes; None if there is nothing."""
+        """Returns a stored or general function of a graph known with other sizes; None if it must be compiled."""
         if self.backend.generalizes and (executable.is_built or not found.executable.is_ready(asked.layouts)):
             kept = executable.find_for(args, asked.layouts, asked.on_build, asked.instance)
             if kept is not None:
@@ -305,7 +304,7 @@ class BackendExecutables:
 
 
 def _note_made(asked: BuildRequest, found: FoundGeneral, executable: Executable, built: BuiltFunction[Run]) -> None:
-    """Reports a function that was made of code for any sizes, or loaded."""
+    """Reports a function that was derived from code for any sizes, or loaded."""
     is_stored = built.loaded and not (built.helped or built.made_here)
     is_first = not is_stored and found.executable.note_made(asked.layouts)
     source, is_new = found.executable.family.general.graph, built.loaded or is_first
@@ -313,7 +312,7 @@ def _note_made(asked: BuildRequest, found: FoundGeneral, executable: Executable,
 
 
 def refuses_general(region: Graph) -> bool:
-    """True if each compiler compiles a region for its own sizes: see ``check_general``."""
+    """True if every backend compiles the region for its own sizes only: see ``check_general``."""
     try:
         check_general(region)
     except Declined as refusal:
@@ -323,5 +322,5 @@ def refuses_general(region: Graph) -> bool:
 
 
 def _find_region(executable: Executable, asked: BuildRequest) -> Graph:
-    """Returns the region that is compiled for a call, with inputs and outputs in the order of its template."""
+    """Returns the region compiled for a call, with inputs and outputs in the order of its template."""
     return in_order_of_template(executable.source_for(asked.layouts, asked.instance))

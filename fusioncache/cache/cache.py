@@ -1,4 +1,4 @@
-"""The cache: the templates that are known, and the executables that were compiled for them."""
+"""The cache: known templates, and their compiled executables."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ _making = forks.lock()
 
 
 class Cache:
-    """Compiled templates, shared by all models of a process that are given it, and with later processes by a store.
+    """Compiled templates. All models of a process that use the cache share them; with a store, later processes do, too.
 
     Args:
-        capacity: how many templates are kept, and how many executables. Least recently used leaves first; what a
-            compiled model still uses lives on with it.
-        record: whether to leave a record of the run for the command line, in ``FUSIONCACHE_DIR`` or the platform's
+        capacity: how many templates and how many executables are stored in memory. The least recently used is removed
+            first; compiled models keep those that they use.
+        record: whether to write a record of the run for the command line, in ``FUSIONCACHE_DIR`` or the platform's
             cache directory.
-        store: whether to keep what was compiled for later processes, in the same directory; or the directory to keep
-            it in. None asks the environment: ``FUSIONCACHE_STORE=0`` says no.
+        store: whether to store executables for later processes in the same directory; or another directory for them.
+            None reads the environment: ``FUSIONCACHE_STORE=0`` turns the store off.
 
     Raises:
-        TypeError: if ``store`` is none of these.
-        ValueError: if ``capacity`` is less than 1, or the environment says something else than 0 or 1 of the store, or
-            something in ``FUSIONCACHE_LOG`` that is no place to write to.
+        TypeError: if ``store`` has another type.
+        ValueError: if ``capacity`` is less than 1, ``FUSIONCACHE_STORE`` is neither 0 nor 1, or ``FUSIONCACHE_LOG`` is
+            not a place to write to.
 
     Attributes:
         ledger: counts for all users of this cache.
         ranks: the other processes of a distributed job.
-        helpers: the processes that compile for this one, if there are any.
-        batch: compiles for this process itself where there are no such processes, if that pays.
-        generals: what was compiled for regions that differ only in sizes.
-        rejections: why a compiler rejected regions, by their skeletons and environments.
+        helpers: the processes that compile for this one; None if there are none.
+        batch: compiles in this process instead, where that pays; None if not.
+        generals: functions for regions that differ only in sizes.
+        rejections: the reasons why a compiler rejected regions, by skeleton and environment.
     """
 
     def __init__(self, *, capacity: int = 4096, record: bool = True, store: bool | str | Path | None = None):
@@ -69,13 +69,13 @@ class Cache:
 
     def template(self, graph: Graph, environment: Mapping[str, str]) -> tuple[Template, bool]:
         """Returns the template with this canonical graph, and whether it was known."""
-        # A program that is filled in asks when it is written and when it is built: its text is written once.
+        # A filled-in program asks twice, when it is written and when it is built; its key is written only once.
         written = graph, tuple(sorted(environment.items()))
         key = self._keys.get_or_make(written, lambda: graph_key(graph, environment))[0]
         return self._templates.get_or_make(key, lambda: Template(graph, key, template_name(graph, key)))
 
     def executable(self, graph: Graph, environment: Mapping[str, str], make: Callable[[], Executable]) -> Executable:
-        """Returns the executable for a graph without parameters, which is made if it is not there."""
+        """Returns the executable for a graph without parameters, and makes it if there is none."""
         return self._executables.get_or_make(graph_key(graph, environment), make)[0]
 
     @property
@@ -88,27 +88,27 @@ class Cache:
             return self._store
 
     def stats(self) -> Stats:
-        """Returns what all users of this cache have done so far."""
+        """Returns the counts of all users of this cache so far."""
         return self.ledger.stats()
 
     def templates(self) -> tuple[TemplateStats, ...]:
-        """Returns the templates seen so far, each with its counts."""
+        """Returns the templates so far, each with its counts."""
         return self.ledger.templates()
 
     def save(
         self, path: str | Path, *, model: str = "", device: str = "", driver: str = "", version: str = ""
     ) -> PackResult:
-        """Writes what the store has into one file, which ``load`` and 'fusioncache unpack' read on another machine.
+        """Writes the store into one file, which ``load`` and 'fusioncache unpack' read on another machine.
 
         The key of this user (``fusioncache keys new``) or of ``FUSIONCACHE_SIGNING_KEY`` signs it. Without a key it
         stays unsigned, and other machines read it only with ``FUSIONCACHE_TRUST=unsigned``.
 
         Args:
-            path: of the file, which is replaced when the new one is whole.
-            model: the name of a model, to leave out what is for others.
-            device: a part of the name of a GPU or processor, to leave out what was compiled for others.
-            driver: the same of the number of NVIDIA's driver.
-            version: the same of the versions, such as ``torch 2.10``.
+            path: of the file, which is replaced once the new one is complete.
+            model: the name of a model, to leave out other models' entries.
+            device: a substring of the name of a GPU or processor, to leave out entries for others.
+            driver: a substring of the version of NVIDIA's driver.
+            version: a substring of the versions, such as ``torch 2.10``.
 
         Raises:
             StoreError: if there is no store, nothing to write, it cannot be signed here, or the file cannot be
@@ -122,16 +122,15 @@ class Cache:
         return packing.save_pack(self.store, Path(path), model=model, only=only, key=read_own_key())
 
     def load(self, path: str | Path, *, all_machines: bool = False, dry_run: bool = False) -> UnpackResult:
-        """Brings into the store what a pack has for this machine. Each entry is verified before it is used.
+        """Copies a pack's entries for this machine into the store. Each entry is verified before it is used.
 
         Args:
             path: of the file.
-            all_machines: whether to bring what is for others, too, as where an image is built without a GPU.
-            dry_run: whether to bring nothing and say what would be brought.
+            all_machines: whether to copy entries for other machines, too, as when an image is built without a GPU.
+            dry_run: whether to only report what would be copied.
 
         Raises:
-            StoreError: if there is no store, or the file cannot be read, is no pack, or no key that is trusted signed
-                it.
+            StoreError: if there is no store, or if the file is unreadable, not a pack, or not signed by a trusted key.
             OSError: if the store cannot be written.
         """
         from fusioncache.cache import packing
@@ -143,17 +142,17 @@ class Cache:
         return packing.load_pack(self.store, pack, trust, all_machines=all_machines, dry_run=dry_run)
 
     def write_record(self) -> None:
-        """Brings the record on disk up to date. Never raises: a record that cannot be written costs one warning."""
+        """Updates the record on disk. Never raises: a record that cannot be written causes one warning."""
         if self._recorder:
             self._recorder.save()
 
     def write_record_later(self) -> None:
-        """Does as ``write_record`` half a second later, beside the steps. Never waits or raises."""
+        """Does the same as ``write_record`` half a second later in the background. Never waits or raises."""
         if self._recorder:
             self._recorder.append()
 
     def clear(self) -> None:
-        """Forgets all templates and executables. Compiled models keep working; counts stay."""
+        """Removes all templates and executables. Compiled models keep working; counts stay."""
         self._templates.clear()
         self._keys.clear()
         self._executables.clear()
@@ -162,7 +161,7 @@ class Cache:
 
 
 def _read_store_option(store: bool | str | Path | None) -> bool | str | Path:
-    """Returns whether executables are persisted, or the directory that they go to."""
+    """Returns whether executables are stored, or the directory to store them in."""
     if store is not None:
         if not isinstance(store, (bool, str, Path)):
             raise TypeError(f"store must be True, False, a directory or None, got {store!r}")
@@ -171,12 +170,12 @@ def _read_store_option(store: bool | str | Path | None) -> bool | str | Path:
 
 
 def default_cache() -> Cache:
-    """Returns the process's cache. The first to ask makes it, also if several threads ask at once."""
+    """Returns the process's cache. The first call makes it, also with several threads."""
     with _making:
         return make_default_cache()
 
 
 @cache
 def make_default_cache() -> Cache:
-    """Returns the same cache each time it is called."""
+    """Returns the same cache at each call."""
     return Cache()

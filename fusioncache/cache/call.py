@@ -1,7 +1,7 @@
-"""The call of a template in a trace, whatever the layout of the arguments and the number of residual terms.
+"""Calls of templates from a trace, for any argument layouts and any number of residual terms.
 
-The hot path goes from a call's arguments to the function compiled for their layout. It consists of closures, because
-every attribute that is looked up there is paid for in every call of every region.
+The hot path maps a call's arguments to the function compiled for their layout. It consists of closures, because each
+attribute lookup there costs time in every call of every region.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ logger = logging.getLogger("fusioncache")
 _MOST_LAYOUTS = 1024
 
 Begin = Callable[[Sequence[Any], tuple[int, ...] | None], tuple[Run, Sequence[Any]]]
-"""Prepares and runs the first call for a new layout. Takes the arguments, and the arities where there are any; returns
-the function for this layout, and the results of this call."""
+"""Prepares and runs the first call for a new layout. Takes the arguments, and the arities or None; returns the function
+for this layout, and the results of this call."""
 
 Dispatcher = Callable[..., Sequence[Any]]
 """Takes a template's arguments and returns its outputs."""
 
 
 def make_dispatcher(graph: Graph, *, takes_arities: bool, begin: Begin) -> Dispatcher:
-    """Makes the function that a trace calls: it finds what fits the layout of its arguments, or begins, and runs it."""
+    """Returns the function that a trace calls: it runs the function for its arguments' layout, or calls ``begin``."""
     if takes_arities or graph.sizes or any(isinstance(type_, NumberType) for type_ in graph.inputs):
         return _dispatch_by_all(graph, takes_arities, begin)
     if all(_strides_follow_from_contiguity(type_) for type_ in graph.inputs):
@@ -56,12 +56,12 @@ def make_dispatcher(graph: Graph, *, takes_arities: bool, begin: Begin) -> Dispa
 
 
 def _strides_follow_from_contiguity(type_: Any) -> bool:
-    """True if contiguity says all: a dimension of size 0 or 1 may have any stride in a contiguous tensor."""
+    """True if contiguity determines the strides; it does not for dimensions of size 0 or 1, which may have any."""
     return isinstance(type_, TensorType) and all(isinstance(size, int) and size > 1 for size in type_.shape)
 
 
 def _dispatch_by_contiguity(begin: Begin) -> Dispatcher:
-    """Asks whether all tensors are contiguous, which costs half as much as their strides."""
+    """Returns a dispatcher that checks first if all tensors are contiguous, at half the cost of reading strides."""
     is_contiguous, dispatch_others = torch.Tensor.is_contiguous, _dispatch_by_strides(begin)
     contiguous: dict[int, Run] = {}
 
@@ -90,7 +90,7 @@ def _dispatch_by_strides(begin: Begin) -> Dispatcher:
 
 
 def _dispatch_by_all(graph: Graph, takes_arities: bool, begin: Begin) -> Dispatcher:
-    """Takes symbolic sizes, numbers among the inputs (they come first), and arities in front of these."""
+    """Returns a dispatcher for graphs with symbolic sizes or numbers. It takes arities (if any), numbers, tensors."""
     numbers = sum(isinstance(type_, NumberType) for type_ in graph.inputs)
     shaping = shaping_inputs(graph)
     stride, size = torch.Tensor.stride, torch.Tensor.size
@@ -114,17 +114,17 @@ def _remember(runs: dict[Any, Run], layout: Any, begun: tuple[Run, Sequence[Any]
 
 
 type _Failure = tuple[str, Exception]
-"""What failed, in a word, and its error."""
+"""What failed, as one word, and its error."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallTarget:
-    """What a trace calls in place of a region: a template, or a template whose results are verified.
+    """The function that a trace calls in place of a region: a template, or a template with verified results.
 
     Attributes:
         template: the template that is called.
         name: the name of the function in the trace.
-        function: itself.
+        function: the dispatcher.
         takes_arities: whether a call starts with the tuple of arities.
     """
 
@@ -135,7 +135,7 @@ class CallTarget:
 
     def __post_init__(self) -> None:
         self.function.__name__ = self.function.__qualname__ = self.name
-        self.function.name = self.name  # type: ignore[attr-defined]  # where thunder.examine's users look for it
+        self.function.name = self.name  # type: ignore[attr-defined]  # read by users of thunder.examine
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class Fallback:
 
     @property
     def compiles_otherwise(self) -> bool:
-        """Whether it may work where a compiler failed: nvFuser does not ask Dynamo, which others of Thunder's do."""
+        """Whether it may work after a compiler failed: nvFuser does not use Dynamo, which other executors do."""
         return self.executor == "nvfuser"
 
     def __call__(self, args: Sequence[Any]) -> Sequence[Any]:
@@ -168,16 +168,16 @@ class Fallback:
 
 @dataclass(eq=False, slots=True)
 class AllowedRegions:
-    """Regions for which a template may be called, as ``TemplateCall.allow`` was told of them.
+    """Regions with the same arities, for which ``TemplateCall.allow`` allowed calls of a template.
 
     Attributes:
         arities: the number of terms of each of their residual chains.
-        plan: how these are summed.
+        plan: how the chains are summed.
         fallback: one of the regions, as Thunder made it.
-        instance: the same in the terms of the template, where that is known.
-        layouts: of the arguments, in each way that was foreseen.
-        operations: runs one of the regions operation by operation, once that was needed.
-        source: the graph of the function for any sizes that serves them; None if none does.
+        instance: the same region in the terms of the template; None if not known.
+        layouts: the foreseen layouts of the arguments.
+        operations: runs one of the regions operation by operation; None until needed.
+        source: the graph of the function for any sizes that serves the regions; None if none does.
     """
 
     arities: Arities
@@ -191,13 +191,13 @@ class AllowedRegions:
 
 @dataclass(frozen=True, slots=True)
 class _FirstCall:
-    """A call with arguments of a layout that is new.
+    """A call with arguments of a new layout.
 
     Attributes:
         args: tensors and numbers, in the order of the template.
-        layouts: of these.
-        regions: those that it is a call of.
-        failures: what failed so far.
+        layouts: of ``args``.
+        regions: the regions with the arities of the call.
+        failures: failures so far.
     """
 
     args: Sequence[Any]
@@ -210,22 +210,22 @@ class TemplateCall:
     """A template that is ready to be called.
 
     Its argument order is that of ``Binding.arguments``. A template with several residual chains takes their arities
-    first, as one tuple, because the number of arguments does not tell them apart.
+    first, as one tuple, because the number of arguments does not determine them.
 
     Args:
-        template: what is called.
+        template: the template to call.
         executables: of the backend that compiles it.
         name: in a trace; by default the template's.
-        called: is told at the end of each first call for a layout, and of the seconds that it took: only then it is
-            known what had to be compiled.
-        generation: the program that has the first call of it, if that is known.
-        count_left: returns how many others were never called.
+        called: called at the end of each first call for a layout, with the template and the seconds that the call
+            took: only then it is known what had to be compiled.
+        generation: the program that calls it first, if known.
+        count_left: returns the number of other templates that were never called.
 
     Attributes:
-        template: what is called.
+        template: the template to call.
         begun: whether it was called.
-        target: the same as a trace calls it.
-        compiler: the backend that compiles it, with the executables that it has.
+        target: the callable for a trace.
+        compiler: the backend and its executables.
     """
 
     def __init__(
@@ -253,16 +253,16 @@ class TemplateCall:
         self.target = CallTarget(template, name or template.name, function, takes_arities=self._chains > 1)
 
     def allow(self, arities: Arities, plan: Plan, fallback: Fallback, instance: Instance | None = None) -> None:
-        """Says how to run regions with these arities, and gives one of them. What was said first stands."""
+        """Allows calls for regions with these arities, and stores one such region. The first call for them wins."""
         instance = self._instances.setdefault(arities, instance)
         self._regions.setdefault(arities, AllowedRegions(arities, plan, fallback, instance))
 
     def claim_all(self, instances: Mapping[Arities, Instance]) -> bool:
-        """Claims these regions for this call; returns False and claims none if one differs from an earlier one.
+        """Assigns these regions to this call. Returns False and assigns none if one differs from an earlier one.
 
         The first region with given arities fixes how the call is compiled, and later regions must equal it. Regions
-        that write their template in different ways have calls of their own: where their operands do not lie alike in
-        memory, they are compiled differently.
+        that write their template in different ways need separate calls: if the layouts of their operands differ, they
+        are compiled differently.
         """
         if any(self._instances.get(arities, instance) != instance for arities, instance in instances.items()):
             return False
@@ -280,7 +280,7 @@ class TemplateCall:
     def executables(self, arities: Arities) -> list[Executable]:
         """Returns the executables of a call with these arities, in order of use.
 
-        Compiles nothing. Adds the source of a function for any sizes to the executable that it serves.
+        Compiles nothing. Adds the source of a function for any sizes to the executable that the function serves.
         """
         regions = self._regions[arities]
         if regions.plan is Plan.INLINE:
@@ -293,9 +293,9 @@ class TemplateCall:
         return [self.compiler.executable(graph) for graph in [*graphs, folded.core.graph] if graph is not None]
 
     def foresee(self, arities: Arities, layouts: ArgumentLayouts) -> list[Ask]:
-        """Notes these layouts of arguments. Returns what the first call with them will ask the store for.
+        """Stores these argument layouts. Returns the store requests of the first call with them.
 
-        Of folds only those of contiguous terms are foreseen.
+        For folds, only requests with contiguous terms are foreseen.
         """
         regions = self._regions[arities]
         if layouts not in regions.layouts:
@@ -333,10 +333,10 @@ class TemplateCall:
         return f"compiling {self.template.name} with {self.compiler.backend.title}, {self._count_left()} left"
 
     def _execute(self, run: Run, call: _FirstCall) -> tuple[Run, Sequence[Any]]:
-        """Runs what was prepared, or what takes its place if that fails; returns what ran, and its results."""
+        """Runs the prepared function, or its substitute if it fails. Returns the function that ran and its results."""
         try:
             return run, run(call.args)
-        except Exception as error:  # what was compiled for other sizes was never executed with these
+        except Exception as error:  # a function compiled for other sizes may fail with these
             if run is call.regions.operations or not may_run_again(self.template.graph):
                 raise
             if is_out_of_memory(error) or is_device_lost():
@@ -365,9 +365,9 @@ class TemplateCall:
             return self._fall_back(call)
 
     def _run_rejected(self, call: _FirstCall, rejection: RejectedRegion) -> Run:
-        """Returns what runs a region that its compiler rejects: its pieces, or else its operations one by one."""
+        """Returns a function that runs a rejected region in pieces, or else operation by operation."""
         try:
-            if not may_run_again(self.template.graph):  # each piece is run to find the next one
+            if not may_run_again(self.template.graph):  # each piece is run to make the next one's arguments
                 raise rejection
             asked = self._request(call.regions, call.layouts)
             run, compiled = self.compiler.run_rejected(call.args, asked, rejection)
@@ -387,7 +387,7 @@ class TemplateCall:
         return self.compiler.reject_launch(self._request(call.regions, call.layouts), error)
 
     def _report_rejection(self, arities: Arities, rejection: RejectedRegion, compiled: Sequence[bool]) -> None:
-        """Reports what runs a rejected region: pieces, of which some are compiled."""
+        """Reports how a rejected region runs: in pieces, of which some are compiled."""
         title, digest = self.compiler.backend.title, self.template.key.digest
         compilers = " and ".join(dict.fromkeys(title if is_compiled else "torch" for is_compiled in compiled))
         pieces = f" in {len(compiled)} pieces" if len(compiled) > 1 else ""
@@ -400,7 +400,7 @@ class TemplateCall:
             warn(f"{self.template.name}{where} is {reason}. {title} says: {rejection}")
 
     def _can_fold(self, regions: AllowedRegions, layouts: ArgumentLayouts) -> bool:
-        """True if folds can sum such arguments: where the order of operands shows, they may have another one."""
+        """True if folds can sum such arguments: folds may reorder operands, which some layouts do not allow."""
         if regions.plan is Plan.INLINE:
             return False
         return not depends_on_operand_order(inline(self.template.graph, regions.arities), layouts)
@@ -419,16 +419,16 @@ class TemplateCall:
         return self.compiler.executable(inline(self.template.graph, arities), self._compiled_instance(arities))
 
     def _compiled_instance(self, arities: Arities) -> Instance | None:
-        """Returns the region that is compiled, where that is known."""
+        """Returns the region that is compiled; None if not known."""
         instance = self._regions[arities].instance
         return None if instance is None else instance.compiled
 
     def _fall_back(self, call: _FirstCall, failed: Run | None = None) -> Run:
-        """Returns the region as Thunder made it where that may work, and else what runs its operations one by one.
+        """Returns the region as Thunder made it if that may work, else a function that runs its operations one by one.
 
-        Forward and backward must draw random numbers from one generator. So a region that draws falls back to Thunder's
-        own function. A region that writes into its inputs is not tried with a second compiler: it may have written
-        when the first one fails.
+        Forward and backward must draw random numbers from one generator, so a region that draws falls back to Thunder's
+        function. A region that writes into its inputs is not compiled by a second compiler: it may have written before
+        the first one failed.
         """
         fallback, graph = call.regions.fallback, self.template.graph
         may_work = draws(graph) or (fallback.compiles_otherwise and may_run_again(graph))
@@ -442,7 +442,7 @@ class TemplateCall:
         return regions.operations
 
     def _report_failure(self, failure: _Failure, run: Run, regions: AllowedRegions) -> None:
-        """Reports what failed, once something else ran: what nothing can compute is the model's own error."""
+        """Reports a failure after a substitute ran. If every substitute fails too, it is the model's own error."""
         name, (what, error) = self.template.name, failure
         logger.info("compiling %s failed", name, exc_info=error)
         reason = f"{what} failed: {type(error).__name__}"
@@ -452,7 +452,7 @@ class TemplateCall:
             warn(f"{name} could not be compiled and runs {how}: {error}")
 
     def _bypass(self, regions: AllowedRegions, reason: str) -> Run:
-        """Returns the region as Thunder made it, where what would be compiled now may not be shared."""
+        """Returns the region as Thunder made it, because its function may not be shared under the current settings."""
         logger.info("%s bypassed: %s", self.template.name, reason)
         self._note(regions.arities, reason=reason)
         self._ledger.count_bypass(reason, self.template)
@@ -467,7 +467,7 @@ class TemplateCall:
         self._count(built, loaded, graph=executable.graph, helped=built.helped)
 
     def _on_general(self, served: ServedGeneral) -> None:
-        """Counts that a function for any sizes serves the template, and the function if it is new."""
+        """Counts that a function for any sizes serves the template; counts the function too if it is new."""
         built = served.built
         if not served.is_new:
             self._ledger.count_general_hit(self.template, self._alone(built.cost, built.loaded))

@@ -1,4 +1,4 @@
-"""Brings what was compiled to a remote and from there, in packs: one for each model, one for all else."""
+"""Copies compiled entries to a remote and back in packs: one pack for each model, and one for all other entries."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from fusioncache.store.signing import NOT_TRUSTED, REVOKED, SigningKey, Trust, r
 from fusioncache.store.store import get_host
 
 Progress = Callable[[int, int], None]
-"""Is told how many packs were dealt with, and of how many."""
+"""Called with the number of packs done, and the number of all."""
 
 USE_SECONDS = 86_400.0
-"""A push that uploads nothing writes the index if that lacks a use of so many seconds."""
+"""Seconds by which a use must be newer than the index says, for a push without uploads to write the index."""
 
 
 @dataclass(slots=True)
 class CopyResult:
-    """Counts what is brought, or would be.
+    """Counts what a push or pull copied, or would copy.
 
     Attributes:
-        entries: how many.
-        packs: the files that they came in.
-        bytes: of the packs.
-        skipped: entries that were there already.
-        claimed: entries that another machine uploads just now.
+        entries: number of entries.
+        packs: number of packs with these.
+        bytes: size of the packs.
+        skipped: entries that the destination had already.
+        claimed: entries that another machine is uploading.
         refused: entries and packs that were left out, by reason.
     """
 
@@ -51,7 +51,7 @@ class CopyResult:
     refused: Counter[str] = field(default_factory=Counter)
 
     def count_pack(self, entries: int, size: int, refused: Mapping[str, int]) -> None:
-        """Adds a pack of this size that brought so many entries, without those that were refused."""
+        """Adds a pack of this size that brought so many entries, not counting refused ones."""
         self.entries += entries
         self.packs += 1
         self.bytes += size
@@ -66,17 +66,17 @@ def push(
     dry_run: bool = False,
     key: SigningKey | None = None,
 ) -> CopyResult:
-    """Uploads every entry that the index of a remote does not have, in a pack with all that its model needs.
+    """Uploads every entry that the remote's index lacks, in packs that contain all entries that their model needs.
 
-    Machines of one job may push at once: each pack is uploaded by the first one. An entry that came from elsewhere
-    keeps its signature.
+    Machines of one job may push at the same time: the first one uploads each pack. An entry that came from another
+    machine keeps its signature.
 
     Args:
-        store: in a directory.
-        remote: that can be written.
-        progress: is told how far it is.
-        dry_run: whether to upload nothing and say what would be uploaded.
-        key: signs what this machine made, and the packs; None if they are to be there unsigned.
+        store: a store with a directory.
+        remote: a writable remote.
+        progress: called with the progress.
+        dry_run: whether to only report what would be uploaded.
+        key: signs this machine's entries and the packs; None to leave them unsigned.
 
     Raises:
         StoreError: if the store has no directory, the remote cannot be used, or nothing can be signed here.
@@ -108,18 +108,18 @@ def push(
 
 
 class _Push:
-    """Uploads packs of what a remote lacks.
+    """Uploads packs with the entries that a remote lacks.
 
     Args:
         disk: has the entries.
-        remote: gets the packs.
-        key: signs them, if there is one.
+        remote: receives the packs.
+        key: signs them; None for no signature.
         trust: trusts what the key signs.
-        known: the shortened names of the entries that the remote has.
+        known: the shortened ids of the remote's entries.
         dry_run: whether to upload nothing.
 
     Attributes:
-        counted: what was uploaded.
+        counted: counts of the upload.
         uploaded: the packs, by digest.
     """
 
@@ -132,7 +132,7 @@ class _Push:
         self.uploaded: dict[str, ListedPack] = {}
 
     def plan(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yields the model and the entries of each pack that is to be written: those with an entry that is new."""
+        """Yields the model and the entry ids of each pack to write: those with at least one new entry."""
         entries = []
         for entry in self._disk.list_entries():
             if entry.is_outdated:
@@ -150,12 +150,12 @@ class _Push:
         yield from (("", part) for part in _split(entry for entry in left.values() if self._is_new(entry.id)))
 
     def upload(self, model: str, ids: Sequence[str], path: Path) -> None:
-        """Uploads a pack of these entries, unless another machine is at it.
+        """Uploads a pack of these entries, unless another machine is uploading it.
 
         Args:
-            model: that they are for.
+            model: the model that needs the entries.
             ids: of the entries.
-            path: for the file of the pack.
+            path: of a temporary file for the pack.
         """
         new = [id_ for id_ in ids if self._is_new(id_)]
         signer = self._key.public if self._key else ""
@@ -179,17 +179,17 @@ class _Push:
 
 
 def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_run: bool = False) -> CopyResult:
-    """Brings every pack that has an entry which the store does not have, each entry verified by its own signature.
+    """Copies every pack with an entry that the store lacks, and verifies each entry by its own signature.
 
     Args:
-        store: in a directory.
+        store: a store with a directory.
         remote: to copy from.
-        progress: is told how far it is.
-        dry_run: whether to bring nothing and say what would be brought.
+        progress: called with the progress.
+        dry_run: whether to only report what would be copied.
 
     Raises:
-        StoreError: if the store has no directory, may not become as large, or the remote cannot be used. What was
-            brought by then stays.
+        StoreError: if the store has no directory or not enough room, or the remote cannot be used. Packs copied before
+            the error stay.
         OSError: if the store cannot be written.
     """
     disk, trust = require_disk(store), require_trust()
@@ -217,13 +217,13 @@ def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
 
 @dataclass(frozen=True, slots=True)
 class RemotePruning:
-    """What was removed from a remote, or would be.
+    """Counts what was removed from a remote, or would be.
 
     Attributes:
-        packs: how many.
-        bytes: of them.
-        packs_left: how many stayed.
-        bytes_left: of them.
+        packs: number of packs removed.
+        bytes: size of these.
+        packs_left: number of packs left.
+        bytes_left: size of these.
     """
 
     packs: int
@@ -237,9 +237,9 @@ class Retention:
     """How long packs stay on a remote.
 
     Attributes:
-        unused: seconds since one was last used by a machine that pushes.
-        age: seconds since one was written.
-        version: of fusioncache, whose packs alone stay; empty for all.
+        unused: how many seconds after its last use by a machine that pushes.
+        age: how many seconds after it was written.
+        version: the only version of fusioncache whose packs stay; empty for all.
     """
 
     unused: float = float("inf")
@@ -247,7 +247,7 @@ class Retention:
     version: str = ""
 
     def keeps(self, pack: ListedPack, now: float) -> bool:
-        """Returns whether a pack stays."""
+        """True if a pack stays."""
         is_recent = now - pack.used <= self.unused and now - pack.written <= self.age
         return is_recent and self.version in ("", pack.version)
 
@@ -255,18 +255,18 @@ class Retention:
 def prune_remote(
     remote: Remote, retention: Retention, *, dry_run: bool = False, key: SigningKey | None = None
 ) -> RemotePruning:
-    """Removes packs from a remote that have had their time, or are of no use.
+    """Removes packs from a remote that are too old, or useless.
 
-    Of no use are those of which a newer one has every entry, and those that a revoked key signed.
+    A pack is useless if a newer pack has all its entries, or if a revoked key signed it.
 
-    Others may push and load meanwhile. A pack leaves the index first, and one that is not in the index yet is listed,
-    so that none goes which was just written. A load that comes too late compiles.
+    Other machines may push and load meanwhile. Packs leave the index before they are deleted, and packs that the index
+    lacks are added to it, so that a pack just written is not deleted. A load of a deleted pack falls back to compiling.
 
     Args:
-        remote: that can be written.
+        remote: a writable remote.
         retention: how long packs stay.
-        dry_run: whether to remove nothing and say what would be removed.
-        key: signs the new index; None if that is to be there unsigned.
+        dry_run: whether to only report what would be removed.
+        key: signs the new index; None to leave it unsigned.
 
     Raises:
         StoreError: if the remote cannot be used, or no trusted key signed its index.
@@ -295,7 +295,7 @@ def prune_remote(
 
 
 def _find_revoked(remote: Remote, index: Index, trust: Trust) -> Iterator[tuple[str, int]]:
-    """Yields digest and bytes of packs that a revoked key signed. They are in no index."""
+    """Yields digest and bytes of packs that a revoked key signed. No index lists them."""
     listed = {pack.digest for pack in index.packs}
     for digest, size in remote.list_packs().items():
         if digest not in listed:
@@ -307,7 +307,7 @@ def _find_revoked(remote: Remote, index: Index, trust: Trust) -> Iterator[tuple[
 
 
 def _find_covered(packs: Iterable[ListedPack]) -> dict[str, ListedPack]:
-    """Returns the packs of which a newer one has every entry."""
+    """Returns the packs all of whose entries are in a newer one."""
     newer: list[frozenset[str]] = []
     covered = {}
     for pack in sorted(packs, key=lambda pack: (-pack.written, pack.digest)):
@@ -320,7 +320,7 @@ def _find_covered(packs: Iterable[ListedPack]) -> dict[str, ListedPack]:
 
 
 def _trust_own(key: SigningKey | None) -> Trust:
-    """Returns which keys are trusted, and with them what a push with this key writes, or one without.
+    """Returns the trusted keys, and also trusts what this push writes: with its key, or unsigned without one.
 
     Raises:
         StoreError: if the key was revoked, or the list of keys cannot be read.
@@ -332,13 +332,13 @@ def _trust_own(key: SigningKey | None) -> Trust:
 
 
 def _find_index(remote: Remote, trust: Trust, disk: DiskStore | None = None, *, renews: bool = False) -> Index:
-    """Returns the index; an empty index if the remote has none.
+    """Returns the remote's index; an empty one if there is none.
 
     Args:
-        remote: that has it.
+        remote: has the index.
         trust: the keys that may have signed it.
-        disk: of ``Remote.fetch_index``.
-        renews: whether one that no reader can use counts as none: a push makes another one from the packs.
+        disk: as for ``Remote.fetch_index``.
+        renews: whether an unreadable index counts as none, because a push makes a new one from the packs.
 
     Raises:
         StoreError: if the remote cannot be used, or no trusted key signed its index.
@@ -353,7 +353,7 @@ def _find_index(remote: Remote, trust: Trust, disk: DiskStore | None = None, *, 
 
 
 def _split(entries: Iterable[Entry]) -> Iterator[tuple[str, ...]]:
-    """Yields the entries in parts that are not too large for a pack."""
+    """Yields the entry ids in parts small enough for a pack."""
     part, size = list[str](), 0
     for entry in sorted(entries, key=lambda entry: entry.id):
         more = entry.size + 2 * len(entry.text)
@@ -367,19 +367,19 @@ def _split(entries: Iterable[Entry]) -> Iterator[tuple[str, ...]]:
 
 
 def _name_owner(disk: DiskStore) -> str:
-    """Returns a word for a store of this machine."""
+    """Returns an identifier of this machine's store."""
     return hashlib.sha256(f"{get_host()} {disk.directory.path}".encode()).hexdigest()[:16]
 
 
 def _find_uses(disk: DiskStore) -> Iterator[tuple[str, float]]:
-    """Yields the shortened name of each entry, and when it was last used, in seconds since the epoch."""
+    """Yields the shortened id of each entry, and its last use in seconds since the epoch."""
     for id_, file in disk.entries.list_files().items():
         yield shorten_entry_id(id_), file.used / 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """Adds packs to an index, and notes which of those in it are used here."""
+    """Adds packs to an index, and updates the last use of packs that are used here."""
 
     uploaded: Mapping[str, ListedPack]
     used: Mapping[str, float]
@@ -388,7 +388,7 @@ class _Listing:
         return tuple(self.uploaded.get(pack.digest) or self._note_use(pack) for pack in packs)
 
     def has_news(self, packs: tuple[ListedPack, ...]) -> bool:
-        """Returns whether a pack was used here long after the index says that it was."""
+        """True if a pack was used here more than ``USE_SECONDS`` after its last use in the index."""
         return any(self._note_use(pack).used > pack.used + USE_SECONDS for pack in packs)
 
     def _note_use(self, pack: ListedPack) -> ListedPack:
@@ -397,7 +397,7 @@ class _Listing:
 
 
 def _choose(index: Index, here: set[str]) -> Iterator[ListedPack]:
-    """Yields packs, the newest first, each with an entry that neither the store nor an earlier one has."""
+    """Yields packs, newest first, that have an entry which neither the store nor an earlier pack has."""
     seen = set(here)
     for pack in sorted(index.packs, key=lambda pack: -pack.written):
         if not seen.issuperset(pack.entries):

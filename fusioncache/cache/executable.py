@@ -1,7 +1,7 @@
-"""The functions of a graph, at most one for each layout: from the store if it has them, or else compiled once for all.
+"""The functions of a graph, at most one for each layout: loaded from the store, or compiled once for all processes.
 
-A region for arguments of some layouts is the case without variables of one for any sizes: both are tasks of one
-builder.
+One builder compiles both kinds of task: a region for arguments of some layouts, and a region for any sizes. The first
+is the case without variables.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from fusioncache.template.strides import depends_on_operand_order
 logger = logging.getLogger("fusioncache")
 
 REGION = "region"
-"""The artifact that says what was compiled, and how it lies in the graph."""
+"""The artifact with the region that was compiled, and its mapping to the values of the graph."""
 REQUEST = "request"
-"""The artifact that says what was asked for, so that it can be asked again. It is the same whatever the versions."""
+"""The artifact with the request, so that another process can repeat it. It does not depend on versions."""
 
 _STALE = "an artifact that does not load"
 _REJECTED = "rejected: "
-"""How a note begins that the compiler rejects a region."""
+"""Prefix of a stored note that the compiler rejects a region."""
 _MOST_LAYOUTS = 1024
 
 
 class RejectedRegion(Exception):
-    """A compiler rejects a region, or what it made of it does not run. The message is what it says, in a line.
+    """A compiler rejects a region, or its compiled function does not run. The message is the compiler's, in one line.
 
     Attributes:
-        is_new: whether the store is to be told, once something else runs.
+        is_new: whether to store the rejection once a substitute has run.
     """
 
     def __init__(self, reason: str, *, is_new: bool = False):
@@ -58,22 +58,20 @@ class RejectedRegion(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BuiltFunction[F]:
-    """A function, and how it came about.
+    """A function, with its origin and cost.
 
     Attributes:
         run: the function: of a region's inputs, or a ``GeneralFunction``.
-        instance: the region, and which of the graph's values its values are; None for any sizes.
-        key: under which the store has it or would have it; None if there is no store, and for a function for any sizes
-            that could not be stored.
-        loaded: whether it was loaded, rather than compiled here.
-        compile_seconds: that compiling it alone takes, without making its artifacts; 0 if ``seconds`` is just that.
-        seconds: that compiling or loading it took here.
+        instance: the region, and its mapping to the graph's values; None for any sizes.
+        key: its key in the store; None if there is no store, or if a function for any sizes could not be stored.
+        loaded: whether it was loaded rather than compiled here.
+        compile_seconds: time to compile it without making its artifacts; 0 if equal to ``seconds``.
+        seconds: time that compiling or loading it took here.
         helped: whether it was loaded because a helper of this process had just compiled it.
         made_here: whether it was loaded because this process had compiled it while it waited for a helper.
-        shifted: a correction in seconds: earlier work for this function counts, the compiler's start and waiting do
-            not.
-        exact: does the same in less time, for arguments of the very layouts that it was built with; None if nothing
-            does.
+        shifted: a correction in seconds: adds earlier work for this function, subtracts the compiler's start and
+            waiting.
+        exact: a faster function with the same results, for the exact layouts of the build; None if there is none.
     """
 
     run: F
@@ -89,26 +87,27 @@ class BuiltFunction[F]:
 
     @property
     def cost(self) -> float:
-        """Seconds that compiling it alone takes."""
+        """Seconds to compile it without making its artifacts."""
         return self.compile_seconds or (0.0 if self.loaded else self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Task[F]:
-    """Something to be compiled. Arguments are tensors and numbers as the region's inputs.
+    """A function to compile. Its arguments are tensors and numbers as the region's inputs.
 
     Attributes:
         backend: compiles.
-        graph: what the store names it by.
-        region: what the compiler is given.
-        key: returns the key of what is stored, by the environment.
+        graph: its name in the store.
+        region: the region to compile.
+        key: returns its key in the store for an environment.
         compile: compiles the function.
-        persist: compiles the function, and gives artifacts, or why there are none.
-        load: makes the function of artifacts. Raises whatever is wrong with these.
-        instance: the region, and which of the graph's values its values are; None for any sizes.
-        request: what another process needs to ask for the same; None for any sizes.
-        made: the region as an instance of the general one whose code its own is made of; None if it is compiled alone.
-        own: the region as it would be compiled alone, if it is made.
+        persist: compiles the function, and returns its artifacts, or the reason why there are none.
+        load: makes the function from artifacts. Raises any exception if they are unusable.
+        instance: the region, and its mapping to the graph's values; None for any sizes.
+        request: the data that another process needs to request the same; None for any sizes.
+        made: the region as an instance of a general one, if its code is derived from code for any sizes; None if it
+            is compiled alone.
+        own: the region as it would be compiled alone, if ``made`` is given.
     """
 
     backend: Backend
@@ -124,7 +123,7 @@ class Task[F]:
     own: Instance | None = None
 
     def describe(self) -> dict[str, bytes]:
-        """Returns the artifacts that do not come from the backend."""
+        """Returns the artifacts that the backend does not make."""
         if self.instance is None or self.request is None:
             return {}
         relatives = {RELATIVES: encode_relatives(self.made.general.regions, self.own)} if self.made and self.own else {}
@@ -134,7 +133,7 @@ class Task[F]:
 def _load_region(
     backend: Backend, instance: Instance, artifacts: Mapping[str, bytes], args: Sequence[Any]
 ) -> BuiltFunction[Run]:
-    """Makes the function of a region. The stored region may have another order than this one."""
+    """Loads the function of a region. The stored region may have its values in another order than this one."""
     stored = decode_region(artifacts[REGION])
     if _types(stored) != _types(instance) or len(stored.outputs) != len(instance.outputs):
         raise ValueError("a stored region with other inputs or outputs")
@@ -148,20 +147,20 @@ def _types(instance: Instance) -> dict[int, Any]:
 
 @dataclass(slots=True, eq=False)
 class Builder:
-    """Builds functions with a backend. With a store, each is loaded, or else compiled once for all processes.
+    """Builds functions with a backend. With a store, it loads each, or else compiles it once for all processes.
 
     Attributes:
-        backend: compiles, and loads what it compiled.
-        store: where artifacts are; None if each function is compiled for this process alone, and if the backend
-            persists nothing.
+        backend: compiles, and loads compiled functions.
+        store: where artifacts are stored; None if each function is compiled for this process alone, or if the backend
+            makes no artifacts.
         ranks: the other processes of the job.
-        environment: of the backend, when the build was asked for. Those of its artifacts are added to it.
-        refused: is told why a function could not be persisted.
-        settings: of this process that another one has to make to ask for the same.
-        helpers: returns those who compile for this process, if there are any at the moment.
-        on_start: is told of the compiler's start, if it starts for this.
-        patience: how many seconds to wait for another process of this machine that compiles the same. With 0 it is not
-            compiled here while another one is at it: ``build`` raises ``Declined``.
+        environment: of the backend, when the build was requested. That of its artifacts is added to it.
+        refused: called with the reason if a function could not be stored.
+        settings: settings of this process that another one must apply to request the same.
+        helpers: returns the helpers that compile for this process; None if there are none now.
+        on_start: called when the compiler starts for this builder.
+        patience: how many seconds to wait for another process of this machine that compiles the same. If it is 0,
+            ``build`` raises ``Declined`` while another process compiles it.
     """
 
     backend: Backend
@@ -176,7 +175,7 @@ class Builder:
     patience: float = COMPILE_SECONDS
 
     def __post_init__(self) -> None:
-        """Does without the store if the backend persists nothing."""
+        """Drops the store if the backend makes no artifacts."""
         if self.store and self.backend.artifact_environment() is None:
             self.store = None
 
@@ -186,10 +185,10 @@ class Builder:
         """Returns the task to compile a region for arguments of some layouts.
 
         Args:
-            graph: to be computed.
-            instance: what to compile, if there is no function yet.
-            layouts: of the arguments of the graph. The function need not be right for others.
-            made: the region as an instance of the general one whose code its own is to be made of. Its inputs and
+            graph: the graph to compute.
+            instance: the region to compile, if there is no function yet.
+            layouts: of the arguments of the graph. The function need not be correct for others.
+            made: the region as an instance of a general one, to derive its code from the general code. Its inputs and
                 outputs are in the order of the graph.
         """
         backend = self.backend
@@ -219,23 +218,23 @@ class Builder:
         )
 
     def key(self, task: Task[Any]) -> Key:
-        """Returns the key of what is stored."""
+        """Returns the task's key in the store."""
         return task.key({**self.environment, **(self.backend.artifact_environment() or {})})
 
     def foresee(self, task: Task[Run]) -> Ask | None:
-        """Returns what ``build`` is going to ask the store for; None if it asks no store, or in vain."""
+        """Returns the store request that ``build`` will make; None if the store is not used for this task."""
         if self.store is None or self.backend.why_unkept(task.graph) is not None:
             return None
         assert task.request is not None and task.instance is not None
         return Ask(self.key(task), task.request, task.instance, task.made)
 
     def has(self, ask: Ask, *, refused: bool = False) -> bool:
-        """True if the store has an entry for this; with ``refused``, if that is a note that it cannot be stored."""
+        """True if the store has an entry with artifacts; with ``refused``, if the entry says that there are none."""
         entry = self.store.entry(ask.key.digest, ask.request.backend) if self.store else None
         return entry is not None and refused is any(part.name == REFUSED for part in entry.artifacts)
 
     def load(self, task: Task[Run], args: Sequence[Any]) -> BuiltFunction[Run] | None:
-        """Does as ``build`` if nothing has to be compiled for it; returns None otherwise."""
+        """Returns the same as ``build`` if that need not compile; None otherwise."""
         if self.store is None or self.backend.why_unkept(task.graph) is not None:
             return None
         start, key = time.perf_counter(), self.key(task)
@@ -244,12 +243,12 @@ class Builder:
         return built and replace(built, seconds=time.perf_counter() - start)
 
     def build[F](self, task: Task[F], args: Sequence[Any]) -> BuiltFunction[F]:
-        """Builds a function. One that was loaded is for arguments of the task's very layouts.
+        """Builds a function. One that is loaded is for arguments of exactly the task's layouts.
 
         Raises:
             RejectedRegion: if the compiler rejects the region, or rejected it before.
-            Declined: if another process compiles it, and there is no patience; or if it cannot be made.
-            Exception: whatever else the backend raises.
+            Declined: if another process compiles it and ``patience`` is 0, or if its code cannot be derived.
+            Exception: any other error of the backend.
         """
         start, store = time.perf_counter(), self.store
         if store is None:
@@ -284,7 +283,7 @@ class Builder:
         return wait
 
     def _compile[F](self, task: Task[F], args: Sequence[Any], key: Key | None = None) -> BuiltFunction[F]:
-        """Compiles a function that is not persisted."""
+        """Compiles a function without storing it."""
         started = self._start(task)
         if task.made:
             made = task.persist(args)
@@ -292,17 +291,17 @@ class Builder:
         return BuiltFunction(task.compile(args), task.instance, key, shifted=-started)
 
     def _start(self, task: Task[Any]) -> float:
-        """Starts the compiler if it has not compiled yet. Returns the seconds, which are no part of a compile."""
+        """Starts the compiler if it has not compiled yet. Returns the seconds, which do not count as compile time."""
         return process_starts().start(self.backend, task.region, self.on_start)
 
     def _load[F](
         self, task: Task[F], args: Sequence[Any], key: Key, artifacts: StoredArtifacts
     ) -> BuiltFunction[F] | None:
-        """Returns the function of what is stored. What does not load is removed, and None returned.
+        """Returns the function of stored artifacts. If they do not load, removes them and returns None.
 
         Raises:
-            RejectedRegion: if it is stored that the compiler rejects the region.
-            Declined: if it is stored that no code for one size can be made of code for any.
+            RejectedRegion: if the store says that the compiler rejects the region.
+            Declined: if the store says that no code for one size can be derived from code for any.
         """
         if REFUSED in artifacts:
             reason = artifacts[REFUSED].decode(errors="replace")
@@ -314,7 +313,7 @@ class Builder:
             return self._compile(task, args, key if task.instance else None)
         try:
             return replace(task.load(artifacts, args), key=key, loaded=True, compile_seconds=artifacts.seconds)
-        except Exception as error:  # whatever it is, the region can be compiled
+        except Exception as error:  # any: the region can be compiled instead
             logger.info("a stored executable for %s does not load", key.digest[:12], exc_info=error)
             assert self.store is not None
             self.store.discard(key, self.backend.name, f"{_STALE}: {type(error).__name__}")
@@ -323,7 +322,7 @@ class Builder:
     def _compile_once[F](
         self, task: Task[F], args: Sequence[Any], key: Key, store: Store
     ) -> tuple[BuiltFunction[F], StoredArtifacts | None]:
-        """Compiles while the other processes of this machine wait, and stores the artifacts."""
+        """Compiles while the other processes of this machine wait for it, and stores the artifacts."""
         with store.take_turn(key, self.backend.name, self.patience) as turn:
             built = None if turn.artifacts is None else self._load(task, args, key, turn.artifacts)
             if built:
@@ -353,10 +352,10 @@ class Builder:
             return built, stored
 
     def _raise_rejection(self, task: Task[Any], key: Key, error: Exception) -> None:
-        """Stores and raises that the compiler rejects the region, if that is what the error says.
+        """Stores the rejection and raises it, if the error is a rejection by the compiler.
 
         Raises:
-            RejectedRegion: then.
+            RejectedRegion: if it is.
         """
         reason = self.backend.find_rejection(error) if task.instance else None
         if reason is not None:
@@ -364,7 +363,7 @@ class Builder:
             raise RejectedRegion(reason) from error
 
     def reject(self, task: Task[Run], rejection: RejectedRegion) -> None:
-        """Stores that the compiler rejects a region, in place of what was compiled, if there is a store."""
+        """Replaces the stored function of a region by a note that the compiler rejects it, if there is a store."""
         if self.store is not None and self.backend.why_unkept(task.graph) is None:
             key = self.key(task)
             self.store.remove(key, self.backend.name)
@@ -373,7 +372,7 @@ class Builder:
     def _store_compiled(
         self, task: Task[Any], key: Key, compiled: Compiled[Any], seconds: float
     ) -> StoredArtifacts | None:
-        """Stores the artifacts, or else a note that there never will be any. Returns what is stored, if anything is."""
+        """Stores the artifacts, or else a note that there will never be any. Returns the stored artifacts, or None."""
         artifacts = compiled.artifacts
         if artifacts is None:
             if compiled.reason is None:
@@ -388,7 +387,7 @@ class Builder:
     def _save(
         self, task: Task[Any], key: Key, artifacts: Mapping[str, bytes], seconds: float
     ) -> StoredArtifacts | None:
-        """Stores artifacts, unless they are not for this key: settings may change while a process compiles."""
+        """Stores artifacts if they still match the key: settings may change while a process compiles."""
         if self.backend.environment() != self.environment or self.key(task) != key:
             self.refused(not_kept("settings changed while it was compiled"))
             return None
@@ -401,20 +400,20 @@ class Builder:
 
 
 def not_kept(reason: str) -> str:
-    """Returns the reason for which it is counted, at each start, that a function is compiled again."""
+    """Returns the reason that is counted, at each start, for compiling a function again that cannot be stored."""
     return f"cannot be stored: {reason}"
 
 
 class Executable:
-    """Builds the functions of a graph, at most one for each layout, whichever threads and templates ask for it.
+    """Builds the functions of a graph, at most one for each layout, for all threads and templates that request it.
 
-    The backend compiles the first region that had this graph, in that region's own order: nvFuser splits and schedules
-    a kernel by the order of its definition, so that the canonical order might give other bits than Thunder's. Regions
-    of one graph differ only in the order of definitions and of commutative operands, and use the same function. If the
-    layouts of the arguments let the order of operands show, each region compiles its own.
+    The backend compiles the first region that had this graph, in that region's order: nvFuser splits and schedules a
+    kernel by the order of its definition, so the canonical order might give other bits than Thunder's. Regions of one
+    graph differ only in the order of definitions and of commutative operands, and share a function. If the order of
+    operands affects results for the layouts of the arguments, each region compiles its own function.
 
     Args:
-        graph: what to compute, in canonical order.
+        graph: the graph to compute, in canonical order.
         builder: builds the functions.
         instance: the region that the graph comes from.
     """
@@ -441,7 +440,7 @@ class Executable:
         return bool(self._variants or self._exact)
 
     def add_source(self, source: Graph) -> None:
-        """Notes that a function of it was compiled from this."""
+        """Adds a region that one of its functions was compiled from."""
         with self._lock:
             if source not in self._sources:
                 self._sources.append(source)
@@ -459,14 +458,14 @@ class Executable:
         Args:
             args: tensors and numbers as the graph's inputs.
             layouts: of the arguments.
-            on_build: is told of the function, if this call had to compile or to load it.
-            instance: the region that asks, if it may be another one than the first.
-            made: the region as an instance of the general one whose code that of a new function is to be made of. No
-                call without this gets such a function: a sum may have other bits.
+            on_build: called with the function, if this call had to compile or load it.
+            instance: the region that needs the function, if it may differ from the first.
+            made: the region as an instance of a general one, to derive the code of a new function from the general
+                code. Only calls with ``made`` get such a function, because a sum may have other bits.
 
         Raises:
-            Declined: if no code for one size can be made of code for any.
-            Exception: whatever the backend raises.
+            Declined: if no code for one size can be derived from code for any.
+            Exception: any error of the backend.
         """
         build = self._builder.build
         run = self._known(layouts, instance, made) or self._build(args, layouts, on_build, instance, build, made)
@@ -476,13 +475,13 @@ class Executable:
     def find_for(
         self, args: Sequence[Any], layouts: ArgumentLayouts, on_build: OnBuild, instance: Instance | None = None
     ) -> Run | None:
-        """Does as ``run_for`` if nothing has to be compiled for it; returns None otherwise."""
+        """Returns the same as ``run_for`` if that need not compile; None otherwise."""
         return self._known(layouts, instance) or self._build(args, layouts, on_build, instance, self._builder.load)
 
     def reject(self, layouts: ArgumentLayouts, rejection: RejectedRegion, instance: Instance | None = None) -> None:
-        """Stores that the compiler rejects the region for arguments of this layout, in the way in which it compiled it.
+        """Stores that the compiler rejects the region for arguments of this layout, under the key it was compiled with.
 
-        Where that was for any sizes, later processes compile it for its own.
+        If that was the key of code for any sizes, later processes compile the region for its own sizes.
         """
         _, made = self._exact.get((layouts, self._own(layouts, instance), True), (None, None))
         task = self._builder.region_task(self.graph, self.source_for(layouts, instance), layouts, made)
@@ -495,14 +494,14 @@ class Executable:
     def foresee(
         self, layouts: ArgumentLayouts, instance: Instance | None = None, made: GeneralInstance | None = None
     ) -> Ask | None:
-        """Returns what the first call with arguments of these layouts asks for; None if nothing of it can be foreseen.
+        """Returns the store request of the first call with these layouts; None if it cannot be foreseen.
 
-        Of an executable that was called before nothing is: what is there may do for these layouts as well.
+        It cannot be foreseen if the executable was called before: an existing function may serve these layouts, too.
 
         Args:
-            layouts: of the arguments, as far as is known now.
-            instance: the region that is going to ask, if it may be another one than the first.
-            made: as of ``run_for``. What the store has that was compiled for these sizes alone comes first.
+            layouts: of the arguments, as far as known now.
+            instance: the region that will call, if it may differ from the first.
+            made: as for ``run_for``. An entry compiled for these sizes alone comes first.
         """
         if self.is_built:
             return None
@@ -513,7 +512,7 @@ class Executable:
         other = builder.foresee(builder.region_task(self.graph, source, layouts, made))
         if other is None or builder.has(other, refused=True):
             return alone
-        return replace(other, instance=source)  # which is compiled alone, if no code can be made
+        return replace(other, instance=source)  # compiled alone if its code cannot be derived
 
     def _own(self, layouts: ArgumentLayouts, instance: Instance | None) -> Instance | None:
         """Returns the region to compile if the layouts show the order of operands; None if all share a function."""
@@ -535,7 +534,7 @@ class Executable:
         build: Callable[[Task[Run], Sequence[Any]], BuiltFunction[Run] | None],
         made: GeneralInstance | None = None,
     ) -> Run | None:
-        """Returns a function for these layouts that another layout has already, or builds it; None if it cannot."""
+        """Returns another layout's function that serves these, or builds one; None if ``build`` returns None."""
         own = self._own(layouts, instance)
         variant, exact = (self._builder.backend.layout(layouts), own), (layouts, own, made is not None)
         with self._lock:
@@ -553,8 +552,8 @@ class Executable:
                 assert built.instance is not None
                 run = reorder(built.run, built.instance, len(args))
                 for each in (built.instance.region, *([made.general.graph] if made else [])):
-                    self.add_source(each)  # takes the lock again, which its thread may
-                if not built.loaded and made is None:  # else it was made for these very strides
+                    self.add_source(each)  # takes the lock again, which is reentrant
+                if not built.loaded and made is None:  # else it is for exactly these strides
                     self._variants[variant] = run
                 if built.exact is not None:
                     run = reorder(built.exact, built.instance, len(args))
@@ -567,11 +566,11 @@ class Executable:
 
 
 OnBuild = Callable[[Executable, BuiltFunction[Run]], None]
-"""Is told of an executable's function that was compiled or loaded."""
+"""Called with an executable and its function that was compiled or loaded."""
 
 
 def _copy_written(graph: Graph, args: Sequence[Any]) -> Sequence[Any]:
-    """Copies, with their layout, the arguments that the graph writes into, because compiling runs it once."""
+    """Copies, with their layout, the arguments that the graph writes into, because compiling runs the graph once."""
     written = {target for _, target in writes_of(graph)}
     return [_copy(arg) if index in written else arg for index, arg in enumerate(args)]
 
@@ -581,7 +580,7 @@ def _copy(tensor: Any) -> Any:
 
 
 def reorder(run: Run, instance: Instance, inputs: int) -> Run:
-    """Makes the function of a region one in the order of its graph."""
+    """Returns the function of a region with inputs and outputs in the order of its graph."""
     take, give = picker(instance.inputs, inputs), picker(instance.outputs, len(instance.region.outputs))
     if take and give:
         return lambda args: give(run(take(args)))

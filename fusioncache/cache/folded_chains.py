@@ -1,7 +1,7 @@
 """Sums the residual chains of a template whose plan is ``fold``, and computes the rest of the template from the sums.
 
-A chain is summed by the backend in one launch where it has a way of its own that works, else by folds: kernels that
-each add a fixed number of terms. The bits are the same.
+A chain is summed in one launch if the backend has a working function for that, else by folds: kernels that each add a
+fixed number of terms. The bits are the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fusioncache.template.plan import Arities, ChainFolds, Plan, fold
 logger = logging.getLogger("fusioncache")
 
 type Add = Callable[[Sequence[Any]], Any]
-"""Takes a template's arguments, and returns the sum of one of its chains."""
+"""Returns the sum of one of a template's chains for the template's arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class FoldedChains:
     Attributes:
         template: has the chains.
         compiler: the backend, with its executables.
-        on_build: is told of each function that is compiled or loaded.
-        note_plan: is told how the chains of regions with these arities are summed.
+        on_build: called with each function that is compiled or loaded.
+        note_plan: called with arities and how the chains of such regions are summed.
     """
 
     template: Template
@@ -46,7 +46,7 @@ class FoldedChains:
         """Returns a function that runs the template with folded chains. It has run once with these arguments.
 
         Raises:
-            Exception: whatever compiling raises.
+            Exception: any error of compiling.
         """
         folded = fold(self.template.graph, arities)
         adders = [self._make_adder(chain, args, arities) for chain in folded.chains]
@@ -67,7 +67,7 @@ class FoldedChains:
         if own is None:
             return folds
         self.note_plan(arities, "one launch")
-        # Compiles them. They are wanted at the latest when a CUDA graph is captured, and then it would be too late.
+        # Compiles the folds now: during the capture of a CUDA graph, where they may be needed, it would be too late.
         folds(args)
         head, start, stop = chain.head, chain.terms.start, chain.terms.stop
 
@@ -86,7 +86,7 @@ class FoldedChains:
         return add
 
     def _find_own_sum(self, chain: ChainFolds, args: Sequence[Any]) -> Sum | None:
-        """Finds the backend's own way to sum a chain of such arguments, if there is one and it works."""
+        """Returns the backend's function to sum a chain of such arguments; None if there is none, or if it fails."""
         terms = args[chain.terms.start : chain.terms.stop]
         try:
             return self.compiler.backend.sum_chain(chain.dtype, args[chain.head], terms, self._on_compile)
@@ -95,7 +95,7 @@ class FoldedChains:
             return None
 
     def _report_failure(self, error: Exception) -> None:
-        """Reports that folds take the place of one launch.
+        """Reports that folds replace the single launch.
 
         Raises:
             torch.OutOfMemoryError: if that is the error.
@@ -125,6 +125,6 @@ class FoldedChains:
         return lambda args: executable.run_for(args, layouts_of(args), on_build)(args)
 
     def _on_compile(self, seconds: float) -> None:
-        """Counts what the backend compiled to sum chains in its own way."""
+        """Counts the compilation of the backend's own function to sum chains."""
         event = CompileEvent(self.compiler.backend.name, seconds, template=self.template)
         self.compiler.ledger.tell(self.template, event)

@@ -1,8 +1,8 @@
-"""Regions that differ only in sizes and numbers: which are compiled together, here and in the processes before.
+"""Regions that differ only in sizes and numbers, and the general functions that they share, in this process and later.
 
-The store has which sizes and numbers the regions of one skeleton had: a later process generalizes with these. No code
-is in it, and nothing is right or wrong by it: a process fills the holes of a skeleton of its own, and whether a region
-is an instance of what comes of that is decided there.
+For each skeleton the store has the sizes and numbers of its regions, so that a later process generalizes with these. It
+has no code for them, and cannot make a result wrong: each process fills the holes of its own skeleton, and decides
+itself if a region is an instance of the generalization.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ logger = logging.getLogger("fusioncache")
 class Sizes(Enum):
     """When regions that differ only in sizes and numbers share one compilation.
 
-    ``AUTO``: from the second program of a function on, where it is like one of an earlier program of the same function.
-    ``DYNAMIC``: wherever they come from. ``STATIC``: never.
+    ``AUTO``: from the second program of a function on, if an earlier program of the function has a similar region.
+    ``DYNAMIC``: always. ``STATIC``: never.
     """
 
     AUTO = "auto"
@@ -58,12 +58,12 @@ class Sizes(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One program of a function: what Thunder made of it for one kind of input.
+    """One program of a function: Thunder's result for one kind of input.
 
     Attributes:
-        function: stands for the function; compared by identity.
+        function: represents the function; compared by identity.
         number: counts the programs of the function.
-        name: of the function, by which a later process knows it; empty if there is none.
+        name: the function's name in other processes; empty if it has none.
     """
 
     function: object
@@ -72,7 +72,7 @@ class Generation:
 
 
 def choose_sizes(sizes: str | None) -> Sizes:
-    """Chooses what to do with sizes, by the option of ``FusionCache``; if that is None, by the environment.
+    """Returns when sizes share a compilation: the option of ``FusionCache``, or if that is None, the environment's.
 
     Raises:
         ValueError: if the option or the environment is none of auto, static and dynamic.
@@ -87,18 +87,18 @@ def choose_sizes(sizes: str | None) -> Sizes:
 FORMAT = 2
 _SIZES = "sizes"
 _MOST_STORED = 64
-"""How many places of one skeleton are kept: the newest."""
+"""How many places are stored for one skeleton: the newest."""
 
 Holes = tuple[Value, ...]
-"""What is in the holes of a region, in their order."""
+"""The contents of a region's holes, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptPlace:
-    """Regions of several programs that were generalized, or the only one so far.
+    """Regions of several programs that were generalized together, or a single region so far.
 
     Attributes:
-        function: what those programs are of: see ``Generation``.
+        function: the name of the function of those programs: see ``Generation``.
         instances: the regions.
     """
 
@@ -106,7 +106,7 @@ class KeptPlace:
     instances: tuple[Holes, ...]
 
     def validate(self) -> None:
-        """Does nothing if there are regions. Raises ``ValueError`` if there are none."""
+        """Raises ``ValueError`` if there are no regions."""
         if not self.instances:
             raise ValueError("has no regions")
 
@@ -119,7 +119,7 @@ class _KeptPlaces:
 
 
 def read_places(store: Store, key: Key) -> tuple[KeptPlace, ...]:
-    """Returns the places that are stored for a skeleton. What cannot be read is removed. Never raises."""
+    """Returns the places that are stored for a skeleton. Removes an entry that does not decode. Never raises."""
     artifacts = store.peek(key, SIZES_SLOT)
     if artifacts is None:
         return ()
@@ -131,13 +131,13 @@ def read_places(store: Store, key: Key) -> tuple[KeptPlace, ...]:
 
 
 def keep_place(store: Store, key: Key, place: KeptPlace, name: str) -> None:
-    """Adds a place to those that are stored for a skeleton, in the stead of those that it goes on from. Never raises.
+    """Adds a place to those stored for a skeleton, and removes those that it includes. Never raises.
 
     Args:
-        store: where they are.
+        store: has the places.
         key: of the skeleton.
-        place: the new one.
-        name: for people.
+        place: the new place.
+        name: a readable name for the entry.
     """
     with store.take_turn(key, SIZES_SLOT, WRITE_SECONDS):
         known = read_places(store, key)
@@ -154,14 +154,14 @@ def _covers(place: KeptPlace, other: KeptPlace) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ServedGeneral:
-    """What a function for any sizes is for one region.
+    """A function for any sizes, applied to one region.
 
     Attributes:
-        run: computes it.
-        built: the function.
-        source: what that was compiled from.
+        run: computes the region.
+        built: the function for any sizes.
+        source: the graph that it was compiled from.
         is_new: whether it was compiled or loaded for this region.
-        is_first: whether nothing was made of the same before.
+        is_first: whether no earlier function was derived from the same code.
     """
 
     run: Run
@@ -174,13 +174,13 @@ class ServedGeneral:
 def general_task(
     backend: Backend, general: GeneralRegion, values: Sequence[Value], layout: Hashable
 ) -> Task[GeneralFunction]:
-    """Returns the task to compile a region for any sizes, with the arguments of one of its instances.
+    """Returns the task to compile a region for any sizes, using the arguments of one of its instances.
 
     Args:
         backend: compiles.
-        general: the region, and the places of its variables.
-        values: of the variables in that instance.
-        layout: of the arguments, as ``Backend.general_layout`` gives it.
+        general: the region, with the positions of its variables.
+        values: the variables' values in that instance.
+        layout: of the arguments, as ``Backend.general_layout`` returns it.
     """
 
     def load(artifacts: Mapping[str, bytes], args: Sequence[Any]) -> BuiltFunction[GeneralFunction]:
@@ -198,14 +198,14 @@ def general_task(
 
 
 class GeneralExecutable:
-    """What was compiled for any sizes of a region, one function for each kind of layout of the arguments.
+    """The functions for any sizes of a region, one for each kind of argument layout.
 
     Args:
-        family: regions with one generalization.
+        family: the regions of one generalization.
         builder: compiles or loads.
 
     Attributes:
-        family: the same.
+        family: as given.
     """
 
     def __init__(self, family: RegionFamily, builder: Builder):
@@ -216,10 +216,10 @@ class GeneralExecutable:
         self._lock = forks.lock()
 
     def values_of(self, holes: Sequence[Value]) -> tuple[Value, ...] | None:
-        """Returns the values with which the generalization is a region; None if that is none of its instances.
+        """Returns the variables' values for which the generalization equals a region; None if it is not an instance.
 
         Args:
-            holes: what is in those of the region, which has the skeleton of the family.
+            holes: the contents of the region's holes; the region has the skeleton of the family.
         """
         return fit_holes(self.family.generalization, holes)
 
@@ -233,7 +233,7 @@ class GeneralExecutable:
 
         Raises:
             Declined: if there is no such function.
-            Exception: whatever the backend raises.
+            Exception: any other error of the backend.
         """
         layout = self._builder.backend.general_layout(layouts)
         with self._lock:
@@ -246,7 +246,7 @@ class GeneralExecutable:
         return ServedGeneral(built.run(args, values), built, self.family.general.graph, is_new)
 
     def note_made(self, layouts: ArgumentLayouts) -> bool:
-        """Notes that code for one size was made, and returns whether that is the first for this kind of layout."""
+        """Notes that code for one size was derived. Returns whether it is the first for this kind of layout."""
         layout = self._builder.backend.general_layout(layouts)
         with self._lock:
             is_first = layout not in self._made
@@ -254,15 +254,15 @@ class GeneralExecutable:
         return is_first
 
     def is_ready(self, layouts: ArgumentLayouts) -> bool:
-        """True if there is a function for this kind of layout, which may be for other sizes."""
+        """True if there is a function for this kind of layout, even one built with other sizes."""
         return isinstance(self._functions.get(self._builder.backend.general_layout(layouts)), BuiltFunction)
 
     def _build(
         self, args: Sequence[Any], layout: Hashable, values: Sequence[Value]
     ) -> BuiltFunction[GeneralFunction] | str:
-        """Returns what the builder makes, or why it makes nothing, which is not asked again.
+        """Returns the built function, or the reason why there is none, so that it is not built again.
 
-        The reason is a text. An error that is kept would keep the frames that it came through, with all their tensors.
+        The reason is a string, because a stored error would keep its traceback's frames alive, with all their tensors.
         """
         try:
             return self._builder.build(general_task(self._builder.backend, self.family.general, values, layout), args)
@@ -274,23 +274,23 @@ class GeneralExecutable:
 
 
 _MOST = 64
-"""How many places, and how many generalizations, of one skeleton are remembered."""
+"""How many places, and how many generalizations, of one skeleton are stored in memory."""
 MOST_ELEMENTS = 2**31 - 1
-"""How many elements a tensor may have so that a compiler can count them in 32 bits, whatever its sizes."""
+"""The largest number of elements of a tensor that a compiler can count in 32 bits for any sizes."""
 
 Environment = tuple[tuple[str, str], ...]
-"""What a backend's compilations depend on beside what is compiled, by ingredient."""
+"""The ingredients that a backend's compilations depend on beside the graph."""
 
 
 @dataclass(slots=True)
 class _Place:
-    """Regions with one skeleton of several programs, one of each: what is generalized.
+    """Regions with one skeleton, one from each of several programs, that are generalized together.
 
     Attributes:
-        name: of the function whose programs they are of.
-        instances: what is in the holes of the regions that were not instances of those before.
-        function: stands for the function in this process; None while none has had a region here.
-        last: the number of the last program that has an instance of it.
+        name: of the function of these programs.
+        instances: the holes of the regions that were not instances of the earlier ones.
+        function: the function in this process; None until one of its regions is added here.
+        last: the number of the last program with an instance; None if there is none.
     """
 
     name: str
@@ -299,13 +299,13 @@ class _Place:
     last: int | None = None
 
     def is_of(self, generation: Generation) -> bool:
-        """True if regions of this program's function are here."""
+        """True if this place has regions of this program's function."""
         if self.function is None:
             return bool(self.name) and self.name == generation.name
         return self.function is generation.function
 
     def enter(self, generation: Generation) -> None:
-        """Notes that a region of this program is an instance."""
+        """Notes that this program has an instance."""
         if self.function is None and self.name == generation.name:
             self.function = generation.function
         if self.function is generation.function:
@@ -314,7 +314,7 @@ class _Place:
 
 @dataclass(slots=True)
 class _Relatives:
-    """What is known of regions with one skeleton, under the settings of one environment."""
+    """The places and generalizations of one skeleton, under the settings of one environment."""
 
     skeleton: Skeleton
     key: Key | None = None
@@ -324,11 +324,11 @@ class _Relatives:
 
 @dataclass(frozen=True, slots=True)
 class FoundGeneral:
-    """What may serve a region.
+    """A general executable that may serve a region.
 
     Attributes:
-        executable: it.
-        values: with which it is the region.
+        executable: the general executable.
+        values: the variables' values for the region.
     """
 
     executable: GeneralExecutable
@@ -341,12 +341,12 @@ class FoundGeneral:
 
 
 class GeneralRegions:
-    """The regions that were compiled, by their skeletons, and what was compiled for several of them.
+    """The compiled regions by skeleton, and the functions that several of them share.
 
-    With a store, those of earlier processes are among them.
+    With a store, regions of earlier processes are included.
 
     Args:
-        capacity: how many skeletons are remembered. Least recently used leaves first.
+        capacity: how many skeletons are stored in memory. The least recently used is removed first.
     """
 
     def __init__(self, capacity: int):
@@ -354,16 +354,16 @@ class GeneralRegions:
         self._lock = forks.lock()
 
     def clear(self) -> None:
-        """Forgets all of them. What was compiled lives on with those who use it, and what is stored in the store."""
+        """Removes all of them. Users of compiled functions keep these, and stored places stay in the store."""
         self._relatives.clear()
 
     def join(self, region: Graph, generation: Generation, sizes: Sizes, builder: Builder) -> FoundGeneral | None:
-        """Adds a region to its place, and returns what may serve it; None if it is the first one there.
+        """Adds a region to its place. Returns the executable that may serve it; None if it is the first one there.
 
         Args:
             region: with inputs and outputs in the order of its template.
-            generation: the program that it is of.
-            sizes: with what it may be generalized.
+            generation: the program that the region belongs to.
+            sizes: which regions it may be generalized with.
             builder: builds functions for any sizes.
         """
         with self._lock:
@@ -383,7 +383,7 @@ class GeneralRegions:
 
 
 def _find_general(relatives: _Relatives, holes: Holes, generation: Generation | None = None) -> FoundGeneral | None:
-    """Returns the newest general executable that has the region with these holes as an instance; None without one."""
+    """Returns the newest general executable with the region of these holes as an instance; None if there is none."""
     for general, place in reversed(relatives.generals):
         values = general.values_of(holes)
         if values is not None:
@@ -396,11 +396,11 @@ def _find_general(relatives: _Relatives, holes: Holes, generation: Generation | 
 def _join(
     relatives: _Relatives, instance: Holes, generation: Generation, sizes: Sizes, builder: Builder
 ) -> FoundGeneral | None:
-    """Generalizes the place that a region fits best, or makes it the first one of a place of its own."""
+    """Generalizes the place that a region fits best, or adds a new place with the region."""
     shares_all = sizes is Sizes.DYNAMIC
     places = [place for place in relatives.places if shares_all or place.is_of(generation)]
     known = next((place for place in places if instance in place.instances), None)
-    if known is not None:  # a region is asked for when its trace is rewritten, and again when it is called
+    if known is not None:  # a region is requested when its trace is rewritten, and again when it is called
         known.enter(generation)
         return None
     places = [place for place in places if shares_all or place.last != generation.number]
@@ -430,14 +430,14 @@ def _count_variables(instances: Sequence[Holes]) -> int:
 
 
 def _read_relatives(skeleton: Skeleton, builder: Builder) -> _Relatives:
-    """Returns what the processes before knew of a skeleton, if there is a store that has it."""
+    """Returns the places and generalizations that the store has for a skeleton; none without a store."""
     if builder.store is None:
         return _Relatives(skeleton)
     relatives = _Relatives(skeleton, graph_key(skeleton, builder.environment))
     assert relatives.key is not None
     for kept in read_places(builder.store, relatives.key):
         try:
-            regions = _fill_each(skeleton, kept.instances)  # which refuses what no region has in its holes
+            regions = _fill_each(skeleton, kept.instances)  # raises for values that no region has in its holes
             place = _Place(kept.function, kept.instances)
             if _count_variables(place.instances):
                 relatives.generals.append((GeneralExecutable(make_family(regions), builder), place))
@@ -449,7 +449,7 @@ def _read_relatives(skeleton: Skeleton, builder: Builder) -> _Relatives:
 
 
 def _keep_place(relatives: _Relatives, place: _Place, builder: Builder) -> None:
-    """Has the store know a place, for the processes that come, if there is one and the function has a name there."""
+    """Stores a place for later processes, if there is a store and the function has a name."""
     if relatives.key is None or builder.store is None or not place.name:
         return
     name = template_name(relatives.skeleton, relatives.key)
@@ -457,16 +457,16 @@ def _keep_place(relatives: _Relatives, place: _Place, builder: Builder) -> None:
 
 
 def _keep_last[T](kept: list[T], new: T) -> None:
-    """Appends to a list that has no more than so many."""
+    """Appends to a list, and removes its first items beyond ``_MOST``."""
     kept.append(new)
     del kept[:-_MOST]
 
 
 def check_general(region: Graph) -> None:
-    """Refuses regions that each compiler compiles for their own sizes.
+    """Raises ``Declined`` for regions that every compiler compiles for their own sizes only.
 
     Raises:
-        Declined: says why.
+        Declined: with the reason.
     """
     if region.sizes or any(isinstance(type_, NumberType) and type_.python_type != "float" for type_ in region.inputs):
         raise Declined("whole numbers or symbolic sizes among the inputs", Scope.GENERAL)

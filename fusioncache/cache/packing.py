@@ -1,7 +1,7 @@
-"""What goes into a pack, and what of a pack is for this machine.
+"""Selects the entries that go into a pack, and those of a pack that are for this machine.
 
-A pack for a model has its programs and families, and the executables with the operations of their templates: those for
-each length and each device that the store knows.
+A model's pack has its programs and families, and all executables with the operations of its templates, for each layout
+and each device in the store.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from fusioncache.store.signing import SigningKey, Trust
 from fusioncache.template.text import digest_ops, write_graph
 
 TEMPLATES = "templates"
-"""The artifact of a program that says which operations the graphs have that were compiled for it."""
+"""The artifact of a program with the operations of the graphs that were compiled for it."""
 
 _SAYS = {
     "device": ("device", "architecture"),
     "driver": ("driver",),
     "version": ("versions", "program versions"),
 }
-"""The ingredients of keys that say what an entry is for."""
+"""The ingredients of keys that each filter of ``save_pack`` searches."""
 
 _OF_ALL = (SPLITS_SLOT, VERIFIED_SLOT)
-"""What has no name of a model and no operations of one: it is small, and goes into every pack."""
+"""Entries without a model's name or operations. They are small, and go into every pack."""
 
 
 def write_templates(graphs: Iterable[Graph]) -> bytes:
-    """Returns the artifact of a program: a digest of each graph's operations, a line for each."""
+    """Returns the artifact of a program: a digest of each graph's operations, one a line."""
     return "\n".join(sorted({digest_ops(write_graph(graph)["ops"]) for graph in graphs})).encode()
 
 
@@ -60,14 +60,14 @@ def save_pack(
     only: Mapping[str, str] = MappingProxyType({}),
     key: SigningKey | None = None,
 ) -> PackResult:
-    """Writes what a store has into one file.
+    """Writes entries of a store into one file.
 
     Args:
-        store: in a directory.
+        store: a store with a directory.
         path: of the file.
         model: the name of a model; empty for all of the store.
-        only: a part of what an entry says of its ``device``, ``driver`` or ``version``; empty for all. What says
-            nothing of it is for all.
+        only: substrings of an entry's ``device``, ``driver`` or ``version``, to select entries; empty for all. An
+            entry without such an ingredient is always selected.
         key: signs the pack; None to leave it unsigned.
 
     Raises:
@@ -88,17 +88,17 @@ def save_pack(
 def load_pack(
     store: Store | None, pack: Pack, trust: Trust, *, all_machines: bool = False, dry_run: bool = False
 ) -> UnpackResult:
-    """Brings into a store what a pack has for this machine.
+    """Copies the entries of a pack that are for this machine into a store.
 
     Args:
-        store: in a directory.
-        pack: that was opened.
+        store: a store with a directory.
+        pack: an opened pack.
         trust: the keys whose entries are used.
-        all_machines: whether to bring what is for others, too.
-        dry_run: whether to bring nothing and say what would be brought.
+        all_machines: whether to copy entries for other machines, too.
+        dry_run: whether to only report what would be copied.
 
     Raises:
-        StoreError: if there is no store, it can only be read, or the pack is shorter than it was.
+        StoreError: if there is no store, it is read-only, or the pack is shorter than when it was opened.
         OSError: if the pack cannot be read, or the store cannot be written.
     """
     disk = require_disk(store)
@@ -109,7 +109,7 @@ def load_pack(
 
 
 def require_disk(store: Store | None) -> DiskStore:
-    """Returns the directory of a store.
+    """Returns the directory store of a store.
 
     Raises:
         StoreError: if the store has no directory.
@@ -120,7 +120,7 @@ def require_disk(store: Store | None) -> DiskStore:
 
 
 def _is_for(entry: Entry, only: Mapping[str, str]) -> bool:
-    """Returns whether an entry is for such a machine, or for any."""
+    """True if an entry is for such a machine, or for any."""
     texts = entry.texts
     for name, wanted in only.items():
         said = [texts[ingredient] for ingredient in _SAYS[name] if ingredient in texts]
@@ -133,7 +133,7 @@ class Selection:
     """Finds the entries that a model needs.
 
     Args:
-        disk: has them.
+        disk: has the entries.
         entries: to select from.
     """
 
@@ -143,7 +143,7 @@ class Selection:
         self._operations = {entry.id: _digest_entry(entry) for entry in self._entries}
 
     def list_models(self) -> list[str]:
-        """Returns the names that programs have."""
+        """Returns the names of the stored programs."""
         return sorted({entry.name for entry in self._entries if is_program(entry.backend)})
 
     def select(self, model: str, *, exactly: bool = False) -> list[Entry]:
@@ -151,10 +151,10 @@ class Selection:
 
         Args:
             model: its name.
-            exactly: whether parts of the model, which have its name and more, are other models.
+            exactly: whether parts of the model, whose names start with its name, are other models.
 
         Raises:
-            StoreError: if there is no program of that name. The message says which names there are.
+            StoreError: if there is no program of that name. The message lists the names.
         """
         names = {name for name in self.list_models() if name == model or (not exactly and is_named(name, model))}
         if not names:
@@ -171,13 +171,13 @@ class Selection:
 
 
 def _digest_entry(entry: Entry) -> str:
-    """Returns the digest of the operations of what was compiled; empty if an entry has none."""
+    """Returns the digest of a compiled entry's operations; empty for an entry without any."""
     ops = entry.texts.get("ops")
     return "" if ops is None else digest_ops(ops)
 
 
 def is_named(name: str, model: str) -> bool:
-    """Returns whether a program's name is that of a model, or of a part of it."""
+    """True if a program's name is the model's, or that of a part of it."""
     return name == model or (name.startswith(model) and not name[len(model)].isalnum())
 
 
@@ -190,10 +190,10 @@ def _read_templates(disk: DiskStore, entry: Entry) -> list[str]:
 
 
 def make_misfit_finder() -> Callable[[Mapping[str, str]], str | None]:
-    """Returns a function that says why what needs something of a machine is of no use on this one.
+    """Returns a function that returns the reason why an entry cannot be used on this machine; None if it can be.
 
-    It takes what one of a pack's environments says, and returns a phrase, or None if all of it is as it is here. What
-    is here is read once for each backend that a pack needs: it imports the backend, and compiles nothing.
+    The function takes one of a pack's environments. This machine's environment is read once for each backend that a
+    pack needs: that imports the backend, and compiles nothing.
     """
     here: dict[str, Mapping[str, str] | str] = {}
 
@@ -212,7 +212,7 @@ def make_misfit_finder() -> Callable[[Mapping[str, str]], str | None]:
 
 
 def read_machine(backend: str) -> Mapping[str, str] | str:
-    """Returns what keys of a backend say of this machine, or why it cannot be used here; without one, of programs."""
+    """Returns this machine's environment for a backend, or why it is unusable; for programs if ``backend`` is empty."""
     try:
         if not backend:
             return {"program format": str(PROGRAM_FORMAT), "program versions": "\n".join(write_lines(read_versions()))}

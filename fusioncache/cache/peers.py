@@ -1,9 +1,9 @@
-"""Those who compile for this process while it does something else, as the cache sees them.
+"""Interface of the helpers that compile in the background for a cache, and sharing of compiles among a job's ranks.
 
-One compile for all ranks of a job: the first to ask compiles, and the others take what it made.
+Among ranks the first to request a compile does it, and the others receive the artifacts.
 
-Nothing depends on it. Ranks may ask for different things, in any order, or not at all; who waits does so for a bounded
-time, and a process that waited in vain once compiles alone from then on.
+Both are optional. Ranks may request different things, in any order, or nothing; each wait is bounded, and a rank whose
+wait failed once compiles alone from then on.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from fusioncache.store import StoredArtifacts
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a call is going to ask the store for.
+    """A store request that a call will make.
 
     Attributes:
-        key: under which the store will have it.
-        request: what is asked for.
-        instance: the region that is compiled if it is not there.
-        made: the region as an instance of the general one whose code its own is to be made of; None if it is compiled
-            alone.
+        key: of the entry in the store.
+        request: the request, for another process.
+        instance: the region to compile if the store lacks the entry.
+        made: the region as an instance of a general one, if its code is derived from general code; None if it is
+            compiled alone.
     """
 
     key: Key
@@ -45,13 +45,13 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """How a call came by what it asked a helper for.
+    """The outcome of a call's wait for a helper.
 
     Attributes:
-        beside: whether a helper made it.
-        here: seconds that this process spent on making it before, while it waited for something else.
-        on_others: seconds of this wait that this process spent on making other things.
-        on_start: seconds of this wait in which a compiler started, in this process or beside it.
+        beside: whether a helper compiled it.
+        here: seconds that this process spent earlier on compiling it, while it waited for something else.
+        on_others: seconds of this wait that this process spent on compiling other things.
+        on_start: seconds of this wait in which a compiler started, in this process or in a helper.
     """
 
     beside: bool = False
@@ -61,47 +61,47 @@ class Wait:
 
 
 class Helpers(Protocol):
-    """Compiles what it is asked for, and puts it into the store. Nothing depends on it, and it raises nothing."""
+    """Compiles what is requested, and stores it. Helpers are optional and raise no errors."""
 
     def get_ready(self) -> None:
-        """Starts what compiles, because a program is about to be traced. Waits for nothing."""
+        """Starts the compiling processes, because a program is about to be traced. Does not wait."""
 
     def hand_over(self, asks: Sequence[Ask]) -> int:
-        """Has these compiled, as far as the store does not have them, and returns how many will be."""
+        """Requests compiles of what the store lacks, and returns how many there will be."""
 
     def hand_over_later(self, asks: Sequence[Ask], on_done: Callable[[], object]) -> int:
-        """Has these compiled while nothing else is, and returns how many will be. Each that ends calls ``on_done``."""
+        """Requests compiles for when helpers are idle; returns how many. Calls ``on_done`` as each one ends."""
 
     def expect(self, asks: Callable[[], Sequence[Ask]], handed_over: Callable[[int], object]) -> None:
-        """Has these compiled, and says how many, if anything that calls ask for turns out to be missing.
+        """Notes requests to hand over once a call's entry is missing; ``handed_over`` then receives their number.
 
-        For a program that was loaded the store has them all, as a rule. Then nothing is asked.
+        The store usually has all entries of a loaded program. Then nothing is compiled.
         """
 
     def note_missing(self) -> bool:
-        """Hands over what was expected, as the store lacks something that a call asks for; returns whether it did."""
+        """Hands over the expected requests, because a call's entry is missing; returns whether it did."""
 
     def wait_for(self, key: Key) -> Wait:
-        """Waits for a helper that makes this, for a bounded time, if there is one.
+        """Waits for a helper that compiles this, if there is one, for a bounded time.
 
-        Meanwhile this process makes something else that no process has begun. Afterwards no helper begins with what was
-        asked for any more, so that the caller can compile it.
+        Meanwhile this process compiles other requests that no process has begun. Afterwards no helper begins this
+        request, so that the caller can compile it.
         """
 
 
 logger = logging.getLogger("fusioncache")
 
 WAIT_SECONDS = 120.0
-"""How long a rank waits for another one to compile a template."""
+"""How long a rank waits for another rank's compile."""
 
 _PREFIX = "fusioncache"
 
 
 class RankTurn:
-    """The turn of a rank to compile something.
+    """A rank's turn to compile something.
 
     Attributes:
-        artifacts: what another rank made of it, and its seconds; None if this one is to compile.
+        artifacts: those that another rank compiled, with their seconds; None if this rank has to compile.
     """
 
     __slots__ = ("_name", "_store", "artifacts")
@@ -112,7 +112,7 @@ class RankTurn:
         self._name = name
 
     def publish(self, artifacts: StoredArtifacts | None) -> None:
-        """Gives the artifacts to the ranks that wait. None: they are to compile for themselves. Never raises."""
+        """Sends the artifacts to the waiting ranks; None makes them compile for themselves. Never raises."""
         store, self._store = self._store, None
         if store is None:
             return
@@ -136,12 +136,12 @@ class Ranks:
         forks.register(self)
 
     def after_fork(self) -> None:
-        """A forked child is no rank of its parent's job: on one connection answers get mixed up."""
+        """Stops sharing in a forked child: on the parent's connection answers would get mixed up."""
         self._parents = find_default_store() if "torch.distributed" in sys.modules else None
 
     @contextmanager
     def turn(self, key: Key, backend: str) -> Iterator[RankTurn]:
-        """Waits for the rank that compiles this already, if one does. Raises nothing of its own."""
+        """Waits for a rank that compiles this already, if there is one. Raises no errors of its own."""
         turn = self._turn(f"{key.digest}.{backend}")
         try:
             yield turn
@@ -159,7 +159,7 @@ class Ranks:
             store.wait([f"{name}/made"], timedelta(seconds=self._wait_seconds))
             made = bytes(store.get(f"{name}/made"))
             return RankTurn(unpack(made) if made else None)
-        except Exception as error:  # whatever it is, this rank can compile for itself
+        except Exception as error:  # any: this rank can compile for itself
             self._given_up = True
             logger.info("waited for another rank in vain", exc_info=error)
             warn(f"another rank did not share what it compiles; from now on this one compiles: {error}")
@@ -167,17 +167,17 @@ class Ranks:
 
 
 def pack(artifacts: StoredArtifacts) -> bytes:
-    """Writes artifacts as one message: a line with their seconds, names and lengths, then their contents."""
+    """Returns artifacts as one message: a digest, a line with seconds, names and lengths, and the contents."""
     head = [artifacts.seconds, [[name, len(content)] for name, content in artifacts.items()]]
     content = json.dumps(head).encode() + b"\n" + b"".join(artifacts.values())
     return hashlib.sha256(content).digest() + content
 
 
 def unpack(message: bytes) -> StoredArtifacts:
-    """Reads the artifacts of a message.
+    """Returns the artifacts of a message.
 
     Raises:
-        ValueError: if it arrived damaged.
+        ValueError: if the message is damaged.
     """
     digest, content = message[:32], message[32:]
     if hashlib.sha256(content).digest() != digest:
@@ -192,7 +192,7 @@ def unpack(message: bytes) -> StoredArtifacts:
 
 
 def find_job_store() -> Any:
-    """The store that the ranks of a job share; None if there is no job of several ranks."""
+    """Returns the key-value store of a job's ranks; None if there is no job of several ranks."""
     import torch.distributed as distributed
 
     store = find_default_store()
@@ -200,7 +200,7 @@ def find_job_store() -> Any:
 
 
 def find_default_store() -> Any:
-    """What torch's own ranks of this process's job meet at; None if there is no job."""
+    """Returns torch's default store of this process's job, where its ranks meet; None if there is no job."""
     import torch.distributed as distributed
 
     there = distributed.is_available() and distributed.is_initialized()

@@ -1,4 +1,4 @@
-"""The regions that a region was generalized with, as they are stored beside code that is made of code for any sizes."""
+"""The regions that a region was generalized with, stored beside code derived from code for any sizes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ RELATIVES = "relatives"
 
 @dataclass(frozen=True, slots=True)
 class Relatives:
-    """Regions that a region was generalized with, and its own order, in which it would be compiled alone.
+    """Regions that a region was generalized with, and the region's own order, for compiling it alone.
 
     Attributes:
-        regions: those of one skeleton.
+        regions: the regions, of one skeleton.
         results: the outputs of the region in its own order.
-        inputs: as those of an ``Instance``.
-        outputs: the same.
+        inputs: as ``Instance.inputs``.
+        outputs: as ``Instance.outputs``.
     """
 
     regions: tuple[Graph, ...]
@@ -30,10 +30,10 @@ class Relatives:
     outputs: tuple[int, ...]
 
     def find_own(self, region: Graph) -> Instance:
-        """Returns the region, which is given in the order of its template, in its own.
+        """Returns a region in its own order, given in the order of its template.
 
         Raises:
-            ValueError: if that is the order of another region.
+            ValueError: if the order is that of another region.
         """
         own = Instance(region, inverse(self.inputs), tuple(range(len(region.outputs))))
         own.validate()
@@ -46,14 +46,14 @@ class Relatives:
 
 
 def encode_relatives(regions: tuple[Graph, ...], own: Instance) -> bytes:
-    """Returns regions of other sizes as JSON, with the order of a region that was generalized with them."""
+    """Returns as JSON regions of other sizes, with the order of a region that was generalized with them."""
     return codec.encode(Relatives(regions, own.region.outputs, own.inputs, own.outputs), format=FORMAT)
 
 
 def decode_relatives(content: bytes | str) -> Relatives:
-    """Returns what was encoded.
+    """Returns the decoded relatives.
 
     Raises:
-        ValueError: if the content is anything else, or of another format.
+        ValueError: if the content is invalid, or of another format.
     """
     return codec.decode(Relatives, content, "relatives", format=FORMAT)

@@ -1,16 +1,14 @@
-"""What the results of a region should be as tensors: their strides, and whose memory is whose.
+"""The strides and aliasing that a region's results should have, and their correction to those of torch's operations.
 
-This is computed on tensors without memory, of the device ``meta``. Strides of elementwise kernels are those that
-``template/strides.py`` knows, and views are torch's own.
+The expected results are computed on tensors without memory, of the device ``meta``. Strides of elementwise kernels come
+from ``template/strides.py``; views are computed by torch.
 
-Results of a region put right, so that they are the tensors that torch's own operations would give.
+Thunder does not model strides. If results have other strides than those of plain Thunder, later code behaves
+differently or raises an error, such as ``view(-1)`` or a guard of ``torch.compile``. A compiler may also return one
+object for two results, or an argument as a result.
 
-Thunder knows no strides. Where a region's results lie otherwise in memory than those of plain Thunder, later code does
-something else or raises an error: ``view(-1)``, a guard of ``torch.compile``. A compiler may also return one object for
-two results, or an argument as a result.
-
-So each first call for a layout ends with a look at its results. What is not as it should be is put right, in this call
-and in later ones. Where all is right, a later call does nothing.
+So each first call for a layout checks its results, and corrects wrong ones in this call and later ones. If all are
+right, later calls do no extra work.
 """
 
 from __future__ import annotations
@@ -37,10 +35,10 @@ class _Given:
     """An argument of a call.
 
     Attributes:
-        expected: a tensor of its layout without memory; a number itself.
-        identity: of the object.
-        memory: of a tensor, as ``_memory`` gives it.
-        offset: of its first element there.
+        expected: a tensor of its layout without memory; for a number, the number.
+        identity: ``id`` of the object.
+        memory: of a tensor, as ``_memory`` returns it.
+        offset: of the tensor's first element in that memory.
     """
 
     expected: Any
@@ -50,11 +48,11 @@ class _Given:
 
 
 def expect_layouts(graph: Graph, inputs: Sequence[Strided | None]) -> list[Strided | None]:
-    """Returns how the results of a region lie in memory, in its own order; None where that is not known.
+    """Returns the shapes and strides of a region's results, in its own order; None where they are not known.
 
     Args:
         graph: the region, as plain Thunder lays out its values.
-        inputs: how they lie; None where that is not known, and for numbers.
+        inputs: their shapes and strides; None where they are not known, and for numbers.
     """
     with torch.inference_mode(False):
         args = [
@@ -67,7 +65,7 @@ def expect_layouts(graph: Graph, inputs: Sequence[Strided | None]) -> list[Strid
 
 
 def _lay_out(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
-    """Returns the results that torch gives for tensors without memory. None is an input that is not known."""
+    """Returns the results that torch computes for tensors without memory. An input of None is not known."""
     values = [*inputs, *[None] * graph.sizes]
     unknown = {index for index, value in enumerate(inputs) if value is None}
     for type_, value in zip(graph.inputs, inputs, strict=True):
@@ -106,13 +104,13 @@ def _evaluate(op: Op, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _as_literal(arg: Arg, values: Sequence[Any]) -> Arg:
-    """Returns an argument that is a number as a literal: which one it is does not matter."""
+    """Returns a literal for an argument that is a number, because layouts do not depend on its value."""
     is_number = isinstance(arg, Ref) and not isinstance(values[arg.index], torch.Tensor)
     return Const("int", "0") if is_number else arg
 
 
 def _lay_out_result(op: Op, operands: Sequence[Strided], type_: Any, values: Sequence[Any]) -> Any:
-    """Returns a new tensor of the layout of a result; None for what is no tensor.
+    """Returns a new tensor with the layout of a result; None if the result is not a tensor.
 
     Raises:
         Declined: if the layout is not known.
@@ -126,7 +124,7 @@ def _lay_out_result(op: Op, operands: Sequence[Strided], type_: Any, values: Seq
 
 
 def _read_argument(op: Op, values: Sequence[Any], position: int) -> Any:
-    """Returns an argument; None if there is no such one."""
+    """Returns an argument of an operation; None if it has no such argument."""
     return decode_literal(op.args[position], values.__getitem__) if position < len(op.args) else None
 
 
@@ -153,7 +151,7 @@ def _slice(op: Op, values: Sequence[Any]) -> Any:
 
 
 def _convert(op: Op, values: Sequence[Any]) -> Any:
-    """Returns the operand itself, as torch does, if it has the dtype; None else."""
+    """Returns the operand if it has the result's dtype, as torch does; None otherwise."""
     tensor, type_ = _read_argument(op, values, 0), op.outputs[0]
     assert isinstance(type_, TensorType)
     is_same = isinstance(tensor, torch.Tensor) and tensor.dtype == torch_dtype(type_.dtype)
@@ -180,7 +178,7 @@ def _channels(op: Op, values: Sequence[Any]) -> Any:
 
 
 def _elementwise(op: Op, values: Sequence[Any]) -> Any:
-    """Returns the result of one kernel. On a CPU torch first copies operands of another dtype than the kernel's."""
+    """Returns the result of one kernel. On a CPU torch first copies operands whose dtype differs from the kernel's."""
     tensors, type_ = [_read_argument(op, values, position) for position in range(len(op.args))], op.outputs[0]
     assert isinstance(type_, TensorType)
     if type_.device == "cpu":
@@ -227,8 +225,8 @@ _TORCH: Mapping[str, _Evaluate] = {
     "prims.var": lambda op, values: _read_argument(op, values, 0).var(**_variance(op, values)),
     "prims.var_mean": lambda op, values: torch.var_mean(_read_argument(op, values, 0), **_variance(op, values)),
 }
-"""What plain Thunder calls for operations that are no elementwise kernels: views, of which the memory matters as well,
-and kernels of which only torch knows how it lays out the results."""
+"""What plain Thunder calls for operations other than elementwise kernels: views, whose aliasing matters too, and
+kernels whose result layout only torch can compute."""
 
 
 logger = logging.getLogger("fusioncache")
@@ -240,16 +238,16 @@ Fix = Callable[[Sequence[Any], list[Any]], None]
 def as_torch_gives(
     run: Run, instance: Instance, args: Sequence[Any], results: Sequence[Any]
 ) -> tuple[Run, Sequence[Any]]:
-    """Returns a function whose results are the tensors that torch would give, and what it returns for these arguments.
+    """Returns a function whose results have torch's strides and aliasing, and its results for these arguments.
 
     Args:
         run: computes the region, for arguments of this layout.
         instance: the region.
         args: of the first call, in the order of the template.
-        results: of that call.
+        results: of the first call.
     """
     try:
-        with torch.inference_mode(False):  # which would not tell views
+        with torch.inference_mode(False):  # in inference mode tensors do not record that they are views
             given = [
                 _Given(
                     torch.empty_strided(arg.shape, arg.stride(), dtype=arg.dtype, device="meta"),
@@ -264,7 +262,7 @@ def as_torch_gives(
             inputs = pick([each.expected for each in given], instance.inputs)
             laid = _lay_out(instance.plain or instance.region, inputs)
         fixes = _find_fixes(given, pick(laid, instance.outputs), results)
-    except Exception as error:  # whatever it is, the results are right but for their layout
+    except Exception as error:  # any: the results' values are right, only their layout may differ
         logger.info("what torch's results would be is not known", exc_info=error)
         return run, results
     if not fixes:
@@ -284,11 +282,11 @@ def _fix(fixes: Sequence[Fix], args: Sequence[Any], results: Sequence[Any]) -> S
 
 
 def _find_fixes(given: Sequence[_Given], expected: Sequence[Any], results: Sequence[Any]) -> list[Fix]:
-    """Returns what has to be done to results so that they are as expected.
+    """Returns the corrections that make results as expected.
 
     Args:
         given: the arguments.
-        expected: the results that torch would give, without memory; None for what is not known, and for no tensor.
+        expected: torch's results, without memory; None for unknown results and for results that are not tensors.
         results: of the call.
     """
     sources = {_memory(arg.expected): index for index, arg in enumerate(given) if arg.memory is not None}
@@ -309,7 +307,7 @@ def _find_fixes(given: Sequence[_Given], expected: Sequence[Any], results: Seque
 
 
 def _group_by_memory(tensors: Sequence[Any]) -> Mapping[int, dict[int, Any]]:
-    """Returns tensors with elements by their position, those with one memory together."""
+    """Returns non-empty tensors by position, grouped by their memory."""
     groups: dict[int, dict[int, Any]] = defaultdict(dict)
     for index, tensor in enumerate(tensors):
         if isinstance(tensor, torch.Tensor) and tensor.numel():
@@ -322,13 +320,13 @@ def _memory(tensor: Any) -> int:
 
 
 def _has_strides(tensor: Any, expected: Any) -> bool:
-    """True if strides are as expected, but for those of dimensions of one element."""
+    """True if strides are as expected, ignoring dimensions of size 1."""
     pairs = zip(expected.shape, tensor.stride(), expected.stride(), strict=True)
     return all(size == 1 or one == other for size, one, other in pairs)
 
 
 def _find_wrong_views(group: Mapping[int, Any], base: _Given, results: Sequence[Any]) -> list[int]:
-    """Returns which results are not the views of an argument that they should be."""
+    """Returns the positions of results that should be views of an argument, and are not the right ones."""
     return [
         index
         for index, tensor in group.items()
@@ -350,7 +348,7 @@ def _take_view_of(source: int, index: int, expected: Any) -> Fix:
 
 
 def _shares_alike(group: Mapping[int, Any], results: Sequence[Any]) -> bool:
-    """True if results have the strides that they should have, and the parts of one memory."""
+    """True if results have the expected strides, and share one memory with the expected offsets."""
     offsets = {results[index].storage_offset() - tensor.storage_offset() for index, tensor in group.items()}
     return (
         len({_memory(results[index]) for index in group}) == 1
@@ -361,12 +359,12 @@ def _shares_alike(group: Mapping[int, Any], results: Sequence[Any]) -> bool:
 
 
 def _is_view_if(expected: Any, result: Any) -> bool:
-    """True if autograd knows of a result that it is a view, if it should."""
+    """True if autograd treats a result as a view where it should."""
     return not expected._is_view() or result._is_view() or result.is_inference()
 
 
 def _share(group: Mapping[int, Any], results: Sequence[Any], taken: Collection[int | None]) -> Fix:
-    """Gives results one memory, that of the one among them that has all of it, or new memory."""
+    """Returns a fix that makes results share one memory: that of the result that covers it, or new memory."""
     whole = next((index for index, tensor in group.items() if not tensor._is_view()), None)
     if whole is None:
         return _copy_all(group)
@@ -386,7 +384,7 @@ def _share(group: Mapping[int, Any], results: Sequence[Any], taken: Collection[i
 
 
 def _copy_all(group: Mapping[int, Any]) -> Fix:
-    """Gives results parts of one new memory, of which none has all."""
+    """Returns a fix that makes results share new memory that none of them covers."""
     first = next(iter(group.values()))
     size = first.untyped_storage().nbytes() // first.element_size()
     parts = [(index, tensor.shape, tensor.stride(), tensor.storage_offset()) for index, tensor in group.items()]
@@ -403,7 +401,7 @@ def _copy_all(group: Mapping[int, Any]) -> Fix:
 
 
 def _write(part: Any, values: Any) -> None:
-    """Writes values where each element of memory is written once."""
+    """Copies values into a view, and each element of its memory only once."""
     for dimension, stride in enumerate(part.stride()):
         if stride == 0:
             part, values = part.narrow(dimension, 0, 1), values.narrow(dimension, 0, 1)
@@ -413,7 +411,7 @@ def _write(part: Any, values: Any) -> None:
 def _find_same(
     given: Sequence[_Given], expected: Sequence[Any], results: Sequence[Any], changed: Collection[int]
 ) -> Iterator[Fix]:
-    """Yields what makes tensors of their own of results that are one object with an argument or another result."""
+    """Yields fixes for results that are the same object as an argument or another result, but should not be."""
     objects: dict[int, list[Any]] = defaultdict(list)
     for arg in given:
         objects[arg.identity].append(arg.expected)
@@ -429,7 +427,7 @@ def _find_same(
 def _find_unlike(
     given: Sequence[_Given], expected: Sequence[Any], results: Sequence[Any], changed: Collection[int]
 ) -> Iterator[Fix]:
-    """Yields what gives results the strides of torch where these say nothing: in dimensions of one element."""
+    """Yields fixes that set torch's strides in dimensions of size 1, where they do not affect addressing."""
     for index, (result, tensor) in enumerate(zip(results, expected, strict=True)):
         if index in changed or not isinstance(tensor, torch.Tensor) or any(tensor is arg.expected for arg in given):
             continue
