@@ -1,1 +1,1 @@
-"""What happened in a run: counted, written down, and explained."""
+"""Observes a run: counts its events, records them, and explains them."""

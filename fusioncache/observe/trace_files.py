@@ -1,4 +1,4 @@
-"""Writes traces into files: what Thunder made, and what each pass made of it. ``fusioncache show --passes`` reads them.
+"""Writes traces into files: Thunder's, and those after each pass. ``fusioncache show --passes`` reads the files.
 
 They are written if ``FUSIONCACHE_PASSES`` is 1. Each process has a folder below ``passes`` in fusioncache's directory,
 and each trace a folder in that, with a file for each pass that changed the trace:
@@ -26,7 +26,7 @@ from fusioncache.process.settings import PASSES, find_directory
 logger = logging.getLogger("fusioncache")
 
 MOST_PROCESSES = 8
-"""The folders of how many processes are kept, the newest ones."""
+"""How many processes' folders are preserved, the newest."""
 FIRST = "thunder"
 """The name of a trace before all passes."""
 
@@ -52,7 +52,7 @@ class TraceWriter:
     """Writes the versions of one trace.
 
     Args:
-        title: of the trace. Titles are sorted as the traces came.
+        title: of the trace. Titles sort in the order of the traces.
     """
 
     def __init__(self, title: str):
@@ -72,14 +72,14 @@ class TraceWriter:
             with open(path, "w", encoding="utf-8", opener=open_privately) as file:
                 file.write(f"{trace}\n")
             self._last, self._number = trace, self._number + 1
-        except Exception as error:  # a full disk, say: the model goes on
+        except Exception as error:  # such as a full disk: the model continues
             logger.info("a trace is not written", exc_info=error)
             self._folder = None
 
 
 @cache
 def folder_of_process() -> Path:
-    """Returns the folder of this process, after the folders of the oldest processes were removed."""
+    """Returns the folder of this process. Removes the folders of the oldest processes first."""
     parent = find_directory() / "passes"
     for old in list_processes(parent)[MOST_PROCESSES - 1 :]:
         shutil.rmtree(old, ignore_errors=True)

@@ -1,1 +1,1 @@
-"""Verify mode compares what a template computes with what each of its regions computes on its own."""
+"""Verify mode compares the results of a template with those of each of its regions compiled alone."""

@@ -1,12 +1,12 @@
-"""Verify mode compiles each shared region on its own as well, and compares what the template computes with that.
+"""Verify mode compiles each shared region alone as well, and compares its results with the template's.
 
 ``FUSIONCACHE_VERIFY=1`` or ``FusionCache(verify=True)`` compares at each site of a trace that calls a template, in its
 first call for each layout of the arguments; ``FUSIONCACHE_VERIFY=all`` or ``verify="all"`` compares in every call. Both
 compute everything twice where they compare, wait for the GPU, and compile as much as Thunder would without fusioncache.
-The ledger counts what was verified, and what was compiled for it apart from what was compiled.
+The ledger counts verified regions, and counts compiles for verification separately.
 
-In a Thunder that was not tried, a program calls templates only once all of them are known to be right, so that nothing
-is stored that was not verified. The store keeps which are, so that later processes need not verify them.
+In an untested Thunder, a program calls templates only once all of them are verified, so that nothing unverified is
+stored. The store lists the verified templates, so that later processes need not verify them.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from fusioncache.template.text import graph_text
 from fusioncache.template.writer import instance_of
 
 _ALIGNMENT = 64
-"""Bytes, of all that torch allocates. How a kernel loads, and so in which order it adds up, may depend on alignment."""
+"""Alignment in bytes of torch's allocations. A kernel's loads, and so its order of summation, may depend on it."""
 
 
 def describe_difference(found: Any, expected: Any, rule: Reordered | None) -> str | None:
-    """Returns what is wrong with a result; None if nothing is. Without a rule every bit must be the same."""
+    """Returns the difference of a result; None if there is none. Without a rule every bit must be the same."""
     if _describe(found) != _describe(expected):
         return f"is {_describe(found)} where the region has {_describe(expected)}"
     if not isinstance(expected, torch.Tensor):
@@ -83,7 +83,7 @@ def _describe(value: Any) -> str:
 
 def _as_bits(tensor: torch.Tensor) -> torch.Tensor:
     packed = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    # A single element may have any stride, and is contiguous all the same.
+    # A single element is contiguous with any stride.
     return packed.as_strided((packed.numel(),), (1,)).view(torch.uint8)
 
 
@@ -92,7 +92,7 @@ def _widen(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def copy_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a copy of the same layout and alignment."""
+    """Returns a copy with the same layout and alignment."""
     start = tensor.data_ptr() % _ALIGNMENT // tensor.element_size()
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     memory = tensor.new_empty(start + last + 1 if tensor.numel() else start)
@@ -100,18 +100,18 @@ def copy_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 
 LIMIT = 16
-"""The most pairs of a Thunder and a compiler for which a template is known to be right.
+"""The most pairs of a Thunder and a compiler for which a template is stored as verified.
 
-With as many, they are collected anew.
+When this is reached, the list starts anew.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedTemplates:
-    """The templates that are known to be right.
+    """The templates that were verified.
 
     Attributes:
-        store: keeps them; None if there is none.
+        store: has the list; None if there is none.
         sources: the digest of the sources of the installed Thunder, which makes the regions.
     """
 
@@ -119,11 +119,11 @@ class VerifiedTemplates:
     sources: str
 
     def has(self, key: Key, compiler: str) -> bool:
-        """True if a template by this compiler is known to be right. Never raises."""
+        """True if a template by this compiler was verified. Never raises."""
         return f"{self.sources} {compiler}" in self._list_marks(key)
 
     def add(self, key: Key, compiler: str) -> None:
-        """Adds a template by a compiler. Never raises."""
+        """Marks a template by a compiler as verified. Never raises."""
         if self.store is None or not self.sources:
             return
         with self.store.take_turn(key, VERIFIED_SLOT, WRITE_SECONDS):
@@ -133,21 +133,21 @@ class VerifiedTemplates:
                 self.store.replace(key, VERIFIED_SLOT, marks, name="verified template")
 
     def _list_marks(self, key: Key) -> list[str]:
-        """Returns the marks of a template: they are the names of its artifacts in the store."""
+        """Returns the marks of a template, which are the names of its artifacts in the store."""
         return list((self.store.peek(key, VERIFIED_SLOT) if self.store else None) or ())
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A region of a trace, and the call that takes its place.
+    """A region of a trace, and the call that replaces it.
 
     Attributes:
         fusion: the region's fused bound symbol.
-        outputs: the name that the region gives to each output of its template.
-        binding: says which of the region's values fills which slot of the template.
+        outputs: the region's names of the template's outputs.
+        binding: maps the region's values to the template's slots.
         call: the call of the template.
         backend: compiles the template.
-        own_backend: the name of the backend with which the region's executor compiles it.
+        own_backend: the name of the backend of the region's executor.
         fallback: the region as its executor made it.
         instance: the region as it was read.
     """
@@ -163,7 +163,7 @@ class Site:
 
 
 def _rules_of(site: Site) -> Rules:
-    """Returns what must be the same. The template must have been called: only then it is known what was compiled."""
+    """Returns the rules for equal results. The template must have been called: they depend on its executables."""
     template, arities = site.call.template.graph, site.binding.arities
     executables = site.call.executables(arities)
     inlined = len(executables) == 1 and _is_inlined(site, executables[0])
@@ -177,7 +177,7 @@ def _is_inlined(site: Site, executable: Executable) -> bool:
 
 
 def find_problems(site: Site, found: Sequence[Any], expected: Sequence[Any]) -> Iterator[str]:
-    """Yields what differs between two lists of the template's outputs, followed by its inputs as they are now."""
+    """Yields the differences of two lists, each of the template's outputs followed by its current inputs."""
     rules = _rules_of(site)
     outputs = len(rules.outputs)
     names = [f"output {slot} ({name})" for slot, name in enumerate(site.outputs)]
@@ -190,7 +190,7 @@ def find_problems(site: Site, found: Sequence[Any], expected: Sequence[Any]) -> 
 
 
 def write_report(site: Site, args: Sequence[Any], found: Sequence[str]) -> str:
-    """Writes both definitions into a file, and returns what was found and where the file is."""
+    """Writes both definitions into a file, and returns a message with the differences and the path."""
     name, region = site.call.template.name, site.fusion.sym.name
     head = f"{name} computes something else than {region}, in whose place it is called"
     parts = [("what differs", lambda: "\n".join(found)), *_definitions(site, args)]
@@ -201,7 +201,7 @@ def write_report(site: Site, args: Sequence[Any], found: Sequence[str]) -> str:
 
 
 def _save(name: str, text: str) -> str:
-    """Writes a report into the cache directory, and returns where it is."""
+    """Writes a report into the cache directory, and returns a sentence with its path."""
     path: Path = record_path().parent / "mismatches" / f"{name}-{os.getpid()}-{time.time_ns()}.txt"
     try:
         make_folders(path.parent)
@@ -213,7 +213,7 @@ def _save(name: str, text: str) -> str:
 
 
 def _shield(part: Callable[[], str | None]) -> str | None:
-    """Returns a part of a report. What goes wrong in it must not hide the mismatch."""
+    """Returns a part of a report. An error in it must not hide the mismatch."""
     try:
         return part()
     except Exception as error:
@@ -221,7 +221,7 @@ def _shield(part: Callable[[], str | None]) -> str | None:
 
 
 def _definitions(site: Site, args: Sequence[Any]) -> Iterator[tuple[str, Callable[[], str | None]]]:
-    """Yields the definitions of the region and of its template; None where the compiler is given no text."""
+    """Yields titles and definitions of the region and of its template; None if the compiler has no text."""
     instance, template, backend = site.instance, site.call.template, site.backend
     yield f"the region {site.fusion.sym.name} as Thunder wrote it", lambda: str(site.fusion)
     yield "the region as it was read", lambda: graph_text(instance.region)
@@ -238,7 +238,7 @@ def _definitions(site: Site, args: Sequence[Any]) -> Iterator[tuple[str, Callabl
 
 
 def _define_source(backend: Backend, source: Graph, args: Sequence[Any] | None) -> str | None:
-    """Returns the definition for the layout of a template's arguments; for contiguous tensors if there are none."""
+    """Returns the definition for the layout of a template's arguments; for contiguous tensors if ``args`` is None."""
     if args is None:
         return backend.definition(source)
     inputs = instance_of(source, canonicalize(source).binding).inputs
@@ -249,15 +249,15 @@ DIFFERENT = "a template computed something else than its region in a Thunder tha
 
 
 class VerificationError(RuntimeError):
-    """A template computed something else than its region. The message says what, and where both are written down."""
+    """A template's results differ from its region's. The message has the differences and the path of a report."""
 
 
 class When(Enum):
     """The calls of a template in which its results are compared.
 
-    ``FIRST`` is the first call for each layout of each site, ``EVERY`` each call. ``TEMPLATE`` is the first call of
-    each template, at any of its sites: it is not asked for, but used in a Thunder that was not tried. A difference
-    raises with the others. Here the regions are called from then on, and a warning says so.
+    ``FIRST`` is the first call for each layout of each site, ``EVERY`` each call. With these a difference raises.
+    ``TEMPLATE`` is the first call of each template, at any of its sites: no option selects it, it is used in an
+    untested Thunder. With it a difference causes a warning, and the regions are called from then on.
     """
 
     FIRST = "1"
@@ -266,14 +266,14 @@ class When(Enum):
 
 
 def choose_when(verify: bool | str | None) -> When | None:
-    """Chooses when to compare, by the option of ``FusionCache`` and, if that is not False, by the environment.
+    """Returns when to compare, by the option of ``FusionCache`` and, if that is not False, by the environment.
 
     Returns:
         When to compare; None for never.
 
     Raises:
         TypeError: if the option is none of True, False, "all" and None.
-        ValueError: if the environment says something else than 0, 1 or all.
+        ValueError: if the environment variable is none of 0, 1 and all.
     """
     if not (verify is None or isinstance(verify, bool) or verify == When.EVERY.value):
         raise TypeError(f'verify must be True, False, "all" or None, got {verify!r}')
@@ -290,8 +290,8 @@ class Verifier:
 
     Args:
         when: the calls in which to compare.
-        ledger: counts what is verified and compiled.
-        on_count: is called when the ledger counted something.
+        ledger: counts verifications and compiles.
+        on_count: called after the ledger counted something.
         verified: the templates that need no comparison with ``When.TEMPLATE``.
     """
 
@@ -304,7 +304,7 @@ class Verifier:
         self._verdicts: dict[str, bool] = {}  # by the digest of a template, for all of its sites
 
     def verify(self, site: Site) -> CallTarget:
-        """Returns what a trace calls at a site. The names of two sites of one template differ.
+        """Returns the callable for a site of a trace. Two sites of one template get different names.
 
         The function compares nothing while a CUDA graph is captured.
         """
@@ -316,9 +316,9 @@ class Verifier:
         return replace(target, name=f"{target.name}_verified_{next(self._numbers)}", function=function)
 
     def _make_check(self, comparison: RegionComparison) -> Dispatcher:
-        """Makes a function that calls the template and raises a ``VerificationError`` where the region differs.
+        """Returns a function that calls the template and raises a ``VerificationError`` if the region differs.
 
-        A call that raises has written into its inputs all the same.
+        A call that raises has written into its inputs nevertheless.
         """
         verified: set[Any] = set()
 
@@ -337,9 +337,9 @@ class Verifier:
         return check
 
     def _make_judge(self, comparison: RegionComparison, site: Site) -> Dispatcher:
-        """Makes a function that calls the template, or its region once the template was found to be wrong.
+        """Returns a function that calls the template, or its region once the template was found to differ.
 
-        While a CUDA graph is captured, a template that was not compared yet is not called either.
+        While a CUDA graph is captured, it calls the region of a template that was not compared yet.
         """
         key, verdicts = site.call.template.key, self._verdicts
 
@@ -371,11 +371,11 @@ class Verifier:
 
 
 class RegionComparison:
-    """Calls the template of a site, its region, or both to compare them.
+    """Calls a site's template, its region, or both to compare them.
 
     Args:
-        site: the region and the call that takes its place.
-        on_compile: is told the seconds of each compilation for the region.
+        site: the region and the call that replaces it.
+        on_compile: called with the seconds of each compilation for the region.
     """
 
     __slots__ = ("_site", "_takes_arities", "_targets", "run", "run_region")
@@ -388,11 +388,11 @@ class RegionComparison:
         self.run_region = compile_region(site, on_compile)
 
     def values_of(self, args: Sequence[Any]) -> Sequence[Any]:
-        """Returns the values among a call's arguments, which the region takes too."""
+        """Returns a call's arguments without arities, as the region takes them."""
         return args[1:] if self._takes_arities else args
 
     def compare(self, args: Sequence[Any]) -> Compared:
-        """Calls the template, and the region with copies of what it writes in place."""
+        """Calls the template, and the region with copies of the tensors that it writes in place."""
         values = self.values_of(args)
         copies = [copy_tensor(value) if index in self._targets else value for index, value in enumerate(values)]
         expected = self.run_region(copies)
@@ -410,7 +410,7 @@ class Compared:
     Attributes:
         results: of the template.
         expected: of the region.
-        written: by index the tensors that the template wrote in place, each with the copy that the region wrote.
+        written: by index, the tensors that the template wrote in place, each with the copy that the region wrote.
         report: describes the differences; None if there are none.
     """
 
@@ -420,13 +420,13 @@ class Compared:
     report: str | None
 
     def correct(self) -> Sequence[Any]:
-        """Writes the region's values into the tensors that the template wrote, and returns the region's results."""
+        """Copies the region's values into the tensors that the template wrote, and returns the region's results."""
         for tensor, copy in self.written.values():
             tensor.copy_(copy)
         return [self._take_original(result) for result in self.expected]
 
     def _take_original(self, result: Any) -> Any:
-        """Returns the tensor that is written in place if a result is the copy of it, else the result."""
+        """Returns the original tensor if a result is its copy that the region wrote in place, else the result."""
         for tensor, copy in self.written.values():
             if _layout_of([result]) == _layout_of([copy]) and result.data_ptr() == copy.data_ptr():
                 return tensor
@@ -434,14 +434,14 @@ class Compared:
 
 
 def compile_region(site: Site, on_compile: Callable[[float], None]) -> Run:
-    """Returns a function that computes the region on its own, and takes and returns what the template does.
+    """Returns a function that computes the region alone, with the arguments and results of the template.
 
-    That is the region as its executor made it. Where the executor has another compiler than the template, or the region
-    has inputs that it does not use, the template's compiler compiles the region's own definition.
+    It is the region as its executor made it. If the executor has another compiler than the template, or the region has
+    unused inputs, the template's compiler compiles the region's own definition instead.
 
     Args:
-        site: the region and the call that takes its place.
-        on_compile: is told the seconds of each compilation.
+        site: the region and the call that replaces it.
+        on_compile: called with the seconds of each compilation.
     """
     if None not in site.fallback.inputs and site.own_backend == site.backend.name:
         return _time_compiles(site.fallback, on_compile)
@@ -453,7 +453,7 @@ def compile_region(site: Site, on_compile: Callable[[float], None]) -> Run:
 
 
 def _time_compiles(run: Run, on_compile: Callable[[float], None]) -> Run:
-    """Returns a function of an executor that tells the seconds of its first call for each layout: then it compiles."""
+    """Returns an executor's function that reports the seconds of its first call for each layout, when it compiles."""
     layouts: set[Any] = set()
 
     def run_timed(args: Sequence[Any]) -> Sequence[Any]:

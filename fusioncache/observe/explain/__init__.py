@@ -1,1 +1,1 @@
-"""Why two keys are not one: what differs between their ingredients. Pure; reads canonical texts and nothing else."""
+"""Explains why two keys differ, by the changes between their ingredients. Pure: reads only canonical texts."""

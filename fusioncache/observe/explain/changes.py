@@ -1,4 +1,4 @@
-"""Returns in what two canonical graphs differ: the roots, without what follows from them."""
+"""The changes between two canonical graphs: the root changes, without those that follow from them."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from fusioncache.observe.explain.pairing import Nodes, Pairing, type_of
 from fusioncache.template.text import NUMBERS, type_text
 
 NONE = "none"
-"""What stands for a value where there is none."""
+"""The text for a missing value."""
 
 _LONGEST = 60
 _BEFORE = 20
-"""Characters of a long value that are shown before it differs."""
+"""Number of characters of a long value that are shown before its first difference."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """One thing in which two keys, A and B, differ.
+    """One change between two keys, A and B.
 
     Attributes:
-        ingredient: the name of the ingredient that has it.
+        ingredient: the name of the ingredient that differs.
         subject: what differs, in words: ``a constant, the 2nd operand of op 3 (mul)``.
         a: A's value.
         b: B's value.
-        op: the number of the op that has it, from 1: A's, or B's if only B has it; None if it is about no op.
+        op: the number, from 1, of the op that differs: A's, or B's if only B has it; None if it is not about an op.
     """
 
     ingredient: str
@@ -40,7 +40,7 @@ class KeyChange:
     op: int | None = None
 
     def to_dict(self) -> dict[str, str | int | None]:
-        """Returns the change as JSON has it."""
+        """Returns the change as JSON."""
         return {"ingredient": self.ingredient, "place": self.subject, "a": self.a, "b": self.b, "op": self.op}
 
 
@@ -59,7 +59,7 @@ def join_words(items: Sequence[str], word: str = "and") -> str:
 
 
 def shorten_values(a: str, b: str, longest: int = _LONGEST) -> tuple[str, str]:
-    """Returns two values, those that are longer than so many characters from where they begin to differ."""
+    """Returns two values; if one is longer than ``longest``, both are cut around their first difference."""
     if max(len(a), len(b)) <= longest:
         return a, b
     pairs = enumerate(zip(a, b, strict=False))
@@ -80,7 +80,7 @@ def name_op(nodes: Nodes, node: int) -> str:
 
 
 def name_value(nodes: Nodes, value: int) -> str:
-    """Returns where a value comes from: ``%0`` for an input, else its op."""
+    """Returns the origin of a value: ``%0`` for an input, else its op."""
     node = nodes.node_of[value]
     if node not in nodes.op_at:
         return f"%{value}"
@@ -94,7 +94,7 @@ def shorten_name(op: Op) -> str:
 
 
 def shorten_names(a: Op, b: Op) -> tuple[str, str]:
-    """Returns two ops' names, as short as they still differ."""
+    """Returns two ops' names, shortened if they still differ then."""
     short = shorten_name(a), shorten_name(b)
     return short if short[0] != short[1] else (a.name, b.name)
 
@@ -102,13 +102,13 @@ def shorten_names(a: Op, b: Op) -> tuple[str, str]:
 SIZE_OF_DIMENSION = "size of dimension "
 
 Aspect = tuple[str, str, str]
-"""The name of what differs, and both values."""
+"""The name of a property that differs, and both values."""
 
 
 def compare_types(a: ValueType | None, b: ValueType | None) -> list[Aspect]:
-    """Returns what differs between two types of values: ``dtype``, ``rank``, ``size of dimension 0``, and so on.
+    """Returns the differences of two value types: ``dtype``, ``rank``, ``size of dimension 0``, and so on.
 
-    All symbolic sizes are alike.
+    All symbolic sizes are equal.
     """
     if not (isinstance(a, TensorType) and isinstance(b, TensorType)):
         return [("type", _type_text(a), _type_text(b))] if a != b else []
@@ -141,7 +141,7 @@ def _type_text(type_: ValueType | None) -> str:
 
 
 def compare_arguments(nodes: Nodes, node: int, a: Op, b: Op) -> list[KeyChange]:
-    """Returns what differs in the literals of two ops of one name: A's, which is ``node`` of ``nodes``, and B's."""
+    """Returns the changes of literals between two ops of one name: A's, which is ``node`` of ``nodes``, and B's."""
     where, commutes = name_op(nodes, node), op_traits(a.name).commutes
     args_a, args_b = (_values_first(op.args) if commutes else op.args for op in (a, b))
     kwargs_a, kwargs_b = dict(a.kwargs), dict(b.kwargs)
@@ -192,14 +192,14 @@ def _arg_text(arg: Arg | None) -> str:
 
 
 def _typed_text(arg: Arg | None) -> str:
-    """Returns an argument with its type, for where the text alone does not tell two apart."""
+    """Returns an argument with its type, for arguments whose texts are equal."""
     if isinstance(arg, tuple):
         return f"({', '.join(map(_typed_text, arg))})"
     return f"{arg.kind} {arg.text}" if isinstance(arg, Const) else "a value"
 
 
 def find_graph_changes(pairing: Pairing) -> tuple[KeyChange, ...]:
-    """Returns in what two graphs differ, beginning with the inputs; nothing if they are one and the same function."""
+    """Returns the changes between two graphs, those of inputs first; none if they are the same function."""
     inputs = _InputChanges(pairing)
     found = _find_lonely_ops(pairing, inputs)
     for node_a, node_b in pairing.to_b.items():
@@ -211,7 +211,7 @@ def find_graph_changes(pairing: Pairing) -> tuple[KeyChange, ...]:
 
 
 def _find_lonely_ops(pairing: Pairing, inputs: _InputChanges) -> list[KeyChange]:
-    """Returns the ops that only one of the two has, but for those that may follow from the inputs' types."""
+    """Returns the ops that only one graph has, without those that may follow from changed types of inputs."""
     a, b = pairing.a, pairing.b
     only_a, only_b = pairing.only_a, pairing.only_b
     if inputs.changes:
@@ -222,7 +222,7 @@ def _find_lonely_ops(pairing: Pairing, inputs: _InputChanges) -> list[KeyChange]
 
 
 def _look_inside(pairing: Pairing, inputs: _InputChanges, node_a: int, node_b: int) -> list[KeyChange]:
-    """Returns what differs in one op of both graphs: its name, a literal, or unexplained types of its results."""
+    """Returns the changes of one op that both graphs have: its name, literals, or unexplained types of its results."""
     op_a, op_b = pairing.a.op(node_a), pairing.b.op(node_b)
     if op_a is None or op_b is None:
         return []
@@ -230,7 +230,7 @@ def _look_inside(pairing: Pairing, inputs: _InputChanges, node_a: int, node_b: i
         number = pairing.a.number(node_a)
         return [KeyChange("ops", f"op {number}", *shorten_names(op_a, op_b), number)]
     as_before = _operand_types(pairing.a, op_a) == _operand_types(pairing.b, op_b)
-    # An op without operands has its attributes, such as a shape, from the inputs.
+    # An op without operands gets its attributes, such as a shape, from the inputs.
     follows = not as_before or (bool(inputs.changes) and not list(operands(op_a)))
     changes = compare_arguments(pairing.a, node_a, op_a, op_b)
     told = [change for change in changes if not inputs.explain(change.a, change.b)]
@@ -246,7 +246,7 @@ def _find_outputs(pairing: Pairing) -> list[KeyChange]:
 
 
 class _InputChanges:
-    """In what the types of inputs differ, a change for all that differ in the same way, and what follows from that."""
+    """The changes of input types, grouped by equal changes, and a test for changes that follow from them."""
 
     def __init__(self, pairing: Pairing):
         groups: dict[Aspect, list[tuple[int, str]]] = defaultdict(list)
@@ -260,7 +260,7 @@ class _InputChanges:
         self.values = frozenset((a, b) for _, a, b in groups)
 
     def explain(self, a: str, b: str) -> bool:
-        """Returns whether two literals differ as some inputs do: by the same dtypes or sizes, or a ratio of sizes."""
+        """True if two literals differ as some inputs do: by the same dtypes or sizes, or by a ratio of sizes."""
         ratios = {ratio for x, y in self.values for ratio in (_ratio(x, y), _ratio(y, x)) if ratio}
         return (a, b) in self.values or _ratio(a, b) in ratios
 
@@ -291,7 +291,7 @@ def _compare_results(pairing: Pairing, node: int, op_a: Op, op_b: Op) -> list[Ke
 
 
 def _explain_operands(pairing: Pairing, node: int) -> KeyChange:
-    """Returns the values that an op uses in A with those that it uses in B, by A's names as far as A has them."""
+    """Returns the change of an op's operands. B's are named after their partners in A, if they have any."""
     a, b, other = pairing.a, pairing.b, pairing.to_b[node]
     in_a = [name_value(a, value) for _, value in argument_refs(a.op_at[node][1])]
     in_b = []

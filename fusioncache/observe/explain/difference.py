@@ -1,4 +1,4 @@
-"""In what two keys differ: in words, side by side, from the nearest key, and between keys that differ in sizes only."""
+"""The differences of two keys: in words, side by side, to the nearest key, and between keys with other sizes only."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ from fusioncache.template.skeleton import Skeleton, skeleton_of
 from fusioncache.template.text import count_ops, hide_numbers, input_lines, op_lines, output_lines, read_exactly
 
 Texts = Mapping[str, str]
-"""The ingredients of a key, name to text."""
+"""The ingredients of a key: name to text."""
 
 _MOST_SIZES = 3
-"""How many pairs of sizes a sentence names."""
+"""How many pairs of sizes a sentence lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """In what two keys, A and B, differ.
+    """The differences between two keys, A and B.
 
     Attributes:
-        changes: what differs of itself, and not because something else does; the graph's come first.
-        sizes: of A with those of B, if that is all: then what is compiled for any sizes may serve both.
+        changes: the root changes, without those that follow from others; the graph's come first.
+        sizes: pairs of A's and B's sizes, if nothing else differs: then a function for any sizes may serve both.
     """
 
     changes: tuple[KeyChange, ...]
     sizes: tuple[tuple[int, int], ...] = ()
 
     def sentence(self, a: str = "in A", b: str = "in B") -> str:
-        """Returns a sentence that names the first change and counts the others; ``a`` and ``b`` say where each is."""
+        """Returns a sentence with the first change and the number of others; ``a`` and ``b`` name the sides."""
         if not self.changes:
             return "They do not differ."
         if self.sizes:
@@ -60,9 +60,9 @@ class Difference:
 
 
 def compare(a: Texts, b: Texts) -> Difference:
-    """Returns in what two keys differ, given their ingredients. Linear, but for the graphs' outputs.
+    """Returns the differences between two keys, given their ingredients. Linear, except in the graphs' outputs.
 
-    Texts of two formats say nothing about each other, so then the format is all that is named.
+    Texts of different formats cannot be compared, so then the format is the only change.
     """
     if a.get("format") != b.get("format"):
         return Difference(
@@ -74,7 +74,7 @@ def compare(a: Texts, b: Texts) -> Difference:
 
 
 def _find_sizes(a: Texts, b: Texts) -> tuple[tuple[int, int], ...]:
-    """Returns the sizes of A with those of B in their places, each pair once, if the graphs differ in these alone."""
+    """Returns the pairs of A's and B's sizes at the same place, each once; empty if the graphs differ otherwise."""
     relatives = find_relatives([{name: key[name] for name in GRAPH if name in key} for key in (a, b)])
     pairs = dict.fromkeys(varying.values for each in relatives for varying in each.varying)
     sizes = tuple((x, y) for x, y in pairs if isinstance(x, int) and isinstance(y, int))
@@ -82,7 +82,7 @@ def _find_sizes(a: Texts, b: Texts) -> tuple[tuple[int, int], ...]:
 
 
 def _write_sizes(sizes: tuple[tuple[int, int], ...], a: str, b: str) -> str:
-    """Writes pairs of sizes; ``a`` and ``b`` say where each is."""
+    """Returns pairs of sizes as text; ``a`` and ``b`` say where each is."""
     shown = [f"{x} {a}, {y} {b}" for x, y in sizes[:_MOST_SIZES]]
     more = [f"and {len(sizes) - _MOST_SIZES} more"] if len(sizes) > _MOST_SIZES else []
     return "; ".join([*shown, *more])
@@ -97,7 +97,7 @@ def _compare_graphs(a: Texts, b: Texts) -> tuple[KeyChange, ...]:
 
 
 def _compare_lines(a: Texts, b: Texts) -> tuple[KeyChange, ...]:
-    """Returns the first line that differs, where the texts say more than was understood."""
+    """Returns the first line that differs, for texts whose difference the graphs do not show."""
     for name in GRAPH:
         x, y = a.get(name, "").split("\n"), b.get(name, "").split("\n")
         for number, (one, other) in enumerate(zip_longest(x, y, fillvalue=NONE), 1):
@@ -107,9 +107,9 @@ def _compare_lines(a: Texts, b: Texts) -> tuple[KeyChange, ...]:
 
 
 def _compare_environments(a: Texts, b: Texts) -> Iterator[KeyChange]:
-    """Yields a change for each ingredient, package, option or argument that differs, without what follows from it."""
+    """Yields a change for each ingredient, package, option or argument that differs, except those that follow."""
     if a.get(BACKEND) != b.get(BACKEND):
-        # All else follows from it.
+        # All other differences follow from the backend.
         yield _change(kind_of(BACKEND), None, a.get(BACKEND), b.get(BACKEND))
         return
     for name in dict.fromkeys([*a, *b]):
@@ -136,7 +136,7 @@ def _compare_values(kind: IngredientKind, a: Texts, b: Texts) -> list[KeyChange]
 
 
 def _with_default(a: str | None, b: str | None) -> tuple[str | None, str | None]:
-    """Returns two values of one setting. One that is not in its list has the default, which stands by the other."""
+    """Returns two values of one setting. For a missing one the default is returned, which the other's text includes."""
     x, y = (read_changed(text or "") for text in (a, b))
     return (x[0] if x else y[1] if y and a is None else a), (y[0] if y else x[1] if x and b is None else b)
 
@@ -161,30 +161,30 @@ def _change(kind: IngredientKind, subject: str | None, a: str | None, b: str | N
 
 
 _LOOKED_INTO = 24
-"""Keys whose texts are looked into. Ingredients' texts are compared as wholes, and their lengths, for all of them."""
+"""How many keys are compared in detail. For all others only lengths and equality of ingredients are compared."""
 
 
 def explain_miss(key: Texts, candidates: Sequence[Texts]) -> tuple[int | None, Difference]:
-    """Returns which of the candidates differs least from a key, None if there are none, and in what they differ.
+    """Returns the index of the candidate that differs least from a key, and the difference.
 
-    The key is A in the difference. The ingredients of each key are given.
+    The index is None if there are no candidates. The key is A in the difference. Keys are given as their ingredients.
     """
     nearest = find_nearest(key, candidates)
     return nearest, Difference(()) if nearest is None else compare(key, candidates[nearest])
 
 
 def write_miss(nearest: str | None, difference: Difference) -> str:
-    """Returns why a key was missed, for people, who know the nearest key, if there is one, by this name."""
+    """Returns the reason of a miss in words. ``nearest`` is the readable name of the nearest key, if there is one."""
     if nearest is None:
         return "No template was known before."
     return f"The nearest is {nearest}. {difference.sentence('here', 'there')}"
 
 
 def find_nearest(key: Texts, candidates: Sequence[Texts]) -> int | None:
-    """Returns the position of the key that differs least; of several, the last. None if there are no others.
+    """Returns the position of the key that differs least, the last of equal ones; None if there are no candidates.
 
-    The search is linear: first by how many ingredients are equal, and by how much longer or shorter the others are,
-    which is little where only sizes differ; then, for the few best of both, by their ops, their lines and the
+    The search is linear. It ranks all by the number of differing ingredients, and by the difference in length of the
+    graph's, which is small if only sizes differ. It then compares the best of both rankings by their ops and lines in
     ingredients that differ.
     """
     rough = [(*_compare_roughly(key, other), -position) for position, other in enumerate(candidates)]
@@ -196,7 +196,7 @@ def find_nearest(key: Texts, candidates: Sequence[Texts]) -> int | None:
 
 
 def _compare_roughly(key: Texts, other: Texts) -> tuple[int, int]:
-    """Returns how many ingredients differ, and by how many characters the graph's are longer or shorter."""
+    """Returns how many ingredients differ, and by how many characters the lengths of the graph's differ."""
     differ, longer = len(other.keys() - key.keys()), 0
     for name, text in key.items():
         its = other.get(name)
@@ -208,7 +208,7 @@ def _compare_roughly(key: Texts, other: Texts) -> tuple[int, int]:
 
 
 def _compare_finely(key: Texts, other: Texts) -> tuple[int, int]:
-    """Returns how many ops and how many lines only one of the two has, of the ingredients that differ."""
+    """Returns how many ops and how many lines only one key has, counting ingredients that differ."""
     names = [name for name in key.keys() | other.keys() if key.get(name) != other.get(name)]
     sides = [{name: each.get(name, "") for name in names} for each in (key, other)]
     ops = [count_ops(side.get("ops", "")) for side in sides]
@@ -222,11 +222,11 @@ def _compare_finely(key: Texts, other: Texts) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Varying:
-    """A size or a number that is not the same in all of them.
+    """A size or a number that differs between related keys.
 
     Attributes:
-        place: where an input has it, such as ``dimension 1 of %0``; empty if it is no size of an input.
-        values: those that it has in each, in their order.
+        place: its position in an input, such as ``dimension 1 of %0``; empty if it is not a size of an input.
+        values: its value in each key, in the order of the keys.
     """
 
     place: str
@@ -234,30 +234,30 @@ class Varying:
 
     @property
     def seen(self) -> tuple[Value, ...]:
-        """Its values, each once, the smallest first."""
+        """The distinct values, in ascending order."""
         return tuple(sorted(dict.fromkeys(self.values), key=_as_number))
 
     @property
     def name(self) -> str:
-        """What it is, in words."""
+        """The position in words."""
         return self.place or ("a number" if isinstance(self.values[0], Const) else "a size that no input has")
 
     def text(self) -> str:
-        """Returns the same for people."""
+        """Returns the name and the values as text."""
         return f"{self.name}: {', '.join(map(str, self.seen))}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the same as JSON has it."""
+        """Returns the position and the values as JSON."""
         return {"place": self.place, "seen": [_as_number(value) for value in self.seen]}
 
 
 @dataclass(frozen=True, slots=True)
 class Relatives:
-    """Keys of one backend and environment that are the same but for sizes and numbers.
+    """Keys of one backend and environment that differ only in sizes and numbers.
 
     Attributes:
-        members: their positions among those that were given, in order.
-        varying: what differs between them.
+        members: positions of the keys among those given, in order.
+        varying: the sizes and numbers that differ.
     """
 
     members: tuple[int, ...]
@@ -265,9 +265,9 @@ class Relatives:
 
 
 def find_relatives(keys: Sequence[Texts]) -> tuple[Relatives, ...]:
-    """Returns those of some keys that have relatives among them, given the ingredients of each.
+    """Returns the groups of related keys, given the ingredients of each key.
 
-    What this version cannot read has none.
+    Keys that this version cannot read are left out.
     """
     alike: defaultdict[tuple[Skeleton, tuple[tuple[str, str], ...]], list[int]] = defaultdict(list)
     graphs: dict[int, Graph] = {}
@@ -299,7 +299,7 @@ def _as_number(value: Value) -> int | float:
 
 
 SAME, OTHER, ONLY_A, ONLY_B = " ", "|", "<", ">"
-"""How the two sides of a row are to each other."""
+"""The marks of a row: equal sides, different ones, or only one side."""
 
 _OP_NUMBER = re.compile(r"^op \d+")
 _GAP = 3
@@ -307,12 +307,12 @@ _INDENT = 4
 """The indent of continued lines."""
 
 _About = tuple[str, int]
-"""What a line is about: a node by its number, or an output by its value's."""
+"""The subject of a line: a node by its number, or an output by its value's."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlignedRow:
-    """A line of A and the one of B that corresponds to it, either of them empty if there is none, and their mark."""
+    """A line of A and the corresponding one of B, either empty if there is none, and the mark between them."""
 
     a: str
     mark: str
@@ -320,7 +320,7 @@ class AlignedRow:
 
 
 def align(a: Texts, b: Texts) -> tuple[AlignedRow, ...]:
-    """Returns the lines of two keys, given their ingredients, in A's order, each op beside its partner."""
+    """Returns the lines of two keys in A's order, each op beside its partner, given the keys' ingredients."""
     try:
         pairing = pair_graphs(a, b)
     except ValueError:
@@ -330,7 +330,7 @@ def align(a: Texts, b: Texts) -> tuple[AlignedRow, ...]:
 
 
 def write_rows(rows: Iterable[AlignedRow], width: int) -> Iterator[tuple[str, str]]:
-    """Yields the lines of a text of this width, each with the mark of its row. Lines that are too long go on below."""
+    """Yields the lines of a text of this width, each with the mark of its row. Longer lines are wrapped."""
     column = max((width - _GAP) // 2, 1)
     for row in rows:
         sides = (fold_text(side, column, _INDENT) for side in (row.a, row.b))
@@ -366,7 +366,7 @@ def _align_graphs(pairing: Pairing) -> Iterator[AlignedRow]:
 
 
 def _lines(graph: Graph) -> dict[_About, str]:
-    """Returns each line of a graph, its ops numbered, by what it is about."""
+    """Returns the lines of a graph by subject, with its ops numbered."""
     lines = {("node", number): line for number, line in enumerate(input_lines(graph))}
     firsts = [first for _, first in graph.results()]
     numbered = [f"op {number}  {line}" for number, line in enumerate(op_lines(graph), 1)]

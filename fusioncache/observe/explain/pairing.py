@@ -1,4 +1,4 @@
-"""Which value of one graph is which value of another one that is nearly the same."""
+"""Pairs the values of two graphs that are nearly equal."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fusioncache.ir.ops import op_traits
 from fusioncache.template.text import read_graph
 
 type Edges = dict[int, list[tuple[str, int]]]
-"""For each node those next to it, each with what the edge is: where in an op's arguments, and which result is used."""
+"""For each node its neighbours, each with a label of the edge: the argument's path, and the index of the result."""
 
 _LEVELS = 8
-"""How many labels a node has."""
+"""The number of labels of a node."""
 
 
 class Nodes:
@@ -40,25 +40,25 @@ class Nodes:
         return self.op_at.get(self.node_of[value], (0, None))[1]
 
     def number(self, value: int) -> int:
-        """Returns which op, from 1, computes a value; 0 if it is an input or a size."""
+        """Returns the number, from 1, of the op that computes a value; 0 if it is an input or a size."""
         return self.op_at.get(self.node_of[value], (0, None))[0]
 
     def result_index(self, value: int) -> int:
-        """Returns which of its op's results a value is, from 0."""
+        """Returns the index of a value among its op's results, from 0."""
         return value - self.node_of[value]
 
 
 def edges(op: Op) -> Iterator[tuple[str, int]]:
-    """Returns each value that an op uses, with its path. The two operands of a commutative op have one path."""
+    """Yields each value that an op uses, with its path. The two operands of a commutative op have the same path."""
     for path, value in argument_refs(op):
         yield ("operand" if op_traits(op.name).commutes and path in ("0", "1") else path), value
 
 
 def label_nodes(nodes: Nodes, interned: dict[Hashable, int]) -> dict[int, tuple[Hashable, ...]]:
-    """Returns labels of each node, the most telling first: nodes of two graphs with an equal label may be the same.
+    """Returns the labels of each node, the most specific first. Nodes of two graphs with equal labels may correspond.
 
-    They say what the node is computed from and what is computed from it, each of these alone, and the same three
-    without types and literals; then what the node is by itself. Linear.
+    The labels summarize the node's inputs and users, only its inputs, and only its users; then the same three without
+    types and literals; then the node alone. Linear.
     """
     found = []
     for full in (True, False):
@@ -70,7 +70,7 @@ def label_nodes(nodes: Nodes, interned: dict[Hashable, int]) -> dict[int, tuple[
 
 
 def _describe(nodes: Nodes, node: int, full: bool) -> tuple[Hashable, ...]:
-    """Returns what a node is by itself: in full, or no more than its op's name."""
+    """Returns a description of a node alone: with types and literals if ``full``, else only its op's name."""
     if (op := nodes.op(node)) is not None:
         return describe_op(op) if full else (op.name,)
     if node >= len(nodes.graph.inputs):
@@ -81,7 +81,7 @@ def _describe(nodes: Nodes, node: int, full: bool) -> tuple[Hashable, ...]:
 def _summarize(
     order: Iterable[int], own: Mapping[int, Hashable], near: Edges, interned: dict[Hashable, int]
 ) -> dict[int, int]:
-    """Returns for each node a number for itself and all that it leads to."""
+    """Returns for each node a number that represents it and everything reachable from it."""
     numbers: dict[int, int] = {}
     for node in order:
         around = tuple(sorted((label, numbers[other]) for label, other in near[node]))
@@ -90,7 +90,7 @@ def _summarize(
 
 
 def describe_op(op: Op) -> tuple[Hashable, ...]:
-    """Returns all about an op but which values it uses, and the order of a commutative op's arguments."""
+    """Returns a description of an op without the values that it uses, and without the order of commutative operands."""
     args = [_literal(arg) for arg in op.args]
     ordered = sorted(map(repr, args)) if op_traits(op.name).commutes else args
     kwargs = tuple((name, _literal(arg)) for name, arg in op.kwargs)
@@ -102,7 +102,7 @@ def _anonymous(type_: ValueType | None) -> ValueType | None:
 
 
 def _literal(arg: Arg) -> Hashable:
-    """Returns an argument without the numbers of its values."""
+    """Returns an argument without value numbers."""
     if isinstance(arg, Ref):
         return "%"
     return tuple(map(_literal, arg)) if isinstance(arg, tuple) else arg
@@ -111,15 +111,15 @@ def _literal(arg: Arg) -> Hashable:
 class Pairing:
     """Pairs the inputs, sizes and ops of two graphs.
 
-    The order of inputs, ops and commutative operands depends on everything in a graph, so one change may change all of
-    it. That is why nodes are paired by what they are computed from and what is computed from them, and not by their
-    numbers: by their labels, the most telling first, those next to paired nodes before others.
+    The order of inputs, ops and commutative operands depends on the whole graph, so one change may change all of it.
+    Therefore nodes are paired by their inputs and users rather than by number: by labels, the most specific first, and
+    neighbours of paired nodes before others.
 
     Attributes:
         a: the nodes of A.
-        b: those of B.
-        to_b: for each paired node of A that of B.
-        to_a: the other way round.
+        b: the nodes of B.
+        to_b: maps each paired node of A to that of B.
+        to_a: the inverse.
         only_a: ops that only A has.
         only_b: ops that only B has.
         rewired: ops of A whose partners use other values.
@@ -144,12 +144,12 @@ class Pairing:
         self.outputs_a, self.outputs_b = self._compare_outputs()
 
     def value_in_a(self, value: int) -> int | None:
-        """Returns the value of A in whose place B has this one; None if there is none."""
+        """Returns the value of A that corresponds to a value of B; None if there is none."""
         node = self.to_a.get(self.b.node_of[value])
         return None if node is None else node + self.b.result_index(value)
 
     def _pair_alike(self, level: int) -> None:
-        """Pairs ops that have an equal label, in their order."""
+        """Pairs ops with equal labels, in order."""
         groups, others = (_group(nodes.op_at, of, level) for nodes, of in zip(self._sides, self._labels, strict=True))
         for label, nodes in groups.items():
             free = [y for y in others.get(label, ()) if y not in self.to_a]
@@ -157,7 +157,7 @@ class Pairing:
                 self._pair(x, y)
 
     def _pair_neighbours(self, level: int) -> None:
-        """Pairs ops next to paired ones, or at the same output, that have an equal label."""
+        """Pairs ops with equal labels that are neighbours of paired ops, or at the same output."""
         ends_a, ends_b = ([side.node_of[value] for value in side.graph.outputs] for side in self._sides)
         ends = [(x, y) for x, y in zip(ends_a, ends_b, strict=False) if self._pair_if_alike(x, y, level)]
         waiting = [*self.to_b.items(), *ends]
@@ -181,7 +181,7 @@ class Pairing:
         self.to_b[x], self.to_a[y] = y, x
 
     def _pair_leaves(self) -> None:
-        """Pairs inputs that ops use in the same place, those that met most often first, and sizes in their order."""
+        """Pairs inputs that paired ops use at the same position, the most frequent pairs first, and sizes in order."""
         used = [each for pair in self.to_b.items() for each in self._list_other_operands(*pair)]
         met = Counter((x, y) for x, y in used if x < len(self.a.graph.inputs) and y < len(self.b.graph.inputs))
         for (x, y), _ in met.most_common():
@@ -196,7 +196,7 @@ class Pairing:
         return self.a, self.b
 
     def _list_other_operands(self, x: int, y: int) -> list[tuple[int, int]]:
-        """Returns values that two ops use in one place and that are not paired. Ops of one graph only are passed."""
+        """Returns values that two ops use at one position and that are not paired. Skips ops of one graph only."""
         a, b = self.a.op(x), self.b.op(y)
         if a is None or b is None:
             return []
@@ -215,7 +215,7 @@ class Pairing:
         return [pair for path in left for pair in zip(left[path], free[path], strict=False)]
 
     def _compare_outputs(self) -> tuple[list[int], list[int]]:
-        """Returns the outputs that only A has, and those that only B has, less as many as stand for one another."""
+        """Returns the outputs that only A has, and those that only B has, without as many as replace one another."""
         outputs, in_a = set(self.a.graph.outputs), {self.value_in_a(value) for value in self.b.graph.outputs}
         a = [value for value in self.a.graph.outputs if value not in in_a]
         b = [value for value in self.b.graph.outputs if self.value_in_a(value) not in outputs]
@@ -231,7 +231,7 @@ def _group(nodes: Iterable[int], labels: Mapping[int, Sequence[Hashable]], level
 
 
 def _pass_unpaired(nodes: Nodes, value: int, paired: Mapping[int, int]) -> int:
-    """Returns a value, or what the op that only one graph has computes it from."""
+    """Returns the value; for a result of an unpaired op, the first operand, and so on until one is paired."""
     while (op := nodes.op(value)) is not None and nodes.node_of[value] not in paired and (uses := list(edges(op))):
         value = uses[0][1]
     return value

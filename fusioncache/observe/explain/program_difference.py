@@ -1,8 +1,7 @@
-"""Why a program is not the one that is stored: what differs in its key, or in what its derivation read.
+"""Explains why a program differs from the stored one: by its key, or by a read of its derivation.
 
-A program is what Thunder makes of a model for one kind of input. Its key has lists of values, a line for each thing
-that could matter; a read has one text. All of it is texts that describe values, so that nothing of a model, of torch or
-of Thunder is needed to compare them.
+A program is Thunder's result for a model and one kind of input. Its key consists of lists of values, one line each; a
+read has one text. All texts describe values, so that comparing them needs neither the model nor torch nor Thunder.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from fusioncache.observe.explain.difference import Texts
 from fusioncache.process.secrets import blur
 
 _FIRST = ("program format", "program versions", "jit options", "state", "variables", "arguments", "model", "classes")
-"""The ingredients in the order in which they explain: what comes later may differ because of what comes before."""
+"""The ingredients in explanatory order: differences of later ones may follow from those of earlier ones."""
 _CLASSES = "classes"
-"""The ingredient with lines for classes, and behind each lines for its attributes."""
+"""The ingredient with lines for classes, each followed by lines for its attributes."""
 
 _LONGEST = 100
 _ABSENT = "absent"
-"""The text of a missing value. Python has a value None."""
+"""The text of a missing value, which differs from Python's None."""
 _HASH = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{16,56}\b")
 _GRAPH = re.compile(r"(?:torch\.fx\.graph_module\.)?GraphModule\.__new__\.<locals>\.GraphModuleImpl")
 _KNOWN = re.compile(r"@([\w.]+)")
-"""The description of what was described before, under this name."""
+"""A reference by name to a value that was described before."""
 _IN_READS = {
     "builtin": "the builtin `{}`",
     "function": "the function `{}`",
@@ -39,14 +38,14 @@ _IN_READS = {
 
 @dataclass(frozen=True, slots=True)
 class ProgramDifference:
-    """One thing in which a program differs from a stored one.
+    """One difference between a program and a stored one.
 
     Attributes:
         where: the name of the ingredient, or the kind of the read.
-        name: what differs, as the key or the read names it.
+        name: what differs, in the notation of the key or read.
         what: the same in words, such as ``the option nv_enable_linear``.
-        before: the description of its value when the stored program was made; None if it was not there.
-        after: the description of its value now; None if it is not there.
+        before: the description of its value when the stored program was made; None if it was missing.
+        after: the description of its value now; None if it is missing.
     """
 
     where: str
@@ -57,44 +56,44 @@ class ProgramDifference:
 
     @property
     def sentence(self) -> str:
-        """What differs, as the end of a sentence about a program that was derived again."""
+        """The difference, as the end of a sentence about a program that was derived again."""
         before, after = self.values
         if self.is_hidden:
             return f"{self.what} differs (values hidden)"
-        # Two sources of one function, say, differ in their hashes alone.
+        # Two sources of one function, for example, differ only in their hashes.
         if _HASH.sub("", self.before or _ABSENT) == _HASH.sub("", self.after or _ABSENT):
             return f"{self.what} is not what it was when this program was made"
         return f"{self.what} is {after}, and was {before} when this program was made"
 
     @property
     def is_hidden(self) -> bool:
-        """Whether it differs in texts that are not shown, and in nothing else."""
+        """True if only hidden texts differ."""
         return None not in (self.before, self.after) and self.to_dict()["before"] == self.to_dict()["after"]
 
     @property
     def values(self) -> tuple[str, str]:
-        """Both descriptions, long ones from where they begin to differ, and ``absent`` where there is none."""
+        """Both descriptions, long ones cut around their first difference; ``absent`` for a missing one."""
         before, after = map(_write_value, (self.before, self.after))
         return shorten_values(before, after, _LONGEST)
 
     def compare(self, a: str, b: str) -> str:
-        """Returns a sentence for two stored programs, of which the first is before; ``a`` and ``b`` are their names."""
+        """Returns a sentence about two stored programs named ``a`` (the one before) and ``b``."""
         before, after = self.values
         values = "values hidden" if self.is_hidden else f"{before} in {a}, {after} in {b}"
         return f"They differ in {self.what}: {values}."
 
     def to_dict(self) -> dict[str, str | None]:
-        """Returns the difference as JSON has it."""
+        """Returns the difference as JSON, with secrets hidden."""
         before, after = (None if text is None else blur(text) for text in (self.before, self.after))
         return {"where": self.where, "name": self.name, "what": self.what, "before": before, "after": after}
 
 
 def compare_program_keys(before: Texts, after: Texts) -> tuple[ProgramDifference, ...]:
-    """Returns in what the keys of two programs differ, what explains most first.
+    """Returns the differences between the keys of two programs, the most explanatory first.
 
     Args:
         before: the ingredients of the stored program's key.
-        after: those of the other one.
+        after: the ingredients of the other program's key.
     """
     names = sorted(before.keys() | after.keys(), key=lambda name: (_rank(name), name))
     return tuple(
@@ -106,11 +105,11 @@ def compare_program_keys(before: Texts, after: Texts) -> tuple[ProgramDifference
 
 
 def compare_read(kind: str, name: str, before: str, after: str | None) -> ProgramDifference:
-    """Returns in what a read differs from what it finds now.
+    """Returns the difference between a stored read and its current value.
 
     Args:
         kind: of the read, such as ``global``.
-        name: of what was read.
+        name: of the value that was read.
         before: its description when the program was made.
         after: its description now; None if there is none.
     """
@@ -120,7 +119,7 @@ def compare_read(kind: str, name: str, before: str, after: str | None) -> Progra
 def compare_reads(
     before: Mapping[tuple[str, str], str], after: Mapping[tuple[str, str], str]
 ) -> tuple[ProgramDifference, ...]:
-    """Returns in what the reads of two stored programs differ, each by its kind and name."""
+    """Returns the differences between the reads of two stored programs, which are given by kind and name."""
     both = dict.fromkeys([*before, *after])
     return tuple(
         ProgramDifference(*key, _name_read(*key), before.get(key), after.get(key))
@@ -130,28 +129,28 @@ def compare_reads(
 
 
 def write_program_miss(model: str, difference: ProgramDifference, others: int = 0) -> str:
-    """Returns the sentence that says why a stored program was not reused.
+    """Returns a sentence with the reason why a stored program was not reused.
 
     Args:
         model: class of the module, or name of the function.
-        difference: what keeps it from the stored one.
-        others: how many more things differ.
+        difference: the difference to the stored program.
+        others: the number of further differences.
     """
     more = f" ({others} more {'thing differs' if others == 1 else 'things differ'})" if others else ""
     return f"the program of {model} was traced again: {difference.sentence}{more}"
 
 
 def hide_graph_classes(text: str) -> str:
-    """Returns a text with a name for people in place of the classes that torch makes for Dynamo's graphs."""
+    """Returns a text with a readable name for the classes that torch makes for Dynamo's graphs."""
     return _GRAPH.sub("<Dynamo graph>", text)
 
 
 def find_source_line(source: str, name: str) -> str | None:
-    """Returns the line of a user's source, out of the comments of a trace, that says the last word of a name.
+    """Returns the user's source line, from the comments of a trace, that contains the last word of a name.
 
     Args:
         source: of a trace, as Thunder prints it.
-        name: of what differs, such as ``torch.nn.functional.silu``.
+        name: of the value that differs, such as ``torch.nn.functional.silu``.
     """
     words = re.findall(r"\w+", name)
     if not words:
@@ -178,10 +177,10 @@ def _compare_ingredient(name: str, before: str | None, after: str | None) -> Ite
 
 
 def _leave_out_owners(lines: Sequence[str], common: Set[str]) -> list[str]:
-    """Returns lines without the classes of which an attribute differs, and without attributes of those that are new.
+    """Returns lines without classes that have a differing attribute, and without attributes of new classes.
 
     Args:
-        lines: of classes that differ, and of their attributes: ``class:name``.
+        lines: the lines that differ, of classes and of their attributes: ``class:name``.
         common: the lines that both keys have.
     """
     owners = {line.partition(":")[0] for line in lines if ":" in line}
@@ -191,7 +190,7 @@ def _leave_out_owners(lines: Sequence[str], common: Set[str]) -> list[str]:
 
 
 def _write_value(text: str | None) -> str:
-    """Writes a description for people: of a hash its beginning, and what was described before by the name it has."""
+    """Returns a readable description: hashes are shortened, and references show the name of their value."""
     if text is None:
         return _ABSENT
     known = _KNOWN.fullmatch(text)

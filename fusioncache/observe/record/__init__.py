@@ -1,1 +1,1 @@
-"""The record: what happened in a run, counted, written down, and read again by the commands."""
+"""The record: events of a run, counted, written to disk, and read again by the commands."""

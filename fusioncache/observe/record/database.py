@@ -1,4 +1,4 @@
-"""The record of runs, in a file of SQLite: its tables, what writes and reads it, and how large and how old it gets."""
+"""The record of runs, a SQLite file: its tables, its writer and reader, and its limits of size and age."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ from fusioncache.process.settings import DIRECTORY, find_directory
 from fusioncache.process.warning import warn
 
 MAX_BYTES = 64 << 20
-"""The most that the file may have. The newest run stays, and gets no more details when it has that much itself."""
+"""The largest size of the file. The newest run stays; details for which there is no room are left out of it."""
 MAX_AGE = 90 * 86400.0
-"""Seconds after which a run that was not saved since is forgotten."""
+"""Seconds without a save after which a run is removed."""
 FILL = 0.8
-"""The part of what there may be to which runs are forgotten, so that it is not done with each save."""
+"""The fraction of ``MAX_BYTES`` down to which runs are removed, so that not every save has to remove some."""
 MOST_RUNS = 100
 MOST_PAST_RUNS = 10_000
-"""How many runs are counted of which nothing else is left."""
+"""How many removed runs are still counted."""
 LOCK_SECONDS = 10.0
-"""How long a process waits while another one writes."""
+"""How long a process waits for another process's write."""
 
 TOTALS = tuple(each.name for each in fields(Lifetime) if each.name not in ("since", "runs"))
-"""The fields of ``Stats`` that are summed over all runs, those included of which nothing else is left."""
+"""The fields of ``Stats`` that are summed over all runs, including removed ones."""
 USES, TRACES = "uses", "traces"
-"""The kinds of records of which a run has templates and traces. Others are named as their classes."""
+"""The record kinds for a run's templates and traces. Other kinds are named after their classes."""
 
 _TABLES = (
     f"""CREATE TABLE runs (
@@ -65,8 +65,8 @@ _TABLES = (
     run INTEGER NOT NULL, kind TEXT NOT NULL, number INTEGER NOT NULL, content BLOB NOT NULL,
     PRIMARY KEY (run, kind, number)) WITHOUT ROWID""",
 )
-"""A run that was forgotten has no content, and no records. Columns without a type keep integers and floats as they are.
-The number of a template's record is the template's id.
+"""A removed run has no content and no records. Columns without a type preserve integers and floats. The number of a
+template's record is the template's id.
 """
 
 
@@ -75,43 +75,43 @@ class RecordError(Exception):
 
 
 FORMAT = 17
-"""Of the record. It is in the name of the file: what another version wrote stays as it is, in a file of its own.
+"""Format of the record. It is part of the file name: each format has its own file, and other formats' files stay.
 
-Those before 13 have the values of command lines.
+Formats before 13 contain the values of command lines.
 """
 
 
 def record_path() -> Path:
-    """Returns where the record is: in ``FUSIONCACHE_DIR`` if that is set, else in the platform's cache directory."""
+    """Returns the path of the record: in ``FUSIONCACHE_DIR`` if that is set, else in the platform's cache directory."""
     return find_directory() / f"record-{FORMAT}.sqlite"
 
 
 @contextmanager
 def open_for_writing(path: Path) -> Iterator[sqlite3.Connection]:
-    """Opens the record for one transaction, which is undone where anything is raised. A new file gets the tables.
+    """Opens the record for one transaction, which is rolled back on any error. Adds the tables to a new file.
 
     Raises:
         sqlite3.Error: if the file cannot be written.
-        RecordError: if it is no record of this format.
+        RecordError: if it is not a record of this format.
     """
     make_folders(path.parent)
     for other in [] if path.exists() else path.parent.glob("record-*.sqlite"):
-        protect(other)  # which another version made
+        protect(other)  # of another format
     free(path, follows=True)
     free(path.with_name(f"{path.name}-journal"))
     with closing(sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None)) as database, database:
         database.execute("PRAGMA secure_delete = ON")
-        # What a process wrote stays if it is killed. To outlast a power failure as well, each write would have to wait
-        # for the disk, which takes fifty times as long, in the middle of a step.
+        # Data that was written survives the process being killed. To survive a power failure as well, each write would
+        # have to wait for the disk: fifty times as long, in the middle of a step.
         database.execute("PRAGMA synchronous = OFF")
         _first(database, "PRAGMA user_version")
-        protect(path)  # while a new one is empty; what sqlite makes beside it has its permissions
-        # Later it would do nothing to the file but write to it, also to one that is left alone.
+        protect(path)  # while a new one is empty; sqlite's files beside it get its permissions
+        # On a file with pages this pragma has no effect, but writes to the file.
         if _first(database, "PRAGMA page_count") == 0:
             database.execute("PRAGMA auto_vacuum = FULL")
-        # A transaction that begins by reading fails at once when another process writes; this one waits its turn.
+        # A transaction that begins with a read fails at once if another process writes; this one waits for its turn.
         database.execute("BEGIN IMMEDIATE")
-        # Any other program's sqlite file may have version 0, but only a new file has nothing in it.
+        # Any other program's sqlite file may have version 0, but only a new file has no tables.
         is_new = _first(database, "SELECT 1 FROM sqlite_master") is None
         if not is_new or _first(database, "PRAGMA user_version"):
             _check_format(path, database)
@@ -124,14 +124,14 @@ def open_for_writing(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def open_for_reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Opens the record, to read rows by the names of their columns.
+    """Opens the record for reading, with rows indexed by column name.
 
     Raises:
         sqlite3.Error: if the file cannot be read.
-        RecordError: if it is no record of this format.
+        RecordError: if it is not a record of this format.
     """
-    # Not mode=ro: what a process that died while writing left half done is rolled back by the next to open the
-    # file, and that takes a connection which may write. sqlite falls back to reading if the file is protected.
+    # Not mode=ro: a process that died during a write leaves a journal. The next one to open the file rolls it back,
+    # which takes a writable connection. sqlite falls back to reading if the file is protected.
     protect(path)
     address = f"{path.absolute().as_uri()}?mode=rw"
     with closing(sqlite3.connect(address, uri=True, timeout=LOCK_SECONDS)) as database:
@@ -150,7 +150,7 @@ def _check_format(path: Path, database: sqlite3.Connection) -> None:
 
 
 def find_run(database: sqlite3.Connection, run: str) -> int | None:
-    """Returns the number of a run that is not forgotten, by its id; None if it is not there."""
+    """Returns the number of a run by its id; None if it is missing or removed."""
     return _first(database, "SELECT number FROM runs WHERE id = ? AND content IS NOT NULL", run)
 
 
@@ -166,7 +166,7 @@ def put_run(database: sqlite3.Connection, run: Run) -> int:
 
 
 def put_template(database: sqlite3.Connection, run: int, template: TemplateStats) -> None:
-    """Writes a template's share in a run, by its number, and the template if it is new."""
+    """Writes a template's share in a run, given by number, and the template if it is new."""
     content = zlib.compress(json.dumps(template.ingredients).encode())
     values = (template.digest, template.name, template.ops, content)
     database.execute("INSERT OR IGNORE INTO templates (digest, name, ops, content) VALUES (?, ?, ?, ?)", values)
@@ -177,22 +177,22 @@ def put_template(database: sqlite3.Connection, run: int, template: TemplateStats
 
 
 def put_record(database: sqlite3.Connection, run: int, kind: str, number: int, content: bytes) -> None:
-    """Writes what a run observed, or replaces what it has under this number."""
+    """Writes an observation of a run, or replaces the one with this number."""
     database.execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)", (run, kind, number, content))
 
 
 def make_room(
     database: sqlite3.Connection, run: int | None = None, *, max_bytes: int | None = None, max_age: float | None = None
 ) -> int:
-    """Deletes old runs, and what only they used, where the file is too large, or they are too many or too old.
+    """Removes old runs, and templates that only they used, if the file is too large or runs are too many or too old.
 
-    By the last save, not the start: a run that is still going on is not old. The newest one stays.
+    Age counts from the last save rather than the start, so that a run in progress is not old. The newest run stays.
 
     Args:
         database: in a transaction.
-        run: the number of the newest run, if it is known: clocks may have been set back.
-        max_bytes: the most that the file may have; by default ``MAX_BYTES``.
-        max_age: the seconds; by default ``MAX_AGE``.
+        run: the number of the newest run, if known, because clocks may have been set back.
+        max_bytes: the largest size of the file; by default ``MAX_BYTES``.
+        max_age: in seconds; by default ``MAX_AGE``.
 
     Returns:
         How many runs were deleted.
@@ -213,7 +213,7 @@ def make_room(
 
 
 def measure(database: sqlite3.Connection) -> int:
-    """Returns the bytes that the file has when the transaction has ended."""
+    """Returns the size of the file in bytes after the transaction."""
     pages, unused, size = (
         database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
     )
@@ -243,13 +243,13 @@ _USES = f"""SELECT digest, name, ops, templates.content AS text, records.content
 
 
 class RecordReader:
-    """Reads what runs left behind.
+    """Reads the record of runs.
 
     Args:
         path: the file; by default the one at ``record_path()``.
 
     Raises:
-        RecordError: if there is no record, or it cannot be read. So do all methods.
+        RecordError: if there is no record, or it cannot be read. All methods raise it, too.
     """
 
     def __init__(self, path: Path | None = None):
@@ -264,15 +264,15 @@ class RecordReader:
         return self._decode(lambda row: codec.decode(Run, row["content"], "run"), rows)
 
     def templates(self, run: str, *, texts: bool = True) -> tuple[TemplateStats, ...]:
-        """Returns a run's templates, the most expensive first, with the texts of their keys if these are asked for."""
+        """Returns a run's templates, the most expensive first, with the texts of their keys if ``texts`` is true."""
         return self._read_templates(self._rows(f"{_USES} AND runs.id = :run", run=run), texts=texts)
 
     def regions(self, run: str, template: str | None = None) -> tuple[RegionRecord, ...]:
-        """Returns a run's regions, in the order of its traces and of their positions in these.
+        """Returns a run's regions, in the order of its traces and of positions in these.
 
         Args:
             run: its id.
-            template: only those with the template of this digest.
+            template: the digest of a template, to return only its regions.
         """
         has_template = f"""SELECT records.run FROM records JOIN templates ON id = number
             WHERE kind = '{USES}' AND digest = :template"""
@@ -282,13 +282,13 @@ class RecordReader:
         return tuple(region for trace in traces for region in trace if template in (None, region.digest))
 
     def records[T: Record](self, run: str, kind: type[T]) -> tuple[T, ...]:
-        """Returns what a run observed of one kind, in the order in which it did. Its regions are in ``regions``."""
+        """Returns a run's observations of one kind, in the order they were made. Regions are in ``regions``."""
         name = kind.__name__
         rows = self._rows(f"SELECT content FROM records WHERE {_OF_RUN} AND kind = :kind", run=run, kind=name)
         return self._decode(lambda row: codec.decode(kind, row["content"], name), rows)
 
     def lifetime(self) -> Lifetime:
-        """Returns what all runs did, since the first of them."""
+        """Returns the totals of all runs, since the first of them."""
         sums = ", ".join(f"sum({name})" for name in TOTALS)
         ((since, runs, *totals),) = self._rows(f"SELECT min(started), count(*), {sums} FROM runs")
         return Lifetime(since or 0.0, runs, *(total or 0 for total in totals))
@@ -296,17 +296,17 @@ class RecordReader:
     def find_templates(self, prefix: str) -> tuple[TemplateStats, ...]:
         """Returns the templates whose digest or name starts with ``prefix``, each with the counts of its newest run.
 
-        Where digests or names are equal to ``prefix``, only these. The most expensive come first.
+        If some digests or names equal ``prefix``, returns only these. The most expensive come first.
         """
         newest = self._newest("(instr(digest, :prefix) = 1 OR instr(name, :prefix) = 1)", prefix=prefix)
         return tuple(each for each in newest if prefix in (each.digest, each.name)) or newest
 
     def before(self, run: str) -> tuple[TemplateStats, ...]:
-        """Returns the templates of earlier runs than this one, each with the counts of the newest of these."""
+        """Returns the templates of runs before this one, each with the counts of its newest such run."""
         return self._newest("runs.started < (SELECT started FROM runs WHERE id = :run)", run=run)
 
     def _newest(self, wanted: str, **parameters: str) -> tuple[TemplateStats, ...]:
-        """Returns the templates of such runs or names, each with its newest run, the most expensive first."""
+        """Returns the templates that match a condition, each with its newest run, the most expensive first."""
         rows = self._rows(f"{_USES} AND {wanted} ORDER BY runs.started, runs.id DESC", **parameters)
         return self._read_templates({row["digest"]: row for row in rows}.values())
 
@@ -323,7 +323,7 @@ class RecordReader:
                 raise RecordError(f"{self.path} is being written by another process: try again") from error
             raise self._unreadable(error) from error
         except UnicodeEncodeError:
-            return []  # what was typed is no valid text, so nothing in the record has it
+            return []  # the argument is not valid text, so nothing in the record matches
 
     def _decode[T](self, decode: Callable[[sqlite3.Row], T], rows: Iterable[sqlite3.Row]) -> tuple[T, ...]:
         try:
@@ -348,7 +348,7 @@ def _no_record(path: Path) -> str:
 
 
 def has_record() -> bool:
-    """Returns whether there is a record in the usual place, readable or not."""
+    """True if there is a record at the usual path, readable or not."""
     return _has_content(record_path())
 
 
@@ -369,13 +369,13 @@ def _decode_template(row: sqlite3.Row, content: bytes | None) -> TemplateStats:
 
 
 def forget(path: Path) -> bool:
-    """Removes a record while no process writes it. A process that goes on writes its own run again.
+    """Removes a record while no process writes it. A process that continues writes its own run again.
 
     Returns:
-        Whether there was one.
+        True if there was one.
 
     Raises:
-        RecordError: if others write it all the time, or it cannot be removed.
+        RecordError: if other processes write it all the time, or it cannot be removed.
     """
     if not os.path.lexists(path):
         return False
@@ -394,17 +394,17 @@ def _remove_unused(path: Path) -> None:
         except sqlite3.OperationalError:
             raise
         except sqlite3.DatabaseError:
-            pass  # it is no database, so no process writes it
+            pass  # not a database, so no process writes it
         path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What was forgotten of a record.
+    """Counts what was removed from a record.
 
     Attributes:
-        runs: how many runs.
-        bytes_left: what the file has then.
+        runs: number of runs removed.
+        bytes_left: size of the file afterwards.
     """
 
     runs: int
@@ -412,16 +412,16 @@ class Pruned:
 
 
 def prune(path: Path, max_bytes: int, max_age: float, *, dry_run: bool) -> Pruned:
-    """Forgets old runs as every process does that writes one. The newest stays.
+    """Removes old runs, as each process does that writes a run. The newest stays.
 
     Args:
-        path: of the record, which is there.
-        max_bytes: the most that it may have.
-        max_age: seconds after which a run that was not saved since is forgotten.
-        dry_run: whether nothing is changed.
+        path: of an existing record.
+        max_bytes: the largest size of the file.
+        max_age: seconds without a save after which a run is removed.
+        dry_run: whether to change nothing.
 
     Raises:
-        RecordError: if others write it all the time, or it is no record of this format.
+        RecordError: if other processes write it all the time, or it is not a record of this format.
     """
     try:
         with open_for_writing(path) as database:
@@ -435,17 +435,17 @@ def prune(path: Path, max_bytes: int, max_age: float, *, dry_run: bool) -> Prune
 
 
 APPEND_SECONDS = 0.5
-"""How long what happens in steps is gathered before it is written."""
+"""How many seconds counts are collected before they are written."""
 
 
 _Records = dict[tuple[str, int | str], Any]
-"""What a run counted and observed, by kinds and numbers: shares of templates by digests, and regions by traces."""
+"""A run's counts and observations, by kind and number: shares of templates by digest, regions by trace."""
 
 
 class RecordWriter:
-    """Saves a ledger's counts as one run, also when the process exits. Its first failure is its last: it warns once.
+    """Saves a ledger's counts as one run, also when the process exits. After its first failure it warns once and stops.
 
-    A forked child saves nothing: what its ledger counted is its parent's.
+    A forked child saves nothing, because its ledger's counts are its parent's.
     """
 
     def __init__(self, ledger: Ledger):
@@ -460,39 +460,39 @@ class RecordWriter:
         self._written: _Records = {}
         self._broken = False
         self._waiting: threading.Timer | None = None
-        # Keeps the ledger alive to the end, because it may have counted something since it was last saved.
+        # Also keeps the ledger alive until exit, because it may have counts that were not saved yet.
         atexit.register(self.end)
 
     def save(self) -> None:
-        """Writes what was counted since the last time. Never raises."""
+        """Writes the counts since the last save. Never raises."""
         if self._broken or os.getpid() != self._pid:
             return
         with self._lock:
             try:
                 self._save()
-            except Exception as error:  # whatever it is, a record is not worth a model
+            except Exception as error:  # any: a failed record must not stop a model
                 self._broken = True
                 _warn(self._path, error)
 
     def append(self) -> None:
-        """Does the same soon, beside the steps: a program may call a hundred templates. Never waits or raises."""
+        """Saves soon in a background thread, because a program may call a hundred templates. Never waits or raises."""
         if self._waiting is None:
             self._waiting = threading.Timer(APPEND_SECONDS, self._save_gathered)
             self._waiting.daemon = True
             try:
                 self._waiting.start()
-            except RuntimeError:  # no thread can be started, as when the interpreter ends: ``end`` saves then
+            except RuntimeError:  # no thread can be started, as at interpreter shutdown: ``end`` saves then
                 self._waiting = None
 
     def _save_gathered(self) -> None:
-        self._waiting = None  # before it saves: what happens meanwhile is for the next one
+        self._waiting = None  # before the save: later counts need the next one
         self.save()
 
     def end(self) -> None:
-        """Saves the run as one that ended. It is called when the process exits."""
+        """Saves the run and marks it as ended. Called when the process exits."""
         self.save()
         if self._saved is not None and not self._broken and os.getpid() == self._pid:
-            with self._lock, suppress(Exception):  # everything that was counted is there
+            with self._lock, suppress(Exception):  # all counts are already saved
                 self._mark_as_ended()
 
     def _mark_as_ended(self) -> None:
@@ -504,13 +504,13 @@ class RecordWriter:
     def _save(self) -> None:
         start = time.perf_counter()
         history = self._ledger.history
-        # The counts that are a reason to save a run when they change. Seconds of phases are not.
+        # A change of these counts is a reason to save; a change of the phases' seconds is not.
         now, records = (self._ledger.stats(), history.models), self._list_records()
-        # A run is one that traced something, even if there was nothing in it to fuse.
+        # A run must have traced something, even if there was nothing to fuse.
         if (now[0] == Stats() and not history.traces) or (now == self._saved and records == self._written):
             return
         with open_for_writing(self._path) as database:
-            # Other processes may have let this run be forgotten since.
+            # Other processes may have removed this run in the meantime.
             is_new = find_run(database, self._run) is None
             written = {} if is_new else self._written
             left_out = {key: record for key, record in records.items() if record != written.get(key)}
@@ -526,7 +526,7 @@ class RecordWriter:
         history.add_seconds("recording", time.perf_counter() - start)
 
     def _list_records(self) -> _Records:
-        """Returns all that the run counted and observed one by one. What does not change stays the same object."""
+        """Returns all counts and observations of the run. An unchanged one stays the same object."""
         history, traces = self._ledger.history, defaultdict[int, list[RegionRecord]](list)
         for region in history.records(RegionRecord):
             traces[region.trace_number].append(region)
@@ -537,7 +537,7 @@ class RecordWriter:
         return found
 
     def _put_run(self, database: sqlite3.Connection, left_out: _Records, *, ended: bool = False) -> int:
-        """Writes the run and how many details the file has no room for. Returns its number."""
+        """Writes the run, and how many details were left out for lack of room. Returns its number."""
         ledger = self._ledger
         lacking = sum(len(record) if kind == TRACES else 1 for (kind, _), record in left_out.items())
         run = Run(

@@ -1,8 +1,7 @@
-"""What happens, as it happens, for those who follow a long run: as log records, as lines for people and as JSON.
+"""Events of a run as they happen, to follow a long run: as log records, readable lines, or JSON.
 
 Events go to the logger ``fusioncache.events``: hits at DEBUG, all others at INFO, each with its fields as attributes of
-the log record. ``FUSIONCACHE_LOG`` has them written to stderr or stdout as well, or to a file, which several processes
-may share.
+the log record. ``FUSIONCACHE_LOG`` also writes them to stderr or stdout, or to a file that several processes may share.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from fusioncache.process.warning import warn
 logger = logging.getLogger("fusioncache.events")
 
 SCHEMA = 1
-"""Of the lines of JSON. Raise it when a field changes its meaning or goes; a new field changes nothing for readers."""
+"""Version of the JSON lines. Raise it when a field is removed or changes its meaning, not when one is added."""
 
 _RANK_VARIABLE = "RANK"
 
@@ -50,21 +49,21 @@ What = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that ``Stats`` counts. A field that does not apply is None.
+    """One event that ``Stats`` counts. A field that does not apply is None.
 
     Attributes:
         time: seconds since the epoch.
         pid: of the process.
-        what: a region was a ``hit``, a ``miss`` or a ``bypass``; or there was a ``compile`` or a ``load`` for a
-            template; or what was compiled is ``unkept``; or a program, which is what Thunder makes of a model for one
-            kind of input, was loaded, made, refused, or replayed from those at other lengths.
+        what: a region's ``hit``, ``miss`` or ``bypass``; a ``compile`` or a ``load`` for a template; a compile that
+            could not be stored (``unkept``); or a program that was loaded, made, refused, replayed from one of another
+            length, or filled in.
         template: its name. A bypass has one if its region was a hit or a miss before.
         digest: of the template's key.
-        arities: the numbers of residual terms of a hit or a miss, a chain each.
-        reason: of a bypass, and of what is not kept or not used.
-        seconds: that a compile or a load took, up to ``time``.
-        backend: that the template is for.
-        model: that a program is for: class of the module, or name of the function.
+        arities: the numbers of residual terms of a hit or a miss, one for each chain.
+        reason: why a region was bypassed, a compile not stored, or a program refused.
+        seconds: duration of a compile or a load, up to ``time``.
+        backend: the backend of the template.
+        model: the model of a program: class of the module, or name of the function.
     """
 
     time: float
@@ -92,16 +91,16 @@ class CompileEvent:
 
     Attributes:
         backend: its name.
-        seconds: that compiling it took, up to the end of its first execution, or loading it.
+        seconds: time of compiling it, up to the end of its first execution, or of loading it.
         loaded: whether it was loaded.
-        compile_seconds: that compiling took, where the function was loaded.
-        template: that it is for; None for a region that is compiled by itself.
-        graph: what it computes, without parameters; None for a region that is compiled by itself, and for a sum of
-            residual terms in the backend's own way.
-        key: under which the store has it; None if it is not persisted.
-        helped: whether it was loaded because a worker of this process compiled it beside.
+        compile_seconds: time that compiling it took, if it was loaded.
+        template: the template that it is for; None for a region that is compiled alone.
+        graph: the graph that it computes, without parameters; None for a region that is compiled alone, and for a
+            backend's own sum of residual terms.
+        key: its key in the store; None if it is not stored.
+        helped: whether it was loaded because a worker of this process compiled it in the background.
         general: whether it is for any sizes.
-        alone: what Thunder alone spends on the regions that it serves; None for what compiling took, each time.
+        alone: time that Thunder alone spends on the regions that it serves; None if that is the compile time for each.
     """
 
     backend: str
@@ -117,14 +116,14 @@ class CompileEvent:
 
 
 CompileObserver = Callable[[CompileEvent], None]
-"""Is told of each function that is compiled or loaded, on the thread that did so. Must not raise."""
+"""Called with each function that is compiled or loaded, on the thread that did it. Must not raise."""
 
 
 class EventFile:
-    """Appends each event to a file as a line of JSON. After a line that cannot be written it warns and writes no more.
+    """Appends each event to a file as a line of JSON. After a failed write it warns and stops.
 
     Args:
-        file: may be written by other processes as well.
+        file: other processes may write it, too.
     """
 
     def __init__(self, file: Path):
@@ -137,8 +136,8 @@ class EventFile:
             return
         line = json.dumps({"schema": SCHEMA, **asdict(event)}).encode() + b"\n"
         try:
-            # Without a buffer it is one write, at the end of the file wherever that is by then. Opened for each line,
-            # so that a log which was moved away to start a new one is not written any more, and forks share nothing.
+            # An unbuffered append is one write at the current end of the file. The file is opened for each line, so
+            # that a rotated log is not written any more, and forks share no descriptor.
             with open(file, "ab", buffering=0, opener=open_privately) as opened:
                 if opened.write(line) != len(line):
                     raise OSError("only part of a line could be written")
@@ -149,12 +148,12 @@ class EventFile:
 
 
 class EventStream:
-    """Writes a line for what takes time, and for what is left out and why, each reason once.
+    """Writes a line for each event that takes time, and one for each distinct bypass or refusal.
 
-    Hits and misses are too many for people to read.
+    Hits and misses are left out, because they are too many to read.
 
     Args:
-        stream: the name of the stream. Each line goes to the one that Python has at the moment.
+        stream: the name of the stream, which is looked up for each line because it may be replaced.
     """
 
     def __init__(self, stream: Literal["stderr", "stdout"]):
@@ -168,7 +167,7 @@ class EventStream:
             return
         if event.seconds is None:
             self._written.add(text)
-        # One call, so that lines of several threads stay whole. A closed stream has no reader.
+        # One call, so that lines of several threads stay whole. A closed stream is ignored.
         with suppress(OSError, ValueError, AttributeError):
             stream = getattr(sys, self._stream)
             stream.write(f"{_name_process()}: {text}\n")
@@ -176,16 +175,16 @@ class EventStream:
 
 
 def _name_process() -> str:
-    """Returns who writes, and of several ranks which."""
+    """Returns the prefix of lines, with the rank if the process has one."""
     rank = os.environ.get(_RANK_VARIABLE, "")
     return f"fusioncache [rank {rank}]" if rank.isdecimal() else "fusioncache"
 
 
 def open_log() -> EventFile | EventStream | None:
-    """Returns where the environment asks for events to be written; None if it does not ask.
+    """Returns the event log that the environment sets; None if it sets none.
 
     Raises:
-        ValueError: if it says something that is neither a stream nor likely to be meant as a file.
+        ValueError: if its value is neither a stream nor plausible as a file.
     """
     target = LOG.get_text()
     if not target:
@@ -197,9 +196,9 @@ def open_log() -> EventFile | EventStream | None:
 
 
 def publish(log: EventFile | EventStream | None, what: What, template: Template | None = None, **fields: Any) -> None:
-    """Hands an event with these fields of ``Event`` to the logger, and to a log if there is one.
+    """Passes an event with these fields of ``Event`` to the logger, and to a log if there is one.
 
-    This costs next to nothing if nothing listens.
+    Costs almost nothing if neither is enabled.
     """
     level = logging.DEBUG if what == "hit" else logging.INFO
     logged = logger.isEnabledFor(level)

@@ -1,8 +1,8 @@
-"""The regions of a program as an artifact beside it, so that a run that loads the program has a map of its model too.
+"""A program's regions as an artifact of its store entry, so that a run that loads the program can map its model, too.
 
-They are what a run has on record of them, of the residual streams through them and of the collectives beside them,
-without what is that run's alone: see ``ir/codec.py`` for the format. Regions of equal layers come from the same lines,
-so each list of lines is there once.
+The artifact has a run's records of the regions, of the residual streams through them and of the collectives beside
+them, without fields that only that run has: see ``ir/codec.py`` for the format. Regions of equal layers have the same
+source lines, so each list of lines is stored once.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from fusioncache.observe.record.observations import ChoiceRecord, Line, Placemen
 
 FORMAT = 4
 _MOST_BYTES = 64 << 20
-"""Of one text or trace: what says that it is longer is damaged."""
+"""Limit of one text or trace; a longer one counts as damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRegions:
-    """What a run has on record of one program.
+    """The records of one program.
 
     Attributes:
         regions: of its traces.
-        choices: what was chosen for each residual stream.
-        placements: where the collectives of its traces are.
+        choices: the plan of each residual stream.
+        placements: the positions of the collectives of its traces.
     """
 
     regions: tuple[RegionRecord, ...] = ()
@@ -38,7 +38,7 @@ class KeptRegions:
 
 @dataclass(frozen=True, slots=True)
 class _Artifact:
-    """What is written: without lines in the regions' sources, but with the place of these in a list of all lines."""
+    """The encoded form: sources of regions have no lines, but an index into one list of all lines."""
 
     kept: KeptRegions
     lines: tuple[tuple[Line, ...], ...] = ()
@@ -52,20 +52,20 @@ class _Artifact:
 def encode_regions(
     regions: Iterable[RegionRecord], choices: Iterable[ChoiceRecord], placements: Iterable[PlacementRecord] = ()
 ) -> bytes:
-    """Returns regions, streams and placements of one program as bytes. Equal ones have equal bytes."""
+    """Returns regions, streams and placements of one program as bytes. Equal records have equal bytes."""
     return _encode(KeptRegions(_mark(regions), _mark(choices), _mark(placements)))
 
 
 def decode_regions(content: bytes, model: str | None, trace_number: int) -> KeptRegions:
-    """Returns what was encoded, as that of a run.
+    """Returns the decoded records, with the model and trace number of this run.
 
     Args:
         content: the bytes.
-        model: that the program is for.
-        trace_number: that the run gives its forward trace.
+        model: the model of the program.
+        trace_number: the number of its forward trace in this run.
 
     Raises:
-        ValueError: if these are no such bytes.
+        ValueError: if the bytes are invalid.
     """
     found, run = _decode(content), (model, trace_number)
     return KeptRegions(_mark(found.regions, *run), _mark(found.choices, *run), _mark(found.placements, *run))
@@ -74,29 +74,29 @@ def decode_regions(content: bytes, model: str | None, trace_number: int) -> Kept
 def _mark[T: (RegionRecord, ChoiceRecord, PlacementRecord)](
     records: Iterable[T], model: str | None = None, trace_number: int = 0
 ) -> tuple[T, ...]:
-    """Returns records as those of a trace of a run, by default of none."""
+    """Returns records with this model and trace number; by default the neutral ones that are stored."""
     return tuple(replace(each, model=model, trace_number=trace_number) for each in records)
 
 
 def pack_trace(regions: Sequence[RegionRecord]) -> bytes:
-    """Returns the regions of one trace as few bytes."""
+    """Returns the regions of one trace in compressed form."""
     return zlib.compress(_encode(KeptRegions(tuple(regions))))
 
 
 def unpack_trace(content: bytes) -> tuple[RegionRecord, ...]:
-    """Returns the regions that were packed.
+    """Returns the regions of a compressed trace.
 
     Raises:
-        ValueError: if these are no such bytes.
+        ValueError: if the bytes are invalid.
     """
     return _decode(unpack(content)).regions
 
 
 def unpack(content: bytes) -> bytes:
-    """Returns what was compressed.
+    """Returns decompressed bytes.
 
     Raises:
-        ValueError: if it is nothing compressed, or far too long.
+        ValueError: if the bytes are not compressed data, or decompress to far too many.
     """
     try:
         unpacking = zlib.decompressobj()
@@ -125,13 +125,13 @@ def _decode(content: bytes) -> KeptRegions:
 
 
 def encode_record(value: Any, **marks: int) -> bytes:
-    """Returns a dataclass as JSON, as ``codec.encode`` does. Texts need not be valid Unicode."""
+    """Returns a dataclass as JSON, as ``codec.encode`` does. Strings need not be valid Unicode."""
     content = codec.encode(value, **marks)
     return strict_json.encode(_escape(json.loads(content))) if rb"\ud" in content else content
 
 
 def _escape(content: Any) -> Any:
-    """Returns JSON without lone surrogates, as a name of a file may have: no reader takes them."""
+    """Returns JSON with lone surrogates escaped, which file names may contain but readers reject."""
     if isinstance(content, str):
         return content.encode(errors="backslashreplace").decode()
     if isinstance(content, dict):

@@ -1,13 +1,11 @@
-"""Counts what happens, on any thread, keeps what was observed one by one, and has events published.
+"""Thread-safe counts and observations, and the publication of events.
 
-Everything that is counted is a field of ``Stats``, under its name. What is counted in the ledger of a transform is
-counted in that of its cache as well.
+Every count is a field of ``Stats`` with the same name. The ledger of a transform also counts into that of its cache.
 
-Saved are the seconds that this process would have spent longer without fusioncache, on compiling regions and on
-deriving programs, less the seconds that fusioncache itself took for that: loading, keys, canonicalizing, storing
-programs. Negative is a loss. Three things are left out. A compiler's one-time start is counted by itself, because
-Thunder alone pays it as well. Faster tracing and faster later steps are not counted: only Thunder itself could tell how
-long it would have taken.
+``saved_seconds`` is the time that this process would have spent additionally without fusioncache, on compiling regions
+and on deriving programs. The time that fusioncache takes for that is subtracted: loading, keys, canonicalizing, storing
+programs. A negative number is a loss. Not included are a compiler's one-time start, which is counted separately because
+Thunder alone pays it as well, and faster tracing and faster later steps, because only Thunder could measure its time.
 """
 
 from __future__ import annotations
@@ -27,9 +25,9 @@ from fusioncache.process import forks
 from fusioncache.process.forks import LruMap
 
 MOST_TEMPLATES = 4096
-"""Of how many templates the counts are kept apart: those for which something was counted last. All are in ``Stats``."""
+"""How many templates have counts of their own, the most recently counted. ``Stats`` includes all templates."""
 MOST_OBSERVATIONS = 20_000
-"""How many observations of one kind are kept."""
+"""How many observations of one kind are stored."""
 
 _COUNTED_AS: Mapping[What, str] = MappingProxyType(
     {
@@ -42,31 +40,31 @@ _COUNTED_AS: Mapping[What, str] = MappingProxyType(
         "program filled": "programs_filled",
     }
 )
-"""The field of ``Stats`` that an event is counted in. A region or an executable is counted in several."""
+"""The field of ``Stats`` that counts an event. A region or an executable counts in several fields."""
 
 _NOTHING: Mapping[str, float] = MappingProxyType(
     {each.name: each.default for each in fields(Stats) if isinstance(each.default, int | float)}
 )
-"""The fields of ``Stats`` that are numbers, as they are at first."""
+"""The numeric fields of ``Stats`` with their initial values."""
 
 _OF_TEMPLATE: Mapping[str, float] = MappingProxyType(
     {each.name: _NOTHING[each.name] for each in fields(TemplateStats) if each.name in _NOTHING}
 )
-"""Those of them that a template has a share of."""
+"""Those of them that are also counted for each template."""
 
 _NOTHING_ALONE = Alone(0.0, 0.0)
 
 _Kind = tuple[str | None, tuple[int, ...]]
-"""A template's digest and arities: regions that share these share what is learned when they are called."""
+"""A template's digest and arities. Regions with the same ones share amendments that are made at their calls."""
 
 
 class History:
-    """Collects observations, on any thread. A cache has one, which all the transforms that use the cache share.
+    """Collects observations, on any thread. A cache has one history, which all transforms that use the cache share.
 
     Attributes:
-        traces: how many forward traces there were.
-        unrecorded: how many observations there was no room for.
-        seconds: of each phase of ``Phases`` that was measured.
+        traces: number of forward traces.
+        unrecorded: number of observations that were dropped for lack of room.
+        seconds: of each measured phase of ``Phases``.
     """
 
     def __init__(self) -> None:
@@ -93,12 +91,12 @@ class History:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models that were traced or loaded, in their order, each once."""
+        """The models that were traced or loaded, in order, each once."""
         with self._lock:
             return tuple(self._models)
 
     def add(self, *records: Record) -> None:
-        """Adds observations. What was learned of regions before is filled in."""
+        """Adds observations. Earlier amendments are applied to regions."""
         with self._lock:
             for record in records:
                 known = self._records[type(record)]
@@ -114,20 +112,20 @@ class History:
     def records[T: Record](self, kind: type[T], trace_number: int | None = None) -> tuple[T, ...]:
         """Returns the observations of one kind: all, or those of a forward trace and its backward trace.
 
-        One keeps its place when it changes, and is another object then.
+        A changed observation keeps its position, but is a new object.
         """
         with self._lock:
             found = self._records.get(kind, ())
             return tuple(each for each in found if trace_number in (None, getattr(each, "trace_number", None)))
 
     def find_source(self, digest: str, arities: tuple[int, ...]) -> Source:
-        """Returns where the first region of this template with these arities comes from, as far as that is known."""
+        """Returns the source of the first region of this template with these arities, empty if not known."""
         with self._lock:
             numbers = self._numbers.get((digest, arities))
             return self._records[RegionRecord][numbers[0]].source if numbers else Source()
 
     def amend_regions(self, digest: str, arities: tuple[int, ...], **fields: Any) -> None:
-        """Sets fields of all regions of this template with these arities, of earlier ones and of later ones."""
+        """Sets fields of all earlier and later regions of this template with these arities."""
         kind = (digest, arities)
         with self._lock:
             self._amendments.get_or_make(kind, dict)[0].update(fields)
@@ -143,16 +141,16 @@ class History:
 
 @dataclass(slots=True, eq=False)
 class _TemplateCounts:
-    """The counts of one template, and what sharing it saved.
+    """The counts of one template, and the seconds that sharing it saved.
 
     Attributes:
-        template: it.
+        template: the template.
         number: how many templates were seen before it.
-        counts: fields of ``Stats``, and of these the template's share.
-        arities: the numbers of residual terms that it was asked for.
+        counts: the template's share of fields of ``Stats``.
+        arities: the numbers of residual terms of its regions.
         alone: the seconds that Thunder alone spends on the first regions, and on further ones.
-        saved: seconds.
-        frozen: the counts as they were, if nothing was counted since.
+        saved: the seconds saved.
+        frozen: a snapshot of the counts; None if they have changed since.
     """
 
     template: Template
@@ -164,7 +162,7 @@ class _TemplateCounts:
     frozen: TemplateStats | None = None
 
     def save(self, again: float) -> float:
-        """Computes what was saved. Returns what is new.
+        """Computes the seconds saved. Returns the increase.
 
         Args:
             again: the seconds that Thunder alone spends on further regions, one for each executable of the template.
@@ -176,7 +174,7 @@ class _TemplateCounts:
         return self.saved - before
 
     def freeze(self) -> TemplateStats:
-        """Returns the counts now, and the same object as long as nothing is counted."""
+        """Returns a snapshot of the counts, which is the same object until they change."""
         key, counts = self.template.key, self.counts
         self.frozen = self.frozen or TemplateStats(
             name=self.template.name,
@@ -190,15 +188,15 @@ class _TemplateCounts:
 
 
 def repeats_of(hits: int, arities: int, executables: int) -> tuple[int, int]:
-    """Returns how many regions repeat one that was compiled, and to how many kinds of region the executables belong.
+    """Returns how many regions repeat a compiled one, and how many kinds of region the executables are for.
 
-    Regions of one template with other arities are other regions to a compiler. Where each of them has an executable,
-    the first region of each is compiled here too, and saves nothing. Where folds serve them all, each saves a compile.
+    To a compiler, regions of one template with other arities are other regions. If each arity has an executable, the
+    first region of each is compiled here too, and saves nothing. If folds serve all arities, each saves a compile.
 
     Args:
         hits: regions whose template was known.
-        arities: how many arities the template's regions have.
-        executables: how many were compiled or loaded for the template.
+        arities: number of arities of the template's regions.
+        executables: number of executables that were compiled or loaded for the template.
     """
     if arities > 1 and executables >= arities:
         return max(hits - (arities - 1), 0), arities
@@ -206,15 +204,15 @@ def repeats_of(hits: int, arities: int, executables: int) -> tuple[int, int]:
 
 
 class Ledger:
-    """The running counts behind ``Stats``. Each event costs the same, and so do the counts, however many there were.
+    """The running counts behind ``Stats``. The cost of an event does not depend on the number of earlier events.
 
     Args:
-        parent: everything is also counted there.
-        log: gets each event, if there is no parent.
+        parent: a ledger that counts everything as well.
+        log: receives each event, if there is no parent.
 
     Attributes:
-        history: what happened one by one; the parent's, if there is one.
-        observers: are told of each function that is compiled or loaded, here or in a ledger whose parent this is.
+        history: the observations; the parent's, if there is one.
+        observers: called with each function that is compiled or loaded, here or in a ledger with this parent.
     """
 
     def __init__(self, parent: Ledger | None = None, log: EventFile | EventStream | None = None):
@@ -233,11 +231,11 @@ class Ledger:
 
         Args:
             name: of the field.
-            number: it.
-            of: the reason or the part that is counted, if the field is a mapping.
+            number: the amount.
+            of: the reason or part to count, if the field is a mapping.
 
         Returns:
-            Whether this is the first time for this reason.
+            True if this is the first time for this reason.
         """
         with self._lock:
             first = of is None or of not in self._counts[name]
@@ -247,17 +245,17 @@ class Ledger:
         return first
 
     def emit(self, what: What, template: Template | None = None, *, reason: str | None = None, **fields: Any) -> bool:
-        """Counts an event and has it published, with these fields of ``Event``.
+        """Counts an event and publishes it, with these fields of ``Event``.
 
         Returns:
-            Whether this is the first time for this reason.
+            True if this is the first time for this reason.
         """
         first = self.count(_COUNTED_AS[what], of=reason)
         publish(self._log, what, template, reason=reason, **fields)
         return first
 
     def count_region(self, template: Template, arities: tuple[int, ...], *, hit: bool) -> None:
-        """Counts a region that has this template."""
+        """Counts a region with this template."""
         what: What = "hit" if hit else "miss"
         self._count_template(template, {"regions": 1, "hits": int(hit), "misses": int(not hit)}, arities=arities)
         publish(self._log, what, template, arities=arities)
@@ -267,17 +265,17 @@ class Ledger:
 
         Args:
             reason: why.
-            template: the one that it was counted as having before, if it was.
-            region: False if it is no region but a residual stream, whose regions are counted by themselves, or a trace.
+            template: its template, if it was counted as a hit or a miss before.
+            region: False for a trace, and for a residual stream, whose regions are counted separately.
 
         Returns:
-            Whether this is the first time for this reason.
+            True if this is the first time for this reason.
         """
         self.count("regions", region and template is None)
         return self.emit("bypass", template, reason=reason)
 
     def tell(self, template: Template, event: CompileEvent) -> None:
-        """Counts a function that was compiled or loaded for a template, and tells the observers."""
+        """Counts a function that was compiled or loaded for a template, and notifies the observers."""
         seconds = event.seconds
         compiled = event.compile_seconds if event.loaded else seconds
         if event.loaded:
@@ -295,33 +293,33 @@ class Ledger:
         self.count("start_seconds", seconds, of=title)
 
     def count_unkept(self, reason: str) -> None:
-        """Counts something that was compiled and could not be stored."""
+        """Counts a compile whose result could not be stored."""
         self.emit("unkept", reason=reason)
 
     def count_general_hit(self, template: Template, alone: Alone | None = None) -> None:
-        """Counts a graph of this template that needs no compile, because what was compiled for any sizes serves it.
+        """Counts a graph of this template that needs no compile, because a function for any sizes serves it.
 
         Args:
-            template: it.
-            alone: what Thunder alone spends on such a graph, if what serves it was for another template.
+            template: the template.
+            alone: time that Thunder alone spends on such a graph, if the function was compiled for another template.
         """
         alone = alone or _NOTHING_ALONE
         self._count_template(template, {"general_hits": 1, "general_saved_seconds": alone.first}, alone)
 
     def count_program_loaded(self, model: str | None, seconds: float, made_seconds: float) -> None:
-        """Counts a program that came from the store.
+        """Counts a program that was loaded from the store.
 
         Args:
-            model: class of the module, or name of the function, that it is for.
-            seconds: that it took, those of ``Stats.program_seconds`` together.
-            made_seconds: that deriving it took, where it was derived.
+            model: class of the module, or name of the function, of the program.
+            seconds: the load time: the sum of ``Stats.program_seconds`` for it.
+            made_seconds: the time that deriving it took in the process that stored it.
         """
         self.count("loaded_program_seconds", made_seconds)
         self.history.add_model(model)
         self.emit("program loaded", model=model, seconds=seconds)
 
     def stats(self) -> Stats:
-        """Returns the counts now."""
+        """Returns the current counts."""
         with self._lock:
             counts = self._counts
             of = {name: MappingProxyType(dict(each)) for name, each in counts.items() if isinstance(each, dict)}
@@ -330,24 +328,24 @@ class Ledger:
             return Stats(**{**counts, **of, "saved_seconds": saved})
 
     def templates(self) -> tuple[TemplateStats, ...]:
-        """Returns each template's counts now, in the order in which they were first seen."""
+        """Returns each template's current counts, in the order in which templates were first seen."""
         with self._lock:
             return AllTemplates(each.freeze() for each in self._list_templates())
 
     def template(self, digest: str) -> TemplateStats | None:
-        """Returns one template's counts now; None if nothing was counted for it."""
+        """Returns one template's current counts; None if there are none."""
         with self._lock:
             found = self._templates.get(digest)
             return found.freeze() if found else None
 
     def has(self, template: Template) -> bool:
-        """Returns whether a region with this template was counted."""
+        """True if a region with this template was counted."""
         with self._lock:
             found = self._templates.get(template.key.digest)
             return found is not None and found.counts["regions"] > 0
 
     def phases(self) -> Phases:
-        """Returns where the seconds went, up to now."""
+        """Returns the seconds of each phase so far."""
         stats, seconds = self.stats(), {"planning": 0.0, **self.history.seconds}
         programs = dict(stats.program_seconds)
         keeping = programs.pop(PROGRAM_RECORD, None)
@@ -368,7 +366,7 @@ class Ledger:
         alone: Alone = _NOTHING_ALONE,
         arities: tuple[int, ...] | None = None,
     ) -> None:
-        """Adds to fields of ``Stats`` and to the template's own counts, with what Thunder alone spends on it."""
+        """Adds to fields of ``Stats`` and to the template's own counts, with the time that Thunder alone spends."""
         with self._lock:
             for ledger, parent in zip(self._lineage, (*self._lineage[1:], None), strict=True):
                 found = ledger._find_template(template)

@@ -1,4 +1,4 @@
-"""What a run leaves behind: its counts, where its regions come from, what became of each, its seconds and its name."""
+"""The data classes of the record: a run with its counts, phases and name, and its regions, streams and collectives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Annotated
 from fusioncache.observe.record.stats import Stats
 
 Side = Annotated[str, re.compile("forward|backward")]
-"""Which of the two traces of a program it is."""
+"""Which of a program's two traces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Alone:
 
     Attributes:
         first: on the first region.
-        again: on each further equal region. It is less than ``first`` where the compiler has a cache of its own.
+        again: on each further equal region; less than ``first`` if the compiler has its own cache.
     """
 
     first: float
@@ -35,9 +35,9 @@ class Line:
     """A line of source.
 
     Attributes:
-        file: its path, as Python names it.
+        file: its path, as in Python's tracebacks.
         number: from 1.
-        library: whether the file belongs to Python or to an installed package, and not to the user.
+        library: whether the file belongs to Python or to an installed package, not to the user.
     """
 
     file: str
@@ -50,11 +50,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where in the user's model a region comes from. What is not known is None or empty.
+    """The position of a region in the user's model. Unknown parts are None or empty.
 
     Attributes:
-        module: dotted path of the innermost module that all of the region belongs to, such as ``transformer.h.3``;
-            empty for the model itself.
+        module: dotted path of the innermost module that contains the whole region, such as ``transformer.h.3``; empty
+            for the model itself.
         layer: the first number in that path.
         lines: distinct lines, the user's before those of libraries, both in the order of the operations. At most
             ``MOST_LINES``.
@@ -74,22 +74,22 @@ ANY_SIZES = "any sizes"
 
 @dataclass(frozen=True, slots=True)
 class RegionRecord:
-    """One region of one trace, and what became of it.
+    """One region of one trace, and its outcome.
 
     Attributes:
         model: class of the module, or name of the function, that was compiled; None if not known.
         trace: ``forward`` or ``backward``.
-        trace_number: counts what a run compiled, from 0. A forward trace and its backward trace have the same one.
+        trace_number: counts a run's compilations, from 0. A forward trace and its backward trace have the same number.
         position: index among the bound symbols of Thunder's trace.
         name: of the fusion in Thunder's trace, such as ``nvFusion3``.
         digest: of its template; None if it was bypassed.
         outcome: ``hit``, ``miss`` or ``bypass``, as ``Stats`` counts it.
-        reason: why it was bypassed; of a hit or a miss, why it runs without its template all the same, if it does.
+        reason: why it was bypassed; for a hit or a miss, why it runs without its template, if it does.
         arities: the number of terms of each of its residual chains.
-        plan: how these are summed: ``inline``, ``fold`` or ``one launch``; None if it was bypassed. A region without
-            chains is ``inline``. It is ``one launch`` from when it was first called, and ``any sizes`` from when a
-            function serves it that was compiled for any, until it gets one for its own.
-        source: where in the model it comes from.
+        plan: how the chains are summed: ``inline``, ``fold`` or ``one launch``; None if it was bypassed. A region
+            without chains is ``inline``. It is ``one launch`` from the first call on, and ``any sizes`` as long as a
+            function for any sizes serves it, until it gets one for its own.
+        source: its position in the model.
         ops: number of operations.
         inputs: number of inputs.
         outputs: number of outputs.
@@ -113,13 +113,13 @@ class RegionRecord:
 
 @dataclass(frozen=True, slots=True)
 class PlanCost:
-    """What a plan for a residual stream costs, or would have cost.
+    """The cost of a plan for a residual stream.
 
     Attributes:
         plan: ``inline``, ``fold``, ``carry`` or ``segmented``.
-        moved: bytes read and written for the sake of the stream, beyond what any plan must.
-        alive: bytes of sums that are kept alive at once, at most.
-        kernels: how many kernels are compiled.
+        moved: bytes read and written for the stream, beyond the minimum of any plan.
+        alive: peak bytes of sums that are alive at once.
+        kernels: number of kernels to compile.
     """
 
     plan: str
@@ -130,16 +130,16 @@ class PlanCost:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceRecord:
-    """What was chosen for a residual stream.
+    """The plan chosen for a residual stream.
 
     Attributes:
-        model: as that of a region.
-        trace: as that of a region.
-        trace_number: as that of a region.
-        stream: name of the value that it starts from.
-        sums: how many partial sums are wanted.
-        plan: the one that is used.
-        costs: of each plan that could have been, that one included.
+        model: as for a region.
+        trace: as for a region.
+        trace_number: as for a region.
+        stream: name of its first value.
+        sums: number of partial sums that are used.
+        plan: the chosen plan.
+        costs: of each possible plan, including the chosen one.
     """
 
     model: str | None
@@ -153,15 +153,15 @@ class ChoiceRecord:
 
 @dataclass(frozen=True, slots=True)
 class FlightRecord:
-    """A collective on its way, from the step of the trace that starts it to the one that waits for it.
+    """A collective in flight, from the step of the trace that starts it to the one that waits for it.
 
     Attributes:
         kind: ``gather`` or ``reduce``.
-        name: what it is, with dtype and shape.
+        name: its value, with dtype and shape.
         size: the bytes that it moves.
-        start: a step, from 0.
-        end: a step.
-        beside: how many calls compute between the two.
+        start: its first step, from 0.
+        end: its last step.
+        beside: number of computing calls between the two.
     """
 
     kind: Annotated[str, re.compile("gather|reduce")]
@@ -174,12 +174,12 @@ class FlightRecord:
 
 @dataclass(frozen=True, slots=True)
 class PeakRecord:
-    """The most bytes that an order has at any time.
+    """The peak bytes of an order of steps.
 
     Attributes:
-        gathering: of gathers under way.
-        reducing: of reduces under way.
-        alive: of what travels.
+        gathering: of gathers in flight.
+        reducing: of reduces in flight.
+        alive: of values that collectives move.
     """
 
     gathering: int
@@ -189,14 +189,14 @@ class PeakRecord:
 
 @dataclass(frozen=True, slots=True)
 class BoundRecord:
-    """What a bound costs.
+    """The effect of a memory bound.
 
     Attributes:
-        name: of it.
-        bound: bytes.
-        most: bytes in flight that it is about, at most.
-        without: the same without this bound.
-        delayed: how many collectives would start earlier without it.
+        name: of the bound.
+        bound: in bytes.
+        most: peak of the bounded bytes in flight.
+        without: the same peak without this bound.
+        delayed: number of collectives that would start earlier without it.
     """
 
     name: str
@@ -208,19 +208,19 @@ class BoundRecord:
 
 @dataclass(frozen=True, slots=True)
 class PlacementRecord:
-    """Where the collectives of a trace are.
+    """The positions of the collectives of a trace.
 
     Attributes:
-        model: as that of a region.
-        trace: as that of a region.
-        trace_number: as that of a region.
-        reason: why they are where Thunder put them; empty if they were moved.
+        model: as for a region.
+        trace: as for a region.
+        trace_number: as for a region.
+        reason: why they are at Thunder's positions; empty if they were moved.
         calls: the name of each step's call.
-        alive: the bytes of what travels that are alive during each step.
-        flights: the collectives, in the order in which they start.
-        before: peaks of the order that Thunder made.
-        after: peaks of this one.
-        bounds: what was to be kept to.
+        alive: for each step, the bytes of values alive that collectives move.
+        flights: the collectives, by start.
+        before: peaks of Thunder's order.
+        after: peaks of this order.
+        bounds: the memory bounds.
     """
 
     model: str | None
@@ -235,7 +235,7 @@ class PlacementRecord:
     bounds: tuple[BoundRecord, ...]
 
     def validate(self) -> None:
-        """Raises a ``ValueError`` if a collective is not on its way from one step to a later one."""
+        """Raises a ``ValueError`` if a collective does not end after its start, or its steps do not exist."""
         steps = len(self.calls)
         if len(self.alive) != steps or not all(0 <= each.start < each.end < steps for each in self.flights):
             raise ValueError("a placement with a way that is not from one step to a later one")
@@ -243,7 +243,7 @@ class PlacementRecord:
 
 @dataclass(frozen=True, slots=True)
 class PhaseAbout:
-    """One phase, which has a field in ``Phases``.
+    """Description of one field of ``Phases``.
 
     Attributes:
         title: its name in words.
@@ -260,42 +260,40 @@ _DYNAMO, _THUNDER, _COMPILERS, _OWN, _REST = "Dynamo", "Thunder", "compilers", "
 
 
 Record = RegionRecord | ChoiceRecord | PlacementRecord
-"""What is kept one by one."""
+"""The observations that are stored one by one."""
 
 
 def _phase(title: str, owner: str, about: str) -> float | None:
-    """Returns a field of ``Phases`` that was not measured, with its description for people."""
+    """Returns a field of ``Phases``, not measured by default, with its description."""
     found: float | None = field(default=None, metadata={"about": PhaseAbout(title, owner, about)})
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Where the seconds of a run went. None where it was not measured. The phases do not overlap.
+    """The seconds of a run by phase; None for a phase that was not measured. The phases do not overlap.
 
     Attributes:
         dynamo: with ``thunderfx``: Dynamo made graphs of the model's Python, and guards for them.
-        splitting: Thunder cut these graphs where it lacks an operation, and tried each operation for that.
+        splitting: Thunder split these graphs at operations that it lacks, and tried each operation for that.
         other_compilers: TorchInductor compiled the parts that do not go to Thunder, or loaded them from its own cache.
-        loading_programs: programs from the store: their keys, comparing what they read, and putting them
-            together, in place of tracing, fusing, planning and canonicalizing. Lookups in vain are in it as well.
+        loading_programs: loading programs from the store instead of tracing, fusing, planning and canonicalizing:
+            their keys, comparing their reads, and building them. Unsuccessful lookups are included.
         tracing: Thunder ran the model's Python and wrote the first trace; its own figure.
         fusing: from there until the traces were fused: prologue, autograd, Thunder's executors, rematerialization, and
             transforms that were registered before this one.
-        planning: choosing how the sums of residual streams come about, and rewriting the traces for it.
-        canonicalizing: turning regions into templates, keys and calls, and finding where they come from.
-        keeping_programs: recording what Thunder reads while it traces, and writing programs into the store.
-        recording: writing the record. What the last save took is missing, because it is in that record.
+        planning: choosing the plans for sums of residual streams, and rewriting the traces for these.
+        canonicalizing: turning regions into templates, keys and calls, and finding their sources.
+        keeping_programs: recording Thunder's reads while it traces, and writing programs into the store.
+        recording: writing the record. The last save is missing, because its duration would be part of that record.
         starting: the one-time start of compilers in this process.
-        compiling: in the backend: lowering, compiling, and the execution that a compilation ends with, because that is
-            when nvFuser compiles.
+        compiling: in the backend: lowering, compiling, and the first execution, because that is when nvFuser compiles.
         loading: executables from the store.
-        first_execution: the first call of each template for each layout, once its executables were there. On a GPU that
-            is launching them, not waiting for them. Of a template that could not be compiled, it is Thunder's own
-            region that is called first, and compiled.
-        other: with ``thunderfx``: what else there was in the calls in which Dynamo compiled, such as imports and the
-            model's own operations. With this the phases are the whole of these calls, and of what is behind them in
-            backward the first calls.
+        first_execution: the first call of each template for each layout, once its executables were built. On a GPU that
+            is launching them, not waiting for them. If a template could not be compiled, it includes compiling and
+            calling Thunder's region instead.
+        other: with ``thunderfx``: the rest of the calls in which Dynamo compiled, such as imports and the model's own
+            operations. With this, the phases add up to these calls and, for backward, to the first calls there.
     """
 
     dynamo: float | None = _phase("Dynamo", _DYNAMO, "Dynamo makes graphs and guards of the model's Python")
@@ -327,17 +325,17 @@ class Phases:
     )
 
     def to_dict(self) -> dict[str, float]:
-        """Returns the seconds of the phases that were measured, in the order in which they come."""
+        """Returns the seconds of the measured phases, in the phases' order."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: seconds for name, seconds in named.items() if seconds is not None}
 
 
 PHASES: Mapping[str, PhaseAbout] = MappingProxyType({each.name: each.metadata["about"] for each in fields(Phases)})
-"""All phases, in the order in which they come."""
+"""All phases, in order."""
 
 
 def add_up_owners(seconds: Mapping[str, float]) -> Mapping[str, float]:
-    """Returns the seconds of each owner of phases that were measured, in the order in which owners come first."""
+    """Returns the seconds by owner of phases, in the order of each owner's first phase."""
     found: dict[str, float] = {}
     for name, about in PHASES.items():
         if name in seconds:
@@ -347,12 +345,12 @@ def add_up_owners(seconds: Mapping[str, float]) -> Mapping[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """What all runs did that a record knows of, those included whose details it has forgotten.
+    """The totals of all runs of a record, including runs whose details were removed.
 
     Attributes:
-        since: when the first of them started, in seconds since the epoch.
-        runs: how many there were.
-        regions: as ``Stats`` counts them, of all runs; so is all that follows.
+        since: start of the first run, in seconds since the epoch.
+        runs: number of runs.
+        regions: the sum of ``Stats.regions`` over all runs; all other fields are such sums.
         hits: see above.
         compiles: see above.
         compile_seconds: see above.
@@ -377,19 +375,19 @@ _MOST_MODELS = 2
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One cache of one process.
+    """The activity of one cache in one process.
 
     Attributes:
         id: of the run.
         started: seconds since the epoch.
-        pid: process that ran it.
+        pid: of the process.
         command: its command line.
-        stats: its counts when it was last saved.
-        phases: where its seconds had gone by then.
-        unrecorded: how many regions, streams and templates of it the record had no room for.
+        stats: its counts at the last save.
+        phases: its seconds by phase at the last save.
+        unrecorded: number of its regions, streams and templates that the record had no room for.
         models: classes of the modules, or names of the functions, that it compiled.
-        updated: when it was last saved, in seconds since the epoch.
-        ended: whether its process came to an end by itself. If not, it goes on, or it was killed.
+        updated: time of the last save, in seconds since the epoch.
+        ended: whether its process exited normally. If not, it is running, or it was killed.
     """
 
     id: str
@@ -405,27 +403,27 @@ class Run:
 
     @property
     def why_without_regions(self) -> str:
-        """What to say of the run if it has no region."""
+        """The message for a run without regions."""
         loaded = "Its programs were loaded, so that nothing was traced"
         otherwise = loaded if self.stats.programs_loaded else "Thunder found nothing to fuse in what it traced"
         return ". ".join(self.stats.bypasses) or otherwise
 
     @property
     def missing(self) -> str:
-        """What to say of the run if the record had no room for all of it; empty if it had."""
+        """The message for a run that the record had no room for; empty if it is complete."""
         if not self.unrecorded:
             return ""
         return f"{self.unrecorded} regions, streams and templates: counted, but the record had no room"
 
     @property
     def name(self) -> str:
-        """What people call the run, such as ``train.py · GPT · 2026-01-31 14:03``, in local time."""
+        """The display name of the run, such as ``train.py · GPT · 2026-01-31 14:03``, in local time."""
         moment = f"{datetime.fromtimestamp(self.started):%Y-%m-%d %H:%M}"
         return " · ".join(filter(None, (find_script(self.command), _format_models(self.models), moment)))
 
 
 def find_script(command: str) -> str:
-    """Returns what a command line runs, in a word or two: a script, a module, or Python itself."""
+    """Returns a short name for the program of a command line: a script, a module, or Python."""
     try:
         first = next(iter(shlex.split(command)), "")
     except ValueError:
