@@ -1,8 +1,8 @@
-"""Whether the primitives of an operation compute what torch's own operation computes, found out once by trying both.
+"""Tests whether an operation's primitives compute the same as torch's operation, by running both once.
 
-Thunder has torch compute an operation as a whole, and a region computes its primitives. Thunder decides what they are
-and of which dtype; torch may take other arguments (``3 // x`` is an operation of torch's, while ``torch.fmod(3, x)``,
-its first primitive, is none), give another dtype, or refuse. Only torch can tell, and only in a call.
+Thunder lets torch compute an operation as a whole, and a region computes its primitives. Thunder chooses the primitives
+and their dtypes. Torch may take other arguments (``3 // x`` is an operation of torch, but its first primitive,
+``torch.fmod(3, x)``, is not), return another dtype, or raise an error. This shows only in a call of torch.
 """
 
 from __future__ import annotations
@@ -34,37 +34,38 @@ from fusioncache.thunder_adapter.api import (
 logger = logging.getLogger("fusioncache")
 
 _SMALL = 8
-"""Integers below this may be dimensions, which have to be themselves. Larger ones are as good as any other."""
+"""Integers below this may be dimensions, so their values are preserved. Larger ones are interchangeable."""
 _KINDS = ((bool, bool, True), (Integral, int, 2), (Real, float, 2.5), (Complex, complex, 2 + 1j))
-"""Which kind of number a value is, and which number stands for those of its kind."""
+"""Abstract and Python types of numbers, and the value that represents each type."""
 _VALUES = ((1.25, -2.5, 3.5), (3.25, 1.5, -2.25), (-2.75, 3.75, 1.0))
 _NEVER_WATCH = frozenset({bool, int, float, complex, str, type(None), TensorProxy})
-"""Types of most arguments: those that are numbers are Python's own."""
+"""Types of most arguments. Numbers of these types are Python's own."""
 _ROUNDINGS = 64
-"""By how many roundings results may differ: torch's own operation may round once where primitives do each time."""
+"""By how many roundings results may differ, because torch may round once where primitives round each time."""
 
 _verdicts: dict[Hashable, bool] = {}
 
 
 class _Tensor(NamedTuple):
-    """Stands for a tensor of any sizes."""
+    """Represents a tensor of any sizes."""
 
     dtype: Any
     rank: int
 
 
 class _Literal(NamedTuple):
-    """Stands for a number or another literal: with its class, as 1, 1.0 and True are equal."""
+    """Represents a number or another literal, with its class because 1, 1.0 and True are equal."""
 
     kind: type
     value: Any
 
 
 def agrees_with_torch(bound_symbol: Any) -> bool:
-    """Returns whether the primitives of an operation give what Thunder's executors for torch and Python give.
+    """True if an operation's primitives return the same as Thunder's executors for torch and Python.
 
-    Both are called with small tensors on the CPU, once in a process for each kind of arguments. What needs its own
-    sizes is not tried, and is said to agree. A number that notes who looks at it is asked for its sign if that matters.
+    Both are called with small tensors on the CPU, once in a process for each kind of arguments. An operation that needs
+    specific sizes is not tried, and counts as equal. A number that records its uses is asked for its sign only if the
+    sign matters.
     """
     try:
         signs = (1, -1) if any(map(_may_watch, bound_symbol.flat_args)) else (1,)
@@ -76,28 +77,28 @@ def agrees_with_torch(bound_symbol: Any) -> bool:
 
 
 def _may_watch(value: Any) -> bool:
-    """True if a value may be a number that notes who looks at it."""
+    """True if a value may be a number that records its uses."""
     if type(value) in _NEVER_WATCH:
         return False
     return isinstance(value, Number) and type(to_plain(value)) not in _NEVER_WATCH
 
 
 def _find_verdict(bound_symbol: Any, sign: int | None) -> bool:
-    """Returns the verdict on an operation, where numbers that may watch have this sign; None for their own."""
+    """Returns the verdict on an operation, with this sign for numbers that may record uses; None for their own."""
     args = tuple([_generalize(value, sign) for value in bound_symbol.args])
     kwargs = tuple([(name, _generalize(value, sign)) for name, value in bound_symbol.kwargs.items()])
     key = bound_symbol.sym.id, args, kwargs
     if key not in _verdicts:
-        # The trace that is being made is not to know of this, and neither is what watches it.
+        # Neither the trace being made nor its recorder may see this.
         _verdicts[key] = Context().run(_agree, bound_symbol.sym, args, kwargs)
     return _verdicts[key]
 
 
 def _generalize(value: Any, sign: int | None) -> Any:
-    """Returns what stands for an argument, and for all for which the answer is the same.
+    """Returns a representative of all arguments with the same verdict as this one.
 
     Raises:
-        Declined: if it is none of what operations usually take.
+        Declined: if the argument has an unusual type.
     """
     if type(value) is TensorProxy:
         return _Tensor(value.dtype, value.ndim)
@@ -130,7 +131,7 @@ def _generalize_number(value: Any, sign: int | None) -> _Literal:
 def _agree(symbol: Any, args: Any, kwargs: Any) -> bool:
     try:
         trial = _Trial(symbol, args, kwargs)
-    except Exception:  # it is not to be called like this
+    except Exception:  # the operation cannot be called with these arguments
         return True
     with _undisturbed():
         try:
@@ -169,13 +170,13 @@ class _Trial:
         return self._inputs[-1]
 
     def run(self, bound_symbols: Sequence[Any]) -> Sequence[Any]:
-        """Returns what torch gives for these bound symbols, which lead from the call's tensors to its results."""
+        """Returns torch's results for these bound symbols, which lead from the call's tensors to its results."""
         function: Callable[..., Any] = torch_function(bound_symbols, self._inputs, self._outputs, refuses=True)
         return no_autocast(function)(*map(_fill, self._inputs, range(len(self._inputs))))
 
 
 def _fill(proxy: TensorProxy, number: int) -> torch.Tensor:
-    """Returns a tensor for a proxy: with another order of values than those beside it."""
+    """Returns a tensor for a proxy, with its values in another order than those of its neighbours."""
     dtype = dtypes.to_torch_dtype(proxy.dtype)
     values = torch.tensor(_VALUES[number % len(_VALUES)], device="cpu")
     values = values > 0 if dtype is torch.bool else values.to(dtype) if dtype.is_signed else values.abs().to(dtype)
@@ -184,7 +185,7 @@ def _fill(proxy: TensorProxy, number: int) -> torch.Tensor:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Keeps modes of torch from seeing what is tried, and from doing it otherwise. Torch warns of nothing meanwhile."""
+    """Hides trials from torch's modes, which could observe or change them, and silences torch's warnings."""
     with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction(), silence():
         yield
 

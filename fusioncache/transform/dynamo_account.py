@@ -1,8 +1,8 @@
 """Measures the seconds of Dynamo, of Thunder's splitter and of TorchInductor in a first step.
 
-``thunderfx`` has Dynamo make graphs of a model. Thunder's splitter cuts each one where Thunder lacks an operation, and
-TorchInductor compiles the parts between. None of this is of fusioncache's, and most of a step that loads its programs
-is spent there. So it is measured, and the reasons of the splitter are counted: ``stats`` and the report have both.
+``thunderfx`` lets Dynamo make graphs of a model. Thunder's splitter cuts each graph at operations that Thunder lacks,
+and TorchInductor compiles the parts between. None of this is part of fusioncache, but most of a step that loads its
+programs is spent there. So it is measured, and the splitter's reasons are counted: ``stats`` and the report show both.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ logger = logging.getLogger("fusioncache")
 _TARGET = re.compile(r"target: (?:<(?:built-in )?\w+ (\S+)[^>]*>|(\S+)) (.*)", re.DOTALL)
 _SEE, _LINE_BREAK = ", see exception field", "\n"
 _WHY = 120
-"""Characters of a splitter's reason that are kept."""
+"""How many characters of a splitter's reason are stored."""
 
 
 @dataclass(slots=True)
 class DynamoClock:
-    """Measures what Dynamo does by itself while it compiles a frame.
+    """Measures Dynamo's own seconds while it compiles a frame.
 
     Attributes:
-        started: when it began with the frame; None while it is at none.
+        started: start time of the frame; None while there is none.
         elsewhere: seconds since then in which it waited for Thunder's backend.
-        transforms: those of ours that parts of the frame's graph were compiled with.
-        caller: our transform of the model that is called.
-        known: the seconds of all its phases before Dynamo began in that call; None if it did not.
+        transforms: fusioncache's transforms with which parts of the frame's graph were compiled.
+        caller: fusioncache's transform of the model that is being called.
+        known: seconds of all its phases before Dynamo began in that call; None if it did not.
     """
 
     started: float | None = None
@@ -48,13 +48,13 @@ class DynamoClock:
     known: float | None = None
 
     def start(self, _: object) -> None:
-        """Called by Dynamo when it begins with a frame."""
+        """Starts the clock. Dynamo calls this when it begins a frame."""
         self.started, self.elsewhere, self.transforms = time.perf_counter(), 0.0, []
         if self.caller is not None and self.known is None:
             self.known = _sum_seconds(self.caller)
 
     def stop(self, _: object) -> None:
-        """Called by Dynamo when it is done with the frame, and with those that it compiled for it."""
+        """Stops the clock and records the seconds. Dynamo calls this after a frame and its nested frames."""
         started, self.started = self.started, None
         if started is not None:
             for transform in self.transforms:
@@ -62,7 +62,7 @@ class DynamoClock:
 
 
 def _sum_seconds(transform: Any) -> float:
-    """Returns the seconds of all ``Phases`` up to now, of all transforms with the cache of this one."""
+    """Returns the seconds of all ``Phases`` so far, of all transforms that share this one's cache."""
     return sum(transform.cache.ledger.phases().to_dict().values())
 
 
@@ -76,7 +76,7 @@ _clock_of_process = cache(DynamoClock)
 
 
 def dynamo_clock_of_process() -> DynamoClock:
-    """Returns the clock of this process, which Dynamo starts and stops from now on, until ``torch._dynamo.reset``."""
+    """Returns the clock of this process. Registers it with Dynamo, which uses it until ``torch._dynamo.reset``."""
     from torch._dynamo.callback import callback_handler
 
     clock = _clock_of_process()
@@ -87,9 +87,10 @@ def dynamo_clock_of_process() -> DynamoClock:
 
 
 def time_call(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Has a call of a model say what it takes beside its phases, if Dynamo compiles in it.
+    """Returns a replacement of a model's call that records its seconds beside its phases, if Dynamo compiles in it.
 
-    The original calls ``_func`` and nothing else. It is left out: Dynamo would compile it within ``torch.compile``.
+    The original only calls ``_func``. The replacement calls that directly, because Dynamo would compile the original
+    within ``torch.compile``.
     """
 
     @wraps(original)
@@ -111,7 +112,7 @@ def time_call(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def time_splitter(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Has the splitter say what it and TorchInductor take, and why parts do not go to Thunder."""
+    """Returns a splitter that records its seconds and TorchInductor's, and why parts do not go to Thunder."""
 
     @wraps(original)
     def _splitter(gm: Any, thunder_jit: Any, *rest: Any, **options: Any) -> Any:
@@ -140,7 +141,7 @@ def time_splitter(original: Callable[..., Any]) -> Callable[..., Any]:
             transforms = _list_transforms(info)
             _account(transforms, info, time.perf_counter() - start, inductor)
             _time_lazy_parts(split, transforms)
-        except Exception as error:  # whatever is otherwise in this Thunder, its graphs run
+        except Exception as error:  # such as another Thunder: the graphs run nevertheless
             logger.info("what Thunder's splitter did is not counted", exc_info=error)
         return split, info
 
@@ -148,11 +149,11 @@ def time_splitter(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _time_lazy_parts(split: Any, transforms: Sequence[Any]) -> None:
-    """Measures the first call of each part, in which TorchInductor compiles it."""
+    """Measures each part's first call, in which TorchInductor compiles it."""
 
     def time_first(module: Any, forward: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any) -> Any:
-            del module.forward  # the class has one, which later calls find
+            del module.forward  # later calls find the class's method
             start = time.perf_counter()
             try:
                 return forward(*args)
@@ -168,20 +169,20 @@ def _time_lazy_parts(split: Any, transforms: Sequence[Any]) -> None:
 
 
 def warn_of_fault(graph: Any) -> None:
-    """Warns once where Thunder computes something wrong, or fails, for a graph of Dynamo."""
+    """Warns once if Thunder computes wrong results, or fails, for a graph of Dynamo."""
     fault = find_fault_of_graph(graph)
     if fault is not None:
         warn_once(explain_fault(fault))
 
 
 def _list_accelerators(thunder_jit: Any) -> Iterator[Accelerator]:
-    """Yields the accelerators of the transforms that a graph's parts are compiled with."""
+    """Yields the accelerators of the transforms with which a graph's parts are compiled."""
     for transform in getattr(thunder_jit, "keywords", {}).get("transforms", ()):
         yield from getattr(transform, "accelerators", ())
 
 
 def _list_transforms(info: Any) -> list[Any]:
-    """Returns our transforms of the functions that a graph was cut into."""
+    """Returns fusioncache's transforms of the functions that a graph was split into."""
     given = [each for function in info.thunder_compiled_fns or () for each in function._lc_cd.transforms or ()]
     return list({id(each): each for each in _pick_ours(given)}.values())
 
@@ -199,11 +200,11 @@ def _account(transforms: Iterable[Any], info: Any, seconds: float, inductor: flo
 
 
 def write_reason(text: str, exception: str | None = None) -> str:
-    """Returns why an operation is not given to Thunder, without the name that it has in one graph.
+    """Returns the reason why an operation is not given to Thunder, without its name in one graph.
 
     Args:
-        text: what Thunder says of it.
-        exception: what Thunder raised for it, to which the text refers.
+        text: Thunder's reason.
+        exception: Thunder's exception, if the text refers to one.
     """
     if exception:
         text = f"{text.removesuffix(_SEE)} raises: {exception.partition(_LINE_BREAK)[0]}"

@@ -1,11 +1,10 @@
-"""Keeps Dynamo out of what Thunder compiled: inside ``torch.compile`` a compiled function runs as it does outside.
+"""Hides Thunder's compiled functions from Dynamo: inside ``torch.compile`` they run as they do outside.
 
 Dynamo would compile the Python code of Thunder and of this package, a hundred frames for each new input. It would also
-compile what records the reads of a program, and Thunder's own code does not survive that: devices are one object each,
-and Dynamo makes others. So the frames below have Dynamo skip them and all that they call. This is a mark on a code
-object, in torch's C code: it costs a call nothing. Thunder's functions without this package share these code objects,
-so they are skipped as well. A frame that Dynamo tries to inline is another matter: modules of this package are on its
-list of files that it never traces.
+compile the recorder of a program's reads, which breaks Thunder: it has one object for each device, and Dynamo makes
+others. So Dynamo skips the frames below and all that they call. The mark is on a code object, in torch's C code, and
+costs no time in a call. Thunder's functions without this package share these code objects, so they are skipped as well.
+Frames that Dynamo tries to inline need another measure: modules of this package are on its list of files to skip.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ logger = logging.getLogger("fusioncache")
 
 _PACKAGE = "fusioncache"
 OWN_CALL = "jit.<locals>.update_call_statistics.<locals>.wrapped"
-"""The name of Thunder's function that a call of a compiled function enters first."""
+"""The name of Thunder's function that each call of a compiled function enters first."""
 
 
 def keep_dynamo_out() -> None:
-    """Has Dynamo skip compiled functions, modules and their backward passes from now on. Never raises.
+    """Makes Dynamo skip compiled functions, modules and their backward passes from now on. Never raises.
 
-    To be called for each transform: ``torch._dynamo.reset`` takes the marks off the code that Dynamo met before them.
+    To be called for each transform, because ``torch._dynamo.reset`` removes the marks of code that Dynamo met before.
     """
     try:
         from torch._dynamo import trace_rules
@@ -35,23 +34,23 @@ def keep_dynamo_out() -> None:
         if not trace_rules.check_file(__file__).skipped:
             trace_rules.add(_PACKAGE)
         skip_frames(_list_entry_points())
-    except Exception as error:  # whatever is otherwise in this torch, Dynamo only takes longer
+    except Exception as error:  # such as another torch: Dynamo only takes longer
         logger.info("Dynamo traces Thunder's calls", exc_info=error)
 
 
 def skip_frames(codes: Iterable[CodeType]) -> None:
-    """Has Dynamo skip the frames of these code objects from now on. Never raises."""
+    """Makes Dynamo skip the frames of these code objects from now on. Never raises."""
     try:
         frames: Any = torch._C._dynamo.eval_frame
         skip = frames._FrameAction.SKIP
         for code in codes:
             frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
-    except Exception as error:  # whatever is otherwise in this torch, Dynamo only takes longer
+    except Exception as error:  # such as another torch: Dynamo only takes longer
         logger.info("Dynamo traces Thunder's calls", exc_info=error)
 
 
 def _list_entry_points() -> Iterator[CodeType]:
-    """Yields the code of the first function of Thunder's in each call, and of all that autograd calls."""
+    """Yields the code objects of Thunder's first function in each call, and of its functions that autograd calls."""
     from fusioncache.thunder_adapter.accelerator_api import ThunderFunction, ThunderOutputFunction, thunder
     from fusioncache.thunder_adapter.api import ThunderModule
 
@@ -62,13 +61,13 @@ def _list_entry_points() -> Iterator[CodeType]:
 
 
 def backward_code(node: Any) -> CodeType:
-    """Returns the code that autograd runs for the backward pass of one of its functions."""
+    """Returns the code object that autograd runs for the backward pass of an autograd function."""
     code: CodeType = getattr(node.backward, "__wrapped__", node.backward).__code__
     return code
 
 
 def _walk(code: CodeType) -> Iterator[CodeType]:
-    """Yields the code of functions that a function defines, and of those that they define."""
+    """Yields the code objects of all functions nested in a function."""
     for each in code.co_consts:
         if isinstance(each, CodeType):
             yield each

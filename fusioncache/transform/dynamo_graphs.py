@@ -1,8 +1,8 @@
-"""Graphs that Dynamo hands to Thunder: what they have in common, and what Thunder tells of each.
+"""Graphs that Dynamo hands to Thunder: a description without sizes, and separate transforms for each.
 
-Thunder 0.2.6 appends to the list of transforms that it was given for each graph, and all graphs have that one list. So
-whatever it says of a later graph counts for those before as well, and what they depend on changes each time. From the
-first transform of ours on, each graph has a list of its own.
+Thunder 0.2.6 appends, for each graph, to the list of transforms that it was given, and all graphs share this list. So
+an entry for a later graph also applies to earlier ones, and changes what they depend on each time. Once the first
+``FusionCache`` is made, each graph gets its own list.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from fusioncache.thunder_adapter.versions import DYNAMO, explain_fault, find_fau
 from fusioncache.transform.dynamo_account import dynamo_clock_of_process
 
 _COMPILER, _UTILS = "thunder.dynamo.compiler", "thunder.dynamo.utils"
-"""Where Thunder takes Dynamo's graphs, and splits them. To import these takes a tenth of a second, which most programs
-can do without."""
+"""Thunder's modules that take and split Dynamo's graphs. Importing them takes a tenth of a second, which most programs
+need not spend."""
 
 
 def separate_graphs() -> None:
-    """Gives each graph transforms of its own from now on, if this process may have graphs."""
+    """Gives each graph its own transforms from now on, if this process may have graphs."""
     if _COMPILER in sys.modules:
         dynamo_clock_of_process()
         for fault in find_faults(DYNAMO):
@@ -33,7 +33,7 @@ def separate_graphs() -> None:
 
 
 def give_own_transforms(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Has Thunder append to a list that no other graph has."""
+    """Returns a replacement with which Thunder appends to a list that no other graph shares."""
 
     @wraps(original)
     def _with_prologue_pruning_transform(*, current_thunder_options: Mapping[str, Any], **others: Any) -> Any:
@@ -44,14 +44,14 @@ def give_own_transforms(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_graph(function: Any) -> bool:
-    """True if a function is a graph."""
+    """True if a function is one of Dynamo's graphs."""
     import torch
 
     return isinstance(function, torch.fx.GraphModule)
 
 
 def describe_graph(module: Any) -> Iterator[str]:
-    """Yields what graphs of one function have in common: what they compute, but for sizes."""
+    """Yields a description that graphs of one function share: their operations without sizes."""
     import torch
 
     for node in module.graph.nodes:

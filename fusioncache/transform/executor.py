@@ -1,8 +1,8 @@
-"""A fusion executor for any device that torch knows. It makes regions where nvFuser cannot.
+"""A fusion executor for all of torch's devices. It makes regions where nvFuser cannot.
 
-Thunder groups bound symbols by the values that they take and give. A write in place gives a new name, so no name orders
-reads of the memory before and behind it. Two inputs of a trace may lie in the same memory, so all inputs count as one
-memory here, with all possible views of them.
+Thunder groups bound symbols by the values that they take and return. An in-place write returns a new name, so names do
+not order it with earlier and later reads of the same memory. Two inputs of a trace may alias, so here all inputs and
+all their possible views count as one memory.
 
 Where nvFuser makes the regions, a second executor follows it. That one fuses nothing; it warns once if the regions are
 not shared because the transform is missing.
@@ -63,20 +63,20 @@ from fusioncache.transform.region import plain_region_of, region_of, tag_layouts
 from fusioncache.transform.rematerialization import rematerialize
 
 _OUTSIDE = ""
-"""Stands for the memory of all inputs. No value has this name."""
+"""Represents the memory of all inputs. No value has this name."""
 
 
 def writes_in_place(trace: Any) -> bool:
-    """True if anything in a trace may write in place."""
+    """True if any bound symbol of a trace may write in place."""
     return any(map(may_write, trace.bound_symbols))
 
 
 def keeps_order(trace: Any, groups: Sequence[Sequence[Any]]) -> bool:
-    """True if what meets the memory of a write is on the same side of it in groups as in their trace.
+    """True if groups preserve the order of each in-place write and all other uses of its memory.
 
     Args:
-        trace: its bound symbols are in the order in which a model's code has them.
-        groups: the same bound symbols, in the order in which they would run. What writes is a group of its own.
+        trace: its bound symbols are in the order of the model's code.
+        groups: the same bound symbols, in the order in which they would run. Each writer is a group of its own.
     """
     symbols = trace.bound_symbols
     memory = _find_memory(symbols)
@@ -92,7 +92,7 @@ def keeps_order(trace: Any, groups: Sequence[Sequence[Any]]) -> bool:
 
 
 def _find_memory(symbols: Sequence[Any]) -> dict[str, str]:
-    """Returns by the name of each value that of the value in whose memory it may lie, or that of all inputs."""
+    """Returns for each value's name the value whose memory it may share, or ``_OUTSIDE`` for the inputs' memory."""
     memory: dict[str, str] = {}
     for leaf in (leaf for symbol in symbols for leaf in leaves_of(symbol)):
         taken = {memory.get(name, _OUTSIDE) for name in argument_names(leaf)}
@@ -112,14 +112,14 @@ ALONE = "regions are compiled one by one, not shared: add transforms=[fusioncach
 class FusionCacheExecutor(FusionExecutor):
     """Groups elementwise operations, reductions and changes of shape into regions of primitive operations.
 
-    Matrix products, indexing, random numbers and effects stay outside, and so does what torch computes otherwise than
-    by these primitives: see ``claims.py``. Without the ``FusionCache`` transform each region is compiled by itself.
+    Matrix products, indexing, random numbers and effects stay outside. So do operations that torch computes differently
+    from these primitives: see ``claims.py``. Without the ``FusionCache`` transform each region is compiled alone.
 
     Args:
-        name: by which Thunder knows the executor.
+        name: the executor's name in Thunder.
 
     Attributes:
-        observers: are told of each region that is compiled by itself.
+        observers: called with each region that is compiled alone.
     """
 
     def __init__(self, name: str) -> None:
@@ -141,19 +141,19 @@ class FusionCacheExecutor(FusionExecutor):
         return fusion
 
     def cache_key(self) -> str:
-        """Returns what the programs depend on that this executor makes regions of: what it is called, and its table."""
+        """Returns the part of a program's key for this executor: its name."""
         return str(self.name)
 
     def own_backend(self) -> str:
-        """Returns the name of the backend with which this executor compiles a region by itself."""
+        """Returns the name of the backend with which this executor compiles a region alone."""
         return best_backend("cpu")
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
-        """True if an operation may be part of a region. What another executor claimed stays there.
+        """True if an operation may be part of a region. Operations that another executor claimed stay there.
 
-        What computes with numbers alone is left to Python: in a region it would keep a number from being any. What
-        Thunder takes for ``int8``, as it is made of bits and an integer, is left to torch, for which it is ``int64``.
-        So is what torch computes otherwise than its primitives.
+        Operations on numbers alone are left to Python, because a region with them would fix their values. Operations on
+        Thunder's ``int8`` result of bits and an integer are left to torch, where the dtype is ``int64``. Operations
+        that torch computes differently from their primitives are left to torch as well.
         """
         if bsym.sym.executor not in (None, self) or bsym.sym.is_fusion or _gives_numbers(bsym):
             return False
@@ -167,13 +167,13 @@ class FusionCacheExecutor(FusionExecutor):
         return _only_moves(primitives) or agrees_with_torch(bsym)
 
     def fusion_pass(self, trace: Any) -> Any:
-        """Returns the trace with one call in place of each group of fusible bound symbols. Thunder calls this."""
+        """Returns the trace with one call for each group of fusible bound symbols. Thunder calls this."""
         start = time.perf_counter_ns()
         fused = from_trace(trace)
         producers, consumers = utils.producers_and_consumers(trace)
         counter = 0
         fused.bound_symbols = []
-        # Each pair of neighbours is asked about, and again with each group that is made.
+        # Grouping asks about each pair of neighbours, and again for each group that is made.
         fusible = {id(bound_symbol) for bound_symbol in trace.bound_symbols if self.can_fuse(bound_symbol)}
         for group in self._group(trace, fusible):
             if (len(group) > 1 or id(group[0]) in fusible) and _computes(group):
@@ -183,17 +183,17 @@ class FusionCacheExecutor(FusionExecutor):
                 fused.bound_symbols.extend(group)
         if counter and not has_transform():
             warn_once(ALONE)
-        # What is computed again behind a write would be computed of what was written.
+        # Recomputation after a write would read the written value.
         fused = update_fusion_call_ctx(dce(fused if writes_in_place(trace) else rematerialize(fused)))
         milliseconds = (time.perf_counter_ns() - start) // 1_000_000
         fused.set_provenance(TraceProvenance(f"Fusion by fusioncache (took {milliseconds} milliseconds)"))
         return fused
 
     def _group(self, trace: Any, fusible: AbstractSet[int]) -> list[list[BoundSymbol]]:
-        """Returns bound symbols in groups, in an order in which each reads what it reads in the trace.
+        """Returns the bound symbols in groups, in an order that preserves what each one reads.
 
         Args:
-            trace: of an executor's pass.
+            trace: the trace of an executor's pass.
             fusible: the ids of its bound symbols that may be part of a region.
         """
 
@@ -203,16 +203,16 @@ class FusionCacheExecutor(FusionExecutor):
         groups: list[list[BoundSymbol]] = fuse_bound_symbols(trace, may_join)
         if not writes_in_place(trace) or keeps_order(trace, groups):
             return groups
-        # Where Thunder sorts a trace with writes, forward and backward alternate, and it parts them behind this.
+        # If Thunder sorts a trace with writes, forward and backward alternate; Thunder splits them after this pass.
         return [list(part) for group in consecutive_fusion(trace, may_join) for _, part in groupby(group, _is_backward)]
 
     def compile_alone(self, bound_symbols: list, inputs: list, outputs: list) -> Callable[..., Any]:
-        """Returns the function of a region that shares nothing. TorchInductor compiles it at its first call."""
+        """Returns the function of an unshared region. TorchInductor compiles it at its first call."""
         function = torch_function(bound_symbols, inputs, outputs)
         return inductor_function(function) if self.own_backend() == "inductor" else function
 
     def tell(self, seconds: float) -> None:
-        """Tells observers of a region that was compiled."""
+        """Notifies the observers of a region that was compiled alone."""
         event = CompileEvent(self.own_backend(), seconds)
         for observer in self.observers:
             observer(event)
@@ -224,7 +224,7 @@ class _AloneRegion:
     Its results are checked once for each layout.
 
     Args:
-        executor: compiles.
+        executor: compiles the region.
         bound_symbols: of the region.
         inputs: proxies.
         outputs: proxies.
@@ -251,7 +251,7 @@ class _AloneRegion:
                 return run(args)
             except torch.OutOfMemoryError:
                 raise
-            except Exception as error:  # it may have been compiled anew
+            except Exception as error:  # it may have been recompiled
                 self._fall_back(args, error)
         return self._begin(args)
 
@@ -259,7 +259,7 @@ class _AloneRegion:
         return layouts_of(args), *[args[index] for index in self._shaping]
 
     def _begin(self, args: Sequence[Any]) -> Any:
-        """Returns the results of a call with a layout that is new."""
+        """Returns the results of a call with a new layout."""
         results = self._compute(args)
         if self._instance is None and (instance := _read_instance(self.fusion)) is not None:
             self._instance, self._shaping = instance, shaping_inputs(instance.region)
@@ -295,7 +295,7 @@ class _AloneRegion:
 
 
 def has_transform() -> bool:
-    """Returns whether the function that Thunder compiles has the transform, or that cannot be known."""
+    """True if the function that Thunder compiles has the transform, or if this is not known."""
     from fusioncache.transform.transform import TemplateTransform
 
     compile_data = get_compile_data()
@@ -310,7 +310,7 @@ def _warn_of_failure(error: Exception) -> None:
 
 
 def _plainly(primitive: BoundSymbol) -> BoundSymbol:
-    """Returns a primitive with numbers of Python's own classes: compilers take no others."""
+    """Returns a primitive with numbers of Python's own classes, because compilers accept no others."""
     if all(to_plain(arg) is arg for arg in primitive.flat_args):
         return primitive
     args, kwargs = tree_map(to_plain, (primitive.args, primitive.kwargs))
@@ -327,17 +327,17 @@ def _gives_numbers(bound_symbol: BoundSymbol) -> bool:
 
 
 def _computes(group: Iterable[BoundSymbol]) -> bool:
-    """True if a group computes anything. Changes of shape alone are views, which cost less as they are."""
+    """True if a group computes anything. Changes of shape alone are views, which are cheaper unfused."""
     return not _only_moves([primitive for bound_symbol in group for primitive in flatten(bound_symbol)])
 
 
 def _only_moves(primitives: Sequence[BoundSymbol]) -> bool:
-    """True if primitives compute nothing: they change shapes, and torch can do that with any tensor."""
+    """True if primitives only change shapes, which torch can do with any tensor."""
     return all(op_traits(symbol_name(primitive.sym) or "").shape_only for primitive in primitives)
 
 
 def _counts_bits(primitives: Sequence[BoundSymbol]) -> bool:
-    """True if primitives compute with what Thunder makes of bits and an integer: a weak ``int8``."""
+    """True if primitives use Thunder's result of bits and an integer, a weak ``int8``."""
     proxies = (proxy for primitive in primitives for proxy in (*primitive.flat_proxy_args, *primitive.flat_proxy_outs))
     return any(isinstance(proxy, TensorProxy) and proxy.true_dtype is dtypes.int8_ for proxy in proxies)
 
@@ -348,7 +348,7 @@ def _take_sequence(function: Callable[..., Any] | None) -> Run:
 
 
 def _read_instance(fusion: BoundSymbol | None) -> Instance | None:
-    """Returns the region in a fused call as an instance of itself; None if it cannot be read."""
+    """Returns the region of a fused call as an instance of itself; None if it cannot be read."""
     assert fusion is not None
     try:
         region, plain = region_of(fusion), plain_region_of(fusion)
@@ -360,21 +360,21 @@ def _read_instance(fusion: BoundSymbol | None) -> Instance | None:
 
 
 class UnsharedCheck(FusionExecutor):
-    """Warns once if a trace has regions, and its function lacks the ``FusionCache`` transform. Changes no trace."""
+    """Warns once if a trace has regions, but its function lacks the ``FusionCache`` transform. Changes no trace."""
 
     required_ops: frozenset[str] = frozenset()
-    """Thunder's word for an executor that does not fuse in general."""
+    """Thunder's mark of an executor that does not fuse in general: the attribute is not None."""
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
-        """See Thunder."""
+        """Always False, because this executor fuses nothing."""
         return False
 
     def cache_key(self) -> str:
-        """Returns what programs depend on that it takes part in: nothing."""
+        """Returns the part of a program's key for this executor: its name, because it changes nothing."""
         return str(self.name)
 
     def fusion_pass(self, trace: Any) -> Any:
-        """Returns the trace as it is. Thunder calls this, once for each trace."""
+        """Returns the trace unchanged. Thunder calls this once for each trace."""
         if any(symbol.sym.is_fusion for symbol in trace.bound_symbols) and not has_transform():
             warn_once(ALONE)
         return trace
@@ -382,5 +382,5 @@ class UnsharedCheck(FusionExecutor):
 
 @cache
 def unshared_check() -> UnsharedCheck:
-    """Returns the check, the same each time."""
+    """Returns the check, the same object each time."""
     return UnsharedCheck("fusioncache_check")

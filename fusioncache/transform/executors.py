@@ -1,4 +1,4 @@
-"""Thunder's executors: which ones to use, which one a region comes from, and what to do if none of them fuses."""
+"""Thunder's executors: the list to use, the origin of a region, and advice if none of them fuses."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _INSTALL = 'install it with pip install "fusioncache[nvfuser]"'
 
 
 def register() -> Executor:
-    """Registers our executor with Thunder under its name, and makes nvFuser's direct bindings usable.
+    """Registers fusioncache's executor with Thunder, and makes nvFuser's direct bindings usable.
 
-    In a Thunder that lacks what it needs, an executor that claims nothing has the name.
+    In a Thunder without a required capability, it registers an executor under this name that claims nothing.
     """
     from fusioncache.thunder_adapter.accelerator_api import OperatorExecutor, register_executor
 
@@ -40,7 +40,7 @@ def register() -> Executor:
 
 
 def list_executors() -> list[Executor]:
-    """Returns the executors that ``fusioncache.executors`` gives to Thunder, without one for attention."""
+    """Returns the executors of ``fusioncache.executors``, without one for attention."""
     from fusioncache.thunder_adapter.api import get_always_executors, get_default_executors, get_executor
 
     others = [executor for executor in get_default_executors() if executor not in get_always_executors()]
@@ -60,8 +60,8 @@ class Origin:
 
     Attributes:
         call: the region as the executor made it.
-        backend: the name of the backend that the executor stands for; None if any backend will do.
-        options: the options of the backend that were given to the executor.
+        backend: the name of the corresponding backend; None if any backend will do.
+        options: the backend options that the executor was given.
     """
 
     call: Callable[..., Any]
@@ -73,7 +73,7 @@ def origin_of(fusion: Any) -> Origin:
     """Returns the origin of a fused bound symbol.
 
     Raises:
-        Declined: if the executor is not a known one, or was told to keep the inputs of each region.
+        Declined: if the executor is unknown, or saves the inputs of each region.
     """
     from fusioncache.thunder_adapter.accelerator_api import TorchCompileExecutor
     from fusioncache.transform.executor import FusionCacheExecutor
@@ -99,9 +99,9 @@ def _nvfuser_origin(wrapper: Any) -> Origin:
 
 
 def why_unfused(compilation: Compilation) -> str | None:
-    """Tells why a trace has no region, and what to do; None if the executors are as they should be, or not known.
+    """Returns the reason why a trace has no region, with advice; None if executors fuse, or if this is not known.
 
-    The user has to do it: other executors compute other bits, and take their time to compile.
+    It is left to the user, because other executors compute other bits, and take time to compile.
     """
     if compilation.fuses is not False:
         return None

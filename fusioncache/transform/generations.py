@@ -17,10 +17,10 @@ logger = logging.getLogger("fusioncache")
 
 
 class Generations:
-    """The programs of the functions that one transform takes part in.
+    """The programs of the functions that one transform is used for.
 
-    Graphs of Dynamo's that are the same but for sizes are one function: it makes one for the first length, and another
-    one for all others.
+    Dynamo graphs that differ only in sizes count as one function, because Dynamo makes one for the first length, and
+    another one for all others.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Generations:
         """Returns the next program of a function.
 
         Args:
-            compile_data: Thunder's, of the function; None if that is not known.
+            compile_data: Thunder's data of the function; None if not known.
         """
         if compile_data is None:
             return Generation(object(), 0)
@@ -47,19 +47,19 @@ class Generations:
             return new
 
     def last(self, compile_data: Any) -> Generation:
-        """Returns the program of a function that was begun last."""
+        """Returns the last program of a function."""
         return self._last[compile_data]
 
 
 def _name_function(function: Any) -> str:
-    """Returns a digest of what a function is called and of the sizes of its parameters; empty if it has no code.
+    """Returns a digest of a function's name and code and of its parameters' sizes; empty if it has no code.
 
-    Later processes know the function by it. Nothing is right or wrong by that: it says with which regions those of a
-    function are generalized, as a model of other widths has regions of the same skeletons.
+    Later processes recognize the function by it. It cannot make a result wrong: it only decides with which regions a
+    function's regions are generalized, because a model of other widths has regions of the same skeletons.
     """
     try:
         lines = list(describe_graph(function) if is_graph(function) else _describe_function(function))
-    except Exception as error:  # whatever a model's own ``named_parameters`` does
+    except Exception as error:  # any that a model's ``named_parameters`` may raise
         logger.info("a function without a name for later processes", exc_info=error)
         return ""
     return hashlib.sha256("\n".join(lines).encode(errors="replace")).hexdigest() if lines else ""

@@ -1,9 +1,9 @@
-"""The names of Dynamo's graphs: the user's class or function, and the number of the part.
+"""Names for Dynamo's graphs: the user's class or function, and the number of the part.
 
-Dynamo makes a graph of what a model computes, and Thunder's splitter cuts it where Thunder lacks an operation. Each
-part that goes to Thunder is a compiled function of its own, and a program. All of them are of the class
-``GraphModule``. So a name is made of the frame that Dynamo is at while Thunder compiles the part. It is for people, and
-in no key.
+Dynamo makes a graph of a model's computation, and Thunder's splitter cuts it at operations that Thunder lacks. Each
+part that goes to Thunder is a compiled function with a program of its own. All parts have the class ``GraphModule``. So
+a part is named after the frame that Dynamo is translating while Thunder compiles the part. Names are for messages only,
+and in no key.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from fusioncache.transform.dynamo_graphs import is_graph
 logger = logging.getLogger("fusioncache")
 
 _RESUMED = re.compile(r"torch_dynamo_resume_in_.*_at_(\d+)")
-"""The name of the code that goes on behind a break of the graph, with the line of the break."""
+"""The name of the code that resumes after a graph break, with the line of the break."""
 
 
 @dataclass(slots=True, eq=False)
 class GraphParts:
-    """One graph of Dynamo's.
+    """One graph of Dynamo.
 
     Attributes:
-        owner: the class whose method it is of, or the function.
-        line: behind which line of the source it begins; None if that is where the function does.
-        count: how many parts of it went to Thunder so far: all, once one of them is called.
+        owner: the class whose method it is made from, or the function.
+        line: the line of the graph break after which it begins; None if it begins with the function.
+        count: number of its parts that went to Thunder so far: all, once one of them is called.
     """
 
     owner: str
@@ -47,7 +47,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        """What people call it, such as ``GPT2LMHeadModel (part 3 of 11)``."""
+        """The part's readable name, such as ``GPT2LMHeadModel (part 3 of 11)``."""
         graph = self.graph
         rest = [] if graph.line is None else [f"from line {graph.line}"]
         rest += [f"part {self.number} of {graph.count}"] if graph.count > 1 else []
@@ -56,16 +56,16 @@ class Part:
 
 @dataclass(slots=True)
 class GraphNames:
-    """The names of all parts of graphs of this process. None of them is kept alive.
+    """The names of all parts of graphs of this process. Holds the parts weakly.
 
-    Dynamo compiles one graph at a time, all parts of it one after the other.
+    Dynamo compiles one graph at a time, with all its parts in sequence.
     """
 
     _last: tuple[ref[Any], GraphParts] | None = None
     _parts: WeakKeyDictionary[Any, Part] = field(default_factory=WeakKeyDictionary)
 
     def note(self, module: Any) -> None:
-        """Takes note of a module that Thunder compiles just now, if Dynamo made it. Never raises."""
+        """Names a module that Thunder is compiling, if Dynamo made it. Never raises."""
         if not is_graph(module):
             return
         try:
@@ -81,13 +81,13 @@ class GraphNames:
             logger.info("a graph has no name", exc_info=error)
 
     def name_of(self, function: Any) -> str | None:
-        """Returns the name of a graph's part; None for all else."""
+        """Returns the name of a graph's part; None for any other function."""
         part = self._parts.get(function) if is_graph(function) else None
         return None if part is None else part.name
 
 
 def _read_frame(translator: Any) -> GraphParts:
-    """Returns what the frame that Dynamo translates is of."""
+    """Returns the graph of the frame that Dynamo is translating, with the name of its owner."""
     import torch
 
     code, owner = translator.f_code, translator.f_locals.get("self")
@@ -100,11 +100,11 @@ def _read_frame(translator: Any) -> GraphParts:
 
 
 def _read_function(resumed: str) -> str:
-    """Returns the name of the function that goes on in this code."""
+    """Returns the name of the function that this code resumes."""
     return resumed.removeprefix("torch_dynamo_resume_in_").rpartition("_at_")[0]
 
 
 @cache
 def graph_names_of_process() -> GraphNames:
-    """Returns the names of this process's graphs, the same each time."""
+    """Returns the names of this process's graphs, the same object each time."""
     return GraphNames()

@@ -1,15 +1,15 @@
-"""Grouped products in Thunder: what ``torch._grouped_mm`` needs so that a layer of experts trains.
+"""Grouped products in Thunder: the parts of ``torch._grouped_mm`` that training a layer of experts needs.
 
-A grouped product multiplies groups of rows, columns or matrices by matrices of their own. Where each group ends is a
-tensor, the offsets: other sizes of groups are other numbers, and no other program. Thunder 0.2.6 has the operation, but
-asks in a way that raises whether torch can run it, knows neither its gradient nor torch's names of its arguments, and
-takes one of its four forms. What is missing there is added, and taken out again with the shortcuts in tracing:
+A grouped product multiplies groups of rows, columns or matrices, each by its own matrix. A tensor of offsets has the
+end of each group, so that other group sizes are other numbers, but no other program. Thunder 0.2.6 has the operation,
+but its test if torch can run it raises, it has neither a gradient nor torch's argument names, and it takes one of the
+four forms. This module adds what is missing, to be removed again with the shortcuts in tracing:
 
 ========================  =============  ========================================================
 operands                  offsets        the result
 ========================  =============  ========================================================
 ``(m, k), (g, k, n)``     of ``m`` rows  ``(m, n)``: rows of each group by its matrix
-``(m, k), (k, n)``        of ``k``       ``(g, m, n)``: a product for each part of what is summed
+``(m, k), (k, n)``        of ``k``       ``(g, m, n)``: a product for each part of the summed dimension
 ``(g, m, k), (k, n)``     of ``n``       ``(m, n)``: each group's matrix by its columns
 ``(g, m, k), (g, k, n)``  none           ``(g, m, n)``: a batch of products
 ========================  =============  ========================================================
@@ -26,13 +26,13 @@ import torch
 from fusioncache.thunder_adapter.installation import Replacement, find_known
 
 _NAMES = ("a", "b", "offsets", "bias", "dtype")
-"""Thunder's names of the arguments, in the place of torch's."""
+"""Thunder's names of the arguments, in torch's order."""
 _ALIGNMENT = 16
-"""Rows, or columns, have to begin at multiples of so many bytes."""
+"""Rows or columns have to begin at multiples of this number of bytes."""
 
 
 def replacements() -> Iterator[Replacement]:
-    """Yields what is missing in this Thunder: nothing that it has in another way."""
+    """Yields replacements for the parts that this Thunder lacks, but for none that it implements in another way."""
     from fusioncache.thunder_adapter.accelerator_api import jit_ext, transforms
     from fusioncache.thunder_adapter.api import ltorch, prims, torchex
 
@@ -41,7 +41,7 @@ def replacements() -> Iterator[Replacement]:
         implementation = torchex.ex.implmap[symbol.id]
         if implementation.checker in known:
             yield Replacement(implementation, "checker", lambda own: can_run)
-    # Now, and not when a trace first has them: a program that was stored by another process names them.
+    # Now rather than at the first use in a trace, because programs stored by other processes refer to them by name.
     multiply, *gradients = register_operators()
     rules, product = transforms._grad_fn_map, prims._grouped_mm
     if product.id not in rules and product.id not in transforms.augmented_forward_impls:
@@ -55,9 +55,9 @@ def replacements() -> Iterator[Replacement]:
 
 
 def register_operators() -> list[Any]:
-    """Returns operations that Thunder's executor for torch runs: a product of any form, and its operands' gradients.
+    """Returns operations of Thunder's executor for torch: a product of any form, and its operands' gradients.
 
-    A process has one of each.
+    Each is registered once in a process.
     """
     from fusioncache.thunder_adapter.api import torch_executor as ex
 
@@ -73,7 +73,7 @@ def register_operators() -> list[Any]:
 
 
 def _make_lookaside(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns what Thunder's interpreter does where it meets a function of torch, as Thunder makes it for each."""
+    """Returns the lookaside of Thunder's interpreter for a function of torch, wrapped as Thunder wraps each."""
     from fusioncache.thunder_adapter.accelerator_api import (
         ensure_recursive_proxies,
         interpreter_needs_wrap,
@@ -87,11 +87,11 @@ def _make_lookaside(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def take_all_forms(original: Callable[..., Any], multiply: Any) -> Callable[..., Any]:
-    """Lets Thunder's function take torch's names of arguments, and the forms that it refuses.
+    """Returns a replacement of Thunder's function that accepts torch's argument names, and the forms it refuses.
 
     Args:
-        original: Thunder's, of the one form that it has.
-        multiply: the operation that computes the others.
+        original: Thunder's function, for the single form that it supports.
+        multiply: the operation for the other forms.
     """
 
     def _grouped_mm(self: Any, mat2: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
@@ -107,7 +107,7 @@ def take_all_forms(original: Callable[..., Any], multiply: Any) -> Callable[...,
 
 
 def can_run(a: Any, b: Any, offsets: Any, bias: Any = None, dtype: Any = None) -> bool:
-    """True if torch can run a grouped product, as far as types say it: the same on a GPU and on a CPU."""
+    """True if torch can run a grouped product with these types; they are the same on a GPU and on a CPU."""
     from fusioncache.thunder_adapter.api import dtypes
 
     taken = (dtypes.bfloat16, dtypes.float16, dtypes.float32)
@@ -116,10 +116,10 @@ def can_run(a: Any, b: Any, offsets: Any, bias: Any = None, dtype: Any = None) -
 
 
 def infer_product(a: Any, b: Any, offsets: Any) -> Any:
-    """Returns a grouped product as Thunder knows it before it is computed.
+    """Returns the proxy of a grouped product.
 
     Raises:
-        RuntimeError: if torch could not compute it.
+        RuntimeError: if torch could not compute the product.
     """
     from fusioncache.thunder_adapter.accelerator_api import utils
     from fusioncache.thunder_adapter.api import TensorProxy
@@ -151,14 +151,14 @@ def find_shape(a: tuple[int, ...], b: tuple[int, ...], offsets: tuple[int, ...] 
 
 
 def make_rule(product: Any, of_left: Any, of_right: Any) -> Callable[..., Any]:
-    """Returns the rule by which Thunder differentiates a symbol of grouped products: torch's own.
+    """Returns the autograd rule of a symbol of grouped products, which is torch's.
 
-    What has no use is dropped from backward, as the gradient of experts that are frozen.
+    Unused gradients are dropped from backward, such as those of frozen experts.
 
     Args:
         product: the symbol.
         of_left: the operation that computes the gradient of the left operand.
-        of_right: the one for the right operand.
+        of_right: the same for the right operand.
     """
     from fusioncache.thunder_adapter.api import Languages, get_grad, langctx, put_grad
 
@@ -174,34 +174,34 @@ def make_rule(product: Any, of_left: Any, of_right: Any) -> Callable[..., Any]:
 
 
 def infer_left_gradient(grad: Any, a: Any, b: Any, offsets: Any) -> Any:
-    """Returns the gradient of the left operand as Thunder knows it before it is computed."""
+    """Returns the proxy of the left operand's gradient."""
     from fusioncache.thunder_adapter.api import TensorProxy
 
     return TensorProxy(like=a)
 
 
 def infer_right_gradient(grad: Any, a: Any, b: Any, offsets: Any) -> Any:
-    """Returns the gradient of the right operand as Thunder knows it before it is computed."""
+    """Returns the proxy of the right operand's gradient."""
     from fusioncache.thunder_adapter.api import TensorProxy
 
     return TensorProxy(like=b)
 
 
 def multiply_groups(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | None) -> torch.Tensor:
-    """Computes a grouped product of any form."""
+    """Returns a grouped product of any form."""
     return torch._grouped_mm(a, b, offsets)
 
 
 def compute_left_gradient(
     grad: torch.Tensor, a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | None
 ) -> torch.Tensor:
-    """Computes the gradient of the left operand as torch does: in the layout of that, which decides the kernel.
+    """Returns the gradient of the left operand as torch does: in the operand's layout, which selects the kernel.
 
     Args:
         grad: of the product.
-        a: the left operand, of which only the layout takes part.
+        a: the left operand, of which only the layout is used.
         b: the right operand.
-        offsets: those of the product.
+        offsets: of the product.
     """
     grad, b = _lay_out(grad, of_rows=a.ndim < b.ndim), _lay_out(b)
     if _has_columns(a):
@@ -212,13 +212,13 @@ def compute_left_gradient(
 def compute_right_gradient(
     grad: torch.Tensor, a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | None
 ) -> torch.Tensor:
-    """Computes the gradient of the right operand as torch does: in the layout of that, which decides the kernel.
+    """Returns the gradient of the right operand as torch does: in the operand's layout, which selects the kernel.
 
     Args:
         grad: of the product.
         a: the left operand.
-        b: the right operand, of which only the layout takes part.
-        offsets: those of the product.
+        b: the right operand, of which only the layout is used.
+        offsets: of the product.
     """
     grad, a = _lay_out(grad, of_rows=a.ndim < b.ndim), _lay_out(a)
     if _has_columns(b):
@@ -227,19 +227,19 @@ def compute_right_gradient(
 
 
 def _has_columns(matrices: torch.Tensor) -> bool:
-    """True if the columns of a matrix lie one after the other, which is what torch goes by."""
+    """True if matrices are contiguous by columns, which is torch's criterion."""
     return matrices.stride(-2) == 1 and matrices.stride(-1) == matrices.shape[-2]
 
 
 def _lay_out(matrices: torch.Tensor, *, of_rows: bool = False) -> torch.Tensor:
-    """Returns a tensor as it is if torch multiplies what lies like this, else a copy of it.
+    """Returns the tensor if torch accepts its layout in a product, else a copy with a layout that it accepts.
 
-    A gradient may lie in any way, as that of a sum, which is one number in each place: there torch itself raises.
+    A gradient may have any layout, such as a sum's, which is one number with stride 0: for these torch raises.
 
     Args:
         matrices: the tensor.
-        of_rows: whether its groups are of rows. On a GPU these may not lie in columns: where a group is empty, or its
-            size no multiple, torch's kernel would end the process.
+        of_rows: whether its groups consist of rows. On a GPU these may not be laid out by columns: if a group is empty,
+            or its size not a multiple, torch's kernel would end the process.
     """
     multiple = _ALIGNMENT // matrices.element_size()
     (rows, columns), (down, along) = matrices.shape[-2:], matrices.stride()[-2:]

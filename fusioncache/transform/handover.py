@@ -1,13 +1,12 @@
-"""What a forward trace hands over to its backward trace.
+"""Passes the context of a forward trace to its backward trace.
 
-Thunder 0.2.6 gives a transform the forward trace and, once that is done, the backward trace, in two calls with no
-argument that leads from one to the other. The two traces share one object, however: ``trace.names``, the set of the
-names in use, which every trace that is derived from another one takes over. So a backward trace is recognized by that
-set, whatever else is compiled meanwhile, on this thread or on another one. A foreign transform may have
-given its traces sets of their own: then the forward trace is the last one of the compilation that is going on.
+Thunder 0.2.6 calls a transform with the forward trace and later with the backward trace, and no argument connects the
+two calls. However, the two traces share one object: ``trace.names``, the set of the names in use, which each derived
+trace inherits. So a backward trace is recognized by that set, whatever is compiled on any thread in between. A foreign
+transform may have given its traces other sets. Then the forward trace is the last one of the current compilation.
 
-A context is kept for as long as Thunder keeps the forward trace. Nothing stays behind of a forward trace whose backward
-trace never comes, because there is none or because something failed in between.
+A context lives as long as Thunder holds the forward trace. So nothing is left over if the backward trace never comes,
+because there is none or because of a failure in between.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from fusioncache.transform.provenance.source import current_forward_trace
 
 
 class Handover:
-    """The contexts of the forward traces whose backward traces are still to come."""
+    """The contexts of forward traces whose backward traces have not come yet."""
 
     def __init__(self) -> None:
         self._contexts: WeakKeyDictionary[Any, TraceContext] = WeakKeyDictionary()
         self._lock = forks.lock()
 
     def put(self, forward_trace: Any, context: TraceContext) -> None:
-        """Keeps the context of a forward trace, which Thunder is about to be given, for its backward trace."""
+        """Stores the context of a forward trace, as Thunder will receive it, for its backward trace."""
         with self._lock:
             self._contexts[forward_trace] = context
 
     def take(self, backward_trace: Any) -> TraceContext | None:
-        """Returns the context of the forward trace of this backward trace, once; None if that is not known."""
+        """Removes and returns the context of the forward trace of a backward trace; None if not known."""
         with self._lock:
             for forward_trace in list(self._contexts):
                 if forward_trace.names is backward_trace.names:

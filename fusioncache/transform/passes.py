@@ -1,12 +1,12 @@
-"""Passes over final traces, and the accelerators that bring them.
+"""Passes over final traces, and the accelerators that provide them.
 
-Thunder hands a transform the final forward trace and then the final backward trace. Passes change them in one order,
-that of ``ORDER``: each takes a trace and returns one. The core has one pass, ``templates``; all others belong to
-accelerators. What a pass leaves in ``TraceContext.leaves`` for a forward trace, the pass of that name finds in
-``TraceContext.left`` for its backward trace.
+Thunder calls a transform with the final forward trace and then with the final backward trace. Passes change them in a
+fixed order, that of ``ORDER``: each takes a trace and returns one. The core has one pass, ``templates``; all others
+belong to accelerators. For a forward trace, a pass may store data in ``TraceContext.leaves``; for the backward trace
+the pass of the same name finds it in ``TraceContext.left``.
 
-A pass that fails leaves the trace as it was, and its failure is reported. There is one exception: if the pass changed
-the forward trace and left something, the backward trace is wrong without it, and the error is raised.
+If a pass fails, the trace stays as it was and the failure is reported. There is one exception: if the pass changed the
+forward trace and left data, the backward trace would be wrong without the pass, so the error is raised.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ ORDER = (
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """What passes know of a trace beside its statements.
+    """The data of a trace for passes, beside its statements.
 
     Attributes:
         is_backward: whether it is a backward trace.
-        notes: take what becomes of its regions.
-        generation: the program that the trace is of; None if that is not known.
-        left: what the passes of its forward trace left, by the name of the pass. Empty for a forward trace.
-        leaves: takes what a pass leaves for the backward trace, by the name of the pass.
+        notes: records the outcome of its regions.
+        generation: the program that the trace belongs to; None if not known.
+        left: the data that passes left for its forward trace, by pass name. Empty for a forward trace.
+        leaves: receives the data that a pass leaves for the backward trace, by pass name.
     """
 
     is_backward: bool
@@ -64,7 +64,7 @@ class Pass(Protocol):
         """One of ``ORDER``."""
 
     def apply(self, trace: Any, context: TraceContext, /) -> Any:
-        """Returns a new trace, or the same one. It does not change the one that it is given.
+        """Returns a new trace, or the same one. Does not modify its argument.
 
         Raises:
             Declined: with a reason that is counted, if the trace stays as it is.
@@ -73,11 +73,11 @@ class Pass(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NamedPass:
-    """A pass that is one function.
+    """A pass implemented by one function.
 
     Attributes:
         name: one of ``ORDER``.
-        apply: as that of ``Pass``.
+        apply: as ``Pass.apply``.
     """
 
     name: str
@@ -85,30 +85,30 @@ class NamedPass:
 
 
 class Accelerator:
-    """A part of fusioncache that the core does without. This base class changes nothing.
+    """An optional part of fusioncache. This base class changes nothing.
 
     Attributes:
-        name: by which users switch it on and off.
+        name: the name by which users switch it on and off.
     """
 
     name: ClassVar[str]
 
     def passes(self) -> Sequence[Pass]:
-        """Returns its passes."""
+        """Returns the accelerator's passes."""
         return ()
 
     def ingredients(self) -> str:
-        """Returns the options on which the programs depend that its passes make."""
+        """Returns the options that affect the programs of its passes."""
         return ""
 
     def start(self, module: Any) -> None:
         """Prepares a module that ``thunder.jit`` is about to return."""
 
     def foresee(self, trace: Any, regions: Sequence[SharedRegion], context: TraceContext) -> None:
-        """Learns the regions of a trace that share templates, before the calls of these replace them."""
+        """Receives a trace's regions that share templates, before calls replace them."""
 
     def around_splitting(self) -> AbstractContextManager[None]:
-        """Returns a context in which Thunder's splitter cuts a graph of Dynamo."""
+        """Returns a context manager that is active while Thunder's splitter cuts a graph of Dynamo."""
         return nullcontext()
 
 
@@ -122,13 +122,13 @@ def order_passes(passes: Iterable[Pass]) -> tuple[Pass, ...]:
 
 
 class Reports(Protocol):
-    """Takes what passes do not do."""
+    """Receives the declined and failed passes."""
 
     def report_left(self, reason: str) -> None:
-        """Counts something that stays as it is, with the reason."""
+        """Counts something that stays unchanged, with the reason."""
 
     def report_failure(self, what: str, error: Exception) -> None:
-        """Counts a failure, and warns once of its kind."""
+        """Counts a failure, and warns once for each error type."""
 
 
 def run_passes(
@@ -138,14 +138,14 @@ def run_passes(
     reports: Reports,
     watch: Callable[[str, Any, float], None] | None = None,
 ) -> Any:
-    """Returns the trace that passes make of a trace.
+    """Returns the trace after all passes.
 
     Args:
         passes: in order.
-        trace: a final one.
+        trace: a final trace.
         context: of the trace.
-        reports: takes reasons and failures.
-        watch: is given the name of each pass, the trace behind it and its seconds.
+        reports: receives reasons and failures.
+        watch: called with the name of each pass, the trace after it and its seconds.
     """
     for each in passes:
         start = time.perf_counter()

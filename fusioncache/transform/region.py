@@ -1,13 +1,13 @@
 """Reads regions out of fused bound symbols, with the layouts that plain Thunder gives their values.
 
-Plain Thunder calls torch's own operation wherever there is one, and Thunder knows no strides. A region computes the
-same from primitives, whose results may be laid out differently:
+Plain Thunder calls torch's operation if there is one, and does not model strides. A region computes the same from
+primitives, whose results may have another layout:
 
     torch.softmax(x, -1)                   contiguous for any strides of x
     exp(x - amax(x)) / sum(...)            strides as those of x
 
-So the primitive that computes the result of such an operation gets a tag when a region is made. The tag stays with it
-wherever rematerialization takes it. ``plain_region_of`` writes a layout in place of each tag.
+So when a region is made, the primitive that computes the result of such an operation gets a tag. The tag stays with it
+through rematerialization. ``plain_region_of`` replaces each tag by an operation that sets the layout.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from fusioncache.thunder_adapter.api import DeviceType, OpTags, TensorProxy, pro
 
 
 def region_of(fusion: Any) -> Region:
-    """Reads a region out of a fused bound symbol. The inputs and outputs keep the order of the call.
+    """Returns the region of a fused bound symbol. The inputs and outputs keep the order of the call.
 
     Raises:
-        Declined: if anything in it is not understood: a literal, a proxy, an operation, an effect beside its results.
+        Declined: if a literal, a proxy, an operation, or an effect beside its results is not supported.
     """
     return RegionReader(fusion).read_region()
 
@@ -37,7 +37,7 @@ class RegionReader:
     """Reads the region in a fused bound symbol.
 
     Attributes:
-        number: of each value that was read, by its name.
+        number: the number of each value read so far, by name.
     """
 
     def __init__(self, fusion: Any):
@@ -49,7 +49,7 @@ class RegionReader:
         """Returns the region.
 
         Raises:
-            Declined: if something is not understood.
+            Declined: if a part of it is not supported.
         """
         inputs = self.fusion.args
         if self.fusion.kwargs or not all(isinstance(proxy, proxies.Proxy) for proxy in inputs):
@@ -69,7 +69,7 @@ class RegionReader:
         self.number[name] = len(self.number)
 
     def _define_sizes(self, inputs: Any) -> int:
-        """Numbers the symbolic sizes that are not inputs themselves, and returns how many there are."""
+        """Numbers the symbolic sizes that are not inputs themselves, and returns their count."""
         before = len(self.number)
         for proxy in inputs:
             if isinstance(proxy, proxies.TensorProxy):
@@ -85,12 +85,12 @@ class RegionReader:
             raise Declined("a value that no operation defines", Scope.REGION) from None
 
     def redefine(self, name: str) -> None:
-        """Gives a name to the next value, and takes it from the one that has it."""
+        """Moves a name from its value to the next value."""
         self.number[f"before {len(self.number)}"] = self.number.pop(name)
         self._define(name)
 
     def read_ops(self, bound_symbol: Any) -> Iterator[Op]:
-        """Yields what a region has for one of the operations in it."""
+        """Yields the region's operations for a bound symbol."""
         name = _checked_name(bound_symbol)
         args = tuple(self._arg(arg) for arg in bound_symbol.args)
         kwargs = tuple((key, self._arg(bound_symbol.kwargs[key])) for key in sorted(bound_symbol.kwargs))
@@ -124,24 +124,24 @@ class RegionReader:
         return TensorType(proxy.dtype.full_name, tuple(map(self._size, proxy._shape)), proxy.device.type)
 
     def _size(self, size: Any) -> int | Ref:
-        """Returns a size. A symbolic one that was 1 when traced is a broadcast dimension, as it is for Thunder."""
+        """Returns a size. A symbolic size that was 1 when traced is a broadcast dimension, as in Thunder."""
         if not isinstance(size, proxies.NumberProxy):
             return int(size)
         return 1 if size.value == 1 else Ref(self._known(size))
 
 
 def _only_device(proxies: Sequence[Any]) -> Any:
-    """Returns the GPU that all tensors on GPUs among the inputs lie on; None if there is no such one."""
+    """Returns the GPU of all GPU tensors among the inputs; None if there are several or none."""
     found = {proxy.device for proxy in proxies if isinstance(proxy, TensorProxy)}
     gpus = [device for device in found if device.devicetype is DeviceType.CUDA]
     return gpus[0] if len(gpus) == 1 else None
 
 
 def check_effects(ops: Sequence[Op], inputs: int) -> None:
-    """Admits writes into inputs that are neither read nor written afterwards: it does not matter when these are done.
+    """Accepts writes into inputs that are neither read nor written afterwards, because their time does not matter.
 
     Raises:
-        Declined: for any other write.
+        Declined: if there is any other write.
     """
     copies = [op for op in ops if op.name == COPY]
     targets = {index for op in copies for _, index in refs_in(op.args[1])}
@@ -195,7 +195,7 @@ _CONTIGUOUS = frozenset(
         "torch.softmax",
     }
 )
-"""Operations whose results are new tensors without gaps, in row-major order, whatever the layout of the operands."""
+"""Operations that return new contiguous tensors for any layout of the operands."""
 _CONTIGUOUS_ON_CPU = frozenset({"torch.nn.functional.logsigmoid"})
 _CHANNELS_ON_CPU = frozenset({"torch.batch_norm", "torch.nn.functional.group_norm"})
 _NEW_VIEWS = frozenset(
@@ -211,18 +211,18 @@ _NEW_VIEWS = frozenset(
         "torch.transpose",
     }
 )
-"""Operations of torch's that return another tensor also where they have nothing to do. Thunder has no view then."""
+"""Operations of torch that return a new tensor even if they change nothing; Thunder then returns the operand."""
 _SEVERAL_KERNELS = frozenset({"torch.prelu", "torch.where"})
-"""Operations that torch itself computes step by step, as our primitives do."""
+"""Operations that torch computes in several steps, as the primitives do."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlainLayout:
-    """The tag of a primitive: how plain Thunder lays out its result.
+    """The tag of a primitive with the layout of its result in plain Thunder.
 
     Attributes:
-        name: of the operation that says so in a plain region.
-        operands: the proxies on which that depends.
+        name: of the operation that represents the layout in a plain region.
+        operands: the proxies on which the layout depends.
     """
 
     name: str
@@ -230,11 +230,11 @@ class PlainLayout:
 
 
 def tag_layouts(bound_symbol: Any, primitives: Sequence[Any]) -> list[Any]:
-    """Returns the primitives with tags where plain Thunder lays out a result otherwise than they would.
+    """Returns the primitives, with tags on those whose results have another layout in plain Thunder.
 
     Args:
-        bound_symbol: of a trace that no executor has looked at.
-        primitives: all that it consists of.
+        bound_symbol: of a trace before any executor's pass.
+        primitives: all primitives of it.
     """
     makers = {each.output.name: index for index, each in enumerate(primitives) if hasattr(each.output, "name")}
     tagged = list(primitives)
@@ -247,7 +247,7 @@ def tag_layouts(bound_symbol: Any, primitives: Sequence[Any]) -> list[Any]:
 
 
 def _find_called(bound_symbol: Any) -> Iterator[Any]:
-    """Yields the operations that plain Thunder calls, as it finds them: from the outside in."""
+    """Yields the operations that plain Thunder calls, which it searches from the outside in."""
     if bound_symbol.sym.is_prim or torch_executor.can_execute(bound_symbol):
         yield bound_symbol
         return
@@ -256,7 +256,7 @@ def _find_called(bound_symbol: Any) -> Iterator[Any]:
 
 
 def _find_layout(called: Any, maker: Any) -> PlainLayout | None:
-    """Returns how torch lays out what an operation returns, if what computes it may lay it out otherwise."""
+    """Returns the layout of torch's result of an operation; None if its primitives give the same one."""
     operation, result = called.sym.id, called.output
     is_primitive = called is maker and not isinstance(operation, str)  # such as PrimIDs.ADD: in no table
     if is_primitive or not isinstance(result, TensorProxy):
@@ -275,7 +275,7 @@ def _find_layout(called: Any, maker: Any) -> PlainLayout | None:
 
 
 def _computes_elementwise(called: Any, operands: Sequence[Any]) -> bool:
-    """True if several primitives, and nothing but such, compute each element of one of each operand."""
+    """True if several computing primitives, all of them elementwise, compute the result from the operands."""
     shape = called.output.shape
     traits = [op_traits(symbol_name(leaf.sym) or "") for leaf in flatten(called)]
     return (
@@ -286,21 +286,21 @@ def _computes_elementwise(called: Any, operands: Sequence[Any]) -> bool:
 
 
 def _broadcasts(shape: Sequence[Any], result: Sequence[Any]) -> bool:
-    """True if a tensor of one shape stands for one of another shape, as torch's kernels have it."""
+    """True if a tensor of one shape broadcasts to another shape."""
     pairs = zip(reversed(shape), reversed(result), strict=False)
     return len(shape) <= len(result) and all(own in (1, other) for own, other in pairs)
 
 
 def plain_region_of(fusion: Any) -> Region | None:
-    """Returns the region in a fused bound symbol as plain Thunder lays out its values.
+    """Returns the region of a fused bound symbol with the layouts of plain Thunder.
 
-    It has the inputs and the outputs of the region. Of what is computed it has what layouts depend on.
+    It has the inputs and the outputs of the region, and the operations on which layouts depend.
 
     Returns:
-        The region; None if plain Thunder lays out all of them as the region's own operations do.
+        The region; None if plain Thunder's layouts are those of the region's operations.
 
     Raises:
-        Declined: what ``region_of`` raises.
+        Declined: as ``region_of`` does.
     """
     if not any(isinstance(tag, PlainLayout) for symbol in fusion.subsymbols for tag in symbol.tags):
         return None
@@ -309,7 +309,7 @@ def plain_region_of(fusion: Any) -> Region | None:
 
 class _PlainReader(RegionReader):
     def read_ops(self, bound_symbol: Any) -> Iterator[Op]:
-        """Yields the operation, and the layout of its result."""
+        """Yields the operation, and an operation that sets the layout of its result."""
         yield from super().read_ops(bound_symbol)
         layout = next((tag for tag in bound_symbol.tags if isinstance(tag, PlainLayout)), None)
         if layout is None or any(proxy.name not in self.number for proxy in layout.operands):

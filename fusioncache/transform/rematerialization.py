@@ -1,10 +1,10 @@
-"""Rematerialization that reads no memory in backward which user code may have written into since forward.
+"""Rematerialization whose backward reads no memory that user code may have overwritten since forward.
 
-Thunder's rematerialization saves an input of a forward region where that is smaller than what backward needs of the
-region, and computes that again. Where the input is a buffer, an argument or a result of the program, user code may
-write into it between forward and backward: another forward that updates a running average, for instance. Eager PyTorch
-does not save it, so that its gradient is right. Here such an input is saved only if backward reads it anyway.
-Parameters may be saved: PyTorch's optimizers write into them after backward.
+Thunder's rematerialization saves an input of a forward region if it is smaller than the values that backward needs of
+the region, and recomputes these. If the input is a buffer, an argument or a result of the program, user code may write
+into it between forward and backward: another forward that updates a running average, for instance. Eager PyTorch does
+not save it, so that its gradient is right. Here such an input is saved only if backward reads it anyway. Parameters may
+be saved, because PyTorch's optimizers write into them after backward.
 
     h = tanh(linear(x)) + buffer            forward region: takes buffer, gives h and sin(h * scale)
     d = cos(h * scale) * ...                backward region: Thunder saves linear(x) and buffer, this saves h
@@ -26,12 +26,12 @@ from fusioncache.ir.ops import op_traits
 logger = logging.getLogger("fusioncache")
 
 _OTHER_VIEWS = frozenset({"bitcast", "device_put", "imag", "real"})
-"""Primitives without traits that may return a view of their operand, or the operand."""
+"""Primitives without traits that may return their operand or a view of it."""
 _FIND_CUT, _RESULTS = "find_cut", "fw_flat_out"
 
 
 def guard_ours(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Takes the place of Thunder's rematerialization, for functions that have a transform of ours."""
+    """Returns a replacement of Thunder's rematerialization: ours for functions that have fusioncache's transform."""
 
     def rematerialize_ours(trace: Any) -> Any:
         from fusioncache.thunder_adapter.api import get_compile_data
@@ -45,10 +45,10 @@ def guard_ours(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def rematerialize(trace: Any) -> Any:
-    """Returns what Thunder's ``rematerialize`` returns, where backward reads no unsafe value that it did not read.
+    """Returns the result of Thunder's ``rematerialize`` if backward reads no additional unsafe value.
 
     Args:
-        trace: a fused one, in which forward and backward are not split yet. Others are left to Thunder.
+        trace: a fused joint trace, before forward and backward are split. Other traces are left to Thunder.
     """
     from fusioncache.thunder_adapter.api import rematerialization
 
@@ -63,8 +63,8 @@ def rematerialize(trace: Any) -> Any:
 
     def find_safe_cut(external: Iterable[Any], producer: Any, consumer: Any) -> Any:
         if reads.is_backward(consumer):
-            # A cut lies at or below what a producer is given, and rather there than further below. So to the cut, what
-            # is computed of an unsafe input is given as well.
+            # A cut lies at or below a producer's inputs, and preferably there. So the cut is also given the values
+            # computed from an unsafe input.
             given = [
                 proxy
                 for symbol in producer.subsymbols
@@ -74,7 +74,7 @@ def rematerialize(trace: Any) -> Any:
             producer = producer.from_bsym(args=(*producer.args, *given))
         return find_cut(external, producer, consumer)
 
-    # The module's own function, which looks the cut up in these globals.
+    # The module's function, which looks up the cut in these globals.
     guarded = FunctionType(own.__code__, {**vars(rematerialization), _FIND_CUT: find_safe_cut}, own.__name__)
     guarded.__kwdefaults__, guarded.__defaults__ = own.__kwdefaults__, own.__defaults__
     new = guarded(trace)
@@ -87,11 +87,11 @@ def rematerialize(trace: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Reads:
-    """What the backward part of a joint trace may read.
+    """The values that the backward part of a joint trace may read.
 
     Attributes:
-        forward: the names of the values that the forward part computes or is given.
-        unsafe: the names of values that user code may write into, where backward reads none in the same memory.
+        forward: the names of the values that the forward part computes or takes.
+        unsafe: the names of values that user code may write into, if backward reads none in the same memory anyway.
     """
 
     forward: AbstractSet[str]
@@ -109,7 +109,7 @@ class _Reads:
 
 
 def _read_joint_trace(trace: Any) -> _Reads | None:
-    """Returns what backward may read; None if the trace has no backward part."""
+    """Returns the values that backward may read; None if the trace has no backward part."""
     from fusioncache.thunder_adapter.api import Proxy, TensorProxy
 
     returned = trace.bound_symbols[-1]
@@ -124,8 +124,8 @@ def _read_joint_trace(trace: Any) -> _Reads | None:
     read = set(reads.list_read_in_backward(trace.bound_symbols))
     exposed = (arguments - find_parameters()) | results
     leaves = _read_leaves(leaf for symbol in trace.bound_symbols for leaf in leaves_of(symbol))
-    # What reads a view of a buffer reads the buffer: backward may have another view of it. And where an operation takes
-    # a buffer in a narrow dtype, Thunder's backward reads it in a wide one, and PyTorch's the buffer itself.
+    # A read of a buffer's view reads the buffer: backward may have another view of it. And if an operation takes a
+    # buffer in a narrow dtype, Thunder's backward reads it in a wide one, and PyTorch's reads the buffer itself.
     named = {name: name for name in arguments} | _pair_results(values[_RESULTS])
     promoted = set(named.values()) - _find_converted(named)
     harmless = _spread(_list_views(leaves, promoted), read)
@@ -139,7 +139,7 @@ def _returns(symbol: Any) -> bool:
 
 
 def _find_forward(symbols: Iterable[Any], wanted: set[str]) -> AbstractSet[str]:
-    """Returns the names of what forward computes or is given, as ``split_into_forward_and_backward`` finds them."""
+    """Returns the names of forward's values, as ``split_into_forward_and_backward`` finds them."""
     forward = set(wanted)
     for symbol in reversed(list(symbols)):
         if not _returns(symbol) and _belongs_to_forward(symbol, forward):
@@ -157,13 +157,13 @@ def _belongs_to_forward(symbol: Any, forward: AbstractSet[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A primitive whose result may be a view of its operand, or the operand.
+    """A primitive whose result may be its operand or a view of it.
 
     Attributes:
         operands: the names of the values that it takes.
-        results: the names of those that it returns.
-        is_view: its result is a view of its operand wherever torch can make one.
-        converts: its result has another dtype.
+        results: the names of the values that it returns.
+        is_view: whether its result is a view of its operand where torch can make one.
+        converts: whether its result has another dtype.
     """
 
     operands: Sequence[str]
@@ -173,7 +173,7 @@ class _Leaf:
 
 
 def _read_leaves(symbols: Iterable[Any]) -> list[_Leaf]:
-    """Returns those of these operations whose results may be views."""
+    """Returns the operations whose results may be views."""
     leaves = []
     for symbol in symbols:
         traits = op_traits(symbol_name(symbol.sym) or symbol.sym.name)
@@ -187,7 +187,7 @@ def _read_leaves(symbols: Iterable[Any]) -> list[_Leaf]:
 
 
 def _spread(leaves: Iterable[_Leaf], names: AbstractSet[str]) -> AbstractSet[str]:
-    """Returns these names, and those of values that lie in the same memory where these operations return views."""
+    """Returns these names, and those of values that share memory with them if these operations return views."""
     views: defaultdict[str, set[str]] = defaultdict(set)
     for leaf in leaves:
         for source in leaf.operands:
@@ -202,7 +202,7 @@ def _spread(leaves: Iterable[_Leaf], names: AbstractSet[str]) -> AbstractSet[str
 
 
 def _list_views(leaves: Iterable[_Leaf], promoted: AbstractSet[str]) -> Iterator[_Leaf]:
-    """Yields the operations that return a view, and those that only convert a view of these arguments."""
+    """Yields the operations that return a view, and those that only convert a view of promoted values."""
     inside = set(promoted)
     for leaf in leaves:
         if leaf.is_view or leaf.converts:
@@ -213,7 +213,7 @@ def _list_views(leaves: Iterable[_Leaf], promoted: AbstractSet[str]) -> Iterator
 
 
 def _read_first_trace() -> Any:
-    """Returns the trace of the function that is compiled, as it was interpreted; None if nothing is compiled."""
+    """Returns the interpreted trace of the function that is being compiled; None if nothing is."""
     from fusioncache.thunder_adapter.api import _compile_data
 
     _, stats = _compile_data.get()
@@ -222,7 +222,7 @@ def _read_first_trace() -> Any:
 
 
 def _pair_results(results: Sequence[Any]) -> dict[str, str]:
-    """Returns by the name of each result in the first trace its name here; nothing where they do not correspond."""
+    """Returns for each result's name in the first trace its name here; nothing if they do not correspond."""
     from fusioncache.thunder_adapter.api import Proxy, tree_flatten
 
     trace = _read_first_trace()
@@ -234,7 +234,7 @@ def _pair_results(results: Sequence[Any]) -> dict[str, str]:
 
 
 def _find_converted(names: Mapping[str, str]) -> AbstractSet[str]:
-    """Returns those of these values that the function that is compiled converts itself, as by ``x.float()``.
+    """Returns the values that the compiled function itself converts, as by ``x.float()``.
 
     Args:
         names: of values, by their names in the first trace.
@@ -258,7 +258,7 @@ def _find_converted(names: Mapping[str, str]) -> AbstractSet[str]:
 
 
 def find_parameters() -> set[str]:
-    """Returns the names of the parameters of the function that is compiled: nothing if that cannot be told."""
+    """Returns the names of the compiled function's parameters; nothing if they are not known."""
     from fusioncache.thunder_adapter.api import PrimIDs, _compile_data
 
     data, stats = _compile_data.get()
@@ -271,7 +271,7 @@ def find_parameters() -> set[str]:
 
 
 def _list_parameters_of_graph(function: Any) -> set[str]:
-    """Returns the names of the inputs of one of Dynamo's graphs that are parameters."""
+    """Returns the names of the inputs of a Dynamo graph that are parameters; nothing for another function."""
     import torch
 
     if not isinstance(function, torch.fx.GraphModule):

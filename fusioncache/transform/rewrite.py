@@ -1,4 +1,4 @@
-"""Makes new traces: with calls of templates, with new fused calls, or with other values saved for backward."""
+"""Makes new traces: with calls of templates, with new fused calls, or with other saved tensors."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fusioncache.template.simplify import objects_of
 def call_of(fusion: Any, binding: Binding, target: CallTarget, plain: Region) -> list[Any]:
     """Returns the bound symbols that replace a fused one: the call of its template, in the template's argument order.
 
-    Where two outputs of the region are one value they are one tensor if they are for plain Thunder, and else two with
-    the same memory.
+    If two outputs of the region are one value, they become one tensor if plain Thunder returns one, and else two
+    aliases.
 
     Args:
         fusion: the fused bound symbol.
         binding: of its region.
-        target: what is called.
+        target: the callable.
         plain: the region as plain Thunder lays out its values.
     """
     args = [fusion.args[position] for position in binding.arguments]
@@ -47,22 +47,22 @@ def call_of(fusion: Any, binding: Binding, target: CallTarget, plain: Region) ->
 
 
 def _name_again(source: Any, target: Any, function: Callable[[Any], Any]) -> Any:
-    """Gives a value another name. For autograd a tensor that is returned twice is not the same as its copy."""
+    """Returns a bound symbol that names a value again. To autograd a tensor returned twice differs from its alias."""
     return make_symbol(function.__name__, function, target).bind(source, output=target)
 
 
 def same(value: Any) -> Any:
-    """Returns its argument. Traces call it, and stored programs refer to it by its name."""
+    """Returns its argument. Traces call it, and stored programs refer to it by name."""
     return value
 
 
 def alias(value: Any) -> Any:
-    """Returns a tensor of its own with the memory of another, or a number itself. It is called as ``same`` is."""
+    """Returns a new tensor that shares its argument's memory; a number itself. Called by name, as ``same`` is."""
     return value.view(value.shape) if hasattr(value, "view") else value
 
 
 def make_symbol(name: str, function: Callable[..., Any], results: Any, **options: Any) -> Any:
-    """Makes a symbol that Thunder can bind anew. Thunder does so to check a trace, and where a pass calls a symbol."""
+    """Returns a symbol that Thunder can bind again, which it does to check a trace, or when a pass calls a symbol."""
     return _make_symbol(name, function, lambda *_: results, **options)
 
 
@@ -76,11 +76,11 @@ def _make_symbol(name: str, function: Callable[..., Any], meta: Callable[..., An
 
 
 def rebind(symbol: Any, function: Callable[..., Any], args: Iterable[Any]) -> Any:
-    """Returns a bound symbol that calls another function, by the name of that, and gives the results of this one.
+    """Returns a bound symbol that calls another function by name, with the results of the given one.
 
     Args:
-        symbol: it. The arguments of both have the same names.
-        function: what is called.
+        symbol: the given bound symbol. The arguments of both functions have the same names.
+        function: the function to call.
         args: by position.
     """
     name = function.__name__
@@ -89,7 +89,7 @@ def rebind(symbol: Any, function: Callable[..., Any], args: Iterable[Any]) -> An
 
 
 def replace_symbols(trace: Any, replacements: Mapping[int, list[Any]], start: float) -> Any:
-    """Returns a new trace in which others replace the bound symbols at some positions."""
+    """Returns a new trace with the bound symbols at some positions replaced."""
     symbols = [
         symbol
         for position, bound_symbol in enumerate(trace.bound_symbols)
@@ -99,13 +99,13 @@ def replace_symbols(trace: Any, replacements: Mapping[int, list[Any]], start: fl
 
 
 def derive(trace: Any, symbols: Iterable[Any], what: str, start: float) -> Any:
-    """Returns a new trace of these bound symbols, with ``del`` statements where they belong now.
+    """Returns a new trace of these bound symbols, with ``del`` statements at their new places.
 
     Args:
         trace: the old trace.
         symbols: the bound symbols of the new trace.
-        what: tells, in the first line of the new trace, what was done.
-        start: the time when that began, by ``time.perf_counter``.
+        what: the change, for the first line of the new trace.
+        start: the start time of the change, by ``time.perf_counter``.
     """
     from fusioncache.thunder_adapter.api import TraceProvenance, del_last_used, from_trace
 
@@ -119,7 +119,7 @@ def derive(trace: Any, symbols: Iterable[Any], what: str, start: float) -> Any:
 
 
 def deletes(symbol: Any) -> bool:
-    """True if a bound symbol only lets go of values: ``derive`` makes such anew."""
+    """True if a bound symbol only deletes values; ``derive`` adds such symbols again."""
     from fusioncache.thunder_adapter.api import PrimIDs
 
     return symbol.sym.id in (PrimIDs.DEL, "clear_mutable_collection")
@@ -127,7 +127,7 @@ def deletes(symbol: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _ExecutorRegion:
-    """A region, as executors of Thunder take it."""
+    """A region in the form that Thunder's executors take."""
 
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
@@ -138,7 +138,7 @@ def fuse(executor: Any, counter: int, inputs: Sequence[Any], outputs: Sequence[A
     """Returns a new fused call.
 
     Args:
-        executor: of Thunder, makes it.
+        executor: Thunder's executor, which makes the call.
         counter: ends the name of the new call; no other call of the trace may have it.
         inputs: the proxies that the new call takes.
         outputs: the proxies that the new call returns.
@@ -151,18 +151,18 @@ def fuse(executor: Any, counter: int, inputs: Sequence[Any], outputs: Sequence[A
 
 
 def free_numbers(models: Iterable[Any], trace: Any) -> Iterator[int]:
-    """Returns counters that end neither the name of one of these fused calls nor of one in this trace."""
+    """Yields numbers that are not the suffix of any of these fused calls, or of any in this trace."""
     names = [symbol.sym.name for symbol in (*models, *trace.bound_symbols) if symbol.sym.is_fusion]
     endings = [name[len(name.rstrip("0123456789")) :] for name in names]
     return count(1 + max((int(ending or 0) for ending in endings), default=0))
 
 
 _OF_TENSORS = "C0"
-"""What Thunder calls the collection of saved tensors in a backward trace."""
+"""Thunder's name for the collection of saved tensors in a backward trace."""
 
 
 def find_saved(trace: Any) -> tuple[Any, ...]:
-    """Returns what a forward trace saves for its backward trace: nothing where there is none, as without gradients."""
+    """Returns the saved tensors of a forward trace; none if there are no gradients."""
     from fusioncache.thunder_adapter.api import TraceTag
 
     if TraceTag.AUGMENTED_FORWARD not in trace.tags:
@@ -172,30 +172,30 @@ def find_saved(trace: Any) -> tuple[Any, ...]:
 
 
 def save_instead(returning: Any, left: Sequence[Any]) -> Any:
-    """Returns the bound symbol with which a forward trace ends, saving these values instead.
+    """Returns the return statement of a forward trace with other saved tensors.
 
     Args:
-        returning: the one with which it ends now.
-        left: proxies of what is saved.
+        returning: the current return statement.
+        left: proxies of the tensors to save.
     """
     return returning.from_bsym(args=(returning.args[0], (tuple(left), returning.args[1][1])))
 
 
 def take_instead(trace: Any, left: Sequence[Any]) -> tuple[Any, ...]:
-    """Returns the arguments of a backward trace that takes these values instead."""
+    """Returns the arguments of a backward trace with other saved tensors."""
     return ([list(left), *trace.args[0][1:]], *trace.args[1:])
 
 
 def unpack_instead(symbols: Sequence[Any], saved: Sequence[str], left: Sequence[Any]) -> Iterator[Any]:
-    """Yields the bound symbols of a backward trace that unpacks other values.
+    """Yields the bound symbols of a backward trace that unpacks other saved tensors.
 
     Args:
-        symbols: those of the backward trace.
-        saved: the names of what it unpacks now.
-        left: proxies of what it is to unpack.
+        symbols: of the backward trace.
+        saved: the names that it unpacks now.
+        left: proxies of the tensors to unpack.
 
     Raises:
-        RuntimeError: if this is not the backward trace of that forward trace. Then it cannot run as it is either.
+        RuntimeError: if the traces do not belong together. Then the backward trace cannot run unchanged either.
     """
     unpacking = next((symbol for symbol in symbols if unpacks_saved(symbol)), None)
     if unpacking is None or [proxy.name for proxy in unpacking.output] != list(saved):
@@ -207,7 +207,7 @@ def unpack_instead(symbols: Sequence[Any], saved: Sequence[str], left: Sequence[
         if symbol is unpacking:
             yield symbol.from_bsym(args=(collection, len(taken)), output=taken)
         elif any(each is old for each in symbol.flat_proxy_outs):
-            # Thunder's CUDAGraphTransform asks for the very collection that was unpacked before.
+            # Thunder's CUDAGraphTransform requires the same collection object that was unpacked before.
             yield symbol.from_bsym(output=[collection if each is old else each for each in symbol.output])
         else:
             yield symbol

@@ -1,4 +1,4 @@
-"""A region of a trace that shares a template: which backend compiles it, and the call that replaces it."""
+"""A region of a trace that shares a template, the choice of its backend, and the call that replaces it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from fusioncache.verification.verifier import Site
 
 
 class RegionBackends:
-    """The backends of the regions of one transform, one for each set of options that their executors have.
+    """The backends of one transform's regions, one for each set of executor options.
 
     Args:
-        name: the backend that the user asked for, or ``"auto"``.
-        fold: what sums long chains; see ``FusionCache``.
-        cache: holds the executables.
+        name: the backend that the user selected, or ``"auto"``.
+        fold: how long chains are summed; see ``FusionCache``.
+        cache: has the executables.
         ledger: counts.
         sizes: which regions that differ only in sizes share a compilation.
     """
@@ -38,25 +38,25 @@ class RegionBackends:
         self._executables: dict[Any, BackendExecutables] = {}
 
     def choose(self, fusion: Any, origin: Origin) -> BackendExecutables:
-        """Returns the backend that compiles a fused call, and the executables that it has."""
+        """Returns the backend that compiles a fused call, with its executables."""
         name = origin.backend or best_backend(_device_of(fusion)) if self._name == "auto" else self._name
         return self.find_backend(name, dict(origin.options) if name == origin.backend else {})
 
     def find_backend(self, name: str, options: Mapping[str, Any]) -> BackendExecutables:
-        """Returns a backend with these options, and the executables that it has.
+        """Returns a backend with these options, with its executables.
 
         Raises:
-            ValueError: if it is unknown or does not work here.
+            ValueError: if the backend is unknown or does not work here.
         """
         identity = (name, repr(sorted(options.items())))
         if identity not in self._executables:
-            # How chains are summed is none of what is compiled, and so of no key.
+            # The way chains are summed does not affect compiled code, so it is not part of a key.
             backend = make_backend(name, fold=self._fold, **options)
             self._executables[identity] = BackendExecutables(backend, self._cache, self._ledger, options, self._sizes)
         return self._executables[identity]
 
     def arithmetic(self, fusion: Any) -> Arithmetic:
-        """Returns how a fused call is computed. Nothing is known of a call that stays as Thunder made it."""
+        """Returns the arithmetic of a fused call; the most pessimistic one if the call stays as Thunder made it."""
         try:
             origin = origin_of(fusion)
         except Declined as declined:
@@ -66,7 +66,7 @@ class RegionBackends:
 
 
 def name_backend(asked: str) -> str:
-    """Returns the name of the backend that most regions have if the user asks for this one."""
+    """Returns the name of the backend of most regions if the user selects ``asked``."""
     return asked if asked != "auto" else best_backend("cuda" if problem("nvfuser", "cuda") is None else "cpu")
 
 
@@ -77,15 +77,15 @@ def _device_of(fusion: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SharedRegion:
-    """A region of a trace, and the call of a template that takes its place.
+    """A region of a trace, and the call of a template that replaces it.
 
     Attributes:
         position: in the trace.
         fusion: the region's fused bound symbol.
         origin: the executor that made the region.
-        executables: the backend that compiles the template.
+        executables: the backend that compiles the template, with its executables.
         region: the region as it was read.
-        binding: says which of the region's values fills which slot of the template.
+        binding: maps the region's values to the template's slots.
         instance: the region in the terms of the template.
         call: the call of the template.
     """
@@ -101,7 +101,7 @@ class SharedRegion:
 
 
 def arities_by_template(regions: Iterable[SharedRegion]) -> Mapping[Key, set[Arities]]:
-    """Returns the arities that regions have, by the key of their template."""
+    """Returns the arities of regions, by the key of their template."""
     arities: dict[Key, set[Arities]] = defaultdict(set)
     for region in regions:
         arities[region.call.template.key].add(region.binding.arities)
@@ -109,7 +109,7 @@ def arities_by_template(regions: Iterable[SharedRegion]) -> Mapping[Key, set[Ari
 
 
 def fallback_of(shared: SharedRegion) -> Fallback:
-    """Returns what computes a region where its template cannot: the function that Thunder's executor made of it."""
+    """Returns the fallback of a region: the function that Thunder's executor made for it."""
     listed = [proxy.name for proxy in shared.fusion.flat_proxy_outs]
     defined = [listed.index(proxy.name) for proxy in outputs_of(shared.fusion)]
     argument = dict(zip(sorted(shared.binding.arguments), shared.instance.inputs, strict=True))
@@ -119,7 +119,7 @@ def fallback_of(shared: SharedRegion) -> Fallback:
 
 
 def site_of(shared: SharedRegion, fallback: Fallback) -> Site:
-    """Returns what verify mode must know of a region and of what takes its place."""
+    """Returns the data that verify mode needs of a region and of the call that replaces it."""
     outputs = pick([proxy.name for proxy in outputs_of(shared.fusion)], shared.instance.outputs)
     own_backend = shared.origin.backend or shared.fusion.sym.executor.own_backend()
     backend = shared.executables.backend

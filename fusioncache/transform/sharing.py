@@ -1,10 +1,10 @@
-"""The pass of the core: each fusion region of a trace becomes a call of its template.
+"""The core pass: replaces each fusion region of a trace by a call of its template.
 
-A region travels once through, each stage gives the next one a value:
+A region passes once through these stages:
 
     fused bound symbol -> ``Region`` -> (``Template``, ``Binding``) -> ``TemplateCall`` -> bound symbol of the call
 
-The call compiles what it needs when it is first called: see ``cache/call.py``.
+The call compiles at its first execution: see ``cache/call.py``.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ logger = logging.getLogger("fusioncache")
 
 @dataclass(frozen=True, slots=True)
 class _Sharing:
-    """What the regions of one trace have in common.
+    """Values shared by the regions of one trace.
 
     Attributes:
-        environment: returns the ingredients that a backend has now.
+        environment: returns a backend's current ingredients.
         canonicalize: returns the canonical form of a region.
-        generation: the program that the trace is of, if that is known.
-        notes: take what becomes of each region.
+        generation: the program that the trace belongs to, if known.
+        notes: records the outcome of each region.
     """
 
     environment: Environments
@@ -60,14 +60,14 @@ class ShareRegions:
 
     Args:
         cache: has the templates.
-        backends: choose which backend compiles a region.
+        backends: choose the backend of a region.
         calls: the calls of templates in the traces of this transform.
         ledger: counts regions.
-        reports: takes what fails.
+        reports: records failures.
         plan: how to sum residual chains; None selects the cheapest plan.
         misses: explain new templates; None if nothing is explained.
         verifier: compares the results of templates with those of regions; None if nothing is compared.
-        accelerators: learn the regions before their calls replace them.
+        accelerators: notified of the regions before calls replace them.
     """
 
     name: ClassVar[str] = "templates"
@@ -83,14 +83,14 @@ class ShareRegions:
     _accelerators: tuple[Accelerator, ...]
 
     def apply(self, trace: Any, context: TraceContext) -> Any:
-        """Returns the trace with a call of its template for each region that can be shared."""
+        """Returns the trace with each region that can be shared replaced by a call of its template."""
         start, notes = time.perf_counter(), context.notes
         notes.locate_regions(trace)
         fusions = {position: symbol for position, symbol in enumerate(trace.bound_symbols) if symbol.sym.is_fusion}
         if not fusions:
             self._explain_unfused(notes)
-        # Equal layers give equal regions, so canonical forms are remembered for this trace. Torch's settings may change
-        # before the next one.
+        # Equal layers have equal regions, so canonical forms are memoized, but for this trace only: torch's settings
+        # may change before the next one.
         sharing = _Sharing(read_once(), remember(canonicalize), context.generation, notes)
         found = [self._find_template(position, fusion, sharing) for position, fusion in fusions.items()]
         shared = [region for region in found if region is not None]
@@ -103,7 +103,7 @@ class ShareRegions:
         return trace
 
     def _find_template(self, position: int, fusion: Any, sharing: _Sharing) -> SharedRegion | None:
-        """Returns the region at this position of a trace with its template; None if it stays as Thunder made it."""
+        """Returns the region at a position of a trace with its template; None if it stays as Thunder made it."""
         notes = sharing.notes
         try:
             shared, hit = self._share_region(position, fusion, sharing)
@@ -138,7 +138,7 @@ class ShareRegions:
         return SharedRegion(position, fusion, origin, executables, region, canonical.binding, instance, call), hit
 
     def _call_of(self, shared: SharedRegion, wanted: set[Arities], notes: TraceNotes) -> list[Any]:
-        """Returns the bound symbols that replace a region: the call of its template, verified if that was asked for."""
+        """Returns the bound symbols that replace a region: the call of its template, with verification if enabled."""
         arities, call = shared.binding.arities, shared.call
         arithmetic = self._backends.arithmetic(shared.fusion)
         plan = choose_plan(call.template.graph, arities, wanted, self._plan, arithmetic)
@@ -150,7 +150,7 @@ class ShareRegions:
         return call_of(shared.fusion, shared.binding, target, instance.plain or instance.region)
 
     def _explain_unfused(self, notes: TraceNotes) -> None:
-        """Says why the trace has no region, unless there was nothing to fuse."""
+        """Reports why the trace has no region, unless there was nothing to fuse."""
         reason = why_unfused(notes.compilation)
         if reason:
             self._ledger.count_bypass(reason, region=False)

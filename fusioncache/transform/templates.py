@@ -16,26 +16,26 @@ from fusioncache.process.forks import LruMap
 from fusioncache.template.plan import Arities
 
 type Environments = Callable[[BackendExecutables], Mapping[str, str]]
-"""Returns what the templates of a backend depend on beside their graphs, by the name of the ingredient."""
+"""Returns the ingredients of a backend's templates other than their graphs, by name."""
 
 
 def read_once() -> Environments:
-    """Returns what reads the environment of each backend at the moment when it is first asked for."""
+    """Returns a function that reads the environment of each backend at its first call, and then repeats it."""
     return remember(lambda executables: executables.backend.environment())
 
 
 MOST_CALLED = 4096
-"""How many templates keep their calls although no program may have them any more."""
+"""How many templates preserve their calls although possibly no program uses them."""
 
 
 class _TemplateGroup:
-    """The calls of one template: one for each way in which regions write it. It lives as long as one of them does.
+    """The calls of one template: one for each way in which regions write it. Each call keeps its group alive.
 
     Args:
-        called: is told at the end of each first call for a layout, and of the seconds of a full collection behind it.
+        called: called at the end of each first call for a layout, with the seconds of a full garbage collection after.
 
     Attributes:
-        calls: these.
+        calls: the calls.
     """
 
     def __init__(self, called: Callable[[Template, float], None]):
@@ -43,17 +43,17 @@ class _TemplateGroup:
         self._called = called
 
     def note_first_call(self, template: Template, seconds: float) -> None:
-        """Is told at the end of a first call. Each call has this method, and so keeps its group."""
+        """Reports the end of a first call. Each call holds this method, and so keeps its group alive."""
         self._called(template, collect_behind(seconds))
 
 
 class TemplateCalls:
-    """The calls of templates that the traces of one transform have.
+    """The calls of templates in the traces of one transform.
 
-    A call stays as long as a program has it. Of those that no program has the last ones stay.
+    A call lives as long as a program uses it. Of unused calls the most recent ones stay.
 
     Args:
-        called: is told at the end of each first call for a layout, and of the seconds of a full collection behind it.
+        called: called at the end of each first call for a layout, with the seconds of a full garbage collection after.
     """
 
     def __init__(self, called: Callable[[Template, float], None]):
@@ -63,11 +63,11 @@ class TemplateCalls:
         self._called = called
 
     def all(self) -> tuple[TemplateCall, ...]:
-        """Returns the templates that are called: once for each way in which regions write them."""
+        """Returns all calls: one for each way in which regions write a template."""
         return tuple(call for group in self._groups.values() for call in group.calls)
 
     def find_template(self, digest: str) -> Template | None:
-        """Returns the template that is called and whose key has this digest, if there is one."""
+        """Returns the called template whose key has this digest; None if there is none."""
         group = self._groups.get(digest)
         return group.calls[0].template if group and group.calls else None
 
@@ -78,7 +78,7 @@ class TemplateCalls:
         executables: BackendExecutables,
         generation: Generation | None = None,
     ) -> TemplateCall:
-        """Returns the call of a template for such regions, which is made, for this program, if it is not there."""
+        """Returns the call of a template for such regions. Makes one for this program if there is none."""
         group = self._find_group(template.key.digest)
         call = next((call for call in group.calls if call.claim_all(instances)), None)
         if call is None:
@@ -99,6 +99,6 @@ class TemplateCalls:
 
 
 def choose_name(template: Template, taken: Container[str]) -> str:
-    """Returns a name for a template's calls: two templates may have one name, as it is cut short."""
+    """Returns an unused name for a template's calls; template names may collide, because they are truncated."""
     names = chain((template.name,), (f"{template.name}_{number}" for number in count(2)))
     return next(name for name in names if name not in taken)

@@ -1,4 +1,4 @@
-"""The transform of the core: from the regions of a trace to calls of templates, and the passes around that."""
+"""The core transform: replaces the regions of a trace by calls of templates, and runs the accelerators' passes."""
 
 from __future__ import annotations
 
@@ -41,30 +41,29 @@ _PLANNING = ("saved sums", "residual streams")
 
 
 class TemplateTransform(Transform):
-    """Replaces the regions of traces by calls of templates. ``FusionCache`` is this with accelerators.
+    """Replaces the regions of traces by calls of templates. ``FusionCache`` is this transform with accelerators.
 
     Args:
         cache: has the templates; None for the default cache of the process.
-        backend: the name of the one that compiles, or ``"auto"``.
-        fold: what sums long chains.
-        plan: of long sums; None for the cheapest.
-        sizes: which regions that differ in sizes alone share a compilation.
-        verify: when templates are compared with regions; None for never. They always are in a Thunder that was not
-            tried.
+        backend: the name of the backend that compiles, or ``"auto"``.
+        fold: how long chains are summed; see ``FusionCache``.
+        plan: for long sums; None for the cheapest.
+        sizes: which regions that differ only in sizes share a compilation.
+        verify: when templates are compared with regions; None for never. In an untested Thunder they always are.
         explains: whether new templates are explained.
 
     Attributes:
         cache: the cache.
-        backend: the same.
-        ledger: counts what this transform does.
+        backend: as given.
+        ledger: counts for this transform.
         backends: choose the backend of a region.
         template_calls: the calls of templates in its traces.
         generations: number the programs of each function.
-        compiler: the backend that most regions have; empty if nothing can be shared in this Thunder.
-        accelerators: in use.
+        compiler: the backend of most regions; empty if nothing can be shared in this Thunder.
+        accelerators: the accelerators in use.
 
     Raises:
-        TypeError: if the cache is none.
+        TypeError: if ``cache`` is not a cache.
         ValueError: if the backend is unknown or does not work here.
     """
 
@@ -115,7 +114,7 @@ class TemplateTransform(Transform):
         self.use(())
 
     def use(self, accelerators: Sequence[Accelerator]) -> None:
-        """Has these accelerators work for the transform. To be called before it is given to Thunder."""
+        """Sets the accelerators of this transform. Must be called before Thunder gets the transform."""
         self.accelerators = tuple(accelerators)
         own = ShareRegions(
             self.cache,
@@ -135,24 +134,24 @@ class TemplateTransform(Transform):
         return self._passes
 
     def stats(self) -> Stats:
-        """Returns what this transform has done so far."""
+        """Returns the counts of this transform so far."""
         return self.ledger.stats()
 
     def cache_key(self) -> str:
-        """Returns the options of this transform that change the programs that it makes.
+        """Returns the options of this transform that change its programs.
 
-        What else decides over a region is in the templates' keys, which a stored program names. Verify mode is not
-        among them: nothing that it adds to a trace is stored.
+        All other ingredients of regions are in the templates' keys, which a stored program lists. Verify mode is not
+        included, because its additions to a trace are not stored.
         """
         options = [ingredients for each in self.accelerators if (ingredients := each.ingredients())]
         return " ".join([f"backend={self.backend} ({self.compiler}) fold={self._fold} plan={self._plan}", *options])
 
     def calls(self) -> tuple[TemplateCall, ...]:
-        """Returns the templates that the traces seen so far call: once for each way in which regions write them."""
+        """Returns the calls of templates in the traces so far: one for each way in which regions write a template."""
         return self.template_calls.all()
 
     def transform_module(self, module: Any) -> None:
-        """Thunder's hook: called with the module that ``thunder.jit`` returns."""
+        """Starts the accelerators for the module that ``thunder.jit`` returns. Thunder calls this hook with it."""
         if not self._unusable:
             dynamo_graphs.separate_graphs()
             graph_names_of_process().note(module._model)
@@ -160,7 +159,7 @@ class TemplateTransform(Transform):
                 each.start(module)
 
     def transform_trace_post_optimization(self, trace: Any, **kwargs: Any) -> Any:
-        """Thunder's hook: called with the forward trace, then with the backward trace."""
+        """Returns the transformed trace. Thunder calls this hook with the forward trace, then with the backward one."""
         if self._unusable:
             return self._leave_alone(trace, self._unusable)
         is_backward = TraceTag.BACKWARD in trace.tags
@@ -190,18 +189,18 @@ class TemplateTransform(Transform):
         return trace
 
     def _leave_alone(self, trace: Any, reason: str) -> Any:
-        """Returns the trace as it is. Nothing is asked of it, because nothing is known of it."""
+        """Returns the trace unchanged and unread, because its Thunder is not supported."""
         self.ledger.history.begin_trace()
         self.ledger.count_bypass(reason, region=False)
         self.cache.write_record()
         return trace
 
     def _count_first_call(self, template: Template, collecting: float) -> None:
-        """Counts what a template compiled and what it loaded, at the end of its first call for a layout.
+        """Counts a template's compiles and loads, at the end of its first call for a layout.
 
         Args:
-            template: that was called.
-            collecting: seconds of the full collection behind the call.
+            template: the template that was called.
+            collecting: seconds of the full garbage collection after the call.
         """
         self.ledger.count("collector_seconds", collecting)
         self.cache.write_record_later()
@@ -209,17 +208,17 @@ class TemplateTransform(Transform):
             self._misses.note_call(template)
 
     def count_taken_out(self, taken: Mapping[str, int]) -> None:
-        """Counts what a final trace is without, by what it was."""
+        """Counts the operations that were removed from a final trace, by kind."""
         for what, number in taken.items():
             self.ledger.count("taken_out", number, of=what)
 
     def report_left(self, reason: str) -> None:
-        """Counts something of a trace or a model that stays as it is, such as a sum of a residual stream."""
+        """Counts a part of a trace or a model that is left unchanged, such as a sum of a residual stream."""
         self.ledger.count_bypass(reason, region=False)
         logger.info("left alone: %s", reason)
 
     def report_failure(self, what: str, error: Exception) -> None:
-        """Counts a failure, and warns once of its kind: what it is about stays as Thunder made it."""
+        """Counts a failure, and warns once for each error type. The part that failed stays as Thunder made it."""
         logger.info("%s failed", what, exc_info=error)
         if self.ledger.count_bypass(f"failed: {type(error).__name__}"):
             warn(f"{what} stays as Thunder made it: {type(error).__name__}")

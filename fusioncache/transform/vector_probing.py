@@ -1,4 +1,4 @@
-"""Has TorchInductor probe the CPU's vector instructions as ``backends/inductor/joined_kernels.py`` does."""
+"""Makes TorchInductor probe the CPU's vector instructions as ``backends/inductor/joined_kernels.py`` does."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ logger = logging.getLogger("fusioncache")
 
 
 def share_vector_probes() -> None:
-    """Has TorchInductor probe the vector instructions once on a machine, not in each process. Never raises."""
+    """Makes TorchInductor probe vector instructions once on a machine, not in each process. Never raises."""
     install_more("vector probes")
 
 
 def replace_probe(original: Callable[[Any, str], bool]) -> Callable[[Any, str], bool]:
-    """Returns a probe that calls the original only where ours fails."""
+    """Returns a probe that calls the original only if fusioncache's fails."""
 
     @wraps(original)
     def check_build(self: Any, code: str) -> bool:
         try:
             return can_use(self, code)
-        except Exception as error:  # whatever it is, TorchInductor probes
+        except Exception as error:  # any: TorchInductor probes instead
             logger.info("probing the CPU for %s failed", self, exc_info=error)
             return original(self, code)
 

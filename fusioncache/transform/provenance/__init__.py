@@ -1,1 +1,1 @@
-"""Finds where in the user's model a region comes from, records what became of it, and explains why it was a miss."""
+"""Finds the source of a region in the user's model, records the region's outcome, and explains misses."""

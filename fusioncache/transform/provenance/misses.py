@@ -1,8 +1,8 @@
-"""The explanation of misses as they happen: which key is nearest, what keeps the two apart, and the user's line.
+"""Explains misses as they happen: the nearest key, its difference, and the user's source line.
 
-``FUSIONCACHE_EXPLAIN=1`` or ``FusionCache(explain=True)`` prints to stderr, for each new template that had to be
-compiled, once it was, and for each executable that was compiled although the store has one of the same graph. Of new
-templates that were loaded it prints how many there are, once all were called. Nothing that goes wrong in it reaches the
+``FUSIONCACHE_EXPLAIN=1`` or ``FusionCache(explain=True)`` prints to stderr: for each new template that had to be
+compiled, after its compile; and for each executable that was compiled although the store has one of the same graph. Of
+new templates that were loaded it prints the number, once all were called. Failures of an explanation do not reach the
 model.
 """
 
@@ -37,15 +37,15 @@ from fusioncache.template.key import template_name
 logger = logging.getLogger("fusioncache")
 
 Lines = Mapping[str, Line]
-"""The lines of source that the values of a model come from, by their names in traces."""
+"""The source lines of a model's values, by the values' names in traces."""
 
 
 def should_explain(explain: bool | None) -> bool:
-    """Returns whether to explain, by the option of ``FusionCache`` or else by the environment.
+    """True if misses are explained, by the option of ``FusionCache`` or else by the environment.
 
     Raises:
         TypeError: if the option is none of True, False and None.
-        ValueError: if the environment says something else than 0 or 1.
+        ValueError: if the environment variable is neither 0 nor 1.
     """
     if explain is not None:
         if not isinstance(explain, bool):
@@ -56,7 +56,7 @@ def should_explain(explain: bool | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Miss:
-    """A template that was new, the region that it was first seen in, that region's symbol, and its trace's lines."""
+    """A new template, the region in which it was first seen, that region's symbol, and its trace's lines."""
 
     template: Template
     region: Region
@@ -65,7 +65,7 @@ class _Miss:
 
 
 class Misses:
-    """The new templates of a transform: each waits for its first call, and is explained if it had to be compiled."""
+    """The new templates of a transform. Each one is explained after its first call, if it had to be compiled."""
 
     def __init__(self, cache: Cache):
         self._cache = cache
@@ -76,25 +76,25 @@ class Misses:
         atexit.register(_finish, weakref.ref(self))
 
     def add(self, template: Template, region: Region, fusion: Any, lines: Lines) -> None:
-        """Adds a template that is new, the region that it was first seen in, its symbol, and its trace's lines."""
+        """Adds a new template, the region in which it was first seen, its symbol, and its trace's lines."""
         with self._lock:
             self._waiting[template.key.digest] = _Miss(template, region, fusion, lines)
 
     def note_call(self, template: Template) -> None:
-        """Explains a template that was called for the first time with some layout. Never raises."""
+        """Explains a new template after a first call for a layout. Never raises."""
         with self._lock:
             miss = self._waiting.pop(template.key.digest, None)
         if miss is None:
             return
         try:
             self._explain(miss)
-        except Exception as error:  # whatever it is, an explanation is not worth a model
+        except Exception as error:  # any: a failed explanation must not stop a model
             logger.info("a miss is not explained", exc_info=error)
         if not self._waiting:
             self.finish()
 
     def finish(self) -> None:
-        """Prints how many templates were loaded, unless that was said already."""
+        """Prints how many templates were loaded, unless this was printed already."""
         with self._lock:
             loaded, self._loaded = self._loaded, []
         if loaded:
@@ -103,7 +103,7 @@ class Misses:
             _print(f"fusioncache: {count} loaded from the store (what their compiles took: {seconds}).")
 
     def _explain(self, miss: _Miss) -> None:
-        """Prints a paragraph for a template of which anything had to be compiled."""
+        """Prints a paragraph for a template if any part of it had to be compiled; counts it if it was loaded."""
         counts = self._cache.ledger.template(miss.template.key.digest)
         if counts is not None and counts.compiles:
             templates = self._cache.templates()
@@ -114,7 +114,7 @@ class Misses:
                 self._loaded.append(counts.loaded_compile_seconds)
 
     def note_compile(self, event: CompileEvent) -> None:
-        """Explains, on a thread of its own, an executable that was compiled although the store nearly has it."""
+        """Explains, on a new thread, an executable that was compiled although the store has a similar one."""
         if event.general and event.template is not None:
             self._general.add(event.template.key.digest)
         store = self._cache.store
@@ -129,7 +129,7 @@ class Misses:
                 reason = compare(key.texts, read_key(nearest.text)).sentence("here", "there")
                 name = template_name(graph, key)
                 _print(f"fusioncache: {name} was compiled although the store has the same for something else. {reason}")
-        except Exception as error:  # whatever it is, an explanation is not worth a model
+        except Exception as error:  # any: a failed explanation must not stop a model
             logger.info("a compilation is not explained", exc_info=error)
 
 
@@ -160,7 +160,7 @@ def _find_source(miss: _Miss, difference: Difference) -> str:
 
 
 def _find_op(template: Template, difference: Difference) -> Op | None:
-    """Returns the template's op that differs; None if it is something else, or an op of the other template."""
+    """Returns the template's op that differs; None if no op differs, or only one of the other template."""
     change = difference.changes[0] if difference.changes else None
     if change is None or change.op is None or change.a == NONE:
         return None

@@ -1,7 +1,7 @@
-"""Finds where in the user's model the regions of a trace come from, from what Thunder knows while it compiles.
+"""Finds the positions in the user's model that a trace's regions come from, from Thunder's data during compilation.
 
-Thunder knows the model, its parameters, lines of source and times. Of a graph of Dynamo's it knows the lines of the
-graph's own code only: torch knows the user's.
+Thunder has the model, its parameters, source lines and times. For a graph of Dynamo it has only the lines of the
+graph's generated code; torch has the user's lines.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _DYNAMO_PARAMETER = re.compile(r"l_self_modules_(.+)_parameters_.+_")
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """A model that Thunder compiles. What cannot be found out is None or empty.
+    """A model that Thunder compiles. Unknown attributes are None or empty.
 
     Attributes:
-        model: the class of the module or the name of the function; with ``thunderfx`` which part of it.
+        model: the class of the module or the name of the function; with ``thunderfx`` also the part.
         parameters: the module of each parameter, by the parameter's name in traces. One in a list is its own module.
-        lines: the line of source that each value of the forward pass comes from, by the value's name in traces.
-        fuses: whether any of the executors makes regions of whatever operations there are.
-        tracing: seconds from the start of Thunder's tracing to its end.
-        fusing: seconds from there to now.
+        lines: the source line of each value of the forward pass, by the value's name in traces.
+        fuses: whether any executor fuses operations in general; None if not known.
+        tracing: seconds of Thunder's tracing.
+        fusing: seconds from the end of tracing to now.
     """
 
     model: str | None = None
@@ -50,7 +50,7 @@ class Compilation:
 
 
 def current_compilation() -> Compilation:
-    """Returns the compilation in which this is called, between fusing the forward trace and making it callable."""
+    """Returns the current compilation. To be called between fusing the forward trace and making it callable."""
     data, stats = _data_and_stats()
     if data is None or stats is None:
         return Compilation()
@@ -67,18 +67,18 @@ def current_compilation() -> Compilation:
 
 
 def current_forward_trace() -> Any | None:
-    """Returns the forward trace of the compilation in which this is called, as the last pass left it; None outside."""
+    """Returns the forward trace of the current compilation after its last pass; None outside of a compilation."""
     _, stats = _data_and_stats()
     return stats.last_traces[-1] if stats is not None and stats.last_traces else None
 
 
 def _data_and_stats() -> tuple[Any, Any]:
-    # Thunder has a public name for the first of the two only.
+    # Thunder has a public accessor only for the first of the two.
     return _compile_data.get()
 
 
 def _makes_regions(executor: Any) -> bool:
-    """Returns whether an executor fuses in general. Thunder has one that fuses only the operations of a loss."""
+    """True if an executor fuses in general. Thunder also has one that fuses only the operations of a loss."""
     return isinstance(executor, FusionExecutor) and getattr(executor, "required_ops", None) is None
 
 
@@ -103,7 +103,7 @@ def _parameters(prologues: Sequence[Any]) -> dict[str, Module]:
 
 
 def module_in_name(name: str) -> Module:
-    """Returns the module of a parameter that TorchDynamo made an argument of a graph; () for any other argument."""
+    """Returns the module of a parameter that Dynamo made an argument of a graph; () for any other argument."""
     found = _DYNAMO_PARAMETER.fullmatch(name)
     return tuple(found[1].split("_modules_")) if found else ()
 
@@ -114,11 +114,11 @@ def _module_of(parameter: str) -> Module:
 
 
 def _lines(traces: Sequence[Any], of_graph: Mapping[int, Line]) -> dict[str, Line]:
-    """Returns the line of each value. A value that a pass renamed has its line in the trace that the pass made.
+    """Returns the source line of each value. For a value that a pass renamed, it is in the trace of that pass.
 
     Args:
         traces: of the forward pass, in the order of the passes.
-        of_graph: the user's lines for those of a graph's own code.
+        of_graph: the user's line for each line of a graph's generated code.
     """
     lines: dict[str, Line] = {}
     seen: set[int] = set()
@@ -127,12 +127,12 @@ def _lines(traces: Sequence[Any], of_graph: Mapping[int, Line]) -> dict[str, Lin
             if id(symbol) not in seen:
                 seen.add(id(symbol))
                 for name, line in _lines_in(symbol, None, of_graph):
-                    lines.setdefault(name, line)  # a call may return what it was given
+                    lines.setdefault(name, line)  # a call may return its argument
     return lines
 
 
 def _lines_in(symbol: Any, outer: Line | None, of_graph: Mapping[int, Line]) -> Iterator[tuple[str, Line]]:
-    """Yields the lines of the values that a bound symbol defines. A symbol in it without a line has the outer one's."""
+    """Yields the lines of the values that a bound symbol defines. A nested symbol without a line has the outer line."""
     line = _line_of(symbol, of_graph) or outer
     for inner in symbol.subsymbols:
         yield from _lines_in(inner, line, of_graph)
@@ -150,7 +150,7 @@ def _line_of(symbol: Any, of_graph: Mapping[int, Line]) -> Line | None:
 
 @cache
 def is_library(file: str) -> bool:
-    """Returns whether a file of source belongs to Python or to an installed package, rather than to the user."""
+    """True if a source file belongs to Python or to an installed package, not to the user."""
     installed = "/site-packages/" in file or "/dist-packages/" in file
     return installed or file.startswith(("<", *library_folders()))
 
@@ -165,22 +165,22 @@ def library_folders() -> tuple[str, ...]:
 
 
 _GENERATED = "<eval_with_key>"
-"""How the file names begin that torch gives to the code of graphs."""
+"""The prefix of the file names that torch gives to the code of graphs."""
 _FRAME = re.compile(r'File "(.+)", line (\d+), in ')
 
 
 def is_generated(file: str) -> bool:
-    """Returns whether this is the file name of a graph's own code."""
+    """True if this is the file name of a graph's generated code."""
     return file.startswith(_GENERATED)
 
 
 def find_graph_lines(function: Any) -> Mapping[int, Line]:
-    """Returns the user's line for each line of a graph's own code; none for a function that is no graph.
+    """Returns the user's line for each line of a graph's generated code; none if the function is not a graph.
 
-    torch numbers the nodes that each line of the code is of, and has the frames of each node: the last one counts.
+    torch maps each line of the code to a node, and has the stack trace of each node, whose last frame is the user's.
 
     Args:
-        function: what Thunder compiles.
+        function: the function that Thunder compiles.
     """
     if not is_graph(function):
         return {}
@@ -213,7 +213,7 @@ class Neighbours:
 
 
 def find_neighbours(trace: Any, parameters: Mapping[str, Module]) -> Neighbours:
-    """Finds the neighbours of every value, in time that is linear in the trace."""
+    """Returns the neighbours of every value. Linear in the trace."""
     steps = [
         (position, symbol, own_module(symbol, parameters))
         for position, symbol in enumerate(trace.bound_symbols)
@@ -235,13 +235,13 @@ def find_neighbours(trace: Any, parameters: Mapping[str, Module]) -> Neighbours:
 
 
 def computes(symbol: Any) -> bool:
-    """Returns whether a bound symbol computes values, and does not just unpack, delete or return them."""
+    """True if a bound symbol computes values, rather than only unpack, delete or return them."""
     id_ = symbol.sym.id
     return id_ not in (PrimIDs.DEL, PrimIDs.RETURN) and not str(id_).startswith(("PrimIDs.UNPACK", "clear_mutable"))
 
 
 def own_module(symbol: Any, parameters: Mapping[str, Module]) -> Module:
-    """Returns the module whose parameters a bound symbol takes; of parameters of several layers, that of the last."""
+    """Returns the module of the parameters that a bound symbol takes; if they are of several layers, the last one's."""
     modules = [parameters[name] for name in argument_names(symbol) if name in parameters]
     shared = common_module(modules)
     return modules[-1] if modules and layer_of(shared) is None and layer_of(modules[-1]) is not None else shared
@@ -259,11 +259,11 @@ def common_module(modules: Iterable[Module]) -> Module:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The sources of the regions of one trace, and what a backward trace is to know of its forward trace.
+    """The sources of the regions of one trace, and the data that a backward trace needs of its forward trace.
 
     Attributes:
         regions: the source of each region, by its position in the trace.
-        modules: the module that each value of the trace belongs to, by the value's name.
+        modules: the module of each value of the trace, by the value's name.
         readers: the lines of the operations in regions that read a value, by the value's name.
     """
 
@@ -273,14 +273,14 @@ class Sources:
 
 
 def find_sources(trace: Any, compilation: Compilation, forward: Sources | None = None) -> Sources:
-    """Finds out where each region of a trace comes from. Linear in the trace.
+    """Returns the sources of the regions of a trace. Linear in the trace.
 
-    A region belongs to the module whose parameters it reads; if it reads none, to the innermost module around the
-    nearest operations that do, before it and after it. A region between two layers belongs to the one that is later in
-    the model, if that is a layer. A region that only reads saved values belongs to the module of these.
+    A region belongs to the module whose parameters it reads. If it reads none, it belongs to the innermost module
+    around the nearest operations with parameters, before and after it. A region between two layers belongs to the later
+    one in the model, if that is a layer. A region that only reads saved values belongs to the module of these.
 
     The lines of a region are those of its operations. The lines of a backward region are those of the forward
-    operations that it repeats, and of those that read what it reads.
+    operations that it recomputes, and of forward operations that read the same values.
 
     Args:
         trace: a final trace, with its regions as Thunder made them.
@@ -305,7 +305,7 @@ def find_sources(trace: Any, compilation: Compilation, forward: Sources | None =
 
 
 def _path(fusion: Any, near: Neighbours, compilation: Compilation, forward: Sources | None) -> tuple[Module, Module]:
-    """Returns two modules: one that tells the layer, and the one that all of a region is in."""
+    """Returns two modules of a region: one that determines the layer, and the innermost one around all of it."""
     own = own_module(fusion, compilation.parameters)
     if own:
         return own, own
@@ -318,13 +318,13 @@ def _path(fusion: Any, near: Neighbours, compilation: Compilation, forward: Sour
     for modules in (around, later, later[:1], earlier, earlier[:1], saved):
         shared = common_module(modules)
         if layer_of(shared) is not None:
-            # What is beside one module is outside of it.
+            # A region beside a module is outside of it.
             return shared, shared[:-1] if shared in modules else shared
     return common_module(around), common_module(around)
 
 
 def _sort_modules(nearest: Iterable[Near | None], *, latest_first: bool) -> list[Module]:
-    """Returns the modules of different operations by their positions."""
+    """Returns the modules of distinct operations, ordered by position."""
     return [module for _, module in sorted({near for near in nearest if near is not None}, reverse=latest_first)]
 
 
@@ -333,7 +333,7 @@ def _lines_of_region(fusion: Any, own: Mapping[str, Line], readers: Mapping[str,
     for symbol in fusion.subsymbols:
         line = _line_of_result(symbol, own)
         found.update(dict.fromkeys([line] if line else _operand_lines(symbol, own, readers)))
-    # Stable, so that each sort stays in the order of the operations.
+    # The sort is stable, so that both groups stay in the order of the operations.
     return tuple(sorted(found, key=lambda line: line.library))[:MOST_LINES]
 
 
@@ -342,7 +342,7 @@ def _line_of_result(symbol: Any, own: Mapping[str, Line]) -> Line | None:
 
 
 def _operand_lines(symbol: Any, own: Mapping[str, Line], readers: Mapping[str, tuple[Line, ...]]) -> Iterator[Line]:
-    """Yields the lines of the forward operations that read what this one reads, or else of those that computed it."""
+    """Yields the lines of the forward operations that read the same values, or else of those that computed them."""
     for name in argument_names(symbol):
         yield from readers.get(name) or ([own[name]] if name in own else [])
 

@@ -1,4 +1,4 @@
-"""Notes what becomes of each region of a trace, and where it comes from. No failure here reaches the model."""
+"""Notes the outcome and the source of each region of a trace. No failure here reaches the model."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _NOT_REWRITTEN = "its trace stayed as it was"
 
 
 def begin_notes(trace: Any, history: History, forward: TraceNotes | None) -> TraceNotes:
-    """Begins the notes on a trace, as Thunder made it.
+    """Returns the notes on a trace, before any pass.
 
     Args:
         trace: a forward or a backward trace.
-        history: takes what is seen.
-        forward: the notes on the forward trace of a backward trace, if it is known.
+        history: receives the observations.
+        forward: the notes on the forward trace of a backward trace; None if not known.
     """
     from fusioncache.thunder_adapter.api import TraceTag
 
@@ -44,15 +44,15 @@ def begin_notes(trace: Any, history: History, forward: TraceNotes | None) -> Tra
 
 @dataclass(slots=True, eq=False)
 class TraceNotes:
-    """What is noted of one trace of a model until it is recorded.
+    """The notes on one trace of a model until they are recorded.
 
     Attributes:
         direction: ``forward`` or ``backward``.
-        history: what it is recorded in.
+        history: receives the records.
         number: counts the forward traces of a run; that of a backward trace is its forward trace's.
         compilation: the compilation that the trace belongs to.
-        forward: where the regions of the forward trace come from, if this is a backward trace.
-        sources: where the regions of this trace come from.
+        forward: the sources of the forward trace's regions, if this is a backward trace.
+        sources: the sources of this trace's regions.
     """
 
     direction: str
@@ -64,7 +64,7 @@ class TraceNotes:
     _regions: dict[int, RegionRecord] = field(default_factory=dict)
 
     def locate_regions(self, trace: Any) -> None:
-        """Finds out where the regions of the trace come from."""
+        """Finds the sources of the trace's regions."""
         try:
             self.sources = find_sources(trace, self.compilation, self.forward)
         except Exception as error:
@@ -76,7 +76,7 @@ class TraceNotes:
         self.history.add(ChoiceRecord(*where, stream, sums, plan, tuple(costs)))
 
     def record_placement(self, describe: Callable[[], PlacementRecord]) -> None:
-        """Records where the collectives of the trace are."""
+        """Records the positions of the trace's collectives."""
         try:
             model, number = self.compilation.model, self.number
             self.history.add(replace(describe(), model=model, trace=self.direction, trace_number=number))
@@ -89,11 +89,11 @@ class TraceNotes:
         self._note(position, fusion, outcome, _NOT_REWRITTEN, digest=template.key.digest, arities=arities)
 
     def note_plan(self, position: int, plan: Plan) -> None:
-        """Notes how the chains of a region that has a template are summed."""
+        """Notes how the chains of a region with a template are summed."""
         self._regions[position] = replace(self._regions[position], plan=plan.value)
 
     def note_rewritten(self) -> None:
-        """Notes that the regions that have templates are calls of these now."""
+        """Notes that calls of templates replaced the regions that have one."""
         for position, region in self._regions.items():
             if region.digest is not None:
                 self._regions[position] = replace(region, reason=None)
