@@ -1,1 +1,1 @@
-"""The cache in memory: templates, executables, calls of them, and compiles shared by ranks."""
+"""The cache in memory: templates, executables, calls of them, and one compile for all ranks."""

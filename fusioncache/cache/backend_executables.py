@@ -175,7 +175,7 @@ class BackendExecutables:
     def run_for(self, args: Sequence[Any], asked: BuildRequest) -> Run:
         """Returns the function of a graph without parameters for arguments of this layout.
 
-        A graph of which only the sizes are new gets the function compiled for its own sizes, a function for any sizes,
+        A graph that is known with other sizes gets the function compiled for its own sizes, a function for any sizes,
         or one derived from that. Before one of these exists, it gets the stored function for its own sizes. Any other
         graph is compiled, and so is one for which none of these exists.
 

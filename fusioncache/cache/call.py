@@ -90,7 +90,7 @@ def _dispatch_by_strides(begin: Begin) -> Dispatcher:
 
 
 def _dispatch_by_all(graph: Graph, takes_arities: bool, begin: Begin) -> Dispatcher:
-    """Returns a dispatcher for graphs with symbolic sizes or numbers. It takes arities (if any), numbers, tensors."""
+    """Returns a dispatcher for any graph. It takes arities (if any), then numbers, then tensors."""
     numbers = sum(isinstance(type_, NumberType) for type_ in graph.inputs)
     shaping = shaping_inputs(graph)
     stride, size = torch.Tensor.stride, torch.Tensor.size
@@ -124,7 +124,7 @@ class CallTarget:
     Attributes:
         template: the template that is called.
         name: the name of the function in the trace.
-        function: the dispatcher.
+        function: the callable.
         takes_arities: whether a call starts with the tuple of arities.
     """
 
@@ -400,7 +400,7 @@ class TemplateCall:
             warn(f"{self.template.name}{where} is {reason}. {title} says: {rejection}")
 
     def _can_fold(self, regions: AllowedRegions, layouts: ArgumentLayouts) -> bool:
-        """True if folds can sum such arguments: folds may reorder operands, which some layouts do not allow."""
+        """True if folds can sum such arguments: folds may reorder operands, which some layouts make visible."""
         if regions.plan is Plan.INLINE:
             return False
         return not depends_on_operand_order(inline(self.template.graph, regions.arities), layouts)

@@ -188,8 +188,8 @@ def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
         dry_run: whether to only report what would be copied.
 
     Raises:
-        StoreError: if the store has no directory or not enough room, or the remote cannot be used. Packs copied before
-            the error stay.
+        StoreError: if the store has no directory, its size limit is too low, or the remote cannot be used. Packs
+            copied before the error stay.
         OSError: if the store cannot be written.
     """
     disk, trust = require_disk(store), require_trust()

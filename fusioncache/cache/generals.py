@@ -63,7 +63,7 @@ class Generation:
     Attributes:
         function: represents the function; compared by identity.
         number: counts the programs of the function.
-        name: the function's name in other processes; empty if it has none.
+        name: the function's name, by which later processes recognize it; empty if it has none.
     """
 
     function: object

@@ -1,4 +1,4 @@
-"""The strides and aliasing that a region's results should have, and their correction to those of torch's operations.
+"""Corrects the results of a region to the strides and aliasing that torch's operations would give.
 
 The expected results are computed on tensors without memory, of the device ``meta``. Strides of elementwise kernels come
 from ``template/strides.py``; views are computed by torch.

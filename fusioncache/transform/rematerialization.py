@@ -31,7 +31,7 @@ _FIND_CUT, _RESULTS = "find_cut", "fw_flat_out"
 
 
 def guard_ours(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns a replacement of Thunder's rematerialization: ours for functions that have fusioncache's transform."""
+    """Returns a rematerialization that is safe for functions with fusioncache's transform, and Thunder's for others."""
 
     def rematerialize_ours(trace: Any) -> Any:
         from fusioncache.thunder_adapter.api import get_compile_data
@@ -45,7 +45,7 @@ def guard_ours(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def rematerialize(trace: Any) -> Any:
-    """Returns the result of Thunder's ``rematerialize`` if backward reads no additional unsafe value.
+    """Returns the trace after Thunder's ``rematerialize``, with cuts that let backward read no more unsafe values.
 
     Args:
         trace: a fused joint trace, before forward and backward are split. Other traces are left to Thunder.

@@ -151,7 +151,7 @@ def fuse(executor: Any, counter: int, inputs: Sequence[Any], outputs: Sequence[A
 
 
 def free_numbers(models: Iterable[Any], trace: Any) -> Iterator[int]:
-    """Yields numbers that are not the suffix of any of these fused calls, or of any in this trace."""
+    """Returns numbers that do not end the name of any of these fused calls, or of any in this trace."""
     names = [symbol.sym.name for symbol in (*models, *trace.bound_symbols) if symbol.sym.is_fusion]
     endings = [name[len(name.rstrip("0123456789")) :] for name in names]
     return count(1 + max((int(ending or 0) for ending in endings), default=0))

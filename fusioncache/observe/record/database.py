@@ -42,7 +42,7 @@ MAX_BYTES = 64 << 20
 MAX_AGE = 90 * 86400.0
 """Seconds without a save after which a run is removed."""
 FILL = 0.8
-"""The fraction of ``MAX_BYTES`` down to which runs are removed, so that not every save has to remove some."""
+"""The fraction of the largest size down to which runs are removed, so that not every save has to remove some."""
 MOST_RUNS = 100
 MOST_PAST_RUNS = 10_000
 """How many removed runs are still counted."""

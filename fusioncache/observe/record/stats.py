@@ -42,8 +42,8 @@ class Stats:
         lengths_compiled: those of them that other processes have finished.
         lengths_refused: lengths for which nothing was queued, by reason.
         pulled: entries that came from the remote, by the name of the key that signed them.
-        pulled_seconds: seconds of compiling and tracing on other machines for the entries of theirs that were loaded,
-            copied in this run or before.
+        pulled_seconds: seconds that other machines spent on compiling and tracing the entries that were pulled, in this
+            run or before, and loaded.
         pull_refused: entries and packs of a remote that are not used, by reason; and why it could not be asked.
         generalizations: those of the compilations that are for any sizes, because the graph was known with others.
         general_hits: graphs with new sizes that needed no compile, because one of these or code derived from it serves
@@ -181,7 +181,7 @@ class TemplateStats:
         digest: of its key.
         ops: number of operations.
         regions: number of its regions.
-        hits: those after the first one.
+        hits: those for which it was known.
         arities: the numbers of residual terms of its regions, one for each chain.
         compiles: compilations it caused. One that it shares with another template counts for the first of them.
         compile_seconds: seconds spent in these.

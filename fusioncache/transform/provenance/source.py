@@ -177,7 +177,7 @@ def is_generated(file: str) -> bool:
 def find_graph_lines(function: Any) -> Mapping[int, Line]:
     """Returns the user's line for each line of a graph's generated code; none if the function is not a graph.
 
-    torch maps each line of the code to a node, and has the stack trace of each node, whose last frame is the user's.
+    torch maps each line of the code to a node, and has the stack trace of each node, whose last frame is used.
 
     Args:
         function: the function that Thunder compiles.
