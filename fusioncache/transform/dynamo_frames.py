@@ -26,7 +26,7 @@ OWN_CALL = "jit.<locals>.update_call_statistics.<locals>.wrapped"
 def keep_dynamo_out() -> None:
     """Makes Dynamo skip compiled functions, modules and their backward passes from now on. Never raises.
 
-    To be called for each transform, because ``torch._dynamo.reset`` removes the marks of code that Dynamo met before.
+    To be called for each transform, because ``torch._dynamo.reset`` unmarks code that Dynamo met before it was marked.
     """
     try:
         from torch._dynamo import trace_rules

@@ -108,7 +108,7 @@ Aspect = tuple[str, str, str]
 def compare_types(a: ValueType | None, b: ValueType | None) -> list[Aspect]:
     """Returns the differences of two value types: ``dtype``, ``rank``, ``size of dimension 0``, and so on.
 
-    All symbolic sizes are equal.
+    All symbolic sizes count as equal.
     """
     if not (isinstance(a, TensorType) and isinstance(b, TensorType)):
         return [("type", _type_text(a), _type_text(b))] if a != b else []

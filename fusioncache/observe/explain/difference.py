@@ -161,7 +161,7 @@ def _change(kind: IngredientKind, subject: str | None, a: str | None, b: str | N
 
 
 _LOOKED_INTO = 24
-"""How many keys are compared in detail. For all others only lengths and equality of ingredients are compared."""
+"""How many keys of each rough ranking are compared in detail. The rankings use only equality and lengths of texts."""
 
 
 def explain_miss(key: Texts, candidates: Sequence[Texts]) -> tuple[int | None, Difference]:
