@@ -429,7 +429,8 @@ class ProgramKeeper(Accelerator):
             hit = self.cache.ledger.has(template)
             ledger.count_region(template, region.arities, hit=hit)
             counted.append(replace(region, outcome="hit" if hit else "miss", **about))
-        ledger.history.add(*counted, *kept.choices, *kept.placements)
+        others = (replace(each, **about) for each in (*kept.choices, *kept.placements))
+        ledger.history.add(*counted, *others)
 
     def refuse(self, reason: str) -> None:
         """Counts why a program is not loaded or not stored."""

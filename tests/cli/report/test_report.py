@@ -9,6 +9,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+import thunder
+import thunder.distributed
 import torch
 from commands import save_run
 from report_records import (
@@ -139,6 +141,22 @@ def test_a_run_leaves_behind_what_its_transform_says(request):
         assert len(recorded.calls) == len(placement.schedule.steps)
         assert [flight.name for flight in recorded.flights] == ["all_reduce SUM float32 (4, 8)"]
         assert recorded.bounds[0].bound == placement.bounds.reducing and recorded.model == "Sequential"
+
+
+def test_placements_of_a_filled_in_program_have_its_number(request, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    request.addfinalizer(torch.distributed.destroy_process_group)
+    transform = fusioncache.FusionCache(cache=fusioncache.Cache(store=True), backend="eager", jobs=0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
+    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+    shared = thunder.distributed.ddp(compiled)
+    for rows in (4, 6, 8, 10):
+        shared(torch.ones(rows, 8)).sum().backward()
+    assert transform.stats().programs_filled == 2
+    transform.cache.write_record()
+    found = [(each.model, each.trace_number) for each in read_newest().placements]
+    assert found == [("Sequential", number) for number in range(4)]
 
 
 def test_every_text_is_escaped():
