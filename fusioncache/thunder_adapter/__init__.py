@@ -1,6 +1,6 @@
 """Imports the names of Thunder that other folders use, and checks what this Thunder supports.
 
-What needs the names of ``api.py`` is put off while those are being imported.
+Functions that need names of ``api.py`` are deferred while that module is being imported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def load_thunder() -> None:
 
 
 def call_with_api(function: Callable[[], None]) -> None:
-    """Calls a function that imports names from ``api.py``: now, or if that is what imports Thunder, at its end."""
+    """Calls a function that imports names from ``api.py``: now, or at the end of ``api.py`` if that is importing."""
     if _is_complete or _API not in sys.modules:
         function()
     else:
@@ -28,7 +28,7 @@ def call_with_api(function: Callable[[], None]) -> None:
 
 
 def call_waiting() -> None:
-    """Calls the functions that were put off. The last line of ``api.py``."""
+    """Calls the deferred functions. The last line of ``api.py`` calls this."""
     global _is_complete
 
     _is_complete = True

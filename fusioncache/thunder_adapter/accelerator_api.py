@@ -1,7 +1,7 @@
-"""The names of Thunder that accelerators, and whole processes, are written with; see ``api.py`` for all others.
+"""Thunder's names for accelerators, executors and distributed models; see ``api.py`` for all others.
 
 Each is looked up when it is first imported from here. So a name that a Thunder lacks switches off one accelerator, a
-process that only compiles imports none of them, and a slow module, as ``dynamo_utils``, is imported where it is used.
+process that only compiles imports none, and a slow module, such as ``dynamo_utils``, is imported where it is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "vjp_utils": "thunder.core.vjp_utils",
     }
 )
-"""Whole modules of Thunder, by the names that they have here."""
+"""Whole modules of Thunder, by their names here."""
 
 NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -67,13 +67,13 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "thunder.transforms.autodiff": "grad_transform_on_trace split_into_forward_and_backward",
     }
 )
-"""The names by the modules of Thunder that have them."""
+"""The names by the modules of Thunder that contain them."""
 
 _MODULE_OF = {name: module for module, names in NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    """Returns what a name stands for in Thunder, and keeps it in this module, where a replacement finds it as well."""
+    """Returns Thunder's object of that name, and stores it in this module, where a replacement finds it as well."""
     if name not in MODULES and name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = import_module(MODULES[name]) if name in MODULES else getattr(import_module(_MODULE_OF[name]), name)

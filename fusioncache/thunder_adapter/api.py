@@ -1,7 +1,7 @@
-"""The names of Thunder that regions and templates are read and written with, and that all accelerators use.
+"""Thunder's names for reading and writing regions and templates, and for all accelerators.
 
-``tests/thunder_adapter/test_api.py`` checks on real traces what fusioncache expects of them. Thunder calls few of them
-public, so a new version is supported only if those tests pass.
+``tests/thunder_adapter/test_api.py`` checks on real traces what fusioncache expects of them. Few of them are public in
+Thunder, so a new version is supported only if those tests pass.
 """
 
 # ruff: noqa: F401

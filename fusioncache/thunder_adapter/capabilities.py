@@ -1,14 +1,14 @@
-"""What this Thunder can do for fusioncache: each capability, how it was established, and the accelerators that need it.
+"""The capabilities of the installed Thunder: how each is established, and which accelerators need it.
 
-A capability works if the sources of its functions are known. Otherwise its probe runs a few lines, and compares what it
-observes with what it expects. Without a probe, an unknown source means that the capability is missing.
+A capability works if the sources of its functions are known, or its probe passes. A probe looks up names, or runs a few
+lines in Thunder, and compares the outcome with the expected one. Without a probe, an unknown source means that the
+capability is missing.
 
-Regions and templates work with any Thunder that compiles a small function as expected. Unless the version was tried and
-everything in it is as it was, the first call of each template is verified. Each accelerator is on if the capabilities
-that it needs are there.
+Regions and templates work with any Thunder that compiles a small function as expected. The first call of each template
+is verified, unless the version was tried and its sources are unchanged. An accelerator is on if the capabilities that
+it needs work.
 
-Each probe looks up names, or runs a few lines in Thunder, and compares the outcome with what is expected.
-``names.txt`` has the names of Thunder that each accelerator uses; a test compares it with the sources.
+``names.txt`` lists the names of Thunder that each accelerator uses; a test compares it with the sources.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from fusioncache.thunder_adapter.installation import accept, find_misfit, list_p
 from fusioncache.thunder_adapter.versions import TRIED, is_tried, read_version
 
 _LOADED_ONLY = frozenset({"thunder.dynamo", "thunder.executors.nvfuserex_impl"})
-"""Modules that are looked at only if they were imported: they take long, or need another package."""
+"""Modules that are checked only if they were imported: an import takes long, or needs another package."""
 _KEY = "key"
 _GLOBALS, _CALLS = {"_KEY": 3, "_generate": 1}, {"module _Plain": 1, "lookaside tanh": 1, "opaque sum": 1}
-"""How often ``exercise`` looks up these names, and makes these calls."""
+"""How often ``exercise`` looks up these globals, and makes these calls."""
 _changed = 0
 _ENTRY_FIELDS = ("prologue_fn", "computation_fn", "backward_fn", "return_none_instead_of_grads")
 _FUNCTIONS = ("exercise", "add", "forget", "plus", "_generate", "__call__")
@@ -42,7 +42,7 @@ _FUNCTIONS = ("exercise", "add", "forget", "plus", "_generate", "__call__")
 
 @cache
 def list_names() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
-    """Returns the names by accelerator, or ``core``, and module."""
+    """Returns the names in ``names.txt`` by accelerator (or ``core``) and module."""
     names: dict[str, dict[str, tuple[str, ...]]] = {}
     for line in Path(__file__).with_name("names.txt").read_text().splitlines():
         if line.startswith("["):
@@ -84,22 +84,22 @@ def _is_module(name: str) -> bool:
 
 @cache
 def find_missing_name() -> str | None:
-    """Returns why the names that regions are read with cannot be found; None if all are there."""
+    """Returns a reason that lists missing names of the core, which reads regions; None if none is missing."""
     missing = find_missing("core")
     return f"it lacks {', '.join(missing[:3])}" if missing else None
 
 
 @cache
 def find_problem() -> str | None:
-    """Returns why this Thunder does something else than what regions are read from; None if nothing was noticed.
+    """Returns how this Thunder differs from what reading regions relies on; None if no difference was found.
 
-    It looks for the names that the core uses, and compiles a function of two tensors on the CPU.
+    It looks up the names that the core uses, and compiles a function of two tensors on the CPU.
     """
     try:
         return find_missing_name() or next(_find_differences(), None)
     except ImportError as error:
         return f"it lacks a name: {error}"
-    except Exception as error:  # whatever is otherwise in this Thunder, it is not what we know
+    except Exception as error:  # any error means that this Thunder differs
         return f"a small function fails in it: {type(error).__name__}: {error}"
 
 
@@ -121,7 +121,7 @@ def _find_differences() -> Iterator[str]:
         return torch.tanh(x * weight) + x
 
     inputs = [torch.linspace(-1, 1, 6).reshape(2, 3), torch.linspace(1, 2, 6).reshape(2, 3).requires_grad_()]
-    # Without executors that fuse, results are torch's bit for bit.
+    # Without fusion executors, results equal torch's bit for bit.
     found = thunder.jit(function, executors=[], transforms=[ProbeWatch()])(*inputs)
     expected = function(*inputs)
     if not torch.equal(found, expected):
@@ -167,16 +167,16 @@ class _Counter(hooks.Observer):
 
 
 def find_unobserved() -> str | None:
-    """Returns the first difference between the observed events and those that Python executes; None if they are equal.
+    """Returns the first difference between the events that are observed and that Python executes; None if equal.
 
-    Python itself executes the same function: it counts calls and instructions by ``sys.monitoring``. All that makes
-    tracing faster is installed meanwhile, so that its results and what it leaves out are compared as well.
+    Python executes the same function, and ``sys.monitoring`` counts its calls and instructions. All tracing shortcuts
+    are installed meanwhile, so that the comparison covers their results and the events that they skip.
     """
     import thunder
     import torch
 
     class _Plain(torch.nn.Module):
-        def __call__(self, x: Any) -> Any:  # that of torch would take most of the time
+        def __call__(self, x: Any) -> Any:  # torch's ``__call__`` would take most of the time
             return torch.tanh(x)
 
     x, module, counter = torch.linspace(-1, 1, 6), _Plain(), _Counter()
@@ -198,7 +198,7 @@ def find_unobserved() -> str | None:
 
 @contextmanager
 def _counted_by_python() -> Iterator[Counter[str]]:
-    """Counts the functions in this file that Python calls in the body, and the instructions that it executes there."""
+    """Yields counts of this file's functions that Python calls in the body, and of the instructions it executes."""
     counts, names = Counter[str](), dict[tuple[int, int], str]()
     monitoring, events = sys.monitoring, sys.monitoring.events
     tool = next(number for number in range(5, -1, -1) if monitoring.get_tool(number) is None)
@@ -229,7 +229,7 @@ def _counted_by_python() -> Iterator[Counter[str]]:
 
 @contextmanager
 def _observable() -> Iterator[None]:
-    """Has all that makes tracing faster installed in the body, with hooks of any source."""
+    """Installs all tracing shortcuts while the body runs, and hooks around functions of any source."""
     before = installation.list_installed()
     installation.install(name for name in installation.TRACING if name != "layers")
     installation.install_more("hooks", partial(installation.find_replacements, "hooks", any_source=True))
@@ -242,7 +242,7 @@ def _observable() -> Iterator[None]:
 
 
 def find_other_entries() -> str | None:
-    """Returns how the search for a compiled function's entries differs from the expected one; None if it does not."""
+    """Returns how a compiled function's search for a cache entry differs from the expected one; None if it does not."""
     import thunder
 
     asked: list[str] = []
@@ -277,7 +277,7 @@ def find_other_entries() -> str | None:
 
 
 def _find_other_lookup(compiled: Any, entry: Any, asked: list[str]) -> str | None:
-    """Returns how Thunder treats an entry that it did not make, if it differs from the expectation; None otherwise."""
+    """Returns how Thunder's use of a cache entry that it did not make is unexpected; None if it is as expected."""
 
     def prologue(*args: Any, **kwargs: Any) -> Any:
         asked.append("prologue")
@@ -298,7 +298,7 @@ def _double(number: int) -> int:
 
 
 def exercise(x: Any, module: Any, box: dict[str, int]) -> Any:
-    """Returns a multiple of ``module(x)``. Every instruction in ``hooks.INSTRUCTIONS`` is executed on the way."""
+    """Returns a multiple of ``module(x)``, and executes every instruction in ``hooks.INSTRUCTIONS``."""
     global _changed
     count = 0
 
@@ -309,7 +309,7 @@ def exercise(x: Any, module: Any, box: dict[str, int]) -> Any:
 
     keys = {_KEY, *box}
     table = {_KEY: 1, **box}
-    lengths = {name: 1 for name in box}  # noqa: C420  # its instructions are wanted
+    lengths = {name: 1 for name in box}  # noqa: C420  # the probe needs its instructions
     letters = {letter for letter in lengths}  # noqa: C416
     _changed = 1
     del _changed
@@ -340,10 +340,10 @@ def _generate(values: list[int]) -> Iterator[int]:
 
 
 ACCELERATORS = ("programs", "sizes", "tracing", "lean steps", "graphs", "schedule")
-"""The parts that are switched off alone. All else is the core."""
+"""The parts that can be switched off separately. All else is the core."""
 
 _NEEDED_BY = {**dict.fromkeys(ACCELERATORS, ()), "tracing": ("programs", "sizes"), "programs": ("sizes",)}
-"""The accelerators that are off without another one."""
+"""For each accelerator, the others that are off without it."""
 
 _WITH = " or ".join(f"lightning-thunder=={each}" for each in TRIED)
 
@@ -353,10 +353,10 @@ class Capability:
     """Something that fusioncache relies on in Thunder.
 
     Attributes:
-        name: shown to users.
+        name: the name that users see.
         users: the accelerators that are off without it.
-        patches: the group of rows in the table; empty for none.
-        probe: returns the difference from the expected behaviour, or None if it finds none; None for no probe.
+        patches: the name of its rows in the table; empty if it has none.
+        probe: returns a difference from the expected behaviour, or None for no difference; None for no probe.
         always: whether the probe runs even if all sources are known.
     """
 
@@ -372,7 +372,7 @@ class Finding:
     """The state of a capability in the installed Thunder.
 
     Attributes:
-        capability: the row.
+        capability: the examined capability.
         sources: whether all sources are known; None if the capability has no rows in the table.
         misfits: for each row of the table that does not fit, the reason.
         problem: why it does not work; empty if it works.
@@ -387,7 +387,7 @@ class Finding:
 
     @property
     def works(self) -> bool:
-        """True if the capability is there."""
+        """True if the capability works."""
         return not self.problem
 
 
@@ -406,11 +406,11 @@ CAPABILITIES = (
     Capability("symbolic sizes", ("sizes",), "sizes"),
     Capability("symbolic passes", ("sizes",), "symbolic passes"),
 )
-"""Those that an accelerator cannot do without."""
+"""The capabilities that accelerators cannot do without."""
 
 
 def list_capabilities() -> tuple[Capability, ...]:
-    """Returns all capabilities: first those that accelerators need, then those that they can do without."""
+    """Returns all capabilities: first those that accelerators need, then the optional ones."""
     needed = {row.patches for row in CAPABILITIES}
     return (*CAPABILITIES, *(Capability(name, (), name) for name in list_patches() if name not in needed))
 
@@ -419,8 +419,8 @@ def examine(capability: Capability, *, thorough: bool = False) -> Finding:
     """Returns whether a capability works here.
 
     Args:
-        capability: to be examined.
-        thorough: whether to run the probe although the sources are known.
+        capability: the capability to examine.
+        thorough: whether to run the probe even if the sources are known.
     """
     misfits: tuple[str, ...] = ()
     sources = None
@@ -452,12 +452,12 @@ def find_off() -> Mapping[str, str]:
 def _run(probe: Callable[[], str | None]) -> str | None:
     try:
         return probe()
-    except Exception as error:  # whatever is otherwise in this Thunder, it is not what is known
+    except Exception as error:  # any error means that this Thunder differs
         return f"a probe fails: {type(error).__name__}: {error}"
 
 
 def explain_limits() -> str | None:
-    """Returns what is off in this Thunder and why, and what to do; None if all is on and the version was tried."""
+    """Returns which accelerators are off in this Thunder, why, and advice; None if all are on and it was tried."""
     off = find_off()
     if is_tried() and not off:
         return None
@@ -473,7 +473,7 @@ def explain_limits() -> str | None:
 
 
 def explain_unusable() -> str | None:
-    """Returns why nothing is shared in this Thunder, and what to do; None if regions can be shared."""
+    """Returns why nothing is shared in this Thunder, and advice; None if regions can be shared."""
     problem = find_missing_name() if is_tried() else find_problem()
     if problem is None:
         return None

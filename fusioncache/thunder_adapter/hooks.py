@@ -1,7 +1,6 @@
-"""Where the interpreter calls, looks up, compares and stores: each of these is told to the observers of a trace.
+"""Hooks that report calls, lookups, comparisons and stores of Thunder's interpreter to the observers of a trace.
 
-Each hook stands around what Thunder has there, or around another shortcut for it. A trace that is not observed is made
-as without it.
+Each hook wraps a function of Thunder, or a shortcut for it. Without observers a trace is made as without the hook.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ INSTRUCTIONS = (
     *("SET_UPDATE", "DICT_UPDATE", "DICT_MERGE", "IS_OP", "COMPARE_OP", "CHECK_EXC_MATCH", "LOAD_CLOSURE"),
     "YIELD_VALUE",
 )
-"""Instructions that change variables of other code, call methods of objects, compare objects, pass a variable to an
-inner function, or a value to the code that resumes a generator. Others that change something call a method."""
+"""Instructions that write variables of other code, call methods of objects, compare objects, pass a variable to an
+inner function, or pass a value to the code that resumes a generator. All others with side effects call a method."""
 
 MUTATING = frozenset({
     "__setitem__", "__delitem__", "append", "clear", "extend", "__iadd__", "__imul__", "insert", "pop", "remove",
@@ -28,22 +27,22 @@ MUTATING = frozenset({
 """Methods of containers that change them."""
 
 HASHING = frozenset({"BUILD_SET", "BUILD_MAP", "SET_ADD", "MAP_ADD", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE"})
-"""Instructions that let objects answer questions without the interpreter, as to their hash."""
+"""Instructions that call methods of objects outside the interpreter, such as ``__hash__``."""
 
 COMPARISONS = frozenset({"IS_OP", "COMPARE_OP"})
-"""Instructions that tell one object from another."""
+"""Instructions that compare two objects."""
 
 _ITERATED_BY_PYTHON = (list, tuple, set, frozenset, dict, OrderedDict)
 _KEYS = (str, int, float, bool, complex, bytes, type(None))
 
 
 class Observer:
-    """Is told what the interpreter does. No method does anything here."""
+    """Base class of observers of the interpreter. No method does anything here."""
 
     def covers_trace(self) -> bool:
-        """Returns whether the trace so far depends only on what was read, and changes nothing that lasts.
+        """True if the trace so far depends only on recorded reads, and has no lasting side effects.
 
-        An observer that says so judges everything that it is told of, before it happens.
+        An observer that returns True judges each event before it happens.
         """
         return False
 
@@ -51,27 +50,27 @@ class Observer:
         """Notes a call that is not interpreted, before it is made.
 
         Args:
-            fn: what is called.
-            args: what it is called with, in the interpreter's wrappers; nothing if a shortcut asks only what stands in
-                for the function.
-            kwargs: and by keyword.
-            is_opaque: whether the interpreter simply calls it.
+            fn: the called function.
+            args: its arguments, in the interpreter's wrappers; empty if a shortcut only asks for the function's
+                lookaside.
+            kwargs: its keyword arguments, likewise.
+            is_opaque: whether the interpreter calls the function as it is, without a lookaside.
         """
 
     def replace_call(self, fn: Any) -> Callable[..., Any] | None:
-        """Returns what to call in place of a module that would be interpreted; None to have it interpreted."""
+        """Returns a callable that replaces the call of a module; None if the module is to be interpreted."""
         return None
 
     def see_function(self, function: Any) -> None:
         """Notes a function whose code is about to be interpreted."""
 
     def see_copied(self, first: tuple[int, int], names: Mapping[str, str], shift: int) -> None:
-        """Notes that a block was copied from another one, without being interpreted.
+        """Notes that a block was copied from an interpreted block, and not interpreted itself.
 
         Args:
-            first: how many names the trace had counted before and after the block that was interpreted.
-            names: of tensors of that block, each with the name of the tensor that took its place.
-            shift: how many names the trace counted from that block to this one.
+            first: the trace's name counter before and after the interpreted block.
+            names: the names of tensors of that block, each with the name of the tensor that replaces it.
+            shift: the difference of the name counter from that block to this one.
         """
 
     def see_global(self, namespace: Any, name: str) -> None:
@@ -82,16 +81,16 @@ class Observer:
 
 
 _observers: ContextVar[tuple[Observer, ...]] = ContextVar("fusioncache_observers", default=())
-"""The observers of the trace that is being made here."""
+"""The observers of the trace that is being made in this context."""
 
 
 @contextmanager
 def observe(observer: Observer, *, first: bool = False) -> Iterator[None]:
-    """Tells an observer what the interpreter does meanwhile in this thread.
+    """Reports the interpreter's events in this thread to an observer while the body runs.
 
     Args:
-        observer: is told.
-        first: whether before those that are told already, as one that they ask for its judgement.
+        observer: the observer.
+        first: whether it precedes the current observers, because they ask whether it covers the trace.
     """
     others = _observers.get()
     token = _observers.set((observer, *others) if first else (*others, observer))
@@ -102,18 +101,18 @@ def observe(observer: Observer, *, first: bool = False) -> Iterator[None]:
 
 
 def tell_copied(first: tuple[int, int], names: Mapping[str, str], shift: int) -> None:
-    """Tells all observers that a block was copied: see ``Observer.see_copied``."""
+    """Notifies all observers that a block was copied: see ``Observer.see_copied``."""
     for observer in _observers.get():
         observer.see_copied(first, names, shift)
 
 
 def is_covered() -> bool:
-    """Returns whether any observer covers the trace that is being made here."""
+    """True if any observer covers the trace that is being made in this context."""
     return any(observer.covers_trace() for observer in _observers.get())
 
 
 def are_installed() -> bool:
-    """Returns whether observers are told of everything."""
+    """True if all hooks are installed, so that observers see every event."""
     from thunder.core import interpreter, jit_ext
 
     handlers = interpreter._default_opcode_handler_map
@@ -127,7 +126,7 @@ def are_installed() -> bool:
 
 
 def watch_calls(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Stands where the interpreter asks what to do in place of interpreting a call."""
+    """Returns a hook around the interpreter's search for a lookaside: it reports calls, and may replace modules."""
     import torch
     from thunder.core.interpreter import _interpret_call, is_opaque
 
@@ -137,7 +136,7 @@ def watch_calls(original: Callable[..., Any]) -> Callable[..., Any]:
         if not observers:
             return result
         if isinstance(result, partial) and result.func is _interpret_call:
-            return result  # a shortcut's own function: what it does is seen as it is interpreted
+            return result  # the original behind a shortcut: observers see its steps as it is interpreted
         opaque = result is None and is_opaque(fn)
         if result is not None or opaque:
             for observer in observers:
@@ -150,7 +149,7 @@ def watch_calls(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def watch_functions(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Tells of each function that is interpreted."""
+    """Returns a hook that reports each function that is interpreted."""
 
     @wraps(original)
     def _setup_frame_and_run_python_function(
@@ -164,7 +163,7 @@ def watch_functions(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def watch_globals(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Tells of each name that is looked up in a namespace."""
+    """Returns a hook that reports each global name that is looked up."""
 
     @wraps(original)
     def globals_lookup(globals_dict: Any, name: Any) -> Any:
@@ -176,7 +175,7 @@ def watch_globals(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def watch_instruction(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Tells of an instruction."""
+    """Returns a function that makes a hook around the handler of an instruction: it reports each execution."""
 
     def watch(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
@@ -191,17 +190,20 @@ def watch_instruction(name: str) -> Callable[[Callable[..., Any]], Callable[...,
 
 
 def _mark(hook: Callable[..., Any]) -> Callable[..., Any]:
-    hook.tells_observers = True  # type: ignore[attr-defined]  # whatever stands around it has that as well
+    hook.tells_observers = True  # type: ignore[attr-defined]  # functions that wrap it get the attribute too
     return hook
 
 
 def is_own_cell(name: str, inst: Any, code: Any) -> bool:
-    """Returns whether an instruction changes a variable of a closure that belongs to the function itself."""
+    """True if an instruction writes a closure cell that its own function creates."""
     return name.endswith("_DEREF") and inst.argval in code.co_cellvars
 
 
 def find_hashed(name: str, count: int, stack: Any) -> list[Any]:
-    """Returns what an instruction is about to take from the stack and to use as a key, or the keys of it."""
+    """Returns the objects that an instruction is about to hash: those on the stack, or the items of a container there.
+
+    If the container iterates by code of its own, one plain ``object`` represents its items.
+    """
     if name in ("BUILD_SET", "BUILD_MAP"):
         step = 1 if name == "BUILD_SET" else 2
         return [stack.getitem_wrapped(-step * (place + 1)).value for place in range(count)]
@@ -212,14 +214,14 @@ def find_hashed(name: str, count: int, stack: Any) -> list[Any]:
 
 
 def has_type(value: Any, kinds: Iterable[type]) -> bool:
-    """Returns whether the very class of a value is one of these: its metaclass may say that it is equal to any."""
+    """True if the class of a value is one of these, by identity: a metaclass may make it equal to any class."""
     own = type(value)
     return any(own is kind for kind in kinds)
 
 
 def is_hashed_alone(value: Any) -> bool:
-    """Returns whether a key is one of Python's constants, which asks nothing else for a hash."""
-    # The hash of a class is that of its metaclass, which Python has in C where it is not overridden.
+    """True if hashing a key calls no other code: a constant, a tuple of these, or a class with the default hash."""
+    # The metaclass computes the hash of a class, in C unless it overrides ``__hash__``.
     if isinstance(value, type):
         return type(value).__hash__ is type.__hash__
     return has_type(value, _KEYS) or (type(value) is tuple and all(map(is_hashed_alone, value)))

@@ -1,12 +1,13 @@
-"""The table of what fusioncache replaces in Thunder, or relies on, and what installs and removes the replacements.
+"""The table of Thunder's functions that fusioncache replaces or relies on, and the installer of the replacements.
 
-A row of ``patches.txt`` becomes a ``Replacement``, which knows every place where the original stands. Sources are known
-by their digests. Most replacements take detours out of Thunder's tracing: the same traces, in a fraction of the time.
+A row of ``patches.txt`` becomes a ``Replacement``, which finds every place that holds the original. Sources are
+identified by their digests. Most replacements are shortcuts in Thunder's tracing: they make the same traces in a
+fraction of the time.
 
-Thunder interprets the bytecode of a model, and looks up whatever that uses through interpreted code of its own. For one
-layer of litgpt's Llama it runs 11,000 frames so, of which 10,000 only subscript a dict of globals or builtins.
-Each replacement computes what the original computes, and is installed only where the original has the source that the
-replacement was written for. ``fusioncache doctor`` compares another source with that one.
+Thunder interprets the bytecode of a model, and looks up names through interpreted code of its own. For one layer of
+litgpt's Llama this takes 11,000 frames, of which 10,000 only subscript a dict of globals or builtins.
+Each replacement computes what the original computes. It is installed only where the original has the source that it
+was written for. ``fusioncache doctor`` compares another source with that one.
 ``python -m fusioncache.thunder_adapter.installation`` adds the installed sources whose digests are in the table.
 """
 
@@ -44,14 +45,14 @@ _MAKER = re.compile(r"(?P<name>\w+)(?:\((?P<argument>\w+)\))?")
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """A shortcut, and what it replaces in Thunder.
+    """A shortcut, and the function of Thunder that it replaces.
 
     Attributes:
         holder: the dict, or the object, that holds the original as an item or as an attribute.
         key: the key of the item, or the name of the attribute.
         make: makes the shortcut from the original.
-        everywhere: whether it stands in also in each module of Thunder's or ours that imported the original by name.
-        around: whether it may stand around another shortcut, and calls that in place of the original.
+        everywhere: whether it also replaces the original in each module of Thunder or fusioncache that imported it.
+        around: whether it may wrap another shortcut, and call that in place of the original.
     """
 
     holder: Any
@@ -61,7 +62,7 @@ class Replacement:
     around: bool = False
 
     def get(self) -> Any:
-        """Returns what the holder has there now, of a class what stands in its body; None if it has nothing."""
+        """Returns the holder's current value, for a class without inherited ones; None if there is none."""
         if isinstance(self.holder, dict):
             return self.holder.get(self.key)
         if isinstance(self.holder, type):
@@ -69,12 +70,12 @@ class Replacement:
         return getattr(self.holder, self.key, None)
 
     def swap(self, old: Any, new: Any, importers: Importers | None = None) -> None:
-        """Puts something into every place of what is there now, or nothing. What became of the other places stays.
+        """Replaces the current value in every place that holds it. Places that hold another value by now stay.
 
         Args:
-            old: what is there now.
-            new: what to put there.
-            importers: the modules, if they were looked through already.
+            old: the current value.
+            new: its replacement; None removes an item of a dict.
+            importers: the modules, if they were scanned already.
         """
         if self.get() is old:
             if isinstance(self.holder, dict) and new is None:
@@ -90,7 +91,7 @@ class Replacement:
 
 
 class Importers:
-    """The modules of Thunder's and ours, by what they have under some name: looked through once for many exchanges."""
+    """An index of the modules of Thunder and fusioncache by the values in them: one scan serves many exchanges."""
 
     __slots__ = ("_by_value", "_count", "_seen")
 
@@ -100,21 +101,21 @@ class Importers:
         self._look()
 
     def exchange(self, old: Any, new: Any) -> None:
-        """Puts something into the place of another in each module that has that, by whichever name."""
+        """Replaces a value by another one in each module that contains it, under any name."""
         if self._count != len(sys.modules):  # one was imported meanwhile
             self._look()
-        # What a module had is looked at again: it may have something else by now.
+        # The index may be out of date: a module may contain another value by now.
         for names in tuple(self._by_value.get(id(old), ())):
             for name in [name for name, value in list(names.items()) if value is old]:
                 names[name] = new
                 self.note(names, new)
 
     def note(self, names: dict[str, Any], new: Any) -> None:
-        """Takes note that a module has something now."""
+        """Notes that a module contains a value now."""
         self._by_value[id(new)].append(names)
 
     def _look(self) -> None:
-        """Looks through the modules that were not looked through before."""
+        """Scans the modules that were not scanned before."""
         self._count = len(sys.modules)
         for name, names in _list_namespaces():
             if name not in self._seen:
@@ -131,17 +132,17 @@ def _list_namespaces() -> Iterator[tuple[str, dict[str, Any]]]:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A row: a function of Thunder, and perhaps its replacement.
+    """A row of the table: a function of Thunder, and perhaps its replacement.
 
     Attributes:
-        capability: the rows that work together.
+        capability: the name of the rows that work together.
         original: ``module:path``, or ``module:path[key]`` of a dict.
-        digests: of the accepted sources, as ``digest_source`` returns them; empty if all sources are accepted.
-        maker: ``module:function`` that makes the replacement from the original; empty if the others rely on this row.
-        argument: of ``maker``, which then returns the function that makes the replacement; empty if it has none.
+        digests: the digests of accepted sources, by ``digest_source``; empty if all sources are accepted.
+        maker: ``module:function`` that makes the replacement from the original; empty if other rows only rely on it.
+        argument: the argument of ``maker``, which then returns the function to call; empty if it has none.
         everywhere: see ``Replacement``.
         around: see ``Replacement``.
-        loaded: whether the module is left alone unless other code imported it.
+        loaded: whether the row is skipped unless other code imported the module.
     """
 
     capability: str
@@ -154,10 +155,10 @@ class Patch:
     loaded: bool = False
 
     def locate(self) -> tuple[Any, Any]:
-        """Returns what holds the original: a module, a class or a dict; and its name or key there.
+        """Returns the module, class or dict that holds the original, and its name or key there.
 
         Raises:
-            LookupError: if this Thunder has no such thing.
+            LookupError: if this Thunder has no such original.
         """
         place = _PLACE.fullmatch(self.original)
         assert place, self.original
@@ -181,7 +182,7 @@ class Patch:
         return self.loaded and self.original.partition(":")[0] not in sys.modules
 
     def make_replacement(self) -> Replacement:
-        """Returns the replacement, which is not installed.
+        """Returns the replacement without installing it.
 
         Raises:
             LookupError: if this Thunder has no such original.
@@ -197,7 +198,7 @@ class PatchGroup:
     """The rows of a capability.
 
     Attributes:
-        name: of the capability.
+        name: the name of the capability.
         whole: whether no row works without the others.
         needs: another capability, whose rows are installed as well; empty if there is none.
         rows: in the order in which they are installed.
@@ -211,13 +212,13 @@ class PatchGroup:
 
 @cache
 def list_patches() -> Mapping[str, PatchGroup]:
-    """Returns all rows by their capability."""
+    """Returns the rows of each capability."""
     text = Path(__file__).with_name("patches.txt").read_text()
     return MappingProxyType({group.name: group for group in read_table(text)})
 
 
 def read_table(text: str) -> Iterator[PatchGroup]:
-    """Yields the rows in a text by their capability. The text has the format that ``patches.txt`` explains."""
+    """Yields the rows of each capability in a text, in the format that ``patches.txt`` explains."""
     for section in re.split(r"^(?=\[)", text, flags=re.MULTILINE)[1:]:
         head, *lines = section.splitlines()
         match = _SECTION.fullmatch(head)
@@ -247,7 +248,7 @@ def _read_row(capability: str, module: str, line: str) -> Patch:
 
 
 def _find_key(holder: Any, text: str, module: ModuleType) -> Any:
-    """Returns the key of a dict: the text, or what it names in Python's builtins or in the interpreter.
+    """Returns the key of a dict: the text, or the object that it names in the builtins or in the module.
 
     Raises:
         KeyError: if the dict has no such key.
@@ -263,10 +264,10 @@ def _find_key(holder: Any, text: str, module: ModuleType) -> Any:
 
 
 def is_known(function: Any, digests: Collection[str]) -> bool:
-    """True if the digest of a function's source is one of these."""
+    """True if the digest of a function's source is one of these digests."""
     try:
         return digest_source(function) in digests
-    except Exception:  # there is nothing, or no function, or it has no source, or its file has changed
+    except Exception:  # there is no value or no function, it has no source, or its file has changed
         return False
 
 
@@ -280,7 +281,7 @@ def digest_source(function: Any) -> str:
 
 
 def read_source(function: Any) -> str:
-    """Returns the source of a function. That of a wrapper is followed by that of what it wraps.
+    """Returns the source of a function; for a wrapper, followed by the source of the wrapped function.
 
     Raises:
         OSError: if there is no source.
@@ -292,7 +293,7 @@ def read_source(function: Any) -> str:
         parts.append(repr((layer.args, layer.keywords)))
         layer = layer.func
     while layer is not None:
-        # Of the code: asked for the source of a wrapper, Python returns that of what it wraps.
+        # By code object: for a wrapper, ``inspect`` returns the source of the wrapped function.
         code = getattr(layer, "__code__", None)
         parts.append(_read_lines(code) if code else inspect.getsource(layer))
         layer = vars(layer).get("__wrapped__")
@@ -300,15 +301,15 @@ def read_source(function: Any) -> str:
 
 
 def _read_lines(code: CodeType) -> str:
-    """Returns the lines of a file that a code object comes from.
+    """Returns the source lines of a code object.
 
-    ``inspect`` splits the text behind the first line into tokens to find the last one, which takes three times as long.
+    To find the last line, ``inspect`` tokenizes the text from the first line on, which takes three times as long.
 
     Raises:
-        OSError: if there are none.
+        OSError: if there are no lines.
     """
     last = _find_last_line(code)
-    if not last:  # Python was told to do without positions
+    if not last:  # positions are disabled, as by ``-X no_debug_ranges``
         return inspect.getsource(code)
     linecache.checkcache(code.co_filename)
     lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 : last]
@@ -318,7 +319,7 @@ def _read_lines(code: CodeType) -> str:
 
 
 def _find_last_line(code: CodeType) -> int:
-    """Returns the last line of a code object and of those in it; 0 if they have no positions."""
+    """Returns the last line of a code object and its nested code objects; 0 if they have no positions."""
     inner = (each for each in code.co_consts if isinstance(each, CodeType))
     return max((*(end or 0 for _, end, _, _ in code.co_positions()), *map(_find_last_line, inner)), default=0)
 
@@ -330,18 +331,18 @@ TRACING = (
     *("containers", "frames", "natives", "cells", "values", "constraints", "attributes", "conditions"),
     *("operators", "iteration", "leaps", "collector", "flattening", "signatures", "symbols", "mapping", "lookups"),
     *("dead_code", "min_cut", "regions", "printing", "tensors"),
-    # Last, as they stand around what others have shortened.
+    # Last, because they wrap the shortcuts of others.
     *("hooks", "layers"),
 )
 """The capabilities that make tracing faster, in the order in which they are installed. ``layers`` needs ``hooks``."""
 
 _lock = forks.lock()
 _installed: list[tuple[Replacement, Any, Any]] = []
-"""The replacements that are installed, each with Thunder's own function and the shortcut. The process has one list."""
+"""The installed replacements of this process, each with the original function and the shortcut."""
 accepted: set[str] = set()
-"""The capabilities whose sources need not be known."""
+"""The capabilities whose sources are accepted without a known digest."""
 _whole: dict[str, tuple[Replacement, ...]] = {}
-"""The groups of which everything is installed. A later call would read the sources of Thunder again."""
+"""The capabilities that are installed, with their replacements. Without it a later call would read sources again."""
 
 
 def list_installed() -> tuple[str, ...]:
@@ -350,7 +351,7 @@ def list_installed() -> tuple[str, ...]:
 
 
 def accept(capability: str) -> None:
-    """Has all sources of a capability accepted from now on, because a probe showed that they behave as expected."""
+    """Accepts all sources of a capability from now on, because a probe showed that they behave as expected."""
     accepted.add(capability)
 
 
@@ -366,7 +367,7 @@ def find_misfit(row: Patch) -> str | None:
 
 
 def find_own(value: Any) -> Any:
-    """Returns Thunder's own function behind replacements that are installed."""
+    """Returns the original function of Thunder behind installed replacements."""
     replaced = {id(new): own for _, own, new in _installed}
     while id(value) in replaced:
         value = replaced[id(value)]
@@ -374,7 +375,7 @@ def find_own(value: Any) -> Any:
 
 
 def find_original(row: Patch) -> Any:
-    """Returns Thunder's own function that a row of the table is about.
+    """Returns the original function of Thunder that a row of the table names.
 
     Raises:
         LookupError: if this Thunder has no such function.
@@ -383,7 +384,7 @@ def find_original(row: Patch) -> Any:
 
 
 def find_known(capability: str) -> dict[str, Any]:
-    """Returns the functions of a capability whose sources are known, by their name in the table."""
+    """Returns the original functions of a capability whose sources are known, by their names in the table."""
     rows = [row for row in list_patches()[capability].rows if not row.is_idle and find_misfit(row) is None]
     return {row.original: find_original(row) for row in rows}
 
@@ -398,11 +399,11 @@ def find_replacements(capability: str, *, any_source: bool = False) -> tuple[Rep
     """Returns the replacements of a capability that fit the installed Thunder.
 
     Args:
-        capability: of the table.
-        any_source: whether sources need not be known, because a probe showed that they behave as expected.
+        capability: the name of a capability in the table.
+        any_source: whether unknown sources are accepted, because a probe showed that they behave as expected.
 
     Raises:
-        LookupError: if a row does not fit that the others need.
+        LookupError: if a row does not fit, and the other rows need it.
     """
     found, group = [], list_patches()[capability]
     any_source = any_source or capability in accepted
@@ -418,12 +419,12 @@ def find_replacements(capability: str, *, any_source: bool = False) -> tuple[Rep
 
 
 def install(capabilities: Iterable[str] = TRACING) -> None:
-    """Lets Thunder trace faster from now on, in this process. A second call does nothing.
+    """Installs shortcuts that make Thunder trace faster in this process. A second call does nothing.
 
-    A function whose source is not one that a shortcut was written for, or cannot be read, stays as it is.
+    A function stays as it is if its source cannot be read, or no shortcut was written for it.
 
     Args:
-        capabilities: the names of what to install, of ``TRACING``; by default all.
+        capabilities: names from ``TRACING``; by default all.
 
     Raises:
         ValueError: if there is no such capability. Nothing else is raised.
@@ -436,19 +437,19 @@ def install(capabilities: Iterable[str] = TRACING) -> None:
 
 
 def install_more(name: str, replacements: Callable[[], Iterable[Replacement]] | None = None) -> None:
-    """Installs replacements that are no shortcuts; ``uninstall`` takes them out as well. Never raises.
+    """Installs replacements that are not shortcuts; ``uninstall`` removes them as well. Never raises.
 
     Args:
-        name: of the capability, or of what does not work without them.
-        replacements: returns them. Those that are there already stay. By default those of the capability.
+        name: the name of the capability, or of the feature that needs the replacements.
+        replacements: returns the replacements, by default those of the capability. Installed ones stay.
     """
     _install({name: replacements or partial(find_replacements, name)})
 
 
 def _install(wanted: Mapping[str, Callable[[], Iterable[Replacement]]]) -> None:
-    # Sources and modules are looked through: without the pause a collection of all objects comes in between.
+    # Reading sources and scanning modules would trigger a full garbage collection.
     with _lock, without_collector():
-        # Finding them imports modules. The modules are looked through once all are there.
+        # Finding replacements imports modules. They are scanned once all are imported.
         found = {name: _find(name, replacements) for name, replacements in wanted.items() if not _is_in_place(name)}
         everywhere = any(each.everywhere for replacements in found.values() for each in replacements or ())
         importers = Importers() if everywhere else None
@@ -461,7 +462,7 @@ def _find(name: str, replacements: Callable[[], Iterable[Replacement]]) -> tuple
     """Returns the replacements of a capability; None if it does not work here."""
     try:
         return tuple(replacements())
-    except Exception as error:  # whatever is otherwise in this Thunder, tracing goes on
+    except Exception as error:  # however this Thunder differs, tracing goes on
         logger.info("tracing does without the shortcuts of %s", name, exc_info=error)
         return None
 
@@ -471,12 +472,12 @@ def _put_all(name: str, replacements: tuple[Replacement, ...], importers: Import
         for replacement in replacements:
             _put(replacement, importers)
         _whole[name] = replacements
-    except Exception as error:  # whatever is otherwise in this Thunder, tracing goes on
+    except Exception as error:  # however this Thunder differs, tracing goes on
         logger.info("tracing does without the shortcuts of %s", name, exc_info=error)
 
 
 def _is_in_place(name: str) -> bool:
-    """True if a capability is installed, and none of it was taken out or replaced by other code."""
+    """True if a capability is installed, and no replacement of it was removed or replaced by other code."""
     ours = {id(new) for _, _, new in _installed}
     return name in _whole and all(id(replacement.get()) in ours for replacement in _whole[name])
 
@@ -493,9 +494,9 @@ def _put(replacement: Replacement, importers: Importers | None) -> None:
 
 
 def _interpret_own(replacement: Replacement, own: Any, new: Any) -> None:
-    """Has Thunder's own function interpreted where a model's code calls what was replaced, by way of Thunder's own.
+    """Registers a lookaside that makes a model's call of a replaced function use the original, or its lookaside.
 
-    Interpreted, a shortcut would leave another trace: its own frames, names and reads.
+    An interpreted shortcut would change the trace: it has its own frames, names and reads.
     """
     from thunder.core.interpreter import _interpret_call
 
@@ -519,9 +520,9 @@ def _name_maker(function: Any) -> tuple[str, str]:
 
 
 def uninstall() -> None:
-    """Gives Thunder its own functions back. Does nothing if ``install`` was not called.
+    """Restores the original functions of Thunder. Does nothing if ``install`` was not called.
 
-    What other code has replaced since stays replaced.
+    Functions that other code has replaced since stay replaced.
     """
     with _lock:
         importers = Importers() if _installed else None
@@ -533,13 +534,13 @@ def uninstall() -> None:
 
 
 def read_sources() -> dict[str, str]:
-    """Returns the sources by digest."""
+    """Returns the stored sources by digest."""
     sources: dict[str, str] = json.loads(lzma.decompress(_SOURCES.read_bytes())) if _SOURCES.exists() else {}
     return sources
 
 
 def read_installed(row: Patch) -> tuple[str, str] | None:
-    """Returns digest and source of the function of a row in the installed Thunder; None if it cannot be read."""
+    """Returns digest and source of a row's function in the installed Thunder; None if it cannot be read."""
     try:
         own = find_original(row)
         return digest_source(own), read_source(own)
@@ -551,8 +552,8 @@ def write_difference(row: Patch, known: Mapping[str, str]) -> list[str]:
     """Returns the lines of a diff from the nearest source that a row was written for to the installed one.
 
     Args:
-        row: whose function has another source.
-        known: sources by digest.
+        row: a row whose function has another source.
+        known: the stored sources by digest.
     """
     installed = read_installed(row)
     originals = [known[digest].splitlines() for digest in row.digests if digest in known]
@@ -567,7 +568,7 @@ def write_difference(row: Patch, known: Mapping[str, str]) -> list[str]:
 
 
 def add_installed() -> int:
-    """Adds installed sources whose digests are in the table, and drops all others. Returns how many are kept."""
+    """Stores the installed sources whose digests are in the table, drops all others, and returns how many remain."""
     rows = [row for group in list_patches().values() for row in group.rows]
     wanted = {digest for row in rows for digest in row.digests}
     found = dict(filter(None, map(read_installed, rows)))

@@ -24,22 +24,22 @@ TRIED: Mapping[str, str] = MappingProxyType(
 
 
 def is_tried() -> bool:
-    """True if the installed Thunder is a version that was tried, and none of its sources was changed."""
+    """True if the installed Thunder is a version that was tried, with unchanged sources."""
     return TRIED.get(read_version()) == read_digest()
 
 
 def read_version() -> str:
-    """Returns the version of the Thunder that is installed."""
+    """Returns the version of the installed Thunder, or a phrase if it reports none."""
     import thunder
 
     return str(getattr(thunder, "__version__", "of no known version"))
 
 
 def read_own_version() -> str:
-    """Returns the version that the installed Thunder says it is.
+    """Returns the version that the installed Thunder reports.
 
     Raises:
-        ImportError: if it says none.
+        ImportError: if it reports none.
     """
     from thunder import __version__
 
@@ -66,20 +66,20 @@ def find_import_problem() -> str:
 
 
 DYNAMO, FUNCTION, ANY = "thunderfx", "an autograd.Function in thunderfx", "Thunder"
-"""What a fault is about."""
+"""The features that a fault may affect."""
 _LATEST = (9999, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A row.
+    """A combination of torch and Thunder that fails without fusioncache as well.
 
     Attributes:
-        about: ``DYNAMO``, ``FUNCTION`` or ``ANY``.
-        torch: the first and the last version with it, as (major, minor).
-        thunder: a pattern of the versions with it.
-        problem: what happens, as a sentence.
-        advice: what to do.
+        about: the affected feature: ``DYNAMO``, ``FUNCTION`` or ``ANY``.
+        torch: the first and the last affected version, as (major, minor).
+        thunder: a regular expression for the start of affected versions.
+        problem: the symptom, as a sentence.
+        advice: the workaround.
     """
 
     about: str
@@ -123,7 +123,7 @@ FAULTS = (
 
 
 def find_faults(*about: str) -> list[Fault]:
-    """Returns the faults of the installed combination, by default all of them."""
+    """Returns the faults of the installed versions that affect these features, or any feature if none is given."""
     torch = read_torch_version()
     thunder = read_version()
     return [
@@ -136,7 +136,7 @@ def find_faults(*about: str) -> list[Fault]:
 
 
 def read_torch_version() -> tuple[int, int]:
-    """Returns major and minor version of torch."""
+    """Returns the major and minor version of torch."""
     import torch
 
     major, minor = re.findall(r"\d+", torch.__version__)[:2]
@@ -144,7 +144,7 @@ def read_torch_version() -> tuple[int, int]:
 
 
 def explain_fault(fault: Fault) -> str:
-    """Returns a fault as one sentence, with the versions that have it."""
+    """Returns a sentence with the installed versions, the fault's problem and its advice."""
     import torch
 
     versions = f"torch {torch.__version__} and Thunder {read_version()}"
@@ -152,7 +152,7 @@ def explain_fault(fault: Fault) -> str:
 
 
 def find_fault_of_graph(graph: Any) -> Fault | None:
-    """Returns the fault that a graph of Dynamo meets in thunderfx; None if it meets none.
+    """Returns the fault that a Dynamo graph triggers in thunderfx; None if it triggers none.
 
     Args:
         graph: ``torch.fx.GraphModule``.

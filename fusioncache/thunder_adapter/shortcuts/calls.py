@@ -1,14 +1,14 @@
-"""Calls: frames, small functions of Thunder's own, binary operations, and functions that only choose another one.
+"""Shortcuts for calls: frames, small functions of Thunder, binary operations, and functions that only dispatch.
 
-Where the interpreter has to merge or call something, it writes a small Python function that does so, and interprets
-that. Each ``Native`` does to the wrapped values what interpreting one of these comes down to, the items of
-tuples that pass the interpreter's stack included, and returns None where it does not know, before anything is done.
+To merge dicts or call a function, the interpreter interprets a small Python function of its own. Each ``Native`` has
+the same effect on the wrapped values, and on the items of tuples that pass the interpreter's stack. It returns None,
+before any side effect, where it does not apply.
 
-Each method of a tensor is first asked whether its arguments are distributed tensors. For that Thunder interprets its
-own ``tree_flatten``, which asks for 30 types. Where all is plain to see, the frame is begun at the call at the end: it
-is there as before, for source lines, errors, and what is called. What would have been looked up on the way must have
-been already, wherever it would stay: code that meets the same object elsewhere is given the wrapper that is there, and
-with it where the prologue takes it from.
+Each method of a tensor first checks whether its arguments are distributed tensors. For that Thunder interprets its
+``tree_flatten``, which checks for 30 types. If all arguments are plain, the shortcut starts the frame at its final
+call. The frame still exists, for source lines, errors, and the called function. Lookups that the frame skips must have
+been made before, wherever their wrappers would outlive it. Other code that meets the same object gets the existing
+wrapper, and with it the origin from which the prologue unpacks the object.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MOST_CODE_OBJECTS = 4096
 
 
 def cache_instructions(original: ModuleType) -> ModuleType:
-    """Makes a copy of the module ``dis`` that decodes each code object once, as the same ones run again and again."""
+    """Returns a copy of the module ``dis`` that decodes each code object once, because the same ones run repeatedly."""
 
     @lru_cache(maxsize=_MOST_CODE_OBJECTS)
     def get_instructions(code: Any) -> tuple[Any, ...]:
@@ -55,16 +55,16 @@ def cache_instructions(original: ModuleType) -> ModuleType:
 
 
 def describe_one_frame(original: Callable[..., None]) -> Callable[..., None]:
-    """Describes the one frame that is asked for, where Thunder has Python describe the whole stack.
+    """Returns a function that describes only the requested frame, where Thunder has Python describe the whole stack.
 
-    For that the source of each frame is looked for, in all modules that there are: 40 ms under thirty frames.
+    Python would search all modules for the source of each frame: 40 ms under thirty frames.
     """
     names = {**original.__globals__, "inspect": SimpleNamespace(stack=lambda: _Stack(sys._getframe(1)))}
     return update_wrapper(FunctionType(original.__code__, names), original)
 
 
 class _Stack:
-    """What ``inspect.stack`` returns, of which a frame is described when it is asked for."""
+    """The result of ``inspect.stack``, which describes a frame only when it is indexed."""
 
     __slots__ = ("_innermost",)
 
@@ -82,13 +82,13 @@ class _Stack:
 
 
 _CALLED = (("thunder.core.pytree", "tree_flatten"), ("optree", "tree_flatten"), ("torch.distributed", "is_available"))
-"""The functions that are called on the way: module and name."""
+"""The functions that the skipped code calls: module and name."""
 
 _BUILTINS = (
     *("Ellipsis", "all", "bool", "complex", "dict", "filter", "float", "getattr", "hasattr", "int", "isinstance"),
     *("len", "list", "map", "next", "object", "slice", "str", "tuple", "type"),
 )
-"""The builtins that are looked up."""
+"""The builtins that the skipped code looks up."""
 
 _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "torch": (
@@ -107,25 +107,25 @@ _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "optree": ("__dict__", "tree_flatten"),
     "optree._C": ("__dict__", "flatten"),
 }
-"""What is looked up in modules, by their names."""
+"""The attributes that the skipped code looks up in modules, by module name."""
 
 _GLOBALS: Mapping[str, tuple[str, ...]] = {
     "torch.distributed": ("__builtins__", "torch"),
     "thunder.core.pytree": ("FunctionType", "__builtins__", "devices", "dtypes", "immutable_list", "optree", "torch"),
     "optree.ops": ("_C",),
 }
-"""What is looked up as a global in functions of modules, by their names."""
+"""The globals that the skipped code looks up in functions of modules, by module name."""
 
 _PLAIN = (bool, int, float, str, NoneType)
 
 
 def _own(module: str, name: str) -> Any:
-    """Returns a function of a module, also where a shortcut stands in for it."""
+    """Returns the original function of a module, also where a shortcut replaces it."""
     return unwrap(vars(sys.modules[module])[name])
 
 
 def shorten_resume(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Begins what chooses an operation for a method of a tensor at the call of the operation."""
+    """Returns a handler of RESUME that starts the dispatcher of a tensor's method at its final call."""
     from thunder.torch.experimental import dtensor_torch_and_prims
 
     constants = dtensor_torch_and_prims.dispatch_to_impl.__code__.co_consts
@@ -142,7 +142,7 @@ def shorten_resume(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _measure_leap(code: CodeType) -> int:
-    """Returns how far it is, as jumps are measured, from the begin of a function to its last statement."""
+    """Returns the jump distance, in code units, from the start of a function to its last statement."""
     instructions = list(dis.get_instructions(code))
     begin = next(index for index, each in enumerate(instructions) if each.opname == "RESUME")
     *_, (last, _) = dis.findlinestarts(code)
@@ -150,7 +150,7 @@ def _measure_leap(code: CodeType) -> int:
 
 
 def _make_judge() -> Callable[[Any], bool]:
-    """Makes a function that returns whether a frame that chooses an operation comes to that for one device."""
+    """Returns a function that is True if a dispatcher's frame ends in the operation for a single device."""
     from thunder.core import interpreter
 
     from fusioncache.thunder_adapter.api import TensorProxy
@@ -179,7 +179,7 @@ _Visited = Sequence[tuple[Any, str, tuple[str, ...]]]
 
 
 def _list_visited() -> _Visited:
-    """Lists what is looked into on the way: an object, the attribute of its wrapper, and the names looked up in it."""
+    """Returns the lookups of the skipped code: an object, the attribute of its wrapper, and the names looked up."""
     from thunder.core import interpreter
 
     visited: list[tuple[Any, str, tuple[str, ...]]] = [(interpreter.builtins_dict, "item_wrappers", _BUILTINS)]
@@ -190,7 +190,7 @@ def _list_visited() -> _Visited:
 
 
 def _was_here(visited: _Visited) -> bool:
-    """Returns whether everything is looked up already in what has a wrapper. Others would not outlive the way."""
+    """True if all lookups were made in objects that have a wrapper. New wrappers would not outlive the skipped code."""
     from thunder.core import interpreter
 
     known = interpreter.get_interpreterruntimectx()._known_wrappers
@@ -207,11 +207,11 @@ logger = logging.getLogger("fusioncache")
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """What a small function of Thunder's comes down to that the interpreter would run.
+    """A native equivalent of a small function of Thunder, which replaces its interpretation.
 
     Attributes:
-        owner: the function that the small one is written in, as the table names it.
-        name: the name of the small one in it. All of this name do the same.
+        owner: the function that defines the small one, as the table names it.
+        name: the name of the small one in its owner. All of this name do the same.
         do: does the same to wrapped values, or returns None and does nothing.
     """
 
@@ -220,7 +220,7 @@ class Native:
     do: Callable[..., Any]
 
     def list_code(self, known: Mapping[str, Any]) -> list[CodeType]:
-        """Returns the code of the small function; nothing if its owner is not among those that are known."""
+        """Returns the code objects of the small function; none if its owner's source is not known."""
         if self.owner not in known:
             logger.info("tracing interprets %s of %s, which has another source", self.name, self.owner)
             return []
@@ -229,7 +229,7 @@ class Native:
 
 
 def list_natives() -> tuple[Native, ...]:
-    """Returns all of them."""
+    """Returns all natives."""
     interpreter = "thunder.core.interpreter"
     return (
         Native(f"{interpreter}:_default_opcode_handler_map[DICT_MERGE]", "<lambda>", merge),
@@ -239,14 +239,14 @@ def list_natives() -> tuple[Native, ...]:
 
 
 def shorten_calls(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Does what a small function of Thunder's own would do, where Thunder interprets it."""
+    """Returns an ``_interpret_call`` that runs natives in place of small functions of Thunder."""
     from thunder.core import interpreter
 
     get_compile_context, get_context = interpreter.get_interpretercompilectx, interpreter.get_interpreterruntimectx
     values = interpreter.WrappedValue, interpreter.INTERPRETER_SIGNALS
     owners = find_known("small functions")
     known = [(code, each.do) for each in list_natives() for code in each.list_code(owners)]
-    # By address, as to hash code takes as long as the code is. The list keeps it alive.
+    # By address, because hashing a code object takes time in proportion to its size. The list keeps it alive.
     natives: Mapping[int, Callable[..., Any]] = {id(code): do for code, do in known}
 
     @wraps(original)
@@ -259,7 +259,7 @@ def shorten_calls(original: Callable[..., Any]) -> Callable[..., Any]:
                 result = do(fn, *args, **kwargs)
                 if result is not None:
                     return result
-        # The rest is the original's, without recording. To call it would make the stack of Python deeper.
+        # The rest is the original's, without its history. A call of the original would deepen Python's stack.
         result = interpreter._call_dispatch(get_compile_context(), get_context(), fn, *args, **kwargs)
         assert isinstance(result, values), f"return {result} unexpected calling {interpreter.unwrap(fn)}"
         return result
@@ -269,7 +269,7 @@ def shorten_calls(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shorten_arguments(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Takes each item of ``*args`` of a call, looking only once for what subscripts a tuple."""
+    """Returns a function that takes each item of a call's ``*args``, and finds the subscript lookaside only once."""
     from thunder.core.interpreter import wrap_const
 
     @wraps(original)
@@ -284,14 +284,14 @@ def shorten_arguments(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def merge(_: Any, one: Any, other: Any) -> Any:
-    """Updates the second of two dicts by the first, as a call does for each ``**kwargs``."""
+    """Updates the second dict with the first, as a call does for each ``**kwargs``."""
     if not (is_wrapped(one, dict) and is_wrapped(other, dict)):
         return None
     return call_method("update", other, one)
 
 
 def call_bound_method(own: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls the function of a bound method with what it is bound to."""
+    """Calls the function of a bound method with its ``__self__`` and the arguments."""
     if not (is_wrapped(method, MethodType) and _asks_for_no_frame(method.value.__func__)):
         return None
     names = wrap_globals(own)
@@ -302,7 +302,7 @@ def call_bound_method(own: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def call_partial(own: Any, partial: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls the function of a ``functools.partial`` that has no keywords with its arguments and those of the call."""
+    """Calls the function of a ``functools.partial`` without keywords: with its arguments, then those of the call."""
     if not is_wrapped(partial, functools.partial) or partial.value.keywords:
         return None
     if not _asks_for_no_frame(partial.value.func):
@@ -319,7 +319,7 @@ def call_partial(own: Any, partial: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _asks_for_no_frame(function: Any) -> bool:
-    """Returns whether this is called the same from any frame, as are not ``super``, ``locals``, or ``namedtuple``."""
+    """True if a function does the same from any calling frame, unlike ``super``, ``locals`` or ``namedtuple``."""
     from fusioncache.thunder_adapter.api import Symbol
 
     return type(function) is Symbol or (type(function) is FunctionType and function is not namedtuple)
@@ -355,11 +355,11 @@ OPERATIONS: tuple[tuple[str, str, Callable[[Any, Any], Any]], ...] = (
     ("/", "truediv", operator.truediv),
     ("^", "xor", operator.xor),
 )
-"""In the order of the numbers that instructions have for them. In place, these are higher by as many as there are."""
+"""Operators in the order of their numbers in instructions. An in-place one is higher by the length of this table."""
 
 
 def shorten_binary_operation(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Computes with numbers at once, and calls the method of a tensor that Python would call."""
+    """Returns a ``_binary_op`` that computes with numbers directly, and calls the tensor method that Python would."""
     from thunder.core import interpreter
 
     from fusioncache.thunder_adapter.api import TensorProxy
@@ -389,14 +389,14 @@ def shorten_binary_operation(original: Callable[..., Any]) -> Callable[..., Any]
 
 
 def _compute(number: int, a: Any, b: Any) -> Any:
-    """Computes with two numbers, or returns None where that raises an error, for which Thunder has its own words."""
+    """Returns the result for two numbers; None if it raises an error, because Thunder has its own messages."""
     with suppress(Exception):
         return OPERATIONS[number % len(OPERATIONS)][2](a, b)
     return None
 
 
 def call_method_of_tensor(number: int, a: Any, b: Any, names: Any) -> Any:
-    """Returns what the first method returns, without its wrapper, that can compute this; or the signal of an error."""
+    """Returns the unwrapped result of the first method that supports the operation; or the signal of an error."""
     from thunder.core.interpreter import INTERPRETER_SIGNALS, _interpret_call, do_raise
 
     look_up_builtins(names, "hasattr", "type")
@@ -418,7 +418,7 @@ def call_method_of_tensor(number: int, a: Any, b: Any, names: Any) -> Any:
 
 
 def _list_methods(number: int, a: Any, b: Any) -> list[tuple[str, Any, Any]]:
-    """Lists the names of methods that Python calls for an operation, in its order, each with its arguments."""
+    """Returns the names of the methods that Python tries for an operation, in order, each with its arguments."""
     name = OPERATIONS[number % len(OPERATIONS)][1]
     calls = [(f"__{name}__", a, b), (f"__r{name}__", b, a)]
     if number >= len(OPERATIONS):

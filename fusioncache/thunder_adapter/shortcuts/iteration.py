@@ -1,6 +1,6 @@
-"""Iteration: the next item of plain sequences and of Python's iterators, without interpreting how it is asked for.
+"""Shortcuts for iteration: the next item of plain sequences and Python's iterators, without interpreting ``next``.
 
-Thunder writes the iterator of a list in Python, and interprets it: for each item, three frames and two assignments.
+Thunder implements the iterator of a list in Python and interprets it: three frames and two assignments for each item.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from fusioncache.thunder_adapter.shortcuts.values import (
 _BUILT_IN = tuple(map(type, map(iter, (range(0), {}, set()))))
 _ITERATORS: tuple[Any, ...] = (GeneratorType, *_BUILT_IN, zip, map, filter, enumerate)
 _BY_MOVING_ON = ("hasattr", "type", "NotImplemented", "getattr", "setattr")
-"""The builtins that Thunder's interpreted iterator looks up to add to a number and set an attribute."""
+"""The builtins that Thunder's interpreted iterator looks up to advance: it adds to a number and sets an attribute."""
 
 
 def shorten_next(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Takes the next item of the iterator of a plain list or tuple, or calls the ``__next__`` of one of Python's."""
+    """Returns a lookaside of ``next`` for the iterators of plain lists and tuples, and for Python's iterators."""
     from thunder.core.interpreter import (
         INTERPRETER_SIGNALS,
         MappingKeysIterator,
@@ -54,7 +54,7 @@ def shorten_next(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_plain(iterator: Any) -> bool:
-    """Returns whether this iterates over a plain list or tuple, and is as it was made or moved on."""
+    """True if this iterates over a plain list or tuple, and its wrapper has its current position."""
     known = iterator.attribute_wrappers
     if not {"s", "next_pos", "is_reversed"} <= known.keys() or not is_wrapped(known["s"], list, tuple):
         return False
@@ -62,7 +62,7 @@ def _is_plain(iterator: Any) -> bool:
 
 
 def _take(iterator: Any, names: Any) -> Any:
-    """Returns the next item, or the signal that there is none, and moves on."""
+    """Returns the next item and advances; or returns the signal of an exception if there is none."""
     from thunder.core.interpreter import do_raise, wrap_const
 
     known = iterator.attribute_wrappers
@@ -82,7 +82,7 @@ def _take(iterator: Any, names: Any) -> Any:
 
 
 def shorten_for_iter(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Calls at once what stands in for ``next``."""
+    """Returns a handler of FOR_ITER that calls the lookaside of ``next`` directly."""
     from thunder.core import interpreter
 
     raised = interpreter.INTERPRETER_SIGNALS.EXCEPTION_RAISED
@@ -101,7 +101,7 @@ def shorten_for_iter(original: Callable[..., Any]) -> Callable[..., Any]:
             if not isinstance(context.curexc, StopIteration):
                 return item
             context.curexc = None
-            stack.append(interpreter.Py_NULL())  # as Python 3.12 has it, for what comes after the loop
+            stack.append(interpreter.Py_NULL())  # as in Python 3.12, for the code after the loop
             return inst.arg
         stack.append(item)
         return None

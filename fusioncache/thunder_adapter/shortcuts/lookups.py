@@ -1,11 +1,11 @@
-"""Globals, attributes, cells and conditions, without interpreting how Python finds or tests them.
+"""Shortcuts for globals, attributes, cells and conditions, without interpreting how Python finds or tests them.
 
-The interpreter wraps every value with where it comes from. A lookup in a plain container ends in a method for the
-wrapper, after some interpreted code that only finds that out.
+The interpreter wraps every value together with its origin. A lookup in a plain container ends in a method for the
+wrapper; the interpreted code before it only finds that method.
 
-Thunder asks the type of whatever it finds in a class for ``__get__``, ``__set__`` and ``__delete__``, each through its
-interpreter, and interprets ``torch.nn.Module.__getattr__``. Here that is known for functions, methods written in C,
-slots, and values of builtin types. All others, as properties, are left to Thunder.
+Thunder checks the type of each value that it finds in a class for ``__get__``, ``__set__`` and ``__delete__``, each
+through its interpreter, and interprets ``torch.nn.Module.__getattr__``. Here the answer is known for functions, methods
+written in C, slots, and values of builtin types. All others are left to Thunder, such as most properties.
 
 ``torch.nn.Module`` makes nine cells in each call, for hooks, and tests eight dicts of hooks.
 """
@@ -39,7 +39,7 @@ from fusioncache.thunder_adapter.shortcuts.values import (
 
 
 def shorten_globals(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Looks a global up in its dict, and a builtin in the dict in that, where Thunder interprets code that does so."""
+    """Returns a ``globals_lookup`` that reads the dicts of globals and builtins without interpreted code."""
     from thunder.core.interpreter import wrap_const
 
     @wraps(original)
@@ -66,7 +66,7 @@ _ABSENT = object()
 
 
 def shorten_object_getattribute(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Finds an attribute in a class or an instance, where Thunder interprets how Python tells descriptors apart."""
+    """Returns an attribute lookup that applies Python's descriptor rules without interpreting them."""
     from thunder.core.interpreter import _interpret_call, do_raise, unwrap, wrap_const
     from thunder.core.proxies import AnyProxy
 
@@ -109,33 +109,33 @@ def shorten_object_getattribute(original: Callable[..., Any]) -> Callable[..., A
 
 
 def _call_getter(found: property, tensor: Any) -> Any:
-    """Returns what a property of a tensor's, which has no setter, is for a tensor; or the signal of an error."""
+    """Returns the value of a tensor's property that has no setter; or the signal of an error."""
     from thunder.core.interpreter import _interpret_call, unwrap
 
     return unwrap(_interpret_call(found.fget, tensor))
 
 
 def _is_plain_lookup(obj: Any, name: Any) -> bool:
-    """Returns whether this is looked for as Python does, in classes and ``__dict__``, and no history is kept."""
+    """True if Python's default lookup, in classes and ``__dict__``, applies and no history is recorded."""
     from thunder.core.interpreter import WrappedValue
 
     if type(obj) is not WrappedValue or type(name) is not str or (name.startswith("__") and name.endswith("__")):
         return False
     if isinstance(obj.value, (type, super)) or keeps_history():
         return False
-    # Containers are looked into while Thunder calls what binds a method to them.
+    # When Thunder binds a method to a container, it checks the container's item wrappers.
     return _is_whole(obj) if type(obj.value) in _CONTAINERS else not isinstance(obj.value, (dict, Sequence))
 
 
 def _is_whole(container: Any) -> bool:
-    """Returns whether Thunder knows of each item of a container that something else may have changed."""
+    """True if the wrapper of a container has all its items. Other code may have changed a list or dict meanwhile."""
     if isinstance(container.value, list):
         return container.item_wrappers is not None and len(container.item_wrappers) == len(container.value)
     return not isinstance(container.value, dict) or len(container.key_wrappers) == len(container.item_wrappers)
 
 
 def shorten_getattr(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Looks into a module's dicts of parameters, buffers and modules, where Thunder interprets code that does so."""
+    """Returns a lookaside of ``getattr`` that reads a module's dicts of members without interpreting torch's code."""
     from thunder.core import interpreter
 
     known = find_known("module attributes").get("torch.nn:Module.__getattr__")
@@ -165,7 +165,7 @@ def shorten_getattr(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _may_be_member(obj: Any, name: Any, known: Any) -> bool:
-    """Returns whether an attribute is looked for with torch's own ``__getattr__`` after Python's way."""
+    """True if the lookup of an attribute is Python's default one, followed by torch's ``__getattr__``."""
     from thunder.core.interpreter import WrappedValue
 
     return (
@@ -179,14 +179,14 @@ def _may_be_member(obj: Any, name: Any, known: Any) -> bool:
 
 
 def _get_member(module: Any, name: Any, getter: Any) -> Any:
-    """Returns a parameter, buffer or module of a module, or None if there is none or Thunder has to find it."""
+    """Returns a parameter, buffer or submodule of a module; None if there is none or Thunder has to find it."""
     from thunder.core.interpreter import get_interpretercompilectx, wrap_attribute, wrap_const
 
     if get_interpretercompilectx().lookaside(getter.value, module, name) is not None:
         return None
     names = wrap_globals(wrap_attribute)  # any function of Thunder's interpreter
     look_up_builtins(names, "hasattr", "getattr")
-    # What a frame of the function would have had Thunder wrap.
+    # A frame of the function would have wrapped its globals.
     wrap_attribute(getter.value.__globals__, getter, wrap_const("__globals__"))
     for kind in map(wrap_const, ("_parameters", "_buffers", "_modules")):
         attributes = _load(module, "__dict__")
@@ -210,7 +210,7 @@ def _load(obj: Any, name: str) -> Any:
 
 
 def shorten_making(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a cell at once, where Thunder looks for ``__new__`` and ``__init__`` of its type, and calls both."""
+    """Returns a handler of MAKE_CELL that makes a cell without looking up ``__new__`` and ``__init__`` of its type."""
     from thunder.core import interpreter
 
     @wraps(original)
@@ -234,7 +234,7 @@ _SIZED = (dict, OrderedDict, list, tuple)
 
 
 def shorten_jump(truth: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Jumps if a plain value is ``TRUE``, or ``FALSE``."""
+    """Returns a maker of handlers that jump if a plain value is ``TRUE``, or if it is ``FALSE``."""
     jumps_if = truth == "TRUE"
 
     def shorten(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -256,9 +256,9 @@ def shorten_jump(truth: str) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 
 def make_judge() -> Callable[[Any, bool], bool | None]:
-    """Makes a function that returns whether a wrapped value is true; None if Thunder has to find out.
+    """Returns a function that returns whether a wrapped value is true; None if Thunder has to find out.
 
-    Its second argument: whether Thunder would wrap the value, and each of its items, anew if no code keeps them.
+    Its second argument: whether Thunder would make new wrappers of the value and its items if no code holds them.
     """
     from thunder.core import interpreter, jit_ext
 
@@ -283,7 +283,7 @@ def make_judge() -> Callable[[Any, bool], bool | None]:
 
 
 def _look_up(value: Any, names: Any) -> None:
-    """Looks up what Thunder does to find out whether a plain value is true."""
+    """Wraps the builtins that Thunder looks up to find out whether a plain value is true."""
     look_up_builtins(names, "object", "getattr", "type")
     if hasattr(type(value), "__bool__"):
         look_up_builtins(names, "callable")

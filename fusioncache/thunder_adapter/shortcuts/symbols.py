@@ -1,8 +1,8 @@
-"""Operations: arguments bound, flattened, printed and exchanged with fewer steps.
+"""Shortcuts for operations: they bind, flatten, print and swap arguments in fewer steps.
 
-Most operations have leaves for arguments and results. Thunder flattens and rebuilds each tree of them, for each copy
-three times; asks in each ``tree_flatten`` whether it knows the type of what it is given; maps a function over a tree
-that changes nothing in it, to find data classes; and builds a signature for each operation of each trace.
+Most operations have leaves as arguments and results. Thunder flattens and rebuilds each tree of them three times for
+each copy; checks in each ``tree_flatten`` whether it supports the argument's type; maps an identity function over a
+tree to find data classes; and builds a signature for each operation of each trace.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 @cache
 def leaf_types() -> frozenset[type]:
-    """Returns types of which each instance is a leaf of Thunder's trees, and no data class."""
+    """Returns types whose instances are always leaves of Thunder's trees, and never data classes."""
     from thunder.core import codeutils, proxies
 
     from fusioncache.thunder_adapter.api import dtypes
@@ -28,7 +28,7 @@ def leaf_types() -> frozenset[type]:
 
 @cache
 def root_types() -> frozenset[type]:
-    """Returns types that Thunder flattens, whatever an instance contains: of leaves and of plain containers."""
+    """Returns types that Thunder flattens regardless of their contents: leaves and plain containers."""
     import torch
 
     from fusioncache.thunder_adapter.api import devices, dtypes
@@ -40,7 +40,7 @@ def root_types() -> frozenset[type]:
 
 @cache
 def proxy_types() -> frozenset[type]:
-    """Returns the types of proxies of numbers, of tensors, and of what is neither and no container."""
+    """Returns the types of proxies of numbers, tensors, and other values that are not containers."""
     from thunder.core import proxies
 
     of_numbers = (proxies.NumberProxy, proxies.IntegerProxy, proxies.FloatProxy, proxies.ComplexProxy)
@@ -48,7 +48,7 @@ def proxy_types() -> frozenset[type]:
 
 
 def shorten_flatten(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Flattens what has a type of those that are flattened most, where Thunder looks through all that it knows."""
+    """Returns a ``tree_flatten`` that checks the most frequent types first, where Thunder checks all it supports."""
     from optree import _C
     from thunder.core.pytree import OPTREE_NAMESPACE
 
@@ -64,9 +64,9 @@ def shorten_flatten(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shorten_with_dataclass(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Flattens what has leaves of known types only, in containers that each optree knows, so that it has no data class.
+    """Returns a flatten function for trees of known leaf types in optree's standard containers: without data classes.
 
-    Thunder's own container types, of which some become others when a tree is mapped, are leaves here, of no known type.
+    Thunder's own container types are leaves of unknown types here: some become other types when a tree is mapped.
     """
     from optree import _C
 
@@ -84,7 +84,7 @@ def shorten_with_dataclass(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shorten_safe_map_flat(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Maps a function over two lists or tuples of as many leaves, which it would flatten to themselves."""
+    """Returns a ``safe_map_flat`` that does not flatten two equally long lists or tuples of leaves."""
     leaf = leaf_types()
 
     @wraps(original)
@@ -102,7 +102,7 @@ def shorten_safe_map_flat(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shorten_to_printable(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a proxy, a number or a string as it is, and so a tuple of them, which Thunder would build anew."""
+    """Returns a ``to_printable`` that returns proxies, numbers, strings and tuples of them without a rebuild."""
     from thunder.core import baseutils
 
     values = frozenset((int, float, complex, bool, str)) & frozenset(baseutils._printable_value_types)
@@ -120,13 +120,13 @@ def shorten_to_printable(original: Callable[..., Any]) -> Callable[..., Any]:
     return to_printable
 
 
-# Attributes by which a function says that its signature is another one than that of its code.
+# Attributes that override the signature of a function's code.
 _OTHERWISE = frozenset({"__signature__", "_partialmethod", "__partialmethod__"})
 _ANYTHING = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
 def shorten_normalize(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Puts arguments into the order of the parameters, with the defaults of those that were not given."""
+    """Returns a ``normalize`` that binds arguments to parameters, with defaults, without building a signature."""
     from fusioncache.thunder_adapter.api import Symbol
 
     @wraps(original)
@@ -150,7 +150,7 @@ def _takes_anything(method: Any) -> bool:
 
 
 def _find_function(function: Any) -> FunctionType | None:
-    """Returns the function whose parameters ``inspect`` takes for those of this one; None if that is not so plain."""
+    """Returns the function whose parameters ``inspect`` reports for this one; None in less plain cases."""
     while type(function) is FunctionType:
         attributes = vars(function)
         if not attributes:
@@ -164,7 +164,7 @@ def _find_function(function: Any) -> FunctionType | None:
 
 
 def _bind(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Returns positional and named arguments with all defaults; None if an error is to be raised, or for rare cases."""
+    """Returns positional and named arguments with all defaults; None in rare cases, and if binding raises an error."""
     code = function.__code__
     count = code.co_argcount
     if code.co_flags & inspect.CO_VARKEYWORDS:
@@ -192,12 +192,12 @@ def _bind(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any])
     return None if given else ((*positional, *rest), named)
 
 
-# What a bound symbol has answered already. Later answers follow from these, whatever its arguments are by then.
+# Cached properties of a bound symbol. Later results follow from these, even if its arguments have changed since.
 _FLAT_ARGS, _FLAT_OUTS = frozenset({"flat_args", "flat_args_and_spec"}), frozenset({"flat_outs", "flat_outs_and_spec"})
 
 
 def shorten_flat_args(original: Any) -> Any:
-    """Returns arguments as they are if they are leaves."""
+    """Returns a cached property ``flat_args`` that does not flatten arguments that are leaves."""
     leaf = leaf_types()
 
     def flat_args(self: Any) -> list[Any]:
@@ -209,7 +209,7 @@ def shorten_flat_args(original: Any) -> Any:
 
 
 def shorten_flat_outs(original: Any) -> Any:
-    """Returns a result as it is if it is a leaf, or a tuple or a list of leaves."""
+    """Returns a cached property ``flat_outs`` that does not flatten a leaf, or a tuple or list of leaves."""
     leaf = leaf_types()
 
     def flat_outs(self: Any) -> list[Any]:
@@ -225,7 +225,7 @@ def shorten_flat_outs(original: Any) -> Any:
 
 
 def shorten_flat_proxy_args(original: Any) -> Any:
-    """Picks the proxies in arguments that are leaves, and keeps no list of these."""
+    """Returns a cached property ``flat_proxy_args`` that filters leaf arguments without caching a list of them."""
     from fusioncache.thunder_adapter.api import Proxy
 
     leaf = leaf_types()
@@ -240,7 +240,7 @@ def shorten_flat_proxy_args(original: Any) -> Any:
 
 
 def shorten_flat_proxy_outs(original: Any) -> Any:
-    """Picks the proxies in a result that is a leaf or a tuple of leaves, and keeps no list of these."""
+    """Returns a cached property ``flat_proxy_outs`` that filters leaf results without caching a list of them."""
     from fusioncache.thunder_adapter.api import Proxy
 
     leaf = leaf_types()
@@ -258,14 +258,14 @@ def shorten_flat_proxy_outs(original: Any) -> Any:
 
 
 def _make_property(original: Any, function: Callable[[Any], Any]) -> Any:
-    """Makes a cached property of a function, under the name of the original."""
+    """Returns a cached property of a function, under the name of the original."""
     new: Any = cached_property(wraps(original.func)(function))
     new.attrname = original.attrname
     return new
 
 
 def shorten_tree_map(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Maps a function over a leaf, or a tuple of leaves, at once."""
+    """Returns a ``tree_map`` that does not flatten a leaf, or a tuple of leaves."""
     leaf = leaf_types()
 
     @wraps(original)
@@ -281,7 +281,7 @@ def shorten_tree_map(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shorten_swap(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Exchanges proxies among leaves one by one, and flattens only what has other things in it than leaves."""
+    """Returns a ``from_bsym_swap_proxies`` that swaps leaves one by one, and flattens only nested trees."""
     swap = _make_swap()
 
     @wraps(original)
@@ -303,7 +303,7 @@ def shorten_swap(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _make_swap() -> Callable[[Any, Any], Any]:
-    """Makes a function that exchanges proxies in a tree by a map of variables to other proxies."""
+    """Returns a function that swaps proxies in a tree by a map from variables to other proxies."""
     from thunder.core.pytree import tree_flatten_with_dataclass, tree_unflatten
 
     leaf = leaf_types()
@@ -340,7 +340,7 @@ def _make_swap_leaf(swap: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any
 
 
 def _follow(value: Any, swap_map: Any) -> Any:
-    """Goes on from a proxy to the next until the map does not know it, or names it as its own next."""
+    """Follows the map from proxy to proxy until one has no entry or maps to itself, and returns that one."""
     from thunder.core import baseutils
 
     from fusioncache.thunder_adapter.api import variableify
@@ -358,7 +358,7 @@ def _follow(value: Any, swap_map: Any) -> Any:
 
 
 def shorten_infer_properties(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Works out what follows from a shape of plain numbers and a dtype of Thunder's, if the tensor is not sharded."""
+    """Returns an ``_infer_tensor_properties`` for plain shapes and Thunder's dtypes, if the tensor is not sharded."""
     from thunder.core.compile_data import using_symbolic_values
     from thunder.core.proxies import DistParallelType
 
@@ -398,7 +398,7 @@ def _is_plain_shape(shape: Any) -> bool:
 
 
 def _describe_dtypes() -> dict[int, tuple[Any, bool, Any, Any]]:
-    """Returns each dtype by its identity, whether it is inexact, and its strong and weak counterparts."""
+    """Returns by ``id``: each dtype, whether it is inexact, and its strong and weak counterparts."""
     from fusioncache.thunder_adapter.api import dtypes
 
     known: dict[int, tuple[Any, bool, Any, Any]] = {}

@@ -1,11 +1,11 @@
-"""Whole traces: what produces a proxy, dead code, regions' inputs and outputs, the cut between two regions.
+"""Shortcuts for whole traces: producers of proxies, dead code, inputs and outputs of regions, minimum cuts.
 
-No garbage is collected while Thunder traces and transforms: it would look through millions of objects that stay.
+The garbage collector is paused while Thunder traces and transforms: it would scan millions of objects that stay alive.
 
-An operation that is equal to another one has the same results. So it is looked for among those that have.
+Equal operations have the same results. So an operation is compared only with those that have its results.
 
-Of several minimum cuts networkx returns the one that is next to the sink: the sink's side are the nodes that reach it
-when the flow is at its maximum. They are the same for every maximum flow, so that it does not matter how one is found.
+Of several minimum cuts networkx returns the one next to the sink: the sink's side consists of the nodes that reach the
+sink in the residual graph of a maximum flow. It is the same for every maximum flow, so any algorithm may find one.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from fusioncache.process.collector import collect_behind, without_collector
 
 
 def pause_collector(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Pauses the collector in the context in which Thunder traces, and in that in which it transforms.
+    """Returns a ``compile_data_and_stats`` that pauses the collector while Thunder traces, and while it transforms.
 
-    It enters that context also to try each program that is there. Of these there are as many as calls that missed, or
-    fewer after an error; but then it has not noted yet that this search has ended.
+    Thunder enters this context also to try each cache entry. Then there are as many entries as misses. There are fewer
+    after an error, but then Thunder has not yet recorded the end of the current search.
     """
 
     @wraps(original)
@@ -41,7 +41,7 @@ def _is_compiling(statistics: Any) -> bool:
     try:
         found_nothing = statistics.last_trace_cache_stop >= statistics.last_trace_cache_start
         return bool(found_nothing and statistics.cache_misses > len(statistics.interpreter_cache))
-    except Exception:  # something else than what Thunder counts in
+    except Exception:  # an object without Thunder's counters
         return False
 
 
@@ -54,7 +54,7 @@ def _paused(context: Any) -> Iterator[None]:
 
 
 def shorten_producers(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Compares names, where Thunder makes variables of the proxies and compares those."""
+    """Returns a ``producers`` that compares names, where Thunder makes variables of proxies and compares those."""
     from thunder.core.utils import ProxyDict
 
     from fusioncache.thunder_adapter.api import PrimIDs
@@ -79,7 +79,10 @@ def shorten_producers(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shorten_remove_noop(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Asks once whether an operation has the tag, which can only get lost while operations are removed from it."""
+    """Returns a ``_remove_noop_subsymbols`` that no longer checks for the tag once an operation lacks it.
+
+    Removing subsymbols can only remove the tag.
+    """
     from thunder.core import symbol
 
     from fusioncache.thunder_adapter.api import OpTags
@@ -104,7 +107,7 @@ def shorten_remove_noop(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shorten_dce(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Looks for what is needed by name, where Thunder makes a variable of each proxy, and compares those."""
+    """Returns a ``dce`` that finds needed results by name, where Thunder makes and compares variables of proxies."""
     from thunder.core import pytree, symbol, trace, transform_common, utils
 
     from fusioncache.thunder_adapter.api import Proxy, Variable, prims
@@ -126,7 +129,7 @@ def shorten_dce(original: Callable[..., Any]) -> Callable[..., Any]:
                 kept.append(bsym)
                 proxies += bsym.flat_proxy_args
                 names.update([each.name for each in bsym.flat_proxy_args])
-        if needed_proxies is not None:  # which the caller goes on with
+        if needed_proxies is not None:  # the caller uses it afterwards
             needed_proxies.update(map(Variable, proxies))
         new = trace.from_trace(old)
         new.bound_symbols = transform_common.remove_duplicate_number_proxies(kept[::-1])
@@ -146,7 +149,7 @@ def shorten_dce(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shorten_region(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Finds inputs and outputs by name, with a question for each operation that costs the same for any region."""
+    """Returns a ``Region.__init__`` that finds inputs and outputs by name, with membership tests in constant time."""
     from thunder.core.utils import OrderedSet
     from thunder.executors import utils as executor_utils
 
@@ -180,7 +183,7 @@ def shorten_region(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _make_membership(bound_symbols: Iterable[Any]) -> Callable[[Any], bool]:
-    """Makes a function that returns whether an operation is, or is equal to, one of these."""
+    """Returns a function that is True for an operation that is, or is equal to, one of these."""
     by_results: defaultdict[tuple[str, ...], list[Any]] = defaultdict(list)
     for each in bound_symbols:
         by_results[_name_results(each)].append(each)
@@ -192,7 +195,7 @@ def _name_results(bsym: Any) -> tuple[str, ...]:
 
 
 def shorten_networkx(original: ModuleType) -> ModuleType:
-    """Makes a module of the two names that Thunder uses of networkx; returns networkx if it may use other backends."""
+    """Returns a module with the two names of networkx that Thunder uses; networkx if it may use other backends."""
     if any(original.config.backend_priority.values()):
         return original
     copy: Any = ModuleType(original.__name__, original.__doc__)
@@ -201,10 +204,10 @@ def shorten_networkx(original: ModuleType) -> ModuleType:
 
 
 class FlowGraph(dict[str, dict[str, float]]):
-    """The capacities of a directed graph's edges, by their two nodes."""
+    """The capacities of a directed graph's edges, by source and then target node."""
 
     def add_edges_from(self, edges: Iterable[tuple[str, str, dict[str, float]]]) -> None:
-        """Adds edges, of which a later one takes the place of an earlier one."""
+        """Adds edges. A later edge replaces an earlier one between the same nodes."""
         for source, target, attributes in edges:
             self.setdefault(source, {})[target] = attributes["capacity"]
             self.setdefault(target, {})
@@ -212,7 +215,7 @@ class FlowGraph(dict[str, dict[str, float]]):
 
 def _cut_like(networkx: Any) -> Callable[[FlowGraph, str, str], Any]:
     def minimum_cut(graph: FlowGraph, source: str, sink: str) -> tuple[float, tuple[set[str], set[str]]]:
-        """Returns the cut's value and the nodes of either side, or raises what networkx raises."""
+        """Returns the cut's value and the nodes of either side. Raises the errors of networkx."""
         found = cut(graph, source, sink)
         if found is not None:
             return found
@@ -225,9 +228,9 @@ def _cut_like(networkx: Any) -> Callable[[FlowGraph, str, str], Any]:
 
 
 def cut(graph: FlowGraph, source: str, sink: str) -> tuple[float, tuple[set[str], set[str]]] | None:
-    """Returns a minimum cut's value and the nodes of either side, the sink's as small as possible.
+    """Returns a minimum cut's value and the nodes of either side, the sink's side as small as possible.
 
-    None if a path has no limit, or if there is no such node.
+    None if a path has unlimited capacity, a node is missing, or both nodes are the same.
     """
     if source not in graph or sink not in graph or source == sink:
         return None
@@ -251,7 +254,7 @@ def cut(graph: FlowGraph, source: str, sink: str) -> tuple[float, tuple[set[str]
 
 
 def _find_path(left: dict[str, dict[str, float]], source: str, sink: str) -> list[tuple[str, str]]:
-    """Returns the edges of a shortest path on which something is left; none if there is no path."""
+    """Returns the edges of a shortest path with residual capacity; none if there is no path."""
     before: dict[str, str] = {source: source}
     nodes = [source]
     for node in nodes:
@@ -270,7 +273,7 @@ def _find_path(left: dict[str, dict[str, float]], source: str, sink: str) -> lis
 
 
 def _find_reaching(left: dict[str, dict[str, float]], sink: str) -> set[str]:
-    """Returns the nodes from which there is a path to the sink on which something is left."""
+    """Returns the nodes from which a path with residual capacity leads to the sink."""
     reaching = {sink}
     nodes = [sink]
     for node in nodes:

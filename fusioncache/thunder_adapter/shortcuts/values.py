@@ -1,9 +1,9 @@
-"""Values as Thunder's interpreter has them: each in a wrapper that says where it comes from.
+"""Values of Thunder's interpreter, each in a wrapper with its origin; and shortcuts for origins and constraints.
 
-Also whether each step that the interpreter takes is wanted, as by a history, so that shortcuts leave out none.
+Also checks whether every step of the interpreter is wanted, as by a history, so that shortcuts skip none.
 
-The interpreter makes records of origins by the ten thousand, and constraints. A constraint on an input, which the
-prologue checks, is compared only with those on the same one.
+The interpreter makes tens of thousands of provenance records, and constraints. A constraint on an input, which the
+prologue checks, is compared only with constraints on the same input.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from weakref import WeakKeyDictionary
 
 
 def keeps_history() -> bool:
-    """Returns whether each call and each instruction that is interpreted is written down."""
+    """True if the interpreter records a history of its calls and instructions."""
     kept: bool = _interpreter_and_options()[0].get_interpreterruntimectx()._record_history
     return kept
 
 
 def wants_every_step() -> bool:
-    """Returns whether more than a trace is made: a history is kept, or values of no known origin are reported."""
+    """True if more than a trace is made: a history is recorded, or values of unknown origin are reported."""
     interpreter, jit_ext, allow = _interpreter_and_options()
     if interpreter.get_interpretercompilectx()._fn_lookaside is not jit_ext.general_jit_lookaside:
         return True
@@ -31,7 +31,7 @@ def wants_every_step() -> bool:
 
 @cache
 def _interpreter_and_options() -> tuple[Any, Any, Any]:
-    """Imports it once: an import takes longer than the rest of a question."""
+    """Returns the modules and the option, imported once: an import takes longer than the rest of a check."""
     from thunder.core import interpreter, jit_ext
     from thunder.core.options import SHARP_EDGES_OPTIONS
 
@@ -39,19 +39,19 @@ def _interpreter_and_options() -> tuple[Any, Any, Any]:
 
 
 def is_wrapped(value: Any, *types: type) -> bool:
-    """Returns whether this is the interpreter's wrapper around a value of exactly one of these types."""
+    """True if this is the interpreter's wrapper around a value of exactly one of these types."""
     return isinstance(value, _thunder().WrappedValue) and type(value.value) in types
 
 
 def call_method(name: str, container: Any, *args: Any) -> Any:
-    """Calls what the interpreter has in place of a container's method."""
+    """Calls the interpreter's lookaside of a container's method."""
     return find_function(getattr(type(container.value), name))(container, *args)
 
 
 def find_function(function: Any) -> Any:
-    """Returns what the interpreter has in place of a builtin function; None if nothing.
+    """Returns the interpreter's lookaside of a builtin function; None if it has none.
 
-    That stays the same while a program is interpreted. So it is kept with what the interpreter keeps as long.
+    It stays the same while a program is interpreted, so it is cached in the interpreter's runtime context.
     """
     interpreter = _thunder()
     found = vars(interpreter.get_interpreterruntimectx()).setdefault("_found_by_fusioncache", {})
@@ -61,7 +61,7 @@ def find_function(function: Any) -> Any:
 
 
 def wrap_globals(function: Any) -> Any:
-    """Wraps the globals of a function of Thunder's, as its frame has them and keeps them while it is interpreted."""
+    """Returns the wrapped globals of a Thunder function, which its frame would hold while it is interpreted."""
     interpreter = _thunder()
     known = interpreter.get_interpreterruntimectx()._known_wrappers.get(id(function.__globals__))
     wrapper = known and known[0]()
@@ -72,10 +72,10 @@ def wrap_globals(function: Any) -> Any:
 
 
 def look_up_builtins(globals_dict: Any, *names: str) -> None:
-    """Wraps builtins that the interpreter would look up in what a shortcut does without.
+    """Wraps builtins that the interpreter would look up in the code that a shortcut skips.
 
-    If these globals, or the dict of builtins, have a wrapper elsewhere, those of the builtins live as long. Code that
-    meets the same builtin elsewhere is then given its wrapper, and the prologue guards where that is from, or does not.
+    If other code holds a wrapper of these globals or of the builtins' dict, the builtins' wrappers live as long. Code
+    that meets the same builtin elsewhere then gets its wrapper, whose origin the prologue guards, or does not.
     """
     wrap = _thunder().wrap_const
     builtins = globals_dict.item_wrappers.get("__builtins__")
@@ -88,14 +88,14 @@ def look_up_builtins(globals_dict: Any, *names: str) -> None:
 
 @cache
 def _thunder() -> Any:
-    """Imports it once: an import takes longer than the rest of a question."""
+    """Returns the module, imported once: an import takes longer than the rest of a check."""
     from thunder.core import interpreter
 
     return interpreter
 
 
 def pass_stack(value: Any) -> Any:
-    """Does to a value what it undergoes on the interpreter's stack: if it is a tuple, its items are wrapped."""
+    """Returns the value after the effect of the interpreter's stack on it: the items of a tuple are wrapped."""
     if isinstance(value, _thunder().WrappedValue) and isinstance(value.value, tuple):
         value.track_items()
         for item, wrapper in zip(value.value, value.item_wrappers, strict=False):
@@ -104,7 +104,7 @@ def pass_stack(value: Any) -> Any:
 
 
 def shorten_record(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Combines the flags of the inputs of a record in one loop, in which it also looks at their types."""
+    """Returns a ``__post_init__`` that combines the flags of a record's inputs and checks their types in one loop."""
     from dis import Instruction
 
     from thunder.core.interpreter import ProvenanceRecord, PseudoInst
@@ -127,18 +127,18 @@ def shorten_record(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(slots=True)
 class _Constraints:
-    """Some constraints, all of which start with the same kind of check of the same proxy. Thunder adds to them."""
+    """The constraints on one proxy, as an object to which Thunder's ``add_constraint`` appends."""
 
     _constraints: list[Any] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class _Index:
-    """The constraints of one trace by the name of the proxy that they are on.
+    """An index of the constraints of one trace by proxy.
 
     Attributes:
         of_proxy: the constraints on each proxy, by its name.
-        count: how many constraints these are.
+        count: the number of indexed constraints.
     """
 
     of_proxy: dict[str, _Constraints] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class _Index:
 
 
 def index_constraints(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Looks for the same constraint among those on the same proxy: on another, none is the same."""
+    """Returns an ``add_constraint`` that looks for duplicates only among the constraints on the same proxy."""
     from thunder.core.baseutils import ProxyInterface
 
     indices: WeakKeyDictionary[Any, _Index] = WeakKeyDictionary()
@@ -155,7 +155,7 @@ def index_constraints(original: Callable[..., Any]) -> Callable[..., Any]:
     def add_constraint(self: Any, constraint: Any) -> None:
         index = indices.setdefault(self, _Index())
         is_on_proxy = len(constraint) > 1 and isinstance(constraint[1], ProxyInterface)
-        if not is_on_proxy or index.count != len(self._constraints):  # other code has added one, or this does
+        if not is_on_proxy or index.count != len(self._constraints):  # other code has added one, or this call does
             return original(self, constraint)
         same = index.of_proxy.setdefault(constraint[1].name, _Constraints())
         before = len(same._constraints)
