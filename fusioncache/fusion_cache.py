@@ -1,4 +1,4 @@
-"""What users register with Thunder: the transform with its accelerators, the plugin, and the executors."""
+"""The objects that users register with Thunder: the transform with its accelerators, the plugin, and the executors."""
 
 from __future__ import annotations
 
@@ -40,75 +40,76 @@ _PLANS = {ResidualPlan.INLINE: Plan.INLINE, ResidualPlan.FOLD: Plan.FOLD}
 class FusionCache(TemplateTransform):
     """Compiles each fusion region's template once.
 
-    Register it with ``thunder.jit(model, transforms=[fusioncache.FusionCache()])``. What it cannot share it leaves as
-    Thunder made it, and counts why. In a version of Thunder that was not tried, regions share templates, and the first
-    call of each template is verified. An accelerator is on there if what it relies on is known or passes a probe.
+    Register it with ``thunder.jit(model, transforms=[fusioncache.FusionCache()])``. A region that cannot be shared
+    stays as Thunder made it, and the reason is counted. In a version of Thunder that was not tried, regions share
+    templates, and the first call of each template is verified. An accelerator is on there if the functions that it
+    relies on are known or pass a probe.
 
-    A region is compiled at the first call with arguments that lie in this way, under the settings that torch and
-    TorchInductor have then, and what is compiled is shared under equal settings only. Later calls use it whatever the
-    settings are, until Thunder traces again. Where a setting cannot be compared, such as a custom pass of
-    TorchInductor's without a ``uuid``, regions stay as Thunder made them.
+    A region is compiled at the first call with each layout of its arguments, under the current settings of torch and
+    TorchInductor. The executable is shared under equal settings only. Later calls use it under any settings, until
+    Thunder traces again. If a setting cannot be compared, such as a custom pass of TorchInductor without a ``uuid``,
+    regions stay as Thunder made them.
 
-    From the first one on the process has what Thunder lacks to train with grouped products, so that a layer of experts
-    is one program for any routing: see ``grouped_products.py``.
+    The first ``FusionCache`` of a process also adds to Thunder what it lacks for training with grouped products, so
+    that a layer of experts is one program for any routing: see ``grouped_products.py``.
 
     Args:
-        cache: where templates are kept; by default one cache that the whole process shares.
+        cache: the cache of templates; by default one cache that the whole process shares.
         backend: ``"nvfuser"``, ``"inductor"``, ``"eager"``, or ``"auto"``: the compiler that the region was made for,
             where there is one, else the best that works here.
         recompute: ``"residual"`` saves no sum of a residual stream for backward that can be rebuilt there from other
             saved values, bit for bit. Outputs and gradients stay the same. Under TorchInductor, which rounds bfloat16
             and float16 only where a kernel stores them, such sums are saved as before.
-        residual: how the sums of a residual stream come about that some rematerialization made regions recompute, or
-            ``recompute`` does: ``"inline"``, ``"fold"``, ``"carry"``, ``"segmented"``, or ``"auto"``, the least memory
-            at a price that is linear in depth.
+        residual: how regions compute the sums of a residual stream that rematerialization, or ``recompute``, makes
+            them recompute: ``"inline"``, ``"fold"``, ``"carry"``, ``"segmented"``, or ``"auto"``, the least memory at
+            a price that is linear in depth.
         memory_budget: with ``"auto"`` and ``"segmented"``: how many bytes of one stream's sums may be kept alive.
-        fold: what sums a long chain that is folded: ``"nvfuser"``, kernels of a few fixed widths; ``"triton"``, one
-            launch for any number of terms, where it can; ``"auto"``, that where it is faster. The bits are the same.
-        fast_tracing: whether to take detours out of Thunder's tracing, which takes most of a first step once compiling
-            does not. Traces stay the same. It changes functions of Thunder in the whole process:
-            ``fusioncache.tracing.uninstall()`` gives Thunder its own back.
-        verify: whether each region is compiled on its own as well, and what its template computes compared with that,
-            in its first call for each layout, or with ``"all"`` in every call; a difference raises a
-            ``fusioncache.VerificationError``. ``stats()`` counts what was verified. None asks the environment:
+        fold: the kernels that sum a folded long chain: ``"nvfuser"``, kernels of a few fixed widths; ``"triton"``, one
+            launch for any number of terms, where it can; ``"auto"``, Triton where it is faster. The bits are the same.
+        fast_tracing: whether to install shortcuts in Thunder's tracing, which takes most of a first step once
+            compiling does not. Traces stay the same. It replaces functions of Thunder in the whole process:
+            ``fusioncache.tracing.uninstall()`` restores them.
+        verify: whether each region is also compiled alone, and its results compared with those of its template, in its
+            first call for each layout, or with ``"all"`` in every call; a difference raises a
+            ``fusioncache.VerificationError``. ``stats()`` counts the verified regions. None asks the environment:
             ``FUSIONCACHE_VERIFY`` is 0, 1 or ``all``.
-        explain: whether to say of each new template that had to be compiled, on stderr and once it was, which template
-            is nearest and which ingredient keeps them apart; those that were loaded are one line. None asks the
-            environment: ``FUSIONCACHE_EXPLAIN`` is 0 or 1.
+        explain: whether to print to stderr, after each new template was compiled, which template is nearest and which
+            ingredient differs; loaded templates take one line. None asks the environment: ``FUSIONCACHE_EXPLAIN`` is 0
+            or 1.
         jobs: the number of background processes, which compile what the store lacks as soon as a trace is ready. None
             asks the environment, ``FUSIONCACHE_JOBS``; the default is some where nvFuser has the cores for it, and 0
             in verify mode, with few cores, or without a store.
         schedule: ``"auto"`` moves the collectives of a model that ranks share by Thunder's ``fsdp`` or ``ddp`` to where
             they run beside what is computed: gathers in order of need, reduces behind the gradients that they add up.
             With ``FSDPType.ZERO3`` shards are saved for backward, which gathers them again. Every bit stays the same.
-            ``"thunder"`` leaves all as Thunder has it: gathers first, reduces last, gathered parameters saved.
-        lean: ``"auto"`` leaves out of a later step what changes nothing: functions of Thunder's around each call of a
-            module, views in its programs that change nothing or are taken twice, and copies of what rows are written
-            into. Every bit stays the same. ``"thunder"`` leaves all as Thunder has it.
+            ``"thunder"`` keeps Thunder's schedule: gathers first, reduces last, gathered parameters saved.
+        lean: ``"auto"`` removes redundant work from later steps: Thunder's functions around each call of a module,
+            views in its programs that change nothing or are duplicates, and copies of tensors into which rows are
+            written. Every bit stays the same. ``"thunder"`` removes nothing.
         in_flight_bytes: with ``schedule="auto"``: how many bytes of gathers, and as many of reduces, may be under way
             at a time. None is 512 MiB.
         bucket_bytes: with ``schedule="auto"``: how many bytes of gathers, and of reduces between two ranks, may be
             coalesced, each straight into its own memory. None is a sixteenth of all, 256 MiB at most. Reduces among
             more ranks are not coalesced, because that may change their bits, and neither is anything but over NCCL.
-        programs: whether what Thunder makes of a model is kept in the store, so that a later process need not trace it
-            again. It is used where everything that it depends on is equal. ``stats()`` counts what was loaded and what
-            was made, and why something was neither. None asks the environment: ``FUSIONCACHE_PROGRAMS`` is 0 or 1, and
-            1 by default. Nothing is loaded or kept without ``fast_tracing`` or without a store.
-        sizes: which regions that differ only in sizes share a compilation. ``"auto"``: those of one function. Its first
-            program is compiled as it is; what a later one has with other sizes is compiled for any sizes, and serves
-            those that come. ``"dynamic"``: any, also of different functions and of one program. ``"static"``: none.
+        programs: whether the programs that Thunder makes of a model are stored, so that a later process need not trace
+            it again. A program is used if everything that it depends on is equal. ``stats()`` counts programs that were
+            loaded or made, and why others were not. None asks the environment: ``FUSIONCACHE_PROGRAMS`` is 0 or 1,
+            and 1 by default. Nothing is loaded or stored without ``fast_tracing`` or without a store.
+        sizes: which regions that differ only in sizes share a compilation. ``"auto"``: regions of one function. Its
+            first program is compiled as it is. Regions of a later one with other sizes are compiled for any sizes, and
+            serve further sizes. ``"dynamic"``: any, also of different functions and of one program. ``"static"``: none.
             ``stats()`` counts them, and why some are compiled for one size only. None asks the
             environment: ``FUSIONCACHE_SIZES`` is one of these, and ``auto`` by default.
-        lengths: sequence lengths to come, 256 at most, such as those of a bucketed data loader. Once programs of two
-            lengths are known, other processes make the code of these lengths while no call waits for them. That is for
-            nvFuser, whose code for any sizes cannot be stored. ``stats()`` has ``lengths_queued`` and
+        lengths: sequence lengths to expect, 256 at most, such as the lengths of a bucketed data loader. Once programs
+            of two lengths are known, background processes compile the code of these lengths while no call waits for
+            it. That is for nvFuser, whose code for any sizes cannot be stored. ``stats()`` has ``lengths_queued`` and
             ``lengths_compiled``.
         graphs: whether forward and backward are captured in CUDA graphs and replayed. Outputs are copied then,
             gradients are not. None asks the environment: ``FUSIONCACHE_GRAPHS`` is 0 or 1, by default 0.
-        accelerators: the names of those that may be used: ``"programs"``, ``"sizes"``, ``"tracing"``, ``"lean steps"``,
-            ``"graphs"``, ``"schedule"``, ``"residual"``, ``"precompile"``. Each other one is off, whatever its own
-            options say. None asks the environment: ``FUSIONCACHE_ACCELERATORS`` has names with commas between them,
-            or is ``none``; by default all may be used. ``"programs"`` needs ``"tracing"``.
+        accelerators: the names of the accelerators that may be used: ``"programs"``, ``"sizes"``, ``"tracing"``,
+            ``"lean steps"``, ``"graphs"``, ``"schedule"``, ``"residual"``, ``"precompile"``. All others are off, even
+            if their own options are set. None asks the environment: ``FUSIONCACHE_ACCELERATORS`` has names with commas
+            between them, or is ``none``; by default all may be used. ``"programs"`` needs ``"tracing"``.
 
     Raises:
         TypeError: if ``cache`` is no ``fusioncache.Cache``, or ``verify``, ``explain``, ``jobs``, ``programs`` or
@@ -164,7 +165,7 @@ class FusionCache(TemplateTransform):
 
     @property
     def lean(self) -> LeanSteps | None:
-        """The accelerator of later steps."""
+        """The accelerator that removes redundant work from later steps; None if it is off."""
         return self._find(LeanSteps)
 
     @property
@@ -174,19 +175,19 @@ class FusionCache(TemplateTransform):
 
     @property
     def program_keeper(self) -> ProgramKeeper | None:
-        """The keeper of stored programs; None if programs are neither loaded nor stored."""
+        """The accelerator that loads and stores programs; None if it is off."""
         return self._find(ProgramKeeper)
 
     def choices(self) -> tuple[Choice, ...]:
-        """Returns how the sums of each residual stream come about, and what the alternatives would cost.
+        """Returns how the sums of each residual stream are computed, and the costs of the alternatives.
 
-        These are those of the traces made here. The streams of a program that was loaded are in the record alone.
+        It covers the traces made in this process. Only the record has the streams of a loaded program.
         """
         streams = self._find(ResidualStreams)
         return tuple(streams.choices) if streams else ()
 
     def placements(self) -> tuple[Placement, ...]:
-        """Returns what became of the collectives of each trace: forward, then backward. Each has a ``timeline()``."""
+        """Returns how the collectives of each trace were placed: forward, then backward. Each has a ``timeline()``."""
         collectives = self._find(Collectives)
         return tuple(collectives.placements) if collectives else ()
 
@@ -194,17 +195,17 @@ class FusionCache(TemplateTransform):
 def executors(*, attention: Attention = "thunder") -> list[Executor]:
     """Returns the executors for ``thunder.jit(..., executors=...)``.
 
-    Where nvFuser works these are Thunder's own, with nvFuser making the regions, and one that makes none; elsewhere
-    fusioncache's executor makes them. Either way a function without the ``FusionCache`` transform is warned of once:
-    its regions are not shared.
+    Where nvFuser works these are Thunder's executors, of which nvFuser makes the regions, and one that makes none;
+    elsewhere fusioncache's executor makes them. Either way there is one warning for a function without the
+    ``FusionCache`` transform: its regions are not shared.
 
     Args:
-        attention: what computes ``scaled_dot_product_attention``: ``"thunder"``, the kernels of torch's that Thunder
-            chooses among, or ``"cudnn"``: torch's kernel by cuDNN where torch would choose it, else those. Its bits are
-            not Thunder's.
+        attention: the kernels for ``scaled_dot_product_attention``: ``"thunder"``, torch's kernels, among which Thunder
+            chooses, or ``"cudnn"``: torch's cuDNN kernel where torch would choose it, else Thunder's choice. The bits
+            of the cuDNN kernel are not Thunder's.
 
     Raises:
-        ValueError: if ``attention`` is something else.
+        ValueError: if ``attention`` is neither.
     """
     if attention not in ("thunder", "cudnn"):
         raise ValueError(f'attention is "thunder" or "cudnn", and not {attention!r}')
@@ -218,7 +219,7 @@ def executors(*, attention: Attention = "thunder") -> list[Executor]:
 class Plugin(ThunderPlugin):
     """Registers ``FusionCache`` with ``thunder.compile(model, plugins=[fusioncache.Plugin()])``.
 
-    Where nvFuser does not work it brings fusioncache's executor as well. There Thunder's default recipe refuses to
+    If nvFuser does not work it adds fusioncache's executor as well. Then Thunder's default recipe refuses to
     start: pass ``recipe=thunder.recipes.BaseRecipe(fuser="torch.compile")``.
 
     Args:
@@ -226,7 +227,7 @@ class Plugin(ThunderPlugin):
         options: as for ``FusionCache``.
 
     Raises:
-        ValueError: if ``attention`` is no such name.
+        ValueError: if ``attention`` is another name.
     """
 
     policy = PluginPolicy.PRE
@@ -240,7 +241,7 @@ class Plugin(ThunderPlugin):
         return [self.transform]
 
     def setup_executors(self) -> list[Any]:
-        """Returns the executors that Thunder is to use besides its own. Thunder calls this."""
+        """Returns the executors that Thunder uses besides its own. Thunder calls this."""
         if problem("nvfuser", "cuda") is not None:
             return self._executors
         return [executor for executor in self._executors if executor.name == ATTENTION]

@@ -11,7 +11,7 @@ from itertools import groupby
 _SHORTEST_RANGE = 3
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _WORD_WITH_SPACES = re.compile(r"'fusioncache [^']*'|\d (?:ms|s|B|kB|MB|GB|TB)\b")
-"""Commands, which stay whole so that they can be copied, and numbers with their units."""
+"""Words with spaces: commands, which stay whole so that they can be copied, and numbers with their units."""
 
 
 def format_seconds(seconds: float) -> str:
@@ -20,7 +20,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_number(value: float | str) -> str:
-    """Returns a number, or a text as it is. Numbers with a point are seconds."""
+    """Returns a number or a text as text. A float is a number of seconds."""
     return format_seconds(value) if isinstance(value, float) else str(value)
 
 
@@ -32,12 +32,12 @@ def format_duration(seconds: float) -> str:
 
 
 def describe_savings(seconds: float) -> str:
-    """Says how many seconds were saved or lost, such as ``about 6.1 s saved`` or ``about 400 ms lost``."""
+    """Returns a phrase for saved or lost seconds, such as ``about 6.1 s saved`` or ``about 400 ms lost``."""
     return f"about {format_duration(abs(seconds))} {'lost' if seconds < 0 else 'saved'}"
 
 
 def format_time(seconds: float) -> str:
-    """Formats a moment, in seconds since the epoch, as local time with its offset."""
+    """Formats a time, in seconds since the epoch, as local time with its offset."""
     return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "seconds")
 
 
@@ -69,14 +69,14 @@ def escape_controls(text: str) -> str:
 
 
 def fold_text(text: str, width: int, indent: int = 0, *, keep_paths: bool = False) -> list[str]:
-    """Breaks a text in lines of at most that width: at spaces, and inside of words that are longer than a line.
+    """Breaks a text into lines of at most a width: at spaces, and within words that are longer than a line.
 
     Commands in quotes and numbers with their units are words.
 
     Args:
         text: one line.
-        width: of the lines.
-        indent: by how much the second and later ones are indented.
+        width: the most characters of a line.
+        indent: the indent of all lines but the first.
         keep_paths: whether paths stay whole, so that they can be copied.
     """
     whole = _WORD_WITH_SPACES.sub(lambda found: found[0].replace(" ", _NO_BREAK), text)
@@ -109,7 +109,7 @@ def format_arities(arities: Sequence[tuple[int, ...]]) -> str:
 def format_ranges(numbers: Iterable[int]) -> str:
     """Formats distinct numbers as ranges, such as ``1-31, 40``."""
     parts: list[str] = []
-    # Neighbours differ from their rank by the same amount.
+    # Consecutive numbers differ from their rank by the same amount.
     for _, ranked in groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0]):
         run = [number for _, number in ranked]
         if len(run) < _SHORTEST_RANGE:

@@ -1,6 +1,6 @@
-"""Makes the executor known to Thunder as soon as both are imported, in whichever order, importing neither early.
+"""Registers the executor with Thunder as soon as both are imported, in any order, without importing either early.
 
-It also starts the pool of processes that compile: see ``start_default_pool``.
+It also starts the process pool that compiles: see ``start_default_pool``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _register() -> None:
 
         register()
         import_module("fusioncache.accelerators.precompile.pool").start_default_pool()
-    except Exception as error:  # whatever it is, Thunder can be imported
+    except Exception as error:  # Thunder must stay importable after any error
         warn(f"Thunder does not get to know the executor 'fusioncache': {error!r}")
 
 

@@ -1,4 +1,4 @@
-"""Shortcuts in Thunder's own tracing, for the whole process: ``install`` puts them in, ``uninstall`` takes them out.
+"""Shortcuts in Thunder's tracing, for the whole process: ``install`` adds them, ``uninstall`` removes them.
 
     import fusioncache
     fusioncache.tracing.install()

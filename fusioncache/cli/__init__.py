@@ -1,1 +1,1 @@
-"""The command line. Reads what runs left behind; never imports torch."""
+"""The command line. Reads the record and the store of earlier runs; importing it never imports torch."""

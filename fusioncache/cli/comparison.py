@@ -1,4 +1,4 @@
-"""The commands explain and diff: why a run compiled, what changed between two runs, and why two things are not one."""
+"""The commands explain and diff: why a run compiled, what changed between two runs, and how two things differ."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ class TemplateMiss:
 
     Attributes:
         template: the template.
-        nearest: the template that differs least, of those that were known by then; None if there was none.
-        difference: in what they differ, this one being A; None if an earlier run had this one too.
+        nearest: the known template that differed least at the time; None if there was none.
+        difference: the difference from the nearest, with this one as A; None if an earlier run had this one too.
     """
 
     template: TemplateStats
@@ -93,18 +93,18 @@ class TemplateMiss:
 
     @property
     def sentence(self) -> str:
-        """The differences between the template and its nearest."""
+        """A sentence about the differences from the nearest template, or about the earlier run that had this one."""
         if self.difference is None:
             return AGAIN
         return write_miss(self.nearest.name if self.nearest else None, self.difference)
 
     @property
     def changes(self) -> Sequence[KeyChange]:
-        """In what the template differs from its nearest, one by one."""
+        """The differences from the nearest template, one by one."""
         return self.difference.changes if self.difference else ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the miss as JSON has it."""
+        """Returns the miss as data for JSON."""
         template = self.template
         counts = {"compiles": template.compiles, "compile_seconds": template.compile_seconds}
         why = {"sentence": self.sentence, "again": self.difference is None}
@@ -115,13 +115,13 @@ class TemplateMiss:
 def explain_templates(
     templates: Sequence[TemplateStats], before: Sequence[TemplateStats] = ()
 ) -> tuple[TemplateMiss, ...]:
-    """Returns the misses of a run, each compared with what was known by then.
+    """Returns the misses of a run, each compared with the templates that were known before it.
 
-    Those that differ in the fewest things come first, because they might be shared.
+    Misses with the fewest differences come first, because they might be shared. Those without any come last.
 
     Args:
-        templates: of the run, in the order in which it met them.
-        before: those of earlier runs.
+        templates: the templates of the run, in the order in which it met them.
+        before: the templates of earlier runs.
     """
     digests = {template.digest for template in before}
     known, texts, misses = [*before], [template.texts for template in before], []
@@ -137,11 +137,11 @@ def explain_templates(
 
 
 def print_misses(record: RecordReader, run: Run, directory: Path | None, *, as_json: bool) -> None:
-    """Prints the misses of a run: a paragraph for each, and a line for what was loaded."""
+    """Prints a paragraph for each miss of a run, and a summary that counts the loaded templates."""
     regions = defaultdict[str | None, list[RegionRecord]](list)
     for region in record.regions(run.id):
         regions[region.digest].append(region)
-    # In the order in which the run met them. Those without a region on record come last.
+    # In the order in which the run met them. Templates without a recorded region come last.
     order = {digest: number for number, digest in enumerate(regions)}
     templates = record.templates(run.id)
     own = sorted(templates, key=lambda template: order.get(template.digest, len(order)))
@@ -188,7 +188,7 @@ _MOST = 20
 """How many differences of two programs are shown without ``--all``."""
 _COLUMNS = tuple(Column(title, fold=True) for title in ("differs", "A", "B"))
 _HANG = 8
-"""By how much lines of a trace are indented that go on."""
+"""The indent of continued lines of a trace."""
 _COUNTS = ("regions", "templates", "hits", "misses", "compiles", "loads", "programs_loaded", "programs_made")
 _SECONDS = (
     *("compile_seconds", "load_seconds", "loaded_compile_seconds", "saved_seconds", "canonicalize_seconds"),
@@ -243,7 +243,7 @@ def explain(
         return
     if run_id is not None:
         raise click.UsageError("--run lists what a run compiled, and an ID names one template: give only one of them.")
-    # A model's name stands for its newest program: that is what a job has just derived, and why it did is the question.
+    # A model's name means its newest program: the question is why a job has just derived that one.
     one = pick(a, directory, ("template", "program", "executable"), newest=True)
     compare_them = _compare_programs if one.kind == "program" else _compare_templates
     kinds: tuple[Kind, ...] = ("program",) if one.kind == "program" else ("template", "executable")
@@ -287,11 +287,11 @@ def diff(old: str | None, new: str | None, as_json: bool) -> None:
 
 
 type Comparison = tuple[str, dict[str, Any], str]
-"""In what two things differ: a sentence, all of it as data, and a table of it for people."""
+"""The differences of two things: one sentence, all differences as data, and a table of them for people."""
 
 
 def _describe(thing: NamedThing, directory: Path | None) -> tuple[str, dict[str, Any]]:
-    """Returns what people are told of a thing, with its places and why it is not stored, and what JSON has of it."""
+    """Returns a text about a thing, with its places and why it is not stored, and its data for JSON."""
     value, about = thing.value, ""
     places: Sequence[SourceLocation] = ()
     if isinstance(value, StoredEntry):
@@ -309,13 +309,13 @@ def _describe(thing: NamedThing, directory: Path | None) -> tuple[str, dict[str,
 
 
 def _find_nearest(thing: NamedThing, directory: Path | None) -> NamedThing:
-    """Returns what differs least, of the same record or store.
+    """Returns the thing of the same record or store that differs least.
 
     Raises:
         click.ClickException: if there are no others.
     """
     listed = list_things("", directory, (thing.kind,))
-    # The newest of several in a store is the nearest.
+    # Of several equally near things in a store, the newest counts.
     pairs = [(other, other.texts) for other in (listed if thing.kind == "template" else reversed(listed))]
     others = [pair for pair in pairs if not pair[0].is_same(thing) and (pair[1] or thing.kind == "program")]
     position = find_nearest(thing.texts, [texts for _, texts in others])
@@ -328,12 +328,12 @@ def _find_nearest(thing: NamedThing, directory: Path | None) -> NamedThing:
     nearest = others[position][0]
     if thing.kind != "program":
         return nearest
-    same_key = [other for other, _ in others if other.digest == nearest.digest]  # these differ in what was read
+    same_key = [other for other, _ in others if other.digest == nearest.digest]  # these differ in their reads
     return min(same_key, key=lambda other: _count_reads(thing, other))
 
 
 def _compare_templates(a: NamedThing, b: NamedThing, everything: bool) -> Comparison:
-    """Returns in what two templates or executables differ; the table has equal lines only with ``everything``."""
+    """Returns the differences of two templates or executables. With ``everything`` the table has equal lines too."""
     difference, rows = compare(a.texts, b.texts), align(a.texts, b.texts)
     shown = [row for row in rows if everything or row.mark != SAME]
     lines = list(_write_rows(shown, count_columns() or _PIPED_WIDTH))
@@ -350,7 +350,7 @@ def _write_rows(rows: Iterable[AlignedRow], width: int) -> Iterator[str]:
 
 
 def _compare_programs(a: NamedThing, b: NamedThing, everything: bool) -> Comparison:
-    """Returns in what keys and reads of two programs differ, and traces with ``everything`` or if nothing else does."""
+    """Returns how keys and reads of two programs differ; traces too with ``everything`` or if nothing else differs."""
     found = (*compare_program_keys(a.texts, b.texts), *_compare_reads(a, b))
     traces = _compare_traces(a, b) if everything or not found else {}
     shown = found if everything else found[:_MOST]
@@ -363,7 +363,7 @@ def _compare_programs(a: NamedThing, b: NamedThing, everything: bool) -> Compari
 
 
 def _find_line(first: ProgramDifference, program: NamedThing) -> str | None:
-    """Returns the line of the model's source that names what differs; None if there is none."""
+    """Returns the line of the model's source that contains the differing name; None if there is none."""
     sources = _read_traces(program).values() if first.name else ()
     return next(filter(None, (find_source_line(source, first.name) for source in sources)), None)
 
@@ -379,13 +379,13 @@ def _compare_reads(a: NamedThing, b: NamedThing) -> tuple[ProgramDifference, ...
 
 
 def _count_reads(a: NamedThing, b: NamedThing) -> float:
-    """Returns how many reads differ; more than any number if those of one of the two cannot be read."""
+    """Returns how many reads differ; infinity if the reads of one program cannot be read."""
     found = or_none(lambda: _compare_reads(a, b))
     return float("inf") if found is None else len(found)
 
 
 def _compare_traces(a: NamedThing, b: NamedThing) -> dict[str, list[str]]:
-    """Returns in what each trace differs, but for the lines that say how long a pass took."""
+    """Returns the diff of each trace that differs, without the lines that give the duration of a pass."""
     sides, found = (_read_traces(a), _read_traces(b)), {}
     for name in TRACES:
         texts = (side.get(name, "").splitlines() for side in sides)
@@ -397,7 +397,7 @@ def _compare_traces(a: NamedThing, b: NamedThing) -> dict[str, list[str]]:
 
 
 def _write_sentence(found: Sequence[ProgramDifference], traces: Iterable[str]) -> str:
-    """Returns a sentence about two programs, of equal keys and reads in what their traces differ."""
+    """Returns a sentence about the differences of two programs; about their traces if keys and reads are equal."""
     if found:
         others = len(found) - 1
         more = f", and in {others} other {'thing' if others == 1 else 'things'}" if others else ""
@@ -420,7 +420,7 @@ def _pick_runs(record: RecordReader, old: str | None, new: str | None) -> tuple[
 
 
 def _diff_runs(record: RecordReader, old: Run, new: Run, *, as_json: bool) -> None:
-    """Prints how two runs differ: counts, templates that only one of them had, and those that both compiled."""
+    """Prints how two runs differ: counts, templates that only one of them had, and those that were compiled again."""
     before, after = ({each.digest: each for each in record.templates(run.id, texts=False)} for run in (old, new))
     changed = {
         "new": [each for digest, each in after.items() if digest not in before],

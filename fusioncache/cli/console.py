@@ -1,4 +1,4 @@
-"""What commands have in common: options, tables that fit the terminal, sentences, coloured source, JSON, progress."""
+"""Shared parts of the commands: options, tables that fit the terminal, sentences, coloured source, JSON, progress."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     from fusioncache.cli.things import Kind
 
 SCHEMA = 2
-"""Of the JSON. Raise it when a field changes its meaning or goes; a new field changes nothing for who reads it."""
+"""The version of the JSON format. Raise it when a field changes its meaning or is removed, not for a new field."""
 
 ID_DIGITS = 12
-"""How much of an id a terminal shows, which is all that the commands need."""
+"""How many digits of an ID a terminal shows. The commands need no more."""
 
 _GAP = 2
 _END = len("GPT · 2023-11-14 22:13")
-"""How many characters of a name's end stay at most: a digest, or the last model of a run and when it started."""
+"""The most characters of a shortened name's end: a digest, or the last model of a run and its start time."""
 _LEAST = 24
-"""Characters that a cell which may be shortened or folded has at least, as long as another column can be left out."""
+"""The least width of a cell that may be shortened or folded, as long as another column can be left out."""
 
 
 def print_json(data: Mapping[str, Any]) -> None:
-    """Prints an object, with the schema it follows: exact values, times in seconds, sizes in bytes."""
+    """Prints an object as JSON, with its schema: exact values, times in seconds, sizes in bytes."""
     click.echo(json.dumps({"schema": SCHEMA, **data}, indent=2, default=_encode))
 
 
 def _encode(value: Any) -> Any:
-    """Returns a value as JSON has it: what it says of itself, else its fields, else its text."""
+    """Returns a value as data for JSON: its ``to_dict()``, else its fields or items, else its text."""
     if hasattr(value, "to_dict"):
         return value.to_dict()
     if dataclasses.is_dataclass(value):
@@ -58,12 +58,12 @@ def encode_fields(value: Any) -> dict[str, Any]:
 
 
 def has_colours() -> bool:
-    """Returns whether stdout is a terminal that may have colours."""
+    """True if stdout is a terminal, and colours are not disabled."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def highlight_source(text: str, language: str) -> str:
-    """Returns source without control characters, with colours if it goes to a terminal that may have them."""
+    """Returns source without control characters, with colours if stdout may have them."""
     text = remove_controls(text)
     if not has_colours():
         return text
@@ -75,7 +75,7 @@ def highlight_source(text: str, language: str) -> str:
 
 
 def remove_controls(text: str) -> str:
-    """Returns source without what would tell a terminal more than to print it."""
+    """Returns source with escaped control characters, so that a terminal only prints it."""
     return "".join(char if char in "\n\t" else escape_controls(char) for char in text)
 
 
@@ -86,17 +86,17 @@ def format_cell(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """How a column looks.
+    """The format of a table's column.
 
     Attributes:
-        title: at its head.
-        format: writes a value of it.
-        key: of its value, in rows that are mappings; the title if it is empty.
-        number: whether it is set flush right.
+        title: the heading.
+        format: returns the text of a value.
+        key: the key of its value in rows that are mappings; empty if it is the title.
+        number: whether it is aligned to the right.
         id: whether a terminal shows only the start of each value.
-        cut: whether a terminal may show less of its values, without their middle.
-        fold: whether a terminal may show its values in several lines.
-        rank: whether it may be left out where there is no room, the largest first; 0 if it may not.
+        cut: whether a terminal may omit the middle of its values.
+        fold: whether a terminal may break its values into several lines.
+        rank: the order of omission if there is no room, the largest first; 0 if it is never left out.
     """
 
     title: str
@@ -125,12 +125,12 @@ def count_columns() -> int | None:
 
 
 def format_table(columns: Sequence[Column], rows: Iterable[Row], *, indent: int = 0) -> str:
-    """Returns rows of values under the columns' titles, in the width of the terminal, with colours if it has them.
+    """Returns a table with titles, in the width of the terminal, with colours if it has them.
 
     Args:
-        columns: how each looks.
+        columns: the formats of the columns.
         rows: the values.
-        indent: by how much the caller will indent the lines.
+        indent: the indent that the caller will add to the lines.
     """
     width = count_columns()
     cells = [[column.cell(value) for column, value in _pair(columns, row)] for row in rows]
@@ -154,7 +154,7 @@ _PAIR = (Column(""), Column("", fold=True))
 
 
 def format_pairs(pairs: Iterable[tuple[str, Any]]) -> str:
-    """Returns names and values, the values aligned, in the width of the terminal. Names have half of it at most.
+    """Returns names and aligned values, in the width of the terminal. Names take at most half of it.
 
     Pairs without a value are left out.
     """
@@ -179,18 +179,18 @@ def format_lines(heading: str, lines: Iterable[str]) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """Shortens a text to so many characters. Up to half of it are its end, because that is where names differ."""
+    """Shortens a text to a width by omitting its middle. Its end takes up to half, because names differ there."""
     end = min((width - 1) // 2, _END)
     return text if len(text) <= width else f"{text[: width - end - 1]}…{text[len(text) - end :]}"
 
 
 def cut(text: str, width: int) -> str:
-    """Shortens a text to so many characters. Its beginning stays."""
+    """Shortens a text to a width by omitting its end."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def wrap(text: str, width: int | None, indent: int | None = None) -> str:
-    """Wraps each line of a text to that width, if there is one, and indents what goes on. Paths stay whole."""
+    """Wraps each line of a text to a width, if there is one, and indents continued lines. Paths stay whole."""
     if width is None:
         return text
     lines = ((line, _hang(line) if indent is None else indent) for line in text.split("\n"))
@@ -198,17 +198,17 @@ def wrap(text: str, width: int | None, indent: int | None = None) -> str:
 
 
 def say(text: str, *, err: bool = True) -> None:
-    """Prints sentences in the width of the terminal: to stderr, because they are no data, or to stdout."""
+    """Prints sentences in the width of the terminal: to stderr, because they are not data, or to stdout."""
     click.echo(wrap(remove_controls(text), count_columns()), err=err)
 
 
 def shorten_id(digest: str) -> str:
-    """Returns a digest: on a terminal its start, which is all that the commands need."""
+    """Returns a digest; on a terminal only its start, because the commands need no more."""
     return digest if count_columns() is None else digest[:ID_DIGITS]
 
 
 def write_file(path: os.PathLike[str], content: bytes) -> None:
-    """Writes a file that was asked for, and says so.
+    """Writes an output file, and prints its path.
 
     Raises:
         click.ClickException: if it cannot be written.
@@ -224,9 +224,9 @@ def write_file(path: os.PathLike[str], content: bytes) -> None:
 def _fit(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
 ) -> tuple[Sequence[Column], list[list[str]]]:
-    """Returns the columns that there is room for, with cells that fit. A folded cell has line breaks.
+    """Returns the columns that fit the width, with cells that fit. A folded cell has line breaks.
 
-    The widest of the columns that can be cut or folded gets narrower until all fit.
+    The widest column that can be cut or folded gets narrower until all fit.
     """
     widths = _measure([[column.title for column in columns], *rows])
     left, flexible = list(range(len(columns))), [column.cut or column.fold for column in columns]
@@ -250,7 +250,7 @@ def _fold(cell: str, width: int) -> str:
 
 
 def _hang(line: str) -> int:
-    """Returns by how much the lines in which a line goes on are indented."""
+    """Returns the indent of a line's continued lines."""
     return len(line) - len(line.lstrip()) + _GAP
 
 
@@ -264,7 +264,7 @@ def _measure(rows: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _write_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """Returns each row as aligned text, of several lines if a cell has several."""
+    """Returns each row as aligned text, in several lines if a cell has several."""
     sides = zip(columns, _measure(rows), strict=True)
     write = (" " * _GAP).join(f"{{:{'>' if column.number else '<'}{own}}}" for column, own in sides).format
     blocks = (zip_longest(*(cell.split("\n") for cell in row), fillvalue="") for row in rows)
@@ -274,7 +274,7 @@ def _write_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width
 
 @contextmanager
 def show_progress(what: str) -> Iterator[Progress | None]:
-    """Shows a bar on the terminal, and yields what moves it; None where there is no terminal."""
+    """Shows a progress bar on the terminal, and yields the function that moves it; None without a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -291,8 +291,8 @@ class ThingId(click.ParamType):
     """The start of the ID or name of something in the record or the store.
 
     Args:
-        name: of what is named, for messages.
-        kinds: that it may be of.
+        name: the name of the parameter's type in messages.
+        kinds: the kinds of things that it may name.
     """
 
     def __init__(self, name: str, *kinds: Kind):
@@ -312,7 +312,7 @@ class ThingId(click.ParamType):
 
 
 RUN_ID = ThingId("run", "run")
-"""The start of a run's id, or a part of its name."""
+"""The start of a run's ID, or a part of its name."""
 ANY_ID = ThingId("id", "template", "executable", "program", "family")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON: exact numbers, seconds and bytes.")
@@ -326,7 +326,7 @@ run_option = click.option(
 
 
 def _home(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
-    """Returns the path with ~ expanded, which shells do not do behind an equals sign."""
+    """Returns the path with ~ expanded, because shells do not expand it behind an equals sign."""
     return Path(os.path.expanduser(value)) if value else None
 
 
@@ -347,10 +347,10 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
 def check_url(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Returns the address of a remote, which an option need not have.
+    """Returns the address of a remote; None if the option is not given.
 
     Raises:
-        click.BadParameter: if it names no place.
+        click.BadParameter: if it is not an address.
     """
     if value is None:
         return None
@@ -375,9 +375,9 @@ class Measure(click.ParamType):
     """A number with a unit.
 
     Args:
-        name: what it measures.
-        example: for the message where it is none.
-        units: what each stands for.
+        name: the measured quantity.
+        example: an example for error messages.
+        units: the factor of each unit.
     """
 
     def __init__(self, name: str, example: str, units: Mapping[str, float]):
@@ -395,7 +395,7 @@ class Measure(click.ParamType):
 
 
 class Lengths(click.ParamType):
-    """Whole numbers with commas between them. ``start:stop:step`` stands for a row of them, with its stop."""
+    """Whole numbers separated by commas. ``start:stop:step`` is a range that includes its stop."""
 
     name = "lengths"
 

@@ -1,4 +1,4 @@
-"""The command doctor: what works on this machine, why the rest does not, and what that means for the user."""
+"""The command doctor: shows which features work on this machine, why others do not, and advice for the user."""
 
 from __future__ import annotations
 
@@ -66,27 +66,27 @@ def doctor(ctx: click.Context, directory: Path | None, as_json: bool) -> None:
 
 
 def diagnose(directory: Path | None) -> dict[str, Any]:
-    """Examines this machine, and returns all findings. Every probe runs, also those of functions with a known source.
+    """Returns all findings about this machine. Every probe runs, also for functions with a known source.
 
     - ``status``: the exit status: 0 if all works, 1 if something is off, 2 if nothing is shared.
-    - ``versions``: of what is installed, by name; None where nothing is.
-    - ``store``: on disk: its path, whether it exists and can be written, its bytes and permissions, and any problem.
-    - ``remote``: its address, how many packs its index has and by whom and when that was signed, whether it can be
-      written, and any problem; None if ``FUSIONCACHE_REMOTE`` names none.
+    - ``versions``: the installed versions by name; None if there is none.
+    - ``store``: the store on disk: its path, whether it exists and is writable, its bytes, permissions and any problem.
+    - ``remote``: its address, the number of packs in its index, the index's signer and time, whether it is writable,
+      and any problem; None if ``FUSIONCACHE_REMOTE`` names none.
     - ``unusable``: why nothing is shared; empty if regions are shared.
-    - ``limits``: what is off in this Thunder and why; empty if everything is on.
+    - ``limits``: the features that are off in this Thunder and why; empty if everything is on.
     - ``off``: the accelerators that are off, each with the reason.
-    - ``capabilities``: of Thunder: the name, the accelerators that are off without it, whether it works, how that was
-      established or the problem, and the seconds of its probe.
-    - ``misfits``: the functions of Thunder with another source than the replacement, or what relies on it, was written
-      for: the capability, the name, the digest of the installed source, and the lines of a diff.
-    - ``faults``: what fails in this combination without fusioncache as well.
-    - ``backends``: why each compiler cannot be used; empty text where it can.
-    - ``advice``: what to do, most important first.
+    - ``capabilities``: for each capability of Thunder: the name, the accelerators that are off without it, whether it
+      works, how that was established or the problem, and the seconds of its probe.
+    - ``misfits``: the functions of Thunder whose source differs from the one that fusioncache was written for: the
+      capability, the name, the digest of the installed source, and the lines of a diff.
+    - ``faults``: the failures of this combination of versions that occur without fusioncache as well.
+    - ``backends``: the reason why each compiler cannot be used; empty if it can.
+    - ``advice``: recommended actions, most important first.
     - ``sources``: the digest of the installed Thunder's sources; empty if it cannot be imported.
 
     Args:
-        directory: of the store; None for the default one.
+        directory: the directory of the store; None for the default one.
     """
     from fusioncache.thunder_adapter.versions import find_import_problem
 
@@ -112,7 +112,7 @@ def diagnose(directory: Path | None) -> dict[str, Any]:
 
 
 def read_versions() -> dict[str, str | None]:
-    """Returns the versions of what fusioncache runs on; None where something is missing."""
+    """Returns the versions of the software and drivers that fusioncache runs on; None for a missing one."""
     from fusioncache.backends.inductor.environment import read_compiler
 
     compiler = read_compiler((os.environ.get("CXX", "g++"),))
@@ -142,7 +142,7 @@ def _report_capabilities() -> Iterator[dict[str, Any]]:
     from fusioncache.thunder_adapter import installation
     from fusioncache.thunder_adapter.capabilities import examine, list_capabilities
 
-    installation.install()  # as a FusionCache does: the probes take less time then
+    installation.install()  # as a FusionCache does, so that the probes take less time
     for capability in list_capabilities():
         finding = examine(capability, thorough=True)
         known = "known source and probe" if capability.probe else "known source"
@@ -176,7 +176,7 @@ def _report_misfits() -> Iterator[dict[str, Any]]:
 
 
 def examine_store(directory: Path | None) -> dict[str, Any]:
-    """Returns what is known of the store in a directory, which need not exist."""
+    """Returns the state of the store in a directory, which need not exist."""
     from fusioncache.cli.things import measure_store
     from fusioncache.store import default_path
 
@@ -191,10 +191,10 @@ def examine_store(directory: Path | None) -> dict[str, Any]:
 
 
 def examine_remote() -> dict[str, Any] | None:
-    """Returns what is known of the remote that ``FUSIONCACHE_REMOTE`` names; None if it names none.
+    """Returns the state of the remote that ``FUSIONCACHE_REMOTE`` names; None if it names none.
 
-    It is read, and written to if it can be: a small file, which is removed. ``written`` is when its index was written,
-    in seconds since the epoch, and ``signer`` the key that signed that.
+    It is read. If possible, a small file is written to it, and removed. ``written`` is the time at which its index was
+    written, in seconds since the epoch, and ``signer`` the name of the key that signed the index.
     """
     from fusioncache.process.settings import REMOTE
     from fusioncache.store.files import Refusal, StoreError

@@ -1,4 +1,4 @@
-"""Commands that carry what was compiled to other machines and from there: through a remote, or in a file."""
+"""Commands that copy entries of the store to and from other machines: through a remote, or in a file."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def pull(url: str, directory: Path | None, dry_run: bool, as_json: bool) -> None
 
 
 def _read_key(what: str, unsigned: bool) -> SigningKey | None:
-    """Returns the key that signs; None if nothing is to be signed.
+    """Returns the user's signing key; None with ``unsigned``.
 
     Raises:
         StoreError: if this user has no key.
@@ -120,12 +120,12 @@ def _report_copy(what: str, remote: Remote, copied: CopyResult, dry_run: bool, a
         print_json({"command": what, "url": str(remote), "dry_run": dry_run, **encode_fields(copied)})
     else:
         say(_describe_copy(what, str(remote), dry_run, copied), err=False)
-    # What another version wrote is not damaged.
+    # Entries of another version are left out, but they are not damaged.
     report_refused(copied.refused, fails=bool(copied.refused.keys() - {OTHER_FORMAT}))
 
 
 def _require_before_making(directory: Path | None, remote: Remote) -> None:
-    """Makes sure that no store is made for the sake of a wrong address."""
+    """Checks the remote if there is no store yet, so that a wrong address does not make one."""
     path = directory or default_path()
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         remote.require()
@@ -222,7 +222,7 @@ def _describe_unpacking(found: UnpackResult, dry_run: bool) -> str:
 
 
 def _print_manifest(pack: Pack, signer: str, as_json: bool) -> None:
-    """Prints what is in a pack, of which nothing is loaded."""
+    """Prints the contents of a pack without loading any of it."""
     manifest = pack.manifest
     if as_json:
         print_json({"command": "unpack", "pack": pack.digest, "signer": pack.origin.key, "manifest": manifest})
@@ -245,13 +245,13 @@ def _print_manifest(pack: Pack, signer: str, as_json: bool) -> None:
 
 
 def prune_packs(url: str, retention: Retention, *, unsigned: bool, dry_run: bool, as_json: bool) -> None:
-    """Removes packs from a remote, and says what went.
+    """Removes packs from a remote, and prints what was removed.
 
     Args:
-        url: of the remote.
+        url: the address of the remote.
         retention: how long packs stay.
         unsigned: whether the new index is not signed.
-        dry_run: whether to remove nothing and say what would be removed.
+        dry_run: whether to remove nothing, and print what would be removed.
         as_json: whether to print JSON.
     """
     from fusioncache.cache.exchange import prune_remote

@@ -1,4 +1,4 @@
-"""Where regions and names come from; a template as a program, as generated code and as a picture: the command graph."""
+"""Source locations of regions; a template as definition, script, generated code and picture; the command graph."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from fusioncache.template.plan import inline, list_graphs
 from fusioncache.template.text import op_line, read_exactly, type_text
 
 _INSTALLED = ("site-packages", "dist-packages")
-"""Names of the folders that packages are installed to."""
+"""Names of the folders with installed packages."""
 _MOST = 3
-"""How many locations are shown of a template."""
+"""How many locations of a template are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class SourceLocation:
 
     Attributes:
         where: a module, and forward or backward.
-        line: of the source, as far as that is known.
+        line: a line of the source; None if it is not known.
     """
 
     where: str
@@ -61,19 +61,19 @@ class SourceLocation:
         return f"{self.where}: {format_line(self.line)}{f'  {text}' if text else ''}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the location as JSON has it."""
+        """Returns the location as data for JSON."""
         line = self.line
         return {"place": self.where, "file": line and line.file, "line": line and line.number}
 
 
 def find_locations(regions: Iterable[RegionRecord]) -> tuple[SourceLocation, ...]:
-    """Returns the locations that regions come from, each once."""
+    """Returns the source locations of regions, each once."""
     named = ((f"{region.source.module or 'the model'}, {region.trace}", find_line(region)) for region in regions)
     return tuple(dict.fromkeys(SourceLocation(where, line) for where, line in named))
 
 
 def find_line(region: RegionRecord) -> Line | None:
-    """Returns the line that a region comes from: the first of the user's, or else of a library's."""
+    """Returns the source line of a region: the first of the user's, or else of a library's; None if there is none."""
     return next(iter(region.source.lines), None)
 
 
@@ -84,7 +84,7 @@ def format_locations(locations: Sequence[SourceLocation]) -> list[str]:
 
 
 def format_line(line: Line) -> str:
-    """Returns where a line is. The path of an installed package begins with the package's name."""
+    """Returns the path and number of a line. A path in an installed package begins with the package's name."""
     return f"{_shorten_file(Path(line.file))}:{line.number}"
 
 
@@ -97,7 +97,7 @@ def read_template_graph(template: TemplateStats) -> Graph:
     """Returns the graph of a recorded template.
 
     Raises:
-        click.ClickException: if the record's text is not that of a template.
+        click.ClickException: if the recorded text is not a template's.
     """
     try:
         return read_exactly(template.texts)
@@ -106,17 +106,17 @@ def read_template_graph(template: TemplateStats) -> Graph:
 
 
 def make_record_error(template: TemplateStats, error: ValueError) -> click.ClickException:
-    """Returns an error that says that a recorded template cannot be read."""
+    """Returns the error for a recorded template that cannot be read."""
     return click.ClickException(
         f"what is recorded of {template.name} cannot be read: {error}. Run the model again to record it anew"
     )
 
 
 def write_definition(template: TemplateStats) -> str:
-    """Returns what a compiler is given: the first one that is given a text, whichever compiled the template.
+    """Returns the template's definition for the first backend that has definitions, even if another compiled it.
 
     Raises:
-        click.ClickException: if that compiler is not installed, or has no words for the template.
+        click.ClickException: if that compiler is not installed, or cannot express the template.
     """
     graph = inline(read_template_graph(template), _most_terms(template))
     try:
@@ -138,10 +138,10 @@ def _most_terms(template: TemplateStats) -> tuple[int, ...]:
 
 
 def select_executables(template: TemplateStats, stored: Sequence[StoredEntry]) -> list[StoredEntry]:
-    """Returns those of these that are for the template's parts, whatever the layout, options and versions.
+    """Returns the executables of the template's parts, for any layout, options and versions.
 
     Raises:
-        click.ClickException: if the record's text or counts are not those of a template.
+        click.ClickException: if the recorded text or counts are not a template's.
     """
     graph = read_template_graph(template)
     try:
@@ -154,10 +154,10 @@ def select_executables(template: TemplateStats, stored: Sequence[StoredEntry]) -
 
 
 def find_reasons_not_kept(templates: Sequence[TemplateStats], directory: Path | None) -> Sequence[Mapping[str, int]]:
-    """Finds for each template why executables of it cannot be stored, and how many, if a store says so.
+    """Returns for each template why executables of it cannot be stored, and how many, as noted in the store.
 
     Raises:
-        StoreError, OSError: if the store is named and is not there, or cannot be used.
+        StoreError, OSError: if a named store does not exist, or the store cannot be used.
     """
     stored = list_stored(directory, "executable")[1] if is_expected(directory) else ()
     notes = [one for one in stored if one.refused is not None]
@@ -168,11 +168,11 @@ def _count_reasons(template: TemplateStats, notes: Sequence[StoredEntry]) -> Map
     try:
         return Counter(str(one.refused) for one in select_executables(template, notes))
     except click.ClickException:
-        return {}  # the commands that need the graph say so
+        return {}  # the commands that need the graph report the error
 
 
 def _list_parts(graph: Graph, template: TemplateStats) -> Iterator[dict[str, str]]:
-    """Yields the digests of what a key says of a graph, for each graph that may have been compiled for the template."""
+    """Yields the digests of the graph's ingredients, for each graph that may have been compiled for the template."""
     for arities in template.arities:
         for compiled in list_graphs(graph, arities):
             yield {part.name: part.digest for part in make_key(compiled, {}).ingredients}
@@ -193,7 +193,7 @@ def describe_code(template: TemplateStats, directory: Path | None) -> tuple[str,
 
 
 def describe_executables(stored: Sequence[StoredEntry], name: str) -> tuple[str, Any]:
-    """Returns the stored code of executables, as text and as data. Says how to get the source that is missing."""
+    """Returns the stored code of executables, as text and as data. Prints how to get missing source."""
     described = [(one, *_describe(one)) for one in stored]
     for backend, hint in _list_hints().items():
         lacking = [
@@ -208,13 +208,13 @@ def describe_executables(stored: Sequence[StoredEntry], name: str) -> tuple[str,
 
 
 def _list_hints() -> dict[str, str]:
-    """Returns how to see the source of kernels, by the backends that have any."""
+    """Returns instructions to see the source of kernels, by backend, for the backends that have some."""
     hints = {name: backend_class(name).source_hint for name in BACKENDS}
     return {name: hint for name, hint in hints.items() if hint}
 
 
 def _describe(one: StoredEntry) -> tuple[Description, list[str]]:
-    """Returns what its backend says of an executable's artifacts, and the names of those that cannot be read."""
+    """Returns the backend's description of an executable's artifacts, and the names of unreadable artifacts."""
     contents: dict[str, bytes] = {}
     damaged = []
     for artifact in one.entry.artifacts:
@@ -253,7 +253,7 @@ def _write_code(one: StoredEntry, about: Description, damaged: Sequence[str]) ->
 _LONGEST_LABEL = 40
 _LETTER, _PADDING, _HEIGHT, _BETWEEN, _MARGIN = 6.7, 10.0, 36.0, 14.0, 12.0
 _NEAREST, _FURTHER, _FURTHEST = 8.0, 6.0, 140.0
-"""How far an edge goes to the right, and for each row that it passes, at most."""
+"""How far an edge extends to the right: a constant part, a part for each row that it spans, and at most."""
 
 
 @click.command()
@@ -296,11 +296,11 @@ def graph(id_: str, output: Path | None, directory: Path | None, as_json: bool) 
 
 @dataclass(frozen=True, slots=True)
 class PictureNode:
-    """One box.
+    """One box of a picture.
 
     Attributes:
         kind: ``input``, ``size``, ``op`` or ``output``.
-        label: what it is.
+        label: its name with its number or literals.
         detail: its type; empty if it has none of its own.
         text: its line of the canonical text.
     """
@@ -316,7 +316,7 @@ class Picture:
     """A graph with a node for each input, size, op and output.
 
     Attributes:
-        nodes: by names such as ``v3``, which has the number of the node's first value, and ``out0``.
+        nodes: the nodes by name, such as ``v3``, with the number of the node's first value, or ``out0``.
         edges: pairs of names, each once.
     """
 
@@ -369,9 +369,9 @@ def _shorten_type(type_: ValueType) -> str:
 
 
 def svg_text(picture: Picture, title: str, *, styled: bool = True) -> str:
-    """Returns the picture as SVG. It is the same for the same graph, to the letter. Every text in it is escaped.
+    """Returns the picture as SVG, to the letter the same for the same graph. Every text in it is escaped.
 
-    A page with many pictures has one style sheet for all of them: they are not ``styled`` themselves.
+    A page with many pictures has one style sheet for all of them, so they are not ``styled`` themselves.
     """
     nodes = picture.nodes
     rows = {name: row for row, name in enumerate(nodes)}
@@ -406,7 +406,7 @@ def _curve(start: int, end: int, right: float) -> str:
     if end == start + 1:
         return f"M{(right + _MARGIN) / 2:.1f} {_top(start) + _HEIGHT:.1f}V{_top(end):.1f}"
     top, bottom = _top(start) + _HEIGHT / 2, _top(end) + _HEIGHT / 2
-    control = right + _bulge(start, end) * 4 / 3  # a curve goes three quarters of the way there
+    control = right + _bulge(start, end) * 4 / 3  # a curve reaches three quarters of the way to its control points
     return f"M{right:.1f} {top:.1f}C{control:.1f} {top:.1f} {control:.1f} {bottom:.1f} {right:.1f} {bottom:.1f}"
 
 

@@ -1,4 +1,4 @@
-"""The command line: which commands there are. Data goes to stdout, everything else to stderr."""
+"""The list of all commands of the command line. Data goes to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ERROR = "Error: "
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name. Exits with 1 and the message where the record or the store cannot be used.
+    """A click group of commands by name. Exits with 1 and the message if the record or the store cannot be used.
 
     Args:
-        lazy: where each command is, as ``module:function``.
+        lazy: the address of each command, as ``module:function``.
     """
 
     def __init__(self, *args: Any, lazy: Mapping[str, str], **kwargs: Any):
@@ -60,7 +60,7 @@ class LazyGroup(click.Group):
 
 
 def _fit_message(error: click.ClickException) -> click.ClickException:
-    """Has an error print its message in the width of the terminal. Returns the error."""
+    """Returns the error after it was changed to print its message in the width of the terminal."""
     message = wrap(f"{_ERROR}{error.format_message()}", count_columns()).removeprefix(_ERROR)
     error.format_message = lambda: message  # type: ignore[method-assign]
     return error
@@ -87,7 +87,7 @@ COMMANDS = {
     "verify": "fusioncache.cli.upkeep:verify",
     "warm": "fusioncache.cli.upkeep:warm",
 }
-"""Where each command is. It is imported when it is used, so none waits for what another one needs."""
+"""The address of each command. It is imported when it is used, so no command waits for the imports of another."""
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)

@@ -1,4 +1,4 @@
-"""The commands stats and ls: what runs counted, and lists of templates, executables, programs and families."""
+"""The commands stats and ls: the counts of runs, and lists of templates, executables, programs and families."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _GRAPHS = {
     "graph_replays": "CUDA graph replays",
     "not_captured": "not captured in CUDA graphs",
 }
-"""What counts of programs, sizes and CUDA graphs are called behind these labels."""
+"""The phrases for counts of programs, sizes and CUDA graphs behind these labels, by field of ``Stats``."""
 _WIDTH = 80
 _LABEL = 12
 _MOST_PHASES = 4
@@ -133,13 +133,13 @@ def encode_run(run: Run) -> dict[str, Any]:
 
 
 def format_run_label(run: Run) -> str:
-    """Returns a run's name and the start of its id, in a line of 80 columns with room for a word before it."""
+    """Returns a run's name and the start of its ID, for a line of 80 columns with room for a word before them."""
     id_ = run.id[:_ID_DIGITS]
     return f"{shorten(escape_controls(run.name), _find_width() - _LABEL - len(id_) - 8)}  (run {id_})"
 
 
 def _find_width() -> int:
-    """Returns the width of the lines: that of the terminal, and at most 80 columns."""
+    """Returns the width of lines: the terminal's, and at most 80 columns."""
     return min(count_columns() or _WIDTH, _WIDTH)
 
 
@@ -149,7 +149,7 @@ def _list_numbers(stats: Stats) -> tuple[str, ...]:
 
 
 def _print_sections(*sections: Iterable[tuple[str, str]]) -> None:
-    """Prints labelled lines in 80 columns. What is aligned stays so: only text that is too long is broken."""
+    """Prints labelled lines in 80 columns. Only lines that are too long are wrapped, so aligned text stays aligned."""
     for section in sections:
         lines = [f"{label:<{_LABEL}}{escape_controls(text)}" for label, text in section]
         width = _find_width()
@@ -231,7 +231,7 @@ def _label(label: str, parts: Iterable[str]) -> Lines:
 
 
 def list_programs(run: Run) -> list[str]:
-    """Returns what became of a run's programs, which Thunder makes of models; nothing if there were none."""
+    """Returns the outcomes of a run's programs with their counts, as texts; none if there were no programs."""
     stats, took = run.stats, run.phases.loading_programs
     within = "" if took is None else f" in {format_duration(took)}"
     spared = f"which took {format_duration(stats.loaded_program_seconds)} to trace before"
@@ -240,7 +240,7 @@ def list_programs(run: Run) -> list[str]:
 
 
 def _list_pulls(stats: Stats) -> Iterator[str]:
-    """Yields what came from other machines, what that saved, and what was not taken."""
+    """Yields texts about entries from other machines: counts by signer, saved seconds, and reasons for refusals."""
     for signer, number in stats.pulled.items():
         yield f"{format_count(number, 'entry', 'entries')} came, signed by {signer}"
     if stats.pulled_seconds:
@@ -250,7 +250,7 @@ def _list_pulls(stats: Stats) -> Iterator[str]:
 
 
 def _list_parts(stats: Stats, names: Mapping[str, str]) -> Iterator[str]:
-    """Yields for each count that is not 0 what it counts, and the reasons if it has some."""
+    """Yields each count that is not 0 with its phrase, and its reasons if it has some."""
     for name, what in names.items():
         if value := getattr(stats, name):
             yield _format_reasons(value, what) if isinstance(value, Mapping) else f"{value} {what}"
@@ -277,7 +277,7 @@ def _format_executables(count: int, seconds: float | None = None) -> str:
 
 
 def _list_counts(run: Run, lifetime: Lifetime) -> Iterator[tuple[str, Any]]:
-    """Yields a run and all its counts, which have the names that ``stats()`` has for them."""
+    """Yields the fields of a run and all its counts, under the names that ``stats()`` uses."""
     yield from (("run", run.id), ("name", run.name), ("command", run.command), ("pid", run.pid))
     yield "started", format_time(run.started)
     yield "last saved", f"{format_time(run.updated)}{', at its end' if run.ended else ''}"
@@ -291,9 +291,9 @@ def _list_counts(run: Run, lifetime: Lifetime) -> Iterator[tuple[str, Any]]:
 
 
 _SORTED_BY = {"seconds": "compile_seconds", "regions": "regions", "hits": "hits", "name": "name", "size": "ops"}
-"""The fields of templates that can be sorted by."""
+"""The fields by which templates can be sorted."""
 _LISTS: Mapping[str, StoredKind] = {"--store": "executable", "--programs": "program", "--families": "family"}
-"""What each option lists."""
+"""The kind of entries that each option lists."""
 
 
 def _count(values: Sequence[Any] | None) -> str:
@@ -423,17 +423,17 @@ def _list_stored(kind: StoredKind, directory: Path | None, only: Mapping[str, An
 
 
 def _select(found: Sequence[Any], only: Mapping[str, Any], field: str | None) -> list[Any]:
-    """Returns those that have a text in their names, sorted by a field: the largest number first, or the first name."""
+    """Returns the items whose names contain a text, sorted by a field: the largest number first, or the first name."""
     named = [one for one in found if (only["name"] or "") in one.name]
     ordered = sorted(named, key=attrgetter(field), reverse=field != "name") if field else named
     return ordered[: only["limit"]]
 
 
 def _refuse(given: Sequence[str], run_id: str | None, only: Mapping[str, Any]) -> None:
-    """Refuses options that are not about the list of what a store has.
+    """Checks that all options apply to a list of the store's entries.
 
     Raises:
-        click.UsageError: if there is one.
+        click.UsageError: if one does not.
     """
     if len(given) > 1:
         raise click.UsageError(f"{' and '.join(given)} are lists: give one of them.")
@@ -461,7 +461,7 @@ def _list_templates(record: RecordReader, run_id: str | None, only: Mapping[str,
 
 
 def _print_stored(kind: StoredKind, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Prints a table of what a store has, and below it why some of it cannot be stored."""
+    """Prints a table of stored entries, and below it why some executables cannot be stored."""
     reasons = Counter(row["refused"] for row in rows if row.get("refused"))
     columns = _STORED_COLUMNS[kind] if reasons or kind != "executable" else _STORED_COLUMNS[kind][:-1]
     click.echo(format_table(columns, rows))

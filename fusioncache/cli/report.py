@@ -1,4 +1,4 @@
-"""The command report: a run as one HTML file that needs no other one and no network, or as JSON."""
+"""The command report: writes a run as one HTML file that needs no other file and no network, or as JSON."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 _FILE = Path("fusioncache-report.html")
 _LOOKED_AT = 1000
-"""Characters of a file in which a report says that it is one."""
+"""How many characters of a file are searched for the mark of a report."""
 
 
 @click.command()
@@ -94,10 +94,10 @@ def report(run_id: str | None, output: Path, open_: bool, force: bool, as_json: 
 
 
 def _check_report(path: Path) -> None:
-    """Makes sure that no file is lost that is no report.
+    """Checks that an existing file is a report or empty, so that no other file is overwritten.
 
     Raises:
-        click.ClickException: if this is none.
+        click.ClickException: if it is neither, or cannot be read.
     """
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
@@ -109,7 +109,7 @@ def _check_report(path: Path) -> None:
 
 
 def _encode(contents: Contents) -> dict[str, Any]:
-    """Returns what a report is made of, for JSON."""
+    """Returns the contents of a report as data for JSON."""
     templates = [
         {**each.stats.to_dict(), "regions_at": [region.number for region in each.regions]}
         for each in contents.templates
@@ -130,7 +130,7 @@ def _encode(contents: Contents) -> dict[str, Any]:
 
 
 GENERATOR = "fusioncache report"
-"""A file that says so in its head is a report."""
+"""The generator that a report names in its head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class ReportRegion:
 
     Attributes:
         number: its position among all regions of the run, from 0.
-        record: what is recorded of it.
+        record: its data in the record.
         template: the number of its template; None if it was bypassed.
     """
 
@@ -154,9 +154,9 @@ class ReportTemplate:
 
     Attributes:
         number: its position among all templates, the most expensive first, from 1.
-        stats: what is recorded of it.
+        stats: its data in the record.
         regions: the regions that have it, in their order.
-        colour: counts the templates that several regions have, by their first regions, from 0; None if only one has it.
+        colour: its index among the templates of several regions, by their first regions; None if only one has it.
     """
 
     number: int
@@ -166,20 +166,20 @@ class ReportTemplate:
 
     @property
     def is_general(self) -> bool:
-        """Whether code for any sizes serves a region of it, rather than code for its own."""
+        """True if code for any sizes serves one of its regions, rather than code for the region's sizes."""
         return any(region.record.plan == ANY_SIZES for region in self.regions)
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Everything that a report says.
+    """The contents of a report.
 
     Attributes:
-        run: which, with its counts and phases.
+        run: the run, with its counts and phases.
         templates: its templates, the most expensive first.
         regions: its regions, in the order of its traces.
-        choices: what was chosen for its residual streams.
-        placements: where the collectives of its traces are.
+        choices: the choices for its residual streams.
+        placements: the positions of the collectives in its traces.
     """
 
     run: Run
@@ -190,7 +190,7 @@ class Contents:
 
     @property
     def environment(self) -> dict[str, tuple[str, ...]]:
-        """What the templates were compiled for: each ingredient that says nothing of a graph, with its texts."""
+        """The environment of the compilations: devices, and each ingredient that describes no graph, with its texts."""
         found: dict[str, dict[str, None]] = {"device": {}}
         for template in self.templates:
             found["device"] |= dict.fromkeys(_devices(template.stats.texts.get("inputs", "")))
@@ -201,13 +201,13 @@ class Contents:
 
     @property
     def met(self) -> tuple[ReportTemplate, ...]:
-        """The templates in the order in which the run met them. Those without a region on record come last."""
+        """The templates in the order in which the run met them. Those without a recorded region come last."""
         last = len(self.regions)
         return tuple(sorted(self.templates, key=lambda each: min((one.number for one in each.regions), default=last)))
 
 
 def read_contents(record: RecordReader, run: Run) -> Contents:
-    """Reads what the record has of a run."""
+    """Returns the contents of a run's report, from the record."""
     templates = record.templates(run.id)
     numbers = {template.digest: number for number, template in enumerate(templates, 1)}
     regions = tuple(
@@ -217,7 +217,7 @@ def read_contents(record: RecordReader, run: Run) -> Contents:
     of: defaultdict[int | None, list[ReportRegion]] = defaultdict(list)
     for region in regions:
         of[region.template].append(region)
-    # A region may have had no room in the record, and its template is there all the same: that one comes last.
+    # The record may have a template without its regions, for lack of room: that one comes last.
     order = [*of, *(number for number in numbers.values() if number not in of)]
     repeated = [number for number in order if number is not None and templates[number - 1].regions > 1]
     listed = tuple(
@@ -240,7 +240,7 @@ MOST_ROWS = 200
 
 
 def render_report(contents: Contents) -> str:
-    """Writes the report. It is the same for the same contents, to the letter."""
+    """Returns the report as HTML, to the letter the same for the same contents."""
     from markupsafe import Markup
 
     met = contents.met
@@ -272,7 +272,7 @@ def render_report(contents: Contents) -> str:
 
 
 def make_environment() -> Environment:
-    """Returns where the pages are, with all that they need. It escapes everything."""
+    """Returns the Jinja environment of the pages, with all their filters. It escapes everything."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     pages = Environment(
@@ -297,7 +297,7 @@ def make_environment() -> Environment:
 
 
 def _printable(value: Any) -> Any:
-    """Removes control characters, which have no place in HTML. Markup of our own stays as it is."""
+    """Returns a value as text with escaped control characters, which HTML must not contain. Markup stays as it is."""
     return value if hasattr(value, "__html__") else escape_controls(str(value))
 
 
@@ -306,12 +306,12 @@ def _read_page(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """Returns a digest in the form in which a content security policy names what may run."""
+    """Returns the digest of a script or style, in the form that a content security policy uses to allow it."""
     return base64.b64encode(sha256(text.encode()).digest()).decode()
 
 
 def _moment(seconds: float) -> str:
-    """Formats a moment in UTC, because the file may be read anywhere."""
+    """Formats a time in UTC, because the file may be read in any time zone."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
@@ -322,14 +322,14 @@ def _percent(share: float) -> str:
 
 
 def _short(line: Line) -> str:
-    """Names a line by the last two parts of its path, or by those inside of an installed package."""
+    """Returns a line's number and the last two parts of its path, or its path within an installed package."""
     path = line.file.replace("\\", "/")
     inside = path.rpartition("/site-packages/")[2]
     return f"{inside if inside != path else '/'.join(path.split('/')[-2:])}:{line.number}"
 
 
 def _graph(template: ReportTemplate) -> Markup | None:
-    """Draws the template's graph as SVG; None if what is recorded of it cannot be read."""
+    """Returns the template's graph as SVG; None if its recorded text cannot be read."""
     from markupsafe import Markup
 
     try:
@@ -337,13 +337,13 @@ def _graph(template: ReportTemplate) -> Markup | None:
     except ValueError:
         return None
     lines = svg_text(picture, f"ops of {template.stats.name}", styled=False).split("\n")
-    return Markup("\n".join(map(escape_controls, lines)))  # it is escaped; control characters are left
+    return Markup("\n".join(map(escape_controls, lines)))  # svg_text escapes all but these
 
 
 def cut_slices(phases: Phases) -> list[dict[str, Any]]:
-    """Returns the phases that were measured, in the order in which they come: their shares of all seconds, and colours.
+    """Returns the measured phases in their order, with their shares of all seconds and their colours.
 
-    A phase starts where the one before it ends. Its colour is its index among all phases there can be.
+    A phase starts where the one before it ends. Its colour is its index among all possible phases.
     """
     known, colours, found, before = phases.to_dict(), list(PHASES), [], 0.0
     total = sum(known.values()) or 1.0
@@ -357,17 +357,17 @@ def cut_slices(phases: Phases) -> list[dict[str, Any]]:
 SIDES = ("forward", "backward")
 
 type _Place = tuple[str, int]
-"""Where in a row a region belongs: its module inside of the layer, and its number among the regions of that."""
+"""The place of a region in a row: its module within the layer, and its number among the regions of that module."""
 
 
 @dataclass(frozen=True, slots=True)
 class MapRow:
-    """A layer, another module, or a line of the model itself.
+    """A row of the map: a layer, another module, or a line of the model itself.
 
     Attributes:
-        label: the layer's number, the module's name, or the line.
+        label: the layer's path, the module's name, or the line.
         module: dotted path; empty for the model itself.
-        sides: for each of ``SIDES`` the regions across, None where there is none.
+        sides: for each of ``SIDES`` the regions by column, None for an empty cell.
     """
 
     label: str
@@ -377,14 +377,14 @@ class MapRow:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The map of one compilation: a forward trace and the backward trace that belongs to it.
+    """The map of one compilation: a forward trace and its backward trace.
 
     Attributes:
-        model: what was compiled; None if not known.
-        trace_number: which of the run's compilations it is.
-        titles: for each of ``SIDES`` those of the columns: the module inside of a layer, empty for the layer itself.
-        rows: in the order in which the model runs, those that only backward has behind the others.
-        regions: how many regions there are.
+        model: the compiled model; None if it is not known.
+        trace_number: the number of the compilation in the run.
+        titles: for each of ``SIDES`` the titles of columns: the module within a layer, empty for the layer itself.
+        rows: the rows in the order in which the model runs. Rows that only backward has come last.
+        regions: the number of regions.
     """
 
     model: str | None
@@ -395,7 +395,7 @@ class Grid:
 
 
 def make_grids(regions: Iterable[ReportRegion]) -> tuple[Grid, ...]:
-    """Makes a map for each compilation."""
+    """Returns a map for each compilation."""
     by_trace = sorted(regions, key=lambda region: (region.record.trace_number, region.number))
     return tuple(_make_grid(tuple(group)) for _, group in groupby(by_trace, lambda region: region.record.trace_number))
 
@@ -418,7 +418,7 @@ def _make_grid(regions: Sequence[ReportRegion]) -> Grid:
 
 
 def _split_module(source: Source) -> tuple[tuple[str, str], str]:
-    """Returns the module of a region up to the layer's number and what that is called, and the rest of the module."""
+    """Returns a region's module path up to the layer's number with its label, and the rest of the path."""
     module = source.module or ""
     if source.layer is None:
         return (module, module.rpartition(".")[2] or next(map(_short, source.lines), "the model")), ""
@@ -429,5 +429,5 @@ def _split_module(source: Source) -> tuple[tuple[str, str], str]:
 
 
 def _find_columns(rows: Iterable[Mapping[_Place, ReportRegion]]) -> list[_Place]:
-    """Returns the places of regions in rows, in the order of the rows that have most."""
+    """Returns the places of regions in all rows, each once, those of the fullest rows first."""
     return list(dict.fromkeys(place for row in sorted(rows, key=len, reverse=True) for place in row))

@@ -1,4 +1,4 @@
-"""The command show: one template, one executable, one program of a model, or one family of programs."""
+"""The command show: prints one template, one executable, one program of a model, or one family of programs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ from fusioncache.process.settings import PASSES, find_directory
 from fusioncache.template.text import number_literals, read_graph
 
 _WHOLE = ("ingredients", "parameters", "regions", "key", "programs", "guards", "reads")
-"""Parts that are shown if none is named."""
+"""The parts that are shown if no option names one."""
 _LONGEST = 100
 _REGION_COLUMNS = (
     Column("model", fold=True, rank=5),
@@ -98,14 +98,14 @@ _WRITTEN: Mapping[str, Callable[[Any], str]] = {
     **{"lengths": format_lengths, "templates": lambda names: ", ".join(names) or "(none)"},
     "not_kept": lambda reasons: "; ".join(f"{number}: {reason}" for reason, number in sorted(reasons.items())),
 }
-"""How fields are written for people that are neither numbers nor texts."""
+"""The formats of fields that are neither numbers nor plain texts."""
 
 _LABELS = {"not_kept": "not stored", "refused": "not stored"}
 
 type Part = tuple[str, Any]
-"""One part of what is shown: its text for people, under its heading, and its data for JSON."""
+"""One part of the output: its text for people, under its heading, and its data for JSON."""
 type Describers = Mapping[str, Callable[[], Part]]
-"""The parts that something has, by the names of their options."""
+"""Functions that describe the parts of a thing, by the names of their options."""
 
 
 @click.command()
@@ -166,7 +166,7 @@ def show(id_: str | None, as_json: bool, directory: Path | None, passes: bool, *
 
 
 def _print_thing(id_: str, directory: Path | None, chosen: Mapping[str, Any], *, as_json: bool) -> None:
-    """Prints what an ID names, or the parts of it whose options are chosen."""
+    """Prints the thing that an ID names, or only the parts whose options are chosen."""
     wanted = [name for name, is_chosen in chosen.items() if is_chosen]
     kinds: tuple[Kind, ...] = ("template", "program", "executable", "family")
     kinds = ("program",) if "traces" in wanted else ("program", "family") if "reads" in wanted else kinds
@@ -212,12 +212,12 @@ def _print_passes(id_: str | None, *, as_json: bool) -> None:
 
 
 def _compare_traces(before: str, after: str) -> list[str]:
-    """Returns the lines that differ, each with three equal ones around it."""
+    """Returns the lines that differ, with three equal lines of context around each."""
     return list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=3))[2:]
 
 
 def _list_parts(value: TemplateStats | StoredEntry, directory: Path | None, traces: Sequence[str]) -> Describers:
-    """Returns what describes the parts of a template, or of something in a store."""
+    """Returns the functions that describe the parts of a template, or of a stored entry."""
     if isinstance(value, StoredEntry):
         return _list_stored_parts(value, traces)
     return {
@@ -229,7 +229,7 @@ def _list_parts(value: TemplateStats | StoredEntry, directory: Path | None, trac
 
 
 def _list_describers(template: TemplateStats) -> Describers:
-    """Returns what describes the key of a template."""
+    """Returns the functions that describe the key of a template."""
     return {
         "ingredients": lambda: _describe_ingredients(template),
         "definition": lambda: _highlight(write_definition(template)),
@@ -257,17 +257,17 @@ def _list_stored_parts(stored: StoredEntry, traces: Sequence[str]) -> Describers
 def _print_parts(
     about: Mapping[str, Any], heading: str, describers: Describers, wanted: Sequence[str], *, as_json: bool
 ) -> None:
-    """Prints parts of something, under a heading if there is one; as JSON what is known of it as well."""
+    """Prints parts of a thing, under a heading if there is one; as JSON together with the thing's fields."""
     found = {name: describe() for name, describe in describers.items() if name in wanted}
     if not as_json:
         click.echo("\n\n".join(filter(None, [heading, *(text.rstrip("\n") for text, _ in found.values())])))
         return
-    data = {"seen_in" if name == "regions" else name: part for name, (_, part) in found.items()}  # it is a count, too
+    data = {"seen_in" if name == "regions" else name: part for name, (_, part) in found.items()}  # also a count
     print_json({**about, **data})
 
 
 def _write_fields(data: Mapping[str, Any]) -> str:
-    """Returns the fields of something, as its JSON has them, for people."""
+    """Returns the fields of a thing's JSON as text for people, without empty ones."""
     known = ((name, value) for name, value in data.items() if value not in (None, {}))
     return format_pairs(
         (_LABELS.get(name, name.replace("_", " ")), _WRITTEN.get(name, format_number)(value)) for name, value in known
@@ -275,7 +275,7 @@ def _write_fields(data: Mapping[str, Any]) -> str:
 
 
 def _describe_ingredients(template: TemplateStats) -> Part:
-    """Returns what the key is made of, each ingredient with its digest."""
+    """Returns the ingredients of the key, each with its digest."""
     named = template.ingredients
     data = [{"name": name, "digest": sha256(text.encode()).hexdigest(), "text": text} for name, text in named]
     blocks = [
@@ -286,7 +286,7 @@ def _describe_ingredients(template: TemplateStats) -> Part:
 
 
 def _describe_parameters(record: RecordReader, template: TemplateStats) -> Part:
-    """Returns what differs between regions that share the template: residual terms, sizes, and numbers."""
+    """Returns the parameters that differ between regions of the template: residual terms, sizes, and numbers."""
     varying = find_varying(record, template)
     try:
         graph = read_graph(template.texts)
@@ -315,7 +315,7 @@ def _describe_regions(records: Sequence[RegionRecord]) -> Part:
 
 
 def encode_region(region: RegionRecord) -> dict[str, Any]:
-    """Returns one region: where it is, what became of it, and where it comes from."""
+    """Returns the fields of one region: its place, its outcome, and its source lines."""
     source, left_out = region.source, ("digest", "source", "ops", "inputs", "outputs")
     lines = [{"file": line.file, "line": line.number, "library": line.library} for line in source.lines]
     own = {name: value for name, value in encode_fields(region).items() if name not in left_out}
@@ -329,34 +329,34 @@ def _write_place(region: RegionRecord) -> dict[str, str | None]:
 
 
 def _describe_key(stored: StoredEntry) -> Part:
-    """Returns what the key is made of, in short; as data with all texts."""
+    """Returns the ingredients of the key, in short; as data with all texts."""
     digests = dict(stored.entry.ingredients)
     data = [{"name": name, "digest": digests.get(name), "text": blur(text)} for name, text in stored.texts.items()]
     return _write_table("key", _INGREDIENT_COLUMNS, data), data
 
 
 def _describe_reads(stored: StoredEntry) -> Part:
-    """Returns what the derivation read beside its key, a line for each; as data with all texts."""
+    """Returns the reads of the derivation besides its key, one line each; as data with all texts."""
     data = [{"kind": read.kind, "name": read.name, "text": blur(read.text)} for read in stored.read_reads()]
     return _write_table(format_count(len(data), "read", "reads"), _READ_COLUMNS, data), data
 
 
 def _describe_traces(stored: StoredEntry, names: Sequence[str]) -> Part:
-    """Returns the source of the traces with these names; as data all of each."""
+    """Returns the source of the traces with these names, as text and as data."""
     sources = list_sources(stored.read_traces())
     data = {name: blur(source) for name, source in sources.items() if name in names}
     return "\n\n\n".join(highlight_source(source, "python").strip("\n") for source in data.values()), data
 
 
 def _describe_sizes(outline: Outline) -> Part:
-    """Returns the sizes of the arguments of each program that a family is made of."""
+    """Returns the sizes of the arguments of each program in a family."""
     data = [{_name_place(place): sizes for place, sizes in each.items()} for each in outline.programs]
     rows = [(place, [sizes[place] for sizes in data]) for place in (data[0] if data else ())]
     return _write_table(format_count(len(data), "program", "programs"), _SIZE_COLUMNS, rows), data
 
 
 def _describe_guards(outline: Outline) -> Part:
-    """Returns what has to come out the same at a further length, so that a program is filled in there."""
+    """Returns the guards of a family: conditions that a further length must meet, so that its program is filled in."""
     heading = format_count(len(outline.guards), "guard", "guards")
     return format_lines(heading, outline.guards), list(outline.guards)
 

@@ -1,4 +1,4 @@
-"""What IDs name: runs and templates of the record, and executables, programs and families of the store."""
+"""The things that IDs name: runs and templates of the record; executables, programs and families of the store."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ _TENSOR = re.compile(
     r"(?: requires_grad)?(?: computed)?(?: attributes \{(?:[^{}]|\{[^{}]*\})*(?:\}|$))?"
 )
 _LOOKED_AT = 1000
-"""Characters of an input's description in which tensors are looked for."""
+"""How many characters of an input's description are searched for tensors."""
 _LONGEST = 48
-"""Characters of an input that are shown."""
+"""How many characters of an input are shown."""
 
 
 def is_expected(directory: Path | None) -> bool:
-    """Returns whether there should be a store: one was named, or there is one in the usual place."""
+    """True if there should be a store: one was named, or the default directory exists."""
     return directory is not None or default_path().exists()
 
 
 def open_existing(directory: Path | None) -> Directory:
-    """Opens the directory of a store that is there.
+    """Opens the directory of an existing store.
 
     Raises:
         StoreError: if there is none, or it cannot be used.
@@ -69,7 +69,7 @@ def open_existing(directory: Path | None) -> Directory:
             "eager backend stores no executables), or copy a store with 'fusioncache pull URL'"
         )
     if path.is_dir() and not any(path.iterdir()):
-        # Opening it would make it one.
+        # Opening it would make it a store.
         raise StoreError(f"{path} is empty, and no store: run a model with fusioncache first, or check the path")
     return open_directory(path)
 
@@ -78,18 +78,18 @@ def open_store(directory: Path | None, *, make: bool) -> Store:
     """Opens the store in a directory.
 
     Raises:
-        StoreError: if there is none and none is to be made, or it cannot be used.
+        StoreError: if there is none and ``make`` is False, or it cannot be used.
     """
-    # Both raise where Store.open would go on in memory.
+    # Both raise an error where Store.open would go on in memory.
     found = open_directory(directory or default_path()) if make else open_existing(directory)
     return Store.open(found.path, remote="")
 
 
 def measure_store(directory: Path | None = None) -> dict[str, Any] | None:
-    """Returns where a store is, what it counts and its bytes; None if there is none that can be read.
+    """Returns the path of a store, its counts and its bytes; None if there is no readable store.
 
     Args:
-        directory: of the store; None for the usual one.
+        directory: the directory of the store; None for the default one.
     """
     try:
         path = open_existing(directory).path
@@ -103,12 +103,12 @@ def measure_store(directory: Path | None = None) -> dict[str, Any] | None:
 
 
 def format_contents(found: SweepResult | Audit | PackResult) -> str:
-    """Returns how many entries and objects there are, or were copied or removed."""
+    """Returns a text with the numbers of entries and objects that exist, were copied or were removed."""
     return f"{format_count(found.entries, 'entry', 'entries')} and {format_count(found.objects, 'object', 'objects')}"
 
 
 def format_removal(swept: SweepResult, dry_run: bool) -> str:
-    """Returns what was removed, or would be."""
+    """Returns a text about what was removed, or would be removed, and the bytes that are left."""
     counts = format_contents(swept)
     if dry_run:
         return f"would remove {counts}; {format_bytes(swept.bytes_left)} would be left"
@@ -116,13 +116,13 @@ def format_removal(swept: SweepResult, dry_run: bool) -> str:
 
 
 def report_aside(path: Path, aside: Iterable[str]) -> None:
-    """Says what was in the place of files of a store, and was set aside."""
+    """Prints the paths of foreign files that were in the place of a store's files, and were set aside."""
     for name in aside:
         say(f"not of the store, and left to you: {path / escape_controls(name)}")
 
 
 def report_refused(refused: Mapping[str, int], *, fails: bool) -> None:
-    """Says what was left out, and exits with 1 if something is wrong with any of it."""
+    """Prints how many things were left out, by reason. Exits with 1 if ``fails``: something is wrong with one."""
     for reason, number in sorted(refused.items()):
         say(f"left out {number}: {reason}")
     if fails:
@@ -131,14 +131,14 @@ def report_refused(refused: Mapping[str, int], *, fails: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StoredEntry:
-    """What a store has under a key: an executable (or a note that it cannot be stored), a program, or a family.
+    """An entry of a store: an executable (or a note that it cannot be stored), a program, or a family.
 
     Attributes:
-        kind: of the three.
-        entry: of the store.
-        file: of the entry.
-        alone: whether no other one of its kind has its key.
-        disk: where its artifacts are.
+        kind: one of the three.
+        entry: the entry itself.
+        file: the entry's file.
+        alone: whether no other entry of its kind has its key.
+        disk: the store on disk, which has its artifacts.
     """
 
     kind: StoredKind
@@ -149,7 +149,7 @@ class StoredEntry:
 
     @property
     def id(self) -> str:
-        """What people call it: the start of its key's digest, and its slot's number where the key has several."""
+        """Its ID for people: the start of its key's digest, and its slot's number if the key has several entries."""
         number = "" if self.alone or self.kind == "executable" else f"-{self._number}"
         return f"{self.digest[:ID_DIGITS]}{number}"
 
@@ -159,32 +159,32 @@ class StoredEntry:
 
     @property
     def digest(self) -> str:
-        """Of its key."""
+        """The digest of its key."""
         return self.entry.digest
 
     @property
     def name(self) -> str:
-        """Of the template, the module or the function; the start of the digest if that is not known."""
+        """The name of the template, the module or the function; the ID if that is not known."""
         return self.entry.name or self.id
 
     @property
     def size(self) -> int:
-        """Of its artifacts and of its entry, which has the whole text of the key, in bytes."""
+        """The bytes of its artifacts and of its entry, which has the whole text of the key."""
         return self.file.size + sum(artifact.size for artifact in self.entry.artifacts)
 
     @property
     def seconds(self) -> float:
-        """What compiling or tracing it took."""
+        """The seconds that compiling or tracing it took."""
         return self.entry.seconds
 
     @property
     def used(self) -> float:
-        """When it was last used, in seconds since the epoch."""
+        """The time of its last use, in seconds since the epoch."""
         return self.file.used / 1e9
 
     @property
     def texts(self) -> Mapping[str, str]:
-        """The ingredients of its key, name to text; none if they are of another format."""
+        """The ingredients of its key, name to text; none if the entry has an outdated format."""
         return {} if self.entry.is_outdated else self.entry.texts
 
     @property
@@ -201,7 +201,7 @@ class StoredEntry:
         return reason or "the note that says why cannot be read"
 
     def is_called(self, wanted: str) -> bool:
-        """Returns whether this is the start of its digest, with the number of its slot or without, or of its file."""
+        """True if a text is the start of its file's name, or of its digest, with or without its slot's number."""
         head, _, number = wanted.partition("-")
         is_slot = self.kind != "executable" and number in ("", self._number)
         return self.entry.id.startswith(wanted) or (is_slot and self.digest.startswith(head))
@@ -210,20 +210,20 @@ class StoredEntry:
         """Returns the traces of a program.
 
         Raises:
-            click.ClickException: if they are damaged, or of another version. So do the following.
+            click.ClickException: if they are damaged, or of another version. The next two methods raise it as well.
         """
         from fusioncache.accelerators.programs.text import decode
 
         return self._decode("program", decode)  # type: ignore[no-any-return]
 
     def read_reads(self) -> Sequence[Read]:
-        """Returns what the derivation of a program or a family read."""
+        """Returns the reads of the derivation of a program or a family."""
         from fusioncache.accelerators.programs.text import decode_reads
 
         return self._decode("reads", decode_reads)  # type: ignore[no-any-return]
 
     def read_outline(self) -> Outline:
-        """Returns what is known of a family without its programs."""
+        """Returns the sizes and guards of a family."""
         from fusioncache.accelerators.sizes.families import decode_outline
 
         passes, programs = self._decode("family", decode_outline)
@@ -238,9 +238,9 @@ class StoredEntry:
         return TemplateStats(self.name, self.digest, ops, ingredients=tuple(self.texts.items()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns what the commands' JSON says of it. ``created`` and ``used`` are in seconds since the epoch.
+        """Returns the entry as data for JSON. ``created`` and ``used`` are in seconds since the epoch.
 
-        ``signer`` is the key that signed what came from another machine; empty if it came unsigned, and None if it was
+        ``signer`` is the key that signed an entry from another machine; empty if it came unsigned, and None if it was
         made here.
         """
         entry = self.entry
@@ -272,11 +272,11 @@ class StoredEntry:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What is known of a family without its programs.
+    """The sizes and guards of a family, without its programs.
 
     Attributes:
-        programs: the sizes of each program that it is made of.
-        guards: what has to come out the same at a further length, a line of text for each.
+        programs: the sizes of each of its programs.
+        guards: the conditions that a further length must meet, one line of text each.
     """
 
     programs: tuple[ProgramSizes, ...]
@@ -284,14 +284,14 @@ class Outline:
 
     @property
     def lengths(self) -> tuple[tuple[int, ...], ...]:
-        """Of each program the sizes in which it differs from another, each once."""
+        """For each program, the sizes that differ between programs, each once."""
         listed = [tuple(size for sizes in each.values() for size in sizes) for each in self.programs]
         varying = [column for column in dict.fromkeys(zip(*listed, strict=True)) if len(set(column)) > 1]
         return tuple(zip(*varying, strict=True))
 
 
 def list_stored(directory: Path | None, kind: StoredKind) -> tuple[Path, tuple[StoredEntry, ...]]:
-    """Returns where the store is, and what of a kind is in it, newest first.
+    """Returns the path of the store and its entries of a kind, newest first.
 
     Entries that cannot be read are left out: 'fusioncache verify' lists them.
 
@@ -312,13 +312,13 @@ def list_stored(directory: Path | None, kind: StoredKind) -> tuple[Path, tuple[S
 
 
 def list_sources(text: ProgramText) -> Mapping[str, str]:
-    """Returns the source of each trace of a program, without a backward that is not there."""
+    """Returns the source of each trace of a program, by name. A program may have no backward trace."""
     traces = zip(TRACES, (text.prologue, text.computation, text.backward, text.epilogue), strict=True)
     return {name: trace.source for name, trace in traces if trace is not None}
 
 
 def or_none[T](read: Callable[[], T]) -> T | None:
-    """Returns what a function reads; None if it cannot be read."""
+    """Returns the result of a read function; None if it raises ``click.ClickException``."""
     try:
         return read()
     except click.ClickException:
@@ -326,15 +326,15 @@ def or_none[T](read: Callable[[], T]) -> T | None:
 
 
 def format_lengths(lengths: Iterable[tuple[int, ...]]) -> str:
-    """Returns the lengths of programs in short, such as ``2x64, 3x96``."""
+    """Returns the lengths of programs as short text, such as ``2x64, 3x96``."""
     return ", ".join("x".join(map(str, each)) or "-" for each in lengths)
 
 
 def format_inputs(arguments: str) -> str:
-    """Returns the kind of each input, such as ``float32[2, 16] cuda:0, mask=None``.
+    """Returns the kind of each input as text, such as ``float32[2, 16] cuda:0, mask=None``.
 
     Args:
-        arguments: the text of the ingredient that describes all of each.
+        arguments: the text of the ingredient that describes all inputs in full.
     """
     found = []
     for place, text in read_values(blur(arguments)).items():
@@ -363,20 +363,20 @@ _LISTS: Mapping[Kind, tuple[str, str]] = MappingProxyType(
 """For each kind its plural, and the command that lists its IDs."""
 _MOST_NAMED = 10
 _MOST_RELATIVES = 256
-"""How many templates with the same telling ops are looked into."""
+"""How many templates with the same ops in their names are compared."""
 LAST = "last"
-"""What names the newest run."""
+"""The word that names the newest run."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedThing:
-    """Something that an ID may name.
+    """A thing that an ID may name.
 
     Attributes:
-        kind: of the thing.
-        id: as a list shows it.
-        digest: of its key, or the whole ID of a run.
-        name: of the thing.
+        kind: the kind of thing.
+        id: its ID, as a list shows it.
+        digest: the digest of its key, or the whole ID of a run.
+        name: its name.
         value: the thing itself.
     """
 
@@ -392,20 +392,20 @@ class NamedThing:
         return {} if isinstance(self.value, Run) else self.value.texts
 
     def is_same(self, other: NamedThing) -> bool:
-        """Returns whether both are one and the same."""
+        """True if both are the same thing."""
         return (self.kind, self.id, self.digest) == (other.kind, other.id, other.digest)
 
     def has_id(self, wanted: str) -> bool:
-        """Returns whether its ID starts so."""
+        """True if its ID starts with a text."""
         value = self.value
         return value.is_called(wanted) if isinstance(value, StoredEntry) else self.digest.startswith(wanted)
 
     def has_name(self, wanted: str, *, loosely: bool) -> bool:
-        """Returns whether its name starts so; of a run, where that is allowed, whether its name has this in it."""
+        """True if its name starts with a text; for a run, if ``loosely`` is set and its name contains the text."""
         return loosely and wanted in self.name if self.kind == "run" else self.name.startswith(wanted)
 
     def format_line(self, width: int) -> str:
-        """Returns what a list of candidates says of it, with its ID in so many columns."""
+        """Returns its line for a list of candidates, with its ID padded to a width."""
         about = self.value.inputs if isinstance(self.value, StoredEntry) else ""
         parts = [f"{self.id:<{width}}", f"{self.kind:<10}", escape_controls(self.name), escape_controls(about)]
         return "  ".join(filter(None, parts)).rstrip()
@@ -416,9 +416,9 @@ def pick(wanted: str, directory: Path | None, kinds: Sequence[Kind], *, newest: 
 
     Args:
         wanted: the start of an ID or of a name, or the whole.
-        directory: of the store; None for the usual one.
-        kinds: the kinds of things that may be meant, those that a name stands for first.
-        newest: whether the whole name of several programs stands for the newest of them, as a script does for its runs.
+        directory: the directory of the store; None for the default one.
+        kinds: the possible kinds of things. A name means things of the first kind that has a match.
+        newest: whether the whole name of several programs means the newest of them, as a script means its newest run.
 
     Raises:
         click.ClickException: if there is no such thing, or there are several.
@@ -438,7 +438,7 @@ def pick(wanted: str, directory: Path | None, kinds: Sequence[Kind], *, newest: 
 
 
 def pick_run(record: RecordReader, wanted: str | None) -> Run:
-    """Returns the run whose ID starts with ``wanted``, or else whose name has it; the newest of a script, or of all.
+    """Returns the run whose ID starts with ``wanted``, or whose name contains it; the newest of a script, or of all.
 
     Raises:
         click.ClickException: if there is no such run, or several.
@@ -451,9 +451,9 @@ def pick_run(record: RecordReader, wanted: str | None) -> Run:
 
 
 def find_candidates(wanted: str, directory: Path | None, kinds: Sequence[Kind]) -> Sequence[NamedThing]:
-    """Returns everything that an ID may name: what it is the whole of, or else the start of.
+    """Returns all things that an ID may name: those with this ID or name, or else those that start with it.
 
-    A name stands for things of the first kind that has it. Raises as ``list_stored`` does.
+    A name means things of the first kind that has a match. Raises as ``list_stored`` does.
     """
     if not wanted:
         return ()
@@ -462,7 +462,7 @@ def find_candidates(wanted: str, directory: Path | None, kinds: Sequence[Kind]) 
     listed = list_things(wanted, directory, kinds)
     exact = [one for one in listed if wanted in (one.id, one.digest, one.name)]
     if exact:
-        # A template and what was compiled for it may have the same key, and so the same text.
+        # A template and its executable may have the same key, and so the same text.
         return exact[:1] if len({one.digest for one in exact}) == 1 and len({one.kind for one in exact}) > 1 else exact
     by_id = [one for one in listed if one.has_id(wanted)]
     by_name = [one for one in listed if one.has_name(wanted, loosely=not by_id)]
@@ -470,9 +470,9 @@ def find_candidates(wanted: str, directory: Path | None, kinds: Sequence[Kind]) 
 
 
 def list_completions(start: str, kinds: Sequence[Kind]) -> Sequence[tuple[str, str]]:
-    """Returns names and IDs of things, each with what it stands for, for completion.
+    """Returns names and IDs of things for completion, each with a description.
 
-    Names come first, because people know them, and IDs only if one was begun; runs go by their IDs.
+    Names come first, because people know them, and IDs only if a start was typed. Runs are listed by their IDs.
     """
     listed = list_things(start, None, kinds)
     if "run" in kinds:
@@ -484,7 +484,7 @@ def list_completions(start: str, kinds: Sequence[Kind]) -> Sequence[tuple[str, s
 
 
 def list_things(wanted: str, directory: Path | None, kinds: Sequence[Kind]) -> Sequence[NamedThing]:
-    """Returns all things of these kinds; of templates those whose digest or name starts with ``wanted``."""
+    """Returns all things of these kinds, but only templates whose digest or name starts with ``wanted``."""
     found: list[NamedThing] = []
     for kind in kinds:
         if kind == "run":
@@ -500,7 +500,7 @@ def list_things(wanted: str, directory: Path | None, kinds: Sequence[Kind]) -> S
 
 
 def _read_record[T](read: Callable[[RecordReader], Sequence[T]]) -> Sequence[T]:
-    """Returns what a function reads from the record; nothing if that cannot be read."""
+    """Returns the result of a function that reads the record; nothing if the record cannot be read."""
     try:
         return read(RecordReader())
     except RecordError:
@@ -508,13 +508,13 @@ def _read_record[T](read: Callable[[RecordReader], Sequence[T]]) -> Sequence[T]:
 
 
 def _make_unknown_error(wanted: str, directory: Path | None, kinds: Sequence[Kind]) -> click.ClickException:
-    """Returns an error that says where IDs come from, or what this is the ID of.
+    """Returns an error that says where IDs come from, or which thing of another kind has this ID.
 
     Raises:
-        RecordError: if there is a record that cannot be read, in which it may be.
+        RecordError: if there is an unreadable record, which may contain the ID.
     """
     if has_record():
-        RecordReader().find_templates(wanted)  # which says what is wrong with it
+        RecordReader().find_templates(wanted)  # raises an error that explains the problem
     others = [kind for kind in _LISTS if kind not in kinds]
     takes = join_words([f"a{'n' if kind == 'executable' else ''} {kind}" for kind in kinds], "or")
     for other in find_candidates(wanted, directory, others):
@@ -528,13 +528,13 @@ def _make_unknown_error(wanted: str, directory: Path | None, kinds: Sequence[Kin
 
 
 def find_record(run: str | None) -> RecordReader | None:
-    """Returns the record; None if no run is on record here but there is a store, as after a pull.
+    """Returns the record; None if it has no runs but there is a store, as after a pull.
 
     Args:
-        run: what names the run that is asked for, if one is named.
+        run: the ID or name of the requested run; None if the user gave none.
 
     Raises:
-        RecordError: if there is neither, or the record cannot be read, or a run was named.
+        RecordError: if there is neither, the record cannot be read, or there is no record and a run was named.
     """
     try:
         record = RecordReader()
@@ -546,12 +546,12 @@ def find_record(run: str | None) -> RecordReader | None:
 
 
 def find_regions(record: RecordReader, template: TemplateStats) -> Sequence[RegionRecord]:
-    """Returns the regions that have a template, of the newest run that had it."""
+    """Returns the regions of a template in the newest run that recorded some."""
     return next(filter(None, (record.regions(run.id, template.digest) for run in record.runs())), ())
 
 
 def find_varying(record: RecordReader, template: TemplateStats) -> tuple[Varying, ...]:
-    """Returns what varies between a template and those of the record that are the same but for sizes and numbers."""
+    """Returns the sizes and numbers in which a template differs from otherwise equal templates of the record."""
     named = [each for each in record.find_templates(template.name.rpartition("_")[0]) if each.digest != template.digest]
     found = find_relatives([each.texts for each in (template, *named[:_MOST_RELATIVES])])
     return next((relatives.varying for relatives in found if 0 in relatives.members), ())

@@ -1,4 +1,4 @@
-"""The keys that sign what goes to other machines, and those whose entries run here."""
+"""The command keys: the key that signs entries for other machines, and the keys whose entries run here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fusioncache.store.signing import (
 
 _COLUMNS = (Column("state"), Column("name", cut=True), Column("key"))
 _LEAST = 8
-"""Digits of a key that name it."""
+"""The least number of digits that name a key."""
 
 
 def _check_name(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -92,10 +92,10 @@ def revoke(key: str) -> None:
 
 
 def _find(wanted: str, trust_: Trust) -> tuple[str, str]:
-    """Returns the key that a text stands for, and its name.
+    """Returns the key that a text names, and the key's name.
 
     Raises:
-        StoreError: if no key or several keys are called that.
+        StoreError: if no key or several keys match.
     """
     known = {**trust_.revoked, **trust_.trusted}
     found = [

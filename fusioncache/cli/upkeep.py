@@ -1,4 +1,4 @@
-"""Commands that look after record and store, and compile ahead; and completion."""
+"""Commands that maintain the record and the store, compile ahead, and print completion scripts."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def clear(store_only: bool, record_only: bool, yes: bool, dry_run: bool, directo
 
 
 def _plan_clearing(path: Path) -> SweepResult | None:
-    """Returns what there is to remove from a store; None if that is nothing."""
+    """Returns what a sweep would remove from a store; None if there is nothing to remove."""
     if not os.path.lexists(path) or (path.is_dir() and not any(path.iterdir())):
         return None  # opening it would make it a store
     planned = _open_to_clear(path).plan()
@@ -295,7 +295,7 @@ def warm(store: Path | None, jobs: int | None, dry_run: bool, lengths: tuple[int
     from fusioncache.accelerators.precompile.warm import warm as compile_missing
 
     workers = jobs or min(_MOST_JOBS, os.cpu_count() or 1)
-    # A dry run brings nothing from a remote; else what is there need not be compiled.
+    # A dry run copies nothing from a remote. Otherwise entries there are copied, and need not be compiled.
     opened = Store.open(open_existing(store).path, remote="" if dry_run else None)
     with show_progress("warm") as progress:
         warmed = compile_missing(opened, jobs=workers, progress=progress, dry_run=dry_run, lengths=lengths)

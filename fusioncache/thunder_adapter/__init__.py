@@ -1,4 +1,4 @@
-"""Imports the names of Thunder that other folders use, and checks what this Thunder supports.
+"""Imports the names of Thunder that other folders use, and checks which features this Thunder supports.
 
 Functions that need names of ``api.py`` are deferred while that module is being imported.
 """

@@ -1,8 +1,8 @@
 """The capabilities of the installed Thunder: how each is established, and which accelerators need it.
 
-A capability works if the sources of its functions are known, or its probe passes. A probe looks up names, or runs a few
-lines in Thunder, and compares the outcome with the expected one. Without a probe, an unknown source means that the
-capability is missing.
+A capability works if the sources of its functions are known. With unknown sources, or in a version that was not tried,
+its probe must pass: it looks up names, or runs a few lines in Thunder, and compares the outcome with the expected one.
+Without a probe, an unknown source means that the capability is missing.
 
 Regions and templates work with any Thunder that compiles a small function as expected. The first call of each template
 is verified, unless the version was tried and its sources are unchanged. An accelerator is on if the capabilities that
