@@ -1,10 +1,10 @@
 """The tensors that enter and leave a captured program.
 
-Arguments are read where they are if they stay there, else copied into memory at a fixed address. Results are arguments,
-views of these, or what the graph computed: that leaves as copies, as the next replay overwrites the memory; or as the
-memory itself, where that is lent. Memory that a captured program leaves in the pool is found by its address: to the
-allocator it is free, so that other captures may use it at other times; ``memory.py`` decides which capture may use it
-when.
+Arguments with fixed addresses are read in place; others are copied into memory at a fixed address. Results are
+arguments, views of arguments, or tensors that the graph computed. Computed tensors are returned as copies, as the next
+replay overwrites the memory, or as the memory itself, if it is lent. Memory that a captured program leaves in the pool
+is found by its address: to the allocator it is free, so that other captures may use it at other times; ``memory.py``
+decides which capture may use it when.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ import torch
 from fusioncache.ir.errors import Declined, Scope
 
 MOST_MOVES = 1
-"""How often a parameter may move and still counts as lying still: a model is moved or loaded once, and then stays."""
+"""How many moves a parameter may make and still count as fixed: a model is moved or loaded once, and then stays."""
 
 
 class Addresses:
-    """Where the arguments of one kind of call were found.
+    """The addresses of the arguments of one kind of call.
 
-    Whether an argument lies still is a guess: what is captured asks in each call whether all those are where they were.
-    A parameter does. So does what is the same object in each call, as buffers are: an address says little, as it is
-    soon that of the next batch.
+    That an argument has a fixed address is a guess, so a capture compares the addresses in each call. Parameters count
+    as fixed. So does an argument that is the same object in each call, such as a buffer of the model. An equal address
+    proves little, as the memory of a batch is soon reused for the next one.
 
     Args:
-        parameters: of each argument whether it is a parameter of the model.
+        parameters: whether each argument is a parameter of the model.
     """
 
     def __init__(self, parameters: Sequence[bool]):
@@ -41,7 +41,7 @@ class Addresses:
         self._last: list[tuple[ref[Any], int]] | None = None
 
     def observe(self, tensors: Sequence[Any]) -> None:
-        """Takes note of the arguments of a call."""
+        """Records the addresses of the arguments of a call."""
         if self._last is not None:
             pairs = zip(self._last, tensors, self._parameters, strict=True)
             for position, ((last, address), tensor, owned) in enumerate(pairs):
@@ -50,16 +50,16 @@ class Addresses:
         self._last = [(ref(tensor), tensor.data_ptr()) for tensor in tensors]
 
     def list_still(self) -> tuple[int, ...]:
-        """Returns the positions of the arguments that lie still."""
+        """Returns the positions of the arguments with fixed addresses."""
         pairs = zip(self._moves, self._parameters, strict=True)
         return tuple(place for place, (moves, owned) in enumerate(pairs) if moves <= (MOST_MOVES if owned else 0))
 
 
 class Aliases:
-    """Makes tensors for the memory of others; those that share memory share it again.
+    """Makes aliases of tensors, which do not own the memory. Aliases of tensors that share memory share it, too.
 
     Args:
-        keeper: an object that lives as long as one of the tensors, a view of it, or its memory is in use. None where
+        keeper: an object to keep alive while one of the aliases, a view of it, or its memory is in use. None if
             another object keeps the memory.
     """
 
@@ -68,14 +68,14 @@ class Aliases:
         self._storages: dict[int, Any] = {}
 
     def make(self, tensor: Any) -> Any:
-        """Returns a tensor in the memory of another one, which may be gone afterwards."""
+        """Returns an alias of a tensor, which may be freed afterwards."""
         alias = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         if tensor.numel() == 0:
             return alias.new_empty_strided(tensor.shape, tensor.stride())
         return alias.set_(self._find_storage(tensor), tensor.storage_offset(), tensor.shape, tensor.stride())
 
     def make_bytes(self, tensor: Any) -> Any:
-        """Returns all the memory that a tensor is part of, as bytes."""
+        """Returns an alias of the whole storage of a tensor, as bytes."""
         storage = self._find_storage(tensor)
         return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),), (1,))
 
@@ -93,28 +93,28 @@ class Aliases:
 
 
 def _share_copy(address: int, device: Any, size: int, *args: Any) -> Any:
-    """Gives another process a copy of memory that has a keeper: this process cannot count the uses in that one."""
+    """Sends another process a copy of memory that has a keeper: this process cannot count references in that one."""
     return torch._C._construct_storage_from_data_pointer(address, device, size).clone()._share_cuda_(*args)
 
 
 _ALIGNMENT = 16
-"""Bytes. Kernels are chosen by how an address lies within so many, so a buffer lies as the argument does."""
+"""Bytes. Kernels are chosen by an address modulo this number, so a buffer's address has the argument's remainder."""
 
 
 @dataclass(frozen=True, slots=True)
 class StaticBuffer:
-    """A tensor at a fixed address, with the strides of the arguments that it takes over.
+    """A tensor at a fixed address, with the strides of the arguments that are copied into it.
 
     Attributes:
-        tensor: what a captured program reads.
-        compact: the same memory without the dimensions of stride 0, in which all elements are one.
+        tensor: the tensor that a captured program reads.
+        compact: the same memory with size 1 in each dimension of stride 0, along which all elements are the same.
     """
 
     tensor: Any
     compact: Any
 
     def fill(self, argument: Any) -> None:
-        """Takes over what an argument of the same shape and strides holds."""
+        """Copies an argument of the same shape and strides into the buffer."""
         if self.compact is self.tensor:
             self.tensor.copy_(argument)
         else:
@@ -122,10 +122,10 @@ class StaticBuffer:
 
 
 def make_buffer(argument: Any) -> StaticBuffer:
-    """Returns a buffer for arguments that lie as this one does.
+    """Returns a buffer for arguments with the layout and alignment of this one.
 
     Raises:
-        Declined: if elements of it lie over each other in another way than by a stride of 0.
+        Declined: if elements of it overlap in memory other than by a stride of 0.
     """
     shape, strides = tuple(argument.shape), argument.stride()
     compact_shape = tuple(1 if stride == 0 and size > 1 else size for size, stride in zip(shape, strides, strict=True))
@@ -139,14 +139,14 @@ def make_buffer(argument: Any) -> StaticBuffer:
 
 
 def count_elements(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Returns how many elements lie from the first to the last one of a tensor, both included."""
+    """Returns the number of elements in memory from the first to the last one of a tensor, both included."""
     if 0 in shape:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
 
 
 def overlaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """True if two elements of a tensor may be one place in memory. True where that is hard to tell."""
+    """True if two elements of a tensor may share a memory location. Also true where that is hard to decide."""
     if 0 in shape:
         return False
     reach = 0
@@ -159,13 +159,13 @@ def overlaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Root:
-    """A tensor in memory that others share, and its views, as autograd knows them.
+    """A base tensor in memory that several tensors share, and its views, as autograd sees them.
 
     Attributes:
-        alias: lies as the tensor is to lie in its own memory.
-        is_detached: whether it is the first one of its memory, detached, so that autograd sees writes into the one in
-            the other. Else it is unknown what it shares its memory with.
-        views: those that leave, by their index among what is copied; an alias of each, or None for the tensor itself.
+        alias: has the layout and offset that the copied tensor will have in its memory.
+        is_detached: whether it is a detached alias of the first base in the memory, so that autograd sees writes into
+            one in the other. If not, autograd knows nothing of the shared memory.
+        views: the tensors to return: the index of each among the copies, and its alias, or None for the base itself.
     """
 
     alias: Any
@@ -173,7 +173,7 @@ class _Root:
     views: list[tuple[int, Any]]
 
     def make(self, storage: Any, first: Any) -> Any:
-        """Returns the tensor in a copy of the memory, whose first one was made before."""
+        """Returns the tensor in a copy of the memory, given the first tensor that was made there."""
         if not self.is_detached or first.dtype != self.alias.dtype:
             return _place(storage, self.alias)
         detached = first.detach()
@@ -186,14 +186,14 @@ class _Memory:
 
     Attributes:
         content: its bytes.
-        roots: the tensors in it.
+        roots: the base tensors in it.
     """
 
     content: Any
     roots: tuple[_Root, ...]
 
     def copy_into(self, copies: list[Any]) -> None:
-        """Puts copies of what leaves into their places."""
+        """Copies the memory, and puts the returned tensors in the copy at their indices."""
         storage = self.content.clone().untyped_storage()
         first: Any = None
         for root in self.roots:
@@ -207,11 +207,11 @@ class _Memory:
 
 
 class Copier:
-    """Copies tensors out of the memory of a graph, or lends them. Those that share memory share it outside as well.
+    """Copies tensors out of the memory of a graph, or lends them. Copies of tensors that share memory share it as well.
 
     Args:
-        tensors: that lie in memory of the graph.
-        aliases: makes tensors that lie there and do not own it.
+        tensors: in the memory of the graph.
+        aliases: makes tensors in that memory that do not own it.
     """
 
     __slots__ = ("_aliases", "_dense", "_empty", "_shared")
@@ -236,7 +236,7 @@ class Copier:
         ]
 
     def _find_roots(self, tensors: Sequence[Any], indices: Sequence[int], aliases: Aliases) -> Iterator[_Root]:
-        """Yields the tensors that lie in one memory. One that is alone there is a view of no tensor in use."""
+        """Yields the base tensors in one memory. A tensor that is alone there is its own base: its base is unused."""
         groups: dict[int, tuple[Any, list[int]]] = {}
         for index in indices:
             base = find_base(tensors[index]) if len(indices) > 1 else tensors[index]
@@ -249,14 +249,14 @@ class Copier:
 
     @property
     def count(self) -> int:
-        """How many tensors it copies."""
+        """The number of tensors that it copies."""
         return len(self._aliases)
 
     def copy(self) -> list[Any]:
         """Returns a copy of each tensor, in order, with the same strides."""
         copies: list[Any] = [None] * len(self._aliases)
         for indices, sources in self._dense.values():
-            if len(sources) == 1:  # the other kernel would give all of a small one to one block of threads
+            if len(sources) == 1:  # the foreach kernel would give a small tensor to one thread block
                 fresh = [sources[0].clone()]
             else:
                 fresh = [torch.empty_like(source) for source in sources]
@@ -268,14 +268,14 @@ class Copier:
         return copies
 
     def lend(self) -> list[Any]:
-        """Returns each tensor where it lies, in order, as a tensor of its own."""
+        """Returns each tensor in place, in order, as a detached alias."""
         lent = list(map(torch.Tensor.detach, self._aliases))
         for index in self._empty:
             lent[index] = self._aliases[index].clone()
         return lent
 
     def list_storages(self) -> dict[int, Any]:
-        """Returns the memory that is lent, by its address."""
+        """Returns the storages that are lent, by their addresses."""
         return {find_memory(alias): alias.untyped_storage() for alias in self._aliases if alias.numel()}
 
 
@@ -284,18 +284,18 @@ def _lies_as(tensor: Any) -> tuple[Any, ...]:
 
 
 def _place(storage: Any, alias: Any) -> Any:
-    """Returns a tensor of its own that lies in a memory as an alias does in another."""
+    """Returns a new tensor in a storage, with the layout and offset of an alias in another one."""
     own = torch.empty(0, dtype=alias.dtype, device=alias.device)
     return own.set_(storage, alias.storage_offset(), alias.shape, alias.stride())
 
 
 def _take(tensor: Any, alias: Any) -> Any:
-    """Returns a view that lies as an alias does."""
+    """Returns a view with the layout and offset of an alias."""
     return tensor.as_strided(alias.shape, alias.stride(), alias.storage_offset())
 
 
 def _share_version(one: Any, other: Any) -> bool:
-    """True if autograd sees writes into the one in the other. No caller has them yet."""
+    """True if two tensors share a version counter. It is incremented: no caller has the tensors yet."""
     from torch.autograd.graph import increment_version
 
     before = other._version
@@ -304,17 +304,17 @@ def _share_version(one: Any, other: Any) -> bool:
 
 
 def find_base(tensor: Any) -> Any:
-    """Returns what a tensor is a view of to autograd; itself if it is none."""
+    """Returns the tensor that a tensor is a view of, as autograd sees it; the tensor itself if it is no view."""
     return tensor if tensor._base is None else tensor._base
 
 
 def find_memory(tensor: Any) -> int:
-    """Returns the address of the memory that a tensor is part of."""
+    """Returns the address of a tensor's storage."""
     return tensor.untyped_storage().data_ptr()
 
 
 def is_dense(tensor: Any) -> bool:
-    """True if the elements of a tensor lie side by side, in any order, each in a place of its own."""
+    """True if the elements of a tensor fill memory without gaps or overlaps, in any order of dimensions."""
     expected = 1
     for stride, size in sorted((stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
         if size == 1:
@@ -330,15 +330,15 @@ _CONSTANTS = (type(None), bool, int, float, complex, str)
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """A result that lies in the memory of an argument.
+    """A result in the memory of an argument.
 
     Attributes:
         position: of the argument.
         shape: of the result.
-        strides: of it.
+        strides: of the result.
         offset: elements from the first one of the argument.
-        is_attached: whether it is a view to autograd, which sees writes into the one in the other; else it is detached.
-        is_whole: whether it lies as the argument does.
+        is_attached: whether autograd knows the view, and sees writes into one in the other; else it is detached.
+        is_whole: whether it has the layout and offset of the argument.
     """
 
     position: int
@@ -349,7 +349,7 @@ class _View:
     is_whole: bool
 
     def take(self, argument: Any) -> Any:
-        """Returns the result of a call that has this argument."""
+        """Returns the result of a call with this argument."""
         source = argument if self.is_attached else argument.detach()
         if self.is_whole and not self.is_attached:
             return source
@@ -357,10 +357,10 @@ class _View:
 
 
 class Arguments:
-    """The arguments of a captured program, as its results are traced back to them.
+    """The arguments of a captured program, used to find out which results are arguments or views of them.
 
     Args:
-        tensors: each with its position. They must live as long as this.
+        tensors: each with its position. They must live as long as this object.
     """
 
     def __init__(self, tensors: Iterable[tuple[int, Any]]):
@@ -372,14 +372,14 @@ class Arguments:
                 self._by_memory.setdefault(find_memory(tensor), []).append((position, tensor))
 
     def find_origin(self, result: Any) -> int | _View | None:
-        """Returns the position of the argument that a result is, or how it is a view of one; None if it is neither."""
+        """Returns the position of the argument that a result is, or a view if it is one of them; None if neither."""
         position = self._positions.get(id(result))
         if position is not None:
             return position
         found = self._by_memory.get(find_memory(result)) if result.numel() else None
         if found is None:
             return None
-        # Arguments may share memory, and autograd knows of one of them only that the result is a view of it.
+        # Arguments may share memory, but to autograd the result is a view of one of them only.
         views = [each for each in found if find_base(each[1]) is find_base(result)]
         alike = [each for each in views or found if each[1].dtype == result.dtype]
         if not alike:
@@ -392,30 +392,30 @@ class Arguments:
 
 
 def _covers(argument: Any, result: Any) -> bool:
-    """True if a result lies where an argument does."""
+    """True if a result lies within the memory range of an argument."""
     first, start = argument.storage_offset(), result.storage_offset()
     end = start + count_elements(tuple(result.shape), result.stride())
     return first <= start and end <= first + count_elements(tuple(argument.shape), argument.stride())
 
 
 class Results:
-    """Gives the results of a captured program after each replay.
+    """Returns the results of a captured program after each replay.
 
-    Tensors that a graph computed are copied when they leave it, as the next replay overwrites them, or they are lent:
-    see ``memory.py``. Those that are kept for a backward stay where they are.
+    Tensors that the graph computed are returned as copies, as the next replay overwrites them, or they are lent:
+    see ``memory.py``. Tensors saved for a backward stay in place.
 
     Args:
-        leaves: what the program returned while it was captured.
-        arguments: that it had.
+        leaves: the values that the program returned while it was captured.
+        arguments: of the captured call.
         kept: positions among the leaves of tensors that stay in the graph's memory.
-        device: where the tensors must be.
-        keeper: lives as long as lent memory is in use.
+        device: on which the computed tensors must be.
+        keeper: an object to keep alive while lent memory is in use.
 
     Attributes:
-        copier: has what the graph computed.
+        copier: of the tensors that the graph computed.
 
     Raises:
-        Declined: if there is something among the leaves that cannot be given again.
+        Declined: if a leaf cannot be returned again.
     """
 
     __slots__ = ("_computed", "_from_arguments", "_template", "_views", "copier")
@@ -442,7 +442,7 @@ class Results:
             if isinstance(origin, int):
                 self._from_arguments.append((leaf, origin))
             elif origin is not None:
-                if id(value) not in views:  # the same object is given in all of its places
+                if id(value) not in views:  # the same object is returned in all of its places
                     views[id(value)] = []
                     self._views.append((origin, views[id(value)]))
                 views[id(value)].append(leaf)
@@ -456,7 +456,7 @@ class Results:
         self._computed = [(leaf, index) for index, (_, where) in enumerate(leaving.values()) for leaf in where]
 
     def list_kept(self, leaves: range) -> list[Any]:
-        """Returns those of the leaves that are the same in each call, with None in the places of others."""
+        """Returns the leaves that are the same in each call, with None in the places of others."""
         return self._template[leaves.start : leaves.stop]
 
     def give(self, arguments: Sequence[Any], computed: Callable[[], Sequence[Any]] | None = None) -> list[Any]:
@@ -464,7 +464,7 @@ class Results:
 
         Args:
             arguments: of the call.
-            computed: returns what the graph computed, in the order of the copier, which else makes copies.
+            computed: returns the computed tensors in the order of the copier; None to copy them.
         """
         leaves = self._template.copy()
         for leaf, position in self._from_arguments:
@@ -481,10 +481,10 @@ class Results:
 
 
 def check_tensor(value: Any, verb: str) -> Any:
-    """Returns a value that is a tensor as any other.
+    """Returns a value that is an ordinary tensor.
 
     Raises:
-        Declined: if it is something else. The reason begins with the verb.
+        Declined: if it is not. The reason contains the verb.
     """
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
         raise Declined(f"it {verb} a value of type {type(value).__qualname__}", Scope.CAPTURE)

@@ -1,7 +1,7 @@
-"""The kinds of calls of a program: what must be equal for a replay to do what the call would.
+"""The kinds of calls of a program: the properties that must be equal for a replay to have the effect of the call.
 
-Part of a kind are torch's settings, read in a microsecond or two: a captured program launches the kernels that the
-settings of its capture asked for, while one that runs as it is asks for them in each call.
+Torch's settings are part of a kind, and are read in a microsecond or two: a captured program launches the kernels that
+the settings chose at its capture, while a program without a graph follows the settings of each call.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _AS_IT_IS = nullcontext()
 
 
 def read_settings() -> tuple[Any, ...]:
-    """Returns torch's settings, in an order of their own, as values that can be compared."""
+    """Returns torch's settings, in a fixed order, as values that can be compared."""
     getters, read_precision = _find_getters()
     return (*[get() for get in getters], *[read_precision(*which) for which in _PRECISIONS])
 
@@ -58,7 +58,7 @@ def _find_getters() -> tuple[tuple[Callable[[], Any], ...], Callable[..., Any]]:
 
 
 def _wrap(get: Callable[[], Any]) -> Callable[[], Any]:
-    """Returns a getter whose value has a hash and that does not raise; the getter itself where that is so already."""
+    """Returns a getter that does not raise and whose value is hashable; the same getter if it is one already."""
     if get.__name__ == "_get_float32_matmul_precision":
         return lambda: _read_old_precision(get)
     return (lambda: tuple(get())) if isinstance(get(), list) else get
@@ -67,14 +67,14 @@ def _wrap(get: Callable[[], Any]) -> Callable[[], Any]:
 def _read_old_precision(get: Callable[[], Any]) -> Any:
     try:
         return get()
-    except RuntimeError:  # the precision was set by torch's newer interface, which ``_PRECISIONS`` ask
+    except RuntimeError:  # the precision was set by torch's newer interface, which ``_PRECISIONS`` cover
         return None
 
 
 def is_intercepted() -> bool:
-    """True if a mode sees each of torch's operations, which it would not in a replay.
+    """True if a mode intercepts each of torch's operations, which it could not in a replay.
 
-    The mode that ``torch.set_default_device`` and ``with device:`` install is none of these: a trace names its devices.
+    The mode that ``torch.set_default_device`` and ``with device:`` install does not count: a trace names its devices.
     """
     from torch.overrides import _get_current_function_mode_stack
     from torch.utils._device import DeviceContext
@@ -85,21 +85,21 @@ def is_intercepted() -> bool:
 
 
 def is_saving_hooked() -> bool:
-    """True if hooks take over what autograd saves: they may keep it for longer than its memory is leased."""
+    """True if saved-tensor hooks are active: they may keep saved tensors for longer than their memory is leased."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
 def without_gradients() -> AbstractContextManager[Any]:
-    """Returns a context in which autograd records nothing. It takes no time where autograd records nothing anyway."""
+    """Returns a context in which autograd records nothing. It takes no time if autograd is off already."""
     return torch.no_grad() if torch.is_grad_enabled() else _AS_IT_IS
 
 
 Build = Callable[[Sequence[Any]], Any]
-"""Puts leaves together as they were, in new lists and dicts."""
+"""Assembles leaves in the original structure, with new lists and dicts."""
 
 
 def take_apart(value: Any) -> tuple[list[Any], Build]:
-    """Returns the leaves of nested tuples, lists and dicts, and what puts others together in the same way."""
+    """Returns the leaves of nested tuples, lists and dicts, and a function that assembles other leaves likewise."""
     leaves: list[Any] = []
     return leaves, _take_apart(value, leaves)
 
@@ -128,19 +128,19 @@ def _take_sequence_apart(value: Sequence[Any], leaves: list[Any]) -> Build:
 
 
 MOST_KINDS = 16
-"""How many kinds of calls of one program may be captured. Its sizes are fixed: others lie otherwise in memory."""
+"""How many kinds of calls of one program may be captured. Its sizes are fixed, so most kinds differ in strides."""
 
 
 class CallKind:
-    """Stands for one kind of calls of one program, and for none of another: it is equal to nothing but itself."""
+    """Identifies one kind of call of one program. Equal only to itself."""
 
     __slots__ = ()
 
 
 class KindReader:
-    """Tells kinds of calls of one program apart.
+    """Finds the kind of each call of one program.
 
-    Thunder's prologue has checked shapes, dtypes and devices; strides, classes and torch's settings it has not.
+    Thunder's prologue has checked shapes, dtypes and devices, but not strides, classes and torch's settings.
 
     Args:
         arguments: of its first call.
@@ -150,7 +150,7 @@ class KindReader:
         device: of all of them.
 
     Raises:
-        Declined: if there is no tensor, or not all are on one device on which programs can be captured.
+        Declined: if there is no tensor, one that is not ordinary, or several devices.
     """
 
     def __init__(self, arguments: Sequence[Any]):
@@ -175,7 +175,7 @@ class KindReader:
         """Returns the kind of a call.
 
         Raises:
-            Declined: if there is no tensor where others had one, a value that has no hash, or one kind too many.
+            Declined: if a tensor is missing, a value is not hashable, or there are too many kinds.
         """
         tensors, settings = self.take_tensors(arguments), read_settings()
         others = tuple((type(arguments[place]), arguments[place]) for place in self._others)
@@ -191,23 +191,23 @@ class KindReader:
         return kind
 
     def _find(self, tensors: Sequence[Any], context: Hashable) -> CallKind:
-        # Numbers at one address may be read as they are, or as their negatives or conjugates.
+        # A negative or conjugate bit changes how the numbers at one address are read.
         is_special = any(map(self._is_negative, tensors)) or any(map(self._is_conjugate, tensors))
         key = tuple(map(type, tensors)), tuple(map(self._stride, tensors)), is_special, context
         if key not in self._kinds and len(self._kinds) >= MOST_KINDS:
             raise Declined(f"more than {MOST_KINDS} kinds of inputs", Scope.CAPTURE)
-        return self._kinds.setdefault(key, CallKind())  # other threads get the same one, and never one of another call
+        return self._kinds.setdefault(key, CallKind())  # atomic: threads get the same kind for equal keys
 
 
 @dataclass(frozen=True, slots=True)
 class _LastCall:
-    """What the last call was like. Most calls are like the one before.
+    """The properties of the last call, as most calls are like the previous one.
 
     Attributes:
         guard: of its tensors.
         settings: of torch.
-        others: arguments that are no tensors, with their types.
-        kind: of it.
+        others: arguments that are not tensors, with their types.
+        kind: of the call.
     """
 
     guard: Guard
@@ -217,10 +217,10 @@ class _LastCall:
 
 
 class Warm:
-    """Runs calls of one kind as they are, until all that they run is compiled, loaded, and may be captured.
+    """Runs calls of one kind without a graph, until everything that they run is compiled, loaded, and may be captured.
 
-    Mostly that is one call. What the run draws at random, another process may have to draw again from a seed on the
-    host. So it is watched.
+    Mostly one call is enough. Random numbers that the run draws may have to be drawn again, from a seed on the host,
+    by another process. So the random state is watched.
 
     Attributes:
         refused: why calls of this kind are not captured; None if they can be.
@@ -232,7 +232,7 @@ class Warm:
         self.is_warm = False
 
     def run(self, recorder: CudaRecorder, tensors: Sequence[Any], call: Callable[[], Any]) -> Any:
-        """Runs a call, and finds out whether others of its kind can be captured.
+        """Runs a call, and determines whether others of its kind can be captured.
 
         Args:
             recorder: of the device.

@@ -1,7 +1,7 @@
-"""What is captured of a program: of a forward program all captures for one kind of call, each with its backward ones.
+"""Captures of programs: all captures of a forward program for one kind of call, each with its backward captures.
 
-There is one capture of forward, and more where calls overlap. After it there is one of backward, and more where the
-user holds on to gradients.
+There is one forward capture, and more if calls overlap. Each has one backward capture, and more if the user holds on
+to gradients.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ from fusioncache.accelerators.graphs.memory import (
 from fusioncache.ir.errors import Declined, Scope
 
 BackwardFunction = Callable[[list[Any], list[Any]], Any]
-"""Takes what the forward program saved, tensors and others, and the gradients of its outputs. It empties both lists."""
+"""Takes the saved tensors and other saved values of forward, and the gradients of its outputs. Empties both lists."""
 
 
 class CapturedBackward:
-    """A backward program as it was captured after one forward program.
+    """A capture of a backward program for one forward capture.
 
-    What that saved is read where it lies. Gradients of outputs are copied in. Those of inputs are lent as they lie, or
-    copied where that cannot be.
+    Saved tensors are read in place. Gradients of outputs are copied in. Gradients of inputs are lent in place, or
+    copied if they cannot be lent.
 
     Args:
         function: the program.
-        lease: of the forward program.
-        others: what it saved besides tensors.
-        given: all saved tensors and the gradients of this call. It is not run.
+        lease: of the tensors that the forward program saved.
+        others: the values besides tensors that it saved.
+        given: all saved tensors and the gradients of this call, which is captured but not run.
         kind: of the gradients.
         memory: of the device.
-        pool: where it is captured.
+        pool: the number of the pool to allocate from.
 
     Attributes:
         kind: the same.
         pool: the same.
 
     Raises:
-        Declined: if it cannot be.
-        Exception: whatever goes wrong in the capture.
+        Declined: if the program cannot be captured.
+        Exception: any other error of the capture.
     """
 
     def __init__(
@@ -104,13 +104,13 @@ class CapturedBackward:
         recording.results.clear()
 
     def is_free(self) -> bool:
-        """True if it may be replayed now, for all that is lent. What it lent itself forbids it."""
+        """True if the gradients that are lent allow a replay now. Gradients that it lent itself forbid it."""
         return self._gradient_leases.allows(self.pool, self._safe)
 
     def _make_gradient_lease(
         self, keeper: Keeper, leaves: Sequence[Any], inputs: Sequence[Any]
     ) -> GradientLease | None:
-        """Returns the lease of what was captured; None if nothing can be lent, such as a tensor that forward saved."""
+        """Returns the lease of the gradients; None if they cannot be lent, as one in the memory of a saved tensor."""
         lent = set(self._results.copier.list_storages())
         given = {find_memory(each) for each in inputs if isinstance(each, torch.Tensor)}
         if not lent or not can_lend() or lent & given:
@@ -120,7 +120,7 @@ class CapturedBackward:
 
     @property
     def lends(self) -> bool:
-        """True if gradients are given as they lie."""
+        """True if gradients are returned in place, without a copy."""
         return self._gradient_lease is not None and not self._gradient_lease.is_recalled
 
     def count_copies(self) -> int:
@@ -128,7 +128,7 @@ class CapturedBackward:
         return 0 if self.lends else self._results.copier.count
 
     def run(self, passed: Sequence[Any], gradients: Sequence[Any]) -> Any:
-        """Replays it for a call, of whose saved tensors autograd kept these; returns the gradients of the inputs."""
+        """Replays it with the saved tensors that autograd passed; returns the gradients of the inputs."""
         gradient_lease = self._gradient_lease if self.lends else None
         with without_gradients():
             for buffer, gradient in zip(self._copied, gradients, strict=True):
@@ -145,8 +145,8 @@ class ForwardFunction:
     """A program's computation, as Thunder compiled it.
 
     Attributes:
-        call: takes tensors and returns the results; with a backward, those and what is saved for it.
-        has_backward: whether there is one.
+        call: takes tensors and returns the results; with a backward, the pair of the results and the saved values.
+        has_backward: whether there is a backward program.
         writes: whether it may write into its arguments.
     """
 
@@ -157,11 +157,11 @@ class ForwardFunction:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What the leaves are that a captured program gives.
+    """The structure of the results of a captured program.
 
     Attributes:
-        build: puts the results together.
-        saved: positions of the tensors that it saves.
+        build: assembles the results from their leaves.
+        saved: positions of the saved tensors among the leaves.
     """
 
     build: Build
@@ -169,27 +169,27 @@ class _Form:
 
 
 class CapturedForward:
-    """A forward program as it was captured for one kind of call.
+    """A capture of a forward program for one kind of call.
 
     Args:
         function: the program.
-        arguments: of the call in which it is captured. It is not run.
-        still: positions of the tensors among the arguments that it may read where they are.
-        moving: positions of the others, which are copied.
+        arguments: of the call, which is captured but not run.
+        still: positions of the tensors among the arguments that it may read in place.
+        moving: positions of the other tensors, which are copied.
         memory: of the device.
-        owner: has it. A weak reference, so that the capture is freed after its last caller.
+        owner: holds the capture. A weak reference, so that the capture is freed after its last caller.
 
     Attributes:
-        name: by which the memory knows it.
-        saved_outside: positions among what it saves for backward of tensors that lie outside of the pool.
-        passed: positions of those that autograd keeps: these, or any one where there are none. What lies in the pool
-            is where it was, and has no other user; each tensor that autograd keeps takes a microsecond of a step.
-        backwards: the backward programs that were captured for it.
+        name: identifies it in the memory.
+        saved_outside: positions, among the values saved for backward, of tensors that lie outside of the pool.
+        passed: positions of the saved tensors that autograd stores: ``saved_outside``, or any one if there are none.
+            Tensors in the pool keep their address and have no other user; each one stored costs a microsecond a step.
+        backwards: its backward captures.
         is_stale: whether it is to be captured anew.
 
     Raises:
-        Declined: if it cannot be.
-        Exception: whatever goes wrong in the capture.
+        Declined: if the program cannot be captured.
+        Exception: any other error of the capture.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class CapturedForward:
         leaves.clear()
         tensors = [place for place, each in enumerate(kept) if isinstance(each, torch.Tensor)]
         self.saved_outside = tuple(place for place in tensors if arguments.find_origin(kept[place]) is not None)
-        # With none, autograd would not notice a second backward.
+        # Without any saved tensor, autograd would not notice a second backward.
         self.passed = self.saved_outside or tuple(tensors[:1])
         self._find_passed = _getter(self.passed)
         self._saved = self._results.list_kept(saved)
@@ -256,30 +256,30 @@ class CapturedForward:
 
     @property
     def owns_saved(self) -> bool:
-        """True if it owns the memory of the tensors that it saves."""
+        """True if it owns the memory of its saved tensors in the pool."""
         return not self._saves_inside or bool(self._owners)
 
     def let_go(self) -> None:
-        """Leaves the memory of what it saves to captures that come later: its backward is captured."""
+        """Releases the memory of its saved tensors to later captures, as its backward is captured."""
         self._owners = ()
 
     def complete(self, passed: Sequence[Any]) -> list[Any]:
-        """Returns all that was saved in a call, of which autograd kept these."""
+        """Returns all saved values of a call, given the saved tensors that autograd stored."""
         saved = self._saved.copy()
         for place, each in zip(self.saved_outside, passed, strict=False):
             saved[place] = each
         return saved
 
     def list_inputs(self, saved: Sequence[Any]) -> list[Any]:
-        """Returns what was saved in a call as its backward program is to read it: where each replay puts it."""
+        """Returns the saved values of a call as backward must read them: at the addresses that each replay writes."""
         return [given if own is None else own for given, own in zip(saved, self._inputs, strict=True)]
 
     def find_backward(self, kind: CallKind) -> CapturedBackward | None:
-        """Returns the backward that may be replayed now for gradients of a kind; None if none may."""
+        """Returns a backward capture for gradients of a kind that may be replayed now; None if there is none."""
         return next((each for each in self.backwards if each.kind == kind and each.is_free()), None)
 
     def find_backward_pool(self, kind: CallKind) -> int:
-        """Returns the pool for another backward capture for gradients of a kind: each such has one of its own.
+        """Returns a pool for another backward capture for gradients of a kind. Each such capture has its own pool.
 
         Raises:
             Declined: if no pool is free.
@@ -290,29 +290,29 @@ class CapturedForward:
         return pool
 
     def catch_up(self) -> None:
-        """Waits for what reads its saved tensors on another stream than that of replays."""
+        """Waits for kernels that read its saved tensors on another stream than that of replays."""
         self._memory.catch_up()
 
     def renew(self) -> None:
-        """Has it captured anew at its next call."""
+        """Marks it to be captured anew at its next call."""
         self.is_stale = True
 
     def leave(self) -> None:
-        """Drops it."""
+        """Removes it from its owner."""
         owner = self._owner()
         if owner is not None:
             owner.forget(self)
 
     def is_free(self) -> bool:
-        """True if it may be replayed now, for all that is leased in the memory. Its own lease forbids it."""
+        """True if the leases in the memory allow a replay now. Its own lease forbids it."""
         return self._memory.allows(self._safe)
 
     def count_safe(self) -> int:
-        """Returns how many leases there may be when it is replayed."""
+        """Returns the number of leases during which it may be replayed."""
         return len(self._safe)
 
     def finds(self, arguments: Sequence[Any]) -> bool:
-        """True if the arguments that it does not copy are where they were."""
+        """True if the arguments that it does not copy have the addresses of the captured ones."""
         if self._read_still(arguments) != self._addresses:
             return False
         return not self._twins or all(
@@ -323,14 +323,14 @@ class CapturedForward:
         return tuple(map(torch.Tensor.data_ptr, self._find_still(arguments)))
 
     def run(self, arguments: Sequence[Any]) -> Any:
-        """Replays it for a call, and returns what the program returns."""
+        """Replays it for a call, and returns the results of the program."""
         from torch.autograd.graph import increment_version
 
         with without_gradients():
             for place, buffer in self._copied:
                 buffer.fill(arguments[place])
             self._replay()
-            if self._written:  # a replay tells autograd nothing
+            if self._written:  # a replay increments no version counters
                 increment_version([arguments[place] for place in self._written])
             result = self._form.build(self._results.give(arguments))
         self._memory.touch(self.name)
@@ -343,17 +343,17 @@ class CapturedForward:
         return leaving, (passed, SavedValues.make(others, lease))
 
     def _read_outside(self, passed: Sequence[Any]) -> object:
-        """Returns where saved tensors are that are not of the pool, and how they lie."""
+        """Returns the addresses and strides of the saved tensors outside of the pool."""
         tensors = passed if self.saved_outside else ()
         return tuple(map(torch.Tensor.data_ptr, tensors)), tuple(map(torch.Tensor.stride, tensors))
 
     def knows(self, passed: Sequence[Any], lease: SavedTensorsLease) -> bool:
-        """True if these are the saved tensors of a call, and not others that something put into their places."""
+        """True if these are the saved tensors of the leased call, not others that replaced them."""
         return self._read_outside(passed) == lease.outside
 
 
 def _find_twins(tensors: Sequence[Any], places: Sequence[int]) -> Iterator[tuple[int, int, bool]]:
-    """Yields the places of arguments that begin at one address, in pairs, and whether they are one tensor."""
+    """Yields pairs of places of arguments that begin at one address, and whether they are the same tensor."""
     before: dict[int, int] = {}
     for place in places:
         address = tensors[place].data_ptr()
@@ -363,7 +363,7 @@ def _find_twins(tensors: Sequence[Any], places: Sequence[int]) -> Iterator[tuple
 
 
 def _read_version(tensor: Any) -> int | None:
-    """Returns how often autograd was told of a write into a tensor; None where it does not ask."""
+    """Returns the version counter of a tensor; None for an inference tensor, which has none."""
     return None if tensor.is_inference() else tensor._version
 
 
@@ -395,9 +395,9 @@ def _record(function: ForwardFunction, inside: Sequence[Any], memory: GraphMemor
 
 
 MOST_COPIES = 4
-"""How many captures one kind of call may have: for calls that overlap, each before the backward of the one before."""
+"""How many captures one kind of call may have, for calls that each come before the backward of the previous one."""
 MOST_TIMES = 24
-"""How often one kind of call may be captured in all. What needs more does not stay as it was captured."""
+"""How often one kind of call may be captured in all. Captures of a call that needs more do not stay valid."""
 
 
 class ForwardCaptures:
@@ -406,11 +406,11 @@ class ForwardCaptures:
     Args:
         function: the program.
         positions: of the tensors among its arguments.
-        parameters: of each tensor whether it is a parameter.
+        parameters: whether each tensor is a parameter.
         memory: of the device.
 
     Attributes:
-        refused: why it is not captured any more; None if it is.
+        refused: why the program is not captured any more; None if it is.
     """
 
     def __init__(
@@ -430,19 +430,19 @@ class ForwardCaptures:
 
     @property
     def count(self) -> int:
-        """How many captures there are."""
+        """The number of captures."""
         return len(self._captured)
 
     def observe(self, arguments: Sequence[Any]) -> None:
-        """Takes note of where the tensors of a call are."""
+        """Records the addresses of the tensors of a call."""
         self._addresses.observe([arguments[place] for place in self._positions])
 
     def find_capture(self, arguments: Sequence[Any]) -> CapturedForward | None:
-        """Returns what may be replayed for a call; None if nothing may, or an argument has moved."""
+        """Returns the capture to replay for a call; None if none may be replayed, or an argument has moved."""
         free = [captured for captured in self._captured if captured.is_free()]
         if not free:
             return None
-        # Those that may be replayed while more is leased are left for calls that come before the next backward.
+        # Captures that tolerate more leases are left for calls that come before the next backward.
         captured = free[0] if len(free) == 1 else min(free, key=CapturedForward.count_safe)
         is_fresh = not captured.is_stale or self._times >= MOST_TIMES
         if is_fresh and captured.finds(arguments):
@@ -454,8 +454,8 @@ class ForwardCaptures:
         """Captures the program for a call.
 
         Raises:
-            Declined: if it cannot be, now or at all; ``refused`` tells which.
-            Exception: whatever goes wrong in the capture.
+            Declined: if it cannot be captured: not now if ``refused`` is None, else not at all.
+            Exception: any other error of the capture.
         """
         if not self._memory.allows_capture():
             overlaps = any(self._memory.is_leased(each.name) for each in self._captured)

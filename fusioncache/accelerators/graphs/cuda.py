@@ -1,9 +1,9 @@
-"""Captures programs with CUDA graphs, on a stream with a cuBLAS workspace of its own.
+"""Captures programs with CUDA graphs, on a stream with its own cuBLAS workspace.
 
 Torch keeps a workspace for each stream on which cuBLAS was called, and frees all of them on request, as
-``torch.compile(mode="reduce-overhead")`` does. A captured graph goes on to work in its workspace. So programs are
-captured on a private stream, and its workspace comes from a private pool. A graph that is never replayed keeps that
-pool alive: memory that torch freed stays there, and torch takes it again before the next capture.
+``torch.compile(mode="reduce-overhead")`` does. A captured graph continues to use its workspace. So programs are
+captured on a private stream, whose workspace comes from a private pool. A graph that is never replayed keeps that
+pool alive: memory that torch freed stays there, and torch allocates it again before the next capture.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from fusioncache.ir.errors import Declined, Scope
 
 @dataclass(frozen=True, slots=True)
 class GraphRecording:
-    """What was captured.
+    """A captured call of a function.
 
     Attributes:
-        replay: does it again, with what lies in the captured memory then.
-        results: what the function returned, of which nothing was computed yet. Tensors that the capture allocated own
-            their memory in the pool: it goes to later captures when they are gone. To forget them, clear the list.
+        replay: runs the call with the contents that the captured memory has then.
+        results: of the function, not computed yet. Tensors that the capture allocated own their memory in the pool:
+            later captures may use it once they are freed. Clear the list to free them.
     """
 
     replay: Callable[[], None]
@@ -39,26 +39,26 @@ class GraphRecording:
 
 
 FORWARD = 0
-"""The pool of forward programs. Others are for backward programs."""
+"""The number of the pool of forward programs. Others are for backward programs."""
 
 Record = Callable[[list[Any]], Sequence[Any]]
-"""What is captured: takes its arguments out of a list, which it empties, and returns a flat sequence of results."""
+"""A function to capture: takes its arguments from a list, which it empties, and returns a flat sequence of results."""
 
 _NON_BLOCKING = 1
-"""A flag of CUDA's streams: work on the default stream neither waits for one, nor ends a capture on it."""
+"""A flag of a CUDA stream: work on the default stream neither waits for the stream, nor ends a capture on it."""
 
 
 class Workspace:
-    """A stream to capture on, and the memory in which cuBLAS works there.
+    """A stream to capture on, with its cuBLAS workspace.
 
     Args:
         device: of type cuda, with an index.
 
     Attributes:
-        stream: the same as long as the process lives, as torch knows workspaces by their streams.
+        stream: the same as long as the process lives, as torch stores workspaces by their streams.
 
     Raises:
-        Declined: if CUDA makes no stream.
+        Declined: if CUDA cannot create a stream.
     """
 
     def __init__(self, device: Any):
@@ -68,13 +68,13 @@ class Workspace:
         self._keeper: Any = None
 
     def prepare(self) -> None:
-        """Has torch take the workspace out of the pool, if it does not have it. The stream is the current one."""
+        """Makes torch allocate the workspace from the pool, unless it exists. The stream must be the current one."""
         graph = torch.cuda.CUDAGraph()
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
             matrix = torch.empty(16, 16, dtype=torch.bfloat16, device=self._device)
             torch.mm(matrix, matrix)
-            torch.addmm(matrix[0], matrix, matrix)  # cuBLASLt's may be another
+            torch.addmm(matrix[0], matrix, matrix)  # cuBLASLt may have another workspace
         finally:
             graph.capture_end()
         self._keeper = self._keeper or graph
@@ -84,7 +84,7 @@ def borrow_workspace(device: Any, borrower: object) -> Workspace:
     """Returns a workspace that has no other borrower as long as this one lives.
 
     Raises:
-        Declined: if CUDA makes no stream.
+        Declined: if CUDA cannot create a stream.
     """
     idle = find_idle(device.index)
     workspace = idle.pop() if idle else Workspace(device)
@@ -94,15 +94,15 @@ def borrow_workspace(device: Any, borrower: object) -> Workspace:
 
 @cache
 def find_idle(_index: int) -> list[Workspace]:
-    """Returns the workspaces of a device that have no borrower now. They stay: torch cannot free a single one."""
+    """Returns the workspaces of a device that have no borrower now. None is freed: torch can only free all at once."""
     return []
 
 
 def make_stream(device: Any) -> Any:
-    """Returns a stream with no other user. Torch gives one stream, and so one workspace, to several."""
+    """Returns a stream with no other user. Torch hands out one stream, and so one workspace, to several users."""
     handle = ctypes.c_void_p()
     with torch.cuda.device(device):
-        torch.cuda.current_blas_handle()  # makes the device's context
+        torch.cuda.current_blas_handle()  # creates the device's context
         code = ctypes.CDLL("libcuda.so.1").cuStreamCreate(ctypes.byref(handle), _NON_BLOCKING)
     if code:
         raise Declined("CUDA has no stream to capture on", Scope.CAPTURE)
@@ -110,7 +110,7 @@ def make_stream(device: Any) -> Any:
 
 
 def find_recorder(device: Any) -> CudaRecorder:
-    """Returns what captures on a device.
+    """Returns a recorder for a device.
 
     Raises:
         Declined: if CUDA graphs cannot be captured there.
@@ -128,11 +128,11 @@ def find_recorder(device: Any) -> CudaRecorder:
 class _Pool:
     """Memory that captures share.
 
-    Torch gives up a pool with the last graph that has it, so that a model that is dropped leaves nothing. What is
-    captured after that, or after a capture that failed, has a pool of its own: it shares less, and nothing wrongly.
+    Torch frees a pool with the last graph that uses it, so that a dropped model leaves no memory behind. Later
+    captures, and captures after one that failed, use a new pool: they share less memory, and none wrongly.
 
     Attributes:
-        graphs: that were captured with it and live.
+        graphs: the live graphs that were captured with it.
     """
 
     def __init__(self) -> None:
@@ -140,19 +140,19 @@ class _Pool:
         self._handle: Any = torch.cuda.graph_pool_handle()
 
     def begin(self) -> Any:
-        """Returns torch's handle of it for a capture that begins."""
+        """Returns torch's handle of the pool for a capture that begins."""
         if not self.graphs:
             self.give_up()
         return self._handle
 
     def give_up(self) -> Any:
-        """Goes on with another one; returns torch's handle of this one."""
+        """Replaces the pool by a new one; returns torch's handle of the old one."""
         handle, self._handle = self._handle, torch.cuda.graph_pool_handle()
         return handle
 
 
 class CudaRecorder:
-    """Captures on one GPU. All captures are made on one stream: others would not share memory.
+    """Captures on one GPU. All captures are made on one stream: captures on several would not share memory.
 
     Args:
         device: of type cuda, with an index.
@@ -168,9 +168,9 @@ class CudaRecorder:
         self._home: int | None = None
 
     def explain_unready(self) -> str | None:
-        """Returns why nothing can be captured or replayed at this moment; None if it can. Asked in each call.
+        """Returns why nothing can be captured or replayed now; None if it can. Called in each call of a program.
 
-        Replays share memory, so they come one after the other: on the stream of the first one.
+        Replays share memory, so they must run one after the other: on the stream of the first one.
         """
         if torch.cuda.is_current_stream_capturing():
             return "the call is captured by another CUDA graph"
@@ -185,19 +185,19 @@ class CudaRecorder:
         return generator.initial_seed(), generator.get_offset()
 
     def record(self, function: Record, arguments: list[Any], pool: int = FORWARD) -> GraphRecording:
-        """Captures a call of a function, without doing what it does.
+        """Captures a call of a function, without running its kernels.
 
         Args:
-            function: what is captured.
-            arguments: at the addresses at which each replay finds them.
-            pool: the number of that which has the memory for it.
+            function: the function to capture.
+            arguments: at the addresses from which each replay reads them.
+            pool: the number of the pool to allocate from.
 
         Raises:
-            Exception: whatever goes wrong. Everything is as it was before.
+            Exception: any error of the capture. Torch's state is restored.
         """
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self.device)
-        # What lies idle outside of the pool would not be there for it.
+        # The pool cannot use memory that torch's allocator caches outside of it.
         torch.cuda.empty_cache()
         with torch.cuda.device(self.device), torch.cuda.stream(self._workspace.stream), _without_collector():
             self._workspace.prepare()
@@ -205,7 +205,7 @@ class CudaRecorder:
         return GraphRecording(graph.replay, list(results))
 
     def _capture(self, graph: Any, function: Record, arguments: list[Any], pool: _Pool) -> Sequence[Any]:
-        # Other threads, of a data loader say, may allocate meanwhile.
+        # Other threads, such as a data loader's, may allocate during the capture.
         graph.capture_begin(pool=pool.begin(), capture_error_mode="thread_local")
         try:
             results = function(arguments)
@@ -223,15 +223,15 @@ class CudaRecorder:
     def _abandon(self, graph: Any, pool: _Pool) -> None:
         try:
             graph.capture_end()
-        except Exception:  # it was something that no capture may have, and CUDA says so again
+        except Exception:  # the function did something that no capture allows, and CUDA reports it again
             self._repair(pool)
 
     def _repair(self, pool: _Pool) -> None:
-        """Lets torch forget a capture that CUDA gave up.
+        """Clears torch's state of a capture that CUDA invalidated.
 
-        Torch leaves the allocators and the random numbers as they are within a capture. For memory of the GPU that can
-        be ended here; that of the host takes the pool for one that is recorded to, for ever. Another capture, of next
-        to nothing, ends it for random numbers.
+        Torch leaves its allocators and random generators in capture mode. For the GPU's allocator that can be ended
+        here; the host's allocator treats the pool as one being captured, forever. Another, nearly empty capture ends
+        it for the random generators.
         """
         broken = pool.give_up()
         with suppress(Exception):
@@ -245,9 +245,9 @@ class CudaRecorder:
             empty.capture_end()
 
     def finish(self) -> None:
-        """Waits until what was launched is done, so that memory can be used for something else.
+        """Waits until all launched kernels are done, so that their memory can be reused.
 
-        Within a foreign capture nothing was launched, and it waits for nothing.
+        During a foreign capture no kernels were launched, so it does not wait.
         """
         if not torch.cuda.is_current_stream_capturing():
             torch.cuda.synchronize(self.device)
@@ -255,7 +255,7 @@ class CudaRecorder:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Keeps Python's collector from freeing something of CUDA's in the middle of a capture."""
+    """Disables Python's garbage collector, which could free a CUDA object in the middle of a capture."""
     was_on = gc.isenabled()
     gc.disable()
     try:

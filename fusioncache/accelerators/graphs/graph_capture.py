@@ -1,9 +1,9 @@
-"""Turns one of Thunder's cache entries into one whose forward and backward are captured in CUDA graphs.
+"""Replaces one of Thunder's cache entries by one whose forward and backward are captured in CUDA graphs.
 
-Both are replayed where that does what the call would do, and else run as they are. All captured programs of a transform
-share one pool of memory for each device. Operations that would silently be wrong in a replay are found in the text of
-the programs: a capture records what happens on the device, and nothing of what happens on the host. What the device
-refuses while it captures is counted then.
+Both are replayed if a replay has the effect of the call, and else run without a graph. All captured programs of a
+transform share the memory pools of each device. Operations that would silently be wrong in a replay are found in the
+text of the programs: a capture records the work of the device, but not of the host. Operations that CUDA refuses during
+a capture are counted then.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ logger = logging.getLogger("fusioncache")
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Counts why programs run as they are.
+    """Counts the reasons why programs run without a CUDA graph.
 
     Attributes:
-        ledger: has the counts.
+        ledger: stores the counts.
     """
 
     ledger: Ledger
 
     def refuse(self, reason: str) -> bool:
-        """Counts a program that is not captured, or a call for which none is replayed; True for a new reason."""
+        """Counts a program that is not captured, or a call that is not replayed; returns True for a new reason."""
         logger.debug("runs without a CUDA graph: %s", reason)
         return self.ledger.count("not_captured", of=reason)
 
     def explain(self, error: Exception, what: str) -> str:
-        """Returns the reason that an error in a capture is, and warns of it if it should not have happened."""
+        """Returns the reason to count for an error in a capture, and warns if the error was not expected."""
         if is_declined(error, Scope.CAPTURE):
             return error.reason
         logger.info("capturing %s failed", what, exc_info=error)
@@ -72,11 +72,11 @@ class Failures:
 
 @dataclass(frozen=True, slots=True)
 class _Captured:
-    """What is captured of one kind of calls.
+    """The captures for one kind of call.
 
     Attributes:
         warm: runs calls before the first capture.
-        captures: replays the others.
+        captures: replays later calls.
     """
 
     warm: Warm
@@ -84,12 +84,12 @@ class _Captured:
 
     @property
     def is_refused(self) -> bool:
-        """True if these calls run as they are, for a reason that was counted before."""
+        """True if these calls run without a graph, for a reason that was counted before."""
         return self.warm.refused is not None or self.captures.refused is not None
 
 
 class _GraphedProgram:
-    """What forward and backward programs have in common: the reader of their calls, which the first call makes."""
+    """Base class of forward and backward programs. The first call makes the reader of their calls."""
 
     def __init__(self, failures: Failures, memory_of: Callable[[Any], GraphMemory], refused: str | None = None):
         self._failures = failures
@@ -114,7 +114,7 @@ class _GraphedProgram:
         return reader
 
     def _warm_up(self, warm: Warm, device: Any, tensors: Sequence[Any], call: Callable[[], Any]) -> Any:
-        """Runs a call before the first capture; counts why there will be none, if that shows."""
+        """Runs a call before the first capture. If it shows that there can be no capture, counts the reason."""
         result = warm.run(self._memory_of(device).recorder, tensors, call)
         if warm.refused is not None:
             self._failures.refuse(warm.refused)
@@ -122,11 +122,11 @@ class _GraphedProgram:
 
 
 class ForwardProgram(_GraphedProgram):
-    """A forward program that is replayed where that does what it would do, and else runs as it is.
+    """A forward program that is replayed if that has the same effect, and else runs without a graph.
 
     Args:
         function: the program.
-        failures: counts, and says what went wrong.
+        failures: counts and reports failures.
         memory_of: returns the memory of a device.
     """
 
@@ -137,7 +137,7 @@ class ForwardProgram(_GraphedProgram):
         update_wrapper(self, function.call)
 
     def __call__(self, *args: Any) -> Any:
-        """Returns what the program returns."""
+        """Returns the results of the program."""
         if self._refused is not None:
             return self._function.call(*args)
         try:
@@ -156,7 +156,7 @@ class ForwardProgram(_GraphedProgram):
 
     @property
     def is_captured(self) -> bool:
-        """True if anything of it is captured at this moment."""
+        """True if it has a capture now."""
         return any(kind.captures.count for kind in tuple(self._kinds.values()))
 
     def _find_kind(self, reader: KindReader, args: Sequence[Any]) -> _Captured:
@@ -198,11 +198,11 @@ class ForwardProgram(_GraphedProgram):
 
 
 class BackwardProgram(_GraphedProgram):
-    """A backward program that is captured with the forward program before it, and called in its place.
+    """A backward program that is captured for each capture of its forward program, and else runs without a graph.
 
     Args:
         function: the program.
-        failures: counts, and says what went wrong.
+        failures: counts and reports failures.
         memory_of: returns the memory of a device.
         refused: why it is not captured; None if it can be.
     """
@@ -305,7 +305,7 @@ class BackwardProgram(_GraphedProgram):
         return captured
 
     def _run(self, saved_for_backward: list[Any], cotangents: list[Any], lease: SavedTensorsLease | None) -> Any:
-        """Runs the program as it is. If it was the last time, what it was given need not stay."""
+        """Runs the program without a graph. Ends the lease, unless autograd keeps the saved tensors."""
         if lease is None:
             return self._function(saved_for_backward, cotangents)
         keeps = keeps_graph()
@@ -319,23 +319,23 @@ class BackwardProgram(_GraphedProgram):
 
 
 def keeps_graph() -> bool:
-    """True if autograd keeps what was saved for another backward, as with ``retain_graph=True``."""
+    """True if autograd keeps the saved tensors for another backward, as with ``retain_graph=True``."""
     try:
         return bool(torch._C._autograd._get_current_graph_task_keep_graph())
-    except (AttributeError, RuntimeError):  # another torch's, or outside a backward
+    except (AttributeError, RuntimeError):  # another version of torch, or outside of a backward
         return True
 
 
 class CudaGraphs(Accelerator):
-    """Captures the programs of one transform, all in one pool of memory for each device.
+    """Captures the programs of one transform, which share the memory pools of each device.
 
     Args:
-        ledger: counts.
-        find_recorder: returns what captures on a device, or raises ``Declined``.
+        ledger: stores the counts.
+        find_recorder: returns the recorder of a device, or raises ``Declined``.
 
     Attributes:
-        find_recorder: the same. It is asked once for each device.
-        failures: counts programs that are left as they are.
+        find_recorder: the same. It is called once for each device, and again if it raised.
+        failures: counts programs that run without a graph.
     """
 
     name = "graphs"
@@ -353,13 +353,13 @@ class CudaGraphs(Accelerator):
         why_forward: str | None = None,
         why_backward: str | None = None,
     ) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
-        """Returns forward and backward, which are captured when they are called again.
+        """Returns forward and backward as programs that are captured when they are called again.
 
         Args:
             forward: the computation, as Thunder compiled it.
-            backward: None if it has none.
+            backward: the backward function; None if there is none.
             why_forward: the reason why forward is not captured; None if it can be.
-            why_backward: the same of backward.
+            why_backward: the same for backward.
         """
         if why_forward is not None:
             self.failures.refuse(why_forward)
@@ -392,22 +392,22 @@ _OBSTACLES: Mapping[str, re.Pattern[str]] = MappingProxyType(
         "state of Transformer Engine's": re.compile("^te_"),
     }
 )
-"""What is not captured, and the names by which programs call it."""
+"""Operations that prevent a capture, each kind with a pattern of the names by which programs call it."""
 _REVIEWED = frozenset({"torch", "thunder", "fusioncache", "builtins", "math", "operator", "nvfuser_direct", "triton"})
-"""Packages whose functions do nothing on the host that a replay would have to do."""
+"""Packages whose functions have no effects on the host that a replay would have to repeat."""
 
 
 def make_graphs(option: bool | None, ledger: Ledger, *, verifies: bool) -> CudaGraphs | None:
-    """Returns what captures the programs of a transform; None if that is not asked for.
+    """Returns the accelerator that captures the programs of a transform; None if it is off.
 
     Args:
-        option: of ``FusionCache``; None asks the environment.
-        ledger: counts.
+        option: of ``FusionCache``; None reads the environment.
+        ledger: stores the counts.
         verifies: whether results are compared on the host while programs run.
 
     Raises:
-        TypeError: if the option is none of True, False and None.
-        ValueError: if the environment says something else than 0 or 1.
+        TypeError: if the option is not True, False or None.
+        ValueError: if the environment variable is neither 0 nor 1.
     """
     if option is not None and not isinstance(option, bool):
         raise TypeError(f"graphs must be True, False or None, got {option!r}")
@@ -420,7 +420,7 @@ def make_graphs(option: bool | None, ledger: Ledger, *, verifies: bool) -> CudaG
 
 
 def capture_entry(entry: Any, compile_data: Any) -> Any:
-    """Returns an entry whose programs are captured, if a transform of ours asks for it; else the same. Never raises."""
+    """Returns an entry with captured programs if a fusioncache transform asks for it; else the same. Never raises."""
     transforms = getattr(compile_data, "transforms", None) or ()
     ours = next((each for each in transforms if getattr(each, "graphs", None) is not None), None)
     if ours is None:
@@ -434,14 +434,14 @@ def capture_entry(entry: Any, compile_data: Any) -> Any:
         templates = {call.target.function: call.template.graph for call in ours.calls()}
         forward, backward = _capture_programs(graphs, entry, templates)
         return entry._replace(computation_fn=forward, backward_fn=backward)
-    except Exception as error:  # whatever it is, the entry runs as Thunder made it
+    except Exception as error:  # after any error, the entry runs as Thunder made it
         logger.info("nothing is captured", exc_info=error)
         graphs.failures.refuse(f"failed: {type(error).__name__}")
         return entry
 
 
 def is_idle(entry: Any) -> bool:
-    """True if nothing of an entry is captured at this moment: what is runs in memory that it owns."""
+    """True if an entry has no captures now: a captured program runs in memory that it owns."""
     forward = entry.computation_fn
     return not isinstance(forward, ForwardProgram) or not forward.is_captured
 
@@ -477,7 +477,7 @@ def _find_obstacle(function: Any) -> str | None:
 
 
 def _find_foreign(inner: FunctionType, names: Collection[str]) -> str | None:
-    """Returns why a program is not captured that calls what may do something on the host each time."""
+    """Returns the reason if a program calls an unknown function, which may act on the host each time; else None."""
     for name in sorted(names & inner.__globals__.keys()):
         value = inner.__globals__[name]
         module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
@@ -504,6 +504,6 @@ def _writes(function: Any, traces: Collection[Any], templates: Mapping[Callable[
     graphs = [templates[each] for each in called if isinstance(each, FunctionType) and each in templates]
     if any(True for graph in graphs for _ in writes_of(graph)):
         return True
-    # Of a loaded program all is in its text: whatever is no template is a function that has a name.
+    # The text of a loaded program shows all its calls: a callee without a template is a function that has a name.
     last = traces[-1] if isinstance(traces, list) and traces else None
     return last is not None and not isinstance(last, LoadedTrace) and any(map(may_write, last.bound_symbols))

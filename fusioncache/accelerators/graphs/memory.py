@@ -1,18 +1,18 @@
-"""The memory that all captures of one device share, and which tensors in it are still in use.
+"""The memory that all captures of one device share, and the tensors in it that are still in use.
 
-While a forward program is captured, its memory comes from one pool. What it does not hold at the end goes to forward
-programs that are captured later. So a replay overwrites all memory that its capture had. That is harmless but for two
-kinds of tensors:
+While a forward program is captured, its memory comes from one pool. Memory that it does not hold at the end goes to
+forward programs that are captured later. So a replay overwrites all memory that its capture used. This is harmless
+except for two kinds of tensors:
 
-- tensors that a forward program saved stay in the pool until its backward took them. Until then they are *leased*. A
-  capture may be replayed only while all that is leased was leased, and owned, when it was captured: then the pool
-  did not give it that memory. Nothing is captured while something is leased that has no owner any more.
-- gradients that a backward program leaves in its own pool are *lent*: the caller may keep them. A gradient lease is
-  over when only this module still refers to the memory, which is counted, and when its backward pass is over: until
-  then autograd may read it on another stream. The same rule holds for replays and captures of backward programs.
-  Where gradients are held on to, the same program is captured again in another pool.
+- tensors saved by a forward program stay in the pool until its backward has read them. Until then they are *leased*. A
+  capture may be replayed only if each current lease existed, and its memory was owned, at the time of the capture: then
+  the pool did not reuse that memory. Nothing is captured while leased memory has lost its owner.
+- gradients that a backward program leaves in its own pool are *lent*: the caller may keep them. A gradient lease ends
+  when the reference counts of its memory show no other user and its backward pass is over: until then autograd may
+  read the memory on another stream. The same rule holds for replays and captures of backward programs. While
+  gradients are still referenced, the same program is captured again in another pool.
 
-Only one thread at a time captures or replays, and none waits for another: it runs its program as it is.
+Only one thread at a time captures or replays. Other threads do not wait: they run their program without a graph.
 """
 
 from __future__ import annotations
@@ -36,37 +36,37 @@ if TYPE_CHECKING:
     from fusioncache.accelerators.graphs.captures import CapturedForward
 
 LENT = "gradients of an earlier backward pass that are still referenced"
-"""Why a backward program is not replayed, or captured, at a moment."""
+"""The reason why a backward program cannot be replayed or captured now."""
 
 POOLS = range(1, 5)
-"""The pools of backward programs, of which all but the first are for what is captured again."""
+"""The pools of backward programs. All but the first are for programs that are captured again."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Keeper:
-    """Lives as long as lent memory of a graph is in use, and so does the graph: with it the pool would go.
+    """Keeps a graph alive while its lent memory is in use: the pool would be freed with the graph.
 
     Attributes:
-        replay: of the graph.
+        replay: replays the graph, and holds a reference to it.
     """
 
     replay: Callable[[], None]
 
 
 class GradientLease:
-    """What one captured backward program gives as it lies.
+    """The gradients that one captured backward program returns without a copy.
 
     Args:
-        copier: has the tensors. From now on it holds their memory as often as it does.
-        keeper: of the memory.
+        copier: holds the tensors. Its number of references to their memory must not change from now on.
+        keeper: lives as long as the memory is in use.
         owners: the tensors that own the memory in the pool.
-        pool: where it is.
+        pool: the number of the pool.
 
     Attributes:
-        name: by which others know it without having it.
-        keeper: the same, if any of it is in use.
+        name: identifies the lease without a reference to it.
+        keeper: a weak reference to the keeper; dead once none of the memory is in use.
         pool: the same.
-        is_recalled: whether copies are to be given from now on.
+        is_recalled: whether copies are returned from now on.
     """
 
     __slots__ = (
@@ -87,16 +87,16 @@ class GradientLease:
         self._at_rest = self._count()
 
     def _count(self) -> tuple[list[int], list[int]]:
-        """Returns how often each memory is held: by tensors, and by name in Python."""
+        """Returns two reference counts of each storage: those held by tensors, and those held by Python objects."""
         return list(map(torch._C._storage_Use_Count, self._addresses)), list(map(sys.getrefcount, self._storages))
 
     @property
     def is_owned(self) -> bool:
-        """True if the memory is ours, so that no capture is given it."""
+        """True if the lease owns the memory, so that the pool gives it to no capture."""
         return bool(self._owners)
 
     def is_out(self) -> bool:
-        """True if the memory has another user, or the backward that is under way may read it."""
+        """True if the memory has another user, or the backward pass that runs on this thread may read it."""
         return _find_task() == self._task != -1 or self.is_held()
 
     def is_held(self) -> bool:
@@ -109,42 +109,42 @@ class GradientLease:
         return self._copier.lend()
 
     def let_go(self) -> None:
-        """Leaves the memory to captures that come later. It is for the time in which nothing of it is lent."""
+        """Releases the memory to later captures. Called only while none of it is lent."""
         self._owners = ()
 
 
 class GradientLeases:
-    """What the backward programs of one device have lent. Memory without another user goes with its graph."""
+    """The gradient leases of the backward programs of one device. Memory without other users goes with its graph."""
 
     def __init__(self) -> None:
         self._out: dict[int, dict[object, tuple[ref[Keeper], ref[GradientLease]]]] = {pool: {} for pool in POOLS}
         self._known: WeakSet[GradientLease] = WeakSet()
 
     def settle(self) -> None:
-        """Finds out what is back."""
+        """Removes the leases that are over."""
         for out in self._out.values():
             for name, (keeper, gradient_lease) in [*out.items()]:
                 if keeper() is None or ((own := gradient_lease()) is not None and not own.is_out()):
                     del out[name]
 
     def add(self, gradient_lease: GradientLease) -> None:
-        """Says that something is lent from now on."""
+        """Adds a lease whose memory is lent from now on."""
         self._known.add(gradient_lease)
         self._out[gradient_lease.pool][gradient_lease.name] = gradient_lease.keeper, ref(gradient_lease)
 
     def list_names(self, pool: int) -> frozenset[object]:
-        """Returns the names of what is lent out of a pool."""
+        """Returns the names of the current leases of a pool."""
         return frozenset(self._out[pool])
 
     def allows(self, pool: int, safe: frozenset[object]) -> bool:
-        """True if nothing is lent out of a pool but these."""
+        """True if a pool has no current leases except these."""
         return self._out[pool].keys() <= safe
 
     def find_pool(self, others: Collection[int]) -> int | None:
-        """Returns the pool for a capture, which is none of the others; None if there is none now.
+        """Returns a pool for a capture, other than the given ones; None if there is none now.
 
-        What is not lent out of it goes to the capture. If there is no pool, copies are given from now on of what is
-        lent at this moment.
+        Memory of the pool that is not lent now is released to the capture. If there is no pool, all current leases are
+        recalled: their programs return copies from now on.
         """
         for pool in POOLS:
             if pool not in others and all(
@@ -159,18 +159,18 @@ class GradientLeases:
         return None
 
     def _list(self, pool: int) -> list[GradientLease | None]:
-        """Returns what is lent out of a pool; None for what was captured and is gone."""
+        """Returns the current leases of a pool; None for each whose capture was freed."""
         return [gradient_lease() for _, gradient_lease in self._out[pool].values()]
 
 
 def _find_task() -> int:
-    """Returns the number of the backward that is under way on this thread; -1 if there is none."""
+    """Returns the number of the backward pass that runs on this thread; -1 if there is none."""
     return int(torch._C._current_graph_task_id())
 
 
 @cache
 def can_lend() -> bool:
-    """True if this torch says who holds memory, and keeps what is attached to memory as long as that is held."""
+    """True if this torch counts references to storages, and keeps a storage's attributes while it is in use."""
     if not all(hasattr(torch._C, name) for name in ("_storage_Use_Count", "_current_graph_task_id")):
         return False
     keeper, memory = Keeper(lambda: None), torch.zeros(8, device="cpu")
@@ -193,12 +193,12 @@ def can_lend() -> bool:
 
 
 class SavedTensorsLease:
-    """Ends when the backward program has run for the last time, or when autograd forgets it.
+    """A lease that ends when the backward program has run for the last time, or when autograd frees it.
 
     Args:
         captured: the ``CapturedForward`` that saved the tensors.
-        outside: where those are that do not lie in the pool, and how.
-        release: ends it.
+        outside: addresses and strides of the saved tensors that are not in the pool.
+        release: ends the lease.
 
     Attributes:
         captured: the same.
@@ -218,7 +218,7 @@ class SavedTensorsLease:
         return self._release is None
 
     def end(self) -> None:
-        """Ends it, if it is not over."""
+        """Ends the lease, if it is not over."""
         release, self._release = self._release, None
         if release is not None:
             release()
@@ -228,9 +228,9 @@ class SavedTensorsLease:
 
 
 class SavedValues(tuple[Any, ...]):
-    """What a program saves for its backward besides tensors, and the lease of their memory.
+    """The values besides tensors that a program saves for its backward, with the lease of the tensors' memory.
 
-    Autograd keeps it as long as the tensors, and gives it back with them.
+    Autograd stores it as long as the saved tensors, and passes it to backward with them.
 
     Attributes:
         lease: the lease.
@@ -247,42 +247,42 @@ class SavedValues(tuple[Any, ...]):
 
 
 def find_lease(values: object) -> SavedTensorsLease | None:
-    """Returns the lease that came with what a program saved; None if it ran without a graph."""
+    """Returns the lease in the values that a program saved; None if it ran without a graph."""
     return values.lease if isinstance(values, SavedValues) else None
 
 
 LEASED = "its memory is in use until the backward pass of another program"
-"""Why something is not replayed, or captured, at a moment."""
+"""The reason why a program cannot be replayed or captured now."""
 
 MOST_CAPTURES = 32
-"""How many forward programs are captured at a time on one device. The one that was not called for longest goes."""
+"""The maximum number of captured forward programs on one device. The least recently called one is dropped."""
 
 
 class GraphMemory:
-    """The pool of one device.
+    """The captures and leases in the memory pools of one device.
 
     Args:
-        recorder: captures there.
+        recorder: captures on the device.
 
     Attributes:
         recorder: the same.
-        gradient_leases: what backward programs lent out of their pool.
+        gradient_leases: of the backward programs.
     """
 
     def __init__(self, recorder: CudaRecorder):
         self.recorder = recorder
         self.gradient_leases = GradientLeases()
         self._leased: dict[object, CapturedForward] = {}
-        # Weak: what was captured of a model goes with the model.
+        # Weak references: the captures of a model are freed with the model.
         self._captures: OrderedDict[object, ref[CapturedForward]] = OrderedDict()
         self._turn = forks.lock()
         self._is_taken = False
 
     def begin(self) -> None:
-        """Begins the turn of this thread.
+        """Begins the turn of this thread, in which it may capture and replay.
 
         Raises:
-            Declined: if it cannot begin now.
+            Declined: if the turn cannot begin now.
         """
         if not self._turn.acquire(blocking=False):
             raise Declined("another thread replays", Scope.CAPTURE)
@@ -298,31 +298,31 @@ class GraphMemory:
         self._turn.release()
 
     def catch_up(self) -> None:
-        """Waits for what this thread launched that may read leased memory, unless replays wait for it anyway."""
+        """Waits for kernels of this thread that may read leased memory, unless replays wait for them anyway."""
         if self.recorder.explain_unready() is not None:
             self.recorder.finish()
 
     def is_leased(self, name: object) -> bool:
-        """True if tensors that this forward program saved wait for their backward."""
+        """True if tensors saved by this forward program are waiting for their backward."""
         return name in self._leased
 
     def allows(self, safe: frozenset[object]) -> bool:
-        """True if nothing is leased but to these."""
+        """True if no forward programs except these have leases."""
         return not self._leased or self._leased.keys() <= safe
 
     def allows_capture(self) -> bool:
-        """True if all that is leased is owned. What is not will be, after its next capture."""
+        """True if all leased memory is owned. Captures that do not own theirs are renewed, and own it then."""
         loose = [capture for capture in list(self._leased.values()) if not capture.owns_saved]
         for capture in loose:
             capture.renew()
         return not loose
 
     def list_leased(self) -> frozenset[object]:
-        """Returns the names of those to whom something is leased."""
+        """Returns the names of the forward programs that have leases."""
         return frozenset(self._leased)
 
     def lease(self, name: object, capture: CapturedForward) -> Callable[[], None]:
-        """Keeps what a forward program saved from now on, until what is returned is called."""
+        """Leases the tensors saved by a forward program, until the returned function is called."""
         self._leased[name] = capture
 
         def release() -> None:
@@ -331,7 +331,7 @@ class GraphMemory:
         return release
 
     def add(self, name: object, capture: CapturedForward) -> None:
-        """Adds a captured forward program. If there are too many, others leave."""
+        """Adds a captured forward program. If there are too many, drops others that have no lease."""
         self._captures[name] = ref(capture)
         for gone in [each for each, weak in self._captures.items() if weak() is None]:
             del self._captures[gone]
@@ -342,12 +342,12 @@ class GraphMemory:
                 self.remove(oldest)
 
     def touch(self, name: object) -> None:
-        """Says that a captured forward program is called."""
+        """Marks a captured forward program as the most recently called one."""
         if name in self._captures:
             self._captures.move_to_end(name)
 
     def remove(self, name: object) -> None:
-        """Drops a captured forward program, once nothing of it runs any more."""
+        """Drops a captured forward program, after waiting until the device no longer runs it."""
         weak = self._captures.pop(name, None)
         capture = weak() if weak else None
         if capture is not None:

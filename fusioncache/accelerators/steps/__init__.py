@@ -1,1 +1,1 @@
-"""A later step without what changes nothing: around Thunder's programs, and in them."""
+"""Makes later steps leaner: shorter calls of Thunder's programs, without redundant operations in them."""

@@ -1,19 +1,18 @@
-"""A call of a model that Thunder compiled, from its arguments to its results, in a few functions.
+"""Calls a model that Thunder compiled, from its arguments to its results, with few Python functions.
 
-Thunder goes through some thirty functions and context managers of its own to the prologue and back. Of what they do
-everything that can be noticed is done here: the same prologues are asked in the same order and context, the same is
-computed, the same statistics are kept. Where anything is out of the ordinary, and where no program fits, nothing was
-done, and Thunder's own function is called.
+Thunder runs some thirty functions and context managers around a prologue. All their observable effects are kept here:
+the same prologues are tried in the same order and context, the same values are computed, and the same statistics are
+counted. If a call is unusual, or no program fits, nothing is changed and Thunder's function is called.
 
-Each function that Thunder compiles of a trace runs without gradients and without autocast, which takes two Python
+Each function that Thunder compiles from a trace runs without gradients and without autocast, which takes two Python
 functions, an object and four settings of autocast around each. Here that is done once for all functions of a call.
 
-Two nodes of autograd's graph stand for a program, the same as Thunder's with less around them: so no code holds the
-gradients of outputs while backward computes. That of the outputs leaves them in a channel, and that of the inputs takes
-them out and calls backward. Between them is a tensor on the device ``meta``. Thunder draws it as a random number, for
-which torch has 40 Python functions there; here it is an empty one. What is saved, when it is checked and when it is let
-go of is as with Thunder: a saved tensor that was changed in place raises, a second backward through what was freed
-raises, and what ``create_graph`` differentiates once raises at twice.
+A program has two autograd nodes, the same as Thunder's with less code around them: so no code holds the gradients of
+outputs while backward computes. The node of the outputs puts them in a channel, and the node of the inputs takes them
+out and calls backward. A tensor on the device ``meta`` links them. Thunder makes it with random numbers, for which
+torch runs 40 Python functions on that device; here it is empty. Tensors are saved, checked and freed as with Thunder:
+a saved tensor that was changed in place raises, a second backward through freed tensors raises, and after
+``create_graph`` a second differentiation raises.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ logger = logging.getLogger("fusioncache")
 
 
 Backward = Callable[[list[Any], list[Any]], Sequence[Any]]
-"""Takes the tensors that were saved with what else was saved, and the gradients of outputs, and empties these lists."""
+"""Takes the saved tensors and other saved values, and the gradients of outputs, and empties these lists."""
 
 _unwrap: Any = torch._C._functorch.unwrap_if_dead
 _is_grad_enabled, _set_grad_enabled = torch.is_grad_enabled, torch._C._set_grad_enabled
@@ -44,13 +43,13 @@ _is_autocast_enabled = torch.is_autocast_enabled
 
 
 class Channel:
-    """What the two nodes of one call tell each other, past autograd.
+    """Passes saved tensors and gradients between the two nodes of one call, outside of autograd.
 
     Args:
         backward: as Thunder made it.
-        inner: the same without what is around it; None if there is no such.
-        others: what was saved beside tensors.
-        hides: whether gradients go another way than through autograd, as in FSDP without synchronization.
+        inner: the same without the functions around it; None if it has none such.
+        others: the saved values that are not tensors.
+        hides: whether gradients bypass autograd, as in FSDP without synchronization.
     """
 
     __slots__ = ("backward", "gradients", "hides", "inner", "others", "saved")
@@ -64,7 +63,7 @@ class Channel:
         self.gradients: list[Any] | None = None
 
     def run(self) -> Sequence[Any]:
-        """Returns the gradients of the inputs, computed from what the node of the outputs has left here."""
+        """Returns the gradients of the inputs, computed from the values that the node of the outputs put here."""
         saved, gradients = self.saved, self.gradients
         assert saved is not None and gradients is not None
         self.saved = self.gradients = None
@@ -77,11 +76,11 @@ class Channel:
 
 
 class ProgramInputs(Function):
-    """The node whose edges lead to the inputs of a program."""
+    """The autograd node whose edges lead to the inputs of a program."""
 
     @staticmethod
     def forward(ctx: Any, channel: Channel, *inputs: Any) -> torch.Tensor:
-        """Takes the inputs, for autograd to know them."""
+        """Takes the inputs, so that autograd records edges to them."""
         ctx.channel = channel
         return _make_link()
 
@@ -99,11 +98,11 @@ def _run_once(ctx: Any, *gradients: Any) -> Any:
 
 
 class ProgramOutputs(Function):
-    """The node that the outputs of a program come from, which has all that it saved."""
+    """The autograd node of the outputs of a program, which holds its saved tensors."""
 
     @staticmethod
     def forward(ctx: Any, link: Any, channel: Channel, outputs: Any, saved: Sequence[Any], *inputs: Any) -> Any:
-        """Gives the outputs their node."""
+        """Returns the outputs, so that autograd makes this their node."""
         ctx.channel = channel
         ctx.others = (None,) * (3 + len(inputs))
         ctx.save_for_backward(*saved)
@@ -111,26 +110,26 @@ class ProgramOutputs(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """Leaves the gradients of the outputs, and what was saved, to the other node."""
+        """Passes the gradients of the outputs, and the saved tensors, to the other node."""
         channel = ctx.channel
         assert channel.saved is None, "two backward passes at a time go through one call"
         channel.saved, channel.gradients = list(ctx.saved_tensors), list(gradients)
-        ctx.maybe_clear_saved_tensors()  # so that backward frees each of them once it was used
+        ctx.maybe_clear_saved_tensors()  # so that backward frees each of them after its last use
         return _make_link(), *ctx.others
 
 
-# What these do beside calling torch's function in C is done in ``connect``, without a call for each argument.
+# ``connect`` does what Python's ``apply`` does beside torch's function in C, without a call for each argument.
 _apply_inputs: Any = super(Function, ProgramInputs).apply
 _apply_outputs: Any = super(Function, ProgramOutputs).apply
 
 
 def connect(channel: Channel, inputs: Sequence[Any], outputs: Any, saved: Sequence[Any]) -> None:
-    """Makes outputs what backward starts from.
+    """Connects the outputs of a program to its inputs in autograd's graph.
 
     Args:
-        channel: knows the program's backward.
+        channel: calls the program's backward.
         inputs: of the program.
-        outputs: a tuple of what it computed; gradients can be asked for each tensor among them from now on.
+        outputs: a tuple of the computed values; each tensor among them can be differentiated from now on.
         saved: tensors for backward.
 
     No transform of ``torch.func`` may be active.
@@ -142,7 +141,7 @@ def connect(channel: Channel, inputs: Sequence[Any], outputs: Any, saved: Sequen
     try:
         inputs = _unwrap_all(inputs)
         link = _apply_inputs(channel, *inputs)
-        # An input that is returned as it is has to be known to this node as well.
+        # An input that is returned unchanged must be an input of this node as well.
         is_returned = not {id(each) for each in inputs}.isdisjoint([id(each) for each in outputs])
         _apply_outputs(link, channel, outputs, saved, *(inputs if is_returned else ()))
     finally:
@@ -150,10 +149,10 @@ def connect(channel: Channel, inputs: Sequence[Any], outputs: Any, saved: Sequen
 
 
 def _unwrap_all(inputs: Sequence[Any]) -> list[Any]:
-    """Returns what is in tensors of a transform of ``torch.func`` that is over, and everything else as it is."""
+    """Returns the inputs, with tensors of a finished ``torch.func`` transform unwrapped."""
     try:
         return list(map(_unwrap, inputs))
-    except TypeError:  # some are no tensors
+    except TypeError:  # some are not tensors
         return [_unwrap(each) if isinstance(each, torch.Tensor) else each for each in inputs]
 
 
@@ -166,19 +165,19 @@ def _is_autocast_on() -> bool:
 
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None)})
-"""Types of arguments in which there is no other argument."""
+"""Types of arguments that contain no other arguments."""
 
 _CPU = torch.device("cpu")
 
 
 def describe_call(info: dict[str, Any], compiled: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Writes what Thunder knows of a call into its dictionary.
+    """Fills Thunder's dictionary that describes a call.
 
-    There must be neither a mode of torch functions, as a default device is one, nor autocast.
+    Neither a torch function mode (such as a default device) nor autocast may be active.
 
     Args:
-        info: gets it.
-        compiled: what Thunder knows of the function that is called. It gets to know whether gradients are wanted.
+        info: the dictionary.
+        compiled: Thunder's data of the called function. Its ``is_grad_enabled`` is set.
         args: of the call.
         kwargs: of the call.
     """
@@ -195,7 +194,7 @@ def describe_call(info: dict[str, Any], compiled: Any, args: tuple[Any, ...], kw
 
 
 def _are_apart(args: tuple[Any, ...]) -> bool:
-    """Returns whether arguments are plain, and no two of them lie in the same memory. Parameters are not asked."""
+    """True if arguments are plain, and no two of them share memory. Parameters are not compared."""
     if not _PLAIN.issuperset(map(type, args)):
         return False
     tensors = [arg for arg in args if type(arg) is torch.Tensor]
@@ -213,7 +212,7 @@ def _find_default_device() -> torch.device:
 
 
 def _is_synchronization_off(model: Any) -> bool:
-    """Returns whether gradients are not to be exchanged among ranks that share the model."""
+    """True if gradients are not to be exchanged among the ranks that share the model."""
     names = vars(model)
     if not (names.get("use_ddp") or names.get("use_fsdp")):
         return False
@@ -223,10 +222,10 @@ def _is_synchronization_off(model: Any) -> bool:
 
 
 def find_inner(function: Callable[..., Any]) -> FunctionType | None:
-    """Returns what a function of Thunder's calls without gradients and without autocast; None if it is none such.
+    """Returns the function that Thunder wrapped to run without gradients and autocast; None for any other function.
 
-    Of ``torch.no_grad`` and ``no_autocast`` it must have one each, in this order, and nothing else. The latter leaves
-    autocast as it was when the function was made, so that must have been off.
+    The wrappers must be exactly ``torch.no_grad`` and ``no_autocast``, in this order. The latter restores the autocast
+    state of the time when it was made, so autocast must have been off then.
     """
     without_grad, without_autocast = _find_codes()
     outer, middle = function, getattr(function, "__wrapped__", None)
@@ -260,17 +259,17 @@ def _cell(function: Any, name: str) -> Any:
 
 
 Program = Callable[[Sequence[Any], Sequence[Any]], Any]
-"""Takes what a prologue hands to the computation and to the epilogue, and returns what the model does."""
+"""Takes the prologue's values for the computation and for the epilogue, and returns the results of the model."""
 
 
 def make_program(entry: Any, statistics: Any, clock: Callable[[], int]) -> Program:
-    """Returns what runs the program of one of Thunder's entries behind its prologue.
+    """Returns a function that runs the program of one of Thunder's cache entries, after its prologue.
 
-    Autocast must be off where it is called.
+    Autocast must be off when it is called.
 
     Args:
         entry: Thunder's.
-        statistics: a weak reference to Thunder's, which get the time of the computation.
+        statistics: a weak reference to Thunder's, in which the time of the computation is stored.
         clock: returns nanoseconds.
     """
     computation: Callable[..., Any] = find_inner(entry.computation_fn) or entry.computation_fn
@@ -298,7 +297,7 @@ def make_program(entry: Any, statistics: Any, clock: Callable[[], int]) -> Progr
 
 
 def _make_epilogue(epilogue: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns what an epilogue does; one that only hands on what it is given needs nothing around it."""
+    """Returns an epilogue, without its wrappers if it only returns its arguments."""
     inner = find_inner(epilogue)
     if inner is None or inner.__code__.co_names:
         return epilogue
@@ -308,7 +307,7 @@ def _make_epilogue(epilogue: Callable[..., Any]) -> Callable[..., Any]:
 Forward = Callable[..., Any]
 
 Order = Callable[[list[Any], tuple[Any, ...], dict[str, Any]], Iterable[Any]]
-"""Takes Thunder's entries and the arguments of a call; returns the entries in the order in which they are tried."""
+"""Takes Thunder's cache entries and the arguments of a call; returns the entries in the order to try them."""
 
 _count_modes: Any = torch._C._len_torch_function_stack
 _are_transforms_active: Any = torch._C._are_functorch_transforms_active
@@ -316,15 +315,15 @@ _clock = time.perf_counter_ns
 
 
 def make_forward(own: Forward, compiled: Any, statistics: Any, order: Order) -> Forward:
-    """Returns what does what Thunder's function of a module does.
+    """Returns a function that replaces Thunder's forward function of a module.
 
     Args:
-        own: Thunder's.
-        compiled: what Thunder knows of the module.
+        own: Thunder's function.
+        compiled: Thunder's data of the module.
         statistics: Thunder's, of its calls.
         order: of the entries.
     """
-    # Thunder holds neither in its function, as each would be a cycle.
+    # Weak references, as in Thunder's function: each would be a cycle.
     find = _make_finder(weakref.ref(compiled), weakref.ref(statistics), order)
     counts_of = weakref.ref(statistics)
 
@@ -347,7 +346,7 @@ def make_forward(own: Forward, compiled: Any, statistics: Any, order: Order) -> 
 
 
 def _is_extraordinary() -> bool:
-    """Returns whether the call is in a context with which Thunder deals by itself."""
+    """True if the call is in a context that only Thunder's function handles."""
     return bool(_count_modes() or _are_transforms_active() or _is_autocast_on())
 
 
@@ -357,7 +356,7 @@ type _Found = tuple[Any, Program, Any, Any]
 def _make_finder(
     compiled_of: Callable[[], Any], counts_of: Callable[[], Any], order: Order
 ) -> Callable[[tuple[Any, ...], dict[str, Any]], _Found | None]:
-    """Returns what finds the entry that fits a call, its program, and what the prologue hands on."""
+    """Returns a function that finds the entry that fits a call, its program, and the results of the prologue."""
     from fusioncache.thunder_adapter.accelerator_api import _cache_info_ctx, _compile_data, _langctx, resolve_language
     from fusioncache.thunder_adapter.api import get_tracectx
 
@@ -367,7 +366,7 @@ def _make_finder(
     def program_of(entry: Any, entries: list[Any]) -> Program:
         known = programs.get(id(entry))
         if known is None:
-            if len(programs) >= len(entries):  # some are of entries that are no more
+            if len(programs) >= len(entries):  # some belong to entries that were removed
                 held = {id(each) for each in entries}
                 for identity in [each for each in tuple(programs) if each not in held]:
                     programs.pop(identity, None)
@@ -391,7 +390,7 @@ def _make_finder(
                 except Exception:
                     continue
                 return entry, program_of(entry, entries), handed, for_epilogue
-        except Exception:  # whatever it is, Thunder meets it again
+        except Exception:  # any error occurs again in Thunder's function
             return None
         finally:
             _compile_data.reset(tokens[2])
@@ -403,7 +402,7 @@ def _make_finder(
 
 
 def _count(counts: Any, entry: Any, start: int) -> None:
-    """Counts a call as Thunder does where an entry fits."""
+    """Updates the statistics as Thunder does for a call that an entry fits."""
     counts.calls += 1
     counts.last_trace_host_start = start
     counts.cache_hits += 1
@@ -422,14 +421,14 @@ def shorten_calls(module: Any, order: Order) -> bool:
     """Shortens the calls of one of Thunder's modules; returns whether they are shortened. Never raises.
 
     Args:
-        module: that ``thunder.jit`` makes at this moment.
+        module: the one that ``thunder.jit`` is making.
         order: in which Thunder tries its entries.
     """
     try:
         if not _can_shorten(module):
             return False
         module._forward_fn = make_forward(module._forward_fn, module._lc_cd, module._lc_cs, order)
-    except Exception as error:  # whatever it is, Thunder's own way is there
+    except Exception as error:  # after any error, Thunder's function stays
         logger.info("calls stay as long as Thunder's are", exc_info=error)
         return False
     return True
@@ -449,5 +448,5 @@ def _can_shorten(module: Any) -> bool:
         and is_split
         and compiled.cache_option is CACHE_OPTIONS.CONSTANT_VALUES
         and compiled.compile_options.get("is_differentiable_outputs") is None
-        and not any(hasattr(type(model), flag) for flag in flags)  # they are looked for in the model's own dictionary
+        and not any(hasattr(type(model), flag) for flag in flags)  # they are read from the model's own dictionary
     )

@@ -1,4 +1,4 @@
-"""Later steps without what changes nothing, as a transform of Thunder's sees to it: in calls, and in final traces."""
+"""The accelerator of later steps: shortens calls, and removes redundant operations from final traces."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _COPIES = "attention copies"
 
 
 def simplify(trace: Any) -> Leaner:
-    """Returns the bound symbols of a final trace without what changes nothing, and how much that was.
+    """Returns the bound symbols of a final trace without redundant operations, and the number of those.
 
-    The same tensors come out, bit for bit and in the same layout.
+    The results are the same, bit for bit and in the same layout.
     """
     from fusioncache.thunder_adapter.api import PrimIDs
 
-    # What lets go of values is made anew.
+    # Deletions of values are inserted anew.
     symbols = tuple(symbol for symbol in trace.bound_symbols if symbol.sym.id is not PrimIDs.DEL)
     writes = any(True for symbol in symbols for _ in written_values(symbol))
     views = simplify_writes(symbols) if writes else simplify_views(symbols)
@@ -48,7 +48,7 @@ def simplify(trace: Any) -> Leaner:
 
 
 def look_at_sizes(trace: Any) -> None:
-    """Compares the sizes in a final trace that ``simplify`` goes by, so that observers of them are told."""
+    """Compares the sizes in a final trace that ``simplify`` depends on, so that observers of sizes are notified."""
     for _ in (*list_unchanging(trace.bound_symbols), *find_masks(trace.bound_symbols)):
         pass
 
@@ -68,7 +68,7 @@ class LeanSteps(Accelerator):
 
     Args:
         option: ``"auto"`` for all of it, ``"thunder"`` for nothing.
-        count: counts what was taken out of a trace, by what it was.
+        count: counts the operations removed from a trace, by their kind.
         order: the order in which the entries of a module are tried.
 
     Raises:
@@ -92,13 +92,13 @@ class LeanSteps(Accelerator):
         self._order = order
 
     def passes(self) -> Sequence[Pass]:
-        """Returns the pass that spares copies around attention, and the one that leaves out what changes nothing."""
+        """Returns the pass that avoids copies around attention, and the one that removes redundant operations."""
         if self.option != "auto":
             return ()
         return NamedPass(_COPIES, self._spare_copies), NamedPass(self.name, self._leave_out)
 
     def _spare_copies(self, trace: Any, context: TraceContext) -> Any:
-        """Saves each result of attention once."""
+        """Returns a trace that saves, or takes, each result of attention once."""
         if context.is_backward:
             results = context.left.get(_COPIES)
             return trace if results is None else view_results(trace, results)
@@ -109,7 +109,7 @@ class LeanSteps(Accelerator):
         return trace
 
     def _leave_out(self, trace: Any, context: TraceContext) -> Any:
-        """Leaves out what changes nothing, and quickens the prologue of the program."""
+        """Removes redundant operations, and quickens the prologue of the program."""
         quicken_last()
         start = time.perf_counter()
         leaner = simplify(trace)
@@ -123,6 +123,6 @@ class LeanSteps(Accelerator):
         return f"lean={self.option}"
 
     def start(self, module: Any) -> None:
-        """Shortens the calls of a module that Thunder makes at this moment."""
+        """Shortens the calls of a module that Thunder is making."""
         if self.option == "auto":
             shorten_calls(module, self._order)

@@ -1,19 +1,20 @@
-"""A prologue written anew: the same statements in the same order, with checks that are called only where they decide.
+"""Rewrites a prologue: the same statements in the same order, but checks are called only if a quick condition fails.
 
     i1: "int 256" = module.n_embd             i1: "int 256" = module.n_embd
     check_number_type_and_value(i1, 256)      if not (type(i1) is int and i1 == 256):
                                                 check_number_type_and_value(i1, 256)
 
-Where a condition holds, the check would have passed without any other effect. Where it does not hold, the check is
-called after all, and decides. So a condition may be as narrow as it is quick, and what a check raises is its own.
+If a condition holds, the check would have passed without any other effect. If it does not hold, the check is called
+after all, and decides. So a condition may be narrow in order to be quick, and errors are those of the original check.
 
-What the prologue takes out of Thunder's module by name it takes out of the dictionaries in which that looks first: of
-parameters, of buffers and of submodules. Attributes that it does not have are taken from the module that was compiled.
+Parameters, buffers and submodules are looked up directly in the dictionaries in which Thunder's module looks first.
+Attributes that Thunder's module does not have are read from the module that was compiled.
 
-Parameters and buffers are checked where the last of them was, and not one by one as long as all are as they were when
-they passed: see ``KnownTensors``. Everything else stays as it is, attributes above all: to read one may run user code.
+Parameters and buffers are checked at the place of the last of these checks. As long as all are unchanged since they
+passed, one guard replaces their checks: see ``KnownTensors``. All else stays the same, above all attributes: to read
+one may run user code.
 
-To write one takes as long as some hundred calls of it save: a model that is called once or twice keeps Thunder's.
+Rewriting one takes as long as some hundred calls of it save: a model that is called once or twice keeps Thunder's.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ logger = logging.getLogger("fusioncache")
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What conditions may refer to.
+    """The names that conditions may refer to.
 
     Attributes:
-        known: the names that the prologue has from its globals alone, with their values.
-        prefix: what new names begin with; no other name does.
-        values: those of the new names.
+        known: the names that are bound only in the globals of the prologue, with their values.
+        prefix: the beginning of new names, and of no others.
+        values: the values of the new names.
     """
 
     known: Mapping[str, Any]
@@ -65,7 +66,7 @@ class Names:
         return name
 
     def resolve(self, expression: ast.expr) -> Any:
-        """Returns the value of a name, or of an attribute of a module that has a name; None for anything else."""
+        """Returns the value of a name, or of an attribute of a named module; None for any other expression."""
         if isinstance(expression, ast.Name):
             return self.known.get(expression.id)
         if isinstance(expression, ast.Attribute):
@@ -75,14 +76,14 @@ class Names:
 
 
 Condition = Callable[..., str | None]
-"""Writes when a check passes for sure, from ``Names``, the name of what is checked, and the other arguments.
+"""Returns a condition under which a check passes for sure; None for a check that must be called.
 
-None stands for a check that is better called.
+It takes ``Names``, the name of the checked value, and the other arguments of the check.
 """
 
 
 def find_conditions() -> Mapping[Callable[..., Any], Condition]:
-    """Returns how to write the condition of each of Thunder's checks that has one, by the function that checks."""
+    """Returns the writers of conditions, by the function of Thunder's check."""
     return {
         pythonex._check_number_type_and_value_impl: _is_number,
         pythonex._check_string_value_impl: _is_string,
@@ -115,7 +116,7 @@ def _is_string(names: Names, checked: str, value: ast.expr) -> str | None:
 
 
 def _is_exactly(names: Names, checked: str, value: Any) -> str:
-    """Returns the condition that something has a value's own type and is equal to it, without a user's ``__eq__``."""
+    """Returns the condition that something has exactly a value's type and equals it, without a user's ``__eq__``."""
     return f"{names.give(type)}({checked}) is {names.give(type(value))} and {checked} == {value!r}"
 
 
@@ -149,7 +150,7 @@ def _is_dtype(names: Names, checked: str, value: ast.expr) -> str | None:
 def _is_tensor(
     names: Names, checked: str, shape: ast.expr, device: ast.expr, dtype: ast.expr, requires_grad: ast.expr
 ) -> str | None:
-    """Returns a condition for tensors of torch's own types: others may say of themselves what they like."""
+    """Returns a condition for tensors of torch's own types: subclasses may override the attributes."""
     sizes, place, kind, wants = _read(shape), _read(device), names.resolve(dtype), _read(requires_grad)
     is_known = type(sizes) is tuple and all(type(size) is int for size in sizes) and isinstance(kind, torch.dtype)
     if not is_known or type(place) is not str or type(wants) is not bool or str(torch.device(place)) != place:
@@ -163,7 +164,7 @@ def _is_tensor(
 
 
 def _read(expression: ast.expr) -> Any:
-    """Returns the value of a literal; of no literal, the expression itself, whose type no value has."""
+    """Returns the value of a literal; for any other expression the expression itself, whose type no literal has."""
     try:
         return ast.literal_eval(expression)
     except ValueError:
@@ -171,11 +172,11 @@ def _read(expression: ast.expr) -> Any:
 
 
 MOST_GUARDS = 8
-"""How many guards one prologue makes. Where strides differ from call to call, say, they are of no use."""
+"""How many guards one prologue makes. They are of no use if, for example, strides differ from call to call."""
 
 
 class KnownTensors:
-    """What one prologue knows of parameters and buffers that passed it.
+    """The guard of parameters and buffers that passed one prologue.
 
         if not known.check(w, b):
           expected = known.expect(w, b)
@@ -184,11 +185,11 @@ class KnownTensors:
           ...
           known.learn(expected, w, b)
 
-    Another thread may change a tensor between its check and what is learned of it. So a guard that was made behind the
-    checks of one call is trusted once it held both before and behind those of another.
+    Another thread may change a tensor between its check and the creation of its guard. So a guard that was made after
+    the checks of one call is trusted only after it held both before and after the checks of another call.
 
     Attributes:
-        check: returns whether tensors are as they were when they passed.
+        check: returns whether tensors are unchanged since they passed.
     """
 
     __slots__ = ("_guards", "_next", "check")
@@ -199,16 +200,16 @@ class KnownTensors:
         self._guards = 0
 
     def expect(self, *tensors: Any) -> Guard | None:
-        """Returns, before the checks, the guard of the last call that passed; None if tensors are otherwise now."""
+        """Returns, before the checks, the guard of the last call that passed; None if it does not hold now."""
         guard = self._next
         return guard if guard(*tensors) else None
 
     def learn(self, expected: Guard | None, *tensors: Any) -> None:
-        """Takes note of tensors that passed.
+        """Trusts the expected guard if it still holds for tensors that passed, or else makes a new one.
 
         Args:
-            expected: what ``expect`` returned before the checks.
-            tensors: the same.
+            expected: the result of ``expect`` before the checks.
+            tensors: the same tensors.
         """
         if expected is not None and expected(*tensors):
             self.check = expected
@@ -228,7 +229,7 @@ METHODS: Mapping[str, str] = MappingProxyType(
         "get_submodule": "_module_cache",
     }
 )
-"""The methods of Thunder's module, each with the attribute that has its dictionary."""
+"""The methods of Thunder's module, each with the attribute that contains its dictionary."""
 
 GIVE_TENSORS = frozenset({"get_parameter", "get_buffer"})
 """Those of these methods that return a tensor."""
@@ -240,21 +241,21 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def find_lookups(module: Any, attributes: frozenset[str]) -> tuple[Any, ...]:
-    """Returns what looks for items and attributes in the place of Thunder's module.
+    """Returns functions that replace lookups of Thunder's module, and the module that has its attributes.
 
     Args:
         module: Thunder's, or another.
-        attributes: that are read of it.
+        attributes: the names that are read from it.
 
     Returns:
-        For each method a function of a name and of what stands for nothing. It finds nothing where the method is not
-        Thunder's own. Then what stands for nothing, the module that has the attributes, and the names of those that are
-        to be read of Thunder's all the same.
+        For each method a function of a name and a default. It always returns the default if the method is not
+        Thunder's original. Then the default, which means that nothing was found, the module that has the attributes,
+        and the names of attributes that must be read from Thunder's module nevertheless.
     """
     known, own = _find_own()
     if type(module) is not known:
         return *(_NOTHING.get for _ in METHODS), _NOTHING, module, attributes
-    # One function, as each prologue of each step calls it.
+    # Not split into functions, as each prologue calls it in each step.
     names, methods, found = vars(module), vars(known), []
     for method, attribute in METHODS.items():
         items = names.get(attribute)
@@ -269,22 +270,22 @@ def find_lookups(module: Any, attributes: frozenset[str]) -> tuple[Any, ...]:
 
 @cache
 def _find_own() -> tuple[Any, Mapping[str, Any]]:
-    """Returns the class of Thunder's modules, and those of its methods that are as they are known to be."""
+    """Returns the class of Thunder's modules, and those of its methods whose sources are known."""
     return ThunderModule, {name.rpartition(".")[2]: each for name, each in find_known("module lookups").items()}
 
 
 _INDENT = 2
-"""Of Thunder's statements."""
+"""The number of spaces before Thunder's statements."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewPrologue:
-    """A prologue that was written anew.
+    """A rewritten prologue.
 
     Attributes:
         text: of a function that makes it.
-        code: of it.
-        closure: what its conditions refer to.
+        code: its code object.
+        closure: cells with the values that its conditions refer to.
     """
 
     text: str
@@ -292,10 +293,10 @@ class NewPrologue:
     closure: tuple[CellType, ...] | None
 
     def bind(self, prologue: FunctionType) -> FunctionType:
-        """Returns the function, with the globals of the prologue in whose place it is."""
-        # Several may have been written at once, and each learns of tensors of its own.
+        """Returns the function, with the globals of the prologue that it replaces."""
+        # Several prologues may share the code, and each has guards of its own tensors.
         closure = self.closure and tuple(map(_renew, self.closure))
-        # They have the module, and Thunder takes care to keep them out of cycles.
+        # The globals contain the module, and Thunder keeps them out of reference cycles.
         function = FunctionType(self.code, prologue.__globals__, prologue.__name__, None, closure)
         show_lines(function, self.code.co_filename, lambda: self.text)
         return function
@@ -306,10 +307,10 @@ def _renew(cell: CellType) -> CellType:
 
 
 def rewrite(prologue: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that does what a prologue of Thunder's does, in a fraction of the time.
+    """Returns a function that replaces one of Thunder's prologues, and takes a fraction of the time.
 
     Raises:
-        Declined: if it is none, or not the one that its source says.
+        Declined: if the function is no prologue, or its source is not that of its code.
     """
     function = check_prologue(prologue)
     source = "".join(linecache.getlines(function.__code__.co_filename))
@@ -317,10 +318,10 @@ def rewrite(prologue: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_prologue(prologue: Callable[..., Any]) -> FunctionType:
-    """Returns a prologue, which has nothing but its code and its globals.
+    """Returns a prologue if it is a function without a closure or defaults.
 
     Raises:
-        Declined: if it has.
+        Declined: if it is not.
     """
     if not isinstance(prologue, FunctionType) or prologue.__closure__ or prologue.__defaults__:
         raise Declined("it is no function that Thunder compiled of a trace", Scope.PROLOGUE)
@@ -328,12 +329,12 @@ def check_prologue(prologue: Callable[..., Any]) -> FunctionType:
 
 
 def name_file(prologue: str) -> str:
-    """Returns the name of the file that a new prologue seems to come from, from that of Thunder's."""
+    """Returns the file name of a new prologue's code, given that of Thunder's prologue."""
     return f"fusioncache.{prologue}"
 
 
 def write(source: str, code: CodeType, known: Mapping[str, Any]) -> NewPrologue:
-    """Writes a prologue anew.
+    """Rewrites a prologue.
 
     Args:
         source: of the prologue.
@@ -350,7 +351,7 @@ def write(source: str, code: CodeType, known: Mapping[str, Any]) -> NewPrologue:
     names = Names({name: value for name, value in known.items() if not assigned[name]}, _choose_prefix(source))
     tensors = _find_tensors(function, names, assigned)
     writer = _Writer(names, lines, assigned, _find_attributes(function), tensors)
-    # Indented by less than what is in it, so that its lines stay as they are.
+    # Indented by less than its statements, so that their lines stay the same.
     body = [f" {writer.lines[function.lineno - 1]}"]
     for statement in function.body:
         body += writer.rewrite(statement)
@@ -362,11 +363,11 @@ def write(source: str, code: CodeType, known: Mapping[str, Any]) -> NewPrologue:
 
 
 def _find_function(source: str, code: CodeType) -> ast.FunctionDef:
-    # Thunder compiles with what its own file imports from the future, which the code says.
+    # Thunder compiles with the ``__future__`` imports of its file, which are flags of the code object.
     flags = sum(getattr(__future__, name).compiler_flag & code.co_flags for name in __future__.all_feature_names)
     try:
         tree = ast.parse(source)
-        # Thunder compiles with the options of this Python, and a program that is stored is compiled without any.
+        # Thunder compiles with this Python's optimization level, but stored programs are compiled with level 0.
         compiled = (compile(source, code.co_filename, "exec", flags, True, level) for level in (-1, 0))
         is_source = any(code in each.co_consts for each in compiled)
     except SyntaxError as error:
@@ -404,7 +405,7 @@ def _count_assignments(function: ast.FunctionDef) -> Counter[str]:
 
 
 def _read_assignment(statement: ast.stmt) -> tuple[str, ast.expr] | None:
-    """Returns the one name that a statement binds, and what it is bound to; None for any other statement."""
+    """Returns the one name that a statement binds, and the expression bound to it; None for any other statement."""
     match statement:
         case ast.Assign([ast.Name(target)], value) | ast.AnnAssign(ast.Name(target), _, ast.expr() as value):
             return target, value
@@ -412,10 +413,10 @@ def _read_assignment(statement: ast.stmt) -> tuple[str, ast.expr] | None:
 
 
 def _find_tensors(function: ast.FunctionDef, names: Names, assigned: Counter[str]) -> Sequence[ast.stmt]:
-    """Returns the checks of parameters and buffers, of which a prologue knows whether all are as they were.
+    """Returns the checks of parameters and buffers that one guard replaces.
 
-    Inputs are not among them: they differ from call to call, and a prologue that does not fit ends at the first. Of a
-    single parameter or buffer it is not worth it.
+    Inputs are not among them: they differ from call to call, and a prologue that does not fit ends at the first. For a
+    single parameter or buffer a guard is not worth it.
     """
     taken: set[str] = set()
     found: dict[str, ast.stmt] = {}
@@ -431,7 +432,7 @@ def _find_tensors(function: ast.FunctionDef, names: Names, assigned: Counter[str
 
 
 def _find_attributes(function: ast.FunctionDef) -> Mapping[str, frozenset[str]]:
-    """Returns which attributes are read of which names, each by a statement of its own."""
+    """Returns the attributes that are read from each name by a separate statement."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for statement in function.body:
         match _read_assignment(statement):
@@ -458,11 +459,11 @@ class _Writer:
     _later: frozenset[ast.stmt] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Makes a set of the statements that come later."""
+        """Makes a set of the checks that are moved to the last one."""
         self._later = frozenset(self._tensors)
 
     def rewrite(self, statement: ast.stmt) -> Iterator[str]:
-        """Yields the lines that stand for a statement."""
+        """Yields the lines that replace a statement."""
         if statement not in self._later:
             yield from self._write(statement)
         elif statement is self._tensors[-1]:
@@ -478,7 +479,7 @@ class _Writer:
             yield f"  {lines[0]}"
 
     def _write_tensors(self) -> Iterator[str]:
-        """Yields all checks of parameters and buffers, where the last of them was."""
+        """Yields all checks of parameters and buffers, at the place of the last one."""
         checked = ", ".join(statement.value.args[0].id for statement in self._tensors)  # type: ignore[attr-defined]
         known, expected = self._names.give(KnownTensors()), f"{self._names.prefix}expected"
         yield f"  if not {known}.check({checked}):"
@@ -488,7 +489,7 @@ class _Writer:
         yield f"    {known}.learn({expected}, {checked})"
 
     def _rewrite_line(self, statement: ast.stmt) -> list[str] | None:
-        """Returns what stands before a statement that then is not always run; None if it always is."""
+        """Returns the lines before a statement that make it conditional; None if it always runs."""
         match statement:
             case ast.Expr(ast.Call(ast.Name(name), [ast.Name(checked), *others], [])):
                 condition = self._write_condition(name, checked, others)
@@ -510,7 +511,7 @@ class _Writer:
         write: Condition | None = self._conditions.get(function) if isinstance(function, FunctionType) else None
         try:
             return write(self._names, checked, *others) if write else None
-        except TypeError:  # it is called with other arguments than Thunder gives it
+        except TypeError:  # the check has other arguments than Thunder passes
             return None
 
     def _look_up(self, target: str, owner: str, method: str, key: str) -> list[str] | None:
@@ -527,10 +528,10 @@ class _Writer:
 
 
 CALLS = 3
-"""Which call of a prologue is the first of the faster one."""
+"""The number of the first call that uses the faster prologue."""
 
 _TIMER = "jit.<locals>.prologue_execution_timer"
-"""Thunder's function that makes of a prologue what is timed."""
+"""The name of Thunder's function that wraps a prologue to time it."""
 
 
 type Rewrite = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -538,7 +539,7 @@ type Rewrite = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def quicken(prologue: Callable[..., Any], rewrite: Rewrite = rewrite) -> Callable[..., Any]:
-    """Returns a function that does what a prologue of Thunder's does, and is faster from a few calls on."""
+    """Returns a function that replaces one of Thunder's prologues, and is faster after a few calls."""
     current, calls = prologue, 0
 
     @wraps(prologue)
@@ -555,10 +556,10 @@ def quicken(prologue: Callable[..., Any], rewrite: Rewrite = rewrite) -> Callabl
 
 def _try(rewrite: Rewrite, prologue: Callable[..., Any]) -> Callable[..., Any]:
     try:
-        # A tree of its source is thousands of objects, for which the collector would look through all of the process.
+        # The syntax tree has thousands of objects, for which the collector would scan the whole process.
         with without_collector():
             return rewrite(prologue)
-    except Exception as error:  # whatever it is, Thunder's own does the same
+    except Exception as error:  # after any error, Thunder's prologue is used
         if is_declined(error, Scope.PROLOGUE):
             logger.info("a prologue stays as Thunder made it: %s", error)
         else:
@@ -567,9 +568,9 @@ def _try(rewrite: Rewrite, prologue: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def quicken_last() -> None:
-    """Quickens the prologue of what Thunder derives at this moment, in the function with which it takes the time of it.
+    """Quickens the prologue of the entry that Thunder is compiling, inside the function that times the prologue.
 
-    Thunder has compiled it before it asks transforms for what they make of the computation.
+    Thunder compiles the prologue before it runs transforms on the computation.
     """
     _, stats = _compile_data.get()
     timed = getattr(stats, "last_prologue", None)

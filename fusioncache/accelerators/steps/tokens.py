@@ -1,41 +1,41 @@
-"""What a program that computes a token does once or in place: masks of attention, and rows of a key-value cache.
+"""Prepares attention masks once, and writes rows of key-value caches in place, in programs that compute one token.
 
-The mask of a token says which rows of a key-value cache there are, and is one for all layers. Thunder's executor for
-attention makes numbers of its bits, for each head, and pads them, in each layer anew: six kernels.
+The mask of a token marks the valid rows of a key-value cache, and is the same for all layers. Thunder's executor for
+attention converts its bits to numbers, for each head, and pads them, again in each layer: six kernels.
 
     (t1, ...) = sdpaex_...(q1, k1, v1, mask, 0.0)            t9 = prepare_mask(mask, q1)
                                                              (t1, ...) = attend_with_mask(q1, k1, v1, t9, 0.0)
     (t2, ...) = sdpaex_...(q2, k2, v2, mask, 0.0)            (t2, ...) = attend_with_mask(q2, k2, v2, t9, 0.0)
 
-It is prepared by Thunder's own function, and the same kernel of torch's is given the same numbers, which lie as they
-did. An attention by cuDNN (``accelerators/attention/``) has an operation of its own for that, whose first call stays.
-What is prepared lives as long as the last attention, so it is for one row of queries, which is small. Nothing may write
-into the mask meanwhile: it has to have memory of its own, as what is selected by positions has, and nothing else may be
-given it.
+The mask is prepared by Thunder's function, and the same torch kernel gets the same numbers in the same layout.
+Attention by cuDNN (``accelerators/attention/``) has its own operation for that, of which the first call stays.
+A prepared mask lives until the last attention, so this is done only for one row of queries, which is small. Nothing may
+write into the mask meanwhile: it must have its own memory, as the result of an index selection has, and only attention
+may use it.
 
-Rows are written into a buffer where they belong. Thunder takes such a write apart into two copies of the whole buffer:
+Rows are written into a buffer in place. Thunder decomposes such a write into two copies of the whole buffer:
 
     t1 = torch.index_copy(cache, -2, position, rows)      a copy with the rows in it
     t2 = copy_(t1, cache, grad_enabled=False)             which is copied into the cache
 
-Here its executor for torch claims it whole, as the operation that the model called:
+Here Thunder's executor for torch claims the write as a whole, as the operation that the model called:
 
     t2 = write_rows_(cache, -2, position, rows)
 
-The same rows go into the same memory, and all else there stays, which has the bits of its copy. What comes before the
-write and what behind it is as with Thunder, which has given the buffer a name for each: nothing comes between the two
-copies. Only what computes no gradients has it so: Thunder asks for leaves that are written, and backward may want what
-was there before.
+The same rows go into the same memory. All other elements stay, with the bits of their copy. The order of uses before
+and after the write is Thunder's, which names the buffer differently in each: nothing comes between the two copies.
+This is done only in programs that compute no gradients: Thunder checks leaves that are written, and backward may need
+the old contents.
 
-In the final trace names and copies are left out that are there only because Thunder wrote otherwise:
+In the final trace, names and copies are removed that are there only because of Thunder's way to write:
 
     (t2, t3) = update_aliases((cache, t1))              the same tensors by other names, so that reads keep their order
     t4 = write_rows_(t2, -2, position, rows)
     t5 = copy_(t4, t2, grad_enabled=False)              what was written into, copied onto itself
 
-Here the order is that of the statements, so the names are not needed. What ``write_rows_`` returns is what it wrote
-into, and copying that onto itself does nothing: see ``_make_writer`` for why it is there. What leaves a program is the
-same tensor by another name. Programs that save anything for backward stay as they are, since backward knows it by name.
+Here statements keep their order, so the names are not needed. ``write_rows_`` returns the tensor that it wrote into,
+and copying that onto itself does nothing: see ``_make_writer`` for its reason. The program returns the same tensor by
+another name. Programs that save anything for backward are not changed, since backward refers to it by name.
 """
 
 from __future__ import annotations
@@ -70,15 +70,15 @@ _PREPARE, _ATTEND = "prepare_mask", "attend_with_mask"
 
 
 def mask_replacements() -> tuple[Replacement, ...]:
-    """Has Thunder know both operations, which a program that was stored by another process names; replaces nothing."""
+    """Registers both operations in Thunder, as a program stored by another process may name them. Replaces nothing."""
     register_mask_operators()
     return ()
 
 
 def register_mask_operators() -> tuple[Any, Any]:
-    """Returns the operations that prepare a mask, and that attend with one that is prepared. A process has one of each.
+    """Returns the operations that prepare a mask, and that attend with a prepared one. A process has one of each.
 
-    They are what Thunder's executor for torch runs.
+    They belong to Thunder's executor for torch.
     """
     from fusioncache.thunder_adapter.accelerator_api import sdpaex
 
@@ -91,7 +91,7 @@ def register_mask_operators() -> tuple[Any, Any]:
 
 
 def share_masks(trace: Any, symbols: Sequence[Any]) -> Leaner:
-    """Has each mask prepared once in the bound symbols of a trace, and counts how often it is not any more."""
+    """Returns the bound symbols of a trace with each mask prepared once, and the number of preparations saved."""
     found = dict(find_masks(symbols))
     uses, prepared, result = Counter(found.values()), dict[Any, Any](), list[Any]()
     renamed: dict[Any, Any] = {}
@@ -119,7 +119,7 @@ def share_masks(trace: Any, symbols: Sequence[Any]) -> Leaner:
 
 
 def find_masks(symbols: Sequence[Any]) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """Yields the positions of what prepares a mask that may be shared, each with all that this depends on."""
+    """Yields the positions of symbols that prepare a shareable mask, each with a key of all that it depends on."""
     users = [
         (place, symbol) for place, symbol in enumerate(symbols) if _is_attention(symbol) or _is_preparation(symbol)
     ]
@@ -146,15 +146,15 @@ def _is_attention(symbol: Any) -> bool:
 
 
 def _is_preparation(symbol: Any) -> bool:
-    """Returns whether a mask is prepared by an operation of its own, as that of an attention by cuDNN is."""
+    """True if a symbol only prepares a mask, as for an attention by cuDNN."""
     executor = symbol.sym.executor
     return isinstance(executor, CudnnAttention) and symbol.sym.id == executor.make_bias.id
 
 
 def _find_selected(symbols: Iterable[Any]) -> frozenset[str]:
-    """Returns the names of what is selected by positions, and which nothing but attention is given.
+    """Returns the names of results of index selections that only attention uses.
 
-    So there is neither a view of it nor anything that writes into it.
+    So they have no views, and nothing writes into them.
     """
     selected, given = set[str](), set[str]()
     for symbol in symbols:
@@ -167,17 +167,17 @@ def _find_selected(symbols: Iterable[Any]) -> frozenset[str]:
 
 
 def infer_mask(mask: Any, query: Any) -> Any:
-    """Returns a prepared mask, as Thunder knows it before anything is computed."""
+    """Returns the proxy of a prepared mask: the meta function of ``prepare_mask``."""
     rows, _, queries, keys = mask.shape
     return TensorProxy(like=mask, shape=(rows, query.shape[1], queries, keys), dtype=query.dtype)
 
 
 def prepare_mask(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    """Returns what torch's kernel adds to scores: zero, or minus infinity where the mask is False.
+    """Returns the numbers that torch's kernel adds to scores: zero, or minus infinity where the mask is False.
 
     Args:
         mask: bits, of shape (rows, heads or 1, queries, keys).
-        query: of shape (rows, heads, queries, size), of which only dtype and sizes are asked.
+        query: of shape (rows, heads, queries, size). Only its dtype and sizes are used.
     """
     from fusioncache.thunder_adapter.accelerator_api import _attention_mask_memory_efficient_helper
 
@@ -194,20 +194,20 @@ def attend_with_mask(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """Attends as Thunder's operation does, with a mask that ``prepare_mask`` has prepared."""
+    """Computes attention as Thunder's operation does, with a mask prepared by ``prepare_mask``."""
     tensors = (each if each.stride(-1) == 1 else each.contiguous() for each in (query, key, value))
     attend: Any = torch.ops.aten._scaled_dot_product_efficient_attention
-    # The logarithms of sums are computed as well, since the kernel is another one without.
+    # The logarithms of sums are computed as well, since torch uses another kernel without them.
     return tuple(attend(*tensors, attn_mask, True, dropout_p, is_causal, scale=scale))
 
 
 WRITE_ROWS = "write_rows_"
-"""What it is called in programs. Names that end so are known to write into what they are given."""
+"""The operation's name in programs. The underscore at the end marks operations that write into an argument."""
 
 
 def row_replacements() -> Iterator[Replacement]:
-    """Yields what has Thunder's executor for torch claim such a write, where a transform asks for it."""
-    # Now, and not when a trace first has it: a program that was stored by another process names it.
+    """Yields the replacement by which Thunder's executor for torch claims such a write, if a transform asks for it."""
+    # Registered now, not when a trace first uses it: a program stored by another process may name it.
     operation = register_row_operator()
     if is_known_whole("rows in place"):
         implementation = ImplInfo(checker=may_write, execution_transform=_make_writer(operation, ex.opmap["copy_"]))
@@ -215,17 +215,17 @@ def row_replacements() -> Iterator[Replacement]:
 
 
 def register_row_operator() -> Any:
-    """Returns the operation that Thunder's executor for torch runs. A process has one."""
+    """Returns the operation of Thunder's executor for torch. A process has one."""
     tags = (OpTags.DONT_DCE, OpTags.IN_PLACE)
     return ex.opmap.get(WRITE_ROWS) or ex.register_operator(WRITE_ROWS, meta=infer, fn=write_rows_, tags=tags)
 
 
 def _make_writer(operation: Any, copy: Any) -> Callable[..., Any]:
-    """Returns what calls the operation in a trace.
+    """Returns a function that calls the operation in a trace.
 
-    Where Thunder parts forward from backward it knows what is written by one name only, ``copy_``: a write whose result
-    is not needed would be taken for a part of backward. So the tensor is copied onto itself, which torch sees and does
-    nothing, and which is left out of final traces.
+    When Thunder splits forward from backward, it recognizes a write by one name only, ``copy_``: another write whose
+    result is unused would be taken for a part of backward. So the tensor is copied onto itself. Torch notices that and
+    does nothing, and final traces leave it out.
     """
 
     def write(a: Any, /, dim: int, index: Any, source: Any) -> Any:
@@ -235,7 +235,7 @@ def _make_writer(operation: Any, copy: Any) -> Callable[..., Any]:
 
 
 def may_write(a: Any, /, dim: int, index: Any, source: Any) -> bool:
-    """Returns whether rows may be written in place in the program that Thunder compiles at this moment."""
+    """True if rows may be written in place in the program that Thunder is compiling."""
     compiled = get_compile_data()
     if compiled is None or compiled.is_grad_enabled or not _is_asked_for(compiled) or not is_in_model_order(compiled):
         return False
@@ -248,37 +248,37 @@ def _is_asked_for(compiled: Any) -> bool:
 
 
 def is_in_model_order(compiled: Any) -> bool:
-    """True if all that is done to a program has reads and writes in the order in which the model has them.
+    """True if all passes on a program keep reads and writes in the order of the model.
 
-    Otherwise Thunder's names for memory that is written say all that is known of the order, or not even these do.
+    Otherwise the order is recorded only in Thunder's names for written memory, or not at all.
     """
     options = compiled.compile_options
     return options.get("fusion_type") in (None, "consecutive") and not options.get("skip_inplace_alias_updates")
 
 
 def _is_done_otherwise(executors: Any) -> bool:
-    """Returns whether another executor than torch's would have made the copy with the rows in it."""
+    """True if another executor than torch's would have made the copy with the rows in it."""
     parts = ltorch.index_copy.id, prims.index_copy.id
     return any(part in each.implmap for each in executors if each is not ex for part in parts)
 
 
 def infer(a: Any, /, dim: int, index: Any, source: Any) -> Any:
-    """Returns the buffer behind the write, as Thunder knows it before anything is computed."""
+    """Returns the proxy of the buffer after the write: the meta function of ``write_rows_``."""
     return TensorProxy(like=a)
 
 
 def write_rows_(a: torch.Tensor, /, dim: int, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """Writes rows into a tensor, and returns that.
+    """Writes rows into a tensor, and returns the tensor.
 
     Args:
         a: the tensor, of any shape.
         dim: the dimension along which its rows are counted.
-        index: where each row belongs, 64-bit integers of shape (rows,).
-        source: the rows: of the tensor's dtype, and of its shape but for so many rows along the dimension.
+        index: the position of each row, 64-bit integers of shape (rows,).
+        source: the rows: of the tensor's dtype, and of its shape except for their number along the dimension.
 
     Raises:
-        IndexError: if a row belongs to no place. Others may have been written by then, as with torch.
-        RuntimeError: if torch refuses to write into the tensor, as where several of its elements lie in one place.
+        IndexError: if a position is out of range. Other rows may have been written by then, as with torch.
+        RuntimeError: if torch refuses to write into the tensor, for example if its elements overlap in memory.
     """
     memory = a.untyped_storage().data_ptr()
     if source.untyped_storage().data_ptr() == memory or index.untyped_storage().data_ptr() == memory:
@@ -288,7 +288,7 @@ def write_rows_(a: torch.Tensor, /, dim: int, index: torch.Tensor, source: torch
     except RuntimeError:
         if not a.is_inference():
             raise
-    with torch.inference_mode():  # as regions do, which torch does not see write
+    with torch.inference_mode():  # as regions do, whose writes torch does not check
         return a.index_copy_(dim, index, source)
 
 
@@ -298,7 +298,7 @@ _RENAMING, _COPY, _WRITE = frozenset({"update_aliases"}), frozenset({"copy_"}), 
 
 
 def simplify_writes(symbols: Sequence[Any]) -> Leaner:
-    """Takes names, copies and views out of the bound symbols of a program that writes, and counts them."""
+    """Removes names, copies and views from the bound symbols of a program that writes, and counts them."""
     compiled = get_compile_data()
     if _saves(symbols[-1]) or not (compiled is None or is_in_model_order(compiled)):
         return Leaner(tuple(symbols), {})
@@ -322,7 +322,7 @@ def simplify_writes(symbols: Sequence[Any]) -> Leaner:
 
 
 def _saves(result: Any) -> bool:
-    """Returns whether what a program returns is for a backward pass, or for one before it."""
+    """True if a program saves values for a backward pass, or is a backward program itself."""
     if result.sym.id is not PrimIDs.RETURN or not isinstance(result.args[0], dict):
         return True
     return bool(tree_flatten(result.args[1:])[0])

@@ -1,4 +1,4 @@
-"""Views that change nothing, or that are taken twice: as a program of Thunder's has them, and without.
+"""Removes views that change nothing, and repeated views. Left is one of Thunder's programs, right the result.
 
     t5 = reshape(t4, (-1, 8))                       t5 = reshape(t4, (-1, 8))
     t6 = matmul(t5, w)                              t6 = matmul(t5, w)
@@ -8,18 +8,18 @@
     t10 = contiguous(t6)                for attention
     t11 = cudnn_attend(t10, ...)                    t11 = cudnn_attend(t6, ...)
 
-No value becomes another one, and none that a program returns or saves becomes another tensor. All of it is done only
-where nothing in the program writes into memory: then it cannot be told whether two views are one.
+No value changes, and none that a program returns or saves becomes another tensor. All of it is done only if nothing in
+the program writes into memory: then two views cannot be distinguished from one.
 
-What a program returns, or saves, may be told from others: it may be asked whether it is another tensor, a leaf of
-autograd's graph, or has been detached. So no value takes the place of one that leaves. There are operations that return
-what they were given, where they have nothing to do:
+Code outside can distinguish the values that a program returns or saves: it may check whether one is another tensor, a
+leaf of autograd's graph, or detached. So no value replaces one that leaves. Some operations return their argument
+itself, if they have nothing to do:
 
     t1 = permute(t0, (1, 0))                    is x again
     t2 = contiguous(t1)                         so this is t1 itself, which is a view of x, and x if t1 is left out
     return t2
 
-Results of attention are saved once: as what is multiplied, of which backward takes a view.
+Results of attention are saved once: in the form that is multiplied, of which backward takes a view.
 
     (out, ...) = flash_attention(q, k, v)
     t1 = permute(out, (0, 2, 1, 3))
@@ -31,8 +31,9 @@ Results of attention are saved once: as what is multiplied, of which backward ta
     out = permute(t4, (0, 2, 1, 3))
     (dq, dk, dv) = flash_backward(..., out, ...)
 
-Both have the same numbers, and torch's kernel for backward wants those of the copy: it made one more by itself. So a
-layer keeps one result less, and backward copies none. No gradient lies otherwise: each lies as its query, key or value.
+Both have the same numbers, and torch's kernel for backward needs the layout of the copy: it made another copy itself.
+So a layer saves one result less, and backward makes no copy. The layout of gradients does not change: each gradient
+has that of its query, key or value.
 """
 
 from __future__ import annotations
@@ -50,19 +51,19 @@ from fusioncache.thunder_adapter.api import PrimIDs, Proxy, TensorProxy, torchex
 from fusioncache.transform.rewrite import deletes, derive, find_saved, save_instead, take_instead, unpack_instead
 
 NEW_VIEWS = frozenset({"permute", "transpose", "unsqueeze", "squeeze", "expand", "torch_slice_prim_impl"})
-"""Views of torch's that are another tensor each time, also where they have nothing to do."""
+"""Torch's views that return a new tensor each time, even if they change nothing."""
 PRODUCTS = frozenset({"matmul", "linear"})
-"""Products of torch's, which are another tensor each time."""
+"""Torch's products, which return a new tensor each time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """Which values of a program leave it.
+    """The values of a program that leave it, by name.
 
     Attributes:
-        held: the names of those that it returns or saves.
-        passed: the names of those that may leave it all the same, as what an operation was given.
-        inner: the names of those that the program makes, and that are no tensor that it was given, returns or saves.
+        held: the values that it returns or saves.
+        passed: the values that may leave as well, as an operation may return its argument itself.
+        inner: the values that the program makes, and that are not a tensor that it was given, returns or saves.
     """
 
     held: frozenset[str]
@@ -71,14 +72,14 @@ class Leaving:
 
     @classmethod
     def of(cls, symbols: Sequence[Any]) -> Leaving:
-        """Reads what leaves a program of these bound symbols."""
+        """Returns the values that leave a program with these bound symbols."""
         returns = (symbol for symbol in symbols if symbol.sym.id is PrimIDs.RETURN)
         held = frozenset(proxy.name for symbol in returns for proxy in symbol.flat_proxy_args)
         passed = _find_passed(symbols, held)
         return cls(held, passed, _find_inner(symbols, held | passed))
 
     def may_replace(self, other: Any, value: Any) -> bool:
-        """Returns whether a value may take the place of another one that is equal, and no code outside sees that."""
+        """True if a value may replace another one that is equal, without code outside noticing."""
         return other.name not in self.held and (other.name not in self.passed or value.name in self.inner)
 
 
@@ -100,7 +101,7 @@ def _find_inner(symbols: Sequence[Any], outer: frozenset[str]) -> frozenset[str]
 
 
 def _gives_another(symbol: Any) -> bool:
-    """Returns whether an operation never returns the very tensor that it was given."""
+    """True if an operation never returns one of its arguments itself."""
     if symbol.sym.is_fusion or is_torchs(symbol, NEW_VIEWS | PRODUCTS):
         return True
     given = {proxy.name for proxy in symbol.flat_proxy_outs}
@@ -109,7 +110,7 @@ def _gives_another(symbol: Any) -> bool:
 
 
 def list_computed_with(symbol: Any) -> list[Any]:
-    """Returns the values that a bound symbol computes with, or returns; not those that it only saves for backward."""
+    """Returns the values that a bound symbol computes with or returns, except those that it only saves for backward."""
     saves = symbol.sym.id is PrimIDs.RETURN and len(symbol.args) == 2 and type(symbol.args[0]) is dict
     if not saves:
         return list(symbol.flat_proxy_args)
@@ -121,7 +122,7 @@ TWICE, NOTHING = "repeated views", "views that change nothing"
 FOR_ATTENTION = "copies that attention does not need"
 
 FAR = 32
-"""How many statements may lie between two reshapes that become one. Such a one may be a copy, which lives so long."""
+"""How many statements may lie between two reshapes that become one. A reshape may be a copy, which lives that long."""
 
 RESHAPES = frozenset({"reshape", "torch_prims_reshape_impl"})
 _PERMUTE = "permute"
@@ -131,19 +132,19 @@ _SHAPED = RESHAPES | {"expand", _SUBSCRIPT}
 _VIEWS = RESHAPES | NEW_VIEWS
 _SKIPPED = _VIEWS | {_SUBSCRIPT}
 _WHOLE = ((None, None), (0, None), (None, 1), (0, 1))
-"""Where slices begin, and in which steps they go, that have all elements if they have as many."""
+"""Starts and steps of slices that have all elements if they have as many as their source."""
 _MADE = frozenset({"arange"})
-"""What makes the same values each time."""
+"""Operations that make the same values each time."""
 _COPIES = frozenset({"contiguous"})
 
 
 @dataclass(frozen=True, slots=True)
 class Leaner:
-    """A program without what was taken out.
+    """A program without redundant operations.
 
     Attributes:
         symbols: its bound symbols.
-        taken: how many were taken out, by what they were.
+        taken: how many operations were removed, by their kind.
     """
 
     symbols: tuple[Any, ...]
@@ -151,7 +152,7 @@ class Leaner:
 
 
 def simplify_views(symbols: Iterable[Any]) -> Leaner:
-    """Takes views out of a program's bound symbols, of which none may write into memory."""
+    """Removes redundant views from a program's bound symbols, of which none may write into memory."""
     symbols, taken = list(symbols), Counter[str]()
     leaving = Leaving.of(symbols)
     for simplify in (_skip_copies_for_attention, _merge, _skip):
@@ -160,25 +161,25 @@ def simplify_views(symbols: Iterable[Any]) -> Leaner:
 
 
 def skip_views(symbols: Sequence[Any]) -> Leaner:
-    """Leaves out views that are as what they are of, as it may be done also where something is written into memory."""
+    """Removes views that are the same as their source, which is correct even if the program writes into memory."""
     leaving, taken = Leaving.of(symbols), Counter[str]()
     spared = list(_skip_copies_for_attention(symbols, leaving, taken))
     return Leaner(tuple(_skip(spared, leaving, taken)), taken)
 
 
 def is_own(symbol: Any, names: frozenset[str]) -> bool:
-    """Tells the same as ``is_torchs``, of an operation that gives one tensor."""
+    """True if ``is_torchs`` is, and the operation returns one tensor."""
     return is_torchs(symbol, names) and type(symbol.output) is TensorProxy
 
 
 def is_torchs(symbol: Any, names: frozenset[str]) -> bool:
-    """Returns whether a bound symbol calls an operation of torch's with one of these names."""
+    """True if a bound symbol calls an operation of Thunder's executor for torch with one of these names."""
     executor = symbol.sym.executor
     return executor is not None and executor.name == "torch" and symbol.sym.name in names
 
 
 def _merge(symbols: Iterable[Any], leaving: Leaving, taken: Counter[str]) -> Iterator[Any]:
-    """Leaves out what was computed before."""
+    """Removes views and ranges that were computed before (common subexpression elimination)."""
     swaps = Swaps()
     known: dict[Any, tuple[int, Any]] = {}
     for place, original in enumerate(symbols):
@@ -199,7 +200,7 @@ def _merge(symbols: Iterable[Any], leaving: Leaving, taken: Counter[str]) -> Ite
 
 
 def _describe(value: Any) -> Any:
-    """Returns what is equal only for the same values: of numbers also the types are compared."""
+    """Returns a key that is equal only for the same values: numbers of different types differ."""
     if isinstance(value, Proxy):
         return Proxy, value.name
     if isinstance(value, (tuple, list)):
@@ -208,10 +209,10 @@ def _describe(value: Any) -> Any:
 
 
 def _skip_copies_for_attention(symbols: Sequence[Any], leaving: Leaving, taken: Counter[str]) -> Iterator[Any]:
-    """Has attention take a tensor itself where its executor asked for one in another order, and no region made that.
+    """Passes a tensor itself to attention if its executor asked for a contiguous copy, and no region made it.
 
-    The executor asks so that a region writes what it makes in that order. Attention takes any. Where a program saves
-    the copy it saves a view then.
+    The executor asks for it so that a region writes its results in that order. Attention accepts any order. A program
+    that saves the copy saves a view then.
     """
     spared = _find_used_by_attention(symbols)
     for symbol in symbols:
@@ -225,9 +226,9 @@ def _skip_copies_for_attention(symbols: Sequence[Any], leaving: Leaving, taken: 
 
 
 def _find_used_by_attention(symbols: Sequence[Any]) -> frozenset[str]:
-    """Returns the names of the values that our attention computes with, and nothing else, and that are no results.
+    """Returns the names of the values that only fusioncache's attention uses, and that are no results.
 
-    Nothing is written between where one is made and where it is used, so that all it could be a copy of is as it was.
+    Nothing is written between the definition and the uses of one, so that the source of a copy is unchanged.
     """
     made: dict[str, int] = {}
     used: set[str] = set()
@@ -247,7 +248,7 @@ def _find_used_by_attention(symbols: Sequence[Any]) -> frozenset[str]:
 
 
 def read_permutation(symbol: Any) -> tuple[int, ...] | None:
-    """Returns of which dimension of its argument each dimension of a permutation's result is; None if it is none."""
+    """Returns the argument's dimension for each dimension of a permutation's result; None for another operation."""
     if not is_own(symbol, _PERMUTATIONS):
         return None
     order = list(range(symbol.args[0].ndim))
@@ -260,7 +261,7 @@ def read_permutation(symbol: Any) -> tuple[int, ...] | None:
 
 
 def _skip(symbols: Sequence[Any], leaving: Leaving, taken: Counter[str]) -> Iterator[Any]:
-    """Leaves out views that are as what they are of."""
+    """Removes views that are the same as their source."""
     swaps = Swaps()
     for original in symbols:
         symbol = swaps.apply(original)
@@ -282,7 +283,7 @@ def _changes_nothing(symbol: Any) -> bool:
 
 
 def _starts_where_it_does(subscript: Any) -> bool:
-    """Returns whether a part of a tensor leaves out nothing but at the end of a dimension."""
+    """True if a subscript leaves out elements only at the end of a dimension."""
     parts = subscript if isinstance(subscript, tuple) else (subscript,)
     slices = [part for part in parts if part is not Ellipsis]
     return all(type(each) is slice and (each.start, each.step) in _WHOLE for each in slices)
@@ -293,46 +294,46 @@ def _has_shape(one: Any, other: Any) -> bool:
 
 
 def list_unchanging(symbols: Iterable[Any]) -> Iterator[Any]:
-    """Yields the views that have the shape of what they are of."""
+    """Yields the views that have the shape of their source."""
     for symbol in symbols:
         if is_own(symbol, _SHAPED) and _has_shape(symbol.args[0], symbol.output):
             yield symbol
 
 
 class Swaps:
-    """Values in the place of others."""
+    """A substitution of values by others."""
 
     def __init__(self) -> None:
         self._proxies: dict[Any, Any] = {}
 
     def add(self, old: Any, new: Any) -> None:
-        """Has one value stand for another from now on."""
+        """Replaces a value by another one from now on."""
         self._proxies[variableify(old)] = new
 
     def apply(self, symbol: Any) -> Any:
-        """Returns a bound symbol with the values that stand for its arguments now."""
+        """Returns a bound symbol with its arguments replaced."""
         if not any(variableify(proxy) in self._proxies for proxy in symbol.flat_proxy_args):
             return symbol
         return symbol.from_bsym_swap_proxies(self._proxies, skip_output=True)
 
 
 RESULTS = "results of attention saved twice"
-"""What is taken out, as it is counted."""
+"""The name under which removed results are counted."""
 
 _SWAPPED = (0, 2, 1, 3)
-"""The order of dimensions with each position before its heads; the same leads back."""
+"""The permutation that puts each position before its heads. It is its own inverse."""
 _COPY = "contiguous"
 _JOINS = RESHAPES | {"flatten", "view", _COPY}
 
 
 @dataclass(frozen=True, slots=True)
 class SavedResults:
-    """What a backward trace must do, now that the forward trace saves results of attention once.
+    """The changes that a backward trace needs once its forward trace saves results of attention once.
 
     Attributes:
         saved: the names of the values that were saved, in order.
         left: the proxies of the values that are saved now, in order.
-        joined: by the name of each result what it is a view of.
+        joined: the value that each result is a view of, by the name of the result.
         results: the proxies of the results, by name.
     """
 
@@ -343,10 +344,10 @@ class SavedResults:
 
 
 def save_once(trace: Any) -> tuple[Any, SavedResults | None]:
-    """Returns a forward trace that saves each result of attention once, and what is done in its backward trace then.
+    """Returns a forward trace that saves each result of attention once, and the changes for its backward trace.
 
     Args:
-        trace: a final one that saves tensors for a backward trace. It stays as it is, with None, without such a result.
+        trace: a final one that saves tensors for a backward trace. Without such a result it is returned with None.
     """
     start = time.perf_counter()
     symbols = trace.bound_symbols
@@ -362,10 +363,10 @@ def save_once(trace: Any) -> tuple[Any, SavedResults | None]:
 
 
 def find_saved_twice(symbols: Sequence[Any], saved: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields the names of results that need not be saved, each with what has the same numbers.
+    """Yields the names of results that need not be saved, each with the saved value that has the same numbers.
 
-    No code outside can write into that, noticed by autograd or not: it is multiplied, and neither returned nor viewed.
-    Sizes are compared for that, of which a program for several lengths is told: see ``families.py``.
+    No code outside can write into that value, noticed by autograd or not: it is multiplied, and neither returned nor
+    viewed. A program for several lengths records that sizes are compared here: see ``families.py``.
     """
     attentions = [symbol for symbol in symbols if _is_flash_attention(symbol)]
     if not attentions or any(True for symbol in symbols for _ in written_values(symbol)):
@@ -379,14 +380,14 @@ def find_saved_twice(symbols: Sequence[Any], saved: Mapping[str, Any]) -> Iterat
 
 
 def _is_flash_attention(symbol: Any) -> bool:
-    """Returns whether a bound symbol is the forward pass of Thunder's flash attention."""
+    """True if a bound symbol is the forward pass of Thunder's flash attention."""
     from fusioncache.thunder_adapter.accelerator_api import sdpaex
 
     return symbol.sym.executor is sdpaex.sdpa_ex and symbol.sym.id == sdpaex.sdpfa_gradfwd.id
 
 
 def _find_users(symbols: Iterable[Any]) -> Mapping[str, Sequence[Any]]:
-    """Returns by the name of each value what computes with it, or returns it; not what only saves it."""
+    """Returns the symbols that compute with each value, or return it, by its name, without those that only save it."""
     users: defaultdict[str, list[Any]] = defaultdict(list)
     for symbol in symbols:
         if deletes(symbol):
@@ -397,7 +398,7 @@ def _find_users(symbols: Iterable[Any]) -> Mapping[str, Sequence[Any]]:
 
 
 def _find_joined(result: Any, users: Mapping[str, Sequence[Any]]) -> Any:
-    """Returns what a result is once its positions are first and its heads joined; None if it is anything else, too."""
+    """Returns the value of a result with positions first and heads joined; None if the result has any other use."""
     swap = _find_only(users[result.name])
     if swap is None or read_permutation(swap) != _SWAPPED:
         return None
@@ -418,10 +419,10 @@ def _is_of_numbers(result: Any) -> bool:
 
 
 def view_results(trace: Any, results: SavedResults) -> Any:
-    """Returns a backward trace that takes what is saved now, and views it where a result of attention is used.
+    """Returns a backward trace that takes the values saved now, and views them where it uses results of attention.
 
     Raises:
-        RuntimeError: if this is not the backward trace of that forward trace. Then it cannot run as it is either.
+        RuntimeError: if this is not the backward trace of that forward trace. Then it cannot run unchanged either.
     """
     start = time.perf_counter()
     symbols = unpack_instead(trace.bound_symbols, results.saved, results.left)
@@ -444,7 +445,7 @@ def _insert_views(trace: Any, symbols: Iterator[Any], results: SavedResults) -> 
 
 
 def _view(trace: Any, joined: Any, result: Any) -> Iterator[Any]:
-    """Yields the bound symbols that make a result of attention, with its heads before positions, of what is joined."""
+    """Yields the bound symbols that make a result of attention, with heads before positions, from the joined value."""
     shape = tuple(result.shape[dimension] for dimension in _SWAPPED)
     with tracectx(trace):
         positions_first = TensorProxy(like=result, shape=shape)
