@@ -1,1 +1,1 @@
-"""Pure functions from a trace's regions to its residual streams and their plans. Imports neither torch nor Thunder."""
+"""Residual streams and their plans. ``sums.py``, ``plans.py`` and ``rebuild.py`` import neither torch nor Thunder."""

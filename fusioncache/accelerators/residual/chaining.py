@@ -1,4 +1,4 @@
-"""Passes residual streams on from region to region, or rebuilds them, where every region would recompute them.
+"""Passes sums of residual streams from region to region, or rebuilds them, where every region would recompute them.
 
 The first part reads the fused calls of a trace as values; the second applies a plan to the trace.
 """
@@ -25,11 +25,11 @@ from fusioncache.transform.rewrite import derive, free_numbers, fuse
 
 @dataclass(frozen=True, slots=True)
 class Compilers:
-    """What planners of residual streams ask of the compilers of a trace's regions.
+    """Interface of the compilers of a trace's regions for planners of residual streams.
 
     Attributes:
-        arithmetic: says how the compiler of a fused call computes.
-        report_left: is told why a stream, or a sum, stays as it is.
+        arithmetic: returns the arithmetic of the compiler of a fused call.
+        report_left: reports why a stream, or a sum, is not changed.
     """
 
     arithmetic: Callable[[Any], Arithmetic]
@@ -59,7 +59,7 @@ def _unwrap(symbol: Any) -> Any:
 
 
 def read_calls(trace: Any, compilers: Compilers) -> tuple[list[FusedCall], Around]:
-    """Reads the fused calls that are understood, and what is around them."""
+    """Returns the fused calls that are understood, and the values of the rest of the trace."""
     calls = []
     defined: set[str] = set()
     written: set[str] = set()
@@ -96,19 +96,19 @@ _CHANGE_REGIONS = (ResidualPlan.CARRY, ResidualPlan.SEGMENTED)
 def replan_streams(
     trace: Any, wanted: ResidualPlan | None, budget: int | None, compilers: Compilers
 ) -> tuple[Any, tuple[Choice, ...]]:
-    """Returns a trace whose residual streams are summed in the cheapest way, and what was chosen for each stream.
+    """Returns a trace whose residual streams are summed by the cheapest plans, and the choice for each stream.
 
-    The bits are the same: a sum that is passed on has a dtype in which the regions computed it. A stream stays as it is
-    if a region that uses it might compute other bits because of what else is in its kernel.
+    The bits are the same: a sum that is passed on has a dtype in which the regions computed it. A stream is not changed
+    if the bits of a region that uses it might depend on the other operations of its kernel.
 
     Args:
         trace: a forward or a backward trace, after fusion, with its ``del`` statements.
-        wanted: the plan for every stream that can have it; None for the plan that costs least.
+        wanted: the plan for every stream that allows it; None for the plan that costs least.
         budget: how many bytes of one stream's sums may be kept alive.
         compilers: the compilers of the fused calls of the trace.
 
     Returns:
-        The new trace, or the same object if no region changes; and what was chosen for each stream.
+        The new trace, or the same object if no region changes; and the choice for each stream.
     """
     start = time.perf_counter()
     if not adds_twice(trace):
@@ -135,7 +135,7 @@ def _choice(stream: Stream, wanted: ResidualPlan | None, budget: int | None) -> 
 
 @dataclass(slots=True)
 class _PositionSteps:
-    """What is done at one position of a trace, for all its streams."""
+    """The changes at one position of a trace, for all its streams."""
 
     steps: list[Step] = field(default_factory=list)
     takes: set[str] = field(default_factory=set)
@@ -153,7 +153,7 @@ def _group_events(changed: Iterable[tuple[Stream, Sequence[Event]]]) -> dict[int
                 group.takes.update(event.takes)
                 group.gives += event.gives
         for position in stream.idle:
-            groups[position]  # where there is nothing to do but to leave out what is not needed
+            groups[position]  # creates a group without events, in which only dead code is removed
     return groups
 
 
@@ -184,7 +184,7 @@ class _Rewriter:
                 yield symbol
 
     def _change(self, fusion: Any, group: _PositionSteps) -> Iterator[Any]:
-        """Yields a fused call that takes and gives sums, if it still computes anything."""
+        """Yields a fused call that takes and returns sums, if it still computes anything."""
         outputs = [proxy for proxy in outputs_of(fusion) if proxy.name not in group.takes]
         known = {proxy.name for proxy in outputs}
         outputs += [self.symbols[name].output for name in group.gives if name not in known]
@@ -212,7 +212,7 @@ class _Rewriter:
 
 
 def _select_needed(symbols: Sequence[Any], outputs: set[str], given: Collection[str]) -> list[Any]:
-    """Returns the bound symbols that are still needed where some values are given."""
+    """Returns the bound symbols that are still needed if some values are given (dead code elimination)."""
     needed = set(outputs)
     selected = []
     for symbol in reversed(symbols):
@@ -231,16 +231,16 @@ def _fuse(fusion: Any, symbols: list[Any], outputs: list[Any], number: int) -> A
 
 
 def _number(fusion: Any) -> int:
-    """Returns the number that ends the name of a fused call, and tells the call from the others."""
+    """Returns the number at the end of a fused call's name, which distinguishes it from other calls."""
     name = fusion.sym.name
     return int(name[len(name.rstrip("0123456789")) :])
 
 
 def _check(new: Any, old: Any) -> Any:
-    """Returns the new trace, if it defines each value that it uses before the use, and once.
+    """Returns the new trace, if it defines each value that it uses once, and before the use.
 
     Raises:
-        RuntimeError: if not.
+        RuntimeError: if it does not.
     """
     anywhere = {
         proxy.name for trace in (old, new) for symbol in trace.bound_symbols for proxy in symbol.flat_proxy_outs

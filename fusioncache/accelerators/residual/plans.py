@@ -13,12 +13,12 @@ from fusioncache.template.plan import fold_widths
 
 
 class ResidualPlan(Enum):
-    """How the partial sums of one residual stream get to the regions that want them.
+    """The way in which regions get the partial sums of one residual stream that they use.
 
     ``INLINE``: each region adds up its own sum, in its own kernel.
     ``FOLD``: each region's sum is added up by kernels of a few fixed widths.
     ``CARRY``: a sum is passed on, and the next one starts from it.
-    ``SEGMENTED``: every k-th sum is kept, and the ones between are rebuilt from it, a segment at a time.
+    ``SEGMENTED``: every k-th sum is kept, and the sums between are rebuilt from it, a segment at a time.
     """
 
     INLINE = "inline"
@@ -29,12 +29,12 @@ class ResidualPlan(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a plan costs.
+    """The cost of a plan.
 
     Attributes:
-        moved: bytes read and written for the sake of the stream, beyond what any plan must.
-        alive: bytes of sums that are kept alive at once, at most.
-        kernels: how many kernels are compiled.
+        moved: bytes read and written for the stream, beyond those that every plan needs.
+        alive: peak bytes of sums that are kept alive.
+        kernels: the number of compiled kernels.
     """
 
     moved: int
@@ -44,13 +44,13 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen for a stream, and what the alternatives would have cost.
+    """The plan chosen for a stream, and the costs of the alternatives.
 
     Attributes:
         stream: the name of the value that it starts from.
-        sums: how many partial sums are wanted.
-        plan: the one that is used.
-        costs: of each plan that could have been.
+        sums: how many partial sums are used.
+        plan: the plan that is used.
+        costs: of each possible plan.
     """
 
     stream: str
@@ -72,15 +72,15 @@ _FEW_KERNELS = 8
 def choose(
     costs: Mapping[ResidualPlan, Cost], wanted: ResidualPlan | None = None, budget: int | None = None
 ) -> ResidualPlan:
-    """Chooses the plan for a stream.
+    """Returns the plan for a stream.
 
     Args:
-        costs: of the plans that there are.
-        wanted: what the user asked for; it is taken if it is among these.
+        costs: of the possible plans.
+        wanted: the user's plan, which is taken if it is possible.
         budget: how many bytes of sums may be kept alive. With a budget, the plan within it that moves least is taken,
-            and if no plan is within it, the one that keeps least alive. Without a budget, the one is taken that keeps
-            least alive among those that are linear in depth. These move at most four times what the cheapest moves, or
-            four times the bytes of all sums, whichever is more, and compile at most a few kernels more than the fewest.
+            and if no plan is within it, the one that keeps least alive. Without a budget, it is the one that keeps
+            least alive among the plans that are linear in depth. These move at most four times the bytes of the
+            cheapest plan or of all sums, the larger of both, and compile at most a few kernels more than the fewest.
     """
     if wanted is not None and wanted in costs:
         return wanted
@@ -97,12 +97,12 @@ def choose(
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A call that adds terms to a sum, to be inserted before what is at this position of the trace.
+    """A call that adds terms to a sum, to be inserted before the region at a position of the trace.
 
     Attributes:
-        position: of the region that wants the sum.
+        position: of the region that uses the sum.
         start: the sum that it takes; None if it starts from the head.
-        sums: those on the way, in order. The last one is what it gives.
+        sums: the sums that it computes, in order. It returns the last one.
     """
 
     position: int
@@ -122,13 +122,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class RegionChange:
-    """A region, at its position, that is changed.
+    """A change of the region at a position of the trace.
 
     Attributes:
         position: of the region.
-        takes: the sums that it is given.
-        sums: those that it still computes itself, in order.
-        gives: those that it computes and passes on.
+        takes: the sums that become inputs.
+        sums: the sums that it still computes itself, in order.
+        gives: the sums that it computes and passes on.
     """
 
     position: int
@@ -141,10 +141,10 @@ Event = Step | RegionChange
 
 
 def events_of(stream: Stream) -> dict[ResidualPlan, tuple[Event, ...]]:
-    """Returns what each plan that changes regions makes of a stream, in order.
+    """Returns the events of each plan that changes regions, in order.
 
-    Each sum is given at most once, before everything that takes it. Where sums are wanted in the order in which they
-    are added up, a segment is a single sum, and only carrying is left.
+    Each sum is given at most once, before all events that take it. If sums are used in the order in which they are
+    added up, a segment is a single sum, and only carrying is possible.
     """
     index = StreamWalk(stream)
     found = {ResidualPlan.CARRY: _Carrying(index).order()}
@@ -154,7 +154,7 @@ def events_of(stream: Stream) -> dict[ResidualPlan, tuple[Event, ...]]:
 
 
 class StreamWalk:
-    """A stream, ready to be walked. ``depth`` counts the sums that one sum is made of."""
+    """An index of a stream. ``depth`` is the number of sums in the chain from the head to a sum."""
 
     def __init__(self, stream: Stream):
         self.stream = stream
@@ -168,12 +168,12 @@ class StreamWalk:
         ]
 
     def goes_back(self) -> bool:
-        """Returns whether a sum is wanted after a deeper one."""
+        """True if a sum is used after a deeper one."""
         deepest = [max(self.depth[sum_] for sum_ in wants) for _, wants in self.wants]
         return any(later < earlier for earlier, later in pairwise(deepest))
 
     def path(self, sum_: str, held: Collection[str]) -> tuple[str | None, list[str]]:
-        """Returns the nearest held sum that a sum can start from (itself, if held), and the sums from there to it."""
+        """Returns the nearest held sum from which a sum can start (itself, if held), and the sums from there to it."""
         path: list[str] = []
         at: str | None = sum_
         while at is not None and at not in held:
@@ -184,7 +184,7 @@ class StreamWalk:
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """A region, where its sums start from, and the ways from there to those that it wants."""
+    """A region, the starting points of its sums, and the paths from there to the sums that it uses."""
 
     position: int
     wants: list[str]
@@ -194,7 +194,7 @@ class _Visit:
 
 
 class _Carrying:
-    """Computes each sum once, where it is wanted first, and passes it on."""
+    """Computes each sum once, where it is used first, and passes it on."""
 
     def __init__(self, index: StreamWalk):
         self.index = index
@@ -225,7 +225,7 @@ class _Carrying:
         if set(gives) <= set(visit.wants):
             yield RegionChange(visit.position, visit.takes, visit.sums, gives)
             return
-        # The region would give sums that it does not use itself, perhaps many of them: they get calls of their own.
+        # The region would return sums that it does not use itself, perhaps many: separate calls compute them.
         stops = self.passed.union(visit.wants, (start for start, _ in visit.paths if start))
         for start, path in visit.paths:
             yield from _steps(visit.position, start, path, stops)
@@ -233,7 +233,7 @@ class _Carrying:
 
 
 def _steps(position: int, start: str | None, path: Iterable[str], stops: Collection[str]) -> Iterator[Step]:
-    """Steps along a path that give each sum in ``stops``."""
+    """Yields steps along a path that return each sum in ``stops``."""
     passed: list[str] = []
     for sum_ in path:
         passed.append(sum_)
@@ -243,9 +243,9 @@ def _steps(position: int, start: str | None, path: Iterable[str], stops: Collect
 
 
 def _segments(index: StreamWalk) -> Iterator[Event]:
-    """Keeps every k-th sum, and rebuilds what is wanted from the nearest one, with all that is wanted on the way."""
+    """Yields events that keep every k-th sum, and rebuild the used sums from the nearest one, a segment at a time."""
     width = max(1, isqrt(max(index.depth[want.sum] for want in index.stream.wants)))
-    until: dict[str, int] = {}  # where a sum is needed for the last time, for itself or to rebuild others
+    until: dict[str, int] = {}  # the position of a sum's last use, for itself or to rebuild others
     kept = {want.sum: _nearest_kept(index, want.sum, width) for want in index.stream.wants}
     for want in index.stream.wants:
         until.update({sum_: want.position for sum_ in (want.sum, kept[want.sum]) if sum_})
@@ -267,7 +267,7 @@ def _segments(index: StreamWalk) -> Iterator[Event]:
 
 
 def _nearest_kept(index: StreamWalk, sum_: str, width: int) -> str | None:
-    """Returns the nearest sum whose depth is a multiple of the width, at or below this one."""
+    """Returns the nearest sum, at or below this one, whose depth is a multiple of the width."""
     at: str | None = sum_
     while at is not None and index.depth[at] % width:
         at = index.sums[at].parent
@@ -275,7 +275,7 @@ def _nearest_kept(index: StreamWalk, sum_: str, width: int) -> str | None:
 
 
 def costs_of(stream: Stream) -> dict[ResidualPlan, Cost]:
-    """Returns the cost of each plan that there is for a stream. ``moved`` counts terms and sums, read and written.
+    """Returns the cost of each possible plan for a stream. ``moved`` counts terms and sums, read and written.
 
     Sums that are rounded to another dtype on the way cannot be folded.
     """
@@ -315,7 +315,7 @@ def _cost(index: StreamWalk, events: Sequence[Event]) -> Cost:
 
 
 def _most_alive(index: StreamWalk, events: Sequence[Event]) -> int:
-    """Returns the most bytes that given sums have at any time, each until it is last taken."""
+    """Returns the peak bytes of given sums, each alive until it is last taken."""
     taken = {sum_: number for number, event in enumerate(events) for sum_ in event.takes}
     most = alive = 0
     for number, event in enumerate(events):

@@ -19,9 +19,9 @@ class OperationLine:
 
     Attributes:
         operation: its name, such as ``prims.add``.
-        operands: the values that it uses; None for one that is no tensor, which no recipe may use.
+        operands: the values that it uses; None for one that is not a tensor, which no recipe may use.
         results: the values that it defines.
-        call: which fused call it belongs to.
+        call: the number of the fused call that contains it.
     """
 
     operation: str
@@ -32,13 +32,13 @@ class OperationLine:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What a forward pass leaves to its backward pass.
+    """The values that are available after a forward pass.
 
     Attributes:
-        names: the values that are saved.
-        inputs: values that it is given. The caller may write into them before backward, so that those which are not
-            saved must not be read there.
-        outputs: values that the model returns, and that so stay alive with the caller.
+        names: the values that are saved for backward.
+        inputs: of the forward pass. The caller may write into them before backward, so backward must not read inputs
+            that are not saved.
+        outputs: values that the model returns, so that the caller keeps them alive.
     """
 
     names: Collection[str]
@@ -48,14 +48,14 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class SumRecipe:
-    """How a saved sum is computed from other values.
+    """The operations that compute a saved sum from other values.
 
     Attributes:
         sum: the name of the value.
         parent: the value of the stream that it continues.
         lines: the positions of the operations, in order.
-        inputs: the values that these start from: saved ones, and inputs of the forward pass.
-        local: the values that are used in the call that computes them, in the forward pass or here.
+        inputs: the values that the operations start from: saved ones, and inputs of the forward pass.
+        local: the values that are used in the call that computes them, in the forward pass or in the recipe's.
         adds_product: whether a product is added in the call that computes it.
     """
 
@@ -68,13 +68,13 @@ class SumRecipe:
 
 
 _MOST_LINES = 256
-"""The longest recipe. One of more operations costs more than the memory is worth, and so does the search for it."""
+"""The maximum length of a recipe. A longer one costs more than the memory is worth, and so does the search for it."""
 
 
 def recipes_of(lines: Sequence[OperationLine], types: Mapping[str, TensorType], saved: Saved) -> tuple[SumRecipe, ...]:
     """Returns the recipe of each saved residual sum that has one, in the order of the forward pass.
 
-    A residual sum is an add, through conversions, of a value of the same type that backward has as well, or that was
+    A residual sum is an add, perhaps through conversions, to a value of the same type that is saved for backward or is
     an input of the forward pass. Linear in the lines.
     """
     finder = _RecipeFinder(lines, types, saved)
@@ -139,17 +139,17 @@ class _RecipeFinder:
         return SumRecipe(name, parent, tuple(sorted(indices)), tuple(inputs), tuple(local), adds_product)
 
     def _is_at_hand(self, operand: str, line: OperationLine, added: bool) -> bool:
-        """Whether a recipe may start from this operand.
+        """True if a recipe may start from this operand.
 
         A product that was added in the kernel that computed it may have been contracted with the add into one rounding,
-        and must be so again.
+        and the recipe must contract it as well.
         """
         if operand not in self.available or operand not in self.types:
             return False
         return not (added and self.product.get(operand, False) and self._call(operand) == line.call)
 
     def _may_be_computed(self, operand: str, line: OperationLine, added: bool) -> bool:
-        """Whether a recipe may compute this operand: not a product that was rounded before another kernel added it."""
+        """True if a recipe may compute this operand: not a product that was rounded before another kernel added it."""
         return not (added and self.product.get(operand, False) and self._call(operand) != line.call)
 
     def _call(self, name: str) -> int | None:
@@ -158,9 +158,9 @@ class _RecipeFinder:
 
 
 class _Parents:
-    """Finds what each value is a sum on top of. Reads every line once, in order.
+    """Finds the parent of each sum. Reads every line once, in order.
 
-    Sums share operands as they like, so a walk up from each of them could pass a value on very many ways.
+    Sums may share operands, so that a walk from each of them could reach a value on very many paths.
     """
 
     def __init__(self, available: Collection[str], types: Mapping[str, TensorType]):
@@ -169,7 +169,7 @@ class _Parents:
         self._addends: dict[str, dict[TensorType, str]] = {}
 
     def read_line(self, line: OperationLine) -> None:
-        """Takes in the next line."""
+        """Reads the next line."""
         operands = [operand for operand in line.operands if operand is not None]
         if line.operation == ADD:
             found: dict[TensorType, str] = {}
@@ -181,15 +181,15 @@ class _Parents:
             self._origin.update(dict.fromkeys(line.results, self._skip_conversions(operands[0])))
 
     def parent(self, name: str) -> str | None:
-        """Returns the first value of the same type, at hand in backward, among what this one adds up; or None."""
+        """Returns the first available value of the same type among the addends of a value; None if there is none."""
         return self._addends.get(self._origin.get(name, name), {}).get(self._types[name])
 
     def _skip_conversions(self, name: str) -> str:
-        """Returns what a value was before its conversions, as far as the first that is at hand."""
+        """Returns the value before a chain of conversions, or the first one in the chain that is available."""
         return name if name in self._available else self._origin.get(name, name)
 
     def _at_hand(self, operand: str) -> Iterator[tuple[TensorType, str]]:
-        """Yields the first value of each type that is at hand: the operand itself, or what it adds up."""
+        """Yields the first available value of each type: the operand itself, or else its addends."""
         value = self._skip_conversions(operand)
         if value not in self._available:
             yield from self._addends.get(value, {}).items()
@@ -202,9 +202,8 @@ class Rebuilding:
     """The sums of one stream that backward rebuilds.
 
     Attributes:
-        recipes: of the sums that are not saved any more, in the order of the forward pass.
-        retained: whether a sum that was rebuilt on the way to another one waits for its own use; else it is rebuilt
-            again.
+        recipes: of the sums that are no longer saved, in the order of the forward pass.
+        retained: whether a sum that was rebuilt for another one is kept until its own use; else it is rebuilt again.
         choice: the plan of the stream, and its alternatives.
     """
 
@@ -220,14 +219,14 @@ def rebuildings(
     wanted: ResidualPlan | None = None,
     budget: int | None = None,
 ) -> tuple[Rebuilding, ...]:
-    """Chooses what to rebuild of each stream.
+    """Returns the sums of each stream to rebuild.
 
     Args:
         recipes: of all sums that can be rebuilt.
-        lines: what these are made of.
-        types: of every value that they name.
-        wanted: the plan that the user asked for; None for the cheapest. ``FOLD`` is ``INLINE`` here: the terms are
-            computed, so that there is nothing to fold.
+        lines: the operations to which recipes refer.
+        types: of every value in the recipes.
+        wanted: the user's plan; None for the cheapest. ``FOLD`` is ``INLINE`` here: the terms are computed, so that
+            there is nothing to fold.
         budget: how many bytes of a stream's sums may be kept alive.
     """
     plan = ResidualPlan.INLINE if wanted is ResidualPlan.FOLD else wanted
@@ -236,7 +235,7 @@ def rebuildings(
 
 
 def _by_stream(recipes: Sequence[SumRecipe]) -> dict[str, list[SumRecipe]]:
-    """Returns the recipes by the value that their stream starts from."""
+    """Returns the recipes, grouped by the value that their stream starts from."""
     start: dict[str, str] = {}
     streams: dict[str, list[SumRecipe]] = defaultdict(list)
     for recipe in recipes:
@@ -275,7 +274,7 @@ class _Stream:
         return Rebuilding(dropped, plan is not ResidualPlan.INLINE, choice)
 
     def _segment_length(self, budget: int | None) -> int:
-        """Returns the length of a segment: as short as the budget allows, else the one that keeps least alive."""
+        """Returns the length of a segment: the shortest within the budget, else the one that keeps least alive."""
         best = isqrt(len(self.recipes)) + 1
         if budget is None:
             return best
@@ -283,7 +282,7 @@ class _Stream:
         return next(within, best)
 
     def _drop(self, every: int) -> tuple[SumRecipe, ...]:
-        """Returns all recipes but those of each sum that lies ``every`` steps behind one that is kept."""
+        """Returns all recipes except those of kept sums, which are ``every`` steps apart."""
         steps: dict[str, int] = {}
         for recipe in self.recipes:
             steps[recipe.sum] = (1 + max(steps.get(value, 0) for value in recipe.inputs)) % every
@@ -299,7 +298,7 @@ class _Stream:
         return Cost(sum(self.moved[recipe.sum] for recipe in dropped), kept + rebuilt // segments, self.kernels)
 
     def _inline_cost(self) -> Cost:
-        """Returns the cost of each sum from the start of the stream, with all sums on the way thrown away."""
+        """Returns the cost of rebuilding each sum from the start of the stream, without keeping sums on the way."""
         from_start: dict[str, int] = {}
         for recipe in self.recipes:
             before = sum(from_start.get(value, 0) for value in recipe.inputs)
@@ -308,7 +307,7 @@ class _Stream:
 
 
 def _shape(recipe: SumRecipe, lines: Sequence[OperationLine], types: Mapping[str, TensorType]) -> Hashable:
-    """Returns what is the same for recipes that one kernel computes."""
+    """Returns a key that is the same for recipes that one kernel computes."""
     operations = tuple(lines[index].operation for index in recipe.lines)
     return operations, types[recipe.sum], tuple(sorted(str(types[value]) for value in recipe.inputs))
 
@@ -323,15 +322,15 @@ CONTRACTED = "a residual sum of a product that its compiler does not contract in
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """What must be known of a forward pass to say whether a recipe gives a saved sum again, bit for bit.
+    """The properties of a forward pass that decide whether a recipe computes a saved sum again, bit for bit.
 
     Attributes:
         lines: the operations inside its fused calls.
         types: of the values that have a static shape.
         saved: the values that are saved for backward.
         written: the values that are written in place.
-        executor: which one computes a fused call, by the call's number.
-        arithmetic: of its compiler, by the call's number.
+        executor: returns the executor of a fused call, by the call's number.
+        arithmetic: returns that of its compiler, by the call's number.
     """
 
     lines: Sequence[OperationLine]
@@ -342,7 +341,7 @@ class Forward:
     arithmetic: Callable[[int], Arithmetic]
 
     def obstacle(self, recipe: SumRecipe) -> str | None:
-        """Returns why a recipe must not be used; None if it may."""
+        """Returns why a recipe must not be used; None if it may be."""
         calls = {self.lines[index].call for index in recipe.lines}
         if not self._is_untouched(recipe):
             return WRITTEN

@@ -1,4 +1,4 @@
-"""Applies the user's options to residual streams: saves fewer sums in forward and rebuilds them in backward."""
+"""Saves fewer sums of residual streams in forward and rebuilds them in backward, by the user's options."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from fusioncache.transform.rewrite import (
 
 @dataclass(frozen=True, slots=True)
 class Recompute:
-    """What the backward trace must do, now that the forward trace saves less.
+    """The changes that a backward trace needs once its forward trace saves fewer sums.
 
     Attributes:
         saved: the names of the values that were saved, in order.
         left: the proxies of the values that are saved now, in order.
-        rebuildings: what is rebuilt, stream by stream.
+        rebuildings: the sums to rebuild, stream by stream.
         operations: the bound symbols of each recipe, by the name of the sum.
         proxies: the proxy of each sum and of each input of a recipe, by name.
         models: a fused call of the forward trace that computes the sum, by the name of the sum. The executor of that
@@ -64,14 +64,14 @@ class Recompute:
 def drop_sums(
     trace: Any, wanted: ResidualPlan | None, budget: int | None, compilers: Compilers
 ) -> tuple[Any, Recompute | None]:
-    """Returns a forward trace that saves less, and what its backward trace must rebuild; None if that is nothing.
+    """Returns a forward trace that saves fewer sums, and the changes for its backward trace; None if there are none.
 
-    The bits are the same, and backward reads nothing that was not saved for it before: autograd notices as much as
-    before of what the user writes in place between the two.
+    The bits are the same, and backward reads only values that were saved for it before: so autograd still notices
+    the user's in-place writes between the two.
 
     Args:
         trace: a forward trace, after fusion.
-        wanted: the plan that the user asked for; None for the cheapest.
+        wanted: the user's plan; None for the cheapest.
         budget: how many bytes of a stream's sums may be kept alive.
         compilers: the compilers of its fused calls.
     """
@@ -112,7 +112,7 @@ class _Reader:
         return Recompute(tuple(saved.names), tuple(left), found, operations, self.proxies, models)
 
     def _select_sound(self, recipes: Sequence[SumRecipe], saved: Saved) -> Iterator[SumRecipe]:
-        """Yields the recipes that may be used."""
+        """Yields the recipes that give the same bits; reports why others are not used."""
         forward = Forward(
             self.lines,
             self.types,
@@ -147,7 +147,7 @@ class _Reader:
             self.types[proxy.name] = TensorType(proxy.dtype.full_name, tuple(proxy._shape), str(proxy.device))
 
     def _find_saved(self) -> Saved | None:
-        """Returns what is saved; None where nothing is, as without a backward pass."""
+        """Returns the saved values; None if there are none, as without a backward pass."""
         tensors = find_saved(self.trace)
         if not tensors:
             return None
@@ -159,15 +159,15 @@ class _Reader:
         return Saved(tuple(proxy.name for proxy in tensors), inputs, outputs)
 
     def _find_written(self) -> set[str]:
-        """Returns what is written in place somewhere: its memory may hold another value than its name says."""
+        """Returns the names of values written in place anywhere: their memory may contain other values."""
         return {name for symbol in self.trace.bound_symbols for name in written_values(symbol)}
 
 
 def rebuild_sums(trace: Any, recompute: Recompute) -> Any:
-    """Returns a backward trace that takes what is still saved, and rebuilds each other sum right before its first use.
+    """Returns a backward trace that takes the values still saved, and rebuilds other sums right before their first use.
 
     Raises:
-        RuntimeError: if this is not the backward trace of that forward trace. Then it cannot run as it is either.
+        RuntimeError: if this is not the backward trace of that forward trace. Then it cannot run unchanged either.
     """
     start = time.perf_counter()
     symbols = list(unpack_instead(trace.bound_symbols, recompute.saved, recompute.left))
@@ -196,7 +196,7 @@ class _Rebuilder:
             yield symbol
 
     def _rebuild(self, wanted: str) -> Iterator[Any]:
-        """Yields the calls that compute a sum, from the last sum that is there."""
+        """Yields the calls that compute a sum, from the last sum that is available."""
         renamed: dict[Any, Any] = {}
         for recipe in self._missing(wanted):
             total = self.recompute.proxies[recipe.sum]
@@ -208,7 +208,7 @@ class _Rebuilder:
             yield self._call(recipe, renamed)
 
     def _missing(self, wanted: str) -> list[SumRecipe]:
-        """Returns the recipes of this sum and of those that it needs, each one after those that it needs."""
+        """Returns the recipes of this sum and of all sums that it needs, in the order of their dependences."""
         order: dict[str, SumRecipe] = {}
         pending = [wanted]
         while pending:
@@ -234,7 +234,7 @@ class _Rebuilder:
 
 @dataclass(frozen=True, slots=True)
 class ResidualOptions:
-    """What the user asked for.
+    """The user's options for residual streams.
 
     Attributes:
         recompute: whether sums that backward can rebuild are not saved for it.
@@ -251,7 +251,7 @@ class ResidualOptions:
         """Returns the options of ``FusionCache``.
 
         Raises:
-            ValueError: if one is not what it may be.
+            ValueError: if one is invalid.
         """
         plans = {plan.value: plan for plan in ResidualPlan}
         if recompute not in (None, "residual"):
@@ -272,13 +272,13 @@ class ResidualStreams(Accelerator):
     """The accelerator of residual streams.
 
     Args:
-        options: what the user asked for.
+        options: the user's.
         compilers: of fused calls.
 
     Attributes:
-        options: these.
-        compilers: these.
-        choices: how the sums of each stream come about, and what the alternatives would cost.
+        options: the same.
+        compilers: the same.
+        choices: the plan of each stream, with the costs of the alternatives.
     """
 
     name = "residual"
@@ -316,7 +316,7 @@ class ResidualStreams(Accelerator):
         return str(self.options)
 
     def _note(self, choices: Sequence[Choice], context: TraceContext) -> None:
-        """Takes note of what was chosen for the streams of a trace."""
+        """Records the choices for the streams of a trace."""
         self.choices.extend(choices)
         for choice in choices:
             costs = (PlanCost(plan.value, cost.moved, cost.alive, cost.kernels) for plan, cost in choice.costs.items())

@@ -1,6 +1,6 @@
-"""Finds residual streams: sums that several regions of a trace compute anew, each from the same terms.
+"""Finds residual streams: sums that several regions of a trace recompute, each from the same terms.
 
-Values that rematerialization copied keep one name throughout a trace, so names say which sums coincide.
+Values copied by rematerialization keep one name throughout a trace, so sums with equal names are the same.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class FusedCall:
     """A fused call of a trace.
 
     Attributes:
-        position: where in the trace it is.
-        region: what it computes; its outputs are those that it defines.
-        names: of each value of the region, by its number.
+        position: its index in the trace.
+        region: its operations; its outputs are the values that it defines.
+        names: of the region's values, by their numbers.
         arithmetic: of the compiler that makes a kernel of it.
     """
 
@@ -33,16 +33,16 @@ class FusedCall:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """A partial sum, as it is kept between kernels: in a dtype in which the regions themselves compute it.
+    """A partial sum in the form that is stored between kernels: in a dtype in which the regions themselves compute it.
 
     Attributes:
         name: of the value.
         parent: the sum that it starts from; None for the first one.
         terms: the values that are added, in order; the first sum starts from the first of them.
-        dtype: Thunder's name of the sum's.
+        dtype: Thunder's name of its dtype.
         size: of the sum, in bytes.
-        term_size: of the terms together, in bytes.
-        direct: whether the sum is added to its parent as that is kept, without a conversion between the adds.
+        term_size: of all terms together, in bytes.
+        direct: whether the terms are added to the stored parent, without a conversion between the adds.
     """
 
     name: str
@@ -58,8 +58,8 @@ class Sum:
 class _Node:
     """An add, a conversion or an identity on the way from region inputs to a sum, the same in every region.
 
-    ``parents``: operands of an add that are sums themselves in some region. ``user``: the one conversion or identity
-    that uses it, in all regions, if that is all.
+    ``parents``: operands of an add that are sums themselves in some region. ``user``: the conversion or identity that
+    is its only user in all regions; None for no user, ``_MANY`` for other users.
     """
 
     signature: tuple[object, ...]
@@ -72,7 +72,7 @@ class _Node:
 
 
 class Sums:
-    """Reads the regions of a trace and says which sums are in them. Linear in their ops."""
+    """Collects the sums in the regions of a trace. Linear in their ops."""
 
     def __init__(self, defined: Collection[str], written: Collection[str]):
         self._defined = defined
@@ -85,7 +85,7 @@ class Sums:
         """Reads a region."""
         region, names = call.region, call.names
         types: list = [*region.inputs, *[None] * region.sizes]
-        # Of each value: None if it cannot be part of a sum, else whether it is a sum.
+        # For each value: None if it cannot be part of a sum, else whether it is a sum.
         kinds: list[bool | None] = [self._kind_of_input(region, names, number) for number in range(len(types))]
         for op, first in region.results():
             types += op.outputs
@@ -109,7 +109,7 @@ class Sums:
         return False
 
     def _kind(self, op: Op, kinds: list[bool | None], types: list) -> bool | None:
-        """Whether an op makes a sum, or only converts a region input, or None if neither."""
+        """Returns True for an op whose result is a sum, False for a converted region input, None for any other."""
         if op_traits(op.name).conversion and op.args and isinstance(op.args[0], Ref) and _is_static(op.outputs[0]):
             return kinds[op.args[0].index]
         match op:
@@ -121,7 +121,7 @@ class Sums:
 
     def _define(self, op: Op, names: Sequence[str], first: int, kinds: list[bool | None]) -> None:
         used = [index for _, index in operands(op)]
-        # A reference with a name in place of a number: what is the same in every region.
+        # References by name instead of number, as names are the same in every region.
         args = tuple(map_arg(arg, lambda index: Ref(names[index])) for arg in op.args)  # type: ignore[arg-type]
         signature = (op.name, args, op.outputs, op.kwargs)
         type_ = op.outputs[0]
@@ -143,7 +143,7 @@ class Sums:
                 node.user = user if node.user in (None, user) else _MANY
 
     def sums(self) -> Iterator[Sum]:
-        """Yields the sums, each behind the one that it starts from."""
+        """Yields the sums, each after its parent."""
         valid = self._find_valid()
         stored = {name: self._find_stored(name, valid) for name in valid if self._nodes[name].adds}
         sums = set(stored.values())
@@ -166,7 +166,7 @@ class Sums:
         return self._nodes[name].calls
 
     def _find_valid(self) -> dict[str, None]:
-        """Returns the names that stand for the same value everywhere, in the order of their first region."""
+        """Returns the names that have the same value everywhere, in the order of their first region."""
         valid: dict[str, None] = {}
         for name, node in self._nodes.items():
             known = all(operand in valid for operand in node.operands if operand in self._nodes)
@@ -175,7 +175,7 @@ class Sums:
         return valid
 
     def _find_stored(self, name: str, valid: Collection[str]) -> str:
-        """Returns an add as it is between kernels: itself, or what it is converted to first wherever it is used."""
+        """Returns the stored form of an add: itself, or the value to which all its uses convert it first."""
         while True:
             node = self._nodes[name]
             user = node.user
@@ -184,7 +184,7 @@ class Sums:
             name = user
 
     def _source(self, name: str, sums: Collection[str], known: dict[str, str]) -> str:
-        """Returns the sum or region input that an operand is, or is converted from, and notes it in ``known``."""
+        """Returns the sum or region input that an operand is, or is converted from, and stores it in ``known``."""
         way = []
         while name in self._nodes and name not in sums and name not in known:
             way.append(name)
@@ -199,12 +199,12 @@ def _is_static(type_: object) -> bool:
 
 
 FEWEST_SUMS = 3
-"""How many sums must be computed twice for a stream to be one. With fewer there is hardly anything to save."""
+"""How many sums of a stream must be computed twice at least. With fewer there is hardly anything to save."""
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A sum that the call at this position uses for something else than the next sum."""
+    """A sum that the call at this position uses, and not only for the next sum."""
 
     position: int
     sum: str
@@ -216,10 +216,10 @@ class Stream:
 
     Attributes:
         head: the value that the first sum starts from.
-        sums: each behind the one that it starts from. Several may start from one.
+        sums: each after its parent. Several may have the same parent.
         wants: in the order of the trace.
         idle: the positions of the calls that compute some of the sums without using them.
-        varies: whether one of the calls that use a sum may compute other bits where it is given the sum.
+        varies: whether one of the calls that use a sum may compute other bits if the sum is an input.
     """
 
     head: str
@@ -231,10 +231,10 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What the rest of a trace does with the values of its fused calls.
+    """The values that the rest of a trace, outside of its fused calls, defines or writes.
 
     Attributes:
-        defined: names of values that something else than the calls defines.
+        defined: names of values that are defined outside of the calls.
         written: names of values that are written in place.
     """
 
@@ -245,8 +245,9 @@ class Around:
 def streams_of(calls: Sequence[FusedCall], around: Around = Around()) -> tuple[Stream, ...]:
     """Returns the residual streams of a trace. Linear in the ops of its regions.
 
-    A sum is an add of region inputs, or conversions of them, and of another sum: nothing that a compiler could contract
-    with the add into one rounding. A value that some region computes in another way, or from a product, is not a sum.
+    The operands of a sum are region inputs, conversions of them, and at most one other sum: a compiler can contract
+    none of them with the add into one rounding. A value that some region computes differently, or from a product, is
+    not a sum.
 
     Args:
         calls: the fused calls, in the order of the trace.
@@ -278,7 +279,7 @@ def streams_of(calls: Sequence[FusedCall], around: Around = Around()) -> tuple[S
 
 
 def _families(sums: Iterable[Sum]) -> list[list[Sum]]:
-    """Returns the sums by the first one that they come from."""
+    """Returns the sums, grouped by the first sum of their chain."""
     root: dict[str, str] = {}
     families: dict[str, list[Sum]] = {}
     for sum_ in sums:
@@ -292,7 +293,7 @@ def _count_recomputed(family: Iterable[Sum], values: Sums) -> int:
 
 
 def _wants(call: FusedCall, sums: Collection[str]) -> Iterator[str]:
-    """Yields the sums that a call computes and uses, except those that it uses for other sums only."""
+    """Yields the sums that a call computes and uses, except those used for other sums only."""
     producers: list[Op | None] = [None] * call.region.first_result
     for op in call.region.ops:
         producers += [op] * len(op.outputs)

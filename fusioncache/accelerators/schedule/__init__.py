@@ -1,1 +1,1 @@
-"""Pure: in which order computing calls and collectives run. Knows neither torch nor Thunder."""
+"""The order of computing calls and collectives. ``calls.py`` and ``order.py`` import neither torch nor Thunder."""

@@ -1,8 +1,8 @@
-"""The calls to be scheduled, and what bounds their order.
+"""The calls to be scheduled, and the constraints on their order.
 
-Calls compute, start a collective or wait for one. A call stays behind the makers of its values. From that follows when
-a call can run, when it must run, and how many bytes an order keeps alive and in flight. No call writes into memory that
-others read: see ``check_effects``.
+Calls compute, start a collective or wait for one. A call stays after the calls that make its arguments. This determines
+when a call can run, when it must run, and how many bytes an order keeps alive and in flight. No call writes into memory
+that others read: see ``check_effects``.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from fusioncache.observe.record.observations import PeakRecord
 
 
 class Kind(StrEnum):
-    """What a call is to a schedule."""
+    """The kind of a call in a schedule."""
 
     COMPUTE = "compute"
     """Computes, or does anything else that is not one of the others."""
     VIEW = "view"
-    """Gives another view of what it takes, and computes nothing."""
+    """Returns a view of its arguments, and computes nothing."""
     GATHER = "gather"
-    """Starts a collective that makes something larger of what each rank has."""
+    """Starts a collective that concatenates the tensors of all ranks."""
     REDUCE = "reduce"
-    """Starts a collective that adds up what the ranks have."""
+    """Starts a collective that adds up the tensors of all ranks."""
     WAIT = "wait"
-    """Ends a collective: takes what that gave, and gives what may be used."""
+    """Ends a collective: takes its result, and returns the value that may be used."""
 
 
 COLLECTIVES = frozenset({Kind.GATHER, Kind.REDUCE})
-"""What is moved, and what all ranks have to run in the same order."""
+"""The kinds of calls that are moved, and that all ranks must run in the same order."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallNode:
-    """One call. Values have names, and each is given by one call at most.
+    """One call. Values have names, and at most one call makes each.
 
     Attributes:
-        kind: what it is to a schedule.
-        name: what people call it; for them only.
+        kind: its kind.
+        name: for display only.
         takes: the values that it reads.
         gives: the values that it makes.
-        fixed: whether it may not move although it seems to change nothing: it has an effect, or takes random numbers.
-        channel: collectives of one channel may travel together; one that has none travels alone.
-        message: tells of a collective what must be the same on every rank.
+        fixed: whether it must not move although it seems to be pure: it has an effect, or draws random numbers.
+        channel: collectives of one channel may be coalesced; one without a channel runs alone.
+        message: the properties of a collective that must be the same on every rank, as text.
     """
 
     kind: Kind
@@ -60,34 +60,34 @@ class CallNode:
 
 @dataclass(frozen=True, slots=True)
 class CallGraph:
-    """Calls in the order that is given, and how many bytes the values have that they make.
+    """Calls in the order given, and the sizes of their values in bytes.
 
-    What no call gives is an input: its memory is the caller's, and not counted. The last call that computes is what
-    returns, or else the values without a consumer are not kept.
+    A value that no call makes is an input: its memory is the caller's, and not counted. The last computing call must be
+    the return, or else values without a consumer are not kept alive.
 
     Attributes:
-        calls: in the order given, in which each value is given before it is taken.
-        sizes: the bytes of values; one that is missing has none.
+        calls: in the order given, in which each value is made before it is read.
+        sizes: the bytes of values; a missing value has none.
     """
 
     calls: tuple[CallNode, ...]
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def bytes_of(self, *names: str) -> int:
-        """Returns how many bytes these values have."""
+        """Returns the size of these values in bytes."""
         return sum(self.sizes.get(name, 0) for name in names)
 
     def message_bytes(self, index: int) -> int:
-        """Returns how many bytes a collective moves: of what it takes or of what it gives, whichever is more."""
+        """Returns how many bytes a collective moves: those of its arguments or its results, the larger of both."""
         call = self.calls[index]
         return max(self.bytes_of(*call.takes), self.bytes_of(*call.gives))
 
 
 def find_makers(calls: Sequence[CallNode]) -> Mapping[str, int]:
-    """Returns which call gives each value.
+    """Returns the call that makes each value.
 
     Raises:
-        Declined: if a value is given twice, or taken before it is given.
+        Declined: if a value is made twice, or read before it is made.
     """
     makers: dict[str, int] = {}
     inputs: set[str] = set()
@@ -104,7 +104,7 @@ def find_waits(calls: Sequence[CallNode], makers: Mapping[str, int]) -> Mapping[
     """Returns the wait of each collective.
 
     Raises:
-        Declined: if a collective has not exactly one wait, or something else takes what only a wait may take.
+        Declined: if a collective has not exactly one wait, or another call uses its result.
     """
     waits: dict[int, int] = {}
     for index, call in enumerate(calls):
@@ -122,7 +122,7 @@ def find_waits(calls: Sequence[CallNode], makers: Mapping[str, int]) -> Mapping[
 
 
 def find_memory(calls: Sequence[CallNode]) -> Mapping[str, str]:
-    """Returns of each value a value that stands for the memory in which both lie, or may lie."""
+    """Returns for each value a value that represents its memory, the same for values that share memory or may do so."""
     parent: dict[str, str] = {}
 
     def find(name: str) -> str:
@@ -142,7 +142,7 @@ def find_memory(calls: Sequence[CallNode]) -> Mapping[str, str]:
 
 
 def find_dependences(calls: Sequence[CallNode]) -> tuple[tuple[int, ...], ...]:
-    """Returns for each call the makers of what it takes, which have to stay before it.
+    """Returns for each call the makers of its arguments, which must stay before it.
 
     Raises:
         Declined: as ``find_makers`` does.
@@ -155,11 +155,11 @@ _MOVING = COLLECTIVES | {Kind.WAIT}
 
 
 def find_movable(calls: Sequence[CallNode]) -> tuple[bool, ...]:
-    """Returns of each call whether it moves; all others keep their order among each other.
+    """Returns for each call whether it moves; the others keep their relative order.
 
-    There move: collectives and their waits; views of what was waited for, to their first use; and preparations. These
-    are calls whose only input has no other consumer, and whose results only collectives take: the division of a
-    gradient by the number of ranks, say.
+    Collectives and their waits move, views of the results of waits (to their first use), and preparations. These are
+    calls whose only input has no other consumer, and whose results only collectives use, such as the division of a
+    gradient by the number of ranks.
     """
     makers, takers = find_makers(calls), _find_takers(calls)
     movable = [call.kind in _MOVING for call in calls]
@@ -182,7 +182,7 @@ def _find_takers(calls: Sequence[CallNode]) -> Mapping[str, Sequence[int]]:
 def _is_late_view(
     call: CallNode, calls: Sequence[CallNode], makers: Mapping[str, int], movable: Sequence[bool]
 ) -> bool:
-    """True if a view is of nothing but what was waited for, or of such views."""
+    """True if a call only views the results of waits, or of such views."""
     if call.fixed or not call.takes:
         return False
     found = [makers.get(name) for name in call.takes]
@@ -202,18 +202,17 @@ def _is_preparation(
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What is known of calls before they get an order. A stage is a place among the calls that keep theirs, from 0 on.
+    """The constraints on the order of calls. A stage is a position among the calls that keep their order, from 0 on.
 
     Attributes:
-        dependences: the calls that have to stay before each call.
-        movable: of each call whether it moves.
+        dependences: the calls that must stay before each call.
+        movable: whether each call moves.
         staged: the calls that keep their order.
-        ready: of each call the stage behind which it can be made; -1 is before all stages.
-        given: of each call the stage behind which it is in the order given.
-        needed: of each call the stage for which it has to be made.
+        ready: the stage after which each call can run; -1 is before all stages.
+        given: the stage after which each call is in the order given.
+        needed: the stage before which each call must run.
         waits: the wait of each collective.
-        chained: of the collectives that depend on what others bring, with no call between that keeps its order, these
-            others.
+        chained: the other collectives on whose results a collective depends, if no call between keeps its order.
     """
 
     dependences: tuple[tuple[int, ...], ...]
@@ -227,7 +226,7 @@ class Needs:
 
 
 def find_needs(graph: CallGraph) -> Needs:
-    """Returns what is known of calls before they get an order. Linear in the calls and what they take and give.
+    """Returns the constraints on the order of calls. Linear in the calls and their arguments and results.
 
     Raises:
         Declined: if the calls are not understood.
@@ -263,7 +262,7 @@ def _find_needed(
 def _find_chained(
     graph: CallGraph, dependences: Sequence[Sequence[int]], movable: Sequence[bool]
 ) -> dict[int, frozenset[int]]:
-    """Returns for each collective that needs them the last ones before it, if no call between keeps its order."""
+    """Returns the last collectives on which each collective depends, if no call between keeps its order."""
     nothing = frozenset[int]()
     behind: list[frozenset[int]] = []
     chained = {}
@@ -276,11 +275,11 @@ def _find_chained(
 
 
 def measure_peaks(graph: CallGraph, order: Sequence[int]) -> PeakRecord:
-    """Returns the peaks of calls in this order. What a collective takes is alive until its wait.
+    """Returns the peaks of calls in this order. Arguments of a collective are alive until its wait.
 
-    Counted is what travels: what collectives take and give, what is prepared for them, and views of it. What computing
-    calls give each other lives as long in every order, and its size may differ from rank to rank, where the order must
-    not.
+    Only communicated values are counted: arguments and results of collectives, preparations for them, and views. Values
+    between computing calls live equally long in every order, and their sizes may differ from rank to rank, while the
+    order must not.
     """
     gathering, reducing = (_peak_in_flight(graph, order, kind) for kind in (Kind.GATHER, Kind.REDUCE))
     return PeakRecord(gathering, reducing, max(list_alive(graph, order), default=0))
@@ -300,7 +299,7 @@ def _peak_in_flight(graph: CallGraph, order: Sequence[int], kind: Kind) -> int:
 
 
 def list_alive(graph: CallGraph, order: Sequence[int]) -> tuple[int, ...]:
-    """Returns how many bytes of what travels are alive during each call, in this order of the calls."""
+    """Returns how many bytes of communicated values are alive during each call, in this order of the calls."""
     calls, memory = graph.calls, find_memory(graph.calls)
     makers = find_makers(calls)
     starts = {wait: start for start, wait in find_waits(calls, makers).items()}
@@ -311,7 +310,7 @@ def list_alive(graph: CallGraph, order: Sequence[int]) -> tuple[int, ...]:
         for name in (*call.takes, *call.gives)
     }
     owned = travels - {memory[name] for name in memory if name not in makers}
-    # A view has no memory of its own. One that is expanded may have a size that differs from rank to rank.
+    # A view has no memory of its own. The size of an expanded one may differ from rank to rank.
     views = {name for call in calls if call.kind is Kind.VIEW for name in call.gives}
     size: dict[str, int] = {}
     for name, place in memory.items():
@@ -331,7 +330,7 @@ def list_alive(graph: CallGraph, order: Sequence[int]) -> tuple[int, ...]:
 
 
 def _touched(graph: CallGraph, index: int, starts: Mapping[int, int], memory: Mapping[str, str]) -> set[str]:
-    """Returns the memory that a call touches; a wait, also that of its collective."""
+    """Returns the memory that a call touches; for a wait, also that of its collective."""
     touching = (index, starts[index]) if index in starts else (index,)
     calls = (graph.calls[one] for one in touching)
     return {memory[name] for call in calls for name in (*call.takes, *call.gives)}

@@ -1,19 +1,19 @@
-"""Passes that make collectives cheaper: sums in place, several collectives in one call, and shards in place of wholes.
+"""Passes that make collectives cheaper: sums in place, coalescing, and saved shards instead of whole parameters.
 
 **Sums in place**, in the memory of a gradient that nothing else reads:
 
     t7 = torch.matmul(t5, t6)                                t7 = torch.matmul(t5, t6)
     (f1, t8) = torch_all_reduce_prim_impl(t7, SUM, ...)      (f1, t8) = all_reduce_in_place(t7, SUM, ...)
 
-Thunder copies each gradient, and has the ranks add up the copies. The same numbers are added up by the same library. A
-value is overwritten only if the collective is its only use, and if its maker is known to return memory of its own.
+Thunder copies each gradient, and the ranks add up the copies. Here the same numbers are added up by the same library. A
+value is overwritten only if the collective is its only use, and if its maker is known to return newly allocated memory.
 
-**Coalescing.** One call starts several collectives, each straight into memory of its own, with no copy. Each
-collective returns a pair, as in Thunder: a future, here the same for all, and the tensor. The first wait stays as it
-is; the others only take the tensor.
+**Coalescing.** One call starts several collectives, each straight into its own memory, without a copy. Each collective
+returns a pair, as in Thunder: a future, here the same for all, and the tensor. The first wait does not change; the
+others only return the tensor.
 
-**ZeRO3.** Forward saves the shards of parameters, and backward gathers them again. Thunder 0.2.6 takes
-``FSDPType.ZERO3`` and saves whole parameters all the same.
+**ZeRO3.** Forward saves the shards of parameters, and backward gathers them again. Thunder 0.2.6 accepts
+``FSDPType.ZERO3``, but saves whole parameters.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from fusioncache.transform.rewrite import (
 
 
 def only_divides(symbol: Any, number: int) -> bool:
-    """True if a bound symbol divides a tensor by a number, and does nothing else but to convert it."""
+    """True if a bound symbol divides a tensor by a number, and does nothing else except conversions."""
     taken, given = {proxy.name: proxy for proxy in symbol.flat_proxy_args}, outputs_of(symbol)
     if len(taken) != 1 or len(given) != 1:
         return False
@@ -71,7 +71,7 @@ def _divides(leaf: Any, number: int) -> bool:
 
 
 def operation_of_torch(operation: Any) -> Any:
-    """Returns torch's name for what Thunder has ranks do."""
+    """Returns torch's reduce operation for Thunder's."""
     from fusioncache.thunder_adapter.accelerator_api import to_torch_distributed_reduce_op
 
     return to_torch_distributed_reduce_op(operation)
@@ -79,11 +79,11 @@ def operation_of_torch(operation: Any) -> Any:
 
 _SUM = "torch_all_reduce_prim_impl"
 _PRODUCT, _OF_EMBEDDING = "matmul", "torch.ops.aten.embedding_backward"
-"""Operations of torch's whose result has memory of its own: a product of matrices, a gradient that is not sparse."""
+"""Torch's operations whose result has its own memory: a product of matrices, a gradient that is not sparse."""
 
 
 def reduce_in_place(symbols: Sequence[Any]) -> list[Any]:
-    """Returns bound symbols with sums over ranks made in place where they may be. There are no ``del`` statements."""
+    """Returns bound symbols with sums over ranks made in place if they may be. None may be a ``del`` statement."""
     makers = {proxy.name: symbol for symbol in symbols for proxy in outputs_of(symbol)}
     uses = Counter(name for symbol in symbols for name in {proxy.name for proxy in symbol.flat_proxy_args})
     return [
@@ -103,10 +103,10 @@ def _may_overwrite(symbol: Any, makers: dict[str, Any], uses: Counter[str]) -> b
 
 
 def _allocates(maker: Any, name: str, ranks: int) -> bool:
-    """True if a bound symbol gives one tensor, in memory that is nothing else's.
+    """True if a bound symbol returns one tensor, in memory that no other value shares.
 
-    A region might give what it takes, or lay one result where another one is, unless it is the division of a gradient
-    by the number of ranks and nothing else.
+    A region might return an argument, or put one result into the memory of another, unless it only divides a gradient
+    by the number of ranks.
     """
     if [proxy.name for proxy in outputs_of(maker)] != [name]:
         return False
@@ -120,10 +120,10 @@ def _allocates(maker: Any, name: str, ranks: int) -> bool:
 
 
 def all_reduce_in_place(gradient: Any, op: Any, group: Any, do_async: bool, skip_clone: bool = False) -> Any:
-    """Starts to add up a tensor, which all ranks get whole, where it lies; in a copy if it does not lie densely.
+    """Starts an all-reduce of a tensor in place; in a copy if it is not contiguous.
 
     Returns:
-        What is waited for, and the tensor.
+        The future to wait for, and the tensor.
     """
     from torch.distributed import all_reduce
 
@@ -132,19 +132,19 @@ def all_reduce_in_place(gradient: Any, op: Any, group: Any, do_async: bool, skip
 
 
 def make_writable(gradient: Any, *, in_place: bool) -> Any:
-    """Returns a tensor that ranks may overwrite: a copy, or if that is allowed the gradient itself if it is dense."""
+    """Returns a tensor that ranks may overwrite: a contiguous gradient itself, if that is allowed, else a copy."""
     return gradient if in_place and gradient.is_contiguous() else gradient.clone(memory_format=torch.contiguous_format)
 
 
 Futures = tuple[tuple[Any, Any], ...]
-"""Of each tensor what is waited for, and where it comes to lie."""
+"""For each tensor the future to wait for, and the output."""
 
 
 def coalesce_steps(steps: Iterable[Sequence[Any]]) -> list[Any]:
-    """Returns the bound symbols of a trace.
+    """Returns the bound symbols of a trace, with the collectives of each step coalesced.
 
     Args:
-        steps: bound symbols in order; several in one step are collectives that travel together.
+        steps: bound symbols in order; several in one step are collectives to coalesce.
     """
     placed: list[Any] = []
     batches: dict[str, int] = {}
@@ -163,20 +163,20 @@ def coalesce_steps(steps: Iterable[Sequence[Any]]) -> list[Any]:
 
 
 def _take_landed(wait: Any) -> Any:
-    """Returns what stands in the place of a wait where what it waits for was waited for before, on the same stream."""
+    """Returns the replacement of a wait whose future was waited for before, on the same stream."""
     return make_symbol("landed", landed, wait.output, id="landed").bind(*wait.args, output=wait.output)
 
 
 def landed(future: tuple[Any, Any]) -> Any:
-    """Returns the tensor of a collective that another wait has ended."""
+    """Returns the tensor of a collective that another wait already ended."""
     return future[1]
 
 
 def coalesce(symbols: Sequence[Any]) -> Any:
-    """Returns a bound symbol that starts what several start: collectives of one kind, on one group.
+    """Returns a bound symbol that starts several collectives of one kind, on one group.
 
     Args:
-        symbols: those that start one each.
+        symbols: the bound symbols that each start one.
     """
     name = TOGETHER[str(symbols[0].sym.id)]
     given = [arguments_of(symbol) for symbol in symbols]
@@ -189,7 +189,7 @@ def coalesce(symbols: Sequence[Any]) -> Any:
 
 
 def gather_together(tensors: Sequence[Any], group: Any) -> Futures:
-    """Starts to gather tensors, each along its first dimension."""
+    """Starts a coalesced all-gather of tensors, each along its first dimension."""
     from torch.distributed.distributed_c10d import AllgatherOptions
 
     options = AllgatherOptions()
@@ -200,7 +200,7 @@ def gather_together(tensors: Sequence[Any], group: Any) -> Futures:
 
 
 def reduce_scatter_together(tensors: Sequence[Any], group: Any, operation: Any) -> Futures:
-    """Starts to add up tensors, of which each rank gets a part along the first dimension."""
+    """Starts a coalesced reduce-scatter of tensors, each along its first dimension."""
     from torch.distributed.distributed_c10d import ReduceScatterOptions
 
     options = ReduceScatterOptions()
@@ -214,7 +214,7 @@ def reduce_scatter_together(tensors: Sequence[Any], group: Any, operation: Any) 
 def all_reduce_together(
     tensors: Sequence[Any], group: Any, operation: Any, in_place: Sequence[bool] | None = None
 ) -> Futures:
-    """Starts to add up tensors, which all ranks get whole, some of them where they lie."""
+    """Starts a coalesced all-reduce of tensors, some of them in place."""
     from torch.distributed.distributed_c10d import AllreduceCoalescedOptions
 
     options = AllreduceCoalescedOptions()
@@ -236,12 +236,12 @@ _FUNCTIONS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Resharding:
-    """What the backward trace must gather, now that the forward trace saves shards.
+    """The gathers that a backward trace needs once its forward trace saves shards.
 
     Attributes:
         saved: the names of the values that were saved, in order.
         left: the proxies of the values that are saved now, in order.
-        gathering: the bound symbols that make the others of these: gathers, waits and views.
+        gathering: the bound symbols that compute the values no longer saved: gathers, waits and views.
     """
 
     saved: tuple[str, ...]
@@ -250,7 +250,7 @@ class Resharding:
 
 
 def wants_resharding() -> bool:
-    """True if the model that Thunder compiles now is shared by ``fsdp`` with ``FSDPType.ZERO3``."""
+    """True if the model that Thunder is compiling is sharded by ``fsdp`` with ``FSDPType.ZERO3``."""
     from fusioncache.thunder_adapter.accelerator_api import FSDPTransform, FSDPType
 
     compile_data = get_compile_data()
@@ -259,16 +259,16 @@ def wants_resharding() -> bool:
 
 
 def save_shards(trace: Any) -> tuple[Any, Resharding | None]:
-    """Returns a forward trace that saves no parameter that was gathered, nor a view of one, but its shard.
+    """Returns a forward trace that saves the shards of gathered parameters, instead of the parameters or their views.
 
     Args:
         trace: a forward trace.
 
     Returns:
-        The trace, and what the backward trace must gather; None if that is nothing.
+        The trace, and the gathers for the backward trace; None if there are none.
 
     Raises:
-        Declined: if the forward pass writes in place: what is gathered again might not be what was gathered.
+        Declined: if the forward pass writes in place: gathering again might give other values.
     """
     if TraceTag.AUGMENTED_FORWARD not in trace.tags:
         return trace, None
@@ -289,7 +289,7 @@ def save_shards(trace: Any) -> tuple[Any, Resharding | None]:
         raise Declined("whole parameters are saved: a trace with collectives writes in place", Scope.REGION)
     taken = tuple(left.values())
     if len(taken) == len(tensors):
-        # Should the backward trace ever be one that knows nothing of this, it fails, and takes no shard for the whole.
+        # With one value more, a backward trace without this change fails, and takes no shard for a whole parameter.
         taken += taken[:1]
     order = [symbol for symbol in trace.bound_symbols if id(symbol) in gathering]
     found = Resharding(tuple(proxy.name for proxy in tensors), taken, tuple(order))
@@ -300,7 +300,7 @@ def save_shards(trace: Any) -> tuple[Any, Resharding | None]:
 def _trace_back(proxy: Any, makers: Mapping[str, Any], inputs: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
     """Returns the shard that a value was gathered from, and the bound symbols on the way, the last one first.
 
-    Of what was not gathered from an input this is the value itself, and nothing.
+    For a value that was not gathered from an input, it is the value itself, and no symbols.
     """
     steps: list[Any] = []
     now = proxy
@@ -317,7 +317,7 @@ def _trace_back(proxy: Any, makers: Mapping[str, Any], inputs: Mapping[str, Any]
 
 
 def gather_again(trace: Any, resharding: Resharding) -> Any:
-    """Returns a backward trace that takes shards, and gathers the parameters before anything else.
+    """Returns a backward trace that takes shards, and gathers the parameters first.
 
     Raises:
         RuntimeError: if this is not the backward trace of that forward trace.

@@ -1,4 +1,4 @@
-"""Collectives in Thunder's traces: read as calls that can be scheduled."""
+"""Reads Thunder's traces with collectives as calls that can be scheduled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOGETHER: Mapping[str, str] = {
     "torch_all_reduce_prim_impl": "all_reduce_together",
     "all_reduce_in_place": "all_reduce_together",
 }
-"""Of each collective the one that starts several such: see ``collective_passes.py``."""
+"""For each collective the operation that starts several of them: see ``collective_passes.py``."""
 _KINDS: Mapping[str, Kind] = {
     "torch_all_gather_prim_impl": Kind.GATHER,
     "torch_reduce_scatter_prim_impl": Kind.REDUCE,
@@ -32,18 +32,18 @@ _KINDS: Mapping[str, Kind] = {
     "all_reduce_together": Kind.REDUCE,
 }
 _LIBRARIES = frozenset({"gloo", "nccl"})
-"""Those that start several collectives with one call."""
+"""Backends that can start several collectives with one call."""
 _PREFIX, _SUFFIX = "torch_", "_prim_impl"
 _IN_PLACE = "_in_place"
 _OTHERS = frozenset(
     {"broadcast", "pack", "unpack", "unpack_for_fsdp", "update_bucket_view", "pack_for_fsdp", "stash_grad_for_fsdp"}
 )
-"""What Thunder has besides for several ranks: synchronous, or with memory of its own that is written in place."""
+"""Thunder's other operations for several ranks: synchronous, or with their own memory that is written in place."""
 _VIEWS = frozenset({"torch_slice_prim_impl", "torch_prims_reshape_impl", "shallow_copy"})
-"""Implementations of Thunder's that do not say that they only change a shape: of a padded parameter each is sliced, and
-of one that has copies on other ranks each is a shallow copy, which is the tensor itself."""
+"""Thunder's implementations that only change a shape but have no tag for it. A padded parameter is sliced, and one with
+copies on other ranks is a shallow copy, which is the tensor itself."""
 _EXECUTORS = frozenset({"torch", "python", "sdpa", "cudnn", ATTENTION})
-"""Executors whose operations write into nothing that they do not say."""
+"""Executors whose operations declare all their writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class Message:
     """A collective of a trace.
 
     Attributes:
-        ranks: those that take part.
-        text: what must be the same on all of them.
+        ranks: that take part.
+        text: describes the properties that must be the same on all of them.
     """
 
     ranks: tuple[int, ...]
@@ -60,7 +60,7 @@ class Message:
 
 
 def kind_of(bound_symbol: Any) -> Kind | None:
-    """Returns what a bound symbol is among collectives; None if it is neither one nor a wait."""
+    """Returns the kind of a bound symbol that is a collective or a wait; None for any other."""
     return _KINDS.get(str(bound_symbol.sym.id))
 
 
@@ -75,14 +75,14 @@ def exchanges(symbol: Any) -> bool:
 
 
 def read_message(bound_symbol: Any) -> Message:
-    """Returns what the ranks of a collective, or of several that travel together, must agree on."""
+    """Returns the properties on which the ranks of a collective, or of coalesced ones, must agree."""
     if str(bound_symbol.sym.id) in TOGETHER.values():
         messages = [read_message(symbol) for symbol in bound_symbol.subsymbols]
         return Message(messages[0].ranks, " + ".join(message.text for message in messages))
     given = arguments_of(bound_symbol)
     tensor, operation = given["a"], given.get("op")
     dtype, shape = str(tensor.dtype).rpartition(".")[2], _shape_of(tensor)
-    # Ranks need not agree on where a sum lies.
+    # Ranks need not agree on whether a sum is made in place.
     name = bound_symbol.sym.name.removeprefix(_PREFIX).removesuffix(_SUFFIX).removesuffix(_IN_PLACE)
     words = [name, dtype, str(shape)]
     if operation is not None:
@@ -126,7 +126,7 @@ def _read_all(symbols: Iterable[Any], sizes: dict[str, int]) -> Iterator[CallNod
     for symbol in symbols:
         takes = tuple(argument_names(symbol))
         known.update(takes)
-        # Some name what they take among what they return.
+        # Some symbols list arguments among their results.
         given = [proxy for proxy in symbol.flat_proxy_outs if proxy.name not in known]
         known.update(proxy.name for proxy in given)
         sizes.update((proxy.name, _bytes_of(proxy)) for proxy in (*symbol.flat_proxy_args, *given))
@@ -153,10 +153,10 @@ def _write_message(message: Message) -> str:
 
 
 def _channel_of(symbol: Any, message: Message) -> str:
-    """Returns what collectives have in common that may travel together; nothing if one travels alone.
+    """Returns the channel of a collective, the same for all that may be coalesced; empty if it must run alone.
 
-    A sum of two numbers is the same in any order. Of three it is not, and in which order several tensors are added up
-    together a library may choose otherwise than for each.
+    A sum of two numbers is the same in any order. A sum of three is not, and a library may add up coalesced tensors in
+    another order than single ones.
     """
     given = arguments_of(symbol)
     if kind_of(symbol) is Kind.REDUCE and len(message.ranks) > 2:
@@ -183,17 +183,17 @@ def _check_collective(symbol: Any) -> None:
 
 
 def is_view(symbol: Any) -> bool:
-    """True if a bound symbol only changes a tensor's shape: what it gives may lie in the same memory."""
+    """True if a bound symbol only changes a tensor's shape: its result may share the memory."""
     return not symbol.sym.is_fusion and all(
         str(leaf.sym.id) in _VIEWS or _has_tags(leaf, "SHAPE_OP") for leaf in leaves_of(symbol)
     )
 
 
 def check_effects(symbol: Any) -> None:
-    """Raises what keeps the order of a trace with this bound symbol as it is.
+    """Raises ``Declined`` if a trace with this bound symbol must keep its order.
 
     Raises:
-        Declined: if it writes in place, or it is not known whether it does.
+        Declined: if it writes in place or enters a context, or its effects are not known.
     """
     name = str(symbol.sym.id)
     if name.removeprefix(_PREFIX).removesuffix(_SUFFIX) in _OTHERS and name.endswith(_SUFFIX):
@@ -210,7 +210,7 @@ def check_effects(symbol: Any) -> None:
 
 
 def _is_pure(leaf: Any) -> bool:
-    """True if an operation is one of Thunder's primitives and does nothing but give its results."""
+    """True if an operation is one of Thunder's primitives and has no effect besides its results."""
     if str(leaf.sym.id) in _VIEWS:
         return True
     arithmetic = leaf.sym.is_prim and leaf.sym.executor is None and bool(leaf.flat_proxy_outs)
@@ -234,5 +234,5 @@ def _bytes_of(proxy: Any) -> int:
 
 
 def _shape_of(proxy: Any) -> tuple[int, ...]:
-    """Returns a tensor's shape in numbers. A symbolic size is asked for its value in a way that leaves no trace."""
+    """Returns a tensor's shape in numbers. The value of a symbolic integer is read without being recorded as used."""
     return tuple(int(getattr(size, "value", size)) for size in proxy._shape)

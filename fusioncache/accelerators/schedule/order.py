@@ -1,8 +1,7 @@
-"""Orders the calls: gathers by need, reduces behind what they add up, waits where a value is first used.
+"""Orders the calls: gathers by need, reduces after their arguments, waits where a value is first used.
 
 Only the structure of the calls and the bytes of messages decide: no time, no name, and no size that differs by rank.
-So each rank of a job finds the same sequence of collectives. Gathers that are needed together travel in one coalesced
-call.
+So each rank of a job finds the same sequence of collectives. Gathers that are needed together are coalesced.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from fusioncache.ir.errors import Declined, Scope
 from fusioncache.observe.record.observations import BoundRecord, FlightRecord, PeakRecord, PlacementRecord
 
 _SHARES = 16
-"""How many batches there are at least of all that is gathered, so that most travels beside what is computed."""
+"""The minimum number of batches into which all messages are split, so that most of them overlap computation."""
 
 
 def choose_budget(graph: CallGraph, most: int) -> int:
-    """Returns how many bytes may travel together: so many at most, and a small share of all."""
+    """Returns how many bytes may be coalesced: a small share of all, at most the given number."""
     total: dict[Kind, int] = defaultdict(int)
     for index, call in enumerate(graph.calls):
         if call.kind in COLLECTIVES:
@@ -42,10 +41,10 @@ def choose_budget(graph: CallGraph, most: int) -> int:
 
 
 def batch_gathers(graph: CallGraph, needs: Needs, budget: int) -> tuple[tuple[int, ...], ...]:
-    """Returns the gathers in order of need, and together those that travel together. Takes n log n.
+    """Returns the gathers in order of need, in batches that are coalesced. Takes n log n.
 
-    Together travel gathers of one channel that follow each other and do not have more bytes than the budget, if all of
-    them can be started when the first one has to be.
+    A batch has consecutive gathers of one channel with at most the budget's bytes, all of which can be started by the
+    time the first one must be.
     """
     gathers = [index for index, call in enumerate(graph.calls) if call.kind is Kind.GATHER]
     gathers.sort(key=lambda index: (needs.needed[index], index))
@@ -75,17 +74,17 @@ def _batch(graph: CallGraph, needs: Needs, gathers: list[int], budget: int) -> I
 
 
 LEAD = 2
-"""How many reduces start behind one before what reduces its result again, as between copies of shards, waits for it."""
+"""How many reduces start after one before a second reduce of its result, as between copies of shards, waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a schedule has to keep to.
+    """The limits of a schedule.
 
     Attributes:
-        gathering: bytes of gathers that may be in flight; one batch may always be, whatever its size.
-        reducing: the same of reduces.
-        batch: bytes of small messages that travel together; 0 lets each travel alone.
+        gathering: bytes of gathers that may be in flight; one batch of any size always may.
+        reducing: the same for reduces.
+        batch: bytes of small messages that are coalesced; 0 coalesces none.
     """
 
     gathering: int
@@ -98,8 +97,8 @@ class Schedule:
     """An order of calls.
 
     Attributes:
-        steps: the calls by their places in the order given; several in one step are collectives that travel together.
-        reason: why this is the order given; empty where it is not.
+        steps: the calls by their positions in the order given; several in one step are coalesced collectives.
+        reason: why this is the order given; empty if it is not.
     """
 
     steps: tuple[tuple[int, ...], ...]
@@ -112,14 +111,14 @@ class Schedule:
 
 
 def schedule_calls(graph: CallGraph, bounds: Bounds) -> Schedule:
-    """Returns an order of calls in which collectives run beside what is computed. Takes n log n.
+    """Returns an order of calls in which collectives overlap computation. Takes n log n.
 
-    All calls keep their order but those that ``find_movable`` finds. What travels has at no time more bytes alive than
-    at some time in the order given: where that cannot be, the order given stays.
+    All calls except those that ``find_movable`` finds keep their order. The peak of communicated bytes alive is at most
+    that of the order given: if that is impossible, the order given stays.
 
     Args:
         graph: the calls.
-        bounds: what may be in flight.
+        bounds: the limits of bytes in flight.
     """
     as_given = tuple((index,) for index in range(len(graph.calls)))
     try:
@@ -176,7 +175,7 @@ class _Scheduler:
         """Returns the steps.
 
         Raises:
-            Declined: if something would have to move before what it depends on.
+            Declined: if a call would have to move before its dependences.
         """
         self._enter(-1)
         for stage, index in enumerate(self.needs.staged):
@@ -191,7 +190,7 @@ class _Scheduler:
         return tuple(self.steps)
 
     def _enter(self, stage: int) -> None:
-        """Starts what can be started now that this stage is done."""
+        """Starts the collectives that can be started now that this stage is done."""
         for number in self.opening[stage]:
             heapq.heappush(self.open, number)
         for index in self.reducing[stage]:
@@ -211,9 +210,9 @@ class _Scheduler:
             heapq.heappop(self.open)
 
     def _send(self, index: int) -> None:
-        """Starts a reduce, or lets it wait for others to travel with."""
+        """Starts a reduce, or holds it until others can be coalesced with it."""
         channel, size = self.graph.calls[index].channel, self.graph.message_bytes(index)
-        # What something computed needs would be needed before others have come, with nothing to run beside.
+        # A result that computation uses would be needed before others are ready, with no computation to overlap.
         is_returned = self.needs.needed[index] == len(self.needs.staged) - 1
         if not channel or not is_returned:
             self._start((index,))
@@ -226,14 +225,14 @@ class _Scheduler:
             self._flush(channel)
 
     def _send_followers(self, lead: int = LEAD) -> None:
-        """Starts what reduces again what others brought, if so many others were started since: they are likely done."""
+        """Starts reduces of reduced values, if ``lead`` other reduces were started since: the first are likely done."""
         while self.following and self.following[0][0] + lead <= self.started:
             _, index = self.following.popleft()
             if not self.placed[index] and all(self.placed[one] for one in self.needs.chained[index]):
                 self._send(index)
 
     def _note_start(self, index: int) -> None:
-        """Notes that a reduce was started, and what follows it."""
+        """Records that a reduce was started, and the reduces that follow it."""
         self.started += index not in self.needs.chained
         self.following.extend((self.started, follower) for follower in self.followers[index])
 
@@ -244,7 +243,7 @@ class _Scheduler:
             self._start(tuple(batch))
 
     def _start(self, batch: Sequence[int]) -> None:
-        """Starts collectives that travel together, when they may be in flight and behind what they depend on."""
+        """Starts coalesced collectives, once the bounds allow it and after their dependences."""
         kind = self.graph.calls[batch[0]].kind
         flights, size = self.flights[kind], self._bytes(batch)
         for one in flights.oldest_first():
@@ -255,7 +254,7 @@ class _Scheduler:
                 self._place(wait)
         if not flights.fits(size):
             raise Declined("what is in flight cannot be waited for yet", Scope.ORDER)
-        for index in batch:  # behind the waits, which let go of memory that is taken here
+        for index in batch:  # after the waits, which free memory that is allocated here
             self._place_needed(index)
         for index in batch:
             flights.start(index, self.graph.message_bytes(index))
@@ -272,7 +271,7 @@ class _Scheduler:
                 self._place_moved(index)
 
     def _place_needed(self, wanted: int) -> None:
-        """Places all that a call depends on, each behind what that depends on itself."""
+        """Places all dependences of a call, each after its own dependences."""
         stack = [wanted]
         while stack:
             index = stack[-1]
@@ -314,7 +313,7 @@ class _Flights:
     """Collectives of one kind that were started and not waited for, with a bound on their bytes.
 
     Args:
-        bound: how many bytes may be in flight; a batch that has more flies alone.
+        bound: how many bytes may be in flight; a larger batch is in flight alone.
     """
 
     def __init__(self, bound: int):
@@ -323,16 +322,16 @@ class _Flights:
         self._total = 0
 
     def fits(self, size: int) -> bool:
-        """True if so many bytes more may be in flight."""
+        """True if this many more bytes may be in flight."""
         return not self._bytes or self._total + size <= self._bound
 
     def start(self, index: int, size: int) -> None:
-        """Notes that a collective was started."""
+        """Records that a collective was started."""
         self._bytes[index] = size
         self._total += size
 
     def end(self, index: int) -> None:
-        """Notes that a collective was waited for."""
+        """Records that a collective was waited for."""
         self._total -= self._bytes.pop(index)
 
     def oldest_first(self) -> Iterator[int]:
@@ -341,7 +340,7 @@ class _Flights:
 
 
 def _list_flights(graph: CallGraph, schedule: Schedule) -> Iterator[FlightRecord]:
-    """Yields the collectives on their way, in the order in which they start. Steps are counted from 0."""
+    """Yields a record of each collective's time in flight, in the order in which they start. Steps count from 0."""
     calls = graph.calls
     step_of = {index: number for number, step in enumerate(schedule.steps) for index in step}
     computed = [0]
@@ -359,14 +358,14 @@ _UNBOUNDED = sys.maxsize
 
 
 def _measure_bounds(graph: CallGraph, schedule: Schedule, bounds: Bounds) -> Iterator[BoundRecord]:
-    """Yields what each bound on bytes in flight costs, of gathers and of reduces; nothing for what there is none of.
+    """Yields the cost of each bound on bytes in flight, for gathers and for reduces, if there are any of these.
 
-    A schedule without a bound is only looked for where the bound may have held something back. It takes n log n.
+    A schedule without a bound is made only if the bound may have delayed a collective. It takes n log n.
 
     Args:
         graph: the calls.
-        schedule: the order that they have.
-        bounds: what it was held to.
+        schedule: their order.
+        bounds: of the schedule.
     """
     peaks = measure_peaks(graph, schedule.order)
     for name, kind, bound, most, free in (
@@ -400,12 +399,12 @@ def _find_starts(graph: CallGraph, schedule: Schedule) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the collectives of a trace are now. As text it is a line.
+    """The placement of a trace's collectives. As text it is one line.
 
     Attributes:
-        graph: the calls in the order that was given.
-        schedule: the order that they have now.
-        bounds: what this had to keep to.
+        graph: the calls in the order given.
+        schedule: their order now.
+        bounds: of the schedule.
     """
 
     graph: CallGraph
@@ -414,17 +413,17 @@ class Placement:
 
     @property
     def left(self) -> str:
-        """The reason why the order given stays; empty where it does not."""
+        """The reason why the order given stays; empty if it does not."""
         return self.schedule.reason
 
     @property
     def collectives(self) -> int:
-        """How many collectives there are."""
+        """The number of collectives."""
         return sum(call.kind in COLLECTIVES for call in self.graph.calls)
 
     @property
     def starts(self) -> int:
-        """How many calls start these."""
+        """The number of calls that start them."""
         return sum(self.graph.calls[step[0]].kind in COLLECTIVES for step in self.schedule.steps)
 
     def before(self) -> PeakRecord:
@@ -436,9 +435,9 @@ class Placement:
         return measure_peaks(self.graph, self.schedule.order)
 
     def describe(self) -> PlacementRecord:
-        """Returns what goes on record of this, without what says of which trace it is.
+        """Returns the record of the placement, without the identity of its trace.
 
-        The name of a step's call is that of its first one, if collectives travel together.
+        A step of coalesced collectives has the name of the first one.
 
         Raises:
             Declined: if the calls are not understood.
@@ -475,7 +474,7 @@ class Placement:
 
 
 def write_schedule(graph: CallGraph, schedule: Schedule) -> str:
-    """Returns a line for each step, and of steps that start or end collectives the bytes in flight after them."""
+    """Returns a line for each step, with the bytes in flight after steps that start or end collectives."""
     return "\n".join(_write_steps(graph, schedule))
 
 

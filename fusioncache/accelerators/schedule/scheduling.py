@@ -1,10 +1,10 @@
-"""Applies an order to Thunder's traces: each collective runs beside computation. Records where it was placed.
+"""Applies an order to Thunder's traces, so that collectives overlap computation. Records where they were placed.
 
-Ranks tell each other which collectives they are about to run: who differs is told so, where all else would wait. Before
-a program first runs in a process, this writes into the job's store which collectives it has for each group, and at
-which place among all that ran on that group, and reads what the others have written for the same place. None waits: of
-two ranks that write and then read, one at least finds what the other one wrote. So it does no harm that ranks meet a
-program at different times, that one runs again what is new to another one, or that one writes nothing.
+Ranks compare the collectives that they are about to run: a rank that differs raises, instead of all waiting forever.
+Before a program first runs in a process, its collectives on each group are written into the job's store, under the
+number of collectives that ran on that group before. Then those of other ranks under the same number are read. No rank
+waits: of two ranks that write and then read, at least one finds the other's. So it does no harm if ranks first run a
+program at different times, if one repeats a program that is new to another, or if one writes nothing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Stretch:
     Attributes:
         group: the process group.
         name: of the group, the same on all its ranks.
-        ranks: those of the group.
+        ranks: of the group.
         messages: a line for each collective, in order.
     """
 
@@ -67,14 +67,14 @@ class Stretch:
 
 
 class CollectiveCounts:
-    """How many collectives the programs of this process have run on each group."""
+    """The number of collectives that the programs of this process have run on each group."""
 
     def __init__(self) -> None:
         self._counts: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._lock = forks.lock()
 
     def advance(self, group: Any, count: int) -> int:
-        """Adds so many collectives; returns how many there were before."""
+        """Adds a number of collectives; returns how many there were before."""
         with self._lock:
             before = self._counts.get(group, 0)
             self._counts[group] = before + count
@@ -83,21 +83,21 @@ class CollectiveCounts:
 
 @cache
 def counts_of_process() -> CollectiveCounts:
-    """Returns the places of this process, the same each time."""
+    """Returns the counts of this process, the same object each time."""
     return CollectiveCounts()
 
 
 class CollectiveAgreement:
-    """What this rank is about to do, told to the others of each group before the first time.
+    """Compares the collectives of a program with those of other ranks of each group, before its first run.
 
     Args:
         stretches: the collectives of a program, by group.
         rank: of this process.
-        store: where the ranks meet.
-        places: how many collectives were run before.
+        store: the job's store.
+        places: counts the collectives that were run before.
 
     Attributes:
-        stretches: these.
+        stretches: the same.
     """
 
     def __init__(self, stretches: Sequence[Stretch], rank: int, store: Any, places: CollectiveCounts):
@@ -108,10 +108,10 @@ class CollectiveAgreement:
         self._told = False
 
     def __call__(self) -> None:
-        """Counts what runs now. The first time it also tells the others, and reads what they told.
+        """Counts the collectives that run now. The first time it also publishes them, and reads those of other ranks.
 
         Raises:
-            CollectiveMismatch: if another rank told something else, with the first difference.
+            CollectiveMismatch: if another rank published others, with the first difference.
         """
         places = [self._places.advance(stretch.group, len(stretch.messages)) for stretch in self.stretches]
         if self._told:
@@ -123,10 +123,10 @@ class CollectiveAgreement:
                 raise CollectiveMismatch(f"{difference}. {_REMEDY}")
 
     def _compare(self, stretch: Stretch, place: str) -> str:
-        """Tells the others and returns in what one of them differs. What fails here must not end a job."""
+        """Publishes the collectives, and returns how those of another rank differ. An error here must not end a job."""
         try:
             self._tell(stretch.messages, place)
-            # The first rank reads all the others, and they read it: each difference is between the first and another.
+            # The first rank reads all others, and they read the first: each difference involves the first rank.
             others = stretch.ranks[1:] if stretch.ranks[0] == self._rank else stretch.ranks[:1]
             return next(filter(None, (self._differ(stretch.messages, place, other) for other in others)), "")
         except Exception as error:
@@ -147,18 +147,18 @@ class CollectiveAgreement:
 
 
 def _digest(messages: Sequence[str]) -> str:
-    """Returns the digest of a sequence of collectives: a line of text for each, with what all ranks must agree on."""
+    """Returns the digest of a sequence of messages, one line of text for each collective."""
     return hashlib.sha256("\n".join(messages).encode()).hexdigest()
 
 
 def _explain_first_difference(ours: Sequence[str], theirs: Sequence[str], we: str, they: str) -> str:
-    """Returns in what two sequences first differ, in words; nothing if one of them begins as the other one does.
+    """Returns the first difference of two sequences, in words; empty if one is a prefix of the other.
 
     Args:
-        ours: one of them.
+        ours: one sequence.
         theirs: the other one.
-        we: whose the one is.
-        they: whose the other one is.
+        we: the name of the rank of the first sequence.
+        they: the name of the rank of the other one.
     """
     for number, (our, their) in enumerate(zip(ours, theirs, strict=False), start=1):
         if our != their:
@@ -179,9 +179,9 @@ def find_stretches(symbols: Iterable[Any]) -> tuple[Stretch, ...]:
 
 
 def agree_first(trace: Any) -> Any:
-    """Returns a trace in which ranks tell each other of its collectives before the first one starts.
+    """Returns a trace in which ranks compare its collectives before the first one starts.
 
-    It is the same one if there is none, where this process is alone, and where its job is a pretended one.
+    It is the same trace if it has no collectives, if this process is alone, or if its job has the fake backend.
 
     Args:
         trace: a final one.
@@ -202,10 +202,10 @@ def agree_first(trace: Any) -> Any:
 
 
 IN_FLIGHT_BYTES = 512 * 2**20
-"""How much may be in flight by default: nine products' weights of a 7b model, with which an H200 hides most."""
+"""The default limit of bytes in flight: weights of nine matrix products of a 7b model, at which an H200 hides most."""
 
 BUCKET_BYTES = 256 * 2**20
-"""How much travels together at most by default."""
+"""The default limit of bytes that are coalesced."""
 _LOST = (
     "under Thunder's fsdp, what runs inside of no_sync() leaves no gradients at all, and the model is trained on the "
     "other batches alone; leave no_sync() out, and gradients of several batches add up"
@@ -214,12 +214,12 @@ _LOST = (
 
 @dataclass(frozen=True, slots=True)
 class CollectiveOptions:
-    """What a user asked for.
+    """The user's options for collectives.
 
     Attributes:
         moves: whether collectives are moved.
-        in_flight_bytes: of gathers, and of reduces, that may be under way.
-        bucket_bytes: of small ones that travel together; None leaves it to the model.
+        in_flight_bytes: the limit for gathers, and for reduces, in flight.
+        bucket_bytes: the limit for small collectives that are coalesced; None chooses it for each trace.
     """
 
     moves: bool
@@ -228,10 +228,10 @@ class CollectiveOptions:
 
     @classmethod
     def of(cls, schedule: str, in_flight_bytes: int | None, bucket_bytes: int | None) -> CollectiveOptions:
-        """Reads the options of a ``FusionCache``.
+        """Returns the options of a ``FusionCache``.
 
         Raises:
-            ValueError: if they are none.
+            ValueError: if one is invalid.
         """
         if schedule not in ("auto", "thunder"):
             raise ValueError(f'schedule must be "auto" or "thunder", got {schedule!r}')
@@ -241,10 +241,10 @@ class CollectiveOptions:
         return cls(schedule == "auto", IN_FLIGHT_BYTES if in_flight_bytes is None else in_flight_bytes, bucket_bytes)
 
     def bound(self, graph: CallGraph, *, coalesces: bool) -> Bounds:
-        """Returns the bounds for the calls of a trace, of which small ones may travel together or not."""
+        """Returns the bounds for the calls of a trace, whose small collectives may be coalesced or not."""
         if not coalesces:
             return Bounds(self.in_flight_bytes, self.in_flight_bytes)
-        # Half of what may be in flight: while some is used, more comes.
+        # Half of the bytes in flight: while one half is used, the other is gathered.
         most = min(BUCKET_BYTES, self.in_flight_bytes // 2)
         batch = choose_budget(graph, most) if self.bucket_bytes is None else self.bucket_bytes
         return Bounds(self.in_flight_bytes, self.in_flight_bytes, batch)
@@ -254,12 +254,12 @@ class Collectives(Accelerator):
     """The accelerator of collectives.
 
     Args:
-        options: what the user asked for.
-        report_left: is told why collectives stay in the order that Thunder gave them.
+        options: the user's.
+        report_left: reports why collectives stay in Thunder's order.
 
     Attributes:
-        options: these.
-        placements: what became of the collectives of each trace that has some and was understood.
+        options: the same.
+        placements: of the collectives of each trace that has some and was understood.
     """
 
     name = "schedule"
@@ -270,7 +270,7 @@ class Collectives(Accelerator):
         self._report_left = report_left
 
     def passes(self) -> Sequence[Pass]:
-        """Returns the passes, or the warning alone if collectives are not to be moved."""
+        """Returns the passes, or only the one that warns if collectives are not to be moved."""
         last = NamedPass("agreement", self._agree)
         moving = NamedPass(_SHARDS, _save_shards), NamedPass("collectives", self._place), last
         return moving if self.options.moves else (last,)
@@ -280,7 +280,7 @@ class Collectives(Accelerator):
         return str(self.options)
 
     def _place(self, trace: Any, context: TraceContext) -> Any:
-        """Runs each collective beside what is computed."""
+        """Moves collectives so that they overlap computation."""
         if not has_collectives(trace.bound_symbols):
             return trace
         trace, placement = move_collectives(trace, self.options)
@@ -288,14 +288,14 @@ class Collectives(Accelerator):
         return trace
 
     def _agree(self, trace: Any, context: TraceContext) -> Any:
-        """Has ranks compare collectives that are moved before the first run, and warns of gradients that are lost."""
+        """Makes ranks compare moved collectives before the first run, and warns of lost gradients."""
         if not has_collectives(trace.bound_symbols):
             return trace
         _warn_of_lost_gradients()
         return agree_first(trace) if self.options.moves else trace
 
     def _note(self, placement: Placement, context: TraceContext) -> None:
-        """Takes note of what became of the collectives of a trace."""
+        """Records the placement of the collectives of a trace."""
         self.placements.append(placement)
         if placement.left:
             self._report_left(f"the order of collectives stays: {placement.left}")
@@ -306,7 +306,7 @@ _SHARDS = "saved shards"
 
 
 def _save_shards(trace: Any, context: TraceContext) -> Any:
-    """Saves shards of parameters in forward, and gathers them again in backward, where ``fsdp`` is to do so."""
+    """Saves shards of parameters in forward, and gathers them again in backward, for ``fsdp`` with ZeRO3."""
     if context.is_backward:
         resharding = context.left.get(_SHARDS)
         return trace if resharding is None else gather_again(trace, resharding)
@@ -319,20 +319,20 @@ def _save_shards(trace: Any, context: TraceContext) -> Any:
 
 
 def move_collectives(trace: Any, options: CollectiveOptions) -> tuple[Any, Placement]:
-    """Puts gathers into the order of need, reduces behind what they add up, and waits where something is first used.
+    """Returns a trace with gathers in the order of need, reduces after their arguments, and waits at first uses.
 
-    Small ones travel together. What is computed keeps its order, and with it random numbers do. ``del`` statements are
-    made anew.
+    Small collectives are coalesced. Computation keeps its order, and so do random numbers. ``del`` statements are
+    inserted anew.
 
     Args:
         trace: a final one.
-        options: what the user asked for.
+        options: the user's.
 
     Returns:
-        The trace in another order, or as it was, and what became of its collectives.
+        The trace in another order, or the same one, and the placement of its collectives.
 
     Raises:
-        Declined: if it holds something whose effect is not known.
+        Declined: if the trace contains an operation whose effect is not known.
     """
     start = time.perf_counter()
     symbols = [symbol for symbol in trace.bound_symbols if not deletes(symbol)]
@@ -348,21 +348,21 @@ def move_collectives(trace: Any, options: CollectiveOptions) -> tuple[Any, Place
 
 
 def _can_coalesce(symbols: Iterable[Any]) -> bool:
-    """True if collectives may travel together: over NCCL, for which it is made. Gloo was once seen to abort."""
+    """True if collectives may be coalesced: over NCCL only, for which this is made. Gloo was once seen to abort."""
     from torch.distributed import get_backend
 
     return all(get_backend(group_of(symbol)) == "nccl" for symbol in symbols if exchanges(symbol))
 
 
 def _names_argument(symbol: Any) -> bool:
-    """True if a bound symbol only says that an argument has a name. Thunder puts these before first uses."""
+    """True if a bound symbol only names an argument. Thunder puts these before first uses."""
     return bool(symbol.sym.id == PrimIDs.UNPACK_TRIVIAL)
 
 
 def _warn_of_lost_gradients() -> None:
-    """Warns once if the model that Thunder compiles now is shared by ``fsdp``, and runs inside of ``no_sync()``.
+    """Warns once if the model that Thunder is compiling is sharded by ``fsdp``, and runs inside of ``no_sync()``.
 
-    Thunder's backward function then returns None for all gradients. Once a pass stashed them first; now none does.
+    Thunder's backward function then returns None for all gradients. A pass used to stash them first; now none does.
     """
     if get_skip_data_parallel_grad_sync() and getattr(get_compile_data(), "use_fsdp", False):
         warn_once(_LOST)
