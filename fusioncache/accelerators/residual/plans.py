@@ -111,12 +111,12 @@ class Step:
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """Returns the sums that are read."""
+        """The sums that are read."""
         return (self.start,) if self.start else ()
 
     @property
     def gives(self) -> tuple[str, ...]:
-        """Returns the sums that are written."""
+        """The sums that are written."""
         return self.sums[-1:]
 
 

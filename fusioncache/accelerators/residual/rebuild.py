@@ -330,7 +330,7 @@ class Forward:
         saved: the values that are saved for backward.
         written: the values that are written in place.
         executor: returns the executor of a fused call, by the call's number.
-        arithmetic: returns that of its compiler, by the call's number.
+        arithmetic: returns the arithmetic of a fused call's compiler, by the call's number.
     """
 
     lines: Sequence[OperationLine]

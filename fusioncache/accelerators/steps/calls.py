@@ -323,7 +323,7 @@ def make_forward(own: Forward, compiled: Any, statistics: Any, order: Order) -> 
         statistics: Thunder's, of its calls.
         order: of the entries.
     """
-    # Weak references, as in Thunder's function: each would be a cycle.
+    # Weak references, as in Thunder's function: strong ones would make cycles.
     find = _make_finder(weakref.ref(compiled), weakref.ref(statistics), order)
     counts_of = weakref.ref(statistics)
 

@@ -83,7 +83,7 @@ It takes ``Names``, the name of the checked value, and the other arguments of th
 
 
 def find_conditions() -> Mapping[Callable[..., Any], Condition]:
-    """Returns the writers of conditions, by the function of Thunder's check."""
+    """Returns the functions that write conditions for Thunder's checks, by the function that checks."""
     return {
         pythonex._check_number_type_and_value_impl: _is_number,
         pythonex._check_string_value_impl: _is_string,

@@ -27,7 +27,7 @@ and after the write is Thunder's, which names the buffer differently in each: no
 This is done only in programs that compute no gradients: Thunder checks leaves that are written, and backward may need
 the old contents.
 
-In the final trace, names and copies are removed that are there only because of Thunder's way to write:
+In the final trace, names and copies are removed that are there only because of how Thunder represents writes:
 
     (t2, t3) = update_aliases((cache, t1))              the same tensors by other names, so that reads keep their order
     t4 = write_rows_(t2, -2, position, rows)
