@@ -1,4 +1,4 @@
-"""The immutable values that travel from stage to stage. Knows no torch, no Thunder, no compiler."""
+"""The immutable values that stages exchange. Depends on neither torch, nor Thunder, nor a compiler."""
 
 from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.ir.graph import (

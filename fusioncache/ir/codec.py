@@ -1,17 +1,17 @@
-"""Values as JSON, by their types: what was encoded comes back, and nothing else passes for it.
+"""JSON encoding of values by their types. Decoding returns the encoded value and rejects anything else.
 
 ``encode`` writes any dataclass, and ``decode`` reads it again by the types of its fields::
 
     content = encode(request, format=2)
     request = decode(Request, content, "request", format=2)
 
-- A dataclass is an object with a field for each of its own; one that has its default is left out.
-- A union is read by what stands there: no two of its types may have the same kind of JSON, and dataclasses are told
-  apart by their fields, or by a class variable ``TAG``, which is written as the field ``kind``.
+- A dataclass is an object with a field for each of its fields. A field that has its default is left out.
+- A union is decoded by the kind of the JSON value, so no two of its types may have the same kind. Dataclasses are
+  distinguished by their fields, or by a class variable ``TAG``, which is written as the field ``kind``.
 - An integer is from 0 to ``strict_json.LARGEST``, unless it is ``Annotated[int, range(...)]``. A text that is
   ``Annotated[str, re.compile(...)]`` matches the pattern. Any other function in ``Annotated`` has to return True.
-- A method ``validate`` of a class is called for each value that was decoded. It raises a ``ValueError`` for one that
-  cannot be, although its fields have the right types.
+- A class's method ``validate`` is called for each decoded value. It raises a ``ValueError`` if the value is invalid
+  although its fields have the right types.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def encode(value: Any, **marks: int) -> bytes:
 
     Args:
         value: the dataclass.
-        marks: fields that say of which format it is, as in ``strict_json.decode``.
+        marks: fields that identify the format, as in ``strict_json.decode``.
 
     Raises:
-        ValueError: if there is a number in it that is not finite.
+        ValueError: if it contains a number that is not finite.
     """
     return strict_json.encode({**marks, **to_json(value)})
 
@@ -50,8 +50,8 @@ def decode[T](type_: type[T], content: bytes | str, name: str, **marks: int) -> 
     Args:
         type_: its class.
         content: what ``encode`` returned.
-        name: what errors call it.
-        marks: that it must have.
+        name: its name in errors.
+        marks: fields that it must have, with these values.
 
     Raises:
         ValueError: if the content is anything else, or of another format.
@@ -60,7 +60,7 @@ def decode[T](type_: type[T], content: bytes | str, name: str, **marks: int) -> 
 
 
 def to_json(value: Any) -> Any:
-    """Returns a value as ``json`` takes it."""
+    """Returns a value in the form that ``json`` writes."""
     if isinstance(value, Enum):
         return value.value
     if value is None or isinstance(value, (str, int, float)):
@@ -83,7 +83,7 @@ def from_json[T](type_: type[T], value: Value) -> T:
     """Returns a value of this type from a part of decoded JSON.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if it is not of this type.
     """
     found: T = _reader_of(type_)(value)
     return found
@@ -91,7 +91,7 @@ def from_json[T](type_: type[T], value: Value) -> T:
 
 def _make_reader(type_: Any) -> _Reader:
     origin, args = get_origin(type_), get_args(type_)
-    if isinstance(type_, TypeAliasType):  # which may be a part of itself
+    if isinstance(type_, TypeAliasType):  # evaluated late, as it may be recursive
         return lambda value: _reader_of(type_.__value__)(value)
     if is_dataclass(type_):
         return _make_dataclass_reader(type_)
@@ -115,10 +115,10 @@ def _make_reader(type_: Any) -> _Reader:
 
 
 _reader_of: Callable[[Any], _Reader] = cache(_make_reader)
-"""Returns what reads values of a type."""
+"""Returns the function that reads values of a type."""
 
 _PLAIN: Mapping[Any, _Reader] = {
-    NoneType: lambda value: None,  # of a union, which has looked at it
+    NoneType: lambda value: None,  # only in a union, which checked the value
     bool: Value.boolean,
     int: Value.integer,
     float: Value.number,
@@ -168,7 +168,7 @@ def _make_dataclass_reader(type_: Any) -> _Reader:
     def read_fields(value: Value) -> Any:
         if not outline.fits(value.content):
             raise value.error(f"an object with the fields {', '.join(_defaults_of(type_))}")
-        if not readers:  # only now, as the class may be among the types of its own fields
+        if not readers:  # late, as a field may have the type of its own class
             hints = get_type_hints(type_, include_extras=True)
             readers.update((name, _reader_of(hints[name])) for name in _defaults_of(type_))
         members = {name: member for name, member in value.members().items() if name in readers}
@@ -197,7 +197,7 @@ def _make_union_reader(types: Sequence[Any]) -> _Reader:
 
 @dataclass(frozen=True, slots=True)
 class _Outline:
-    """The JSON of a type: what Python makes of it, and of a dataclass, the fields that it must and that it may have."""
+    """The JSON form of a type: its Python class, and for a dataclass the required and the allowed fields."""
 
     kind: type
     required: frozenset[str] | None = None

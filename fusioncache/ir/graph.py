@@ -1,6 +1,6 @@
 """A region as data: typed inputs, ops in dependency order, outputs; and orders of values.
 
-An order is a sequence of positions: at each index of the new order, where its value was in the old one.
+An order is a sequence of positions: for each new index, the old position of its value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TensorType:
 
     Attributes:
         dtype: Thunder's full dtype name, such as ``bfloat16``; weak dtypes end in ``_``.
-        shape: one entry a dimension: its size, or the number value that holds a symbolic size.
+        shape: one entry per dimension: its size, or the value of a symbolic size.
         device: the device's type, such as ``cuda``; the index is not part of a type.
     """
 
@@ -35,7 +35,7 @@ class TensorType:
 
     @property
     def bytes(self) -> int:
-        """The size of a dense tensor in memory; a symbolic size counts as 1."""
+        """The bytes of a dense tensor; a symbolic size counts as 1."""
         bits = re.search(r"\d+", self.dtype)
         item = max(1, int(bits.group()) // 8) if bits else 1
         return item * prod(size for size in self.shape if isinstance(size, int))
@@ -120,7 +120,7 @@ class Graph:
     sizes: int = 0
 
     def validate(self) -> None:
-        """Does nothing if each value is defined before it is used, as in every graph that was made of a trace.
+        """Checks that each value is defined before it is used, as in every graph that was made from a trace.
 
         Raises:
             ValueError: if one is not.
@@ -155,19 +155,19 @@ Region = Graph
 
 
 Value = int | Const
-"""What a variable stands for in a region: a size, or the literal of a number."""
+"""The value of a variable in a region: a size, or the literal of a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class GeneralRegion:
-    """A graph with variables, and the regions that it was made of.
+    """A graph with variables, and the regions that it was made from.
 
     Attributes:
-        graph: its variables are symbolic sizes, if they are sizes of inputs, and else numbers among the inputs, behind
-            those of the regions.
-        places: for each variable, the input and the dimension of it where it is found; None for a number.
-        regions: some of those that it has as instances. No two variables have the same values in all of them.
-        values: for each of these, the value of each variable.
+        graph: a variable that is a size of an input is a symbolic size. The others are number inputs behind the inputs
+            of the regions.
+        places: for each variable, the input and the dimension where it is found; None for a number.
+        regions: some of its instances. No two variables have equal values in all of them.
+        values: for each of these regions, the value of each variable.
     """
 
     graph: Graph
@@ -207,7 +207,7 @@ def map_type[T: ValueType | None](type_: T, rename: Callable[[int], Ref]) -> T:
 
 
 def refs_in(arg: Arg | ValueType | None, path: str = "") -> Iterator[tuple[str, int]]:
-    """Yields the path to each value used in an argument or a type, such as ``0.2``, and the value's number."""
+    """Yields the path, such as ``0.2``, and the number of each value that is used in an argument or a type."""
     if isinstance(arg, Ref):
         yield path, arg.index
     elif isinstance(arg, tuple):
@@ -220,7 +220,7 @@ def refs_in(arg: Arg | ValueType | None, path: str = "") -> Iterator[tuple[str, 
 
 
 def argument_refs(op: Op) -> Iterator[tuple[str, int]]:
-    """Yields the path to each value among an op's arguments, and its number."""
+    """Yields the path and the number of each value among an op's arguments."""
     for position, arg in enumerate(op.args):
         yield from refs_in(arg, str(position))
     for name, arg in op.kwargs:
@@ -228,7 +228,7 @@ def argument_refs(op: Op) -> Iterator[tuple[str, int]]:
 
 
 def operands(op: Op) -> Iterator[tuple[str, int]]:
-    """Yields the path to each value that an op uses, in its arguments and in its results' shapes, and its number."""
+    """Yields the path and the number of each value that an op uses, in its arguments and in its results' shapes."""
     yield from argument_refs(op)
     for position, type_ in enumerate(op.outputs):
         yield from refs_in(type_, f"type{position}")
@@ -240,7 +240,7 @@ def pick[T](values: Sequence[T], positions: Sequence[int]) -> tuple[T, ...]:
 
 
 def picker[T](positions: Sequence[int], count: int) -> Callable[[Sequence[T]], Sequence[T]] | None:
-    """Returns a fast function that picks from ``count`` values; None if it would return them as they are."""
+    """Returns a fast function that picks from ``count`` values; None if it would return them unchanged."""
     if tuple(positions) == tuple(range(count)):
         return None
     if not positions:
@@ -252,6 +252,6 @@ def picker[T](positions: Sequence[int], count: int) -> Callable[[Sequence[T]], S
 
 
 def inverse(positions: Sequence[int]) -> tuple[int, ...]:
-    """Returns, for each old position that was picked, in ascending order, the first index where it stands now."""
+    """Returns the first new index of each old position that was picked, in ascending order of the old positions."""
     first = {position: index for index, position in reversed(list(enumerate(positions)))}
     return tuple([first[position] for position in sorted(first)])

@@ -1,19 +1,19 @@
-"""The keys: the registry of ingredients, everything that a key may be made of; and the text of a key.
+"""Keys: the registry of all ingredients that a key may contain, and the text of a key.
 
-A key is made of everything that a result depends on. Four keys name compiled code:
+A key contains everything that a result depends on. Four keys name compiled code:
 
-- The *template key* names what several regions have in common: the graph, in which residual chains are parameters, and
-  the backend's environment when a trace was rewritten.
+- The *template key* names what several regions share: the graph, in which residual chains are parameters, and the
+  backend's environment when a trace was rewritten.
 - The *executable key* names what is compiled: a graph without parameters, and the backend's environment at the moment
   of the compilation.
-- The *artifact key* names what outlives the process: an executable, and all else that its bytes depend on, such as the
-  device, the layouts of the arguments, and, where it shows, the order of a region's operands.
+- The *artifact key* names what the store contains: an executable, and everything else that its bytes depend on, such
+  as the device, the layouts of the arguments, and, where it affects results, the order of a region's operands.
 - The *general key* is the artifact key of code for any sizes: sizes are variables in its graph.
 
-One level up, the *program key* names what Thunder derives a program from. It has ingredients of its own.
+One level up, the *program key* names what Thunder derives a program from. It has separate ingredients.
 
-Each function that writes a text stands by one that reads it. The graph's ingredients are written and read in
-``template/text.py``. Nothing else takes these texts apart. A changed byte in what is written changes digests: raise
+Each function that writes a text is next to the one that reads it. The graph's ingredients are written and read in
+``template/text.py``. No other code parses these texts. A changed byte in a written text changes digests: raise
 ``FORMAT`` there with it.
 """
 
@@ -31,7 +31,7 @@ from fusioncache.ir.template import ArgumentLayouts
 
 NOT_A_KEY = "no text of a key"
 NUMBER = "number"
-"""The layout of an argument that is no tensor."""
+"""The layout of an argument that is not a tensor."""
 
 NamedValue = tuple[str, object]
 """One line of a list of values."""
@@ -41,9 +41,9 @@ _DEFAULT = re.compile(r"(.*) \(default (.*?)\)", re.DOTALL)
 
 
 def write_key(texts: Mapping[str, str]) -> str:
-    """Returns the whole text of a key: each ingredient with its name and length.
+    """Returns the text of a key: each ingredient with its name and length.
 
-    The length is why no text can pass for the beginning of the next ingredient.
+    Because of the length, no text can be mistaken for the beginning of the next ingredient.
     """
     return "".join(f"{name} {len(text)}\n{text}\n" for name, text in texts.items())
 
@@ -52,7 +52,7 @@ def read_key(text: str) -> dict[str, str]:
     """Returns the text of each ingredient by its name.
 
     Raises:
-        ValueError: if it is no text of a key.
+        ValueError: if it is not the text of a key.
     """
     texts: dict[str, str] = {}
     position = 0
@@ -70,12 +70,12 @@ def read_key(text: str) -> dict[str, str]:
 
 
 def write_values(values: Iterable[NamedValue]) -> str:
-    """Returns a list of values as text: a line for each, with its name, which has no space, before it."""
+    """Returns a list of values as text: a line for each, with its name, which contains no space, and its value."""
     return "\n".join(write_lines(values))
 
 
 def write_lines(values: Iterable[NamedValue]) -> Iterator[str]:
-    """Yields the lines of a list of values. What has several lines itself is put on one, and is not read as it was."""
+    """Yields the lines of a list of values. Newlines in a value are escaped, and reading does not restore them."""
     for name, value in values:
         line = str(value).replace("\n", "\\n")
         yield f"{name} {line}"
@@ -88,12 +88,12 @@ def read_values(text: str) -> dict[str, str]:
 
 
 def write_changed(value: str, default: str) -> str:
-    """Returns a value that is not the default, as the text of a value in a list."""
+    """Returns the text of a value that is not the default, for a list of values."""
     return f"{value} (default {default})"
 
 
 def read_changed(text: str) -> tuple[str, str] | None:
-    """Returns value and default; None if the text says nothing of a default."""
+    """Returns value and default; None if the text contains no default."""
     found = _DEFAULT.fullmatch(text)
     return (found[1], found[2]) if found else None
 
@@ -107,7 +107,7 @@ def read_layouts(text: str) -> ArgumentLayouts:
     """Returns the layouts of arguments.
 
     Raises:
-        ValueError: if the text says something else.
+        ValueError: if the text does not contain layouts.
     """
     return tuple(map(_read_layout, text.split("\n"))) if text else ()
 
@@ -126,36 +126,36 @@ class Level(Enum):
     """Which part of a key an ingredient belongs to."""
 
     GRAPH = auto()
-    """What is computed. It is in each key of compiled code."""
+    """What is computed. Part of every key of compiled code."""
     ENVIRONMENT = auto()
-    """What it is compiled with and for. It is in each key of compiled code."""
+    """What it is compiled with and for. Part of every key of compiled code."""
     ARTIFACT = auto()
-    """What the bytes of compiled code depend on besides. It is in artifact keys and general keys."""
+    """Everything else that the bytes of compiled code depend on. Part of artifact keys and general keys."""
     PROGRAM = auto()
-    """What Thunder derives a program from. It is in the keys of programs, which have no other level."""
+    """What Thunder derives a program from. Part of program keys, which have no other level."""
 
 
 class Comparison(Enum):
-    """How the difference between two texts of an ingredient is explained. Those of the graph are read and paired."""
+    """How the difference between two texts of an ingredient is explained. Those of the graph are parsed and paired."""
 
     VALUES = auto()
-    """Each line is a name and a value, and the names whose values differ are named."""
+    """Each line is a name and a value, and the names whose values differ are listed."""
     LAYOUTS = auto()
-    """Each line is the layout of an input, and the inputs whose layouts differ are named."""
+    """Each line is the layout of an input, and the inputs whose layouts differ are listed."""
     TEXTS = auto()
     """Both texts are shown as they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class IngredientKind:
-    """What is known of all ingredients of one name.
+    """The properties of all ingredients of one name.
 
     Attributes:
         name: in a key.
         level: which part of a key it belongs to.
         comparison: how a difference is explained.
-        phrase: how a sentence names what differs. In a list of values, ``{}`` stands for the name.
-        follows: an ingredient by name: where that one differs as well, this one is not mentioned.
+        phrase: how a sentence names the difference. In a list of values, ``{}`` is replaced by the name.
+        follows: the name of another ingredient. If that one differs as well, this one is not mentioned.
     """
 
     name: str
@@ -195,94 +195,93 @@ _KINDS = (
     IngredientKind("architecture", Level.ENVIRONMENT),
     # The compiler; all else in the environment follows from it.
     IngredientKind("backend", Level.ENVIRONMENT),
-    # The version of what nvFuser is told of a graph.
+    # The version of the definitions that are written for nvFuser.
     IngredientKind("definition", Level.ARTIFACT),
     # Name and size of each GPU that kernels were scheduled for.
     IngredientKind("device", Level.ARTIFACT),
     # The version of the CUDA driver.
     IngredientKind("driver", Level.ARTIFACT),
-    # Of code for any sizes: how the dimensions of each argument lie in memory.
+    # For code for any sizes: how the dimensions of each argument lie in memory.
     IngredientKind("general layout", Level.ARTIFACT, phrase="how arguments lie in memory", follows="inputs"),
-    # The first line that the C++ compiler says of itself.
+    # The first line of the C++ compiler's ``--version``.
     IngredientKind("inductor compiler", Level.ARTIFACT),
-    # The version of what is stored of TorchInductor's code.
+    # The format of stored TorchInductor code.
     IngredientKind("inductor format", Level.ARTIFACT),
     # The operating system, the machine and the C library.
     IngredientKind("inductor platform", Level.ARTIFACT),
-    # Everything that the processor can do.
+    # The features of the processor.
     IngredientKind("inductor processor", Level.ARTIFACT),
     # The binary interface of Python.
     IngredientKind("inductor python", Level.ARTIFACT),
-    # The very build of torch.
+    # The exact build of torch.
     IngredientKind("inductor torch", Level.ARTIFACT),
     # Shape and strides of each argument.
     IngredientKind("layout", Level.ARTIFACT, Comparison.LAYOUTS, follows="inputs"),
-    # What code depends on of the machine, in the words of a backend without other ingredients.
+    # The machine that code depends on, for a backend without more specific ingredients.
     IngredientKind("machine", Level.ARTIFACT),
     # The options that the backend was made with.
     _values("options", "the option {}"),
-    # The region in its own order, where the order of operands shows in the result's layout. Another layout is why there
-    # is an order in one key and none in another one.
+    # The region in its original order, if the order of operands affects the result's layout. If only one of two keys
+    # contains it, their layouts differ.
     IngredientKind("order", Level.ARTIFACT, phrase="the order of operands", follows="layout"),
-    # The version of what is stored of nvFuser's launches.
+    # The format of stored nvFuser launches.
     IngredientKind("recipe", Level.ARTIFACT),
-    # What the compiler reads of torch's settings, its own, and the process's.
+    # The settings of torch, of the compiler and of the process that the compiler reads.
     _values("settings", "the setting {}"),
-    # Of code for one size that was made of code for any sizes: which sizes that is for. A sum may have other bits.
+    # Present if code for one size was made from code for any sizes: names these. Its sums may have other bits.
     IngredientKind("sizes", Level.ARTIFACT, phrase="code for any sizes"),
     # The versions of the compiler, torch and Thunder.
     _values("versions", "the {} version"),
-    # What the function is called with: values, and of tensors all but their numbers.
+    # The arguments of the call: values, and for tensors all but their elements.
     _program("arguments", "`{}`"),
     # The code of each class that takes part.
     _program("classes", "the class `{}`"),
-    # The version of what is stored of programs that differ in sizes alone. Only the key of a family has it.
+    # The format of stored families. Only the key of a family contains it.
     IngredientKind("family format", Level.PROGRAM),
-    # What Thunder makes of each function, and what its modules hold.
+    # Thunder's replacement for each function, and the contents of its modules.
     _program("function map", "Thunder's `{}`"),
-    # The options of thunder.jit, its executors and its transforms with theirs.
+    # The options of thunder.jit, and its executors and transforms with their options.
     _program("jit options", "the option {}"),
-    # What is traced: each attribute of each module, hooks, code, and all but the numbers.
+    # The traced model: each attribute of each module, hooks, code; everything but the elements of tensors.
     _program("model", "`{}`"),
-    # The version of what is stored of a program and of its key.
+    # The format of a stored program and of its key.
     IngredientKind("program format", Level.PROGRAM),
     # The code that derives programs: versions, and digests of sources.
     _program("program versions", "{}"),
-    # The version of what is stored of operations that Thunder supports. No key of a program has it.
+    # The format of the stored list of operations that Thunder supports. No program key contains it.
     IngredientKind("splits format", Level.PROGRAM),
-    # What torch and Thunder keep for the whole process: gradients, autocast, defaults.
+    # Process-wide state of torch and Thunder: gradients, autocast, defaults.
     _program("state", "the state {}"),
-    # Variables of the environment that Thunder reads.
+    # Environment variables that Thunder reads.
     _program("variables", "the variable {}"),
 )
-"""In the order in which they stand in a key: those of the graph as here, then all others by their names.
+"""In the order in which they appear in a key: those of the graph as here, then all others sorted by name.
 
-Above each stands what it says.
-"""
+The comment above each one says what it contains."""
 
 INGREDIENTS: Mapping[str, IngredientKind] = MappingProxyType({kind.name: kind for kind in _KINDS})
 """Every kind of ingredient by its name."""
 
 GRAPH = tuple(kind.name for kind in _KINDS if kind.level is Level.GRAPH)
-"""The names of the ingredients that say what is computed."""
+"""The names of the ingredients that define what is computed."""
 
 MACHINE = frozenset(
     {kind.name for kind in _KINDS if kind.level in (Level.ENVIRONMENT, Level.ARTIFACT)}
     - {"options", "settings", "general layout", "layout", "order", "sizes"}
     | {"program format", "program versions"}
 )
-"""The names of the ingredients that say which machine and which versions something is for, and not which job."""
+"""The names of the ingredients that define for which machine and versions something is, and not for which job."""
 
 BACKEND, GENERAL_LAYOUT, LAYOUT, ORDER, SIZES = "backend", "general layout", "layout", "order", "sizes"
 ANY_SIZES = "any"
 
 
 def kind_of(name: str) -> IngredientKind:
-    """Returns what is known of an ingredient; of one that some other version wrote, no more than its name."""
+    """Returns the kind of an ingredient. For a name of another version it contains only the name."""
     return INGREDIENTS.get(name) or IngredientKind(name, Level.ARTIFACT)
 
 
 def graph_digest(digests: Iterable[tuple[str, str]]) -> str:
-    """Returns one digest of a key's graph ingredients, of which names and digests are given; empty if it has none."""
+    """Returns one digest of a key's graph ingredients, given as names and digests; an empty text if there are none."""
     parts = [pair for pair in digests if pair[0] in GRAPH]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest() if parts else ""

@@ -1,7 +1,7 @@
-"""What is known of single operations: one table, which all stages ask. Everything else is opaque.
+"""The traits of single operations: one table for all stages. Everything else is opaque.
 
-A new operation is added to the row that has its traits, or to a row of its own, and to ``tests/ir/test_ops.py``. From
-the table follows whether a value's bits depend on its kernel, given what a compiler makes of the arithmetic.
+A new operation is added to the row that has its traits, or to a new row, and to ``tests/ir/test_ops.py``. The table and
+a compiler's arithmetic determine whether a value's bits depend on its kernel.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ RESHAPE = "prims.reshape"
 COPY = "prims.copy_"
 """``copy_(source, target)``: writes a value into the memory of a region input. Its result has the source's value."""
 FULL_LIKE = "torch.full_like"
-"""Makes a tensor with the strides of its operand. Of primitives, which know shapes alone, it would not have them."""
+"""Makes a tensor with the strides of its operand. Primitives describe only shapes, and would lose the strides."""
 CONTIGUOUS = "layout.contiguous"
-"""``contiguous()``: in a plain region, the layout of a value without gaps, in row-major order."""
+"""``contiguous()``: in a plain region, a value with a row-major layout without gaps."""
 CHANNELS = "layout.channels"
-"""``channels(like)``: the same, but with channels last where the other value has them last."""
+"""``channels(like)``: the same, but with channels last where ``like`` has them last."""
 ELEMENTWISE = "layout.elementwise"
-"""``elementwise(*operands)``: in a plain region, the layout of a value that one kernel of torch's computes of these."""
+"""``elementwise(*operands)``: in a plain region, a value with the layout that a torch kernel gives it for these
+operands."""
 VIEW = "layout.view"
 """``view(value)``: in a plain region, the same value as another tensor with the same memory."""
 RESIDUAL = "residual"
@@ -37,42 +38,42 @@ dtype before they are added.
 """
 
 Path = tuple[int | None, ...]
-"""The way to an argument or a part of one: its position, its item's position, and so on. None is any position."""
+"""The path to an argument or a part of one: its position, its item's position, and so on. None matches any position."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpTraits:
-    """What is known of an operation. An operation that is not in the table has hardly any of these traits.
+    """The traits of an operation. An operation that is not in the table has hardly any of these.
 
     Attributes:
-        commutes: its two operands may change places without a bit changing, but for which of two NaNs comes out, and
-            for products of complex numbers (see ``template.simplify.Commuting``).
+        commutes: its two operands may be exchanged without changing a bit, except which of two NaNs results, and except
+            in products of complex numbers (see ``template.simplify.Commuting``).
         identity: inside a region it returns its operand.
-        conversion: its result is its operand but for the dtype. An identity is one, too.
+        conversion: its result differs from its operand only in the dtype. An identity is one, too.
         elementwise: it is cheap to compute again, and a function of its operands alone, element by element. Changes of
             shape count; reductions and random numbers do not.
         shape_only: it computes nothing: its result has its operand's elements in another shape.
-        follows_types: it is there or not, and has its arguments, as the types of its operands and results have it.
-        fusible: our own fusion executor puts it into regions.
-        allocates: its results have memory of their own. Those of all others may be views of an operand, or the operand.
-        contiguous: of contiguous tensors it makes a contiguous one, with every compiler.
+        follows_types: whether it occurs, and its arguments, depend only on the types of its operands and results.
+        fusible: fusioncache's fusion executor puts it into regions.
+        allocates: its results have memory of their own. Results of other operations may be views of an operand, or the
+            operand.
+        contiguous: from contiguous tensors it makes a contiguous one, with every compiler.
         adds: a compiler may contract it with a product among its operands into one rounding.
-        passes_product: as far as contraction is concerned, its result is its operand.
+        passes_product: for contraction, its result counts as its operand.
         never_product: its result is never the direct result of a multiplication.
-        adds_up: it adds elements of one tensor in an order that the compiler chooses anew for every kernel.
+        adds_up: it sums elements of one tensor in an order that the compiler chooses for every kernel.
         indexes: the integers among its operands may be positions in others.
         random: it draws random numbers.
         seeded: it draws them from a seed and an offset that are its operands, so that it is a function of these.
-        writes: it may write into its operands. It is never dead, and comes behind everything that is computed: what
-            reads the target reads it as it was.
+        writes: it may write into its operands. It is never dead, and comes behind all computations, because operations
+            that read the target read its old content.
         never_merged: two of these with the same operands stay two: writes; draws, to be on the safe side; and residual
-            chains, for their terms.
-        composite: it consists of others, so that there may be anything inside.
-        common: regions have it so often that it says nothing in a template's name.
-        size_arguments: where integers among its arguments are sizes of tensors or positions in them: paths, with None
-            for any item.
-        scalar_arguments: the arguments that may be any number, given as a tensor of one element, without a bit of the
-            result being another one.
+            chains, because of their terms.
+        composite: it consists of other operations, which may be of any kind.
+        common: it is so frequent in regions that a template's name omits it.
+        size_arguments: paths to integer arguments that are sizes of tensors or positions in them.
+        scalar_arguments: paths to arguments that may be any number, and that may be given as a tensor of one element
+            without changing a bit of the result.
     """
 
     commutes: bool = False
@@ -117,9 +118,9 @@ _REDUCTION = OpTraits(fusible=True, allocates=True, contiguous=True)
 _RANDOM = OpTraits(random=True, never_merged=True)
 _WRITES = OpTraits(writes=True, never_merged=True)
 
-# No argument of where or of a comparison is any number: what a mask fills in and the bounds of a clamp stand there.
-# maximum and minimum do not commute: they may tell 0.0 from -0.0 by position. What passes a product on is short on
-# purpose: exp, tanh, sin and their like are library code that may itself end in a multiplication.
+# where and comparisons have no scalar_arguments, because theirs are fill values of masks and bounds of clamps. maximum
+# and minimum do not commute, because they may distinguish 0.0 from -0.0 by position. Few operations pass a product on:
+# exp, tanh, sin and the like are library code that may itself end in a multiplication.
 _ROWS: tuple[tuple[str, OpTraits], ...] = (
     (
         "acos acosh asin asinh atan atan2 atanh bitwise_not cos cosh erf erfc exp exp2 expm1 fmod isfinite log "
@@ -171,9 +172,9 @@ _DRAWING = ("uniform", "random", "philox", "multinomial", "rng")
 
 @cache
 def op_traits(name: str) -> OpTraits:
-    """Returns what is known of the operation of this name, such as ``prims.add``.
+    """Returns the traits of the operation of this name, such as ``prims.add``.
 
-    An operation that is not in the table is opaque. Its name tells what it may do beyond computing, as in torch.
+    An operation that is not in the table is opaque. Its name implies its other effects, by torch's naming rules.
     """
     return TABLE.get(name) or _opaque(name)
 
@@ -195,17 +196,17 @@ def writes_in_place(graph: Graph) -> bool:
 
 
 def draws(graph: Graph) -> bool:
-    """Returns whether a graph may draw random numbers, be it from a seed that it is given."""
+    """Returns whether a graph may draw random numbers, with a given seed or without one."""
     return any(op_traits(op.name).random for op in graph.ops)
 
 
 def may_run_again(graph: Graph) -> bool:
-    """Returns whether a graph may be computed from the start though it ran for a part: it writes and draws nothing."""
+    """Returns whether a graph that ran in part may run again from the start: it neither writes in place nor draws."""
     return not (writes_in_place(graph) or draws(graph))
 
 
 def shaping_inputs(graph: Graph) -> tuple[int, ...]:
-    """Returns which inputs are numbers that decide how a tensor lies in memory: a size, or the start of a slice."""
+    """Returns the inputs that are numbers and decide how a tensor lies in memory: a size, or the start of a slice."""
     numbers = {index for index, type_ in enumerate(graph.inputs) if isinstance(type_, NumberType)}
     if not numbers:
         return ()
@@ -220,7 +221,7 @@ def shaping_inputs(graph: Graph) -> tuple[int, ...]:
 
 
 def writes_of(graph: Graph) -> Iterator[tuple[int | None, int]]:
-    """Yields each value that a graph writes in place, None for a constant, and the input that it is written into."""
+    """Yields each value that a graph writes in place, None for a constant, and the input into which it is written."""
     for op in graph.ops:
         if op.name == COPY:
             source, target = op.args[:2]
@@ -233,13 +234,13 @@ _NARROW = frozenset({"bfloat16", "float16"})
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """What a value's bits do not depend on, when the ops around it move to another kernel.
+    """The properties of a compiler that keep a value's bits when the ops around it move to another kernel.
 
     Attributes:
-        rounds: whether a value that the graph rounds to fewer than 32 bits is rounded for the ops behind it as well,
+        rounds: whether a value that the graph rounds to fewer than 32 bits is also rounded for later ops in its kernel,
             and not only where it leaves the kernel.
-        contracts_alike: whether a product and the add behind it, once both are in one graph, are always one rounding or
-            always two.
+        contracts_alike: whether a product and the add behind it, once both are in one graph, always have one rounding
+            or always two.
     """
 
     rounds: bool
@@ -247,12 +248,12 @@ class Arithmetic:
 
 
 AS_WRITTEN = Arithmetic(rounds=True, contracts_alike=True)
-"""The arithmetic of a compiler whose results are those of the graph, op by op, but for contraction, which follows from
-the graph."""
+"""The arithmetic of a compiler whose results are those of the graph, op by op, except for contraction, which the graph
+alone determines."""
 
 
 def is_narrow(type_: ValueType | None) -> bool:
-    """Returns whether a tensor's floating-point numbers have fewer than 32 bits, so that compilers compute in more."""
+    """Returns whether a tensor has floating-point numbers of fewer than 32 bits, which compilers compute in more."""
     if not isinstance(type_, TensorType):
         return False
     dtype = type_.dtype.rstrip("_")
@@ -260,7 +261,7 @@ def is_narrow(type_: ValueType | None) -> bool:
 
 
 def bits_depend_on_kernel(graph: Graph, arithmetic: Arithmetic) -> bool:
-    """Returns whether a value of a graph may have other bits, by the compiler's arithmetic, in another kernel."""
+    """Returns whether, with this compiler's arithmetic, a value of a graph may have other bits in another kernel."""
     if not arithmetic.rounds and any(is_narrow(type_) for op in graph.ops for type_ in op.outputs):
         return True
     return not arithmetic.contracts_alike and _adds_a_product(graph)

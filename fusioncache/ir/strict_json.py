@@ -1,11 +1,11 @@
-"""JSON that is taken at its word in nothing: every value is asked for by its type, and errors say where they are.
+"""Strict JSON: a reader requests every value by its type, and errors contain its location.
 
-``decode`` gives a ``Value``. A reader asks it for what it expects, as in::
+``decode`` returns a ``Value``. A reader requests the types that it expects, as in::
 
     digest, sizes = decode(content, "signature").fields("digest", "sizes")
     return Signature(digest.text(), tuple(size.integer() for size in sizes.items()))
 
-Whatever is not as expected raises a ``ValueError`` such as ``signature.sizes[1] is 'big', not an integer from 0 to 9``.
+An unexpected value raises a ``ValueError`` such as ``signature.sizes[1] is 'big', not an integer from 0 to 9``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LARGEST = (1 << 63) - 1
-"""The largest integer that a value may be unless its reader says otherwise: what SQLite and 64-bit sizes hold."""
+"""The largest integer that is accepted unless a reader sets another limit: what SQLite and 64-bit sizes hold."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -29,12 +29,12 @@ def encode(body: Mapping[str, Any]) -> bytes:
 
 
 def decode(content: bytes | str, name: str, **marks: int) -> Value:
-    """Reads JSON, from UTF-8 if it is bytes.
+    """Returns decoded JSON; bytes are read as UTF-8.
 
     Args:
         content: the JSON.
-        name: what errors call it.
-        marks: fields that say of which format it is, and the numbers that they must have. They are taken off.
+        name: its name in errors.
+        marks: fields that identify the format, with the numbers that they must have. They are removed.
 
     Raises:
         ValueError: if it is not JSON, has a field twice, has a number that is not finite, or is of another format.
@@ -52,19 +52,19 @@ def decode(content: bytes | str, name: str, **marks: int) -> Value:
 
 
 def is_text(content: object) -> bool:
-    """Returns whether something is a string that has bytes in UTF-8. One with a lone surrogate has none."""
-    # Python knows of each string whether it is all ASCII, as the long texts of keys mostly are.
+    """Returns whether an object is a string that UTF-8 can encode. One with a lone surrogate is not."""
+    # ``isascii`` takes constant time, and the long texts of keys are mostly ASCII.
     return isinstance(content, str) and (content.isascii() or not _SURROGATE.search(content))
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A part of decoded JSON, and where it is.
+    """A part of decoded JSON, with its location.
 
-    Every method raises a ``ValueError`` that names the value if it is not what was asked for.
+    Every method raises a ``ValueError`` that names the value if it is not of the requested type.
 
     Attributes:
-        name: the way to it, such as ``recipe.steps[3]``.
+        name: its location, such as ``recipe.steps[3]``.
         content: what ``json`` decoded.
     """
 
@@ -72,7 +72,7 @@ class Value:
     content: Any
 
     def fields(self, *names: str) -> tuple[Value, ...]:
-        """Returns the values of the fields of an object that has exactly these."""
+        """Returns the values of the fields of an object, which must have exactly these."""
         if type(self.content) is not dict or self.content.keys() != {*names}:
             raise self.error(f"an object with the fields {', '.join(names)}")
         return tuple(Value(f"{self.name}.{name}", self.content[name]) for name in names)
@@ -84,13 +84,13 @@ class Value:
         return {name: Value(f"{self.name}.{name}", item) for name, item in self.content.items()}
 
     def items(self, count: int | None = None) -> tuple[Value, ...]:
-        """Returns the items of a list, which has this many if a count is given."""
+        """Returns the items of a list; with a count, the list must have that many."""
         if type(self.content) is not list or count not in (None, len(self.content)):
             raise self.error("a list" if count is None else f"a list of {count}")
         return tuple(Value(f"{self.name}[{index}]", item) for index, item in enumerate(self.content))
 
     def integer(self, least: int = 0, most: int = LARGEST) -> int:
-        """Returns an integer of this range. ``True`` and ``1.0`` are none."""
+        """Returns an integer of this range. ``True`` and ``1.0`` are rejected."""
         if type(self.content) is not int or not least <= self.content <= most:
             raise self.error(f"an integer from {least} to {most}")
         return self.content
@@ -110,7 +110,7 @@ class Value:
         return self.content
 
     def text(self, pattern: re.Pattern[str] | None = None) -> str:
-        """Returns a string, all of which matches the pattern if one is given."""
+        """Returns a string, which must match the pattern as a whole if one is given."""
         if not is_text(self.content):
             raise self.error("a text")
         if pattern is not None and not pattern.fullmatch(self.content):
@@ -118,7 +118,7 @@ class Value:
         return self.content
 
     def error(self, expected: str) -> ValueError:
-        """Returns the error that says that the value is not what was expected."""
+        """Returns the error for a value that is not the expected one."""
         shown = repr(self.content)
         return ValueError(f"{self.name} is {shown if len(shown) <= 60 else shown[:60] + '...'}, not {expected}")
 

@@ -1,6 +1,6 @@
-"""What leads from a region to what is compiled: template, binding and key; and a request to compile it, as data.
+"""The values between a region and its compilation: template, binding, key; and a request to compile it, as data.
 
-A request is enough to ask again, in another process, a backend of another version.
+With a request, another process can compile the same graph with another version of the backend.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Ingredient:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Names a template. Two keys are equal when their texts are equal; the digest only finds the candidate.
+    """The identity of a template or another result. Keys are equal if their texts are; a digest only finds candidates.
 
     Attributes:
         digest: SHA-256 of ``text``, in hexadecimal.
@@ -44,13 +44,13 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A region with everything accidental taken out.
+    """A region without accidental differences.
 
     Attributes:
         graph: in canonical order. A residual chain is one op ``residual`` whose terms are not in the graph: their
             number is the template's parameter.
-        key: the digest of the canonical text.
-        name: a Python identifier that says what the template computes and which one it is.
+        key: made of the canonical text.
+        name: a Python identifier made of its operations and its digest.
     """
 
     graph: Graph
@@ -60,7 +60,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Which of a region's values fills which slot of its template.
+    """The mapping of a region's values to the slots of its template.
 
     Attributes:
         slots: for each input of the template, the position of the region's input.
@@ -85,14 +85,14 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A region in its own order, callable in the terms of its template.
+    """A region in its original order, with the mapping between its values and its template's.
 
     Attributes:
         region: as Thunder made it, without the inputs that it does not use.
         inputs: for each input of the region, the position of the compiled template's argument.
         outputs: for each output of the template, the position of the region's output.
-        plain: the same region as plain Thunder lays out its values, with operations ``layout.*``; None if it lays them
-            out as the region's own operations do. Nothing that is compiled depends on it.
+        plain: the same region with the layouts of plain Thunder, as operations ``layout.*``; None if the region's
+            operations produce these layouts. Compiled code does not depend on it.
     """
 
     region: Region
@@ -102,14 +102,14 @@ class Instance:
 
     @property
     def compiled(self) -> Instance:
-        """The same without what nothing that is compiled depends on."""
+        """The same instance without ``plain``, on which compiled code does not depend."""
         return Instance(self.region, self.inputs, self.outputs)
 
     def validate(self) -> None:
-        """Does nothing if the positions are those of the region's inputs and outputs, and the plain region has as many.
+        """Checks that the positions are those of the region's inputs and outputs, and that the plain region matches.
 
         Raises:
-            ValueError: if they are not.
+            ValueError: if not.
         """
         if sorted(self.inputs) != list(range(len(self.region.inputs))):
             raise ValueError("arguments that are not the region's inputs")
@@ -121,7 +121,7 @@ class Instance:
 
 
 FORMAT = 2
-"""The version of what is stored of a region and of a request."""
+"""The version of the format of stored regions and requests."""
 
 ArgumentLayout = tuple[Sequence[int], Sequence[int]]
 """Shape and strides of a tensor, in elements."""
@@ -131,7 +131,7 @@ ArgumentLayouts = tuple[ArgumentLayout | None, ...]
 
 
 def layouts_of(args: Sequence[Any]) -> ArgumentLayouts:
-    """Returns shape and strides of each tensor."""
+    """Returns the layout of each argument; None for one that is not a tensor."""
     return tuple((arg.shape, arg.stride()) if hasattr(arg, "stride") else None for arg in args)
 
 
@@ -145,9 +145,9 @@ class Request:
     Attributes:
         graph: in canonical order, without parameters.
         layouts: of the arguments.
-        backend: the name of the one that was to compile it.
-        options: with which that backend was made, by name.
-        settings: of the compiling process that another process can make as well, by name.
+        backend: the name of the backend that should compile it.
+        options: the options of that backend, by name.
+        settings: those settings of the compiling process that another process can apply, by name.
     """
 
     graph: Graph
@@ -157,7 +157,7 @@ class Request:
     settings: Mapping[str, Option] = field(default_factory=dict)
 
     def validate(self) -> None:
-        """Does nothing if arguments of these layouts can be the graph's inputs.
+        """Checks that arguments of these layouts can be the graph's inputs.
 
         Raises:
             ValueError: if they cannot.
@@ -182,7 +182,7 @@ def decode_request(content: bytes | str) -> Request:
 
 
 def encode_region(instance: Instance) -> bytes:
-    """Returns what an artifact depends on of an instance, as JSON. Equal instances have equal bytes."""
+    """Returns the part of an instance that artifacts depend on, as JSON. Equal instances have equal bytes."""
     return codec.encode(instance.compiled, format=FORMAT)
 
 
@@ -196,7 +196,7 @@ def decode_region(content: bytes | str) -> Instance:
 
 
 def _fits(type_: ValueType, layout: ArgumentLayout | None) -> bool:
-    """Whether an argument of this layout can be of this type."""
+    """True if an argument of this layout can be of this type."""
     if layout is None or not isinstance(type_, TensorType):
         return layout is None and not isinstance(type_, TensorType)
     shape, strides = layout
