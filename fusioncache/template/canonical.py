@@ -1,11 +1,11 @@
-"""The way from a region to its template's graph and the binding that leads there.
+"""Canonicalization: from a region to its template's graph and the binding between them.
 
 The order of a graph's nodes must not depend on how the graph was written down. It comes from partition refinement
 (one-dimensional Weisfeiler-Leman), O(m log n) for n nodes and m edges: Cardon and Crochemore, "Partitioning a graph in
-O(|A| log2 |V|)", 1982; Paige and Tarjan, "Three partition refinement algorithms", 1987. Marks split what
-refinement leaves together. After that, one node at a time is picked. The pick does not matter if a symmetry of the
-graph exchanges the nodes, which is nearly always so. If none does, two equal regions may get different texts: a missed
-sharing, never a wrong one.
+O(|A| log2 |V|)", 1982; Paige and Tarjan, "Three partition refinement algorithms", 1987. Marks split cells that
+refinement leaves together. After that, one node of a cell is picked at a time. The pick does not matter if a symmetry
+of the graph exchanges the nodes, which is nearly always so. If none does, two equal regions may get different texts: a
+missed sharing, never a wrong one.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from fusioncache.template.text import type_text
 from fusioncache.template.writer import rename_operands
 
 Edge = tuple[int, int, str]
-"""From a node to a node that it uses, with a label that says as which operand."""
+"""From a node to a node that it uses, with a label that names the operand."""
 
 Mark = tuple[float, ...]
-"""What is to tell nodes apart only if nothing else does."""
+"""Distinguishes nodes only if colours and edges do not."""
 
 
 def canonical_ranks(
@@ -49,9 +49,9 @@ def canonical_ranks(
     """Returns each node's position in an order of all nodes.
 
     Args:
-        colours: what is known of each node beforehand, written so that it is the same for every writing of the graph.
-        edges: the edges, labelled in the same way.
-        find_marks: returns a mark for each node. It is called only if colours and edges leave nodes alike.
+        colours: a text for each node that is equal for every writing of the graph.
+        edges: the edges, with labels of the same kind.
+        find_marks: returns a mark for each node. It is called only if colours and edges do not separate all nodes.
     """
     partition = _Partition(colours, edges)
     if len(set(colours)) == len(colours):
@@ -73,7 +73,7 @@ def canonical_ranks(
 
 
 class _Partition:
-    """An ordered partition of the nodes into cells. A cell is known by the position where it starts."""
+    """An ordered partition of the nodes into cells. A cell is identified by the position where it starts."""
 
     def __init__(self, colours: Sequence[str], edges: Sequence[Edge]):
         count = len(colours)
@@ -96,7 +96,7 @@ class _Partition:
         return self.order[start : start + self.size[start]]
 
     def split_by_marks(self, start: int, marks: Sequence[Mark]) -> None:
-        """Divides a cell into one for each mark that its nodes have, in the order of these, then refines."""
+        """Splits a cell into one for each mark of its nodes, in the order of the marks, then refines."""
         groups: dict[Mark, list[int]] = {}
         for node in self.members(start):
             groups.setdefault(marks[node], []).append(node)
@@ -105,7 +105,7 @@ class _Partition:
             self.refine(self._divide(start, behind)[1:])
 
     def single_out(self, start: int) -> None:
-        """Gives one node of a cell a cell of its own, then refines."""
+        """Splits one node of a cell off into a cell of its own, then refines."""
         self.refine(self._divide(start, [[self.order[start]]])[-1:])
 
     def refine(self, splitters: Iterable[int]) -> None:
@@ -118,7 +118,7 @@ class _Partition:
             for start, fragments in self._split_by(splitter):
                 was_waiting = start in waiting
                 starts = self._divide(start, fragments)
-                # Hopcroft's trick: edges into the largest part follow from those into the whole and the other parts.
+                # Hopcroft's trick: edges into the largest part follow from edges into the whole and the other parts.
                 largest = None if was_waiting else max(starts, key=self.size.__getitem__)
                 for new in starts:
                     if new != largest and new not in waiting:
@@ -126,7 +126,7 @@ class _Partition:
                         pending.append(new)
 
     def _split_by(self, splitter: int) -> list[tuple[int, list[list[int]]]]:
-        """Returns the cells whose nodes differ in their edges to the splitter, with their touched nodes in groups."""
+        """Returns the cells whose nodes have different edges to the splitter, with touched nodes grouped by edges."""
         labels: dict[int, list[str]] = {}
         for node in self.members(splitter):
             for neighbour, label in self.neighbours[node]:
@@ -142,12 +142,12 @@ class _Partition:
         ]
 
     def _divide(self, start: int, fragments: list[list[int]]) -> list[int]:
-        """Makes each fragment of a cell a cell of its own, behind the nodes that are in none of them.
+        """Makes each fragment of a cell a new cell, behind the cell's nodes that are in no fragment.
 
-        Those keep their cell and are not touched: touching them would cost more than n log n.
+        The other nodes keep their cell and are not touched: touching them would cost more than n log n.
 
         Returns:
-            Where the cell and the new cells start.
+            The start positions of the cell and the new cells.
         """
         position = start + self.size[start] - sum(map(len, fragments))
         starts = [start] if position > start else []
@@ -171,27 +171,27 @@ class _Partition:
 
 @dataclass(frozen=True, slots=True)
 class Canonical:
-    """A graph in canonical order and the way from a region to it."""
+    """A graph in canonical order, and the binding of a region to it."""
 
     graph: Graph
     binding: Binding
 
 
 def canonicalize(region: Graph, *, chains: bool = True) -> Canonical:
-    """Takes everything accidental out of a region. O(n log n) in its ops.
+    """Returns a region in canonical form, without accidental differences. O(n log n) in its ops.
 
-    What no longer matters: names, the order of inputs, outputs and independent ops, the order of commutative operands,
-    identities, dead and duplicate ops, and the number of terms of each residual chain.
+    Canonical form does not depend on names, the order of inputs, outputs and independent ops, the order of commutative
+    operands, identities, dead and duplicate ops, and the number of terms of each residual chain.
 
-    Values in holes (``holes.py``) are part of the text. They do not affect the order, except among ops and inputs that
-    are otherwise alike.
+    Values in holes (``skeleton.py``) are part of the text. They do not affect the order, except among ops and inputs
+    that are otherwise alike.
 
     Args:
         region: the region.
-        chains: whether to make residual chains parametrized ops; without, every add stays as it is.
+        chains: whether to make residual chains parametrized ops; if False, every add remains.
 
     Raises:
-        Declined: if an output is an input, or a view of what was written in place, or if a symbolic size occurs in no
+        Declined: if an output is an input, or a view of a value written in place, or if a symbolic size occurs in no
             input that is used.
     """
     simple = simplify(region)
@@ -221,7 +221,7 @@ class CanonicalWriter:
         self.rank = _ranks(self.old, self.commutes)
 
     def make_canonical(self) -> Canonical:
-        """Returns the canonical graph, and what of the graph fills it."""
+        """Returns the canonical graph, and the binding of the original graph to it."""
         outputs = sorted(set(self.old.outputs), key=self._order)
         effects = sorted((first for op, first in self.old.results() if op_traits(op.name).writes), key=self._order)
         inputs, ops = self._visit(list(dict.fromkeys([*outputs, *effects])))
@@ -295,7 +295,7 @@ class CanonicalWriter:
 
 
 def _ranks(graph: Graph, commutes: set[int]) -> dict[int, int]:
-    """Returns a rank for each input, each size and each op (by its first result)."""
+    """Returns a rank for each input, each size and each op, which is identified by its first result."""
     node_of = {value: value for value in range(graph.first_result)}
     nodes = list(range(graph.first_result))
     for op, first in graph.results():
@@ -319,9 +319,9 @@ def _edges(graph: Graph, node_of: dict[int, int], commutes: set[int]) -> Iterato
 
 
 def _colours(graph: Graph, edges: list[Edge], nodes: list[int]) -> list[str]:
-    """Returns a digest for each node: of what is below it, of which results are outputs, and of what is above it.
+    """Returns a digest for each node: of its operands, of which results are outputs, and of its users, transitively.
 
-    What is in holes is left out.
+    The contents of holes are left out.
     """
     below: list[list[tuple[int, str]]] = [[] for _ in nodes]
     above: list[list[tuple[int, str]]] = [[] for _ in nodes]
@@ -345,7 +345,7 @@ def _colours(graph: Graph, edges: list[Edge], nodes: list[int]) -> list[str]:
 
 
 def _op_label(op: Op, text_of: Callable[[ValueType | None], str]) -> str:
-    """Returns everything about an op but which values it uses, and what is in holes."""
+    """Returns a text of an op without the values that it uses and the contents of its holes."""
 
     def shape_of(arg: Arg) -> str:
         if isinstance(arg, Ref):

@@ -1,17 +1,17 @@
-"""Generalizations: what regions with one skeleton have in common, as specific as it can be.
+"""Generalizations: the common form of regions with one skeleton, as specific as possible.
 
-A region is the generalization of itself. In that of several regions a hole that holds the same value in all of them
-holds this value; all other holes hold variables, two holes the same one where they hold the same value in each region.
-This is the least general generalization of the lists of their values (Plotkin, "A note on inductive generalization",
-1970). So neither the order of the regions matters nor in which groups they come, and one that is an instance already
-changes nothing.
+A single region is its own generalization. In the generalization of several regions, a hole with the same value in all
+of them holds this value. All other holes hold variables; two holes share a variable if their values are equal in each
+region. This is the least general generalization of the lists of their values (Plotkin, "A note on inductive
+generalization", 1970). So neither the order nor the grouping of the regions matters, and a region that is already an
+instance changes nothing.
 
-Sizes that are equal by chance are one variable until a region comes in which they are not. That gives another
-generalization, with another key: what a variable stands for in one that there is never changes. Whether a region is an
-instance is decided by its skeleton and by each hole, so that the generalization and the values are the region.
+Sizes that are equal by chance are one variable until a region is added in which they differ. That gives another
+generalization, with another key: an existing generalization never changes. A region is an instance only if its skeleton
+is equal and each hole fits, so that the generalization with the variables' values is exactly the region.
 
-The general graph of a generalization is what is compiled for all instances, and its text is the key. A family is the
-regions that were generalized, with what they were generalized to.
+The general graph of a generalization is compiled for all instances, and its text is the key. A family consists of
+regions and their generalization.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from fusioncache.template.writer import renumber
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """What has a value of its own in each instance. ``number`` counts the variables as the holes come."""
+    """A placeholder with one value in each instance. ``number`` counts the variables in the order of the holes."""
 
     number: int
 
 
 Symbol = Value | Variable
 Place = tuple[int, int]
-"""An input, and a dimension of it."""
+"""An input and one of its dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class Generalization:
     """All regions that have a skeleton and certain values in its holes.
 
     Attributes:
-        skeleton: what the regions have in common beside what is in holes.
-        symbols: for each hole, the value that it holds in all of them, or a variable.
+        skeleton: the common graph, with blank holes.
+        symbols: for each hole, the value that it holds in all regions, or a variable.
     """
 
     skeleton: Skeleton
@@ -62,12 +62,12 @@ class Generalization:
 
 
 def only(graph: Graph) -> Generalization:
-    """Returns the generalization that has this one instance, a graph in canonical order."""
+    """Returns the generalization whose only instance is this graph, which is in canonical order."""
     return Generalization(skeleton_of(graph), read_holes(graph))
 
 
 def generalize(generalizations: Sequence[Generalization]) -> Generalization:
-    """Returns the least general generalization that has all instances of these.
+    """Returns the least general generalization that includes all instances of these.
 
     Raises:
         ValueError: if there are none, or their skeletons differ.
@@ -82,7 +82,7 @@ def generalize(generalizations: Sequence[Generalization]) -> Generalization:
 
 
 def _join(column: tuple[Symbol, ...], variables: dict[tuple[Symbol, ...], Variable]) -> Symbol:
-    """Returns what a hole holds in which each generalization has one of these; equal columns get one variable."""
+    """Returns the symbol of a hole, given its symbol in each generalization. Equal columns get the same variable."""
     first = column[0]
     if not isinstance(first, Variable) and all(symbol == first for symbol in column):
         return first
@@ -90,11 +90,11 @@ def _join(column: tuple[Symbol, ...], variables: dict[tuple[Symbol, ...], Variab
 
 
 def fit_holes(generalization: Generalization, holes: Sequence[Value]) -> tuple[Value, ...] | None:
-    """Returns the value of each variable with which a generalization is a region; None if it is none of its instances.
+    """Returns the values of the variables for which a generalization is a region; None if it is not an instance.
 
     Args:
-        generalization: what the region may be an instance of.
-        holes: what is in those of the region, which has the same skeleton, as ``read_holes`` returns it.
+        generalization: the generalization.
+        holes: the values in the region's holes, as ``read_holes`` returns them. It has the same skeleton.
     """
     values: dict[Variable, Value] = {}
     for symbol, value in zip(generalization.symbols, holes, strict=True):
@@ -107,12 +107,12 @@ def fit_holes(generalization: Generalization, holes: Sequence[Value]) -> tuple[V
 def write_general_graph(generalization: Generalization, places: Sequence[Place | None]) -> Graph:
     """Returns the graph of a generalization, in the order of the skeleton.
 
-    A variable that is a size of an input is a symbolic size: it is found there. Any other one, such as the product of
-    two sizes or what is left of one, is a number among the inputs, behind those of the region, in their order. Without
-    variables it is the region itself.
+    A variable that is a size of an input is a symbolic size, found there. Any other one, such as the product of two
+    sizes or the rest of one after a slice, is a number input. Number inputs come behind the region's inputs, in
+    the order of the variables. Without variables the graph is the region itself.
 
     Args:
-        generalization: what the graph is for.
+        generalization: the generalization.
         places: of its variables, as ``find_places`` returns them.
     """
     skeleton, symbols = generalization.skeleton, generalization.symbols
@@ -129,7 +129,7 @@ def write_general_graph(generalization: Generalization, places: Sequence[Place |
 
 
 def _make_room(graph: Graph, added: tuple[NumberType, ...], sizes: int) -> Graph:
-    """Returns a graph with further inputs behind its own, and further symbolic sizes behind its own."""
+    """Returns a graph with additional inputs and symbolic sizes, each behind the existing ones."""
     before, first_result = len(graph.inputs), graph.first_result
 
     def move(value: int) -> Ref:
@@ -142,7 +142,7 @@ def _make_room(graph: Graph, added: tuple[NumberType, ...], sizes: int) -> Graph
 
 @dataclass(frozen=True, slots=True)
 class RegionFamily:
-    """Regions with one skeleton, what they have in common, and the same as a compiler is given it."""
+    """A generalization of regions with one skeleton, and the general region for compilers."""
 
     generalization: Generalization
     general: GeneralRegion
@@ -156,7 +156,7 @@ class RegionFamily:
 
 
 def make_family(regions: Sequence[Graph]) -> RegionFamily:
-    """Returns the family of some regions.
+    """Returns the family of these regions.
 
     Raises:
         ValueError: if there are none, or their skeletons differ.
@@ -170,7 +170,7 @@ def make_family(regions: Sequence[Graph]) -> RegionFamily:
 
 
 def find_places(generalization: Generalization) -> tuple[Place | None, ...]:
-    """Returns the first place of each variable among the sizes of inputs; None for one that is no size there."""
+    """Returns the first place of each variable among the sizes of inputs; None for a variable that is no such size."""
     skeleton = generalization.skeleton
     found: dict[Variable, Place] = {}
     contents = iter(generalization.symbols)
@@ -183,14 +183,14 @@ def find_places(generalization: Generalization) -> tuple[Place | None, ...]:
 
 
 def instance_in_order(graph: Graph) -> Instance:
-    """Returns a graph as the region that it comes from."""
+    """Returns a graph as an instance of itself, with inputs and outputs in the same order."""
     return Instance(graph, tuple(range(len(graph.inputs))), tuple(range(len(graph.outputs))))
 
 
 def in_order_of_template(instance: Instance) -> Graph:
-    """Returns a region with its inputs and outputs in the order of its template, and its ops in its own.
+    """Returns a region with inputs and outputs in the order of its template. Its ops keep their order.
 
-    Regions of other sizes have the same order then, whatever order their calls had.
+    So regions of different sizes have the same order, independent of the order of their calls' arguments.
     """
     region, place = instance.region, instance.inputs
     order = inverse(place)

@@ -1,4 +1,4 @@
-"""The keys and the names of templates: how each key is made of its ingredients, which ``ir/keys.py`` lists."""
+"""The keys and the names of templates. Each key is composed of ingredients, which ``ir/keys.py`` lists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_WORDS = 3
 
 
 def template_name(graph: Graph, key: Key) -> str:
-    """Returns a Python identifier such as ``residual_tanh_3f9a2c71``: telling ops, then the start of the digest."""
+    """Returns a Python identifier such as ``residual_tanh_3f9a2c71``: uncommon ops, then the start of the digest."""
     words = list(dict.fromkeys(op.name.rpartition(".")[2] for op in graph.ops))
     telling = [word for word in words if not op_traits(f"prims.{word}").common] or words
     if RESIDUAL in telling:
@@ -29,16 +29,16 @@ def template_name(graph: Graph, key: Key) -> str:
 def graph_key(graph: Graph, environment: Mapping[str, str]) -> Key:
     """Returns the key of a graph and the environment of a backend.
 
-    It is that of a template if the graph has its parameters and the environment is that in which the trace was
-    rewritten; that of an executable if it has none and the environment is that of this moment; and that of all regions
-    with a skeleton if the graph is that skeleton. No region and no general graph equals a skeleton.
+    - A template key, if the graph has its parameters and the environment is from the time when the trace was rewritten.
+    - An executable key, if the graph has no parameters and the environment is the current one.
+    - The key of all regions with a skeleton, if the graph is that skeleton. No region and no general graph equals one.
 
     Args:
         graph: in canonical order.
         environment: by ingredient name.
 
     Raises:
-        ValueError: if an ingredient is not registered, or is not one of an environment.
+        ValueError: if an ingredient is not registered, or does not belong to an environment.
     """
     return make_key(graph, environment, (Level.ENVIRONMENT,))
 
@@ -51,14 +51,14 @@ def artifact_key(
     *,
     of_any_sizes: bool = False,
 ) -> Key:
-    """Returns the key of what outlives the process.
+    """Returns the key of an executable in the store.
 
     Args:
         graph: in canonical order, without parameters.
         environment: of the backend and of its artifacts, by ingredient name.
-        layouts: those of the arguments.
-        instance: the region that is compiled. Its order is an ingredient only where it shows in the result.
-        of_any_sizes: whether it is made of code for any sizes.
+        layouts: of the arguments.
+        instance: the region that is compiled. Its order is an ingredient only where it affects the result.
+        of_any_sizes: whether the code is made from code for any sizes.
 
     Raises:
         ValueError: if an ingredient is not registered.
@@ -68,12 +68,12 @@ def artifact_key(
 
 
 def general_key(graph: Graph, environment: Mapping[str, str], layout: str) -> Key:
-    """Returns the key of what outlives the process of a graph with symbolic sizes.
+    """Returns the key, in the store, of a graph that is compiled for any sizes.
 
     Args:
         graph: of a generalization.
         environment: of the backend and of its artifacts, by ingredient name.
-        layout: what the compilation depends on of the arguments' layouts.
+        layout: the part of the arguments' layouts that the compilation depends on.
 
     Raises:
         ValueError: if an ingredient is not registered.
@@ -82,7 +82,7 @@ def general_key(graph: Graph, environment: Mapping[str, str], layout: str) -> Ke
 
 
 def call_ingredients(graph: Graph, layouts: ArgumentLayouts, instance: Instance) -> dict[str, str]:
-    """Returns the ingredients of an artifact key that come from a call: the layouts, and the order where it shows."""
+    """Returns the ingredients of an artifact key that come from a call: the layouts, and the order if it matters."""
     found = {LAYOUT: write_layouts(layouts)}
     if depends_on_operand_order(graph, layouts):
         found[ORDER] = encode_region(instance).decode()
@@ -94,12 +94,12 @@ def make_key(
     environment: Mapping[str, str],
     levels: tuple[Level, ...] = (Level.ENVIRONMENT, Level.ARTIFACT),
 ) -> Key:
-    """Returns the key of a canonical graph with these other ingredients.
+    """Returns the key of a canonical graph with additional ingredients.
 
     Args:
         graph: in canonical order.
-        environment: what else the key names, by ingredient name.
-        levels: that these ingredients may have.
+        environment: the additional ingredients, by name.
+        levels: the levels that these ingredients may have.
 
     Raises:
         ValueError: if an ingredient is not registered, or is of another level.
@@ -114,13 +114,13 @@ def program_key_of(texts: Mapping[str, str]) -> Key:
         texts: by ingredient name.
 
     Raises:
-        ValueError: if an ingredient is not registered, or is not one of a program.
+        ValueError: if an ingredient is not registered, or does not belong to a program.
     """
     return _assemble(_check_levels(texts, (Level.PROGRAM,)))
 
 
 def _check_levels(texts: Mapping[str, str], levels: tuple[Level, ...]) -> dict[str, str]:
-    """Returns ingredients in the order of their names."""
+    """Returns ingredients sorted by name, after a check of their levels."""
     for name in texts:
         kind = INGREDIENTS.get(name)
         if kind is None:

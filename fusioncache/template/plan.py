@@ -1,8 +1,7 @@
-"""How a template with residual chains is compiled for a number of terms: inline, or by folds.
+"""Plans for residual chains: a template is compiled for a number of terms either inline or by folds.
 
-Written out here as graphs without parameters, which is what backends compile; and which bits of their results must be
-those of the region, derived from the graph alone. docs/how-it-works.md says which rewrites keep every bit; this is the
-same, as code.
+Both plans are written out here as graphs without parameters, which backends compile. ``rules_of`` derives from the
+graph alone which bits of the results must be those of the region. docs/how-it-works.md lists the same rewrites.
 """
 
 from __future__ import annotations
@@ -19,12 +18,11 @@ from fusioncache.template.canonical import canonicalize
 from fusioncache.template.writer import GraphWriter
 
 FOLD_WIDTHS = (32, 16, 8, 4, 2, 1)
-"""How many terms one fold adds. Few, so that they are soon all compiled: chains of up to 32 terms use every one.
+"""How many terms one fold adds. Few widths, so that all are soon compiled: chains of up to 32 terms use all of them.
 
-Of the sets that were compared on an H200 (``results/h200/fold-widths.json``) the one that comes closest to the
-bandwidth, whichever fold is first: on average 1.3 to 1.5 times its floor for bfloat16 and 1.1 to 1.3 times for float32,
-with terms of 4 MB and more. With (8, 4, 2, 1) it is 1.3 to 1.6 times and 1.2 to 1.4 times.
-"""
+Of the sets compared on an H200 (``results/h200/fold-widths.json``), this one comes closest to the bandwidth,
+whichever fold is first: on average 1.3 to 1.5 times its floor for bfloat16 and 1.1 to 1.3 times for float32,
+with terms of 4 MB and more. With (8, 4, 2, 1) it is 1.3 to 1.6 times and 1.2 to 1.4 times."""
 
 _EXACT = frozenset({"float32", "float64", "complex64", "complex128"})
 
@@ -53,18 +51,18 @@ def choose_plan(
     asked: Plan | None = None,
     arithmetic: Arithmetic = AS_WRITTEN,
 ) -> Plan:
-    """Chooses the plan for one region.
+    """Returns the plan for one region.
 
-    A model without recompute has one or two short residual adds in a region and asks for the same few arities in every
-    layer: these are inlined, and its kernels are the ones it would have had. Under recompute the arities grow with the
-    depth: then the core is compiled once, however many there are.
+    A model without recompute has one or two short residual adds in a region, and the same few arities in every layer.
+    These are inlined, so that its kernels stay the same. Under recompute the arities grow with the depth: then the core
+    is compiled once, for any number of them.
 
     Args:
-        template: what the region is one of.
+        template: the region's template.
         arities: the number of terms of each chain of the region.
         wanted: the arities of all regions of the trace that have this template.
-        asked: what the user asked for. A fold that would not keep every bit is not taken all the same.
-        arithmetic: of the compiler. Where a value's bits hang on what else is in its kernel, nothing is folded.
+        asked: the plan that the user requested. A fold that would not preserve every bit is never chosen.
+        arithmetic: of the compiler. Where a value's bits depend on the rest of its kernel, nothing is folded.
     """
     if asked is Plan.INLINE or not arities:
         return Plan.INLINE
@@ -79,13 +77,13 @@ def choose_plan(
 
 
 def folding_is_bitwise(template: Graph) -> bool:
-    """Returns whether the fold plan keeps every bit that it must keep.
+    """Returns whether the fold plan preserves every bit that it must preserve.
 
     The chain's sum always has the region's bits. But nvFuser schedules a reduction by the number of tensors that its
-    kernel reads, so that one behind the chain may add up its elements in another order. In lower precisions that is
-    taken: two regions of Thunder's own with different numbers of terms differ in the same way. With float32 terms the
-    result is to be bitwise that of the region, and such a template is inlined. So is one that writes in place: it is
-    compiled from the region as Thunder wrote it.
+    kernel reads, so a reduction behind the chain may add its elements in another order. In lower precisions that is
+    accepted: two of Thunder's regions with different numbers of terms differ in the same way. With float32 terms the
+    result must be bitwise that of the region, so such a template is inlined. A template that writes in place is inlined
+    as well: it is compiled from the region as Thunder wrote it.
     """
     stored_exactly = any(
         op.name == RESIDUAL and isinstance(op.args[1], Const) and op.args[1].text.rstrip("_") in _EXACT
@@ -108,7 +106,7 @@ def fold_widths(arity: int) -> tuple[int, ...]:
 def inline(template: Graph, arities: Arities) -> Graph:
     """Returns the template with the adds of its residual chains written out.
 
-    Its inputs are the template's, then the terms, chain by chain. It is bitwise the same as the region.
+    Its inputs are the template's, then the terms, chain by chain. The result is bitwise that of the region.
     """
     residuals = [op for op in template.ops if op.name == RESIDUAL]
     terms = [_term_type(op) for op, arity in zip(residuals, arities, strict=True) for _ in range(arity)]
@@ -142,7 +140,7 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class ChainFolds:
-    """How one residual chain is summed: where it starts, what is added, its sum's dtype, and what is launched."""
+    """The folds of one residual chain: the head, the terms, the sum's dtype, and the launches."""
 
     head: int
     terms: range
@@ -156,9 +154,9 @@ class Core:
 
     Attributes:
         graph: None if nothing is left to compute.
-        arguments: for each input of ``graph``, the template's input, or that many more than there are: a chain's sum.
-        results: for each output of the template, the output of ``graph``, or that many more than there are: a chain's
-            sum, which leaves as it is.
+        arguments: for each input of ``graph``, the number of a template's input. Larger numbers are the chains' sums.
+        results: for each output of the template, the number of an output of ``graph``. Larger numbers are the chains'
+            sums, which are returned unchanged.
     """
 
     graph: Graph | None
@@ -170,8 +168,9 @@ class Core:
 class Folded:
     """A template compiled in parts: each chain by folds, then the core. The core is the same for every arity.
 
-    It is bitwise the same as the region as far as ``plan.folding_is_bitwise``: the chain's order is kept, partial sums
-    between kernels keep the dtype in which the region computes them, and no product crosses into another kernel.
+    It is bitwise the same as the region within the limits of ``folding_is_bitwise``: the chain's order is preserved,
+    partial sums between kernels have the dtype in which the region computes them, and no product moves to another
+    kernel.
     """
 
     chains: tuple[ChainFolds, ...]
@@ -179,7 +178,7 @@ class Folded:
 
 
 def fold(template: Graph, arities: Arities) -> Folded:
-    """Takes the residual chains out of a template."""
+    """Returns a template split into the folds of its residual chains and the core."""
     residuals = [op for op in template.ops if op.name == RESIDUAL]
     chains, start = [], len(template.inputs)
     for op, arity in zip(residuals, arities, strict=True):
@@ -204,7 +203,7 @@ def _fold_graph(op: Op, sum_type: ValueType, width: int) -> Graph:
 
 
 def _write_sum(writer: GraphWriter, residual: Op, head: int, terms: range) -> int:
-    """Writes out a residual chain on values of the new graph; returns the number of the sum."""
+    """Writes out a residual chain on values of the new graph. Returns the number of the sum."""
     result = map_type(_sum_type(residual), writer.new)
 
     def convert(value: int) -> Ref:
@@ -270,18 +269,18 @@ UNITS: Mapping[str, float] = MappingProxyType(
         "complex128": 2.0**-52,
     }
 )
-"""The distance of 1 to the next larger number, by dtype. Compilers add up in float32 at least."""
+"""The distance from 1 to the next larger number, by dtype. Compilers sum in float32 at least."""
 
 ALLOWED_UNITS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Reordered:
-    """A value that depends on a sum whose elements may be added up in another order.
+    """A value that depends on a sum whose elements may be added in another order.
 
     Attributes:
-        dtype: the coarsest one in which it was kept since.
-        added: how many elements are added up, as far as sizes are static.
+        dtype: the coarsest one in which the value was stored since.
+        added: how many elements are added, as far as sizes are static.
     """
 
     dtype: str
@@ -289,11 +288,11 @@ class Reordered:
 
     @property
     def relative(self) -> float:
-        """Returns how far an element may be off, as a fraction of the largest magnitude of its tensor.
+        """Returns the allowed error of an element, as a fraction of the largest magnitude of its tensor.
 
-        Two units of the coarsest dtype: a last bit that changes before the value is rounded moves it by one, and what
-        is computed from it by another. The order itself costs units of the dtype in which elements are added up, and
-        as the errors of a sum do, they grow with the square root of how many there are.
+        Two units of the coarsest dtype: a last bit that changes before the value is rounded moves it by one, and a
+        value computed from it by another. The order itself costs units of the dtype of the addition. As for all errors
+        of a sum, their number grows with the square root of the number of elements.
         """
         unit = UNITS[self.dtype]
         return ALLOWED_UNITS * max(unit, sqrt(self.added) * min(unit, UNITS["float32"]))
@@ -304,7 +303,7 @@ class Reordered:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What holds for the results of a template; None where every bit must be the same.
+    """The bits that results of a template must have; None means that every bit must be the same.
 
     Attributes:
         outputs: for each output.
@@ -316,31 +315,32 @@ class Rules:
 
 
 def keeps_every_bit(template: Graph, plan: Plan, *, alike: bool) -> bool:
-    """Returns whether all of a region's results have the bits of the region compiled on its own.
+    """Returns whether all of a region's results have the bits of the region compiled alone.
 
     Args:
-        template: what the region is one of.
+        template: the region's template.
         plan: how its residual chains are summed.
-        alike: whether what was compiled for the template is the very definition that Thunder wrote for this region.
+        alike: whether the code compiled for the template is from exactly the definition that Thunder wrote for this
+            region.
     """
     if plan is Plan.INLINE:
         return alike
-    # A fold is not taken where it may change a bit that must stay. If it was all the same, that is a mistake.
+    # ``choose_plan`` takes no fold that may change a bit that must stay: a fold that does is an error.
     return not folding_is_bitwise(template)
 
 
 def rules_of(template: Graph, *, exact: bool) -> Rules:
-    """Returns what must hold for each result. ``exact``: whether all of them must have every bit."""
+    """Returns the rule for each result. With ``exact``, every bit of all results must be the same."""
     reordered = {} if exact else reordered_values(template)
     writes = {target: None if source is None else reordered.get(source) for source, target in writes_of(template)}
     return Rules(tuple(map(reordered.get, template.outputs)), MappingProxyType(writes))
 
 
 def reordered_values(graph: Graph) -> Mapping[int, Reordered]:
-    """Returns the floating-point values that depend on elements added up in an order that a compiler chooses.
+    """Returns the floating-point values that depend on elements added in an order that the compiler chooses.
 
-    A value of another kind, such as a comparison with a mean, has no last bit to differ in: it is not among them, but
-    what is computed from it is.
+    A value of another kind, such as a comparison with a mean, has no last bit to differ in. It is left out, but a value
+    computed from it is included.
     """
     types: list[ValueType | None] = [*graph.inputs, *[None] * graph.sizes]
     behind: dict[int, Reordered] = {}
@@ -361,13 +361,13 @@ def _coarsest(values: list[Reordered]) -> Reordered:
 
 
 def _sums(op: Op, operands_: list[ValueType | None]) -> Iterator[Reordered]:
-    """Yields the sum that an op's results are, as precise as can be."""
+    """Yields the sum that an op's results depend on, with the finest dtype."""
     results = [_elements(type_) for type_ in op.outputs if isinstance(type_, TensorType)]
     fewest = max(1, min(results, default=1))
     added = [1]
     for type_ in operands_:
         if isinstance(type_, TensorType):
-            # Some sum over all that is gone from the shape; products of matrices and running sums over one dimension.
+            # Some ops sum over all dimensions that the result lacks. Matrix products and running sums sum over one.
             added += [_elements(type_) // fewest, *(size for size in type_.shape if isinstance(size, int))]
     yield Reordered("float64", max(added))
 

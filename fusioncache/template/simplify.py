@@ -1,4 +1,4 @@
-"""The removal of identities, duplicate ops and dead ops; and residual chains, each made one parametrized op."""
+"""Simplification: removes identities, duplicate ops and dead ops. Each residual chain becomes one parametrized op."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from fusioncache.template.writer import GraphWriter, remove_dead_ops, rename_ope
 
 
 def simplify(graph: Graph) -> Graph:
-    """Returns the same function without identities, with each value computed once, and nothing that is not used.
+    """Returns the same function without identities, duplicate operations and dead code.
 
     Inputs and outputs keep their order.
 
-    The result is bitwise the same: no op is replaced by another, and none is computed from other operands. Results that
-    were one tensor still are, those that were two still are, and so it is with their memory.
+    The result is bitwise the same: no op is replaced by another, and none is computed from other operands. It does not
+    change which results are the same tensor, nor which ones share memory.
 
     Raises:
-        Declined: if a view of what was written in place leaves.
+        Declined: if an output may be a view of a value that was written in place.
     """
     return remove_dead_ops(_merge_duplicates(_remove_identities(graph)))
 
 
 def _remove_identities(graph: Graph) -> Graph:
-    """Forwards the operand of each identity, but for an input that becomes an output unchanged: that is a copy.
+    """Forwards the operand of each identity, unless that would make an input an output: such an identity is a copy.
 
-    An op that uses the result of a write in place uses the value that was written instead.
+    An op that uses the result of an in-place write uses the written value instead.
     """
     if not any(op.name == COPY or op_traits(op.name).identity for op in graph.ops):
         return graph
@@ -61,7 +61,7 @@ def _forward(op: Op) -> int | None:
 
 
 def objects_of(plain: Graph) -> list[int]:
-    """Returns for each output of a region the value whose tensor it is, where operations may return their operand."""
+    """Returns for each output of a region the value whose tensor object it is: an identity may return its operand."""
     objects = list(range(plain.first_result))
     for op, first in plain.results():
         source = op.args[0] if op_traits(op.name).identity else None
@@ -71,7 +71,7 @@ def objects_of(plain: Graph) -> list[int]:
 
 
 def _merge_duplicates(graph: Graph) -> Graph:
-    """Computes each value once, except values whose memory outputs may share: two tensors stay two."""
+    """Eliminates common subexpressions, except values whose memory outputs may share: two tensors stay two."""
     leaving = _leaving(graph)
     seen: dict[Op, int] = {}
     commuting = Commuting(graph.first_result)
@@ -91,7 +91,7 @@ def _merge_duplicates(graph: Graph) -> Graph:
 
 
 def _leaving(graph: Graph) -> set[int]:
-    """Returns the outputs, and the values that outputs may be views of."""
+    """Returns the outputs, and the values of which outputs may be views."""
     leaving = set(graph.outputs)
     for op, first in reversed(list(graph.results())):
         if not op_traits(op.name).allocates and not leaving.isdisjoint(range(first, first + len(op.outputs))):
@@ -100,13 +100,13 @@ def _leaving(graph: Graph) -> set[int]:
 
 
 class Commuting:
-    """Knows of each op of a graph, defined in order, whether its operands may be exchanged without changing bits."""
+    """Decides for each op of a graph, defined in order, whether its operands may be exchanged without changing bits."""
 
     def __init__(self, inputs: int):
         self._product = [False] * inputs
 
     def define(self, op: Op) -> None:
-        """Takes in the next op of the graph."""
+        """Records the next op of the graph."""
         operand = any(self._product[index] for arg in op.args for _, index in refs_in(arg))
         self._product.extend([op_traits(op.name).may_be_product(operand)] * len(op.outputs))
 
@@ -125,7 +125,7 @@ class Commuting:
 
 
 def _is_complex_product(op: Op) -> bool:
-    """Whether each part of the result is a sum of two products, of which a compiler contracts one and rounds one."""
+    """True for a product of complex numbers: each part is a sum of two products, of which only one is contracted."""
     return op.name == MUL and any(str(type_).startswith("complex") for type_ in op.outputs)
 
 
@@ -135,11 +135,11 @@ def _rank(arg: Arg) -> tuple:
 
 @dataclass(slots=True)
 class Chain:
-    """A left-to-right sum whose partial sums have no other use, as far as it was followed.
+    """A left-to-right sum whose partial sums have no other use, up to the last add that was processed.
 
     Attributes:
         head: the region input where the sum starts; it may have other uses.
-        terms: the region inputs that are added, in order; each has this one use.
+        terms: the region inputs that are added, in order; none has another use.
         term: the dtype in which the terms are stored.
         swaps: whether its head and its only term could be exchanged.
     """
@@ -156,7 +156,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Collapsed:
-    """A graph whose residual chains are ``residual`` ops, and the terms of each of these by its result."""
+    """A graph whose residual chains are ``residual`` ops, with the terms of each one by its result."""
 
     graph: Graph
     terms: Mapping[int, tuple[int, ...]]
@@ -165,8 +165,8 @@ class Collapsed:
 def collapse(graph: Graph) -> Collapsed:
     """Replaces each residual chain by one op without terms. ``graph`` is simplified and has no dead ops.
 
-    Only region inputs, or conversions of them, become terms: a term computed in the region stays there, because its
-    last multiplication may be contracted with the add into one rounding (soundness rule 3).
+    Only region inputs, or conversions of them, become terms. A term computed in the region stays there, because its
+    last multiplication may be contracted with the add into one rounding.
     """
     chains = _chains(graph)
     if not chains:
@@ -195,7 +195,7 @@ def _chains(graph: Graph) -> dict[int, Chain]:
         if chain is not None:
             chains[first] = chain
     for chain in chains.values():
-        # Of one add whose two sides differ in dtype either could be the head: take the one with the greater name.
+        # In a single add of two dtypes either side could be the head: the dtype with the greater name is chosen.
         head = graph.inputs[chain.head]
         if chain.swaps and isinstance(head, TensorType) and head.dtype < chain.term:
             chain.swap(head.dtype)
@@ -216,7 +216,7 @@ class _ChainFinder:
             self.converted[first] = op.args[0].index
 
     def extend(self, op: Op, chains: dict[int, Chain]) -> Chain | None:
-        """Returns the chain that goes on with this add from one of its operands, which has no other use."""
+        """Returns the chain that this add extends: one operand is the chain's sum and has no other use."""
         for partial, term in self._sides(op):
             chain = chains.get(partial)
             source = self._term(term, op)
@@ -232,7 +232,7 @@ class _ChainFinder:
         return None
 
     def start(self, op: Op) -> Chain | None:
-        """Returns the chain of one term that this add is, if both operands are region inputs."""
+        """Returns the one-term chain of this add, if both operands are region inputs or conversions of them."""
         for left, right in self._sides(op):
             head, term = self._source(left, op), self._term(right, op)
             if head is not None and term is not None and head != term:
@@ -252,7 +252,7 @@ class _ChainFinder:
         return value < len(self.graph.inputs) and isinstance(self.graph.inputs[value], TensorType)
 
     def _source(self, value: int, add: Op) -> int | None:
-        """Returns the region input, of the sum's shape, that this operand of an add is or is a conversion of."""
+        """Returns the region input of the sum's shape that an add's operand is, directly or converted; else None."""
         source = self.converted.get(value, value)
         if not self._is_input(source):
             return None
@@ -270,7 +270,7 @@ class _ChainFinder:
 
 
 def _partial_sums(graph: Graph, chains: dict[int, Chain]) -> set[int]:
-    """Returns the results that exist only for the sake of a chain: its partial sums and its conversions."""
+    """Returns the results that only a chain uses: its partial sums and its conversions."""
     defined = {first: op for op, first in graph.results()}
     uses = Counter(index for op in graph.ops for _, index in operands(op))
     uses.update(graph.outputs)

@@ -1,12 +1,12 @@
-"""Skeletons: canonical forms with nothing in their holes, which find what a region may be generalized with.
+"""Skeletons: canonical graphs with blank holes. Regions with equal skeletons may be generalized together.
 
-A hole is a place of a graph where a size or a number stands that may be another one in the next region. It holds a
-size of 2 or more, in the type of an input or of a result or in an argument that is made of sizes, or a number that
-takes part in the arithmetic. Nothing else is ever a hole, because a compiler takes it for more than a value or
-because a tensor that holds it does not give the same bits: dimensions, dtypes and flags; sizes 0 and 1, of which one
-is empty and the other may be broadcast; the numbers 0, 1, -1, inf and nan; integers and complex numbers in the
-arithmetic; exponents, numerators, bounds, and what is filled in. ``ir/ops.py`` says which arguments of which
-operation are made of sizes or may be numbers. Of an operation that it does not know none is.
+A hole is a place in a graph where the next region may have another size or number. It holds a size of 2 or more, in the
+type of an input or of a result or in an argument that is made of sizes, or a number that takes part in the arithmetic.
+Nothing else is ever a hole, because a compiler does not treat it as a mere value or because a tensor that holds it does
+not give the same bits: dimensions, dtypes and flags; sizes 0 and 1, because 0 means empty and 1 may be broadcast; the
+numbers 0, 1, -1, inf and nan; integers and complex numbers in the arithmetic; exponents, numerators, bounds and fill
+values. ``ir/ops.py`` lists which arguments of which operation are made of sizes or may be numbers. Arguments of unknown
+operations contain no holes.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from fusioncache.ir import Arg, Const, Graph, Op, Ref, TensorType, Value, ValueT
 from fusioncache.ir.ops import OpTraits, Path, op_traits
 
 BLANK_SIZE = -1
-"""What is in a hole for a size that holds none. No tensor has such a size."""
+"""The content of a blank hole for a size. No tensor has such a size."""
 BLANK_NUMBER = Const("hole", "number")
-"""What is in a hole for a number that holds none."""
+"""The content of a blank hole for a number."""
 
 _LEAST_SIZE = 2
 _BLANK_SIZE_LITERAL = Const("hole", "size")
 
 
 Fill = Callable[[Value], Value | Ref]
-"""Returns what comes into a hole that holds a size or a number. It is asked for each hole of a graph, in order."""
+"""Returns the new content of a hole, a size or a number. It is called for each hole of a graph, in order."""
 
 
 def may_vary(value: Value) -> bool:
-    """Returns whether a place where holes may be is one when this stands there."""
+    """Returns whether a place that can be a hole is one when it contains this value."""
     if isinstance(value, int):
         return value >= _LEAST_SIZE
     if value.kind != "float":
@@ -45,19 +45,19 @@ def may_vary(value: Value) -> bool:
 
 
 def fill_holes(graph: Graph, fill: Fill) -> Graph:
-    """Returns a graph with something else in its holes: those of the inputs, then those of each op.
+    """Returns a graph with new contents in its holes: first in those of the inputs, then in those of each op.
 
-    Of an op, those of its arguments come first, then those of its results.
+    Within an op, holes in arguments come before holes in results.
     """
     inputs = tuple(_fill_type(type_, fill) for type_ in graph.inputs)
     return replace(graph, inputs=inputs, ops=tuple(_fill_op(op, fill) for op in graph.ops))
 
 
 def fill_in_order(graph: Graph, contents: Sequence[Value | Ref]) -> Graph:
-    """Returns a graph with these in its holes, the first one in the first hole.
+    """Returns a graph with these contents in its holes, the first one in the first hole.
 
     Raises:
-        ValueError: if there are more of these or of the holes, or a size and a number stand for one another.
+        ValueError: if there are more contents than holes, or fewer, or a size is given for a number or vice versa.
     """
     holes = read_holes(graph)
     if len(holes) != len(contents):
@@ -70,9 +70,9 @@ def fill_in_order(graph: Graph, contents: Sequence[Value | Ref]) -> Graph:
 
 
 def take_holes(graph: Graph) -> tuple[Graph, tuple[Value, ...]]:
-    """Returns a graph with nothing in its holes, and what was in each of them.
+    """Returns a graph with blank holes, and the former content of each hole.
 
-    Graphs that differ only in what is in their holes become equal.
+    Graphs that differ only in the contents of their holes become equal.
     """
     values: list[Value] = []
 
@@ -84,22 +84,22 @@ def take_holes(graph: Graph) -> tuple[Graph, tuple[Value, ...]]:
 
 
 def blank_type[T: ValueType | None](type_: T) -> T:
-    """Returns a type with nothing in its holes."""
+    """Returns a type with blank holes."""
     return _fill_type(type_, _blank)
 
 
 def blank_args(op: Op) -> tuple[Arg, ...]:
-    """Returns the arguments of an op with nothing in their holes."""
+    """Returns the arguments of an op with blank holes."""
     return _fill_args(op, _blank)
 
 
 def read_holes(graph: Graph) -> tuple[Value, ...]:
-    """Returns what is in each hole."""
+    """Returns the content of each hole."""
     return take_holes(graph)[1]
 
 
 def read_each(graph: Graph) -> list[tuple[float, ...]]:
-    """Returns what is in the holes of each input, each symbolic size and each op, as numbers, which have an order."""
+    """Returns the contents of the holes of each input, symbolic size and op, as numbers, which can be sorted."""
     of_type = remember(lambda type_: _read_numbers(partial(_fill_type, type_)))
     found = [*map(of_type, graph.inputs), *[()] * graph.sizes]
     for op in graph.ops:
@@ -173,16 +173,15 @@ def _fill_size_literal(literal: Const, fill: Fill) -> Const | Ref:
 
 
 def _leads_to(way: Path, path: tuple[int, ...]) -> bool:
-    """Whether a path is a way or goes on from where it leads."""
+    """True if a path is equal to a way or continues it."""
     return len(way) <= len(path) and all(step in (None, taken) for step, taken in zip(way, path, strict=False))
 
 
 Skeleton = NewType("Skeleton", Graph)
-"""A graph in canonical order with blank holes, where sizes and eligible numbers were. It is no region.
+"""A graph in canonical order with blank holes, where sizes and eligible numbers were. It is not a region.
 
-Two regions have equal skeletons if they differ at most in what is in their holes. As the canonical order does not look
-at that, the n-th hole of one is at the place of the n-th hole of the other.
-"""
+Two regions have equal skeletons if they differ at most in the contents of holes. The canonical order ignores these
+where it can, so that the n-th hole of one is at the place of the n-th hole of the other."""
 
 
 def skeleton_of(graph: Graph) -> Skeleton:
@@ -191,7 +190,7 @@ def skeleton_of(graph: Graph) -> Skeleton:
 
 
 def fill(skeleton: Skeleton, values: Sequence[Value]) -> Graph:
-    """Returns the canonical graph with this skeleton and these values in its holes. ``read_holes`` is the way back.
+    """Returns the canonical graph with this skeleton and these values in its holes. ``read_holes`` is the inverse.
 
     Raises:
         ValueError: if there are more values than holes, or fewer, or one cannot be in its hole.

@@ -1,11 +1,11 @@
-"""The strides that torch gives the results of operations, as far as they are known.
+"""The strides that torch gives the results of operations, as far as they can be predicted.
 
-An elementwise result has its operands' order of dimensions; where these differ, the first one decides. What is not
-known is None.
+An elementwise result has its operands' order of dimensions; if their orders differ, the first operand decides. Unknown
+strides are None.
 
-So results may depend on the order in which a region writes its operands: ``a + b`` and ``b + a`` have the same bits,
-and share a template. But where the operands order their dimensions differently in memory, later results may have
-other bits, because sums go along the memory. Then an executable is compiled from each region's own text.
+So results may depend on the order of operands in a region: ``a + b`` and ``b + a`` have the same bits, and share a
+template. But where the operands order their dimensions differently in memory, later results may have other bits,
+because sums run along memory. Then an executable is compiled from the text of each region.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fusioncache.ir.ops import CONTIGUOUS, CONVERT, ELEMENTWISE, FULL_LIKE, RESH
 from fusioncache.ir.template import ArgumentLayout, ArgumentLayouts
 
 _CHANNELS_LAST = (0, 2, 3, 1)
-"""The dimensions of images, of which torch stores the channels last, from the slowest to the fastest."""
+"""The dimensions of images in the memory format channels last, from the slowest to the fastest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +31,19 @@ class Strided:
 
     @property
     def apparent(self) -> tuple[int, ...]:
-        """The strides that can be told from outside: those of dimensions of more than one element."""
+        """The observable strides: those of dimensions of more than one element."""
         if 0 in self.shape:
             return ()
         return tuple(stride for size, stride in zip(self.shape, self.strides, strict=True) if size > 1)
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether elements are next to one another in memory, in row-major order."""
+        """True if elements are adjacent in memory, in row-major order."""
         return self.apparent == row_major(self.shape).apparent
 
 
 _NUMBER = Strided((), ())
-"""The layout of a number, which torch makes a tensor for a kernel."""
+"""The layout of a number, which torch converts to a tensor for a kernel."""
 
 
 def row_major(shape: tuple[int, ...]) -> Strided:
@@ -52,7 +52,7 @@ def row_major(shape: tuple[int, ...]) -> Strided:
 
 
 def contiguous_layouts(graph: Graph) -> ArgumentLayouts | None:
-    """Returns the layouts of a graph's arguments if all are contiguous; None if the graph does not say their sizes."""
+    """Returns the layouts of a graph's arguments if all are contiguous; None if the graph has symbolic sizes."""
     return None if graph.sizes else tuple(map(_contiguous_layout, graph.inputs))
 
 
@@ -64,7 +64,7 @@ def _contiguous_layout(type_: ValueType) -> ArgumentLayout | None:
 
 
 def lay_out_alike(layouts: ArgumentLayouts, graph: Graph) -> ArgumentLayouts | None:
-    """Returns layouts for the arguments of a graph with the axis order of given layouts.
+    """Returns layouts for the arguments of a graph, with the dimension orders of given layouts.
 
     Args:
         layouts: of arguments of the same graph with other sizes.
@@ -95,11 +95,11 @@ def _pack_alike(other: Strided, shape: tuple[int, ...]) -> Strided | None:
 
 
 def strides_of(op: Op, operands: Sequence[Strided | None], shape: tuple[int, ...]) -> Strided | None:
-    """Returns the layout of a result of an op; None if it is not known, or if its shape is not as the op says.
+    """Returns the layout of a result of an op; None if it is unknown, or if its shape would not be the given one.
 
     Args:
         op: the op.
-        operands: of its tensors, in order.
+        operands: the layouts of its tensors, in order.
         shape: of the result.
     """
     known = [operand for operand in operands if operand is not None]
@@ -118,7 +118,7 @@ def strides_of(op: Op, operands: Sequence[Strided | None], shape: tuple[int, ...
 
 
 def _elementwise(operands: Sequence[Strided], shape: tuple[int, ...]) -> Strided | None:
-    """Returns the layout that torch's ``TensorIterator`` gives its result; None if that has another shape."""
+    """Returns the layout that torch's ``TensorIterator`` gives its result; None if the result has another shape."""
     if _broadcast_shape(operands) != shape:
         return None
     if all(operand.shape == shape for operand in operands):
@@ -131,7 +131,7 @@ def _elementwise(operands: Sequence[Strided], shape: tuple[int, ...]) -> Strided
     aligned = [_broadcast(operand, shape) for operand in operands]
 
     def before(one: int, other: int) -> int:
-        """Below 0 if the first of two dimensions varies faster, above 0 if the second does, 0 if nothing says so."""
+        """Returns below 0 if the first of two dimensions varies faster, above 0 if the second does, 0 if undecided."""
         for strides in aligned:
             a, b = strides[one], strides[other]
             if a and b and a != b:
@@ -154,7 +154,7 @@ def _elementwise(operands: Sequence[Strided], shape: tuple[int, ...]) -> Strided
 
 
 def _pack(shape: tuple[int, ...], order: Sequence[int]) -> Strided:
-    """Returns the layout of a tensor without gaps, its dimensions from the slowest to the fastest."""
+    """Returns the layout of a tensor without gaps. ``order`` is its dimensions from the slowest to the fastest."""
     strides, step = [0] * len(shape), 1
     for dimension in reversed(order):
         strides[dimension] = step
@@ -163,7 +163,7 @@ def _pack(shape: tuple[int, ...], order: Sequence[int]) -> Strided:
 
 
 def _is_dense(value: Strided) -> bool:
-    """Whether each memory location from the first to the last belongs to exactly one element."""
+    """True if each memory location from the first to the last belongs to exactly one element."""
     step = 1
     for stride, size in sorted(zip(value.strides, value.shape, strict=True)):
         if size > 1:
@@ -174,7 +174,7 @@ def _is_dense(value: Strided) -> bool:
 
 
 def _broadcast_shape(operands: Sequence[Strided]) -> tuple[int, ...] | None:
-    """Returns the shape of what is computed of these elementwise; None if they do not fit."""
+    """Returns the shape of an elementwise result of these operands; None if they cannot be broadcast."""
     rank = max((len(operand.shape) for operand in operands), default=0)
     padded = [(1,) * (rank - len(operand.shape)) + operand.shape for operand in operands]
     sizes = [{size for size in dimension if size != 1} for dimension in zip(*padded, strict=True)]
@@ -195,7 +195,7 @@ def _convert(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
 
 
 def _power(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
-    """Powers of a number have no gaps. Whether it is the base cannot be told where it is a value."""
+    """Returns a layout without gaps if the base is a constant; None if the only tensor may be the exponent."""
     base, exponent = op.args
     if isinstance(base, Const):
         return row_major(shape)
@@ -238,7 +238,7 @@ def _slice(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
 
 
 def _reshape(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
-    """A reshape of a tensor that is not contiguous may be a view or a copy: that depends on more than is known."""
+    """Returns None if the operand is not contiguous: its reshape may be a view or a copy."""
     return row_major(shape) if value.is_contiguous else None
 
 
@@ -265,7 +265,7 @@ _RULES: Mapping[str, Callable[[Op, Strided, tuple[int, ...]], Strided | None]] =
 }
 
 
-@lru_cache(maxsize=256)  # one call asks several times, and of graphs of 80 operations each would take 2 ms
+@lru_cache(maxsize=256)  # called several times for one call; each takes 2 ms for a graph of 80 operations
 def depends_on_operand_order(graph: Graph, layouts: ArgumentLayouts) -> bool:
     """Returns whether results for arguments of these layouts depend on the order of operands; True when in doubt.
 
@@ -276,7 +276,7 @@ def depends_on_operand_order(graph: Graph, layouts: ArgumentLayouts) -> bool:
     sizes = _sizes(graph, layouts)
     types = [*graph.inputs, *(type_ for op in graph.ops for type_ in op.outputs)]
     if any(index not in sizes for type_ in types for _, index in refs_in(type_)):
-        return True  # a number among the inputs is a size
+        return True  # a number input is a size
     if _have_different_orders(layouts) or not all(map(partial(_fits, sizes=sizes), graph.inputs, layouts)):
         return True
     values: list[Strided | None] = [layout and _as_strided(layout) for layout in layouts]
@@ -306,12 +306,12 @@ def _shape(type_: TensorType, sizes: dict[int, int]) -> tuple[int, ...]:
 
 
 def _fits(type_: ValueType, layout: ArgumentLayout | None, sizes: dict[int, int]) -> bool:
-    """Whether an argument has the shape that it should have: Thunder may be mistaken about what it is given."""
+    """True if an argument has the declared shape: Thunder may be wrong about the shapes of inputs."""
     return layout is None or not isinstance(type_, TensorType) or tuple(layout[0]) == _shape(type_, sizes)
 
 
 def _have_different_orders(layouts: ArgumentLayouts) -> bool:
-    """Whether arguments order their dimensions differently, so that the first one may decide the results' strides."""
+    """True if arguments have different dimension orders, so that the first one may decide the results' strides."""
     tensors = [_as_strided(layout) for layout in layouts if layout is not None]
     orders = {order for order in map(_order, tensors) if len(order) > 1}
     return len(orders) > 1 and any(list(order) != sorted(order) for order in orders)
@@ -322,13 +322,13 @@ def _as_strided(layout: ArgumentLayout) -> Strided:
 
 
 def _order(tensor: Strided) -> tuple[int, ...]:
-    """The dimensions from the slowest to the fastest, but for those that are broadcast or of one element."""
+    """Returns the dimensions from the slowest to the fastest, without those that are broadcast or of one element."""
     dimensions = [index for index, size in enumerate(tensor.shape) if size > 1 and tensor.strides[index]]
     return tuple(sorted(dimensions, key=lambda dimension: -tensor.strides[dimension]))
 
 
 def _sizes(graph: Graph, layouts: ArgumentLayouts) -> dict[int, int]:
-    """The value of each symbolic size."""
+    """Returns the value of each symbolic size."""
     found: dict[int, int] = {}
     for type_, layout in zip(graph.inputs, layouts, strict=True):
         if isinstance(type_, TensorType) and layout is not None:

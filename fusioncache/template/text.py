@@ -1,6 +1,6 @@
-"""A graph as text: what people read, what a key is made of, and the way back from a key's text to the graph.
+"""Graphs as text: written for people and for keys, and parsed from a key's text.
 
-What is written here is hashed. Raise ``FORMAT`` with every change to what a text says or leaves out.
+The text is hashed. Raise ``FORMAT`` with every change to what a text contains or omits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REFERENCE = re.compile(r"%\d+|(?:constant|attribute)\d+")
 
 
 WriteLiteral = Callable[[Const, bool], str]
-"""Writes a literal. It is told whether that is a number that takes part in the arithmetic; all else is an attribute:
+"""Writes a literal. The flag is True for a number that takes part in the arithmetic. All other literals are attributes:
 dimensions, dtypes, shapes, devices, flags."""
 
 
@@ -88,7 +88,7 @@ def _arg_text(arg: Arg, write: WriteLiteral, *, positional: bool = False) -> str
 
 
 def write_graph(graph: Graph) -> dict[str, str]:
-    """Returns the ingredients of a key that say what a graph computes, by name: ``GRAPH`` in ``ir/keys.py``."""
+    """Returns the ingredients of a key that define what a graph computes, by name: ``GRAPH`` in ``ir/keys.py``."""
     constants: list[str] = []
     attributes: list[str] = []
 
@@ -114,7 +114,7 @@ def read_graph(texts: Mapping[str, str]) -> Graph:
     """Returns the canonical graph of a key with these ingredients.
 
     Raises:
-        ValueError: if they cannot be read, as those of another format may not.
+        ValueError: if they cannot be read, for example because of another format.
     """
     try:
         return _read_graph(texts)
@@ -123,10 +123,12 @@ def read_graph(texts: Mapping[str, str]) -> Graph:
 
 
 def read_exactly(texts: Mapping[str, str]) -> Graph:
-    """Does as ``read_graph``, but only if the graph is written again as it was: another graph is worse than none.
+    """Does the same as ``read_graph``, but checks that the graph is written again as the same texts.
+
+    No graph is better than a wrong one.
 
     Raises:
-        ValueError: as above, or because this version writes it otherwise.
+        ValueError: if they cannot be read, or if this version writes other texts.
     """
     graph = read_graph(texts)
     if any(texts.get(name) != text for name, text in write_graph(graph).items()):
@@ -135,10 +137,10 @@ def read_exactly(texts: Mapping[str, str]) -> Graph:
 
 
 def read_inputs(text: str) -> tuple[ValueType, ...]:
-    """Returns the types of the inputs, of the ingredient ``inputs``.
+    """Returns the types of the inputs from the ingredient ``inputs``.
 
     Raises:
-        ValueError: if one has none.
+        ValueError: if an input has no type.
     """
     types = [_read_type(line.partition(": ")[2]) for line in _lines(text) if line.startswith(_INPUT)]
     known = tuple(type_ for type_ in types if type_ is not None)
@@ -148,22 +150,22 @@ def read_inputs(text: str) -> tuple[ValueType, ...]:
 
 
 def count_ops(text: str) -> Counter[str]:
-    """Returns how often each operation is in the ingredient ``ops``, without reading the rest of it."""
+    """Returns how often each operation occurs in the ingredient ``ops``, without parsing the rest of it."""
     return Counter(_OP_NAME.findall(text))
 
 
 def digest_ops(text: str) -> str:
-    """Returns a digest of how often each operation is in the ingredient ``ops``: the same at all lengths."""
+    """Returns a digest of how often each operation occurs in the ingredient ``ops``. It is the same at all lengths."""
     return hashlib.sha256(json.dumps(sorted(count_ops(text).items())).encode()).hexdigest()
 
 
 def hide_numbers(line: str) -> str:
-    """Returns a line without the numbers of values and literals, which depend on all other lines."""
+    """Returns a line without the numbers of values and literals, because these depend on all other lines."""
     return _REFERENCE.sub("%", line)
 
 
 def number_literals(name: str, text: str) -> Iterator[str]:
-    """Returns the lines of an ingredient, each literal with the reference by which ops mention it."""
+    """Yields the lines of an ingredient, each literal with the name by which ops refer to it."""
     kind = {"constants": "constant", "attributes": "attribute"}.get(name)
     for number, line in enumerate(_lines(text)):
         yield f"{kind}{number}: {line}" if kind else line
@@ -217,7 +219,7 @@ def _read_op(line: str, literals: Mapping[str, Const]) -> Op:
 
 
 def _read_arguments(text: str, literals: Mapping[str, Const]) -> tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]:
-    """Returns the arguments of one op. With letters before the numbers of values they are those of a call in Python."""
+    """Returns the arguments of one op. With ``value`` in place of each ``%`` they are parsed as a Python call."""
     call = ast.parse(f"call({_VALUE.sub('value', text)})", mode="eval").body
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         raise ValueError("no arguments")

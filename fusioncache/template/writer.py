@@ -1,7 +1,7 @@
-"""Graphs written anew: op by op with a record of where values went, without what is not used, and in parts.
+"""Rewriting of graphs: op by op with renumbered values, without dead code, and in parts.
 
 An instance is a region without the inputs that it does not use, and how its template calls it. A part is for a compiler
-that rejects the whole graph, and may take each half.
+that rejects the whole graph, and may accept each half.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def rename_operands(op: Op, rename: Callable[[int], Ref]) -> Op:
 def renumber(
     rename: Callable[[int], Ref], inputs: Iterable[ValueType], ops: Iterable[Op], outputs: Iterable[int], sizes: int = 0
 ) -> Graph:
-    """Returns a graph of these parts of another one, with each value replaced by ``rename(index)``."""
+    """Returns a graph made of these parts of another one, with each value replaced by ``rename(index)``."""
     types = tuple(map_type(type_, rename) for type_ in inputs)
     moved = tuple(rename_operands(op, rename) for op in ops)
     return Graph(types, moved, tuple(rename(value).index for value in outputs), sizes)
 
 
 class GraphWriter:
-    """Writes a graph that starts with an old graph's inputs and, behind these, added ones.
+    """Writes a graph that starts with an old graph's inputs, followed by added ones.
 
     Attributes:
         types: the type of each value written so far; None for a symbolic size.
@@ -65,35 +65,35 @@ class GraphWriter:
         self.types: list[ValueType | None] = [*self._inputs, *[None] * old.sizes]
 
     def new(self, old: int) -> Ref:
-        """Returns where a value of the old graph is now."""
+        """Returns the value of the new graph that replaces a value of the old graph."""
         return self._renamed[old]
 
     def rename(self, op: Op) -> Op:
-        """Returns an op of the old graph on the values of the new one."""
+        """Returns an op of the old graph with its operands replaced by values of the new graph."""
         return rename_operands(op, self.new)
 
     def append(self, op: Op) -> int:
-        """Writes an op on values of the new graph; returns the number of its first result."""
+        """Writes an op on values of the new graph. Returns the number of its first result."""
         first = len(self.types)
         self._ops.append(op)
         self.types.extend(op.outputs)
         return first
 
     def move(self, old: int, new: int, results: int = 1) -> None:
-        """Notes that values of the old graph, from this one on, are these of the new one."""
+        """Records that consecutive values of the old graph, from ``old`` on, are those from ``new`` on."""
         self._renamed.update({old + index: Ref(new + index) for index in range(results)})
 
     def copy(self, op: Op, first: int) -> None:
-        """Writes an op of the old graph whose first result had this number."""
+        """Writes an op of the old graph, whose first result had the number ``first`` there."""
         self.move(first, self.append(self.rename(op)), len(op.outputs))
 
     def graph(self, outputs: Iterable[int]) -> Graph:
-        """Returns what was written. ``outputs`` are values of the old graph."""
+        """Returns the new graph. ``outputs`` are values of the old graph."""
         return Graph(self._inputs, tuple(self._ops), tuple(self.new(value).index for value in outputs), self._sizes)
 
 
 def remove_dead_ops(graph: Graph) -> Graph:
-    """Returns the same function with nothing that is not used. Inputs and outputs keep their order."""
+    """Returns the same function without dead code. Inputs and outputs keep their order."""
     live = set(graph.outputs)
     for op, first in reversed(list(graph.results())):
         if op_traits(op.name).writes or not live.isdisjoint(range(first, first + len(op.outputs))):
@@ -110,12 +110,12 @@ def remove_dead_ops(graph: Graph) -> Graph:
 
 
 def instance_of(region: Region, binding: Binding, plain: Region | None = None) -> Instance:
-    """Returns the region that a binding leads from, as Thunder wrote it, without the inputs that it does not use.
+    """Returns the region of a binding as an instance: as Thunder wrote it, without the inputs that it does not use.
 
     Args:
         region: as it was read.
-        binding: leads from it to its template.
-        plain: the same region as plain Thunder lays out its values, if it does so otherwise.
+        binding: of the region to its template.
+        plain: the same region with the layouts of plain Thunder, if these differ.
     """
     if len(set(binding.arguments)) < len(region.inputs):
         inputs = sorted(binding.arguments)
@@ -125,14 +125,14 @@ def instance_of(region: Region, binding: Binding, plain: Region | None = None) -
 
 
 def _with_known_inputs(plain: Graph, inputs: list[int]) -> Graph | None:
-    """Does as ``_with_inputs``; returns None if the graph needs others."""
+    """Returns the graph with these inputs only; None if it needs others."""
     needed = {index for op in plain.ops for _, index in operands(op)}.union(plain.outputs)
     known = needed.intersection(range(len(plain.inputs))) <= set(inputs)
     return _with_inputs(plain, inputs) if known else None
 
 
 def _with_inputs(graph: Graph, inputs: list[int]) -> Graph:
-    """Returns the graph with these inputs only, and the symbolic sizes that they carry."""
+    """Returns the graph with these inputs only, and the symbolic sizes in their shapes."""
     sizes = sorted({size for value in inputs for _, size in refs_in(graph.inputs[value])})
     number = {old: new for new, old in enumerate([*inputs, *sizes])}
     dropped = graph.first_result - len(number)
@@ -144,17 +144,17 @@ def _with_inputs(graph: Graph, inputs: list[int]) -> Graph:
 
 
 _MIDDLE = 0.25
-"""A cut leaves at least this part of the operations on either side."""
+"""The least share of the operations on either side of a cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphPart:
-    """Some operations of a graph, as a graph of their own.
+    """Some operations of a graph, as a separate graph.
 
     Attributes:
         graph: the operations.
-        inputs: for each of its inputs, the number of the value in the whole.
-        outputs: for each of its outputs, the number of the value in the whole.
+        inputs: for each of its inputs, the number of the value in the whole graph.
+        outputs: for each of its outputs, the number of the value in the whole graph.
     """
 
     graph: Graph
@@ -163,9 +163,9 @@ class GraphPart:
 
 
 def cut(graph: Graph) -> int | None:
-    """Returns after how many operations a graph is cut in two; None if it has fewer than two, or symbolic sizes.
+    """Returns after how many operations to cut a graph in two; None if it has fewer than two, or symbolic sizes.
 
-    Of the places around the middle it is the one over which the fewest bytes pass. Linear in the operations.
+    Of the places around the middle, the one that the fewest bytes cross is chosen. Linear in the operations.
     """
     count = len(graph.ops)
     if count < 2 or graph.sizes:
@@ -176,15 +176,15 @@ def cut(graph: Graph) -> int | None:
 
 
 def take(graph: Graph, start: int, stop: int) -> GraphPart:
-    """Returns the operations of a graph from one place to another.
+    """Returns a range of a graph's operations as a part.
 
-    Its inputs are what these operations use of the graph's inputs and of earlier results, in order of their numbers.
-    Its outputs are what later operations use of their results, or the graph returns.
+    Its inputs are the graph's inputs and earlier results that these operations use, in order of their numbers. Its
+    outputs are those of their results that later operations use or the graph returns.
 
     Args:
         graph: without symbolic sizes.
         start: the first operation.
-        stop: the first one behind.
+        stop: the first operation behind the part.
     """
     firsts = [first for _, first in graph.results()]
     ops = graph.ops[start:stop]
@@ -204,7 +204,7 @@ def _list_types(graph: Graph) -> Sequence[ValueType | None]:
 
 
 def _count_passing_bytes(graph: Graph) -> list[int]:
-    """Returns for each place the bytes of the results before it that are used behind it."""
+    """Returns for each place the bytes of earlier results that later operations use."""
     last = {index: place for place, op in enumerate(graph.ops) for _, index in operands(op)}
     changes = [0] * (len(graph.ops) + 1)
     for place, (op, first) in enumerate(graph.results()):
