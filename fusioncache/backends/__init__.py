@@ -1,1 +1,1 @@
-"""Compilers: nvFuser, TorchInductor, and none at all. The only folder that knows one."""
+"""The compilers: nvFuser, TorchInductor and eager torch. No other folder depends on a particular compiler."""

@@ -1,8 +1,7 @@
-"""The contract between fusioncache and a compiler: what each backend does, what passes between the two, and its name.
+"""The interface between fusioncache and compilers: ``Backend``, the values that it exchanges, the list of backends.
 
-Importing this module, or the module of a backend, imports neither torch nor a compiler: the command line describes what
-a backend persisted without starting it. The start of each compiler is timed by itself, so that no region is charged for
-it.
+Importing this module or a backend's module imports neither torch nor a compiler, because the command line describes
+stored artifacts without starting one. The start of each compiler is timed separately and charged to no region.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ Run = Callable[[Sequence[Any]], Sequence[Any]]
 """A compiled function. It takes the arguments as one sequence and returns the outputs."""
 
 Progress = Callable[[int], None]
-"""Is told how many are left to compile."""
+"""Is called with the number of graphs that are left to compile."""
 
 GeneralFunction = Callable[[Sequence[Any], Sequence[Value]], Run]
-"""What a backend compiled for any sizes. Takes arguments and the values of a region's variables, and returns the
-function for arguments of these sizes. Compiles nothing: what was not compiled for them raises ``Declined``."""
+"""Code that a backend compiled for any sizes. Takes arguments and the values of a region's variables, and returns the
+function for arguments of these sizes. Compiles nothing, and raises ``Declined`` for sizes that the code excludes."""
 
 Sum = Callable[[Any, Sequence[Any]], Any]
-"""Takes head and terms of a residual chain. Returns their sum, or None where folds are to add them this time."""
+"""Adds the terms of a residual chain to its head. Returns the sum, or None where folds must add them this time."""
 
 FOLDS = ("auto", "nvfuser", "triton")
 """The values of the option ``fold``."""
@@ -41,17 +40,17 @@ FOLDS = ("auto", "nvfuser", "triton")
 
 @dataclass(frozen=True, slots=True)
 class Compiled[F]:
-    """A compiled function, with what another process needs to load it.
+    """A compiled function, with the artifacts from which another process loads it.
 
     Attributes:
-        run: the function, ready: a ``Run``, or a ``GeneralFunction``.
-        artifacts: what makes the same function in another process; None if there are none.
+        run: the function, ready to call: a ``Run``, or a ``GeneralFunction``.
+        artifacts: files from which another process loads the same function; None if there are none.
         reason: why there are no artifacts: a short phrase; None if the backend persists nothing at all.
-        lasting: whether that reason is permanent. Then the store notes it, and no process tries again.
-        exact: does the same as ``run`` in less time, for arguments of the very layouts that it was compiled with; None
-            if nothing does.
-        alone_seconds: what compiling it alone takes, without its artifacts: an estimate if it was compiled together
-            with others. None if all that it took here was that.
+        lasting: whether that reason is permanent. Then the store records it, and no process tries again.
+        exact: a faster function with the same results, for arguments of exactly the layouts of the compilation; None if
+            there is none.
+        alone_seconds: seconds to compile it alone, without making artifacts: an estimate if it was compiled together
+            with others. None if the whole call took just that.
     """
 
     run: F
@@ -79,11 +78,11 @@ class GraphSource:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What artifacts are, for people.
+    """A description of artifacts for human readers.
 
     Attributes:
         sources: the artifacts that are text.
-        launches: of each kernel that is launched, in order: its function, its cubin, and the size of its launch.
+        launches: for each kernel launch, in order: the function, its cubin, and the size of the launch.
         lacks_source: whether there are kernels without their source.
     """
 
@@ -96,23 +95,23 @@ class Backend(ABC):
     """A compiler of graphs without parameters, for arguments of one layout.
 
     Args:
-        fold: what sums residual chains that are not inlined: ``"nvfuser"`` by folds, ``"triton"`` in one launch where
-            that can be done, ``"auto"`` in one launch where it is faster. A backend that only folds ignores it.
+        fold: how residual chains that are not inlined are summed: ``"nvfuser"`` by folds, ``"triton"`` in one launch
+            where possible, ``"auto"`` in one launch where that is faster. A backend that can only fold ignores it.
 
     Raises:
         ValueError: if ``fold`` is none of these, or the backend does not work here. The message says what to do.
 
     Attributes:
-        name: in options, keys and the store.
-        title: for people.
-        source_hint: a sentence that tells how to see the source of kernels where it was not persisted. ``{name}`` in
-            it is the template's name.
-        compiles: whether there is a compiler, and not only torch's operations.
+        name: its name in options, keys and the store.
+        title: its name for users.
+        source_hint: a sentence on how to see the source of kernels where it was not stored. ``{name}`` in it is
+            replaced by the template's name.
+        compiles: whether there is a compiler; False if it only calls torch's operations.
         generalizes: whether it compiles regions for any sizes, where it can.
-        derives_sizes: whether what it compiles for any sizes serves to make code for each size in milliseconds, by
-            ``persist_size``, and is not called itself.
-        lays_out_as_torch: whether results are to have the strides of torch's own operations; else those that the
-            compiler gives them stay, because Thunder leaves them to it.
+        derives_sizes: whether its code for any sizes is not called, but only serves to make code for each size in
+            milliseconds, by ``persist_size``.
+        lays_out_as_torch: whether results must have the strides of torch's operations. If not, results keep the strides
+            that the compiler chose, because Thunder leaves them to it.
     """
 
     name: ClassVar[str]
@@ -129,7 +128,7 @@ class Backend(ABC):
 
     @classmethod
     def problem(cls, device: str) -> str | None:
-        """Tells why the backend does not work here for regions on this type of device; None if it does."""
+        """Returns why the backend does not work here for regions on this type of device; None if it does."""
         return None
 
     def options(self) -> Mapping[str, Option]:
@@ -140,53 +139,53 @@ class Backend(ABC):
     def environment(self) -> Mapping[str, str]:
         """Returns the ingredients of a key that come from the backend: versions, options, architecture, settings.
 
-        They are those of this moment: settings of torch may change from one compilation to the next.
+        They are read at each call, because settings of torch may change from one compilation to the next.
 
         Raises:
-            Declined: of ``Scope.REGION``, if nothing that is compiled now may be shared. The reason says what cannot be
-                compared.
+            Declined: with ``Scope.REGION``, if no code that is compiled now may be shared. The reason names what cannot
+                be compared.
         """
 
     def artifact_environment(self) -> Mapping[str, str] | None:
-        """Returns what artifacts depend on besides ``environment``, by ingredient; None if there are never any."""
+        """Returns the ingredients that artifacts depend on besides ``environment``; None if none are made here."""
         return None
 
     def why_unkept(self, graph: Graph) -> str | None:
-        """Tells why ``persist`` would give no artifacts for this graph, whatever the arguments; None if it might."""
+        """Returns why ``persist`` makes no artifacts for this graph with any arguments; None if it might."""
         return None if self.artifact_environment() is not None else f"backend {self.name} persists nothing"
 
     @classmethod
     def prepare(cls) -> None:
-        """Imports all that compiling needs, and opens no device: a process that is forked afterwards can use one."""
+        """Imports all that compiling needs. Opens no device, so that a process forked afterwards can use one."""
         import torch  # noqa: F401
 
     @classmethod  # noqa: B027  # most have none to open
     def open_device(cls, number: int | None) -> None:
-        """Makes the device ready to compile for: a GPU of this number, or the one that is in use.
+        """Makes the device ready to compile for: the GPU of this number, or the current one.
 
         Raises:
             Exception: if nothing can be compiled for it here. The message says why.
         """
 
     def start(self, device: str) -> None:  # noqa: B027  # most have nothing to do
-        """Does what compiling for this type of device costs once in a process, and compiles no region.
+        """Does the work that compiling for this type of device needs once per process. Compiles no region.
 
-        It changes nothing of what is compiled. It is called right before the first compile, and timed by itself.
+        It does not change what is compiled. It is called right before the first compile, and timed separately.
 
         Args:
             device: its type, such as ``cpu``.
 
         Raises:
-            Exception: if nothing can be compiled here. The compile that follows says why.
+            Exception: if nothing can be compiled here. The compile that follows reports why.
         """
 
     def alone(self, seconds: float, operations: int, *, loaded: bool) -> Alone:
-        """Returns what Thunder alone spends on the regions of an executable that took these seconds to compile.
+        """Returns the seconds that plain Thunder spends on the regions of one executable.
 
         Args:
-            seconds: that compiling it took, here or where it was compiled.
-            operations: of the regions.
-            loaded: whether it was loaded. Then a cache of the compiler's own on disk may have its code as well.
+            seconds: how long compiling the executable took, here or in the process that compiled it.
+            operations: the number of operations of the regions.
+            loaded: whether it was loaded. Then the compiler's cache on disk may contain its code as well.
         """
         return Alone(seconds, seconds)
 
@@ -200,11 +199,11 @@ class Backend(ABC):
 
     @abstractmethod
     def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
-        """Compiles a function for arguments of this layout, and runs it once, so that nothing is left to compile."""
+        """Compiles a function for arguments of this layout. Runs it once, so that later calls compile nothing."""
 
     @classmethod
     def find_rejection(cls, error: Exception) -> str | None:
-        """Returns what the compiler says of a graph that it rejects, in a line, if this error is that.
+        """Returns the compiler's message in one line, if this error means that it rejects the graph.
 
         Returns:
             None for an error that may have another cause, such as the state of the machine.
@@ -212,114 +211,114 @@ class Backend(ABC):
         return None
 
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled[Run]:
-        """Compiles the same function as ``compile``, bit for bit, and gives artifacts, or why there are none."""
+        """Compiles the same function as ``compile``, bit for bit. Adds artifacts, or the reason why there are none."""
         return Compiled(self.compile(graph, args), None, f"backend {self.name} persists nothing")
 
     @contextmanager
     def compiled_together(self, graphs: Sequence[tuple[Graph, Sequence[Any]]], progress: Progress) -> Iterator[None]:
-        """Compiles several graphs at once, if that is faster. In the body ``persist`` takes what was compiled.
+        """Compiles several graphs at once, if that is faster. In the body, ``persist`` uses the results.
 
         Args:
-            graphs: each with arguments.
-            progress: is told how many are left.
+            graphs: each with its arguments.
+            progress: is called with the number of graphs that are left.
         """
         yield
 
     def load(self, artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any]) -> Run:
-        """Makes the function of these artifacts. Nothing is compiled.
+        """Returns the function of these artifacts. Compiles nothing.
 
         Raises:
-            Exception: whatever is wrong with the artifacts, or with these arguments for them.
+            Exception: if the artifacts are invalid, or not for these arguments.
         """
         raise ValueError(f"backend {self.name} persists nothing")
 
     def general_layout(self, layouts: ArgumentLayouts) -> Hashable:
-        """Returns what a compilation for any sizes depends on, of the layouts of the arguments."""
+        """Returns the part of the arguments' layouts that a compilation for any sizes depends on."""
         return self.layout(layouts)
 
     def persist_size(self, made: GeneralInstance, region: Graph, args: Sequence[Any]) -> Compiled[Run]:
-        """Makes code for one size of code for any sizes. That is compiled first if this process does not have it.
+        """Makes code for one size from code for any sizes, which is compiled first if this process does not have it.
 
         Args:
             made: the region, as an instance of a general one.
-            region: itself, with inputs and outputs in the order of its template.
-            args: of the region. Nothing writes into them.
+            region: the same region, with inputs and outputs in the order of its template.
+            args: of the region, which does not write into them.
 
         Returns:
             A function that has artifacts.
 
         Raises:
-            Declined: of ``Scope.GENERAL``, if that cannot be done, or of ``Scope.STORING_NOW``, if it cannot be done at
+            Declined: with ``Scope.GENERAL`` if that is impossible, with ``Scope.STORING_NOW`` if it is impossible at
                 the moment. The reason is a short phrase.
         """
         raise Declined(f"backend {self.name} makes no code for one size of code for any", Scope.GENERAL)
 
     def compile_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> GeneralFunction:
-        """Compiles a region for any sizes, with arguments of one of its instances, and the values of its variables.
+        """Compiles a region for any sizes, with the arguments and the variables' values of one of its instances.
 
         Raises:
-            Declined: of ``Scope.GENERAL``, if that cannot be done. The reason is a short phrase.
+            Declined: with ``Scope.GENERAL``, if that is impossible. The reason is a short phrase.
         """
         raise Declined(f"backend {self.name} compiles each size", Scope.GENERAL)
 
     def persist_general(
         self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]
     ) -> Compiled[GeneralFunction]:
-        """Compiles what ``compile_general`` compiles, and gives artifacts, or why there are none.
+        """Compiles the same function as ``compile_general``. Adds its artifacts, or the reason why there are none.
 
         Raises:
-            Declined: of ``Scope.GENERAL``, if that cannot be done. The reason is a short phrase.
+            Declined: with ``Scope.GENERAL``, if that is impossible. The reason is a short phrase.
         """
         return Compiled(self.compile_general(general, args, values), None, None)
 
     def load_general(
         self, artifacts: Mapping[str, bytes], general: GeneralRegion, args: Sequence[Any]
     ) -> GeneralFunction:
-        """Makes the function of these artifacts. Nothing is compiled.
+        """Returns the function of these artifacts. Compiles nothing.
 
         Raises:
-            Exception: whatever is wrong with the artifacts, or with these arguments for them.
+            Exception: if the artifacts are invalid, or not for these arguments.
         """
         raise ValueError(f"backend {self.name} persists nothing for any sizes")
 
     def sum_chain(self, dtype: str, head: Any, terms: Sequence[Any], compiled: Callable[[float], None]) -> Sum | None:
-        """Makes a function that sums residual chains in the backend's own way, bitwise the same as folds.
+        """Returns the backend's function that sums residual chains without folds, bitwise equal to folds.
 
         Args:
             dtype: of the sum, by its full name.
-            head: what terms are added to.
-            terms: of a chain. The function is for tensors of this layout and dtype; nothing is left to compile.
-            compiled: is told the seconds, if something had to be compiled.
+            head: the value to which terms are added.
+            terms: of a chain. The function is for tensors of this layout and dtype, and is already compiled for them.
+            compiled: is called with the seconds, if something had to be compiled.
 
         Returns:
-            The function; None if folds are to add such chains.
+            The function; None if such chains are summed by folds.
         """
         return None
 
     @classmethod
     def describe(cls, artifacts: Mapping[str, bytes]) -> Description:
-        """Describes what was persisted, as far as it can be read: some artifacts may be missing."""
+        """Describes artifacts as far as they can be read: some may be missing."""
         return Description()
 
     @classmethod
     def definition(cls, graph: Graph, args: Sequence[Any] | None = None) -> str | None:
-        """Writes what the compiler is given for a graph, where that is a text.
+        """Returns the compiler's input for a graph, if it is a text.
 
         Args:
             graph: without parameters.
-            args: whose layout it is for; contiguous tensors if None.
+            args: the arguments for whose layout it is written; contiguous tensors if None.
 
         Raises:
             ValueError: if it cannot be written here. The message says what to do.
 
         Returns:
-            The text; None if the compiler is not given a text.
+            The text; None if the compiler's input is not a text.
         """
         return None
 
 
 def compile_when_called(compile_: Callable[[Sequence[Any]], Run]) -> Run:
-    """Returns a function that is compiled for the arguments of its first call, for which other threads wait."""
+    """Returns a function that is compiled for the arguments of its first call. Other threads wait for that compile."""
     made: list[Run] = []
     lock = forks.lock()
 
@@ -333,7 +332,7 @@ def compile_when_called(compile_: Callable[[Sequence[Any]], Run]) -> Run:
 
 
 def check_fold(fold: str) -> None:
-    """Checks the option ``fold``.
+    """Raises an error if the option ``fold`` is unknown.
 
     Raises:
         ValueError: if it is none of ``FOLDS``.
@@ -347,14 +346,14 @@ BACKENDS: Mapping[str, str] = {
     "inductor": "fusioncache.backends.inductor.backend:Inductor",
     "eager": "fusioncache.backends.eager:Eager",
 }
-"""Where the class of each backend is. The best is first, and the last works everywhere."""
+"""The module and class of each backend. The best is first, and the last works everywhere."""
 
 
 def backend_class(name: str) -> type[Backend]:
-    """Returns the class of the backend with this name. That imports neither torch nor a compiler.
+    """Returns the class of the backend with this name. Imports neither torch nor a compiler.
 
     Raises:
-        ValueError: if there is none; the message says which there are.
+        ValueError: if the name is unknown; the message lists the known ones.
     """
     if name not in BACKENDS:
         raise ValueError(f"unknown backend {name!r}: use 'auto' or one of {', '.join(map(repr, BACKENDS))}")
@@ -363,17 +362,17 @@ def backend_class(name: str) -> type[Backend]:
 
 
 def make_backend(name: str, **options: Any) -> Backend:
-    """Makes the backend with this name.
+    """Returns a new backend with this name.
 
     Raises:
-        ValueError: if there is none, or if it does not work here; the message says what to do.
-        TypeError: if it takes no such options.
+        ValueError: if the name is unknown, or the backend does not work here; the message says what to do.
+        TypeError: if the backend has no such options.
     """
     return backend_class(name)(**options)
 
 
 def problem(name: str, device: str) -> str | None:
-    """Tells why a backend does not work here for regions on this type of device, and what to do; None if it does."""
+    """Returns why a backend does not work here for regions on this type of device, and what to do; None if it does."""
     return backend_class(name).problem(device)
 
 
@@ -383,21 +382,21 @@ def best_backend(device: str) -> str:
 
 
 def describe(name: str, artifacts: Mapping[str, bytes]) -> Description:
-    """Describes what a backend persisted. Of a backend that is not known here nothing is known."""
+    """Describes artifacts of a backend. The description is empty if this version does not know the backend."""
     return backend_class(name).describe(artifacts) if name in BACKENDS else Description()
 
 
 logger = logging.getLogger("fusioncache")
 
 OnStart = Callable[[str, float], None]
-"""Is told the title of a compiler that was started, and the seconds that it took."""
+"""Is called with the title of a compiler that was started, and the seconds that this took."""
 
 
 class CompilerStarts:
     """Starts each compiler once for each type of device.
 
     Args:
-        clock: returns seconds of a clock that only goes forward.
+        clock: returns seconds of a monotonic clock.
     """
 
     def __init__(self, clock: Callable[[], float] = lambda: time.perf_counter()):
@@ -406,12 +405,12 @@ class CompilerStarts:
         self._lock = forks.lock()
 
     def start(self, backend: Backend, graph: Graph, on_start: OnStart) -> float:
-        """Starts the compiler if it is to compile its first graph for this type of device. Never raises.
+        """Starts the compiler before it compiles its first graph for this type of device. Never raises.
 
         Args:
             backend: the compiler.
-            graph: that is compiled next.
-            on_start: is told of a start.
+            graph: the graph that is compiled next.
+            on_start: is called if the compiler was started.
 
         Returns:
             The seconds that this call took. Waiting for another thread's start counts as start time.
@@ -424,7 +423,7 @@ class CompilerStarts:
             if kind not in self._started:
                 try:
                     backend.start(kind[1])
-                except Exception as error:  # the compile that follows says what is wrong
+                except Exception as error:  # the compile that follows reports the cause
                     logger.info("starting %s failed", backend.title, exc_info=error)
                 self._started.add(kind)
                 on_start(backend.title, self._clock() - begun)
@@ -444,9 +443,9 @@ def device_types_of(graph: Graph) -> frozenset[str]:
 
 @cache
 def process_starts() -> CompilerStarts:
-    """Returns the starts of this process. In a forked child the compilers of the parent count as started."""
+    """Returns the ``CompilerStarts`` of this process. Compilers that the parent of a fork started count as started."""
     return CompilerStarts()
 
 
 def ignore_start(title: str, seconds: float) -> None:
-    """Counts a start nowhere."""
+    """Does nothing: an ``OnStart`` for starts that are not counted."""

@@ -1,11 +1,11 @@
-"""A graph as Thunder's bound symbols, for all that Thunder itself can lower, and bound symbols as a function.
+"""Conversion of graphs to Thunder's bound symbols, and of bound symbols to Python functions.
 
-Literals are typed constants in a graph, and operations have names. Both ways are here.
+Constants of a graph are encoded from and decoded to Thunder's literals. Operations are converted to and from names.
 
-One Python function takes the place of several that differ only in numbers. These are functions that Thunder writes of
-regions of one skeleton, each for its own sizes. Where their texts have different numbers, these must be the values of
-one variable, function by function; everything else must be equal. So nothing of what Thunder computes from a size is
-taken for constant: it differs, and is a variable's value or refused.
+``merge_sources`` replaces several Python functions by one that takes variables. Thunder writes these functions for
+regions of one skeleton, each for its own sizes. A number that differs between the texts must have the value of one
+variable in every function; everything else must be equal. So no number that Thunder computes from a size is mistaken
+for a constant: such a number differs, and is either a variable's value or refused.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from fusioncache.ir.ops import op_traits
 Number = int | float
 
 FUNCTION = "region"
-"""What functions are called in their sources, and in the source that takes their place."""
+"""The name of the functions in their sources, and in the merged source."""
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionSource:
-    """The text of a function, and what its names stand for."""
+    """The text of a function, and the values of its global names."""
 
     text: str
     names: Mapping[str, Any]
@@ -57,7 +57,7 @@ def merge_sources(
 
     Args:
         sources: of functions of the same name.
-        values: for each source, the value of each variable. Those of no two variables are equal in all of them.
+        values: for each source, the value of each variable. No two variables have equal values in all sources.
         first: which variables come before the others.
 
     Raises:
@@ -76,7 +76,7 @@ def merge_sources(
 
 
 def define_source(source: FunctionSource) -> Any:
-    """Makes the function of a source, as Thunder makes those of traces: torch.compile wants to know where code is."""
+    """Returns the function of a source. It is built like Thunder's, because torch.compile needs to locate its code."""
     from fusioncache.thunder_adapter.api import build_callable
 
     return build_callable(FUNCTION, python_str=source.text, file_name=f"thunder.{FUNCTION}", ctx=dict(source.names))
@@ -139,7 +139,7 @@ def _number(node: Any) -> Number | None:
 
 
 HERE = Const("device", "cuda")
-"""The GPU that the inputs lie on, whichever it is: the same region on another one is the same template."""
+"""The GPU of the inputs, without its number: the same region on another GPU has the same template."""
 
 _PYTHON_TYPES = {"bool": bool, "int": int, "float": float, "complex": complex}
 _VALUE_OF: Mapping[type, Callable[[Any], Any]] = {
@@ -151,9 +151,9 @@ _VALUE_OF: Mapping[type, Callable[[Any], Any]] = {
 
 
 def to_plain(value: Any) -> Any:
-    """Returns a number or a text of a derived class as one of Python's own class; anything else as it is.
+    """Returns a number or string of a derived class as an instance of Python's class; any other value unchanged.
 
-    The value is the one that torch reads: it calls no method of the derived class.
+    It is the value that torch reads. No method of the derived class is called.
     """
     kind: type = type(value)
     value_of = _find_value_of(kind)
@@ -162,7 +162,7 @@ def to_plain(value: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _find_value_of(kind: type) -> Callable[[Any], Any] | None:
-    """Returns what makes a value of a derived class one of Python's own; None for other classes."""
+    """Returns the function that converts values of a derived class to Python's class; None for other classes."""
     if kind in _VALUE_OF or kind is bool:
         return None
     return next((value_of for base, value_of in _VALUE_OF.items() if issubclass(kind, base)), None)
@@ -180,7 +180,7 @@ def encode_literal(value: Any) -> Const:
         return Const(type(value).__name__, str(value))
     if type(value) is float:
         return Const("float", value.hex())
-    # Only where they are needed, as an import takes longer than all of the above.
+    # Imported only where needed: an import takes longer than all of the above.
     import torch
 
     from fusioncache.thunder_adapter.api import Device, dtypes
@@ -204,7 +204,7 @@ def is_here(arg: Arg) -> bool:
 
 
 def fixed_gpus(arg: Arg) -> Iterator[int]:
-    """Lists each GPU that an argument names by its number."""
+    """Yields each GPU that an argument names by its number."""
     if isinstance(arg, tuple):
         for item in arg:
             yield from fixed_gpus(item)
@@ -217,8 +217,8 @@ def decode_literal(arg: Arg, value_of: Callable[[int], Any], gpu: int = 0) -> An
 
     Args:
         arg: of an op.
-        value_of: gives the value with this index.
-        gpu: the number of the one that inputs lie on.
+        value_of: returns the value with this index.
+        gpu: the number of the GPU of the inputs.
     """
     import torch
 
@@ -272,7 +272,7 @@ _NVFUSER_EXECUTOR = "thunder.executors.nvfuserex_impl"
 
 
 def symbol_name(symbol: Any) -> str | None:
-    """The name under which ``symbol_named`` finds this very Thunder symbol, or None if it is not a known one."""
+    """Returns the name by which ``symbol_named`` finds this same Thunder symbol; None if there is none."""
     if symbol.id is None:
         return None
     by_id, by_name = _tables(_NVFUSER_EXECUTOR in sys.modules)
@@ -281,7 +281,7 @@ def symbol_name(symbol: Any) -> str | None:
 
 
 def symbol_named(name: str) -> Any:
-    """The Thunder symbol with this name, such as ``prims.add``.
+    """Returns the Thunder symbol with this name, such as ``prims.add``.
 
     Raises:
         KeyError: if this Thunder has no such operation.
@@ -292,7 +292,7 @@ def symbol_named(name: str) -> Any:
 @cache
 def _tables(with_nvfuser: bool) -> tuple[dict[Any, str], dict[str, Any]]:
     symbols = sorted(_all_symbols(with_nvfuser), key=lambda pair: pair[0], reverse=True)
-    # Of the aliases of one symbol the first in alphabetical order names it.
+    # A symbol with several aliases gets the first one in alphabetical order.
     return {symbol.id: name for name, symbol in symbols if symbol.id is not None}, dict(symbols)
 
 
@@ -318,13 +318,13 @@ def result_names(bound_symbol: Any) -> list[str]:
 
 
 def outputs_of(fusion: Any) -> list[Any]:
-    """Returns the proxies that a fused call defines, without the inputs that Thunder lists as they pass through."""
+    """Returns the proxies that a fused call defines, without inputs that Thunder also lists among its outputs."""
     inputs = set(argument_names(fusion))
     return [proxy for proxy in fusion.flat_proxy_outs if proxy.name not in inputs]
 
 
 def flatten(bound_symbol: Any) -> list[Any]:
-    """Returns the operations that a bound symbol consists of, as regions have them: nearly all are primitives."""
+    """Returns the operations of a bound symbol at the level that regions contain: nearly all are primitives."""
     symbol = bound_symbol.sym
     if symbol.is_prim or not bound_symbol.subsymbols or op_traits(symbol_name(symbol) or "").fusible:
         return [bound_symbol]
@@ -332,7 +332,7 @@ def flatten(bound_symbol: Any) -> list[Any]:
 
 
 def leaves_of(symbol: Any) -> Iterator[Any]:
-    """Yields the operations that a bound symbol consists of in the end, itself if it is one."""
+    """Yields the bound symbols without subsymbols that a bound symbol consists of; itself if it has none."""
     if not symbol.subsymbols:
         yield symbol
     for inner in symbol.subsymbols:
@@ -340,12 +340,12 @@ def leaves_of(symbol: Any) -> Iterator[Any]:
 
 
 def may_write(bound_symbol: Any) -> bool:
-    """Returns whether a bound symbol, or one that it consists of, may write into its arguments."""
+    """Returns whether a bound symbol, or one of its nested subsymbols, may write into its arguments."""
     return any(True for _ in _writing(bound_symbol))
 
 
 def written_values(bound_symbol: Any) -> Iterator[str]:
-    """Yields the names of the values that a bound symbol, or one that it consists of, may write into."""
+    """Yields the names of the values that a bound symbol, or one of its nested subsymbols, may write into."""
     for writing in _writing(bound_symbol):
         yield from argument_names(writing)
 
@@ -354,7 +354,7 @@ def _writing(bound_symbol: Any) -> Iterator[Any]:
     from fusioncache.thunder_adapter.api import OpTags
 
     symbol = bound_symbol.sym
-    # Executors give operations implementations of their own under the same id.
+    # An executor's implementation of an operation has the same id and another name.
     name = _tables(_NVFUSER_EXECUTOR in sys.modules)[0].get(symbol.id, symbol.name)
     if OpTags.IN_PLACE in (symbol.tags or ()) or op_traits(name).writes:
         yield bound_symbol
@@ -363,14 +363,14 @@ def _writing(bound_symbol: Any) -> Iterator[Any]:
 
 
 _NO_SIZE, _NO_DIFFERENCE = 1_000_003, 10_007
-"""The value that the first symbolic size has for Thunder, and how much larger each one is than the one before. It is
-no tensor's size, and neither is what is left of two, so that it shows where it passes for one."""
+"""The value of the first symbolic size for Thunder, and the distance from each one to the next. Neither these values
+nor their differences are tensor sizes, so that one that is mistaken for a constant size is noticed."""
 
 
 class _AnySize(int):
-    """The value of a symbolic size. It equals that of each other one, as sizes that Thunder compares have to be equal.
+    """The value of a symbolic size. It equals every other one, because Thunder requires equal sizes where it compares.
 
-    What is computed of two is a plain integer.
+    The result of arithmetic on two is a plain integer.
     """
 
     def __eq__(self, other: object) -> bool:
@@ -393,12 +393,12 @@ class BoundGraph:
 
 
 def bind(graph: Graph, gpu: int = 0, numbers: Mapping[int, Any] = MappingProxyType({})) -> BoundGraph:
-    """Writes a graph with proxies of its own, named by their numbers.
+    """Returns a graph as bound symbols, with new proxies that are named by the numbers of their values.
 
     Args:
         graph: without parameters.
-        gpu: the number of the one that inputs lie on.
-        numbers: the values of inputs that are used in place of their proxies.
+        gpu: the number of the GPU of the inputs.
+        numbers: the values of inputs that replace their proxies.
 
     Raises:
         KeyError: if this Thunder has no operation of that name.
@@ -419,7 +419,7 @@ def bind(graph: Graph, gpu: int = 0, numbers: Mapping[int, Any] = MappingProxyTy
 
 @contextmanager
 def _symbolic_sizes() -> Iterator[None]:
-    """Keeps Thunder's tensor proxies from replacing symbolic sizes by their values, as they do elsewhere."""
+    """Keeps Thunder's tensor proxies from replacing symbolic sizes by their values, which they do by default."""
     from fusioncache.thunder_adapter.api import CACHE_OPTIONS, CompileData, CompileStats, compile_data_and_stats
 
     symbolic = CACHE_OPTIONS.SYMBOLIC_VALUES
@@ -429,18 +429,18 @@ def _symbolic_sizes() -> Iterator[None]:
 
 
 def find_fixed_gpu(graph: Graph) -> int | None:
-    """Returns the GPU that a graph names by its number, and so runs nowhere else; None if it names none."""
+    """Returns the GPU that a graph names by its number, and so can only run on; None if it names none."""
     return next((gpu for literal in _literals(graph) for gpu in fixed_gpus(literal)), None)
 
 
 def on_each_gpu(graph: Graph, make: Callable[[int], Callable[..., Any]]) -> Callable[[Sequence[Any]], Any]:
-    """Returns a function of the arguments as one sequence. What runs is made at the first call.
+    """Returns a function that takes the arguments as one sequence, and calls ``make`` in its first call.
 
-    If the graph makes tensors where its inputs are, it is made anew for each GPU.
+    If the graph creates tensors on the GPU of its inputs, ``make`` is called once for each GPU.
 
     Args:
-        graph: what to compute.
-        make: takes the number of a GPU, and makes a function of single arguments.
+        graph: the graph to compute.
+        make: takes the number of a GPU, and returns a function of single arguments.
     """
     makes_tensors = any(map(is_here, _literals(graph)))
     functions: dict[int, Callable[..., Any]] = {}
@@ -454,7 +454,7 @@ def on_each_gpu(graph: Graph, make: Callable[[int], Callable[..., Any]]) -> Call
 
 
 def find_gpu(args: Sequence[Any]) -> int:
-    """The number of the GPU that arguments lie on; 0 if they lie on none."""
+    """Returns the number of the GPU of the arguments; 0 if none is on a GPU."""
     return next((arg.get_device() for arg in args if getattr(arg, "is_cuda", False)), 0)
 
 
@@ -481,7 +481,7 @@ def _proxy(name: str, type_: ValueType, proxies: dict[int, Any]) -> Any:
         device = Device("cuda:0" if type_.device == "cuda" else type_.device)
         return TensorProxy(name, shape=shape, device=device, dtype=thunder_dtype(type_.dtype))
     number = {"int": IntegerProxy, "bool": IntegerProxy, "float": FloatProxy, "complex": ComplexProxy}
-    # Thunder tells bool from int by the value, and takes a size of 1 for a broadcast dimension.
+    # Thunder distinguishes bool from int by the value, and treats a size of 1 as a broadcast dimension.
     value = {"int": _AnySize(_NO_SIZE + int(name[1:]) * _NO_DIFFERENCE), "bool": False, "float": 2.0, "complex": 2j}[
         type_.python_type
     ]
@@ -491,30 +491,30 @@ def _proxy(name: str, type_: ValueType, proxies: dict[int, Any]) -> Any:
 def torch_function(
     bound_symbols: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], *, refuses: bool = False
 ) -> Callable[..., Any]:
-    """Makes a function that runs the bound symbols one by one, through Thunder's executors for torch and Python.
+    """Returns a function that runs the bound symbols one by one, through Thunder's executors for torch and Python.
 
     Args:
         bound_symbols: in dependency order.
         inputs: the proxies that become the function's parameters.
         outputs: the proxies that it returns, as a list.
-        refuses: whether it is to refuse what these executors refuse, and not to have it computed in another way.
+        refuses: whether to fail for operations that these executors refuse, instead of computing them otherwise.
     """
     return _torch_trace(bound_symbols, inputs, outputs, refuses=refuses).python_callable(include_decorators=False)
 
 
 def torch_source(graph: Graph, gpu: int = 0) -> FunctionSource:
-    """Returns the source of a function that runs a graph without variables one operation after the other."""
+    """Returns the source of a function that runs the operations of a graph without variables one by one."""
     bound = bind(graph, gpu)
     trace = _torch_trace(bound.bound_symbols, bound.inputs, bound.outputs)
     return FunctionSource(trace.python(include_decorators=False), trace.python_ctx())
 
 
 def general_torch_source(general: GeneralRegion, gpu: int = 0, first: Sequence[int] = ()) -> FunctionSource:
-    """Returns the source of a function that runs a general region, and takes its variables' numbers behind its tensors.
+    """Returns the source of a function that runs a general region. It takes its variables' values behind its tensors.
 
     Args:
         general: the region.
-        gpu: the number of the one that inputs lie on.
+        gpu: the number of the GPU of the inputs.
         first: which variables come before the others.
 
     Raises:
@@ -525,14 +525,14 @@ def general_torch_source(general: GeneralRegion, gpu: int = 0, first: Sequence[i
 
 
 def read_numbers(values: Sequence[Value]) -> list[int | float]:
-    """Returns the values of variables as Python's numbers."""
+    """Returns the values of variables as Python numbers."""
     return [decode_literal(value, int) if isinstance(value, Const) else value for value in values]
 
 
 def _torch_trace(
     bound_symbols: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], *, refuses: bool = False
 ) -> Any:
-    """Returns a trace, named as sources are, that Thunder's executors for torch and Python have claimed."""
+    """Returns a trace with the function name ``FUNCTION``, claimed by Thunder's executors for torch and Python."""
     from fusioncache.backends.refused_operations import executor as other_executor
     from fusioncache.thunder_adapter.api import (
         SigInfo,

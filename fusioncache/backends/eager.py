@@ -14,7 +14,7 @@ from fusioncache.ir.template import ArgumentLayouts
 from fusioncache.process.forks import LruMap
 
 _MOST_SHAPES = 256
-"""For how many values of the numbers that decide about shapes a function is kept."""
+"""The most functions that are held for different values of the numbers that decide about shapes."""
 
 
 class Eager(Backend):
@@ -30,7 +30,7 @@ class Eager(Backend):
         return {"backend": "eager", "versions": write_versions(), "settings": write_settings()}
 
     def layout(self, layouts: ArgumentLayouts) -> None:
-        """Returns nothing: any layout will do."""
+        """Returns None: the code runs for any layout."""
         return None
 
     def arithmetic(self, device: str) -> Arithmetic:
@@ -40,7 +40,7 @@ class Eager(Backend):
     def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
         """See ``Backend``."""
         run = run_one_by_one(graph)
-        run(args)  # what cannot run shows here
+        run(args)  # fails for operations that cannot run
         return run
 
     def compile_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> GeneralFunction:
@@ -48,7 +48,7 @@ class Eager(Backend):
         from fusioncache.backends.bound_symbols import define_source, general_torch_source, on_each_gpu, read_numbers
 
         run = on_each_gpu(general.graph, lambda gpu: define_source(general_torch_source(general, gpu)))
-        run([*args, *read_numbers(values)])  # what cannot run shows here
+        run([*args, *read_numbers(values)])  # fails for operations that cannot run
 
         def fit(args: Sequence[Any], values: Sequence[Value]) -> Run:
             numbers = read_numbers(values)
@@ -58,12 +58,12 @@ class Eager(Backend):
 
 
 def run_one_by_one(graph: Graph) -> Run:
-    """Returns a function that runs a graph one operation after the other, for any layout. It runs nothing yet.
+    """Returns a function that runs a graph operation by operation, for any layout. Runs nothing yet.
 
-    Thunder decides by the values of some inputs what runs, so there is a function for each of these values.
+    Thunder uses the values of some inputs to decide which operations run, so there is one function per such values.
 
     Args:
-        graph: without parameters, as any executor may have made it.
+        graph: without parameters; its operations may come from any executor.
     """
     from fusioncache.backends.bound_symbols import bind, on_each_gpu, torch_function
 

@@ -1,7 +1,7 @@
-"""An executor of Thunder's for the operations of regions that its executors for torch and Python refuse.
+"""A Thunder executor for operations of regions that Thunder's executors for torch and Python refuse.
 
-Regions that nvFuser makes contain operations that torch has no function for, and numbers where torch's functions take
-tensors alone. With this one, torch can compute whatever a region contains.
+Regions for nvFuser contain operations without a torch function, and numbers where torch's functions take only tensors.
+With this executor torch can compute every region.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TENSORS_ONLY: dict[Any, tuple[int, ...]] = {
     **dict.fromkeys((prims.fmod, prims.eq, prims.ne, prims.ge, prims.gt, prims.le, prims.lt, prims.where), (0,)),
     **dict.fromkeys((prims.atan2, prims.maximum, prims.minimum, prims.nextafter), (0, 1)),
 }
-"""The operands that torch's function takes as tensors alone, where the primitive takes numbers as well."""
+"""The positions of operands that torch's function takes only as tensors, where the primitive also takes numbers."""
 
 
 def _register_with_tensors(symbol: Any, positions: tuple[int, ...]) -> None:
@@ -45,7 +45,7 @@ def _register_with_tensors(symbol: Any, positions: tuple[int, ...]) -> None:
 def _compute_cross_entropy(
     logits: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100, *_: Any
 ) -> Any:
-    """Returns what nvFuser's operation does: the mean, each row's maximum, the rest of its sum, and how many count."""
+    """Returns nvFuser's results: mean loss, maximum of each row, the rest of its log-sum-exp, number of valid rows."""
     counts = ltorch.ne(target, ignore_index)
     chosen = ltorch.gather(logits, 1, ltorch.unsqueeze(ltorch.where(counts, target, 0), 1))
     maximum = ltorch.amax(logits, 1)
@@ -66,7 +66,7 @@ def _differentiate_cross_entropy(
     ignore_index: int = -100,
     **_: Any,
 ) -> Any:
-    """Returns what nvFuser's operation does: the gradient of the logits."""
+    """Returns the result of nvFuser's operation: the gradient of the logits."""
     columns = ltorch.unsqueeze(target, 1)
     share = ltorch.where(ltorch.ne(columns, ignore_index), gradient / valid_indices, 0.0)
     softmax = ltorch.exp(logits - ltorch.unsqueeze(a_max, 1) - ltorch.unsqueeze(max_log_sum_exp, 1))
@@ -79,7 +79,7 @@ _COMPOSED: dict[Any, Callable[..., Any]] = {
     "nv_cross_entropy_fwd": _compute_cross_entropy,
     "nv_cross_entropy_bwd": _differentiate_cross_entropy,
 }
-"""What computes operations, by their ids: ltorch's, for which Thunder's executor for torch has functions."""
+"""Implementations of operations, by id, in ltorch operations that Thunder's executor for torch has functions for."""
 
 for _symbol, _positions in _TENSORS_ONLY.items():
     _register_with_tensors(_symbol, _positions)

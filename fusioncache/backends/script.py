@@ -1,6 +1,6 @@
-"""A graph as a script that runs it alone, without fusioncache: for a report to those who write a compiler.
+"""A graph as a standalone script that runs without fusioncache: for bug reports to compiler developers.
 
-The script needs Thunder; to write it takes neither Thunder nor torch.
+The script needs Thunder. Writing it needs neither Thunder nor torch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fusioncache.ir import Arg, Const, Graph, NumberType, Op, Ref, TensorType, V
 
 _SYMBOLIC_SIZE = 8
 _TORCH_NAMES = {"bool8": "bool"}
-"""Dtypes that torch calls otherwise than Thunder does."""
+"""Dtypes whose names in torch and Thunder differ."""
 _NUMBERS = {"int": "2", "float": "2.0", "bool": "False", "complex": "2j"}
 _SCRIPT = Text('''\
 """The template $name alone, with random inputs$about.
@@ -141,7 +141,7 @@ def _body(graph: Graph) -> Iterator[str]:
 
 
 def _size(graph: Graph, size: int) -> str:
-    """Returns where a symbolic size is found."""
+    """Returns the expression of a symbolic size: a dimension of an input."""
     for number, type_ in enumerate(graph.inputs):
         for path, index in refs_in(type_):
             if index == size:
@@ -163,7 +163,7 @@ def _function(name: str) -> str:
 
 
 def _source(arg: Arg) -> str:
-    """Returns an argument as Python."""
+    """Returns an argument as Python source."""
     if isinstance(arg, Ref):
         return f"t{arg.index}"
     if isinstance(arg, tuple):

@@ -1,13 +1,14 @@
-"""The ingredient that names settings: what of torch's state and of the process's variables changes what is compiled.
+"""The key ingredient ``settings``: the torch settings and environment variables that change compiled code.
 
-A region's text does not say all that becomes of it: where both branches of a ``where`` are numbers, torch gives the
-result its default dtype, whatever Thunder said. So what a translator or a compiler reads besides the region is written
-down, one name and value a line. Too much in the list costs a compile after a change; too little would be a wrong model.
+A region's text does not determine its results alone: where both branches of a ``where`` are numbers, torch gives the
+result its default dtype, even if Thunder recorded another one. So everything that a translator or a compiler reads
+besides the region is listed, one name and value per line. A superfluous setting costs a compile after a change; a
+missing one would give a wrong model.
 
-Left out is what nothing reads while a region is compiled: gradients and autocast are off then, as they are around all
-that Thunder runs. Functions of torch that were replaced are not seen here.
+Settings that nothing reads while a region is compiled are left out: gradients and autocast are off then, as around all
+that Thunder runs. Functions of torch that were replaced are not detected.
 
-Further, what torch says of its devices at this moment: a capture, a device that is full, a device that is lost.
+Also here: the state of torch's devices at the moment: a capture in progress, no memory left, a lost device.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ def is_capturing() -> bool:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """True if a device has no memory left, which says nothing of what was computed."""
+    """True if an error means that a device has no memory left. It does not mean that the computation is at fault."""
     import torch
 
     return isinstance(error, torch.OutOfMemoryError)
 
 
 def is_device_lost() -> bool:
-    """True if CUDA fails whatever is asked of it, as behind an illegal access: nothing can run then."""
+    """True if every CUDA call fails, as after an illegal memory access. Nothing can run then."""
     import torch
 
     if not torch.cuda.is_initialized() or is_capturing():
@@ -51,27 +52,27 @@ def is_device_lost() -> bool:
 
 
 VARIABLES_AT_START: Mapping[str, str] = dict(os.environ)
-"""The variables before anything was compiled."""
+"""The environment variables before anything was compiled."""
 
 _NO_ANSWER = "no answer"
 
 
 def read_torch_settings() -> dict[str, Option]:
-    """Returns what every backend depends on: torch's defaults and precisions, and whether it must be deterministic."""
+    """Returns the settings that every backend depends on: torch's default dtype and device, precisions, determinism."""
     return {setting.name: setting.value for setting in _list_settings()}
 
 
 def write_settings(*more: NamedValue) -> str:
-    """Returns the ingredient ``settings``: torch's, and more of a backend's own."""
+    """Returns the ingredient ``settings``: torch's settings, and more from a backend."""
     return write_values([*read_torch_settings().items(), *more])
 
 
 @contextmanager
 def apply_torch_settings(settings: Mapping[str, Option]) -> Iterator[None]:
-    """Gives torch the settings that some process had. They hold for the whole process until this is over.
+    """Applies torch settings of another process in the body. They hold for the whole process until the body ends.
 
     Raises:
-        ValueError: names one that cannot be made here.
+        ValueError: names a setting that cannot be applied here.
     """
     before = read_torch_settings()
     try:
@@ -82,28 +83,28 @@ def apply_torch_settings(settings: Mapping[str, Option]) -> Iterator[None]:
 
 
 def _set_all(settings: Mapping[str, Option]) -> None:
-    # In the order of the list, because some set others that come later.
+    # In the order of the list, because setting some of them changes later ones.
     for setting in _list_settings():
         wanted = settings.get(setting.name, setting.value)
         if wanted != setting.value and not str(wanted).startswith(_NO_ANSWER):
             try:
                 setting.set(wanted)
-            except Exception as error:  # whatever torch raises for another torch's values
+            except Exception as error:  # torch raises various errors for values of another torch version
                 raise ValueError(f"{setting.name} cannot be {wanted}") from error
 
 
 def read_variables(prefixes: tuple[str, ...], names: Collection[str], but: tuple[str, ...]) -> Iterator[NamedValue]:
-    """Yields the process's environment variables that a compiler reads, in order, each with its value.
+    """Yields the environment variables that a compiler reads, sorted by name, each with its value.
 
-    Compilers read some when they are imported or first used, and some each time. One that was changed in between has
-    both values, so that it is like no variable of a process that had it from the beginning.
+    Compilers read some variables at their import or first use, and some each time. One that was changed in between is
+    written with both values, so that it differs from a variable that was never changed.
 
     Args:
         prefixes: what their names begin with.
-        names: of others.
-        but: what names begin with that say no more than where something is put, printed or asked for.
+        names: other names.
+        but: prefixes of names that are left out. They only say where something is stored, printed or requested.
     """
-    # Most are of no interest, and this is asked in the middle of steps.
+    # Most are irrelevant, and this runs in the middle of steps.
     found = [name for name in {*os.environ, *VARIABLES_AT_START} if name.startswith(prefixes) or name in names]
     for name in sorted(found):
         if not name.startswith(but):
@@ -117,8 +118,8 @@ class _Setting:
 
     Attributes:
         name: in the ingredient.
-        get: asks torch.
-        set: tells torch; takes what ``value`` was.
+        get: reads it from torch.
+        set: sets it in torch; takes an earlier ``value``.
     """
 
     name: str
@@ -127,10 +128,10 @@ class _Setting:
 
     @property
     def value(self) -> Option:
-        """Returns what it is now: a bool, or a text of one line."""
+        """Returns the current value: a bool, or a text of one line."""
         try:
             value = self.get()
-        except (RuntimeError, AttributeError) as error:  # mixed with another way to set the same, or another torch
+        except (RuntimeError, AttributeError) as error:  # also set through a conflicting API, or another torch
             return f"{_NO_ANSWER}: {type(error).__name__}"
         return value if isinstance(value, bool) else str(value).replace("\n", " ")
 
@@ -143,7 +144,7 @@ def _list_settings() -> tuple[_Setting, ...]:
     matmul, cudnn, mkldnn, cuda = backends.cuda.matmul, backends.cudnn, backends.mkldnn, backends.cuda
     return (
         _Setting("torch.default_dtype", lambda: torch.get_default_dtype(), _set_default_dtype),
-        # Its type alone: ranks that differ in the number of their GPU share.
+        # Only the device type, so that ranks on different GPU numbers share.
         _Setting("torch.default_device", lambda: torch.get_default_device().type, _set_default_device),
         _Setting("torch.deterministic", lambda: torch.get_deterministic_debug_mode(), _set_deterministic),
         _attribute("torch.utils.deterministic", torch.utils.deterministic, "fill_uninitialized_memory"),
@@ -202,7 +203,7 @@ def _set_deterministic(mode: str) -> None:
 
 
 def write_versions(*own: NamedValue) -> str:
-    """Returns the ingredient ``versions``: each package whose version changes what is compiled.
+    """Returns the ingredient ``versions``: the version of each package that affects what is compiled.
 
     Args:
         own: name and version of each package of the backend. Those of torch and Thunder are added.

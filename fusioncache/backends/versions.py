@@ -14,15 +14,15 @@ from fusioncache.ir.keys import NamedValue
 from fusioncache.process.sources import digest_sources
 
 LIBRARIES = ("einops", "lightning_utilities", "looseversion", "networkx", "numpy", "optree")
-"""Packages whose code Thunder runs, or has for base classes, while it derives a program. It imports einops if that is
-installed."""
+"""Packages whose code Thunder runs, or whose classes it derives from, while it derives a program. Thunder imports
+einops only if it is installed."""
 
 
 def read_versions() -> Iterator[NamedValue]:
-    """Yields the version of each package, and the digest of the sources of those that are changed most.
+    """Yields the version of each package, and the digests of the sources that change most: Thunder's and fusioncache's.
 
     Raises:
-        Declined: if sources were changed since they were imported.
+        Declined: if sources were changed after they were imported.
     """
     import torch
 
@@ -44,9 +44,9 @@ def read_versions() -> Iterator[NamedValue]:
 
 
 def _read_nvfuser() -> str:
-    """Returns the version of the nvFuser that Thunder uses here. Without a GPU it is not to be imported.
+    """Returns the version of the nvFuser that Thunder uses here. Without a GPU it must not be imported.
 
-    Among ranks its end would abort the process then.
+    With several ranks, its shutdown would then abort the process.
     """
     import torch
 
@@ -60,7 +60,7 @@ def _read_nvfuser() -> str:
 
 
 def _version_of(library: str) -> str:
-    """Returns the version of a library as it was imported."""
+    """Returns the version of an imported library; ``none`` if it is not imported."""
     module = sys.modules.get(library)
     if module is None:
         return "none"
@@ -70,7 +70,7 @@ def _version_of(library: str) -> str:
 
 @cache
 def _installed_version(library: str) -> str:
-    return version(library)  # looseversion does not say its own
+    return version(library)  # looseversion has no ``__version__``
 
 
 def _digest(package: ModuleType) -> str:
