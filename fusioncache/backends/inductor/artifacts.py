@@ -1,10 +1,10 @@
 """Compiled code as artifacts and back: a signature, the text of a wrapper, and the libraries of its kernels.
 
-What TorchInductor made of a graph is taken apart. The wrapper is in a small language, and is compiled only if it is.
+TorchInductor's output is split into these parts. A wrapper must be in a small language, or it is not compiled.
 
-What must hold of sizes and strides for code to be right are conditions: texts in a language of integers. Where torch
-says it, it is a guard of its shape environment. A text has integers, names of integers, sums, differences, products,
-quotients without remainder, remainders, comparisons, and, or, not; it calls nothing and looks into nothing.
+Conditions state what sizes and strides must satisfy for code to be correct. They are texts in a language of integers;
+some are guards of torch's shape environment. A text has integers, names of integers, sums, differences, products,
+quotients without remainder, remainders, comparisons, and, or, not; it has no calls, attributes or subscripts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def check_condition(text: str, names: Collection[str]) -> None:
     """Checks that a text is in the language and has no other names.
 
     Raises:
-        Declined: says what it has besides.
+        Declined: names what is not allowed.
     """
     unknown = set(_compile_condition(text).co_names).difference(names)
     if unknown:
@@ -50,11 +50,11 @@ def check_condition(text: str, names: Collection[str]) -> None:
 
 
 def evaluate(text: str, values: Mapping[str, Any]) -> Any:
-    """Returns what a text says where its names stand for these integers, which may be symbolic.
+    """Returns the value of a text for these integers, which may be symbolic.
 
     Raises:
         Declined: if it is not in the language.
-        NameError, ZeroDivisionError: if a name stands for nothing, or something is divided by zero.
+        NameError, ZeroDivisionError: if a name has no value, or something is divided by zero.
     """
     return eval(_compile_condition(text), {"__builtins__": {}}, dict(values))
 
@@ -77,9 +77,9 @@ TORCH_FUNCTIONS = {
     "empty_strided_cpu": "_empty_strided_cpu",
     "reinterpret_tensor": "_reinterpret_tensor",
 }
-"""What a wrapper may call besides kernels, with its name in ``torch._C._dynamo.guards``."""
+"""The functions that a wrapper may call besides kernels, with their names in ``torch._C._dynamo.guards``."""
 OPERATIONS = ("mm", "bmm", "addmm", "baddbmm")
-"""Functions of torch that a wrapper may call by the name under which TorchInductor has them."""
+"""Torch functions that a wrapper may call as attributes of TorchInductor's ``extern_kernels``."""
 EXTERNAL = "extern_kernels"
 _OPERATIONS = frozenset((EXTERNAL, operation) for operation in OPERATIONS)
 _KEYWORDS = frozenset({"out", "alpha", "beta"})
@@ -94,7 +94,7 @@ _EXPRESSIONS = (
     ast.Constant,
     ast.UnaryOp,
     ast.USub,
-    # What is made of sizes, in code for any of them.
+    # Arithmetic on sizes, in code for any sizes.
     ast.BinOp,
     ast.Add,
     ast.Sub,
@@ -112,10 +112,10 @@ _DTYPES = (
 
 
 def check_wrapper(wrapper: str, kernels: Collection[str]) -> CodeType:
-    """Compiles a text that is a wrapper of these kernels.
+    """Compiles the text of a wrapper of these kernels, after a check that it does nothing else.
 
     Raises:
-        Declined: names what the text does besides.
+        Declined: names what is not allowed.
     """
     if len(wrapper) > _LONGEST:
         raise Declined("a long wrapper", Scope.STORING)
@@ -149,7 +149,7 @@ def _check_body(body: Sequence[ast.stmt], functions: set[str]) -> None:
 
 
 def _check_node(node: ast.AST, functions: set[str], values: set[str]) -> None:
-    """Looks at all nodes but those that say which function is called."""
+    """Checks any node except those that name the called function."""
     match node:
         case ast.Attribute(ast.Name("torch"), dtype, ast.Load()) if dtype in _DTYPES:
             pass
@@ -173,10 +173,10 @@ def _check_node(node: ast.AST, functions: set[str], values: set[str]) -> None:
 
 
 def define(code: CodeType, kernels: Mapping[str, Any]) -> Run:
-    """Makes the function that a checked text defines.
+    """Returns the function that a checked text defines.
 
-    It holds no state, and neither do kernels, so threads may call it at the same time. Autograd and autocast act on
-    operations that are dispatched: where there are any in it, both are off.
+    Neither it nor the kernels hold state, so threads may call it at the same time. Autograd and autocast act on
+    dispatched operations, so both are off if the wrapper contains any.
     """
     import torch
 
@@ -198,16 +198,16 @@ def define(code: CodeType, kernels: Mapping[str, Any]) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A graph that TorchInductor wrote code for, taken apart. Of its kernels some may not be compiled yet.
+    """The parts of TorchInductor's code for a graph. Some of its kernels may not be compiled yet.
 
     Attributes:
         wrapper: the function that calls the kernels, as text.
         code: the same, compiled.
-        functions: what the wrapper calls, by name: compiled kernels, and collected ones.
+        functions: the kernels that the wrapper calls, by name: compiled or collected ones.
         source: the kernels' C++, for people. Nothing depends on it, and it may be empty.
         outputs: how many the wrapper returns.
-        conditions: what must hold of sizes and strides, if it is code for any sizes.
-        alone_seconds: estimate of what compiling the graph alone takes.
+        conditions: on sizes and strides, if it is code for any sizes.
+        alone_seconds: estimate of the seconds to compile the graph alone.
     """
 
     wrapper: str
@@ -219,7 +219,7 @@ class Package:
     alone_seconds: float = 0.0
 
     def read_kernels(self) -> dict[str, Kernel]:
-        """Returns the kernels by the names that the wrapper has for them. One that is not compiled yet is, alone.
+        """Returns the kernels by their names in the wrapper. Compiles a collected one alone if it is not compiled yet.
 
         Raises:
             Declined: if a kernel is in no library.
@@ -229,11 +229,11 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Fakes:
-    """Arguments without numbers in them, to trace a function with.
+    """Arguments without data, for tracing a function.
 
     Attributes:
-        mode: that they are made in.
-        args: tensors, each by itself, as code for f(x, x) must be right for f(x, y), and symbolic integers.
+        mode: the mode in which they are made.
+        args: tensors and symbolic integers. No two are the same tensor, as code for f(x, x) must be right for f(x, y).
     """
 
     mode: Any
@@ -241,7 +241,7 @@ class Fakes:
 
 
 def fake(inputs: Sequence[TensorKind]) -> Fakes:
-    """Returns fakes of tensors."""
+    """Returns fake tensors of these kinds."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -255,10 +255,10 @@ def fake(inputs: Sequence[TensorKind]) -> Fakes:
 
 
 def lower(function: Callable[..., Any], fakes: Fakes, mode: str | None) -> Package:
-    """Has TorchInductor write code for a function of torch operations, and compile kernels that are not collected.
+    """Returns TorchInductor's code for a function of torch operations. Kernels that are not collected are compiled.
 
     Raises:
-        Declined: if the code could not be kept.
+        Declined: if the code could not be stored.
     """
     compiled = compile_graph(function, fakes, mode)
     source = getattr(compiled, "source_code", None)
@@ -280,10 +280,10 @@ def lower(function: Callable[..., Any], fakes: Fakes, mode: str | None) -> Packa
 
 
 def compile_graph(function: Callable[..., Any], fakes: Fakes, mode: str | None) -> Any:
-    """Makes what torch.compile calls once its guards have passed: TorchInductor's ``CompiledFxGraph``.
+    """Returns TorchInductor's ``CompiledFxGraph``, which torch.compile calls once its guards have passed.
 
-    The way there is that of torch.compile from AOTAutograd on. Dynamo is left out: Thunder's function is straight-line
-    code, which tracing alone turns into a graph. Its parameters and results then are the region's, one for one.
+    The pipeline is that of torch.compile from AOTAutograd on. Dynamo is left out: Thunder's function is straight-line
+    code, so tracing it gives a graph whose parameters and results are exactly the region's.
     """
     import torch
     from torch._dynamo.convert_frame import compile_lock
@@ -304,8 +304,8 @@ def compile_graph(function: Callable[..., Any], fakes: Fakes, mode: str | None) 
         with fakes.mode:
             traced = make_fx(function)(*fakes.args)
         patches = list_mode_options(mode) if mode else {}
-        # A hit in AOTAutograd's cache would go round ``inner``. TorchInductor's own cache of graphs stays out of it, as
-        # there is no context of Dynamo's; its cache of libraries does not.
+        # A hit in AOTAutograd's cache would bypass ``inner``. TorchInductor's cache of graphs is not used, because
+        # there is no Dynamo context; its cache of libraries is.
         with functorch_config.patch(enable_autograd_cache=False):
             compile_fx(traced, fakes.args, config_patches=patches, inner_compile=inner)
 
@@ -317,7 +317,11 @@ def compile_graph(function: Callable[..., Any], fakes: Fakes, mode: str | None) 
 
 
 def check_operations(external: Any) -> None:
-    """Refuses operations that are not torch's own: TorchInductor lets them be replaced."""
+    """Raises an error if an operation is not torch's, because TorchInductor lets users replace them.
+
+    Raises:
+        Declined: if one was replaced.
+    """
     import torch
 
     if any(
@@ -327,7 +331,7 @@ def check_operations(external: Any) -> None:
 
 
 def read_wrapper(source: str) -> tuple[str, int]:
-    """Reads the function in the module that TorchInductor wrote, as a text of its own, and counts its outputs."""
+    """Returns the text of the function in TorchInductor's module, and the number of its outputs."""
     functions = [
         node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef) and node.name == "call"
     ]
@@ -343,7 +347,7 @@ def read_wrapper(source: str) -> tuple[str, int]:
 
 
 def _cpp(source: str, kernels: Collection[str]) -> str:
-    """Collects the C++ of kernels, each below its name, as far as it is in the module that TorchInductor wrote."""
+    """Returns the C++ of kernels, each below its name, as far as TorchInductor's module contains it."""
     texts = []
     for statement in ast.parse(source).body:
         match statement:
@@ -362,10 +366,10 @@ FORMAT = 4
 
 _SIGNATURE, _WRAPPER, _KERNEL = "signature.json", "wrapper.py", "kernel-{}.so"
 _SOURCE = "kernels.cpp"
-"""The kernels' C++, for people: it is in no digest, and loading does not look at it."""
+"""The kernels' C++, for people. No digest includes it, and loading ignores it."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _MOST_LOADED = 64
-"""Of how many libraries the bytes are held, so that they are loaded once."""
+"""The most libraries whose bytes are held, so that each is loaded only once."""
 
 _Identifier = Annotated[str, _NAME]
 
@@ -375,16 +379,16 @@ TensorKind = tuple[str, tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What artifacts are for, and the digests of all of them.
+    """The arguments that artifacts are for, and the digests of all artifacts.
 
     Attributes:
         inputs: dtype, sizes and strides of each argument.
         outputs: how many there are.
-        threads: among which the code divides its work.
-        kernels: of each its name, the number of its library, and its name in there.
+        threads: the number of threads for which the code divides its work.
+        kernels: for each one its name, the number of its library, and its name in the library.
         libraries: the digest of each.
         wrapper: its digest.
-        conditions: what must hold of sizes and strides, if it is code for any sizes.
+        conditions: on sizes and strides, if it is code for any sizes.
     """
 
     inputs: tuple[TensorKind, ...]
@@ -396,7 +400,7 @@ class Signature:
     conditions: tuple[str, ...]
 
     def validate(self) -> None:
-        """Raises ``ValueError`` if kernels have reserved names, or one name, or are in no library."""
+        """Raises ``ValueError`` if two kernels have one name, or one has a reserved name or an unknown library."""
         names = {name for name, _, _ in self.kernels}
         if len(names) != len(self.kernels) or RESERVED & names:
             raise ValueError("has kernels of reserved names, or of one name")
@@ -405,12 +409,12 @@ class Signature:
 
 
 def pack(package: Package, kernels: Mapping[str, Kernel], inputs: tuple[TensorKind, ...]) -> dict[str, bytes]:
-    """Makes the artifacts of compiled code.
+    """Returns the artifacts of compiled code.
 
     Args:
         package: the code.
-        kernels: that its wrapper calls.
-        inputs: that it was compiled for.
+        kernels: the kernels that its wrapper calls.
+        inputs: the kinds of arguments that it was compiled for.
     """
     import torch
 
@@ -432,7 +436,7 @@ def pack(package: Package, kernels: Mapping[str, Kernel], inputs: tuple[TensorKi
 
 
 def read_signature(artifacts: Mapping[str, bytes]) -> Signature:
-    """Reads the signature among artifacts.
+    """Returns the signature among artifacts.
 
     Raises:
         ValueError: if there is none of this format.
@@ -454,7 +458,7 @@ def unpack(artifacts: Mapping[str, bytes], signature: Signature) -> tuple[bytes,
 
 
 def check_arguments(signature: Signature, graph: Graph, args: Sequence[Any], *, any_size: bool) -> None:
-    """Checks that code is for this graph and such arguments. They need not be plain tensors.
+    """Checks that code is for this graph and these arguments, which need not be plain tensors.
 
     Args:
         signature: of the code.
@@ -463,7 +467,7 @@ def check_arguments(signature: Signature, graph: Graph, args: Sequence[Any], *, 
         any_size: whether the code is for any sizes and layouts.
 
     Raises:
-        ValueError: says what does not fit.
+        ValueError: names the mismatch.
     """
     import torch
 
@@ -483,7 +487,7 @@ def check_arguments(signature: Signature, graph: Graph, args: Sequence[Any], *, 
 
 
 def describe(artifacts: Mapping[str, bytes]) -> Description:
-    """See ``Backend.describe``. A wrapper of views alone has no kernels and no source."""
+    """See ``Backend.describe``. A wrapper that only makes views has no kernels and no source."""
     sources = tuple(
         GraphSource(name, language, artifacts[name].decode(errors="replace"))
         for name, language in ((_SOURCE, "cpp"), (_WRAPPER, "python"))
@@ -504,16 +508,16 @@ def _digest(content: bytes) -> str:
 
 
 _ADDRESS = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
-"""The variable in which a library looks, while it is loaded, for the function that gives a tensor's address."""
+"""The variable from which a library reads, while it is loaded, the address of the function for data pointers."""
 
 _loading = forks.lock()
 
 
 def load_kernels(signature: Signature, libraries: Sequence[bytes]) -> dict[str, Any]:
-    """Loads the kernels of libraries, by the names that the wrapper has for them.
+    """Returns the kernels of libraries, by their names in the wrapper.
 
     Raises:
-        ImportError: if one does not load.
+        ImportError: if a library does not load.
     """
     modules = list(map(load_module, libraries))
     return {name: find_kernel(modules[number], function) for name, number, function in signature.kernels}
@@ -521,7 +525,7 @@ def load_kernels(signature: Signature, libraries: Sequence[bytes]) -> dict[str, 
 
 @lru_cache(_MOST_LOADED)
 def load_module(library: bytes) -> Any:
-    """Loads a library, once for all regions that have a kernel in it. Its file is there just for that moment.
+    """Loads a library once for all regions with a kernel in it. Its file exists only during the load.
 
     Raises:
         ImportError: if it does not load.
@@ -534,7 +538,7 @@ def find_kernel(module: Any, name: str) -> Any:
     """Returns a kernel of a library.
 
     Raises:
-        ImportError: if it has none of this name.
+        ImportError: if the library has no kernel of this name.
     """
     kernel = getattr(module, name, None)
     if kernel is None:
@@ -546,7 +550,7 @@ def load_library(library: bytes, folder: Path) -> Any:
     """Loads one library, as TorchInductor does, from a file in this folder."""
     import torch
 
-    # The system and Python both take a path that they have seen before for the library that they already have.
+    # For a path that they have seen before, both the system and Python return the library that they already loaded.
     number = uuid.uuid4().hex
     path, name = folder / f"{number}.so", f"fusioncache_{number}.{ENTRY}"
     with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o700), "wb") as file:
@@ -558,5 +562,5 @@ def load_library(library: bytes, folder: Path) -> Any:
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
-        sys.modules.pop(name, None)  # where such a module enters itself
+        sys.modules.pop(name, None)  # such a module adds itself
     return module

@@ -1,4 +1,4 @@
-"""TorchInductor, so that every machine can run the project: it compiles, persists and loads."""
+"""TorchInductor as a backend, which works on every machine: it compiles, persists and loads."""
 
 from __future__ import annotations
 
@@ -42,22 +42,25 @@ MODULES = (
     "torch._dynamo.convert_frame",
     "torch.fx.experimental.proxy_tensor",
 )
-"""The modules that a compile imports."""
+"""The modules that compiling imports."""
 
 DYNAMO_SHARE = 0.003
-"""The seconds of Dynamo, which Thunder alone runs on a region, for each operation, as a share of a compile here."""
+"""The seconds that Dynamo takes per operation, as a share of a compile here. Only plain Thunder runs Dynamo on a
+region."""
 AGAIN_SHARE, AGAIN_OPERATION_SHARE = 0.06, 0.003
-"""The seconds that Thunder alone spends on a further equal region, as a share of a compile, and those per operation:
-Dynamo and AOTAutograd go over its operations again, and TorchInductor finds its code in its cache of graphs. The C++
+"""The seconds that plain Thunder spends on a further equal region, as a share of a compile, and those per operation.
+
+Dynamo and AOTAutograd process its operations again, and TorchInductor finds its code in its cache of graphs. The C++
 compiler, which takes most of a compile of few operations, does not run. ``python -m benchmarks.saved_seconds`` measures
-the result. The shares are at the lower end of what was seen, so that rather too little counts as saved."""
+the result. The shares are at the lower end of the measured ones, so that too little rather than too much counts as
+saved."""
 
 
 def compile_alone(seconds: float, operations: int, *, loaded: bool) -> Alone:
-    """Returns what Thunder alone spends on the regions of an executable that took these seconds to compile.
+    """Returns the seconds that plain Thunder spends on the regions of one executable, whose compile took ``seconds``.
 
-    Where TorchInductor's cache on disk has graphs, it is taken to have those of an executable that was loaded, too:
-    rather too little counts as saved than too much.
+    If TorchInductor's cache on disk contains any graphs, it is assumed to contain those of a loaded executable, too:
+    too little rather than too much counts as saved.
     """
     from torch._inductor import config
 
@@ -83,7 +86,7 @@ def _has_graphs() -> bool:
 logger = logging.getLogger("fusioncache")
 
 _COMPILER = "clang++" if sys.platform == "darwin" else "g++"
-"""The C++ compiler that TorchInductor runs if the variable ``CXX`` names none."""
+"""The C++ compiler that TorchInductor runs if the variable ``CXX`` is not set."""
 
 
 class Inductor(Backend):
@@ -105,7 +108,7 @@ class Inductor(Backend):
     def __init__(self, mode: str | None = None, *, fold: str = "auto"):
         super().__init__(fold=fold)
         self._mode = mode
-        # Only while a body of ``compiled_together`` runs: what it was compiled under holds until then.
+        # Only in the body of ``compiled_together``: the settings of the compilation are still the same there.
         self._together: dict[tuple[Graph, ArgumentLayouts], Package] = {}
 
     @classmethod
@@ -151,10 +154,10 @@ class Inductor(Backend):
             importlib.import_module(name)
 
     def start(self, device: str) -> None:
-        """Imports TorchInductor, probes the CPU's vector instructions, and compiles a function of no region.
+        """Imports TorchInductor, probes the CPU's vector instructions, and compiles a function that is not of a region.
 
-        The function is compiled for the sake of the tables that TorchInductor makes when it is first used. Its kernel
-        is not. On a GPU the function has no kernel, as none may be launched while a graph is captured.
+        The function is compiled because TorchInductor builds tables at its first use. Its kernel is not compiled. On a
+        GPU the function has no kernel, because none may be launched while a graph is captured.
         """
         is_cpu = device == "cpu"
         for name in MODULES if is_cpu else (*MODULES, "torch._inductor.codegen.triton"):
@@ -169,14 +172,14 @@ class Inductor(Backend):
         return compile_alone(seconds, operations, loaded=loaded)
 
     def layout(self, layouts: ArgumentLayouts) -> Hashable:
-        """Returns sizes and strides: code is generated for these."""
+        """Returns sizes and strides: code is generated for exactly these."""
         return layouts
 
     def arithmetic(self, device: str) -> Arithmetic:
         """See ``Backend``. TorchInductor computes bfloat16 and float16 in float32, and rounds where a value is stored.
 
-        It makes one kernel of a graph, or several: that decides what is stored, and on a GPU which products are
-        contracted. Its C++ is compiled without contraction, unless the user asked for it.
+        It splits a graph into one or several kernels. That determines which values are stored, and on a GPU which
+        products are contracted. Its C++ is compiled without contraction, unless the user enables it.
         """
         from torch._inductor import config
 
@@ -221,7 +224,7 @@ class Inductor(Backend):
         """See ``Backend``.
 
         Raises:
-            ValueError: if the artifacts are none of this format, or not for this region.
+            ValueError: if the artifacts have another format, or are not for this region.
             OSError: if there is no room for temporary files.
         """
         carried = carry_numbers(general)
@@ -229,7 +232,7 @@ class Inductor(Backend):
         return carried.wrap(partial(fit, code, partial(self._compile_source, carried)))
 
     def _compile_source(self, carried: CarriedRegion, args: Sequence[Any]) -> Run:
-        """Returns what computes a region for tensors of any kind. It takes the variables behind its arguments."""
+        """Returns a function of a region for tensors of any kind. It takes the variables behind its arguments."""
 
         def make(gpu: int) -> Callable[..., Any]:
             return inductor_function(define_source(carried.source(gpu)), self._mode)
@@ -244,7 +247,7 @@ class Inductor(Backend):
         return Compiled(run, made.artifacts, made.reason, made.lasting, alone_seconds=made.alone_seconds)
 
     def _guard(self, code: Code, graph: Graph) -> Run:
-        """Returns the function of a graph, which compiles it for what the code cannot read."""
+        """Returns the function of a graph. It compiles the graph for arguments that the code cannot read."""
         return guard_plain(code.run, partial(self.compile, graph))
 
     @contextmanager
@@ -265,7 +268,7 @@ class Inductor(Backend):
         """See ``Backend``.
 
         Raises:
-            ValueError: if the artifacts are none of this format, or not for this graph and arguments of this layout.
+            ValueError: if the artifacts have another format, or are not for this graph and arguments of this layout.
             OSError: if there is no room for temporary files.
         """
         return self._guard(load(artifacts, carry_nothing(graph), args), graph)
@@ -279,22 +282,22 @@ class Inductor(Backend):
 def inductor_function(
     function: Callable[..., Any], mode: str | None = None, *, in_place: bool = False
 ) -> Callable[..., Any]:
-    """Makes a function of torch operations that is compiled at its first call, outside autograd and autocast.
+    """Returns a function of torch operations that is compiled at its first call, outside autograd and autocast.
 
     Args:
         function: takes tensors and numbers.
         mode: as for ``torch.compile``.
-        in_place: whether it writes into its arguments, so that it must be given these very ones.
+        in_place: whether it writes into its arguments, so that these must not be copied.
     """
     import torch
 
     from fusioncache.thunder_adapter.api import no_autocast
 
-    # The context managers stay outside: inside, torch.compile would guard on the code that all regions share.
+    # The context managers are outside: inside, torch.compile would guard on the code that all regions share.
     compiled = torch.no_grad()(no_autocast(torch.compile(function, mode=mode, fullgraph=True)))
     return compiled if in_place else lambda *args: compiled(*map(_as_it_reads, args))
 
 
 def _as_it_reads(arg: Any) -> Any:
-    """Copies a tensor that is to be negated or conjugated when it is read, which torch.compile forgets to do."""
+    """Returns a tensor without a lazy negation or conjugation, which torch.compile forgets to apply."""
     return arg.resolve_conj().resolve_neg() if hasattr(arg, "resolve_neg") else arg

@@ -1,10 +1,10 @@
-"""Numbers of the arithmetic as tensors of one element, for code that is right whatever their values are.
+"""Scalar numbers as tensors of one element, so that code is correct for all their values.
 
-A number that varies, among the inputs of a region or from one region to the next, cannot be a number for TorchInductor:
-it would be a constant, or silently stay what it was at first (pytorch#194976). As a tensor without dimensions it gives
-the same bits where a tensor with dimensions is the other operand of a sum, a difference, a product or a quotient: it
-does not change the result's type, and is converted as a number is. Where the result has no dimensions either, it would
-change the type, and has that type itself. All else is refused.
+A number that varies, among the inputs of a region or from one region to the next, must not be a Python number for
+TorchInductor: it would become a constant, or silently keep its first value (pytorch#194976). As a tensor without
+dimensions it gives the same bits where the other operand of a sum, a difference, a product or a quotient is a tensor
+with dimensions: it does not change the result's dtype, and is converted as a number is. If the result has no dimensions
+either, the tensor would change the dtype, so it has the dtype of the result. All other uses are refused.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from fusioncache.ir.ops import op_traits
 _DOUBLE = "float64"
 _FLOATING = ("float16", "bfloat16", "float32", _DOUBLE)
 _OWN_TYPE = ("float32", _DOUBLE)
-"""What a number may be given in where the result has no dimensions: what a number is rounded to there anyway."""
+"""The dtypes of tensors that may replace a number where the result has no dimensions: a number is rounded to them
+anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class CarriedRegion:
-    """A general region that takes tensors for the numbers of its arithmetic.
+    """A general region that takes tensors in place of the numbers of its arithmetic.
 
-    Its arguments are those of the region, and behind them a tensor for each variable that is such a number. Its
-    variables are the others, which are integers.
+    Its arguments are those of the region, followed by a tensor for each variable that is such a number. Its variables
+    are the remaining ones, which are integers.
 
     Attributes:
         general: the region.
-        inputs: which of its inputs are numbers, with the dtype of the tensor in their place.
-        numbers: which of its variables are.
+        inputs: the indices of number inputs, with the dtype of the tensor that replaces each.
+        numbers: the indices of variables that are numbers, with the dtype of the tensor that replaces each.
     """
 
     general: GeneralRegion
@@ -51,15 +52,15 @@ class CarriedRegion:
 
     @property
     def places(self) -> tuple[tuple[int, int] | None, ...]:
-        """For each variable, the argument and the dimension of it where it is found; None if it is no size of one."""
+        """For each variable, its argument and its dimension there; None if it is not a size of an argument."""
         return self.without_numbers(self.general.places)
 
     def without_numbers[T](self, of_variables: Sequence[T]) -> tuple[T, ...]:
-        """Returns what belongs to the variables, of what belongs to the variables of the original region."""
+        """Returns the items of the remaining variables, given one item for each variable of the original region."""
         return tuple(one for index, one in enumerate(of_variables) if index not in self.numbers)
 
     def carry(self, args: Sequence[Any], values: Sequence[Value]) -> list[Any]:
-        """Returns the arguments for those of the original region, and for the values of its variables."""
+        """Returns the arguments, given those of the original region and the values of its variables."""
         numbers = read_numbers([values[index] for index in self.numbers])
         dtypes = [*map(self.inputs.get, range(len(args))), *self.numbers.values()]
         return [
@@ -68,7 +69,7 @@ class CarriedRegion:
         ]
 
     def source(self, gpu: int) -> FunctionSource:
-        """Returns the source of a function of the arguments and, behind them, the variables.
+        """Returns the source of a function that takes the arguments and, behind them, the variables.
 
         Raises:
             Declined: if Thunder runs regions of other sizes by other operations.
@@ -78,7 +79,7 @@ class CarriedRegion:
         return general_torch_source(self.general, gpu, tuple(self.numbers))
 
     def wrap(self, function: GeneralFunction) -> GeneralFunction:
-        """Returns the function of the original region."""
+        """Returns the function of the original region, given the function of this one."""
         if not self.inputs and not self.numbers:
             return function
 
@@ -90,15 +91,15 @@ class CarriedRegion:
 
 
 def carry_nothing(region: Graph) -> CarriedRegion:
-    """Returns a region for arguments of one layout: the general one without variables."""
+    """Returns a region for arguments of one layout as a general region without variables."""
     return CarriedRegion(GeneralRegion(region, (), (region,), ((),)), {}, {})
 
 
 def carry_numbers(general: GeneralRegion) -> CarriedRegion:
-    """Returns a general region with tensors for the numbers of its arithmetic.
+    """Returns a general region with tensors in place of the numbers of its arithmetic.
 
     Raises:
-        Declined: if there cannot be one for each of them.
+        Declined: if one of them cannot be replaced.
     """
     own = len(general.regions[0].inputs)
     dtypes = {
@@ -115,7 +116,7 @@ def carry_numbers(general: GeneralRegion) -> CarriedRegion:
 
 
 def _find_dtype(graph: Graph, number: int) -> str:
-    """Returns the dtype of the tensor that may stand for a number.
+    """Returns the dtype of the tensor that may replace a number.
 
     Raises:
         Declined: if no dtype can.
@@ -129,7 +130,7 @@ def _find_dtype(graph: Graph, number: int) -> str:
 
 
 def _find_dtypes(op: Op, number: int) -> Iterator[str]:
-    """Yields the dtype of the tensor that may stand for a number, for each use of the number by an operation."""
+    """Yields the dtype of the tensor that may replace a number, for each use of the number by an operation."""
     for path, index in argument_refs(op):
         if index == number:
             if not path.isdecimal() or (int(path),) not in op_traits(op.name).scalar_arguments:
@@ -138,7 +139,7 @@ def _find_dtypes(op: Op, number: int) -> Iterator[str]:
 
 
 def _dtype_beside(result: object) -> str:
-    """Returns the dtype of the tensor that may stand for an operand, by the result of the operation."""
+    """Returns the dtype of the tensor that may replace an operand, given the type of the operation's result."""
     if not isinstance(result, TensorType):
         raise Declined("a number computed from a variable number", Scope.GENERAL)
     if result.device != "cpu":

@@ -1,7 +1,8 @@
-"""What TorchInductor's code depends on besides a region: ingredients of keys.
+"""The key ingredients that TorchInductor's code depends on besides a region.
 
-Every key has settings of its modules, passes of the user and variables. Settings that are as torch has them are one
-digest there, others a line each. Only the keys of the store have the machine and the C++ compiler.
+Every key contains the settings of TorchInductor's modules, the user's passes, and environment variables. Default
+settings are combined in one digest, changed ones have a line each. Only the keys of the store contain the machine and
+the C++ compiler.
 """
 
 from __future__ import annotations
@@ -29,10 +30,9 @@ _PREFIXES = (
     *("TORCHINDUCTOR_", "TORCHDYNAMO_", "TORCH_COMPILE_", "TORCH_DYNAMO_", "TORCH_INDUCTOR_"),
     *("INDUCTOR_", "AOT_", "AOTINDUCTOR_", "TRITON_"),
 )
-"""How the names of variables begin that TorchInductor, TorchDynamo and Triton read while they compile.
+"""Prefixes of the environment variables that TorchInductor, TorchDynamo and Triton read while they compile.
 
-``OMP_NUM_THREADS`` is left out: it is in torch's number of threads. ``CUDA_HOME`` is set by TorchInductor itself.
-"""
+``OMP_NUM_THREADS`` is left out: it determines torch's number of threads. ``CUDA_HOME`` is set by TorchInductor."""
 _NAMES = (
     *("ATEN_CPU_CAPABILITY", "CC", "CXX", "CUDACXX", "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "LIBRARY_PATH"),
     *("COMPILER_PATH", "OMP_PREFIX", "CONDA_PREFIX", "CUTLASS_EPILOGUE_FUSION", "ENABLE_EPILOGUE_SUBTILING"),
@@ -50,22 +50,22 @@ _OF_DYNAMO = (
     *("base_dir", "debug_dir_root", "traceable_tensor_subclasses", "nontraceable_tensor_subclasses"),
     *("reorderable_logging_functions", "ignore_logger_methods", "allowed_functions_module_string_ignorelist"),
 )
-"""Settings of TorchDynamo's about files, and about what it meets in a user's Python: of a region it sees no more than
-torch's operations."""
+"""TorchDynamo's settings for files, and for Python constructs in user code. In a region it only sees torch's
+operations."""
 
 _PASSES = (
     *("post_grad_custom_pre_pass", "post_grad_custom_post_pass", "joint_custom_pre_pass", "joint_custom_post_pass"),
     *("_fuse_ddp_communication_passes", "_pre_fusion_custom_pass"),
 )
-"""Settings that torch leaves out of the list that it hashes, because it hashes them in another way."""
+"""Settings that torch leaves out of the list that it hashes, because it hashes them separately."""
 
 
 def inductor_settings() -> list[NamedValue]:
-    """Returns name and value of each setting that TorchInductor's code depends on beyond torch's own.
+    """Returns name and value of each setting that TorchInductor's code depends on beyond torch's.
 
     Raises:
-        Declined: if one is a function, or anything else that cannot be told from another one. torch does not keep what
-            was compiled with such a one either.
+        Declined: if one is a function or another object that cannot be compared. torch does not store code that was
+            compiled with such a setting either.
     """
     import torch
 
@@ -89,7 +89,7 @@ def _modules() -> tuple[ModuleType, ...]:
 
 @cache
 def _defaults() -> str:
-    """Returns a digest of the default settings: some are read from variables when torch is imported."""
+    """Returns a digest of the default settings: some are read from environment variables when torch is imported."""
     lines = [
         f"{module.__name__}.{name} {_default_text(entry)}"
         for module in _modules()
@@ -100,7 +100,7 @@ def _defaults() -> str:
 
 
 def _iterate_changes(module: ModuleType) -> Iterator[NamedValue]:
-    # Not by torch's own functions for it: these take a millisecond, and this is asked for each trace.
+    # Without torch's functions for this: they take a millisecond, and this runs for each trace.
     unset = _unset()
     for name, entry in module._config.items():
         value = entry.user_override
@@ -112,13 +112,13 @@ def _iterate_changes(module: ModuleType) -> Iterator[NamedValue]:
 
 
 def _default_text(entry: Any) -> str:
-    """Writes the default of a setting."""
+    """Returns the default of a setting as text."""
     values = [
         value for value in (entry.env_value_force, entry.env_value_default, entry.default) if value is not _unset()
     ]
     try:
         return _text(values[0], "") if values else "another's"
-    except Declined as declined:  # torch's own function: its version says which
+    except Declined as declined:  # a function of torch, which torch's version determines
         declined.require(Scope.REGION)
         return type(values[0]).__name__
 
@@ -131,7 +131,7 @@ def _unset() -> Any:
 
 
 def _is_left_out(module: ModuleType, name: str) -> bool:
-    """True if a setting changes no code: as torch has it in its own lists, but for passes."""
+    """True if a setting changes no code, by torch's lists. Passes are never left out."""
     return name not in _PASSES and name.startswith(_prefixes_left_out(module))
 
 
@@ -142,7 +142,7 @@ def _prefixes_left_out(module: ModuleType) -> tuple[str, ...]:
 
 
 def _iterate_registered() -> Iterator[NamedValue]:
-    """Yields passes and settings that were registered for a type of device, where TorchInductor was imported at all."""
+    """Yields passes and settings that were registered for a type of device, if TorchInductor was imported."""
     registry = sys.modules.get("torch._inductor.codegen.common")
     for device, own in sorted(getattr(registry, "custom_backend_passes", {}).items()):
         if own is not None:
@@ -153,7 +153,7 @@ def _iterate_registered() -> Iterator[NamedValue]:
 
 
 def _text(value: Any, name: str) -> str:
-    """Writes a setting's value, such that values of one text are the same.
+    """Returns a setting's value as text. Equal texts mean equal values.
 
     Raises:
         Declined: if there is no such text.
@@ -170,13 +170,13 @@ def _text(value: Any, name: str) -> str:
 
 
 def _uuid(value: Any, name: str) -> str:
-    """Writes the identity that a custom pass gives itself: see ``torch._inductor.custom_graph_pass``."""
+    """Returns the identity that a custom pass defines: see ``torch._inductor.custom_graph_pass``."""
     unknown = Declined(f"TorchInductor's setting {name} is a {type(value).__name__} without a uuid", Scope.REGION)
     if isinstance(value, type) or not callable(getattr(value, "uuid", None)):
         raise unknown
     try:
         uuid = value.uuid()
-    except Exception as error:  # whatever a user's function raises
+    except Exception as error:  # a user's function may raise anything
         raise unknown from error
     if uuid is None:
         raise unknown
@@ -184,7 +184,7 @@ def _uuid(value: Any, name: str) -> str:
 
 
 def artifact_environment() -> Mapping[str, str]:
-    """Returns what persisted code depends on beyond ``Inductor.environment``, by ingredient."""
+    """Returns the ingredients that artifacts depend on beyond ``Inductor.environment``."""
     import torch
     from torch._inductor import config
 
@@ -201,13 +201,13 @@ def artifact_environment() -> Mapping[str, str]:
 
 @cache
 def _platform() -> str:
-    # Kernels call the C library's mathematical functions where there are none for vectors.
+    # Kernels call the C library's mathematical functions where there are no vectorized ones.
     return " ".join([sys.platform, platform.machine(), *platform.libc_ver()])
 
 
 @cache
 def _vector_units() -> str:
-    """Names the units that TorchInductor picks from. It finds out which by compiling, and so by what is in the key."""
+    """Names the units that TorchInductor chooses from. It chooses by test compiles, so by what the key contains."""
     import torch
 
     asked = ("_is_avx2_supported", "_is_avx512_supported", "_is_vnni_supported", "_is_amx_tile_supported")
@@ -217,7 +217,7 @@ def _vector_units() -> str:
 
 @cache
 def _processor() -> str:
-    """Returns a digest of all that the processor can do: kernels are compiled for just this one."""
+    """Returns a digest of all features of the processor: kernels are compiled for exactly this one."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -232,7 +232,7 @@ def _as_sequence(value: Any) -> Sequence[Any]:
 
 @cache
 def read_compiler(candidates: tuple[str, ...]) -> str:
-    """Returns the first line that the C++ compiler says of itself, or nothing if there is no compiler."""
+    """Returns the first line of the C++ compiler's ``--version``; an empty text if there is no compiler."""
     for path in filter(None, map(shutil.which, candidates)):
         try:
             said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout

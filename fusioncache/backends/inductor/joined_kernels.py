@@ -1,15 +1,15 @@
-"""Kernels of several regions, compiled by the C++ compiler in one go.
+"""Compiles the kernels of several regions in one run of the C++ compiler.
 
-TorchInductor runs the compiler once for each kernel. Most of that is headers: two seconds compile one kernel, or all of
-a model's. So kernels are collected as sources, and become one library with a function for each. The functions are the
-same texts, compiled with the same options. These allow no rounding that the text does not have, so that the bits do not
-depend on what else is in the library.
+TorchInductor runs the compiler once for each kernel. Most of the time goes into headers: two seconds compile one
+kernel, or all kernels of a model. So kernels are collected as sources, and become one library with a function for each.
+The functions have the same source and options as before. These options allow no rounding that is not in the source, so
+that the bits do not depend on the rest of the library.
 
-TorchInductor asks which vector instructions of the CPU it can use: whether a library with them can be built and loaded.
-It loads each in a child process that imports torch, up to six in each process: ten seconds of CPU time. Here the
-library is loaded into this process. A "yes" is kept beside TorchInductor's own code, which is trusted as much, under a
-digest of all that the answer depends on: the code and the flags, TorchInductor's options for C++, what its stored code
-depends on, and paths. A "no" is not kept: it may come from a full disk.
+TorchInductor probes which vector instructions of the CPU it can use: whether a library with them can be built and
+loaded. It loads each one in a child process that imports torch, up to six per process: ten seconds of CPU time. Here
+the library is loaded into this process. A positive result is stored beside TorchInductor's code, which is trusted as
+much, under a digest of all that it depends on: the code and the flags, TorchInductor's options for C++, the environment
+of its stored code, and paths. A negative result is not stored, because its cause may be a full disk.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "TORCH_CUSTOM_PYTHO
 def can_use(instruction_set: Any, code: str) -> bool:
     """True if a library with these instructions can be built and loaded, now or by an earlier process.
 
-    The library is loaded into this process. Loading runs none of its code, and TorchInductor only asks for what the CPU
-    has: what can go wrong is that the compiler does not know the instructions, or that a symbol is missing.
+    The library is loaded into this process. Loading runs none of its code, and TorchInductor only asks for instructions
+    that the CPU has. So it only fails if the compiler does not know the instructions, or a symbol is missing.
 
     Args:
         instruction_set: a ``VecISA`` of TorchInductor's.
@@ -57,23 +57,23 @@ def is_proven(instruction_set: Any, code: str) -> bool:
     """True if an earlier process built and loaded a library with these instructions."""
     try:
         return find_proof(instruction_set, code).exists()
-    except Exception as error:  # whatever it is, it can be tried
+    except Exception as error:  # any failure: the instructions are probed
         logger.info("whether the CPU has %s is not known from an earlier process", instruction_set, exc_info=error)
         return False
 
 
 def keep_proof(instruction_set: Any, code: str) -> None:
-    """Keeps for later processes that such a library was built and loaded. Never raises."""
+    """Records for later processes that such a library was built and loaded. Never raises."""
     try:
         proof = find_proof(instruction_set, code)
         proof.parent.mkdir(parents=True, exist_ok=True)
         proof.touch()
-    except Exception as error:  # whatever it is, a later process tries
+    except Exception as error:  # any failure: a later process probes again
         logger.info("whether the CPU has %s is not stored", instruction_set, exc_info=error)
 
 
 def forget_probes() -> None:
-    """Has TorchInductor probe again in this process."""
+    """Clears TorchInductor's probe results, so that it probes again in this process."""
     from torch._inductor import cpu_vec_isa
 
     cpu_vec_isa.valid_vec_isa_list.cache_clear()
@@ -101,7 +101,7 @@ def build_and_load(instruction_set: Any, code: str) -> bool:
 
 
 def find_proof(instruction_set: Any, code: str) -> Path:
-    """Returns the file that is there if an earlier process built and loaded a library with these instructions.
+    """Returns the path of a file that exists if an earlier process built and loaded a library with these instructions.
 
     Args:
         instruction_set: a ``VecISA`` of TorchInductor's.
@@ -129,16 +129,16 @@ def find_proof(instruction_set: Any, code: str) -> Path:
 
 
 ENTRY = "kernel"
-"""The name of the module in each library of TorchInductor, and of its function."""
+"""The name of the module in each library of TorchInductor, and of the module's function."""
 INCLUDE = "#include <torch/csrc/inductor/cpp_prefix.h>"
 _FUNCTION = re.compile(r'extern "C"\s+void\s+kernel\(')
 _DIRECTIVE = re.compile(r"^\s*#\s*(?!pragma\b)", re.MULTILINE)
 _NAME = "kernel_{}"
 _CHECKS = {"_avx512_bf16_code": ("avx512bf16", "avx512vl"), "_avx512_vnni_code": ("avx512vnni", "avx512vl")}
-"""Code by which TorchInductor checks instructions, by attribute of a ``VecISA``, and GCC's names of these."""
+"""Code with which TorchInductor probes instructions, by attribute of a ``VecISA``, and their names for GCC."""
 
 _HEADERS = "#define PY_SSIZE_T_CLEAN\n#include <Python.h>\n#include <cstdlib>\n#include <sstream>"
-"""What TorchInductor's Python bindings include, so that they can stand in a namespace."""
+"""The headers of TorchInductor's Python bindings, included first because the bindings are put into a namespace."""
 
 _MODULE = """
 static struct PyModuleDef all = {{PyModuleDef_HEAD_INIT, "kernel", NULL, -1, NULL}};
@@ -152,19 +152,18 @@ PyMODINIT_FUNC PyInit_kernel(void) {{
     return module && {added} ? module : nullptr;
 }}
 """
-"""The module of the library, which has the function of each kernel's own module."""
+"""The Python module of the library. It contains the function of each kernel's original module."""
 
 HEADER_SECONDS, KILOBYTE_SECONDS, ALONE_SECONDS = 1.4, 0.012, 0.6
-"""The seconds of a run of the C++ compiler for several kernels, without their sources; those for a kilobyte of sources;
-those of a run for one kernel alone, with headers that were compiled before. ``estimate_alone`` scales them by a run
-that was timed."""
+"""The seconds of one C++ compiler run for several kernels, without their sources; the seconds per kilobyte of sources;
+the seconds of a run for a single kernel with precompiled headers. ``estimate_alone`` scales them by a measured run."""
 
 
 def estimate_alone(seconds: float, sources: Sequence[Sequence[str]]) -> list[float]:
-    """Returns estimates of the C++ compiler's seconds for each graph alone, from those of its run for all of them.
+    """Returns estimates of the C++ compiler's seconds for each graph alone, from the seconds of its run for all.
 
-    Alone, as TorchInductor does it, headers are compiled before. A source that comes again is not compiled
-    again, because TorchInductor finds its library.
+    Alone, as in TorchInductor, headers are precompiled. A repeated source is not compiled again, because TorchInductor
+    finds its library.
 
     Args:
         seconds: of the run for all graphs.
@@ -185,8 +184,8 @@ class Kernel:
     """A compiled kernel.
 
     Attributes:
-        function: itself.
-        library: that it is in.
+        function: the kernel, ready to call.
+        library: the bytes of its library.
         name: of the function in the library.
     """
 
@@ -197,12 +196,12 @@ class Kernel:
 
 @dataclass(eq=False, slots=True)
 class CollectedKernel:
-    """A kernel that is to be compiled together with others. TorchInductor's modules keep it in a kernel's place.
+    """A kernel to be compiled together with others. It replaces the kernel in TorchInductor's modules.
 
     Attributes:
         types: of its arguments, in C++.
         source: as TorchInductor wrote it.
-        compiled: what it became; None before that.
+        compiled: the compiled kernel; None until it is compiled.
     """
 
     types: tuple[str, ...]
@@ -210,11 +209,11 @@ class CollectedKernel:
     compiled: Kernel | None = None
 
     def __call__(self, *args: Any) -> Any:
-        """Runs the kernel, which others may do that TorchInductor gives the same module."""
+        """Runs the kernel, as other users of the same TorchInductor module may do."""
         return self.finish().function(*args)
 
     def finish(self) -> Kernel:
-        """Returns the kernel as it was compiled with others, or else in a library of its own."""
+        """Returns the compiled kernel. If it was not compiled with others, it is compiled alone."""
         if self.compiled is None:
             from torch._inductor.codecache import CppPythonBindingsCodeCache
 
@@ -226,7 +225,7 @@ def read_kernel(function: Any) -> Kernel:
     """Returns a kernel that TorchInductor compiled, with the library that it was loaded from.
 
     Raises:
-        Declined: if it is in none.
+        Declined: if it is in no library.
     """
     if isinstance(function, CollectedKernel):
         return function.finish()
@@ -238,9 +237,9 @@ def read_kernel(function: Any) -> Kernel:
 
 @contextmanager
 def collect_kernels() -> Iterator[None]:
-    """Has TorchInductor compile no kernel in the body: where one belongs there is a ``CollectedKernel``.
+    """Replaces the compilation of kernels by TorchInductor: in the body each becomes a ``CollectedKernel``.
 
-    Vector instructions are probed by ``can_use``, whichever version of torch this is.
+    Vector instructions are probed by ``can_use``, with any version of torch.
     """
     from torch._dynamo.convert_frame import compile_lock
     from torch._inductor.async_compile import AsyncCompile
@@ -252,7 +251,7 @@ def collect_kernels() -> Iterator[None]:
         return CollectedKernel(tuple(types), source) if can_join(source) else compile_(self, types, source)
 
     with (
-        compile_lock,  # so that it is for this thread alone
+        compile_lock,  # so that the patches affect only this thread
         mock.patch.object(AsyncCompile, "cpp_pybinding", collect),
         mock.patch.object(VecISA, "check_build", _probe),
     ):
@@ -263,7 +262,7 @@ def compile_joined(kernels: Sequence[CollectedKernel]) -> tuple[bytes, list[str]
     """Returns a library with these kernels, and the name of each in it.
 
     Raises:
-        Exception: whatever TorchInductor raises if the compiler fails.
+        Exception: any error of TorchInductor if the compiler fails.
     """
     from torch._inductor.cpp_builder import CppBuilder, CppTorchDeviceOptions
     from torch._inductor.cpu_vec_isa import pick_vec_isa
@@ -283,7 +282,7 @@ def compile_joined(kernels: Sequence[CollectedKernel]) -> tuple[bytes, list[str]
 
 
 def list_checks() -> Iterator[tuple[Any, str]]:
-    """Yields the checks that TorchInductor was told to succeed: an ISA, and a name in ``_CHECKS``."""
+    """Yields the checks that ``_probe`` reported as passed without running them: an ISA, and a name in ``_CHECKS``."""
     from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 
     for isa in valid_vec_isa_list():
@@ -294,14 +293,14 @@ def list_checks() -> Iterator[tuple[Any, str]]:
 
 
 def _write_checks() -> list[str]:
-    """Returns the functions of these checks in C++. A library that has them builds and loads as TorchInductor's do."""
+    """Returns the C++ functions of these checks. A library with them builds and loads if TorchInductor's probes do."""
     codes = {name: getattr(isa, name) for isa, name in list_checks()}
     targets = {name: f'extern "C" __attribute__((target("{",".join(_CHECKS[name])}")))' for name in codes}
     return [code.replace('extern "C"', targets[name]) for name, code in codes.items()]
 
 
 def can_join(source: str) -> bool:
-    """True if a kernel's source is the known header and one function, so that it can be joined with others."""
+    """True if a kernel's source consists of the known header and one function, so that it can be joined with others."""
     rest = source.replace(INCLUDE, "", 1)
     return INCLUDE in source and len(_FUNCTION.findall(rest)) == 1 and _DIRECTIVE.search(rest) is None
 
@@ -327,6 +326,6 @@ def _join(kernels: Sequence[CollectedKernel]) -> str:
 
 
 def _probe(isa: Any, code: str) -> bool:
-    """Does as ``VecISA.check_build``, but for what the joined library has: the header of all kernels, and checks."""
+    """Replaces ``VecISA.check_build``. Skips what the joined library contains: the header of kernels, and checks."""
     joined = {"_avx_code", *_CHECKS}
     return any(code == getattr(isa, name, None) for name in joined) or can_use(isa, code)

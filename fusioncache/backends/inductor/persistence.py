@@ -1,11 +1,11 @@
-"""TorchInductor's code as ``torch.compile`` makes it, bit for bit, and given as bytes as well.
+"""TorchInductor's code as ``torch.compile`` makes it, bit for bit, and as bytes.
 
-Kernels read memory as it lies there, and only ever that: what they are not for is refused, or compiled otherwise. A
-region for arguments of one layout is the general one without variables.
+Kernels read memory directly, in a fixed layout. Arguments of other kinds are refused, or another function is compiled
+for them. A region for arguments of one layout is a general region without variables.
 
-What varies is a symbolic integer from the start, one for each variable, and code takes these behind its tensors. What
-TorchInductor found out about them while it compiled, and how arguments lie, are conditions that each use asks first.
-Code for any sizes that cannot be stored is not made.
+Each variable is a symbolic integer from the start, and code takes the variables behind its tensors. The guards that
+TorchInductor recorded on them while it compiled, and the layouts of arguments, are conditions that are checked before
+each use. Code for any sizes is not made if it cannot be stored.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Code:
     """Compiled code of a region.
 
     Attributes:
-        run: takes the arguments, plain tensors, and behind them the values of the variables.
-        conditions: what must hold of sizes and strides, if there are variables.
+        run: takes the arguments, which are plain tensors, and behind them the values of the variables.
+        conditions: on sizes and strides, if there are variables.
     """
 
     run: Run
@@ -73,11 +73,11 @@ def persist(
     mode: str | None,
     package: Package | None = None,
 ) -> Compiled[Code | None]:
-    """Compiles a region and gives the artifacts to load it from, or nothing and the reason.
+    """Compiles a region, and returns the code with its artifacts, or nothing and the reason.
 
     Args:
-        carried: to be computed.
-        args: that it is for; those of one instance, if there are variables.
+        carried: the region.
+        args: its arguments; those of one instance, if there are variables.
         values: of the variables.
         mode: as for ``torch.compile``.
         package: the code, if it was compiled together with that of other regions.
@@ -88,17 +88,17 @@ def persist(
     try:
         refuse_unpersistable(carried)
         inputs = read_plain(args)
-        # Alone, TorchInductor has its headers compiled already.
+        # For a single region, TorchInductor uses precompiled headers.
         package = package or _lower(carried, inputs, values, mode)
         if package.outputs != len(carried.general.graph.outputs):
             raise Declined("outputs of TorchInductor's own", Scope.STORING)
         _check_conditions(package.conditions, carried)
         kernels = package.read_kernels()
         run = define(package.code, {name: kernel.function for name, kernel in kernels.items()})
-        run([*args, *values])  # what cannot run shows here
+        run([*args, *values])  # fails here if it cannot run
         code = Code(run, package.conditions)
         return Compiled(code, pack(package, kernels, inputs), None, alone_seconds=package.alone_seconds)
-    except Exception as error:  # a region that fails here may well work with torch.compile
+    except Exception as error:  # a region that fails here may work with torch.compile
         if is_declined(error, Scope.GENERAL):
             raise
         lasting = is_declined(error, Scope.STORING)
@@ -108,12 +108,12 @@ def persist(
 
 
 def load(artifacts: Mapping[str, bytes], carried: CarriedRegion, args: Sequence[Any]) -> Code:
-    """Makes the code of artifacts. Nothing is compiled, nothing is run.
+    """Returns the code of artifacts. Compiles nothing and runs nothing.
 
     Raises:
-        ValueError: if they are none of this format, or not for this region and, if it has no variables, not for
+        ValueError: if they have another format, or are not for this region or, if it has no variables, not for
             arguments of this layout.
-        Declined: if the code is not in the language that is stored.
+        Declined: if the code is not in the language of stored code.
         OSError: if there is no room for temporary files.
     """
     signature = read_signature(artifacts)
@@ -133,12 +133,13 @@ def fit(code: Code, compile_: Callable[[Sequence[Any]], Run], args: Sequence[Any
 
     Args:
         code: for any sizes.
-        compile_: makes what takes the place of its ``run`` for arguments that it cannot read, such as the given ones.
+        compile_: returns the function that replaces ``code.run`` for arguments that it cannot read, such as the given
+            ones.
         args: the first arguments.
         values: of the variables.
 
     Raises:
-        Declined: if the code is not for them.
+        Declined: if the code's conditions exclude them.
     """
     names = {_name(number): value for number, value in enumerate(values)} | _name_layouts(args)
     if not all(evaluate(text, names) for text in code.conditions):
@@ -153,10 +154,10 @@ def fit(code: Code, compile_: Callable[[Sequence[Any]], Run], args: Sequence[Any
 def package_together(
     graphs: Sequence[tuple[Graph, Sequence[Any]]], mode: str | None, progress: Progress
 ) -> dict[int, Package]:
-    """Compiles graphs, each for arguments of its own, with one run of the C++ compiler.
+    """Compiles several graphs, each for its own arguments, with one run of the C++ compiler.
 
     Returns:
-        the code of those that can be persisted, by their position.
+        The code of those that can be persisted, by their position.
     """
     lowered: dict[int, Package] = {}
     with collect_kernels():
@@ -165,17 +166,17 @@ def package_together(
             try:
                 refuse_unpersistable(carried := carry_nothing(graph))
                 lowered[number] = _lower(carried, read_plain(args), (), mode)
-            except Exception as error:  # it comes again when the graph is compiled by itself
+            except Exception as error:  # it is raised again when the graph is compiled alone
                 logger.info("a region is not compiled together with others", exc_info=error)
         progress(0)
         return dict(zip(lowered, compile_kernels(list(lowered.values())), strict=True))
 
 
 def compile_kernels(lowered: Sequence[Package]) -> list[Package]:
-    """Compiles the kernels that were collected for some graphs. If that fails, TorchInductor compiles each later on.
+    """Compiles the collected kernels of several graphs. If that fails, TorchInductor compiles each one later.
 
     Returns:
-        the same, each with an estimate of its seconds alone.
+        The same packages, each with an estimate of its seconds alone.
     """
     begun = time.perf_counter()
     kernels = [kernel for one in lowered for kernel in _find_collected(one) if kernel.compiled is None]
@@ -194,12 +195,12 @@ def compile_kernels(lowered: Sequence[Package]) -> list[Package]:
 
 
 def _find_collected(lowered: Package) -> list[CollectedKernel]:
-    """Returns the kernels of a graph that are not compiled one by one."""
+    """Returns the kernels of a graph that were collected instead of compiled."""
     return [function for function in lowered.functions.values() if isinstance(function, CollectedKernel)]
 
 
 def _lower(carried: CarriedRegion, inputs: Sequence[TensorKind], values: Sequence[Value], mode: str | None) -> Package:
-    """Has TorchInductor write the code of a region that can be persisted. Its seconds are those that this took."""
+    """Returns TorchInductor's code of a region that can be persisted. Its ``alone_seconds`` are those of this call."""
     begun = time.perf_counter()
     function = define_source(carried.source(gpu=0))
     if not carried.general.places:
@@ -212,10 +213,10 @@ def _lower(carried: CarriedRegion, inputs: Sequence[TensorKind], values: Sequenc
 
 
 def refuse_unpersistable(carried: CarriedRegion) -> None:
-    """Refuses a region that is known not to be persistable before it is compiled.
+    """Raises an error before compilation if a region is known not to be persistable.
 
     Raises:
-        Declined: names it.
+        Declined: names the obstacle.
     """
     for region in carried.general.regions:
         if (obstacle := find_obstacle(replace(region, inputs=carried.types))) is not None:
@@ -225,19 +226,19 @@ def refuse_unpersistable(carried: CarriedRegion) -> None:
 
 
 def find_obstacle(graph: Graph) -> str | None:
-    """Tells why nothing of a graph can be persisted, whatever its arguments; None if something might."""
+    """Returns why a graph cannot be persisted with any arguments; None if it might be."""
     if not all(isinstance(type_, TensorType) for type_ in graph.inputs):
         return "a number among the inputs"
-    # A region without inputs makes its tensors, so that results say as well where they are.
+    # A region without inputs creates its tensors, so the devices of results count as well.
     types = (*graph.inputs, *(type_ for op in graph.ops for type_ in op.outputs))
     if any(isinstance(type_, TensorType) and type_.device != "cpu" for type_ in types):
         return _ELSEWHERE
-    # What slips through is found again in what was compiled.
+    # ``lower`` checks the compiled code for in-place effects again.
     return "in-place effects" if writes_in_place(graph) else None
 
 
 def find_mode() -> str | None:
-    """Names a mode that is on: it may make other operations of what is traced."""
+    """Returns the name of an active torch mode, which may replace operations in a trace; None if there is none."""
     from torch.overrides import _get_current_function_mode_stack
     from torch.utils._device import DeviceContext
     from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -267,15 +268,15 @@ def read_plain(args: Sequence[Any]) -> tuple[TensorKind, ...]:
 
 
 def guard_plain(run: Run, compile_: Callable[[Sequence[Any]], Run]) -> Run:
-    """Makes a function that asks another one where arguments of the same layout are not plain tensors.
+    """Returns a function that calls another one if arguments of the same layout are not plain tensors.
 
-    Calls of one layout may differ in the type of tensors, and in whether values are to be negated or conjugated when
-    they are read. Neither alignment, nor autograd, nor memory that arguments share matters: kernels load
-    unaligned, are not dispatched, and write into nothing but their own outputs.
+    Calls of one layout may differ in the types of tensors, and in lazy negation and conjugation. Alignment, autograd
+    and memory that arguments share do not matter: kernels load unaligned, are not dispatched, and write only into their
+    outputs.
 
     Args:
         run: for plain tensors.
-        compile_: makes the other function, which takes tensors of any kind. It is called when one is first needed.
+        compile_: returns the other function, which takes tensors of any kind. It is called at the first use.
     """
     import torch
 
@@ -287,7 +288,7 @@ def guard_plain(run: Run, compile_: Callable[[Sequence[Any]], Run]) -> Run:
     for_any = compile_when_called(compile_)
 
     def for_these(args: Sequence[Any]) -> Sequence[Any]:
-        # Types first: tensors of other types may answer the other questions in their own way.
+        # Types first: subclasses may override the other two methods.
         if not are_plain(map(type, args)) or any(map(is_neg, args)) or any(map(is_conj, args)):
             return for_any(args)
         return run(args)
@@ -298,7 +299,7 @@ def guard_plain(run: Run, compile_: Callable[[Sequence[Any]], Run]) -> Run:
 def layout_of_any_size(layouts: ArgumentLayouts) -> Hashable:
     """Returns the order of the dimensions of each tensor in memory, and whether there are gaps; None for a number.
 
-    What else code depends on is in its conditions, which each use asks first.
+    All else that code depends on is in its conditions, which are checked before each use.
     """
     return tuple(None if layout is None else _kind_of_layout(*layout) for layout in layouts)
 
@@ -315,11 +316,11 @@ def _kind_of_layout(shape: Sequence[int], strides: Sequence[int]) -> Hashable:
 
 
 def _check_conditions(conditions: Sequence[str], carried: CarriedRegion) -> None:
-    """Checks that conditions are in their language, and say something of each size and stride.
+    """Checks that conditions are in their language, and that they mention each size and stride.
 
     Raises:
         Declined: if they are not in the language.
-        ValueError: if they leave one out.
+        ValueError: if they omit one.
     """
     layouts = set(_list_layout_names(carried)) if carried.general.places else set()
     names = {*layouts, *map(_name, range(len(carried.places)))}
@@ -350,11 +351,11 @@ def _name_layouts(args: Sequence[Any]) -> dict[str, Any]:
 
 
 Layout = tuple[list[str], list[str]]
-"""Sizes and strides of a tensor, made of the names of variables."""
+"""Sizes and strides of a tensor, as texts in the names of variables."""
 
 
 def _describe_layouts(carried: CarriedRegion, inputs: Sequence[TensorKind]) -> Iterator[Layout]:
-    """Yields how arguments lie, as far as that follows from their sizes; other strides are what they are."""
+    """Yields the layouts of arguments. Strides that follow from sizes are written as products, others as constants."""
     shapes = [type_.shape for type_ in carried.types]
     names = {
         shapes[place[0]][place[1]]: _name(number) for number, place in enumerate(carried.places) if place is not None
@@ -375,7 +376,7 @@ def _describe_strides(shape: Sequence[int], strides: Sequence[int], sizes: Seque
 
 
 def _with_symbols(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a function that can be traced with symbolic integers: in C++ some operations take plain ones only."""
+    """Returns a function that can be traced with symbolic integers: some C++ operations take only plain ones."""
     from torch._dispatch.python import enable_python_dispatcher
 
     def call(*args: Any) -> Any:
@@ -405,7 +406,7 @@ def _write_layouts(layouts: Sequence[Layout]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Symbols:
-    """A symbolic integer for each variable, by its name, and what torch finds out about them."""
+    """A symbolic integer for each variable, by its name, and the guards that torch recorded on them."""
 
     mode: Any
     values: Mapping[str, Any]
@@ -413,7 +414,7 @@ class _Symbols:
 
 
 def make_symbols(values: Sequence[Value]) -> _Symbols:
-    """Makes the symbols. No two are taken for one because they are equal at first, and none for a constant."""
+    """Returns the symbols. Equal initial values do not merge two symbols, and no value makes one a constant."""
     from torch._dynamo.source import LocalSource
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
