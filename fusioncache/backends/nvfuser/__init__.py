@@ -1,1 +1,1 @@
-"""What nvFuser compiled, launched without nvFuser: cubins, and a recipe that says how one run launches them."""
+"""nvFuser kernels, launched without nvFuser: cubins, and a recipe of the launches of one run."""

@@ -1,4 +1,4 @@
-"""nvFuser as a backend: it compiles, persists and loads. What it is given is written by Thunder's translators."""
+"""nvFuser as a backend: it compiles, persists and loads. Thunder's translators write its input."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ from fusioncache.ir.template import ArgumentLayouts, Option
 from fusioncache.observe.record.observations import Alone
 
 LEAST_MEMORY = 2 << 30
-"""How many bytes of a GPU must be free so that a process that only compiles takes some."""
+"""The least free memory of a GPU, in bytes, for which a process that only compiles may use it."""
 _VARIABLES = ("NVFUSER_", "PYTORCH_NVFUSER_")
-"""What the names of nvFuser's variables begin with."""
+"""Prefixes of nvFuser's environment variables."""
 _ELSEWHERE = ("NVFUSER_MASTER_", "NVFUSER_DUMP", "PYTORCH_NVFUSER_DUMP")
-"""Those of them that say what is printed, and where other processes are."""
+"""Prefixes of those that only say what is printed, and where other processes are."""
 _DESCRIBED = ("function", "cubin", "grid", "block", "shared")
-"""What people are told of a launch."""
+"""The fields of a launch that are shown to people."""
 _REJECTS = ("INTERNAL ASSERT FAILED", "NVF_ERROR", "NVRTC compile error")
-"""In what nvFuser says of a graph that it cannot compile."""
+"""Texts in nvFuser's errors for a graph that it cannot compile."""
 _OF_CUDA = re.compile(r"CUDA[ _]ERROR|CUDA error|out of memory|OutOfMemory", re.IGNORECASE)
-"""In what it says of a call of CUDA's that failed."""
+"""Matches nvFuser's errors for a failed CUDA call."""
 _SAYS_WHY = ("Error from segmentation group", "Expected ")
-"""How lines begin that say why, the most exact first."""
+"""How lines with the cause of an error begin, the most specific first."""
 _ADDRESS = re.compile(r"Error from segmentation group \d+: | tv: .*")
 _MOST_LETTERS = 200
 
 MOST_FOLDED_TERMS = 8
-"""One kernel of nvFuser adds as many as fast as Triton does, and there is no sum between kernels yet. Measured on an
-H200 (``results/h200/fold-widths.json``)."""
+"""One nvFuser kernel adds this many terms as fast as Triton does, without a sum between kernels. Measured on an H200
+(``results/h200/fold-widths.json``)."""
 
 LEAST_TERM_BYTES = 4 * 2**20
-"""Folds add smaller terms as fast, up to about 64 of them. From here on one launch takes 0.96 to 1.35 times what the
-bandwidth allows, and folds take 0.97 to 1.87 times that. Measured as above."""
+"""Folds add smaller terms as fast, up to about 64 of them. From here on one launch takes 0.96 to 1.35 times the time
+that the bandwidth allows, and folds take 0.97 to 1.87 times that. Measured as above."""
 
 _SUMMED = frozenset({"torch.float32", "torch.bfloat16", "torch.float16"})
 
@@ -93,7 +93,7 @@ class NvFuser(Backend):
         return nvfuser_problem() if device == "cuda" else "nvFuser makes kernels for CUDA devices only"
 
     def options(self) -> Mapping[str, Option]:
-        """See ``Backend``. How chains are summed is left out: artifacts are the same with each way."""
+        """See ``Backend``. ``fold`` is left out, because artifacts do not depend on it."""
         enable, disable = self.switches
         return {"enable": enable, "disable": disable}
 
@@ -101,7 +101,7 @@ class NvFuser(Backend):
         """See ``Backend``."""
         import nvfuser_direct
 
-        # ``fold`` is none of the options: what nvFuser compiles is the same with each, and so is every bit of a sum.
+        # ``fold`` is not an option here: nvFuser compiles the same for each value, and every bit of a sum is the same.
         enable, disable = (" ".join(sorted(options)) for options in self.switches)
         return {
             "backend": "nvfuser",
@@ -143,7 +143,7 @@ class NvFuser(Backend):
             raise ValueError(f"{free >> 20} MiB of the GPU are free, and a compiler needs {LEAST_MEMORY >> 20}")
 
     def start(self, device: str) -> None:
-        """See ``Backend``. nvFuser and NVRTC make ready at the first compile: here it is that of a negation."""
+        """See ``Backend``. Compiles a negation, because nvFuser and NVRTC initialize at their first compile."""
         import torch
 
         if torch.cuda.is_current_stream_capturing():
@@ -156,17 +156,17 @@ class NvFuser(Backend):
         definition.execute([torch.ones(2, device="cuda")])
 
     def alone(self, seconds: float, operations: int, *, loaded: bool) -> Alone:
-        """See ``Backend``. nvFuser compiles an equal region again, unless Thunder has its cache of definitions."""
+        """See ``Backend``. nvFuser compiles an equal region again, unless this Thunder caches definitions."""
         from fusioncache.backends.nvfuser.definition import nvfuser_executor
 
         return Alone(seconds, 0.0 if hasattr(nvfuser_executor().create_fd, "num_fusions") else seconds)
 
     def layout(self, layouts: ArgumentLayouts) -> Hashable:
-        """Returns contiguity and stride order of each tensor: a definition is written for these."""
+        """Returns contiguity and stride order of each tensor: a definition is written for exactly these."""
         return describe_layouts(layouts)
 
     def arithmetic(self, device: str) -> Arithmetic:
-        """See ``Backend``. nvFuser casts where asked, and contracts each product that is added in the same kernel."""
+        """See ``Backend``. nvFuser casts where the graph does, and contracts each product with an add in its kernel."""
         return AS_WRITTEN
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
@@ -175,7 +175,7 @@ class NvFuser(Backend):
 
     @classmethod
     def find_rejection(cls, error: Exception) -> str | None:
-        """See ``Backend``. nvFuser's checks and NVRTC reject a graph; CUDA's errors come of the machine's state."""
+        """See ``Backend``. nvFuser's checks and NVRTC reject a graph; errors of CUDA depend on the machine's state."""
         text = str(error)
         if not isinstance(error, RuntimeError) or not any(sign in text for sign in _REJECTS) or _OF_CUDA.search(text):
             return None
@@ -184,7 +184,7 @@ class NvFuser(Backend):
         return _ADDRESS.sub("", said)[:_MOST_LETTERS]
 
     def persist_size(self, made: GeneralInstance, region: Graph, args: Sequence[Any]) -> Compiled[Run]:
-        """See ``Backend``. nvFuser finds or compiles the kernels for a size, and what it launches is stored."""
+        """See ``Backend``. nvFuser finds or compiles the kernels for a size, and its launches are stored."""
         from fusioncache.backends.nvfuser.general import persist_size
 
         return persist_size(made, region, args, self.switches, self.environment())
@@ -212,7 +212,7 @@ class NvFuser(Backend):
 
     @classmethod
     def describe(cls, artifacts: Mapping[str, bytes]) -> Description:
-        """See ``Backend``. An executable of views alone has neither kernels nor source."""
+        """See ``Backend``. An executable that only makes views has neither kernels nor source."""
         sources = (
             (GraphSource(SOURCE, "cuda", artifacts[SOURCE].decode(errors="replace")),) if SOURCE in artifacts else ()
         )
@@ -222,15 +222,14 @@ class NvFuser(Backend):
 
     @classmethod
     def definition(cls, graph: Graph, args: Sequence[Any] | None = None) -> str:
-        """See ``Backend``. The text is Python, and one for the CPU is taken to the GPU. Writing it needs no GPU."""
+        """See ``Backend``. The text is Python. A graph for the CPU is moved to the GPU. Writing it needs no GPU."""
         return definition_text(graph) if args is None else repr(define(graph, describe_arguments(args)))
 
 
 def takes_one_launch(fold: str, dtype: str, head: Any, terms: Sequence[Any]) -> bool:
-    """Returns whether a chain with a sum of this dtype is summed in one launch, as far as its addresses allow.
+    """Returns whether a chain with a sum of this dtype is summed in one launch, if its addresses allow it.
 
-    That is never with a ``fold`` of ``"nvfuser"``, whenever it can be with ``"triton"``, and where it is faster with
-    ``"auto"``.
+    With ``fold="nvfuser"`` it never is, with ``"triton"`` whenever possible, and with ``"auto"`` where that is faster.
     """
     if fold == "nvfuser" or dtype.rstrip("_") != "float32" or not all(map(_can_be_read, (head, *terms))):
         return False
@@ -242,7 +241,7 @@ def takes_one_launch(fold: str, dtype: str, head: Any, terms: Sequence[Any]) -> 
 
 
 def _can_be_read(value: Any) -> bool:
-    """Returns whether a value is a tensor that lies on a CUDA device, one element after the other."""
+    """Returns whether a value is a non-empty contiguous tensor of a supported dtype on a CUDA device."""
     return (
         hasattr(value, "is_contiguous")
         and value.is_cuda
@@ -253,7 +252,7 @@ def _can_be_read(value: Any) -> bool:
 
 
 def nvfuser_problem() -> str | None:
-    """Tells why nvFuser does not work here, and what to do; returns None if it does."""
+    """Returns why nvFuser does not work here, and what to do; None if it does."""
     import torch
 
     if importlib.util.find_spec("nvfuser_direct") is None:

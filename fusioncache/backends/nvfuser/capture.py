@@ -1,8 +1,8 @@
-"""From a run to a recipe: a run is captured twice in CUDA graphs that are never launched.
+"""Makes a recipe from a run, which is captured twice in CUDA graphs that are never launched.
 
-A graph has the kernels with the bytes of their parameters, and the fills. Everything lies at other addresses the second
-time. What is an address in a kernel's parameters differs then, and points to the same offset in the same memory; all
-else is equal. So no number is taken for an address by chance, nor the other way round.
+A graph contains the kernels with the bytes of their parameters, and the fills. The second time everything lies at other
+addresses. An address in a kernel's parameters then differs, and points to the same offset in the same memory; all else
+is equal. So no number is mistaken for an address by chance, nor vice versa.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from fusioncache.backends.nvfuser.recipe import (
 from fusioncache.ir import Declined, Scope
 
 _NODE_TYPES = {"GRAPH": "child graph", "MEM_ALLOC": "allocation", "MEM_FREE": "free"}
-"""Types of nodes whose names in a refusal are not CUDA's own."""
+"""Names for node types in refusals, where these are not CUDA's."""
 _COMPILED = "nvfuser_"
-"""In the name of every kernel that nvFuser compiles, and in no other."""
+"""A part of the name of every kernel that nvFuser compiles, and of no other."""
 _FILL = re.compile(
     r"_ZN2at6native29vectorized_elementwise_kernelILi\d+ENS0_11FillFunctorI([abhstijlmxyfd])EE"
     r"St5arrayIPcLm1EEEEviT0_T1_"
 )
-"""Torch's kernel that fills contiguous memory. It takes the number of items, one of them, and the address."""
+"""Torch's kernel that fills contiguous memory. It takes the number of items, an item, and the address."""
 _FILL_ITEMS = {**dict.fromkeys("abh", 1), **dict.fromkeys("st", 2), **dict.fromkeys("ijf", 4)}
 _FILL_ITEMS |= dict.fromkeys("lmxyd", 8)
 
 
 def read_graph(driver: Any, graph: int) -> tuple[list[Step], tuple[int, ...]]:
-    """Returns what a captured graph launches, in order, and the function of each kernel in this process.
+    """Returns the launches of a captured graph, in order, and the function of each kernel in this process.
 
-    The steps are those of a recipe that has one buffer, all memory: addresses are in the parameters of launches, and
-    are the delta of fills.
+    The steps are those of a recipe with one buffer, which is all memory: addresses are in the parameters of launches,
+    and in the delta of fills.
 
     Raises:
-        Declined: if there is anything in it that is not understood.
+        Declined: if the graph contains anything that is not supported.
     """
     nodes = _sort_nodes(driver, graph)
     steps = [_read_node(driver, node) for node in nodes]
@@ -66,7 +66,7 @@ def read_graph(driver: Any, graph: int) -> tuple[list[Step], tuple[int, ...]]:
 
 
 def _sort_nodes(driver: Any, graph: int) -> list[int]:
-    """Returns the nodes of a graph that is a chain, and refuses any other graph."""
+    """Returns the nodes of a graph in order. Any graph that is not a chain is refused."""
     nodes = driver.nodes(graph)
     after: dict[int | None, int] = {}
     for node in nodes:
@@ -131,14 +131,14 @@ def _read_parameters(driver: Any, found: Any, function: int, name: str) -> tuple
 
 
 def _check_clusters(driver: Any, node: int, function: int) -> None:
-    # A kernel that may overlap with the one before shows in the order of the graph, which is none then.
+    # Kernels that may overlap need no check here: ``_sort_nodes`` refuses their graph, which has no fixed order.
     cluster = driver.launch_attribute(node, "CLUSTER_DIMENSION").clusterDim
     if max(cluster.x, cluster.y, cluster.z) > 1 or driver.has_cluster(function):
         raise Declined("a kernel in clusters", Scope.STORING)
 
 
 def _read_torch_fill(name: str, parameters: tuple[bytes, ...]) -> Fill:
-    """Torch zeroes workspaces by a kernel. Its name says all that it does, so its parameters say the rest."""
+    """Returns the fill of a torch kernel that zeroes a workspace. Its name and parameters determine its effect."""
     match = _FILL.fullmatch(name)
     if match is None:
         raise Declined(f"a kernel that nvFuser did not compile: {shorten(name)}", Scope.STORING)
@@ -152,7 +152,7 @@ def _read_torch_fill(name: str, parameters: tuple[bytes, ...]) -> Fill:
 
 
 def shorten(name: str) -> str:
-    """Returns as much of a name as fits into a line."""
+    """Returns a name, cut to a length that fits into a line."""
     return name if len(name) <= 100 else f"{name[:97]}..."
 
 
@@ -161,7 +161,7 @@ _LEAST_ADDRESS = 2**16
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """What a run launches: a recipe that names no cubin yet, and the function of each launch in this process."""
+    """The launches of a run: a recipe that names no cubin yet, and the function of each launch in this process."""
 
     recipe: Recipe
     functions: tuple[int, ...]
@@ -179,7 +179,7 @@ class MemoryRange:
 
 
 class MemoryMap:
-    """The memory of one captured run: that of its inputs, then what it allocated. A range may be empty.
+    """The memory of one captured run: its inputs' memory, then its allocations. A range may be empty.
 
     Raises:
         Declined: if ranges overlap.
@@ -205,7 +205,7 @@ class MemoryMap:
 
 @dataclass(frozen=True, slots=True)
 class _CapturedRun:
-    """One captured run, with what must live as long as its addresses mean something."""
+    """One captured run, with the objects that must live as long as its addresses are valid."""
 
     steps: Sequence[Step]
     functions: tuple[int, ...]
@@ -216,16 +216,16 @@ class _CapturedRun:
 
 
 def capture(driver: Driver, run: Run, args: Sequence[Any], others: Sequence[Any]) -> Capture:
-    """Returns what ``run`` launches for such arguments.
+    """Returns the launches of ``run`` for these arguments.
 
     Args:
         driver: the driver of CUDA.
-        run: called once before, so that nothing is left to compile, and twice now, without effect.
-        args: tensors on the current device. Nothing else may lie in their memory, nor in that of the others.
+        run: was called once before, so that nothing is left to compile. It is called twice here, without effect.
+        args: tensors on the current device. Their memory contains nothing else, and neither does that of the others.
         others: tensors of the same layouts and alignments in other memory.
 
     Raises:
-        Declined: if it launches anything that is not understood.
+        Declined: if it launches anything that is not supported.
     """
     device = torch.cuda.current_device()
     widest = widest_access(device)
@@ -252,7 +252,7 @@ def widest_access(device: int) -> int:
 
 
 def alignment(address: int, widest: int) -> int:
-    """Returns the largest power of two that divides an address, as far as it matters."""
+    """Returns the largest power of two that divides an address, but at most ``widest``."""
     return min(address & -address, widest) if address else widest
 
 
@@ -260,7 +260,7 @@ def read_layout(tensor: Any) -> Layout:
     """Returns the layout of a tensor.
 
     Raises:
-        Declined: if it is of a dtype that is not known here.
+        Declined: if its dtype is not supported.
     """
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in ITEM_BYTES:
@@ -270,7 +270,7 @@ def read_layout(tensor: Any) -> Layout:
 
 @contextmanager
 def _record_allocations() -> Iterator[None]:
-    """Has torch take note of what is allocated."""
+    """Makes torch record its allocations in the body."""
     if torch._C._cuda_isHistoryEnabled():
         raise Declined("torch's memory history is in use", Scope.STORING_NOW)
     torch.cuda.memory._record_memory_history("all", context=None, stacks="python", clear_history=True)
@@ -282,10 +282,10 @@ def _record_allocations() -> Iterator[None]:
 
 @contextmanager
 def leave_uninitialized() -> Iterator[None]:
-    """Has torch leave new memory as it is where deterministic algorithms are asked for.
+    """Makes torch leave new memory uninitialized, even with deterministic algorithms.
 
-    Torch would fill it by a kernel of its own otherwise, which is only there to show what is read before it is written.
-    Nothing is: whether the run computes the same from other memory is tried before it is persisted.
+    Torch would fill it by a kernel otherwise, whose only purpose is to reveal reads before writes. There are none:
+    before a run is stored, it is verified that it computes the same from other memory.
     """
     before = torch.utils.deterministic.fill_uninitialized_memory
     torch.utils.deterministic.fill_uninitialized_memory = False
@@ -315,7 +315,7 @@ def _capture_run(driver: Driver, run: Run, args: Sequence[Any]) -> _CapturedRun:
 
 
 def _map_memory(run: _CapturedRun, allocations: Sequence[dict[str, Any]]) -> MemoryMap:
-    """Returns the memory of a run: its inputs, then what it allocated and uses."""
+    """Returns the memory of a run: its inputs, then the allocations that it uses."""
     inputs = [MemoryRange(arg.data_ptr(), read_layout(arg).extent) for arg in run.args]
     own = [MemoryRange(event["addr"], event["size"]) for event in allocations if event["stream"] == run.stream]
     used = _list_addresses(run)
@@ -323,7 +323,7 @@ def _map_memory(run: _CapturedRun, allocations: Sequence[dict[str, Any]]) -> Mem
 
 
 def _list_addresses(run: _CapturedRun) -> list[int]:
-    """Returns every number that may be an address in the memory of a run. What only looks like one does no harm."""
+    """Returns every number that may be an address in the memory of a run. False positives do no harm."""
     addresses = [output.data_ptr() for output in run.outputs]
     for step in run.steps:
         if isinstance(step, Fill):
@@ -336,10 +336,10 @@ def _list_addresses(run: _CapturedRun) -> list[int]:
 
 
 def merge_ranges(allocations: Iterable[MemoryRange]) -> tuple[MemoryRange, ...]:
-    """Merges ranges that overlap, and returns what is left in the order in which it was first allocated.
+    """Returns allocations with overlapping ranges merged, in the order of their first allocation.
 
-    What is freed is allocated again while a run goes on, so that one address may mean several things. Which one does
-    not matter to who gives a run the same memory, each range as large as all that was ever in it.
+    Freed memory is allocated again during a run, so one address may belong to several allocations. Which one does not
+    matter if a later run gets the same memory, each range as large as all allocations that were ever in it.
     """
     merged: list[tuple[int, MemoryRange]] = []
     numbered = ((number, range_) for number, range_ in enumerate(allocations) if range_.size)
@@ -391,11 +391,11 @@ def resolve_addresses(
 ) -> tuple[Step, ...]:
     """Returns the steps of a run that was captured twice, with everything at other addresses. They name no cubin yet.
 
-    The memories of both are the same, range by range, and ``is_pointer`` is true if a number is an address of memory
-    that the GPU reads.
+    The memories of both are the same, range by range. ``is_pointer`` returns whether a number is an address of memory
+    that the GPU can read.
 
     Raises:
-        Declined: if anything cannot be told for certain.
+        Declined: if anything is ambiguous.
     """
     sizes, other_sizes = ([range_.size for range_ in map_.ranges] for map_ in (memory, other))
     if len(first) != len(second) or sizes != other_sizes:
@@ -445,7 +445,7 @@ def _resolve_launch(
 def _resolve_word(
     word: bytes, memory: MemoryMap, again: bytes, other: MemoryMap, is_pointer: Callable[[int], bool], what: str
 ) -> tuple[int, int] | None:
-    """Returns the buffer that a word of a parameter points to, and the offset; None if it is no address."""
+    """Returns the buffer and the offset that a word of a parameter points to; None if it is not an address."""
     number, number_again = int.from_bytes(word, "little"), int.from_bytes(again, "little")
     found = memory.find(number) if len(word) == WORD else None
     if word == again:

@@ -1,13 +1,13 @@
-"""A graph as nvFuser's ``FusionDefinition``, by Thunder's translators: written, and compiled.
+"""Converts a graph to nvFuser's ``FusionDefinition``, by Thunder's translators, and compiles it.
 
-Writing one needs nvFuser, and no GPU.
+Writing a definition needs nvFuser, and no GPU.
 
-A repeat is an expanded dimension that a reshape merges with its neighbour. If only sums, products, slices and such are
-behind it, nvFuser's pass ``MoveRepeatForward`` (NVIDIA/Fuser#4338, in nvFuser 0.2.36) moves it behind them: they
-compute what is not repeated yet, and then all of the dimension is repeated, as a b a b. That is right for an expanded
-dimension in front of its neighbour. For one behind it, as of ``repeat_interleave``, a a b b is meant, so that heads get
-other keys than theirs, under Thunder alone as well: docs/upstream.md has a script. The pass does not move a repeat past
-a copy, and no kernel makes a tensor of one.
+A repeat is an expanded dimension that a reshape merges with its neighbour. If only operations such as sums, products
+and slices follow, nvFuser's pass ``MoveRepeatForward`` (NVIDIA/Fuser#4338, in nvFuser 0.2.36) moves it behind them:
+they compute on data that is not repeated yet, and then all of the dimension is repeated, as a b a b. That is right for
+an expanded dimension in front of its neighbour. For one behind it, as in ``repeat_interleave``, a a b b is meant. So
+heads get the keys of other heads, under plain Thunder as well: docs/upstream.md has a script. The pass does not move a
+repeat past a copy, and no kernel materializes a copy.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from fusioncache.ir.ops import FULL_LIKE
 from fusioncache.ir.template import ArgumentLayouts, layouts_of
 
 _COPY, _EXPAND, _RESHAPE = "prims.shallow_copy", "prims.broadcast_in_dim", "prims.reshape"
-"""Operations by name. nvFuser is told nothing of a shallow copy."""
+"""Names of operations. A shallow copy is not passed on to nvFuser."""
 
 Shape = tuple[int | Ref, ...]
 
 
 def find_repeats(graph: Graph, layouts: Sequence[Any]) -> frozenset[int]:
-    """Returns the positions of ops that reshape an expanded tensor, where another op computes something of the result.
+    """Returns the positions of ops that reshape an expanded tensor, if another op computes with the result.
 
-    In doubt a tensor counts as expanded: no kernel makes a tensor of a copy.
+    In doubt a tensor counts as expanded, because no kernel materializes a copy.
 
     Args:
         graph: the graph.
@@ -65,16 +65,16 @@ def find_repeats(graph: Graph, layouts: Sequence[Any]) -> frozenset[int]:
 
 
 def _follow(op: Op, shape: Shape, operands: Sequence[tuple[Shape, bool]]) -> bool:
-    """Returns whether an op's result may be expanded, by the shapes of its operands and whether they may be."""
+    """Returns whether an op's result may be expanded, given the shapes of its operands and whether these may be."""
     if op.name == _EXPAND and _without_ones(shape) != _without_ones(operands[0][0] if operands else ()):
         return True
-    # Element by element it is computed where one operand is whole.
+    # If all operands have the result's shape, one that is not expanded is enough: then all elements are computed.
     decide = all if operands and all(operand == shape for operand, _ in operands) else any
     return decide(expanded for _, expanded in operands)
 
 
 def _is_expanded(shape: Shape, layout: Any) -> bool:
-    """Reads the contiguity of an argument's dimensions, of which expanded ones have none, as those of size 1."""
+    """Returns whether an argument is expanded. Such a dimension has no contiguity, nor has one of size 1."""
     return layout is not None and any(
         size != 1 and contiguous is None for size, contiguous in zip(shape, layout[0], strict=True)
     )
@@ -85,7 +85,7 @@ def _without_ones(shape: Shape) -> list[int | Ref]:
 
 
 def _find_used(graph: Graph) -> set[int]:
-    """Returns the values that an op computes something of. Who reads a copy reads what was copied."""
+    """Returns the values that ops compute with. A use of a copy counts as a use of the original."""
     used: set[int] = set()
     for op, result in reversed(list(graph.results())):
         if op.name != _COPY or result in used:
@@ -101,16 +101,16 @@ Switches = tuple[tuple[str, ...], tuple[str, ...]]
 """The nvFuser options that are on, and those that are off."""
 
 VERSION = 3
-"""The version of what is written of a graph: another one where it means something else, such as where repeats stay."""
+"""The version of written definitions. It changes when their meaning does, such as where repeats are."""
 
 SEEN_WORKING = "torch 2.10 with nvfuser-cu128-torch210==0.2.36.dev20260301 and lightning-thunder 0.2.6"
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledDefinition:
-    """What nvFuser compiled: a function, and the ``FusionDefinition`` behind it, which was executed.
+    """Code that nvFuser compiled: a function, and its ``FusionDefinition``, which was executed.
 
-    The definition is written for the GPU of number ``device``, or, if that is None, runs where its arguments are. It
+    The definition is written for the GPU of number ``device``. If that is None, it runs on the GPU of its arguments. It
     takes ``numbers`` behind the arguments of the function.
     """
 
@@ -122,8 +122,9 @@ class CompiledDefinition:
     def keep_if_captured(self) -> Run:
         """Returns ``run`` as a function that may be captured in a CUDA graph.
 
-        A graph has the kernels' handles, and nvFuser unloads kernels with their definition. So a definition that was
-        captured lives as long as the process. Its sizes are fixed, so that nvFuser never compiles a kernel of it again.
+        A graph contains the kernels' handles, and nvFuser unloads kernels with their definition. So a captured
+        definition is held until the process ends. Its sizes are fixed, so that nvFuser never compiles a kernel of it
+        again.
         """
         run, definition, kept = self.run, self.definition, _captured_definitions()
 
@@ -144,7 +145,7 @@ def _captured_definitions() -> dict[int, Any]:
 def compile_definition(
     graph: Graph, args: Sequence[Any], switches: Switches, enable: Sequence[str] = ()
 ) -> CompiledDefinition:
-    """Compiles a graph for arguments of this layout. Options of ``enable`` are on as well, but not when it runs."""
+    """Compiles a graph for arguments of this layout. The options ``enable`` are on for compiling, not for runs."""
     return execute_definition(define(graph, describe_arguments(args)), graph, args, switches, enable)
 
 
@@ -156,7 +157,7 @@ def execute_definition(
 
     on, off = map(list, switches)
     device = definition._get_device_index(definition._selected_device) if find_fixed_gpu(graph) is not None else None
-    # To execute the definition compiles it.
+    # Executing the definition compiles it.
     definition.execute(list(args), device=device, _enable_options=[*on, *enable], _disable_options=off)
     run = partial(definition.fec.execute, device=device, _enable_options=on, _disable_options=off)
     return CompiledDefinition(run, definition, device)
@@ -167,12 +168,12 @@ def define(
 ) -> Any:
     """Returns a graph without parameters as a ``FusionDefinition``, as Thunder's ``create_fd`` would.
 
-    Repeats are kept where they are: see ``find_repeats``.
+    nvFuser is kept from moving repeats: see ``find_repeats``.
 
     Args:
         graph: the graph.
-        layouts: what ``describe_arguments`` says of its inputs; there may be none for numbers at the end.
-        translators: those that take the place of Thunder's, by the name of the operation's id.
+        layouts: descriptors of its inputs, by ``describe_arguments``. They may be missing for numbers at the end.
+        translators: replacements of Thunder's translators, by the name of the operation's id.
     """
     from fusioncache.backends.bound_symbols import bind
 
@@ -184,7 +185,7 @@ def define(
         for proxy, layout in zip_longest(bound.inputs, layouts):
             _add_input(executor, definition, values, proxy, layout)
         for position, symbol in enumerate(map(_as_primitive, bound.bound_symbols)):
-            # Of primitives it is an enumeration's, of torch's functions a text.
+            # The id of a primitive is an enum member, that of a torch function a string.
             name = getattr(symbol.sym.id, "name", symbol.sym.id)
             translate = translators.get(name) or executor.get_translator(symbol)
             results = translate(*symbol.args, **symbol.kwargs, fd=definition, lc_to_nv_map=values)
@@ -199,7 +200,7 @@ def define(
 
 
 def _as_primitive(symbol: Any) -> Any:
-    """Returns what Thunder's translators know in the place of a bound symbol. Here nothing depends on strides."""
+    """Returns a bound symbol that Thunder's translators know in place of this one. Strides do not matter here."""
     from fusioncache.thunder_adapter.api import prims
 
     if symbol.sym.id != FULL_LIKE:
@@ -234,12 +235,12 @@ def _listed(values: Any) -> Sequence[Any]:
 
 
 def describe_arguments(args: Sequence[Any]) -> tuple:
-    """Returns what ``define`` must know of each argument: see ``describe_tensor``; None for a number."""
+    """Returns the descriptor of each argument for ``define``: see ``describe_tensor``; None for a number."""
     return describe_layouts(layouts_of(args))
 
 
 def describe_layouts(layouts: ArgumentLayouts) -> tuple:
-    """Returns the same of arguments of these layouts."""
+    """Returns the descriptors of arguments of these layouts."""
     return tuple(None if layout is None else describe_tensor(tuple(layout[0]), layout[1]) for layout in layouts)
 
 
@@ -261,9 +262,9 @@ def describe_tensor(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple:
 
 
 def nvfuser_executor() -> ModuleType:
-    """Returns Thunder's module of translators to nvFuser, made to work with nvFuser's direct bindings.
+    """Returns Thunder's module of translators to nvFuser, adapted to nvFuser's direct bindings.
 
-    Thunder 0.2.6 still asks a module ``nvfuser`` for one function, and nvFuser 0.2.36 ships none of that name.
+    Thunder 0.2.6 still takes one function from a module ``nvfuser``, which nvFuser 0.2.36 does not contain.
     """
     import nvfuser_direct
 
@@ -282,7 +283,7 @@ def definition_text(graph: Graph) -> str:
     """Returns the function that defines a graph for nvFuser with contiguous inputs. CPU tensors become CUDA tensors.
 
     Raises:
-        ValueError: if nvFuser is not installed, or has no translation for it; the message says what to do.
+        ValueError: if nvFuser is not installed, or cannot represent the graph; the message says what to do.
     """
     import torch
 
@@ -294,7 +295,7 @@ def definition_text(graph: Graph) -> str:
         with nullcontext() if torch.cuda.is_available() else pretend_gpu():
             nvfuser_executor()
             return repr(define(graph, describe_contiguous(graph))).strip() + "\n"
-    except Exception as error:  # whatever Thunder or nvFuser raise
+    except Exception as error:  # any error of Thunder or nvFuser
         said = str(error).partition("\n")[0]
         raise ValueError(f"nvFuser has no definition for this template ({type(error).__name__}: {said})") from error
 

@@ -1,6 +1,6 @@
-"""The CUDA driver: what is needed of it to look into a captured graph, and to load and launch a cubin.
+"""The CUDA driver functions that inspect a captured graph, and load and launch a cubin.
 
-The calls go through ``cuda.bindings``, which comes with torch. It is imported when the driver is first asked for.
+The calls go through ``cuda.bindings``, which comes with torch. It is imported when ``driver`` is first called.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 NO_CONTEXT = 201
-"""The result of a call in a thread that has no context yet."""
+"""The result code of a call in a thread that has no context yet."""
 
 _COMPILED_AS = (
     "MAX_THREADS_PER_BLOCK",
@@ -23,7 +23,7 @@ _COMPILED_AS = (
     "PTX_VERSION",
     "BINARY_VERSION",
 )
-"""Attributes of a function that tell how it was compiled."""
+"""Attributes of a function that describe how it was compiled."""
 _CLUSTER = ("CLUSTER_SIZE_MUST_BE_SET", *(f"REQUIRED_CLUSTER_{side}" for side in ("WIDTH", "HEIGHT", "DEPTH")))
 _SHARED_LIMIT = "MAX_DYNAMIC_SHARED_SIZE_BYTES"
 
@@ -45,27 +45,27 @@ def driver() -> Driver:
 
 
 class Driver:
-    """Calls the CUDA driver through ``bindings``, which is ``cuda.bindings.driver``. Handles are plain numbers."""
+    """Calls the CUDA driver through ``bindings``, the module ``cuda.bindings.driver``. Handles are plain numbers."""
 
     def __init__(self, bindings: Any):
         self.bindings = bindings
         self._modules: dict[tuple[int, bytes], int] = {}
 
     def call(self, name: str, *args: Any) -> Any:
-        """Calls a function of the driver, and returns what it returns: None, one value, or a list of several.
+        """Calls a function of the driver. Returns its result: None, one value, or a list of several.
 
         Raises:
             DriverError: if it fails.
         """
         try:
             code, *values = getattr(self.bindings, name)(*args)
-        except (KeyError, ValueError) as error:  # a result that is newer than the bindings
+        except (KeyError, ValueError) as error:  # a result code that is newer than the bindings
             raise DriverError(f"{name}: an unknown result, {error}") from error
         self.check(name, code)
         return values if len(values) > 1 else values[0] if values else None
 
     def check(self, name: str, code: int) -> None:
-        """Checks the result of a call.
+        """Raises an error if the result code of a call is not 0.
 
         Raises:
             DriverError: if the call failed.
@@ -74,7 +74,7 @@ class Driver:
             raise DriverError(f"{name}: {self.describe_result(code)}")
 
     def describe_result(self, code: int) -> str:
-        """Returns what the driver says of the result of a call that failed."""
+        """Returns the driver's description of the result code of a failed call."""
         try:
             result = self.bindings.CUresult(code)
         except ValueError:
@@ -91,9 +91,9 @@ class Driver:
         self.call("cuCtxSetCurrent", self.call("cuDevicePrimaryCtxRetain", self.call("cuDeviceGet", device)))
 
     def load(self, image: bytes, device: int) -> int:
-        """Loads a cubin on the device in use, of this number, and returns its module, which is never unloaded.
+        """Loads a cubin on the current device, which has this number. Returns its module, which is never unloaded.
 
-        A cubin that is loaded there already is not loaded again: many sizes have the same.
+        A cubin that is already loaded there is not loaded again: many sizes share one.
         """
         identity = device, hashlib.sha256(image).digest()
         if identity not in self._modules:
@@ -116,7 +116,7 @@ class Driver:
         return int(self.call("cuModuleGetFunction", module, name.encode()))
 
     def function_name(self, function: int) -> str:
-        """Returns the name of a function, as the compiler wrote it."""
+        """Returns the name of a function, as the compiler mangled it."""
         return (self.call("cuFuncGetName", function) or b"").decode()
 
     def parameter_sizes(self, function: int) -> list[int]:
@@ -131,11 +131,11 @@ class Driver:
             sizes.append(size)
 
     def describe_code(self, function: int) -> dict[str, int]:
-        """Returns what tells how a function was compiled."""
+        """Returns the attributes that describe how a function was compiled."""
         return {name: self._attribute(function, name) for name in _COMPILED_AS}
 
     def has_cluster(self, function: int) -> bool:
-        """Returns whether a function wants its blocks in clusters."""
+        """Returns whether a function requires clusters of blocks."""
         return any(self._attribute(function, name) for name in _CLUSTER)
 
     def shared_limit(self, function: int) -> int:
@@ -143,7 +143,7 @@ class Driver:
         return self._attribute(function, _SHARED_LIMIT)
 
     def raise_shared_limit(self, function: int, size: int) -> None:
-        """Sets the limit of a function's dynamic shared memory, if it is lower."""
+        """Raises the limit of a function's dynamic shared memory to ``size``, if it is lower."""
         if self.shared_limit(function) < size:
             self.call("cuFuncSetAttribute", function, self._attribute_id(_SHARED_LIMIT), size)
 
@@ -154,19 +154,19 @@ class Driver:
         return getattr(self.bindings.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
 
     def is_pointer(self, value: int) -> bool:
-        """Returns whether CUDA knows this number as an address of memory of its own."""
+        """Returns whether CUDA recognizes a number as an address of its memory."""
         memory_type = self.bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
         return not self.bindings.cuPointerGetAttribute(memory_type, value)[0]
 
     def nodes(self, graph: int) -> list[int]:
-        """Returns the nodes of a graph, in no order."""
+        """Returns the nodes of a graph, in no particular order."""
         count = self.call("cuGraphGetNodes", graph)[-1]
         return [int(node) for node in self.call("cuGraphGetNodes", graph, count)[0]]
 
     def dependencies(self, node: int) -> list[int]:
-        """Returns what a node waits for. How is left out: to wait for the whole of a kernel is always enough."""
-        # CUDA 12's first version of the call fails where a kernel may begin before the last one has ended, as nvFuser's
-        # may. CUDA 13 has the second version only, under the name of the first.
+        """Returns the nodes that a node waits for, without edge types: to wait for a whole kernel is always enough."""
+        # CUDA 12's first version of the call fails if a kernel may begin before the previous one has ended, as
+        # nvFuser's may. CUDA 13 contains only the second version, under the name of the first.
         name = "cuGraphNodeGetDependencies"
         name = f"{name}_v2" if hasattr(self.bindings, f"{name}_v2") else name
         count = self.call(name, node)[-1]

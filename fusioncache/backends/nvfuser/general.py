@@ -1,16 +1,17 @@
-"""nvFuser's code for any sizes, and the code for one size that is made of it.
+"""nvFuser's code for any sizes, and the code for one size that is made from it.
 
-In a general region's definition sizes that vary are symbolic extents, other variables are inputs. Thunder's translators
-write most operations, and ours those for which Thunder wants plain sizes. Writing one needs nvFuser, and no GPU.
+In a general region's definition, sizes that vary are symbolic extents, and other variables are inputs. Thunder's
+translators write most operations, and fusioncache's those for which Thunder requires plain sizes. Writing a definition
+needs nvFuser, and no GPU.
 
-To compile a definition takes as long as for one size. nvFuser then finds the kernels for further sizes in a few
-milliseconds, or compiles one more: where there are fewer elements than a GPU works on at a time it takes narrower
-vectors, and where there are fewer rows than it has multiprocessors it sums otherwise. It cannot store a definition that
-was compiled. What it launches for one size can be stored, like any launch: see ``persistence.py``. So a process that
-compiles keeps its definitions, and makes of them what launches each size. On an H200 that takes 10 ms for each of the
-ten regions of a narrow Llama, and compiling them for one size 16 s.
+Compiling such a definition takes as long as for one size. For further sizes, nvFuser finds the kernels in a few
+milliseconds, or compiles one more. It uses narrower vectors if there are fewer elements than a GPU processes at a time,
+and another reduction if there are fewer rows than multiprocessors. It cannot store a compiled definition. But its
+launches for one size can be stored, like any launch: see ``persistence.py``. So a process that compiles holds its
+definitions, and derives the launches of each size from them. On an H200 that takes 10 ms for each of the ten regions of
+a narrow Llama; compiling them for one size takes 16 s.
 
-nvFuser forgets that a result is expanded where one definition does for all lengths of a slice:
+nvFuser forgets that a result is expanded where one definition serves all lengths of a slice:
 
     t1 = slice(table, [0, 0], [length, 64])
     t2 = broadcast_in_dim(t1, [2, 4, length, 64], [2, 3])      has the shape [1, 1, length, 64], and the right elements
@@ -56,13 +57,13 @@ from fusioncache.process.forks import LruMap
 logger = logging.getLogger("fusioncache")
 
 MOST_DEFINITIONS = 256
-"""How many definitions a process keeps compiled. The least recently used one leaves."""
+"""The most compiled definitions that a process holds. The least recently used one is dropped."""
 
 Shape = tuple[int, ...]
 
 
 def find_sizes(general: GeneralRegion, values: Sequence[Value]) -> Mapping[int, int]:
-    """Returns the variables that are sizes, by the numbers of their values in the graph."""
+    """Returns the values of the variables that are sizes, by their numbers in the graph."""
     inputs, found = general.graph.inputs, {}
     number = len(inputs) - sum(place is None for place in general.places)
     for value, place in zip(values, general.places, strict=True):
@@ -80,7 +81,7 @@ def find_sizes(general: GeneralRegion, values: Sequence[Value]) -> Mapping[int, 
 
 
 def fill_shape(type_: ValueType | None, sizes: Mapping[int, int]) -> Shape | None:
-    """Returns the shape of a tensor for these sizes; None if it is not known, or there is no tensor."""
+    """Returns the shape of a tensor for these sizes; None if it is unknown, or the value is not a tensor."""
     if not isinstance(type_, TensorType):
         return None
     shape = tuple(sizes.get(size.index) if isinstance(size, Ref) else size for size in type_.shape)
@@ -88,17 +89,17 @@ def fill_shape(type_: ValueType | None, sizes: Mapping[int, int]) -> Shape | Non
 
 
 def find_result_shapes(general: GeneralRegion, values: Sequence[Value]) -> tuple[Shape | None, ...]:
-    """Returns the shape of each result of a region with these values; None for one of which it is not known."""
+    """Returns the shape of each result of a region with these values; None for an unknown shape."""
     graph, sizes = general.graph, find_sizes(general, values)
     types = [*graph.inputs, *([None] * graph.sizes), *(type_ for op in graph.ops for type_ in op.outputs)]
     return tuple(fill_shape(types[output], sizes) for output in graph.outputs)
 
 
 def expand_results(run: Run, general: GeneralRegion, values: Sequence[Value]) -> Run:
-    """Returns a function that gives what another one does, expanded to the shapes that the region has.
+    """Returns a function that expands the results of another one to the region's shapes.
 
-    It raises ``Declined`` for a result that is none of these shapes even so. But all results stay as they are where the
-    arguments are not what they should be: Thunder may be mistaken about those.
+    It raises ``Declined`` if a result cannot be expanded to its shape. But all results are returned unchanged if
+    arguments do not have the declared shapes: Thunder may be wrong about these.
 
     Args:
         run: a function for any sizes.
@@ -112,7 +113,7 @@ def expand_results(run: Run, general: GeneralRegion, values: Sequence[Value]) ->
         if all(shape is None or result.shape == shape for result, shape in zip(results, shapes, strict=True)):
             return results
         declared = (fill_shape(type_, sizes) for type_ in general.graph.inputs)
-        known = zip(args, declared, strict=False)  # behind those of the regions come variables that are numbers
+        known = zip(args, declared, strict=False)  # behind the regions' inputs come variables that are numbers
         if not all(shape is None or arg.shape == shape for arg, shape in known):
             return results
         return [_expand(result, shape) for result, shape in zip(results, shapes, strict=True)]
@@ -131,7 +132,7 @@ def _expand(result: Any, shape: Shape | None) -> Any:
 
 
 _INTEGER = re.compile(r"(?<![\w.-])(?<!dim=)[1-9]\d*(?![\w.])")
-"""An integer of a definition that may be made of a size: not 0, -1, or the dimension whose size is asked for."""
+"""An integer in a definition that may come from a size: not 0, -1, or the dimension of a size query."""
 
 
 def define_general(general: GeneralRegion, layouts: Sequence[Any]) -> Any:
@@ -142,8 +143,8 @@ def define_general(general: GeneralRegion, layouts: Sequence[Any]) -> Any:
         layouts: of the arguments: see ``describe_arguments``. There are none for the variables among the inputs.
 
     Raises:
-        Declined: if the definition has an integer that those of the regions have not.
-        Exception: whatever Thunder or nvFuser raise.
+        Declined: if the definition has an integer that may come from a size: see ``check_integers``.
+        Exception: any error of Thunder or nvFuser.
     """
     definition = define(general.graph, layouts, TRANSLATORS)
     check_integers(definition, general.graph, [define(region, layouts) for region in general.regions])
@@ -151,11 +152,14 @@ def define_general(general: GeneralRegion, layouts: Sequence[Any]) -> Any:
 
 
 def check_integers(definition: Any, graph: Graph, others: Sequence[Any]) -> None:
-    """Refuses a definition with an integer that is in no operation of its graph, nor in all definitions for one size.
+    """Raises an error if a definition has an integer that may come from a size.
 
-    It would be made of some size.
+    Allowed are the integers in operations of its graph, and those in all definitions for one size.
+
+    Raises:
+        Declined: if there is another one.
     """
-    # Where a size is 1, a definition of sizes that are known may leave out a dimension that the region has.
+    # A definition for known sizes may omit a dimension of size 1 that the region has.
     known = {each for op in graph.ops for each in _list_integers((*op.args, *(arg for _, arg in op.kwargs)))}
     common = set.intersection(*(set(_INTEGER.findall(repr(other))) for other in others))
     if not (common | known).issuperset(_INTEGER.findall(repr(definition))):
@@ -163,7 +167,7 @@ def check_integers(definition: Any, graph: Graph, others: Sequence[Any]) -> None
 
 
 def _list_integers(arg: Arg) -> Iterator[str]:
-    """Yields the integers in an argument of an operation, as a definition has them."""
+    """Yields the integers in an argument of an operation, as texts."""
     if isinstance(arg, tuple):
         for each in arg:
             yield from _list_integers(each)
@@ -189,17 +193,17 @@ def _pad(a: Any, padding_value: Any, padding_config: Sequence[Any], *, fd: Any, 
 
 
 TRANSLATORS: Mapping[str, Callable[..., Any]] = {"FULL": _full, "PAD": _pad}
-"""Our translators, by the name of the operation's id."""
+"""fusioncache's translators, by the name of the operation's id."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledGeneral:
-    """A general region as nvFuser compiled it in this process.
+    """A general region that nvFuser compiled in this process.
 
     Attributes:
         general: the region.
-        definition: of it, compiled.
-        seconds: that this took.
+        definition: its compiled definition.
+        seconds: the duration of the compilation.
     """
 
     general: GeneralRegion
@@ -207,34 +211,33 @@ class CompiledGeneral:
     seconds: float
 
     def fit(self, values: Sequence[Value]) -> CompiledDefinition:
-        """Returns the definition as one that takes the arguments of an instance with these values of the variables."""
+        """Returns a definition that takes the arguments of an instance with these values of the variables."""
         run, numbers = self.definition.run, tuple(_read_numbers(self.general, values))
         fitted = expand_results(lambda args: run([*args, *numbers]), self.general, values)
         return CompiledDefinition(fitted, self.definition.definition, self.definition.device, numbers)
 
 
 _Failure = tuple[str, Scope]
-"""Reason and scope of a failed compile for any sizes. An error would keep its frames, and with them all tensors.
+"""Reason and scope of a failed compile for any sizes. An exception would hold its frames, and with them all tensors.
 
-The scope is ``GENERAL`` if another process fails as well, and else ``STORING_NOW``.
-"""
+The scope is ``GENERAL`` if other processes would fail as well, and ``STORING_NOW`` otherwise."""
 
 
 @cache
 def compiled_generals() -> LruMap[Hashable, CompiledGeneral | _Failure]:
-    """Returns what this process has compiled for any sizes, by region, layouts of arguments and environment."""
+    """Returns the general regions compiled in this process, by region, layouts of arguments and environment."""
     return LruMap(MOST_DEFINITIONS)
 
 
 def persist_size(
     made: GeneralInstance, region: Graph, args: Sequence[Any], switches: Switches, environment: Mapping[str, str]
 ) -> Compiled[Run]:
-    """Makes code for one size of code for any sizes: see ``Backend.persist_size``.
+    """Makes code for one size from code for any sizes: see ``Backend.persist_size``.
 
     Args:
         made: the region, as an instance of a general one.
-        region: itself.
-        args: of it.
+        region: the same region.
+        args: of the region.
         switches: of nvFuser.
         environment: of the backend.
     """
@@ -257,7 +260,7 @@ def persist_size(
     except Declined as refusal:
         refusal.require(Scope.GENERAL, Scope.STORING, Scope.STORING_NOW)
         raise refusal if refusal.scope is not Scope.STORING else Declined(refusal.reason, Scope.GENERAL) from refusal
-    except Exception as error:  # its own size can be compiled, which may take less memory too
+    except Exception as error:  # the size can be compiled alone, which may also take less memory
         logger.info("no code for one size is made of code for any", exc_info=error)
         raise Declined(f"keeping failed: {type(error).__name__}", Scope.STORING_NOW) from error
     otherwise = persistence.compile_otherwise(partial(_compile_alone, switches=switches), region)
@@ -275,10 +278,10 @@ def find_code(
     switches: Switches,
     environment: Mapping[str, str],
 ) -> CompiledGeneral:
-    """Returns a general region as it was compiled in this process, or compiles it.
+    """Returns the compiled code of a general region. Compiles it if this process has not done so yet.
 
     Raises:
-        Declined: if nvFuser compiles nothing for it.
+        Declined: if nvFuser cannot compile it.
     """
     identity = general.graph, describe_arguments(args), switches, tuple(sorted(environment.items()))
     code, _ = compiled_generals().get_or_make(identity, lambda: _compile_general(general, args, values, switches))
@@ -306,7 +309,7 @@ def _compile_general(
         if is_out_of_memory(error):
             raise
         logger.info("nothing is compiled for any sizes", exc_info=error)
-        # What is defined needs no device, and CUDA's errors say nothing of a region.
+        # Defining needs no device, so it fails in each process. CUDA's errors are not the region's fault.
         is_lasting = definition is None or NvFuser.find_rejection(error) is not None
         return f"compile failed: {type(error).__name__}", Scope.GENERAL if is_lasting else Scope.STORING_NOW
     return CompiledGeneral(general, compiled, time.perf_counter() - start)

@@ -1,11 +1,11 @@
-"""Persists what nvFuser compiled, so that another process launches it without nvFuser.
+"""Stores nvFuser's compiled kernels, so that another process launches them without nvFuser.
 
-What is persisted was tried: a launch from the very bytes that are stored has to give nvFuser's own bits, for other
-values at other addresses.
+Artifacts are verified first: a launch from exactly the bytes to be stored must give nvFuser's bits, for other values at
+other addresses.
 
 The cubins come from nvFuser's database of compiled kernels, in a directory of this process. nvFuser opens its database
-once in a process, at the first kernel that it compiles with the option on, in the directory for temporary files as it
-is then. It writes the code and the cubin of each kernel, and a row with the kernel's name.
+once per process: at the first kernel that it compiles with the option on, in the current directory for temporary files.
+It writes the code and the cubin of each kernel, and a row with the kernel's name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from fusioncache.process import forks
 from fusioncache.process.warning import warn_once
 
 OPTION = "kernel_db"
-"""nvFuser's option that makes it use its database."""
+"""The nvFuser option that enables its database."""
 
 _FOLDER, _TABLE = "nvfuser_kernel_db", "db.csv"
 _ROW = re.compile(r"([^,]+),([^,]*),(kernel_\d+\.cu),(kernel_\d+\.cubin)")
@@ -60,7 +60,7 @@ class Row:
 
 
 class KernelDatabase:
-    """nvFuser's database in this process. One compile at a time, so that each row is known to be of one of them."""
+    """nvFuser's database in this process. Only one compile runs at a time, so that each row belongs to a known one."""
 
     def __init__(self) -> None:
         self._lock = forks.lock()
@@ -74,7 +74,7 @@ class KernelDatabase:
         forks.register(self)
 
     def compile[T](self, options: Switches, compile_: Callable[[], T]) -> T:
-        """Compiles with ``OPTION`` on beside these options, and reads what that adds to the database."""
+        """Calls ``compile_``, which has ``OPTION`` on beside these options, and reads the rows that it adds."""
         with self._lock:
             try:
                 if self._opened or self._lost:
@@ -88,7 +88,7 @@ class KernelDatabase:
         """Returns the row of each kernel of a run: see ``match_rows``.
 
         Raises:
-            Declined: if not exactly one row fits each, or the database is another one.
+            Declined: if not exactly one row fits each, or the database is not that of this process.
         """
         with self._lock:
             if not self._opened or self._process != os.getpid():
@@ -97,7 +97,7 @@ class KernelDatabase:
 
     @contextmanager
     def _open(self) -> Iterator[None]:
-        """Makes the directory for temporary files another one meanwhile. There is only one, for all threads."""
+        """Replaces the directory for temporary files in the body. It applies to all threads."""
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix="fusioncache-kernels-"))
             atexit.register(_remove, self._directory, self._process)
@@ -110,7 +110,7 @@ class KernelDatabase:
             self._opened = (self._directory / _FOLDER / _TABLE).is_file()
 
     def after_fork(self) -> None:
-        """Sets the directory for temporary files right. A forked child needs it where another thread was opening."""
+        """Restores the directory for temporary files. A forked child needs this if another thread was in ``_open``."""
         replaced, self._replaced = self._replaced, None
         if replaced is None:
             return
@@ -121,7 +121,7 @@ class KernelDatabase:
             os.environ[_DIRECTORY_VARIABLE] = before
 
     def note_compiled(self) -> None:
-        """Takes note that kernels were compiled. If the database is not open by now, it is elsewhere for good."""
+        """Records that kernels were compiled. A database that is not open by now is elsewhere for good."""
         with self._lock:
             self._lost = not self._opened
 
@@ -141,10 +141,10 @@ class KernelDatabase:
 def match_rows(
     known: Mapping[str, Sequence[Row]], names: Sequence[str], code: str, options: Switches
 ) -> tuple[Row, ...]:
-    """Returns the row for each kernel of a run. Together their code is the run's, with nothing left.
+    """Returns the row for each kernel of a run. The code of these rows must be exactly that of the run.
 
-    The database's rows are given by their kernels' names, and of the run the names of its kernels, in the order of its
-    launches, their CUDA, as nvFuser says it, and the options that it was compiled with.
+    ``known`` contains the database's rows by kernel name. ``names`` are the run's kernels in the order of launches,
+    ``code`` is their CUDA as nvFuser returns it, and ``options`` are those of its compilation.
 
     Raises:
         Declined: if not exactly one row fits each, or there is other code.
@@ -157,7 +157,7 @@ def match_rows(
         if len(rows) != 1:
             raise Declined(f"{len(rows)} rows of nvFuser's kernel database for one kernel", Scope.STORING_NOW)
         if rows[0].options != options:
-            # The database goes by code alone, so that what was compiled with these options is not in it.
+            # The database identifies kernels by code alone, so it lacks the kernel compiled with these options.
             raise Declined("a kernel that is known with other options of nvFuser", Scope.STORING_NOW)
         found.append(rows[0])
     ordered = sorted(found, key=lambda row: code.index(row.code))
@@ -185,24 +185,24 @@ def kernel_database() -> KernelDatabase:
 
 
 def _remove(directory: Path, process: int) -> None:
-    if os.getpid() == process:  # and no child of it
+    if os.getpid() == process:  # not in a forked child
         shutil.rmtree(directory, ignore_errors=True)
 
 
 _APART = 512
-"""Copies are as far off a multiple of so many bytes as their original. Torch's own blocks start at a multiple."""
+"""Copies are as far off a multiple of this many bytes as their originals. Torch's blocks start at a multiple."""
 
 
 def verify(
     artifacts: Mapping[str, bytes], capture: Capture, run: Run, args: Sequence[Any], driver: Driver
 ) -> StoredRun:
-    """Launches from the bytes that are to be stored, and compares all outputs and all inputs with those of ``run``.
+    """Launches from the bytes to be stored, and compares all outputs and all inputs with those of ``run``.
 
-    The arguments lie on the current device. They are others than those that nvFuser compiled for, aligned as these, and
-    may be written into.
+    The arguments are on the current device. They differ from those that nvFuser compiled for, have the same alignments,
+    and may be written into.
 
     Returns:
-        What was launched, which fills new memory first.
+        The launched run, which fills new memory first.
 
     Raises:
         Declined: if there is any difference.
@@ -238,7 +238,7 @@ def compare(stored: StoredRun, run: Run, args: Sequence[Any]) -> None:
 
 
 def refuse_arguments(args: Sequence[Any]) -> Sequence[Any]:
-    """Says of a launch that is tried that it is for other arguments.
+    """Refuses arguments that a run under verification is not for.
 
     Raises:
         Declined: always.
@@ -247,17 +247,17 @@ def refuse_arguments(args: Sequence[Any]) -> Sequence[Any]:
 
 
 def copy_tensor(tensor: Any) -> Any:
-    """Returns a tensor with the same values, strides and distance from alignment, in memory of its own."""
+    """Returns a tensor with the same values, strides and offset from alignment, in new memory."""
     return _place_like(tensor, _flatten(tensor))
 
 
 def roll_tensor(tensor: Any) -> Any:
-    """Returns a copy as ``copy_tensor`` does, with each value in its memory moved on to the next element."""
+    """Returns a copy like ``copy_tensor``, with each value in its memory moved on to the next element."""
     return _place_like(tensor, torch.roll(_flatten(tensor), 1))
 
 
 def _flatten(tensor: Any) -> Any:
-    """Returns all of the memory from the first element to the last, whatever lies between them."""
+    """Returns all memory from the first element to the last, including gaps."""
     tensor = tensor.detach()
     if not tensor.numel():
         return tensor.reshape(-1)
@@ -292,13 +292,13 @@ def _as_bytes(tensor: Any) -> Any:
 logger = logging.getLogger("fusioncache")
 
 _DESCRIPTORS, _RANDOM_CODE = "TensorMap", "philox"
-"""Parts of the CUDA of kernels that take descriptors of tensors, or draw random numbers."""
+"""Texts in the CUDA of kernels that take descriptors of tensors, or draw random numbers."""
 
 
 def artifact_environment() -> Mapping[str, str] | None:
-    """Returns what artifacts depend on: the device that kernels are scheduled for, the driver, versions.
+    """Returns the ingredients of artifacts: the device that kernels are scheduled for, the driver, versions.
 
-    Without ``cuda.bindings`` there is nothing to look into CUDA graphs with, and None is returned.
+    Returns None without ``cuda.bindings``, which is needed to inspect CUDA graphs.
     """
     try:
         version = driver().version()
@@ -314,14 +314,14 @@ def artifact_environment() -> Mapping[str, str] | None:
 
 
 def list_device_kinds() -> tuple[str, ...]:
-    """Returns what the GPUs of this process are, each kind once: name, multiprocessors, architecture."""
+    """Returns each kind of GPU in this process once: name, multiprocessors, architecture."""
     found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
     kinds = {f"{gpu.name}, {gpu.multi_processor_count} SMs, {gpu.major}.{gpu.minor}" for gpu in found}
     return tuple(sorted(kinds))
 
 
 def persist(graph: Graph, args: Sequence[Any], switches: Switches) -> Compiled[Run]:
-    """Compiles with nvFuser, and gives what launches the same kernels in another process."""
+    """Compiles with nvFuser. Adds artifacts that launch the same kernels in another process."""
     try:
         check_persistable(graph, args)
     except Declined as refusal:
@@ -332,9 +332,9 @@ def persist(graph: Graph, args: Sequence[Any], switches: Switches) -> Compiled[R
     seconds = time.perf_counter() - start
     try:
         artifacts, verified = make_artifacts(compiled, find_device(graph, args), args, switches)
-        run = compiled.keep_if_captured()  # nvFuser looks at each argument in every call, and the other one does not
+        run = compiled.keep_if_captured()  # nvFuser checks each argument in every call, and ``exact`` does not
         return Compiled(run, artifacts, None, exact=verified.launching(run).run, alone_seconds=seconds)
-    except Exception as error:  # nvFuser's own function works, whatever this is
+    except Exception as error:  # nvFuser's function works in spite of any error here
         if is_declined(error, Scope.STORING, Scope.STORING_NOW):
             return _refuse(compiled, error)
         logger.info("an executable is not stored", exc_info=error)
@@ -349,7 +349,7 @@ def _refuse(compiled: CompiledDefinition, refusal: Declined) -> Compiled[Run]:
 def load(
     artifacts: Mapping[str, bytes], graph: Graph, args: Sequence[Any], compile_: Callable[[Graph, Sequence[Any]], Run]
 ) -> Run:
-    """Loads the function of these artifacts on the arguments' device. ``compile_`` is for what they are not for.
+    """Loads the function of these artifacts on the arguments' device. ``compile_`` is for arguments that do not fit.
 
     Raises:
         ValueError: if the artifacts are damaged, or for other arguments.
@@ -374,7 +374,7 @@ def compile_otherwise(compile_: Callable[[Graph, Sequence[Any]], Run], graph: Gr
     """Returns a run for arguments that a recipe is not for: nvFuser compiles the graph in its first call."""
 
     def compile_for(args: Sequence[Any]) -> Run:
-        # To compile runs it once, so that what writes into its arguments is compiled with copies.
+        # Compiling runs the graph once, so one that writes into its arguments is compiled with copies.
         return compile_(graph, [copy_tensor(arg) for arg in args] if writes_in_place(graph) else args)
 
     return compile_when_called(compile_for)
@@ -384,7 +384,7 @@ def check_persistable(graph: Graph, args: Sequence[Any]) -> None:
     """Checks a graph before nvFuser compiles it.
 
     Raises:
-        Declined: if it is known that nothing of it can be persisted. The message says why.
+        Declined: if it is known that it cannot be persisted. The message is the reason.
     """
     obstacle = find_obstacle(graph)
     if obstacle:
@@ -392,13 +392,13 @@ def check_persistable(graph: Graph, args: Sequence[Any]) -> None:
     if not all(isinstance(arg, torch.Tensor) and arg.is_cuda for arg in args):
         raise Declined("an input that is no CUDA tensor", Scope.STORING)
     if len(list_device_kinds()) > 1:
-        # The key does not say on which of them a region runs, and kernels are scheduled for one.
+        # The key does not contain which of them a region runs on, and kernels are scheduled for one.
         raise Declined("GPUs of several kinds in one process", Scope.STORING)
     check_tensors(args)
 
 
 def find_obstacle(graph: Graph) -> str | None:
-    """Tells why nothing of a graph can be persisted, whatever its arguments; None if something might."""
+    """Returns why a graph cannot be persisted with any arguments; None if it might be."""
     if any(isinstance(type_, NumberType) for type_ in graph.inputs):
         return "a number among the inputs"
     if graph.sizes:
@@ -409,15 +409,15 @@ def find_obstacle(graph: Graph) -> str | None:
 
 
 def find_device(graph: Graph, args: Sequence[Any]) -> int | None:
-    """Returns the number of the GPU that a graph runs on: that of its arguments, or, without any, the one it names."""
+    """Returns the number of the GPU that a graph runs on: its arguments', or the one it names if there are none."""
     return args[0].get_device() if args else find_fixed_gpu(graph)
 
 
 def check_tensors(args: Sequence[Any]) -> None:
-    """Checks arguments that are tensors.
+    """Checks that arguments are plain tensors on one device.
 
     Raises:
-        Declined: if one of them is of a kind that another call of the same graph may do without.
+        Declined: if not. Another call of the same graph may have plain ones.
     """
     if len({arg.get_device() for arg in args}) > 1:
         raise Declined("inputs on several devices", Scope.STORING_NOW)
@@ -430,7 +430,7 @@ def check_tensors(args: Sequence[Any]) -> None:
 def make_artifacts(
     compiled: CompiledDefinition, device: int | None, args: Sequence[Any], switches: Switches
 ) -> tuple[Mapping[str, bytes], StoredRun]:
-    """Returns what is to be stored of a definition, and its launch from these bytes, which refuses other arguments.
+    """Returns the artifacts of a definition, and the run that was verified with them, which refuses other arguments.
 
     Raises:
         Declined: if it cannot be stored.
@@ -441,17 +441,17 @@ def make_artifacts(
         if torch.cuda.is_current_stream_capturing():
             raise Declined("a CUDA graph is being captured", Scope.STORING_NOW)
         own, others = [copy_tensor(arg) for arg in args], [roll_tensor(arg) for arg in args]
-        compiled.run(own)  # so that nothing is left to prepare for tensors that lie as these do
+        compiled.run(own)  # so that nothing is left to prepare for this layout and alignment
         captured = capture(driver(), compiled.run, own, others)
         artifacts = pack(captured, compiled, own, switches)
         return artifacts, verify(artifacts, captured, compiled.run, others, driver())
 
 
 def pack(captured: Capture, compiled: CompiledDefinition, args: Sequence[Any], switches: Switches) -> dict[str, bytes]:
-    """Returns the recipe, the cubin of each kernel by a name that says nothing of this process, and the CUDA of all.
+    """Returns the recipe, the cubin of each kernel under a name independent of this process, and the CUDA of all.
 
     Raises:
-        Declined: if nvFuser's database does not have the kernels, or they are of a kind that is not supported.
+        Declined: if nvFuser's database lacks the kernels, or they are of a kind that is not supported.
     """
     recipe, code = captured.recipe, _read_code(compiled, args)
     cubins = iter(_read_cubins([step.function for step in recipe.launches], code, switches))
@@ -467,7 +467,7 @@ def pack(captured: Capture, compiled: CompiledDefinition, args: Sequence[Any], s
 
 
 def _read_code(compiled: CompiledDefinition, args: Sequence[Any]) -> str:
-    """Returns the CUDA of the kernels, without nvFuser's own functions that are put before each."""
+    """Returns the CUDA of the kernels, without nvFuser's runtime functions in front of each."""
     device = torch.cuda.current_device() if compiled.device is None else compiled.device
     given = [*args, *compiled.numbers]
     code = compiled.definition.fec.get_cuda_kernel(given, intrinsic_code=False, device=device)

@@ -1,4 +1,4 @@
-"""Adds any number of terms to a head in one launch: a Triton kernel that finds the terms in a table of their addresses.
+"""Adds any number of terms to a head in one launch of a Triton kernel, which reads their addresses from a table.
 
 The order is that of the chain, and the sum is float32, so that every bit is that of the folds. Importing this module
 imports Triton.
@@ -19,12 +19,11 @@ import triton.language as tl
 from fusioncache.process import forks
 
 BLOCK, AHEAD = 1024, 4
-"""The elements of a block, and how many terms a thread may load before it adds the first of them. The best of what
-was compared on an H200 (``results/h200/fold-widths.json``)."""
+"""The elements of a block, and how many terms a thread may load before it adds the first of them. The best of those
+that were compared on an H200 (``results/h200/fold-widths.json``)."""
 
 _ALIGNED = 16
-"""Bytes of the widest load. Addresses out of a table say nothing about themselves, so the kernel takes this for
-granted."""
+"""Bytes of the widest load. Triton cannot infer the alignment of addresses from a table, so the kernel assumes it."""
 
 _get_device, _data_ptr = torch.Tensor.get_device, torch.Tensor.data_ptr
 _compiling = forks.lock()
@@ -32,8 +31,8 @@ _compiled: set[Any] = set()
 
 
 def prepare(head: torch.Tensor, terms: Sequence[torch.Tensor], compiled: Callable[[float], None]) -> None:
-    """Compiles the kernel for tensors such as ``add`` takes, if need be, and tells ``compiled`` the seconds."""
-    # What Triton compiles by: dtypes, and whether 16 divides the elements. Each device loads a kernel of its own.
+    """Compiles the kernel for tensors like these, if needed, and then calls ``compiled`` with the seconds."""
+    # Triton specializes on dtypes, and on whether 16 divides the elements. Each device loads a kernel of its own.
     kernel = head.device, head.dtype, terms[0].dtype, head.numel() % 16 == 0
     with _compiling:
         start = time.perf_counter()
@@ -50,8 +49,8 @@ def add(head: torch.Tensor, terms: Sequence[torch.Tensor]) -> torch.Tensor | Non
         terms: at least one; contiguous, of the head's shape, all of one dtype.
 
     Returns:
-        The sum; None where it cannot be computed this time: if the tensors are on several devices or not aligned; or
-        while a CUDA graph is captured, which would copy the table again from memory that belongs to others by then.
+        The sum; None where it cannot be computed this time: if the tensors are on several devices or not aligned, or
+        during the capture of a CUDA graph. Its replay would copy the table from memory that was reused by then.
     """
     tensors = (head, *terms)
     if reduce(or_, map(_data_ptr, tensors)) % _ALIGNED or len(set(map(_get_device, tensors))) > 1:
@@ -65,9 +64,9 @@ def add(head: torch.Tensor, terms: Sequence[torch.Tensor]) -> torch.Tensor | Non
 def launch(head: torch.Tensor, terms: Sequence[torch.Tensor], block: int = BLOCK, ahead: int = AHEAD) -> torch.Tensor:
     """Returns ``head + term + term + ...`` in float32, of aligned tensors on one device, which must be the current one.
 
-    The copy of the table waits for nothing that was launched on another stream. Every table has memory of its own, so
-    that calls may overlap. Torch gives pinned memory to no other user before the copy from it is done, and the table's
-    own only to what comes later on this stream, behind the kernel.
+    The copy of the table does not wait for work on other streams. Every table has memory of its own, so that calls may
+    overlap. Torch reuses the pinned memory only when the copy from it is done, and the table's memory only for later
+    work on this stream, behind the kernel.
 
     ``block`` is a power of 2: see ``BLOCK`` and ``AHEAD``.
     """
@@ -87,7 +86,7 @@ def launch(head: torch.Tensor, terms: Sequence[torch.Tensor], block: int = BLOCK
     return total
 
 
-# The number of terms is no constant of the kernel, and neither 1 nor multiples of 16 get kernels of their own.
+# The number of terms is not a constant of the kernel, and 1 and multiples of 16 get no specialization.
 @triton.jit(do_not_specialize=["terms"])
 def _add(
     head: tl.tensor,
@@ -109,7 +108,7 @@ def _add(
             address = tl.load(table + first + index).to(tl.pointer_type(TERM))
             term = tl.load(tl.multiple_of(address, ALIGNED) + offsets, mask=inside)
             total += term.to(tl.float32)
-    # What is left is loaded all at once as well. A term that is not there must not be added as 0: -0.0 + 0.0 is 0.0.
+    # The remaining terms are loaded all at once as well. A missing term must not be added as 0: -0.0 + 0.0 is 0.0.
     for index in tl.static_range(AHEAD - 1):
         there = whole + index < terms
         address = tl.load(table + whole + index, mask=there, other=0).to(tl.pointer_type(TERM))

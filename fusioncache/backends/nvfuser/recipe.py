@@ -1,7 +1,7 @@
-"""One run of nvFuser's kernels as data: the memory that it needs and what it launches, in order.
+"""One run of nvFuser's kernels as data: its memory, and its launches in order.
 
 The numbers of a recipe are checked when it is created, so that a launch from stored bytes cannot reach beyond its
-memory. ``decode`` checks types: whatever is not a recipe of this version is refused.
+memory. ``decode`` checks types, and refuses anything that is not a recipe of this version.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ ITEM_BYTES = {
     **dict.fromkeys(("int64", "float64", "complex64"), 8),
     "complex128": 16,
 }
-"""The bytes of an element by its dtype: those that inputs and outputs may have, by torch's names."""
+"""The bytes of an element of each dtype that inputs and outputs may have, by torch's names."""
 
 WORD = 8
 """Bytes of an address."""
 RECIPE = "recipe"
 """The name of the artifact that is a recipe."""
 SOURCE = "kernels.cu"
-"""The name of the artifact that is the kernels' CUDA, for people: nothing reads it to launch them."""
+"""The name of the artifact with the kernels' CUDA, for people: launching does not read it."""
 CUBIN = ".cubin"
-"""The end of the name of every artifact that is a cubin."""
+"""The suffix of the name of every artifact that is a cubin."""
 
 _MOST_BYTES = 2**42
 _MOST_ITEMS = 4096
@@ -68,11 +68,11 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A tensor that the run is given.
+    """A tensor argument of the run.
 
     Attributes:
         layout: the layout of the tensor.
-        alignment: the alignment of its address in bytes, as far as the compiler looks at it: see ``Recipe.widest``.
+        alignment: the alignment of its address in bytes, as far as the compiler considers it: see ``Recipe.widest``.
     """
 
     layout: Layout
@@ -186,11 +186,11 @@ class Recipe:
     """One run.
 
     Attributes:
-        inputs: none where all is made on a GPU that the region names.
+        inputs: empty if all tensors are created on a GPU that the region names.
         allocations: the bytes of each piece of memory that outputs and intermediate results need.
         outputs: what the run returns.
         steps: what it launches, in order.
-        widest: bytes of the widest access that a kernel may be compiled for. Larger alignments are all the same.
+        widest: bytes of the widest access that a kernel may be compiled for. Larger alignments make no difference.
 
     Raises:
         ValueError: if anything is out of range.
@@ -232,7 +232,7 @@ class Recipe:
 
 
 def _check_output(output: Output, earlier: Sequence[Output], recipe: Recipe) -> None:
-    """Refuses an output that reaches beyond its memory, or is the same as one that is not earlier."""
+    """Refuses an output that reaches beyond its memory, or duplicates one that is not an earlier one."""
     if isinstance(output, Duplicate):
         _require_integer(output.output, 0, len(earlier) - 1, "an output")
         _require(not isinstance(earlier[output.output], Duplicate), "an output")
@@ -288,7 +288,7 @@ def _check_range(buffer: int, delta: int, size: int, extents: Sequence[int]) -> 
 
 
 def _require_integer(value: int, least: int, most: int, what: str) -> None:
-    """Refuses what is no integer, or is out of this range. True and False are no integers here."""
+    """Refuses a value that is not an integer in this range. True and False are not integers here."""
     _require(type(value) is int and least <= value <= most, what)
 
 
@@ -298,7 +298,7 @@ def _require(holds: bool, what: str) -> None:
 
 
 def encode(recipe: Recipe) -> bytes:
-    """Returns a recipe as bytes, which are the same for equal recipes."""
+    """Returns a recipe as bytes. Equal recipes have equal bytes."""
     return codec.encode(recipe, version=VERSION)
 
 
@@ -306,7 +306,7 @@ def decode(data: bytes) -> Recipe:
     """Returns the recipe that these bytes hold.
 
     Raises:
-        ValueError: if they hold no recipe of this version, or anything in it is out of range.
+        ValueError: if they do not hold a recipe of this version, or anything in it is out of range.
     """
     return codec.decode(Recipe, data, "recipe", version=VERSION)
 
@@ -323,10 +323,10 @@ _MACHINE = (190).to_bytes(2, "little")
 def check_cubin(image: bytes) -> None:
     """Checks that all parts of a cubin lie inside it.
 
-    The driver is not told how long a cubin is, and would read on behind its end.
+    The driver does not receive the length of a cubin, and would read beyond its end.
 
     Raises:
-        ValueError: if a part does not, or this is no cubin.
+        ValueError: if a part does not, or this is not a cubin.
     """
     if not image.startswith(_MAGIC) or image[18:20] != _MACHINE or len(image) < _HEADER.size:
         raise ValueError("a cubin that is not an ELF file for a GPU")

@@ -1,6 +1,6 @@
-"""A recipe as a function: it allocates, tells kernels where everything lies, launches them, and returns the outputs.
+"""A recipe as a function that allocates memory, passes addresses to kernels, launches them, and returns the outputs.
 
-The function is written for the recipe, so that nothing is looked up that a recipe fixes:
+The function is generated for the recipe, so that it contains all that a recipe fixes as constants:
 
     def run(args):
         a0, a1, = args
@@ -33,7 +33,7 @@ The function is written for the recipe, so that nothing is looked up that a reci
             return give_up(args, device, code)
         return [f0]
 
-Until the first step is launched nothing has happened, and the region can still be computed in another way.
+Until the first step is launched there are no effects, and the region can still be computed in another way.
 """
 
 from __future__ import annotations
@@ -70,26 +70,26 @@ from fusioncache.process import forks
 logger = logging.getLogger("fusioncache")
 
 MOST_THREADS = 64
-"""How many threads have steps of their own at a time."""
+"""The most threads that have steps at a time."""
 DEFAULT_STREAM = 1
-"""The handle of torch's default stream, which says 0. To ``cuda.bindings`` 0 may be the default stream of a thread."""
+"""The handle of torch's default stream, for which torch returns 0. In ``cuda.bindings`` 0 may be a thread's stream."""
 _ALIGNED = 64
-"""Bytes that parameters are apart: no type of a parameter asks for more."""
+"""The alignment of parameters, in bytes: no type of a parameter requires more."""
 _POISON = 255
 
 Command = Callable[..., tuple[int]]
-"""Launches one step, and returns the driver's result."""
+"""Launches one step, and returns the driver's result code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """The parameters of launches, laid out.
+    """The parameters of launches in one piece of memory.
 
     Attributes:
-        content: their bytes, with zeros in place of addresses. The first lies at a multiple of 64.
-        pointers: for each address among them, the index of its word, the buffer that it points into, and how far in
-            bytes from the start of that.
-        starts: for each launch, where its parameters begin.
+        content: their bytes, with zeros in place of addresses. It must start at a multiple of 64.
+        pointers: for each address among them, the index of its word, the buffer that it points into, and the offset in
+            bytes from the start of the buffer.
+        starts: for each launch, the offsets of its parameters.
     """
 
     content: bytes
@@ -98,7 +98,7 @@ class Parameters:
 
 
 def lay_out_parameters(launches: Sequence[Launch]) -> Parameters:
-    """Lays out the parameters of all launches in one piece of memory."""
+    """Returns the parameters of all launches in one piece of memory."""
     content = bytearray()
     pointers: list[tuple[int, int, int]] = []
     starts: list[tuple[int, ...]] = []
@@ -117,16 +117,16 @@ def lay_out_parameters(launches: Sequence[Launch]) -> Parameters:
 
 
 class LoadedSteps:
-    """The steps of a recipe, whose cubins, given by their names, are loaded on the device of this number.
+    """The steps of a recipe, with its cubins loaded on the device of this number.
 
-    The device must be the current one. One thread at a time may use the steps: another one uses steps of its own.
+    The device must be the current one. Only one thread at a time may use the steps: each thread has separate ones.
 
     Args:
         recipe: the steps.
         cubins: by their names.
         driver: the driver of CUDA.
         device: its number.
-        functions: those of other steps of the same recipe and cubins on the same device, which are loaded already.
+        functions: already loaded functions, from other steps of the same recipe and cubins on the same device.
 
     Raises:
         ValueError: if a cubin and the recipe do not fit.
@@ -134,10 +134,10 @@ class LoadedSteps:
 
     Attributes:
         functions: the function of each launch.
-        words: all parameters as words: a launch of a command writes the addresses into them, see ``Parameters``.
-        commands: for each step what does it. A launch takes no arguments, a fill an address, a value, bytes and a
-            stream; both return a tuple whose first item is 0 if nothing failed.
-        stream: the one that launches go to.
+        words: all parameters as words. Addresses are written into them before a launch: see ``Parameters``.
+        commands: for each step a function. A launch takes no arguments, a fill an address, a value, bytes and a stream;
+            both return a tuple whose first item is 0 on success.
+        stream: the stream of the launches.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class LoadedSteps:
         self.commands: list[Command] = [fill if isinstance(step, Fill) else next(kernels) for step in recipe.steps]
 
     def use(self, stream: int) -> None:
-        """Has all launches from now on go to a stream."""
+        """Sends all launches from now on to a stream."""
         self.stream = stream
         for config in self._configs:
             config.hStream = stream
@@ -179,7 +179,7 @@ def _find_function(driver: Driver, module: int, step: Launch) -> int:
 
 
 def _place(parameters: Parameters) -> tuple[memoryview, list[Any]]:
-    """Returns memory with these parameters, seen as words, and for each launch the array of their addresses."""
+    """Returns memory with these parameters, as words, and for each launch the array of its parameters' addresses."""
     size = len(parameters.content)
     memory = (ctypes.c_char * (size + _ALIGNED))()
     shift = -ctypes.addressof(memory) % _ALIGNED
@@ -190,7 +190,7 @@ def _place(parameters: Parameters) -> tuple[memoryview, list[Any]]:
 
 
 def _configure(driver: Driver, step: Launch) -> Any:
-    """Returns the ``CUlaunchConfig`` of a launch, still without a stream."""
+    """Returns the ``CUlaunchConfig`` of a launch, without a stream yet."""
     config = driver.bindings.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = step.grid
     config.blockDimX, config.blockDimY, config.blockDimZ = step.block
@@ -204,7 +204,7 @@ def _configure(driver: Driver, step: Launch) -> Any:
 
 
 def _prepare_kernel(driver: Driver, config: Any, function: int, parameters: Any) -> Callable[[], tuple[int]]:
-    """Returns what launches a kernel. Every conversion of an argument that is done here is spared in every call."""
+    """Returns a function that launches a kernel. Arguments are converted here, not in every call."""
     handle = driver.bindings.CUfunction(function)
     return partial(driver.bindings.cuLaunchKernelEx, config, handle, ctypes.addressof(parameters), 0)
 
@@ -213,10 +213,10 @@ Allocate = Callable[[], Any]
 """Makes a tensor on the current GPU."""
 
 Make = Callable[[Sequence[Any], Sequence[Any]], Any]
-"""Makes one output of the arguments and the allocations."""
+"""Returns one output, given the arguments and the allocations."""
 
 Written = int | Duplicate | Make
-"""An output: the allocation of this number, the same as an earlier output, or one that has to be made."""
+"""An output: the allocation of this number, a duplicate of an earlier output, or a function that makes it."""
 
 
 def find_whole_outputs(recipe: Recipe) -> dict[int, tuple[int, Layout]]:
@@ -231,7 +231,7 @@ def find_whole_outputs(recipe: Recipe) -> dict[int, tuple[int, Layout]]:
 
 
 def make_allocators(recipe: Recipe, poison: bool) -> list[Allocate]:
-    """Returns what makes each allocation: the output that fills it, else bytes. With ``poison`` each byte is 255."""
+    """Returns a function for each allocation. It makes the output that fills it, or bytes. ``poison`` sets all bits."""
     whole = find_whole_outputs(recipe)
     layouts = {index: Layout("uint8", (size,), (1,)) for index, size in enumerate(recipe.allocations)}
     layouts |= {index: layout for index, (_, layout) in whole.items()}
@@ -240,7 +240,7 @@ def make_allocators(recipe: Recipe, poison: bool) -> list[Allocate]:
 
 
 def _allocate_tensor(layout: Layout) -> Allocate:
-    # As quick as can be. Torch's stubs do not have it.
+    # The fastest way to allocate. Torch's stubs lack it.
     return partial(
         guards._empty_strided_cuda,  # type: ignore[attr-defined]
         layout.shape,
@@ -256,7 +256,7 @@ def _fill(allocate: Allocate) -> Any:
 
 
 def write_outputs(recipe: Recipe) -> list[Written]:
-    """Returns what each output is."""
+    """Returns how each output is made."""
     whole = find_whole_outputs(recipe)
     return [_write_output(index, output, whole) for index, output in enumerate(recipe.outputs)]
 
@@ -275,21 +275,21 @@ def _write_output(index: int, output: Output, whole: Mapping[int, tuple[int, Lay
 
 
 def _make_view(output: View) -> Make:
-    """Returns what makes an output in the memory of an argument."""
+    """Returns a function that makes an output in the memory of an argument."""
     shape, strides = output.layout.shape, output.layout.strides
     index, offset = output.input, output.offset
     if output.itself:
         return lambda args, fresh: args[index]
 
     def view(args: Sequence[Any], fresh: Sequence[Any]) -> Any:
-        arg = args[index].detach()  # autograd knows of nothing that a region does
+        arg = args[index].detach()  # autograd does not record a region's operations
         return arg.as_strided(shape, strides, arg.storage_offset() + offset)
 
     return view
 
 
 def _make_alias(output: Fresh) -> Make:
-    """Returns what makes an output in the memory of another one of its dtype, in a third of the time of a part."""
+    """Returns a function for an output in the memory of another one of its dtype. It is thrice as fast as a part."""
     shape, strides, allocation = output.layout.shape, output.layout.strides, output.allocation
     first = output.offset // getattr(torch, output.layout.dtype).itemsize
     reinterpret = guards._reinterpret_tensor  # type: ignore[attr-defined]
@@ -297,12 +297,12 @@ def _make_alias(output: Fresh) -> Make:
 
 
 def _make_part(output: Fresh) -> Make:
-    """Returns what makes an output of a part of an allocation."""
+    """Returns a function that makes an output from a part of an allocation."""
     dtype, shape, strides = getattr(torch, output.layout.dtype), output.layout.shape, output.layout.strides
     allocation, first = output.allocation, output.offset // dtype.itemsize
 
     def make(args: Sequence[Any], fresh: Sequence[Any]) -> Any:
-        # A tensor of its own rather than a view: other code does not know what it shares its memory with.
+        # A separate tensor rather than a view: other code does not know which tensors share its memory.
         memory = fresh[allocation]
         tensor = torch.empty(0, dtype=dtype, device=memory.device)
         return tensor.set_(memory.untyped_storage(), first, shape, strides)
@@ -311,7 +311,7 @@ def _make_part(output: Fresh) -> Make:
 
 
 def write_run(recipe: Recipe, outputs: Sequence[Written], names: Mapping[str, Any]) -> Run:
-    """Returns a function that launches a recipe, and returns such outputs. It uses these names: see above."""
+    """Returns a function that launches a recipe and returns these outputs. ``names`` are globals: see the module."""
     known = {**names, **{f"make{index}": output for index, output in enumerate(outputs) if callable(output)}}
     exec(_compile("\n".join(write_text(recipe, outputs))), known)
     run: Run = known["run"]
@@ -320,12 +320,12 @@ def write_run(recipe: Recipe, outputs: Sequence[Written], names: Mapping[str, An
 
 @lru_cache(maxsize=1024)
 def _compile(text: str) -> CodeType:
-    """Recipes of layers that are alike give one text."""
+    """Returns the code object of a text. Recipes of equal layers share one text."""
     return compile(text, "fusioncache.nvfuser_run", "exec")
 
 
 def write_text(recipe: Recipe, outputs: Sequence[Written]) -> Iterator[str]:
-    """Yields the lines of the function, which returns such outputs."""
+    """Yields the lines of the function that launches a recipe and returns these outputs."""
     inputs, allocations = range(len(recipe.inputs)), range(len(recipe.allocations))
     yield "def run(args):"
     if inputs:
@@ -351,7 +351,7 @@ def write_text(recipe: Recipe, outputs: Sequence[Written]) -> Iterator[str]:
 
 
 def _write_return(outputs: Sequence[Written], fresh: Sequence[str]) -> Iterator[str]:
-    """Yields the lines that make the outputs, in their order, of arguments and of allocations of these names."""
+    """Yields the lines that make the outputs, in order. ``fresh`` are the names of the allocations."""
     names: list[str] = []
     for index, output in enumerate(outputs):
         if callable(output):
@@ -363,10 +363,10 @@ def _write_return(outputs: Sequence[Written], fresh: Sequence[str]) -> Iterator[
 
 
 def _write_misalignment(recipe: Recipe) -> str:
-    """Returns the condition under which addresses are aligned otherwise than those that the recipe is for.
+    """Returns the condition under which addresses have other alignments than those that the recipe is for.
 
-    More would do no harm, but the compiler would take other kernels for them, which might add up in another order. With
-    less, a kernel may load 16 bytes at once from elsewhere, which ends the process.
+    A larger alignment would do no harm, but the compiler would choose other kernels for it, which might sum in another
+    order. With a smaller one, a kernel may load 16 bytes from a misaligned address, which ends the process.
     """
     widest, addresses = recipe.widest, [f"b{index}" for index in range(len(recipe.inputs))]
     least = [input_.alignment for input_ in recipe.inputs]
@@ -380,7 +380,7 @@ def _write_misalignment(recipe: Recipe) -> str:
 
 
 def _write_steps(recipe: Recipe) -> Iterator[str]:
-    """Yields the lines that launch the steps. A thread that only used torch's cached memory so far has no context."""
+    """Yields the lines that launch the steps. A thread that has only used torch's cached memory has no context yet."""
     for index, step in enumerate(recipe.steps):
         args = f"b{step.buffer} + {step.delta}, {step.value}, {step.size}, stream" if isinstance(step, Fill) else ""
         call = f"code = command{index}({args})[0]"
@@ -408,16 +408,17 @@ _current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 class StoredRun:
-    """Launches a recipe on the GPU of its arguments, on the current stream, in as many threads as there are.
+    """Launches a recipe on the GPU of its arguments, on the current stream, from any number of threads.
 
     Args:
         recipe: what to launch.
         cubins: the cubins by name.
-        otherwise: computes the same for arguments that the recipe is not for: aligned in another way.
+        otherwise: computes the same for arguments with other alignments than those of the recipe.
         driver: the driver of CUDA.
         home: the number of the GPU that a recipe without inputs is for.
-        poison: whether new memory is filled with ones first, so that what reads it before it is written shows.
-        functions: that of each launch, for each GPU that has them already. Without cubins it runs on no other.
+        poison: whether new memory is filled with ones first, so that reads before writes are detected.
+        functions: the functions of the launches, for each GPU where they are already loaded. Without cubins it runs
+            on no other.
 
     Attributes:
         run: takes the arguments and returns the outputs.
@@ -450,7 +451,7 @@ class StoredRun:
         self.run = write_run(recipe, write_outputs(recipe), {**named, **self._list_names()})
 
     def load(self, device: int) -> LoadedSteps:
-        """Returns the steps on a device, which must be the current one, for this thread, which waits for no other then.
+        """Returns this thread's steps on a device, which must be the current one. Each thread has steps of its own.
 
         Raises:
             ValueError: if they do not fit the cubins.
@@ -460,7 +461,7 @@ class StoredRun:
             own = device, threading.get_ident()
             steps = self._threads.get(own)
             if steps is None:
-                if len(self._threads) >= MOST_THREADS:  # most of these threads are no more
+                if len(self._threads) >= MOST_THREADS:  # most of these threads have ended
                     self._threads.clear()
                 known = self._functions.get(device)
                 steps = LoadedSteps(self._recipe, self._cubins, self._driver, device, known)
@@ -468,14 +469,14 @@ class StoredRun:
             return steps
 
     def launching(self, otherwise: Run) -> StoredRun:
-        """Returns another run of the same that fills no memory, and computes what it is not for in another way.
+        """Returns another run of the same recipe, without poison. ``otherwise`` is for arguments that it is not for.
 
         Cubins that are loaded for this one are not loaded again.
         """
         return StoredRun(self._recipe, self._cubins, otherwise, self._driver, self._home, functions=self._functions)
 
     def _list_names(self) -> Mapping[str, Any]:
-        """Returns what the function that is written for the recipe calls, by name."""
+        """Returns the globals of the function that is generated for the recipe."""
         return {
             "data_ptr": data_ptr,
             "get_device": _get_device,
@@ -495,7 +496,7 @@ class StoredRun:
         }
 
     def _prepare(self, args: Sequence[Any], device: int) -> Sequence[Any]:
-        """Runs with what was missing: the device is the current one, and its steps are loaded for this thread."""
+        """Runs after it makes the device the current one, or loads its steps for this thread."""
         if device in self._broken:
             return self._otherwise(args)
         if _current_device() != device:
@@ -508,7 +509,7 @@ class StoredRun:
         return self.run(args)
 
     def _give_up(self, args: Sequence[Any], device: int, why: int | Exception) -> Sequence[Any]:
-        """Computes in another way, now and from now on, what does not load or launch on a device."""
+        """Computes in another way, now and from now on, because steps do not load or launch on a device."""
         self._broken.add(device)
         with self._loading:
             for own in [each for each in self._threads if each[0] == device]:

@@ -1,8 +1,8 @@
-"""Imports what a process needs that only compiles: Thunder's translators, nvFuser, and of torch what these use.
+"""Imports for a process that only compiles: Thunder's translators, nvFuser, and the parts of torch that these use.
 
-The whole of them takes twice as long. Nothing differs from what ``import thunder`` gives: the translators are the same
-functions. Modules of torch's that take long to import and that no compile uses are loaded late: when an attribute of
-theirs is asked for.
+A complete import takes twice as long. The result does not differ from ``import thunder``: the translators are the same
+functions. Modules of torch that import slowly and that no compile uses are loaded late: when one of their attributes is
+requested.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _LATE: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("torch.optim", "torch.quantization", "torch.nn.intrinsic"), ()),
     "torch._refs": ("prod",),
 }
-"""Modules of torch's that are loaded late, which spares a third of its import. Of each the functions that an import
-passes on without calling them. Meta tensors, whose functions the first one registers, are no part of a compile."""
+"""Modules of torch that are loaded late, which saves a third of torch's import. For each one, the functions that an
+import passes on without calling them. The first one registers functions of meta tensors, which no compile uses."""
 
 
 class LateModule(ModuleType):
-    """A module that is loaded when an attribute is asked for that it lacks so far.
+    """A module that is loaded when an attribute is requested that it lacks so far.
 
-    ``importlib.util.LazyLoader`` loads a module as soon as it is imported a second time.
+    ``importlib.util.LazyLoader`` would load a module as soon as it is imported a second time.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -41,7 +41,7 @@ class LateModule(ModuleType):
         return getattr(self, name)
 
     def _load(self) -> None:
-        self.__class__ = ModuleType  # type: ignore[assignment]  # which has it behave as any other one from now on
+        self.__class__ = ModuleType  # type: ignore[assignment]  # it behaves as any other module from now on
         loader = self.__spec__.loader if self.__spec__ else None
         assert isinstance(loader, _LateLoader)
         loader.load(self)
@@ -63,7 +63,7 @@ class _LateLoader(Loader):
         return LateModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Leaves the module as it is."""
+        """Does nothing: the module is loaded later."""
 
     def load(self, module: ModuleType) -> None:
         """Loads the module.
@@ -88,14 +88,14 @@ class _LateFinder(MetaPathFinder):
 
 
 def import_torch() -> None:
-    """Imports torch, with modules that are loaded late, unless it is there."""
+    """Imports torch, with modules that are loaded late, unless it is already imported."""
     if "torch" in sys.modules:
         return
     finder = _LateFinder()
     sys.meta_path.insert(0, finder)
     try:
         importlib.import_module("torch")
-        importlib.import_module("torch._refs")  # one of the others imports it
+        importlib.import_module("torch._refs")  # now, because one of the late modules imports it
     finally:
         sys.meta_path.remove(finder)
 
@@ -105,16 +105,16 @@ _PLACEHOLDERS: Mapping[str, tuple[str, ...]] = {
     "torch.distributed.tensor.placement_types": ("Placement", "Replicate", "Shard"),
     "networkx": (),
 }
-"""Modules that take seconds to import and of which no definition has anything: distributed tensors, which are no inputs
-here, and the graphs of Thunder's passes. Of each the classes that are asked for by name."""
+"""Modules that take seconds to import and that no definition uses: distributed tensors, which are not inputs here, and
+the graphs of Thunder's passes. For each one, the classes that are imported by name."""
 
 
 def import_translators() -> None:
     """Imports the translators for this process, which is of little use for anything else from then on.
 
     Raises:
-        ImportError: if Thunder or nvFuser is not installed, or they do not import in this way. Then nothing is left of
-            the attempt.
+        ImportError: if Thunder or nvFuser is not installed, or they do not import in this way. Then the attempt leaves
+            no modules behind.
     """
     if "thunder" in sys.modules or "nvfuser_direct" in sys.modules:
         return
@@ -143,7 +143,7 @@ def _add_placeholders() -> None:
 
 
 def _add_bare_package() -> None:
-    """Makes Thunder a package whose modules can be imported one by one, without those that its own start imports."""
+    """Makes Thunder a package whose modules can be imported one by one, without running its ``__init__.py``."""
     spec = find_spec("thunder")
     if spec is None or spec.submodule_search_locations is None:
         raise ImportError("there is no module thunder")
@@ -155,7 +155,7 @@ def _add_bare_package() -> None:
 
 @contextmanager
 def _without_distributed() -> Iterator[None]:
-    """Has Thunder leave out what it has for distributed tensors: regions with such never get here."""
+    """Makes Thunder omit its support for distributed tensors in the body: regions with them are not compiled here."""
     from unittest.mock import patch
 
     import torch
@@ -166,9 +166,9 @@ def _without_distributed() -> Iterator[None]:
 
 @contextmanager
 def pretend_gpu() -> Iterator[None]:
-    """Lets Thunder's translators be imported where there is no GPU, or where none is to be opened.
+    """Allows to import Thunder's translators where there is no GPU, or where none may be opened.
 
-    What is imported keeps nothing of what it is told here but that there is one.
+    The only fact from here that the imported modules store is that there is a GPU.
     """
     from unittest.mock import patch
 
@@ -177,7 +177,7 @@ def pretend_gpu() -> Iterator[None]:
     one_gpu: dict[str, Any] = {"is_available": lambda: True, "device_count": lambda: 1}
     with (
         patch.multiple(torch.cuda, **one_gpu, get_device_capability=lambda *_: (9, 0)),
-        # To be asked opens a GPU, and Thunder asks to find out whether it can.
+        # A call of the original opens a GPU, and Thunder makes one to find out whether it works.
         patch.object(torch.cuda.graphs, "is_current_stream_capturing", lambda: False),
     ):
         yield
