@@ -72,7 +72,7 @@ logger = logging.getLogger("fusioncache")
 MOST_THREADS = 64
 """The most threads that have steps at a time."""
 DEFAULT_STREAM = 1
-"""The handle of torch's default stream, for which torch returns 0. In ``cuda.bindings`` 0 may be a thread's stream."""
+"""The handle of torch's default stream, for which torch returns 0. In ``cuda.bindings`` 0 may be the per-thread one."""
 _ALIGNED = 64
 """The alignment of parameters, in bytes: no type of a parameter requires more."""
 _POISON = 255
