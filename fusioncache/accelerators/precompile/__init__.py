@@ -1,1 +1,1 @@
-"""Compiling ahead of use: what a store has seen asked for; and, beside a process that traces, what it is to call."""
+"""Compilation ahead of use: of all requests in a store, and of a trace's regions while the process still traces."""

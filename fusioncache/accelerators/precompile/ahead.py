@@ -1,11 +1,11 @@
-"""Compiles what calls are going to ask for: in other processes while this one traces, or together at the first call.
+"""Compiles regions before their calls: in other processes while this one traces, or together at the first call.
 
-TorchInductor's C++ compiler takes as long for all kernels of a model as for two of them alone, which each other process
-would pay for. So without them the first call compiles for all calls: see ``Backend.compiled_together``.
+TorchInductor's C++ compiler takes as long for all kernels of a model as for two of them alone, and each worker would
+pay for that. So without workers the first call compiles for all calls: see ``Backend.compiled_together``.
 
-Regions are compiled for the layouts that their values will have, as far as the trace says. A wrong guess costs a
-compilation that no call uses: what is not known is not guessed. Inputs count as contiguous. The results of a region lie
-as ``cache/results.py`` will put them, or else as nvFuser writes them: without gaps.
+Regions are compiled for the layouts that their values will have, as far as the trace implies them. A wrong guess costs
+an unused compilation, so unknown layouts are not guessed. Inputs count as contiguous. A region's results have the
+layouts that ``cache/results.py`` gives them, or else those that nvFuser writes: without gaps.
 """
 
 from __future__ import annotations
@@ -52,34 +52,34 @@ logger = logging.getLogger("fusioncache")
 _VIEWS = frozenset({"permute", "transpose", "expand", "unsqueeze", "squeeze", "reshape"})
 _VIEW_IMPLEMENTATIONS = ("torch_slice_prim_impl", "torch_prims_reshape_impl")
 _CONTIGUOUS = frozenset({"linear", "matmul", "_grouped_mm", "embedding", "embedding_backward", "arange"})
-"""Operations of torch's whose results are contiguous, however their operands lie: of grouped products those that have
-rows of a multiple of 16 bytes, as nearly all do."""
+"""Torch operations whose results are contiguous for any layout of operands. Grouped products: only if rows have a
+multiple of 16 bytes, as nearly all do."""
 _GRADIENTS: Mapping[str, int] = {"grouped_mm_left_gradient": 1, "grouped_mm_right_gradient": 2}
-"""Those whose result lies as one of their operands, and at which place that is."""
+"""Operations whose result has the layout of an operand, with the position of that operand."""
 _FLASH_BACKWARD = "sdpafx_scaled_dot_product_efficient_attention_backward"
 """Thunder's name for the backward pass of flash attention."""
 _FLASH_MULTIPLE = 8
-"""Heads of other sizes are padded for it."""
+"""Flash attention pads heads whose size is no multiple of this."""
 
 Layouts = dict[str, Strided | None]
-"""By name, the layout of values that are not contiguous; None where it is not known."""
+"""The layout of each value that is not contiguous, by name; None if it is unknown."""
 
 
 class LayoutPrediction:
-    """The layouts of the values of a trace.
+    """Predicts the layouts of a trace's values.
 
     Args:
-        before: those of values of the forward trace.
+        before: the layouts of the forward trace's values.
     """
 
     def __init__(self, before: Mapping[str, Strided | None] | None = None):
         self.layouts: Layouts = dict(before or {})
 
     def read_trace(self, trace: Any, regions: Mapping[int, SharedRegion]) -> None:
-        """Reads a trace.
+        """Predicts the layouts of all results in a trace.
 
         Args:
-            trace: to be read.
+            trace: the trace.
             regions: by the position of their fused call.
         """
         for position, symbol in enumerate(trace.bound_symbols):
@@ -89,7 +89,7 @@ class LayoutPrediction:
                 self._read_call(symbol)
 
     def layouts_of(self, fusion: Any, binding: Binding) -> ArgumentLayouts | None:
-        """Returns how the arguments of a region's template will lie; None if that is not known of one of them."""
+        """Returns the layouts of the arguments of a region's template; None if one of them is unknown."""
         found = [self._layout_of(fusion.args[position]) for position in binding.arguments]
         known = tuple((value.shape, value.strides) for value in found if value is not None)
         return known if len(known) == len(found) else None
@@ -99,7 +99,7 @@ class LayoutPrediction:
         return None if shape is None else self.layouts.get(proxy.name, row_major(shape))
 
     def _note(self, proxy: Any, layout: Strided | None) -> None:
-        """Takes note of a layout, if it is not the one that is assumed."""
+        """Records a layout unless it is contiguous, which is the default."""
         if layout is None or not layout.is_contiguous:
             self.layouts[proxy.name] = layout
 
@@ -121,13 +121,13 @@ class LayoutPrediction:
             return
         try:
             found = self._ask_torch(symbol, name)
-        except Exception:  # whatever it is, it is not known
+        except Exception:  # after any error the layouts are unknown
             found = []
         for index, proxy in enumerate(results):
             self._note(proxy, found[index] if len(found) == len(results) else None)
 
     def _ask_torch(self, symbol: Any, name: str) -> Sequence[Strided | None]:
-        """Returns what torch gives the results of an operation, without computing any; none where that is not known."""
+        """Returns the layouts of an operation's results, from torch's meta functions; empty if they are unknown."""
         import torch
 
         if name in _VIEWS:
@@ -155,7 +155,7 @@ def _make_meta(layout: Strided) -> Any:
 
 
 def _lie_alike(heads: Strided | None) -> Strided | None:
-    """Returns the layout of what flash attention makes for the gradient of such heads: it has them second to last."""
+    """Returns the layout of flash attention's gradient of these heads: in memory, heads are second to last."""
     import torch
 
     if heads is None:
@@ -164,13 +164,13 @@ def _lie_alike(heads: Strided | None) -> Strided | None:
 
 
 def _shape_of(proxy: Any) -> tuple[int, ...] | None:
-    """Returns the shape of a tensor; None for what is none, and for one with symbolic sizes."""
+    """Returns the shape of a tensor; None for other values and for symbolic sizes."""
     shape = getattr(proxy, "_shape", None)
     return tuple(shape) if shape is not None and all(type(size) is int for size in shape) else None
 
 
 def _follow_views(region: Graph, inputs: Sequence[Strided | None]) -> list[Strided | None]:
-    """Returns how the results of a region lie: views of its inputs as these do, all else contiguous."""
+    """Returns the layouts of a region's results: views of inputs follow these, other results are contiguous."""
     values: list[Strided | None] = [*inputs, *[None] * region.sizes]
     computed = [False] * len(values)
     for op, _ in region.results():
@@ -192,25 +192,25 @@ def _follow(op: Any, source: Strided | None, type_: Any, *, view: bool) -> Strid
         return row_major(shape)
     if source is None:
         return None
-    # Where a reshape can be a view it is one, and torch knows where.
+    # A reshape is a view if it can be one, which torch decides.
     return strided_of(_make_meta(source).reshape(shape)) if op.name == RESHAPE else strides_of(op, [source], shape)
 
 
 MOST_EXPECTED = 64
-"""How many loaded programs are remembered with what their calls may ask for."""
+"""The maximum number of loaded programs whose possible asks are stored."""
 MOST_ASKS = 512
-"""How many regions are compiled together, at most."""
+"""The maximum number of regions that are compiled together."""
 WAIT_SECONDS = 320.0
-"""How long to wait for workers that finish nothing, which is longer than they may hang, before the pool is given up."""
+"""Seconds without a finished task after which the pool is given up. Longer than workers may hang."""
 LOOK_SECONDS = 0.05
-"""How long to wait for a worker before looking whether another process compiles the same."""
+"""Seconds to wait for a worker before the next check whether another process compiles the same."""
 
 
 class AskHelpers(Helpers):
-    """``Helpers`` that put what they compile into a store.
+    """Base of ``Helpers`` that compile into a store.
 
     Args:
-        store: it.
+        store: the store.
     """
 
     def __init__(self, store: Store):
@@ -218,14 +218,14 @@ class AskHelpers(Helpers):
         self._expected: deque[tuple[Callable[[], Sequence[Ask]], Callable[[int], object]]] = deque(maxlen=MOST_EXPECTED)
         self._lock = forks.lock()
         self._starting = 0.0
-        # Its memory stays with torch: this process needs it in a moment.
+        # The memory stays in torch's allocator, because this process needs it soon.
         self._compiler = EntryCompiler(store, patience=0.0, releases=False, on_start=self._note_start)
 
     def get_ready(self) -> None:
-        """See ``Helpers``. Here nothing starts."""
+        """See ``Helpers``. Does nothing here."""
 
     def hand_over_later(self, asks: Sequence[Ask], on_done: Callable[[], object]) -> int:
-        """See ``Helpers``. Here none is compiled."""
+        """See ``Helpers``. Compiles none here."""
         return 0
 
     def expect(self, asks: Callable[[], Sequence[Ask]], handed_over: Callable[[int], object]) -> None:
@@ -241,7 +241,7 @@ class AskHelpers(Helpers):
         try:
             for asks, handed_over in expected:
                 handed_over(self.hand_over(asks()))
-        except Exception as error:  # whatever it is, this process compiles for itself
+        except Exception as error:  # after any error this process compiles alone
             logger.info("nothing that was expected is compiled ahead", exc_info=error)
         return bool(expected)
 
@@ -257,11 +257,11 @@ def _make_task(ask: Ask, device: int | None) -> CompileTask:
 
 
 class PoolHelpers(AskHelpers):
-    """Has other processes compile. The store's turn decides which process compiles what: see ``Store.take_turn``.
+    """Compiles in a process pool. The store's turn decides which process compiles what: see ``Store.take_turn``.
 
     Args:
-        store: where what is compiled will be.
-        pool: of the processes.
+        store: receives the executables.
+        pool: the process pool.
     """
 
     def __init__(self, store: Store, pool: CompilePool):
@@ -298,7 +298,7 @@ class PoolHelpers(AskHelpers):
         return len(missing)
 
     def _feed(self) -> None:
-        """Hands over what may come later, one task for each worker, if no call waits for the pool."""
+        """Submits tasks of low priority, at most one for each worker, unless tasks of calls are running."""
         with self._lock:
             if any(not future.done() for _, future in self._tasks.values()):
                 return  # the last of these calls this again
@@ -326,19 +326,19 @@ class PoolHelpers(AskHelpers):
             found, here = self._tasks.pop(key, None), self._tried.pop(key, 0.0)
         try:
             return Wait(here=here) if here or found is None else self._wait_for(*found)
-        except Exception as error:  # whatever it is, this process can compile
+        except Exception as error:  # after any error this process can compile
             logger.info("other processes are of no use", exc_info=error)
             return Wait()
 
     def after_fork(self) -> None:
-        """Forgets, in a forked child, what the parent is told of."""
+        """Drops the tasks in a forked child: their outcomes arrive in the parent."""
         self._tasks, self._tried, self._fed = {}, {}, 0
         self._later.clear()
 
     def _wait_for(self, ask: Ask, future: Future[TaskOutcome]) -> Wait:
-        """Waits while another process compiles this, and compiles something else meanwhile."""
+        """Waits while another process compiles this, and compiles other tasks meanwhile."""
         begun, starting, others = time.perf_counter(), self._starting, 0.0
-        # Code for one size is made by the worker that has code for any. Here that would have to be compiled.
+        # The worker that holds code for any sizes derives code for one size. This process would first have to compile.
         while not future.done() and (ask.made or self._is_taken(ask)):
             seconds = self._compile_another()
             others += seconds
@@ -348,7 +348,7 @@ class PoolHelpers(AskHelpers):
             if not seconds:
                 wait([future], LOOK_SECONDS)
         if not future.done() and self._is_stored(ask):
-            wait([future], LOOK_SECONDS)  # the news of it may be on its way
+            wait([future], LOOK_SECONDS)  # the outcome may be about to arrive
         started = self._starting - starting
         if not future.done() or future.result().result == "refused":
             return Wait(on_others=others, on_start=started)
@@ -356,12 +356,12 @@ class PoolHelpers(AskHelpers):
         return Wait(beside=True, on_others=others, on_start=started)
 
     def _is_taken(self, ask: Ask) -> bool:
-        """Returns whether another process or thread is at it."""
+        """True if another process or thread is compiling this."""
         with self._store.take_turn(ask.key, ask.request.backend, 0.0) as turn:
             return turn.alone == TOO_LONG
 
     def _compile_another(self) -> float:
-        """Compiles here what no process has begun; returns the seconds without a compiler's start, 0 for nothing."""
+        """Compiles a task that no process has begun; returns its seconds without a compiler's start, 0 for none."""
         with self._lock:
             spare = [(key, ask) for key, (ask, future) in self._tasks.items() if not (future.done() or ask.made)]
             untried = next((pair for pair in spare if pair[0] not in self._tried), None)
@@ -379,18 +379,18 @@ class PoolHelpers(AskHelpers):
 
 
 def start_within(waited: float, outcome: TaskOutcome) -> float:
-    """Returns the seconds of a wait in which the worker that answered started its compiler, before it compiled."""
+    """Returns the seconds of a wait in which the worker of this outcome started its compiler, before it compiled."""
     return min(max(waited - (outcome.seconds - outcome.on_start), 0.0), outcome.on_start)
 
 
 class BatchCompiler(AskHelpers):
-    """Compiles here, all together at the first call that lacks its executable.
+    """Compiles in this process, all regions together at the first call that lacks its executable.
 
-    Among the ranks of a job each template is compiled by one of them, and nothing is compiled together.
+    In a job of several ranks nothing is compiled together, because one rank compiles each template for all.
 
     Args:
-        store: where what is compiled goes.
-        backend: the name of the one whose regions are compiled together.
+        store: receives the executables.
+        backend: the name of the backend whose regions are compiled together.
     """
 
     def __init__(self, store: Store, backend: str):
@@ -400,7 +400,7 @@ class BatchCompiler(AskHelpers):
         self._made: dict[Key, float] = {}
 
     def hand_over(self, asks: Sequence[Ask]) -> int:
-        """See ``Helpers``. None of them is compiled beside this process."""
+        """See ``Helpers``. Returns 0, because none is compiled beside this process."""
         with self._lock:
             for ask in asks:
                 if ask.request.backend == self._backend_name and len(self._asks) < MOST_ASKS:
@@ -408,7 +408,7 @@ class BatchCompiler(AskHelpers):
         return 0
 
     def wait_for(self, key: Key) -> Wait:
-        """Compiles all that was handed over, if this is among it and the store lacks it. See ``Helpers``."""
+        """Compiles all asks that were handed over, if this is one of them and is not stored. See ``Helpers``."""
         with self._lock:
             ask = self._asks.pop(key, None)
             if ask is not None:
@@ -419,7 +419,7 @@ class BatchCompiler(AskHelpers):
         return Wait() if seconds is None else Wait(here=seconds)
 
     def _compile(self, asks: Sequence[Ask]) -> Wait:
-        """Compiles for these calls. The first one waits."""
+        """Compiles these asks together. The call of the first one waits."""
         self._asks.clear()
         first, line, start = asks[0], progress_line(), time.perf_counter()
         with self._store.take_turn_together(first.key, self._backend_name):
@@ -427,7 +427,7 @@ class BatchCompiler(AskHelpers):
 
             def progress(left: int) -> None:
                 line.say(f"compiling {len(asks)} regions with TorchInductor, {left} left")
-                gc.collect(0)  # cycles that the compiler left, before they are taken for objects that stay
+                gc.collect(0)  # frees the compiler's cycles before they move to an older generation
 
             with line.show(lambda: f"compiling {len(asks)} regions"), without_collector():
                 outcomes = self._compiler.compile_together([_make_task(ask, None) for ask in asks], progress)
@@ -436,20 +436,20 @@ class BatchCompiler(AskHelpers):
         compiled = [ask.key for ask, outcome in zip(asks, outcomes, strict=True) if outcome.result == "compiled"]
         if not compiled:
             return Wait(on_start=starting)
-        # Nothing says which of them a run of the compiler for all took its time for.
+        # One run of the compiler serves all, so its time cannot be attributed to single regions.
         self._made |= dict.fromkeys(compiled, seconds / len(compiled))
         return Wait(here=self._made.pop(first.key, 0.0), on_others=seconds, on_start=starting)
 
 
 def find_helpers(cache: Cache, jobs: int, backend: str, *, waits: bool = False) -> Helpers | None:
-    """Returns what has other processes compile for a cache; None without any.
+    """Returns the cache's helpers that compile in other processes; None if there are none.
 
     Args:
-        cache: it. What is compiled goes through its store.
-        jobs: how many processes, at most. The first one to ask for a store decides.
-        backend: that most is compiled with.
-        waits: whether they start with the first task, if the store has programs of one length for each model. A
-            process that loads its programs does not need them, and would share its cores with them.
+        cache: the cache. Executables go through its store.
+        jobs: the maximum number of processes. The first caller for a store decides.
+        backend: the backend of most tasks.
+        waits: whether the pool starts with the first task only, if the store has programs of one length for each model.
+            A process that loads its programs does not need workers, and would share its cores with them.
     """
     store = cache.store if jobs else None
     if store is None or not keeps_anything(backend):
@@ -461,7 +461,7 @@ def find_helpers(cache: Cache, jobs: int, backend: str, *, waits: bool = False) 
 
 
 def find_batch_compiler(cache: Cache, backend: str) -> Helpers | None:
-    """Returns the compiler of whole programs for a cache; None if its backend compiles regions one by one."""
+    """Returns the cache's ``BatchCompiler``; None if the backend compiles regions one by one, or nothing is stored."""
     store = cache.store if backend_class(backend).compiled_together is not Backend.compiled_together else None
     if store is None or store.directory is None:
         return None
@@ -471,7 +471,7 @@ def find_batch_compiler(cache: Cache, backend: str) -> Helpers | None:
 
 
 def keeps_anything(backend: str) -> bool:
-    """Returns whether a backend persists what it compiles. It is not made, because it might open a device."""
+    """True if a backend stores its executables. Only the class is used, because an instance might open a device."""
     return backend_class(backend).persist is not Backend.persist
 
 
@@ -480,10 +480,10 @@ class Precompilation(Accelerator):
 
     Args:
         helpers: compile beside this process, or all regions of a program together.
-        ledger: counts what is handed over.
+        ledger: counts the regions that are handed over.
 
     Attributes:
-        helpers: the same.
+        helpers: the argument.
     """
 
     name = "precompile"
@@ -493,7 +493,7 @@ class Precompilation(Accelerator):
         self._ledger = ledger
 
     def foresee(self, trace: Any, regions: Sequence[SharedRegion], context: TraceContext) -> None:
-        """Has the helpers compile what the calls of a trace will ask for. Never raises."""
+        """Hands the templates that the calls of a trace will need over to the helpers. Never raises."""
         prediction = LayoutPrediction(context.left.get(self.name))
         context.leaves[self.name] = prediction.layouts
         try:
@@ -505,19 +505,19 @@ class Precompilation(Accelerator):
             }
             asks = [ask for (_, arities, layouts), call in wanted.items() for ask in call.foresee(arities, layouts)]
             self._ledger.count("handed_over", self.helpers.hand_over(asks))
-        except Exception as error:  # whatever it is, this process compiles for itself
+        except Exception as error:  # after any error this process compiles alone
             logger.info("nothing is compiled beside", exc_info=error)
 
 
 def find_precompilation(
     transform: TemplateTransform, jobs: int | None, *, compares: bool, waits: bool = False
 ) -> Precompilation | None:
-    """Returns what compiles beside or before the calls of a transform; None if each call compiles for itself.
+    """Returns the accelerator that compiles beside or before a transform's calls; None if each call compiles alone.
 
     Args:
-        transform: it.
-        jobs: how many processes compile; None for as many as pay.
-        compares: whether results are compared, so that no process pays.
+        transform: the transform.
+        jobs: the number of processes that compile; None for as many as pay.
+        compares: whether results are verified; then no process pays.
         waits: see ``find_helpers``.
     """
     cache, compiler = transform.cache, transform.compiler

@@ -1,4 +1,4 @@
-"""Does the tasks that entries or calls ask for, with arguments made for them, where nothing is stored yet."""
+"""Compiles the requests of stored entries and of calls with generated arguments, unless the result is stored."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ logger = logging.getLogger("fusioncache")
 
 
 _LEAST, _MOST = 0.5, 1.0
-"""Between these a logarithm, a root, a quotient and an exponential are all finite."""
+"""Range of random floats, in which logarithm, root, quotient and exponential are all finite."""
 
 
 def available_device_types() -> frozenset[str]:
-    """Returns the types of device that tensors can lie on here."""
+    """Returns the device types that tensors can have in this process."""
     import torch
 
     return frozenset({"cpu", "cuda"} if torch.cuda.is_available() else {"cpu"})
@@ -54,7 +54,7 @@ def available_device_types() -> frozenset[str]:
 
 @contextmanager
 def on_gpu(number: int | None) -> Iterator[None]:
-    """Makes a GPU the one in use for the moment, if a number is given."""
+    """Makes a GPU the current one in the body, if a number is given."""
     if number is None:
         yield
         return
@@ -65,19 +65,19 @@ def on_gpu(number: int | None) -> Iterator[None]:
 
 
 def gpu_in_use() -> int | None:
-    """Returns the number of the GPU that this process uses; None if it uses none so far. Opens none."""
+    """Returns the number of the current GPU; None if this process has not used one. Opens none."""
     torch = sys.modules.get("torch")
     return torch.cuda.current_device() if torch is not None and torch.cuda.is_initialized() else None
 
 
 def make_arguments(graph: Graph, layouts: ArgumentLayouts) -> list[Any]:
-    """Makes arguments of a graph that have these layouts, on the device of their type that is in use.
+    """Returns generated arguments of a graph with these layouts, on the current device of their type.
 
-    Floats are random between a half and one, the same each time. Integers are 1, and 0 in a graph that looks something
-    up. Numbers are 1, but for those that are sizes.
+    Floats are random between 0.5 and 1, the same each time. Integers are 1, or 0 if an operation of the graph indexes.
+    Numbers are 1, except for sizes.
 
     Raises:
-        Exception: whatever torch raises, such as when there is no memory for them.
+        Exception: if torch cannot make them, for example for lack of memory.
     """
     sizes = _find_sizes(graph, layouts)
     integer = int(not any(op_traits(op.name).indexes for op in graph.ops))
@@ -90,14 +90,14 @@ def make_arguments(graph: Graph, layouts: ArgumentLayouts) -> list[Any]:
 
 
 def release_memory() -> None:
-    """Gives back the memory that torch holds for tensors that are gone, to other processes of the same device."""
+    """Returns the unused memory of torch's caching allocator to the device, for other processes."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
 
 def _find_sizes(graph: Graph, layouts: ArgumentLayouts) -> dict[int, int]:
-    """Finds the value of each symbolic size."""
+    """Returns the value of each symbolic size, by the index of its input."""
     found = {}
     for type_, layout in zip(graph.inputs, layouts, strict=True):
         if isinstance(type_, TensorType) and layout is not None:
@@ -118,7 +118,7 @@ def _make_tensor(type_: TensorType, layout: tuple[Sequence[int], Sequence[int]] 
 
     assert layout is not None
     shape, strides = layout
-    # All of the memory from the first element to the last, as strides may leave gaps or be 0.
+    # The elements of memory from the first to the last one: strides may leave gaps or be 0.
     count = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if all(shape) else 0
     flat = _make_values(count, torch_dtype(type_.dtype), torch.device(type_.device), integer, seed)
     return flat.as_strided(tuple(shape), tuple(strides))
@@ -129,7 +129,7 @@ def _make_values(count: int, dtype: Any, device: Any, integer: int, seed: int) -
 
     if not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool):
         return torch.full((count,), integer, dtype=dtype, device=device)
-    # A generator of its own: no other random numbers change by this.
+    # A separate generator, so that the program's random numbers stay the same.
     generator = torch.Generator(device).manual_seed(seed)
     random = torch.rand(count, generator=generator, device=device) * (_MOST - _LEAST) + _LEAST
     return random > (_LEAST + _MOST) / 2 if dtype is torch.bool else random.to(dtype)
@@ -146,12 +146,12 @@ class CompileTask:
     """A request to compile a region into the store.
 
     Attributes:
-        request: what is asked for.
-        instance: the region that it is asked for with, which has the bits.
-        digest: of the key that the result must have; empty if any will do.
-        device: the number of the GPU to compile on; None if that does not matter.
-        made: the region as an instance of the general one whose code its own is to be made of; None if it is compiled
-            alone.
+        request: the request.
+        instance: the requesting region, which is compiled and determines the bits.
+        digest: of the key that the result must have; empty for any.
+        device: the number of the GPU to compile on; None for any.
+        made: the region as an instance of the general region whose code its code is derived from; None if it is
+            compiled alone.
     """
 
     request: Request
@@ -162,24 +162,24 @@ class CompileTask:
 
     @property
     def code(self) -> Graph | None:
-        """The general region whose code the task needs; None if it needs no such code."""
+        """The general region whose code the task needs; None if it needs none."""
         return None if self.made is None else self.made.general.graph
 
     @property
     def weight(self) -> float:
-        """How long it takes, compared with others: compilers take more than twice as long for twice as much."""
+        """The expected time, relative to other tasks: that of compilers grows more than linearly with the graph."""
         graph = self.request.graph
         return float(len(graph.ops) * (len(graph.inputs) + len(graph.outputs)))
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The contents of a store, as far as they can be compiled again.
+    """The entries of a store that can be compiled again.
 
     Attributes:
-        entries: how many there are, but for programs, which only tracing makes.
-        tasks: one for each distinct request, those that took longest first.
-        refused: how many other entries cannot be compiled again, by reason.
+        entries: the number of entries, except for programs, which only tracing makes.
+        tasks: one for each distinct request; the longest compiles come first.
+        refused: the number of entries that cannot be compiled again, by reason.
     """
 
     entries: int
@@ -188,7 +188,7 @@ class Survey:
 
 
 def survey(store: Store) -> Survey:
-    """Finds the distinct requests of a store. Entries of several versions of one template have one request."""
+    """Returns the distinct requests of a store. Entries of one template for several versions share a request."""
     summaries = [summary for summary in store.entries() if is_compiled(summary.backend)]
     found: dict[tuple[str | None, ...], Entry] = {}
     trust = require_trust()
@@ -201,7 +201,7 @@ def survey(store: Store) -> Survey:
         elif entry.origin is not None and not trust.accepts(entry.origin):
             refused[UNTRUSTED] += 1
         elif REQUEST in objects:
-            # Where the order of operands shows, one request has an entry for each region that asked.
+            # If results depend on the order of operands, a request has an entry for each region that made it.
             region = objects.get(REGION) if ORDER in dict(entry.ingredients) else None
             found.setdefault((objects[REQUEST], region, objects.get(RELATIVES)), entry)  # the newest
         else:
@@ -217,10 +217,10 @@ def survey(store: Store) -> Survey:
 
 
 def read_request(store: Store, entry: Entry) -> CompileTask:
-    """Reads what an entry asks for.
+    """Returns the task to compile an entry again.
 
     Raises:
-        Declined: if it is gone, or damaged.
+        Declined: if the entry is gone or damaged.
     """
     try:
         if store.disk is None:
@@ -237,12 +237,12 @@ def read_request(store: Store, entry: Entry) -> CompileTask:
         if made is None:
             raise ValueError("a region that is not like its relatives")
         return CompileTask(asked, relatives.find_own(instance.region), made=made)
-    except Exception as error:  # whatever it is, the store is as it was without this entry
+    except Exception as error:  # after any error the entry counts as damaged
         raise Declined(DAMAGED, Scope.REQUEST) from error
 
 
 def _belongs(asked: Request, instance: Instance, entry: Entry) -> bool:
-    """Returns whether the entry's key was made for this request, and the region has its arguments and results."""
+    """True if the entry's key was made for this request, and the region has the graph's arguments and results."""
     graph = asked.graph
     texts = read_key(entry.text)
     wanted = {**write_graph(graph), **call_ingredients(graph, asked.layouts, instance)}
@@ -263,11 +263,11 @@ class TaskOutcome:
     """The result of a task.
 
     Attributes:
-        result: whether it was compiled, was ready before, or was refused.
-        reason: why it was refused.
-        passing: whether another time it may not be, with nothing changed.
-        seconds: that it took in another process.
-        on_start: those of them in which a compiler started.
+        result: whether the region was compiled, was stored before, or was refused.
+        reason: of the refusal.
+        passing: whether the refusal is temporary: a later try may succeed with nothing changed.
+        seconds: that the task took in another process.
+        on_start: the part of ``seconds`` in which a compiler started.
     """
 
     result: Result
@@ -281,14 +281,14 @@ NO_WORKER = TaskOutcome("refused", "no worker starts", passing=True)
 
 
 class EntryCompiler:
-    """Compiles what entries of one store ask for, and calls of other processes.
+    """Compiles tasks into a store: requests of its entries, and of calls in other processes.
 
     Args:
-        store: the store, which the executables go into as well.
-        dry_run: whether to compile nothing, and say what would be compiled.
-        patience: how many seconds to wait for another process that compiles the same. With 0 that is refused.
-        releases: whether to give back to the device, after each, the unused memory that torch holds.
-        on_start: is told of a compiler's start in this process.
+        store: receives the executables.
+        dry_run: whether to compile nothing, and only report what would be compiled.
+        patience: how many seconds to wait for another process that compiles the same. With 0 the task is refused.
+        releases: whether to return torch's unused memory to the device after each task.
+        on_start: called after a compiler's start in this process.
     """
 
     def __init__(
@@ -308,14 +308,14 @@ class EntryCompiler:
         self._builders: dict[tuple[str, str, str], tuple[Builder, list[str]]] = {}
 
     def compile(self, task: CompileTask) -> TaskOutcome:
-        """Does a task, if it is for this device and these versions. Raises nothing: what goes wrong is the outcome."""
+        """Compiles a task, if it is for this device and these versions. Never raises: errors are outcomes."""
         try:
             missing = device_types_of(task.request.graph) - available_device_types()
             if missing:
                 return TaskOutcome("refused", f"other device type: {', '.join(sorted(missing))}")
             with on_gpu(task.device), apply_torch_settings(task.request.settings):
                 return self._build(task)
-        except Exception as error:  # whatever it is, others can be compiled
+        except Exception as error:  # after any error other tasks can be compiled
             if is_declined(error, Scope.REQUEST):
                 return TaskOutcome("refused", error.reason)
             logger.info("a task fails", exc_info=error)
@@ -325,7 +325,7 @@ class EntryCompiler:
                 release_memory()
 
     def compile_together(self, tasks: Sequence[CompileTask], progress: Progress) -> list[TaskOutcome]:
-        """Does several tasks together, where that is faster. Raises nothing."""
+        """Compiles several tasks, together if that is faster, and returns their outcomes. Never raises."""
         with ExitStack() as stack:
             try:
                 self._enter_together(stack, tasks, progress)
@@ -334,7 +334,7 @@ class EntryCompiler:
             return [self.compile(task) for task in tasks]
 
     def _enter_together(self, stack: ExitStack, tasks: Sequence[CompileTask], progress: Progress) -> None:
-        """Has the backends compile the missing executables of requests together."""
+        """Enters the contexts in which backends compile the missing executables together."""
         missing: dict[Builder, list[Request]] = {}
         regions: dict[Builder, list[tuple[Graph, Sequence[Any]]]] = {}
         for task in tasks:
@@ -376,21 +376,21 @@ class EntryCompiler:
                 declined.require(Scope.TURN)
                 return TaskOutcome("refused", ELSEWHERE, passing=True)
             declined.require(Scope.GENERAL, Scope.STORING_NOW)
-            built = None  # what it was raised in has memory of the device, up to here
+            built = None  # up to here the exception's frames hold device memory
         if built is None:
-            return self._build(replace(task, digest="", made=None))  # which is what the call asks for then
+            return self._build(replace(task, digest="", made=None))  # the request that the call falls back to
         is_kept = self._store.entry(key.digest, asked.backend) is not None
         if reasons:
-            return TaskOutcome("refused", reasons[-1], passing=not is_kept)  # what is so for good leaves a note
+            return TaskOutcome("refused", reasons[-1], passing=not is_kept)  # a permanent refusal is stored
         if not is_kept:
             return TaskOutcome("refused", NOT_STORED)
         return TaskOutcome("ready" if built.loaded else "compiled")
 
     def _builder_for(self, asked: Request) -> tuple[Builder, list[str]]:
-        """Returns what builds with the backend of a request, made once, and its reasons not to persist.
+        """Returns the ``Builder`` for a request's backend, made once, and a list that receives its bypass reasons.
 
         Raises:
-            Declined: if there is no such backend here, or it keeps nothing.
+            Declined: if there is no such backend here, or it stores nothing.
         """
         identity = (asked.backend, repr(sorted(asked.options.items())), repr(sorted(asked.settings.items())))
         if identity not in self._builders:
@@ -414,6 +414,6 @@ class EntryCompiler:
 
 
 def _outcome_of(artifacts: Mapping[str, bytes]) -> TaskOutcome:
-    """Returns what an entry for this very environment comes to."""
+    """Returns the outcome of a task whose entry is stored for this environment: an executable or a refusal."""
     reason = artifacts.get(REFUSED)
     return TaskOutcome("ready") if reason is None else TaskOutcome("refused", not_kept(reason.decode(errors="replace")))

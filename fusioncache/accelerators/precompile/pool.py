@@ -1,11 +1,12 @@
-"""Processes that compile for this one, as futures: a process of its own has a pool of workers.
+"""A pool of processes that compile for this one and return futures.
 
-Workers are not children of this process: a compiler may hold Python's lock for seconds, in which nothing could be
-handed out. The other process has its own command line and environment too, so that no script is imported again and no
-other use of ``multiprocessing`` changes. It imports what its workers need, and forks them: see ``workers.py``.
+Workers are not children of this process, but of a separate pool process: here a compiler may hold the GIL for seconds,
+and no task could be handed out meanwhile. The pool process has its own command line and environment, so that no script
+is imported again and other uses of ``multiprocessing`` do not change. It imports what workers need, and forks them: see
+``workers.py``.
 
-It opens no device. Workers compile what the store lacks and no other process is at: the store's turn decides that, also
-between the workers of several ranks and the processes that they work for.
+It opens no device. Workers compile what is not stored and what no other process is compiling. The store's turn decides
+that, also among the workers of several ranks and their owners.
 """
 
 from __future__ import annotations
@@ -48,20 +49,20 @@ logger = logging.getLogger("fusioncache")
 
 
 END_SECONDS = 5.0
-"""How long the process with the workers may take to end."""
+"""How long the pool process may take to end."""
 
 MOST = 4
-"""With more the gain is small: a first step has some ten templates, of which one or two take half as long as all."""
+"""More processes gain little: a first step has some ten templates, and one or two of them take half of the time."""
 _CORES_OF_A_RANK = {"nvfuser": 3, "inductor": 4}
-"""How many cores a rank has to have, by backend, before one process more pays. A C++ compiler takes memory as well."""
+"""Cores of a rank that justify one more process, by backend. A C++ compiler takes memory as well."""
 _RANKS_HERE = "LOCAL_WORLD_SIZE"
 _DEFAULT = "nvfuser"
 """The backend of the pool that is started before a cache asks for one."""
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
-"""What a machine with a GPU has. To ask CUDA would keep children that are forked from using it."""
+"""Files that exist on a machine with a GPU. CUDA is not asked, because forked children could not use it then."""
 _COMMANDS = "fusioncache.cli.main"
 _PREFIXES = ("CUDA_", "NVFUSER_", "FUSIONCACHE_")
-"""Prefixes of variables. A process that was started with other values refuses tasks, or opens another GPU."""
+"""Prefixes of variables. A process that was started with other values would refuse tasks, or open another GPU."""
 _SET_BY_TORCH = ("CUDA_MODULE_LOADING",)
 """A variable that torch sets when it opens a GPU."""
 
@@ -74,28 +75,28 @@ _RANK_VARIABLES = (
     *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     *("NVFUSER_MASTER_ADDR", "NVFUSER_MASTER_PORT"),
 )
-"""What makes a process a rank of a job. A worker is none, and must not connect to the others."""
+"""Variables that make a process a rank of a job. A worker is not a rank, and must not connect to ranks."""
 _MEMORY = ("GLIBC_TUNABLES", "glibc.malloc.tcache_count=65535")
-"""Has glibc keep all small pieces of memory for the thread that had them, which spares nvFuser a fifth of its time."""
+"""Lets glibc cache all small freed chunks in the thread that used them, which saves a fifth of nvFuser's time."""
 
 
 class CompilePool:
-    """Compiles tasks in other processes for a store.
+    """Compiles tasks for a store in other processes.
 
     Args:
         directory: of the store.
-        jobs: how many processes compile at most, besides this one.
-        backend: that most is compiled with.
+        jobs: the maximum number of processes that compile, besides this one.
+        backend: the backend of most tasks.
         patience: how many seconds a worker waits for another process that compiles the same. With 0 it refuses.
-        quiet: whether to discard what the processes write to stderr.
+        quiet: whether to discard the stderr of the processes.
 
     Attributes:
-        jobs: as it was given.
-        backend: the same.
-        environment: the variables that decide what a worker does, as they were when the processes were started.
-        is_wanted: whether a cache has asked for it. One that was started beside imports may be of no use.
+        jobs: the argument.
+        backend: the argument.
+        environment: the variables that a worker depends on, as of the start of the processes.
+        is_wanted: whether a cache asked for the pool. One that was started beside imports may stay unused.
         has_failed: whether no process is started any more.
-        answered: when it last told what became of a task, by ``time.perf_counter``.
+        answered: when the last outcome arrived, by ``time.perf_counter``.
     """
 
     def __init__(self, directory: Path, jobs: int, backend: str, *, patience: float = 0.0, quiet: bool = True):
@@ -117,11 +118,11 @@ class CompilePool:
 
     @property
     def pid(self) -> int | None:
-        """The process that has the workers; None if there is none."""
+        """The id of the pool process; None if there is none."""
         return self._process.pid if self._process else None
 
     def start(self) -> bool:
-        """Starts the process with the workers if there is none, and returns whether there is one. Waits for nothing."""
+        """Starts the pool process if there is none, and returns True if one exists. Does not wait."""
         with self._lock:
             if self._process is None and not self.has_failed:
                 self.environment = _read_environment()
@@ -139,14 +140,14 @@ class CompilePool:
             return self._process is not None
 
     def open_early(self, device: int | None) -> None:
-        """Has all workers open a GPU before there is a task, where there will be many."""
+        """Starts all workers and lets them open a GPU before the first task, when many tasks are expected."""
         if self.start():
             self._send({}, device)
 
     def submit(self, tasks: Sequence[CompileTask]) -> list[Future[TaskOutcome]]:
-        """Hands tasks over, and returns a future of what becomes of each. The longest ones are compiled first."""
+        """Submits tasks, and returns a future of each outcome. The longest tasks are compiled first."""
         futures: list[Future[TaskOutcome]] = [Future() for _ in tasks]
-        with self._lock:  # else the process could end in between, and nothing would answer
+        with self._lock:  # else the process could end in between, and no future would be set
             if self.start():
                 numbers = range(self._numbers, self._numbers + len(tasks))
                 self._numbers += len(tasks)
@@ -158,13 +159,13 @@ class CompilePool:
         return futures
 
     def end(self) -> None:
-        """Ends all processes, whatever they do at the moment."""
+        """Ends all processes, even in the middle of a task."""
         with self._lock:
             process, connection, self.has_failed = self._process, self._connection, True
         if process is None or connection is None:
             return
         if not self._numbers:
-            process.kill()  # it may import for seconds before it looks, and has nothing to put away
+            process.kill()  # it may import for seconds before it reads anything, and has nothing to clean up
         with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as end:
             end.shutdown(socket.SHUT_WR)
         try:
@@ -174,14 +175,14 @@ class CompilePool:
             process.wait()
 
     def after_fork(self) -> None:
-        """Leaves the processes to the parent in a forked child, which does without."""
+        """Detaches a forked child from the processes. They stay with the parent, and the child uses none."""
         process, self._process, self.has_failed, self._futures = self._process, None, True, {}
         if process is not None and self._connection is not None:
             self._connection.close()
-            process.returncode = 0  # it is no child of this process, which must not wait for it
+            process.returncode = 0  # it is not a child of this process, so ``Popen`` must not wait for it
 
     def _send(self, tasks: dict[int, PackedTask], device: int | None = None) -> None:
-        """Sends tasks in a thread: the other process does not read while it imports."""
+        """Sends tasks from a thread, because the pool process does not read while it imports."""
         connection = self._connection
         assert connection is not None
 
@@ -205,7 +206,7 @@ class CompilePool:
             self._lose(connection, process)
 
     def _lose(self, connection: Connection, process: subprocess.Popen) -> None:
-        """Notes that the process has ended. After a failure no other is started, unless no cache had asked for it."""
+        """Handles the end of the process. After a failure the pool starts no other, and warns if a cache wanted it."""
         with self._lock:
             if process.returncode != 0 and not self.has_failed:
                 self.has_failed = True
@@ -225,12 +226,12 @@ _making = forks.lock()
 
 
 def find_pool(store: Store, jobs: int, backend: str, *, waits: bool = False) -> CompilePool | None:
-    """Returns the pool of a store; None if that has no directory. The first cache to ask decides how many processes.
+    """Returns the pool of a store; None if that has no directory. The first cache to ask sets the number of processes.
 
     Args:
-        store: where what is compiled will be.
-        jobs: how many processes, at most.
-        backend: that most is compiled with.
+        store: receives the executables.
+        jobs: the maximum number of processes.
+        backend: the backend of most tasks.
         waits: see ``ahead.find_helpers``.
     """
     directory = store.directory
@@ -252,8 +253,8 @@ def find_pool(store: Store, jobs: int, backend: str, *, waits: bool = False) -> 
 def start_default_pool() -> None:
     """Starts the pool that a first ``FusionCache()`` will want, while this process imports and makes a model.
 
-    It is started where nvFuser has the cores, a store is likely to lack something and no variable says otherwise.
-    Never raises: what is wrong is said when a cache asks.
+    It is started if there are enough cores for nvFuser, the store probably lacks something, and no variable forbids it.
+    Never raises: errors are reported when a cache asks for the pool.
     """
     try:
         if not _may_train() or find_spec("nvfuser_direct") is None:
@@ -273,7 +274,7 @@ def start_default_pool() -> None:
 
 
 def _look_into(path: Path) -> Sequence[Entry]:
-    """Returns the entries of a store; none if it does not exist. Creates nothing, contacts no remote, does not warn.
+    """Returns the entries of a store; none if it does not exist. Creates nothing, contacts no remote, never warns.
 
     Raises:
         StoreError: if the directory cannot be used.
@@ -285,11 +286,11 @@ def _look_into(path: Path) -> Sequence[Entry]:
 
 
 def _may_train() -> bool:
-    """True if this process has a GPU open, or is no command and no child of multiprocessing, and can open one."""
+    """True if this process uses a GPU, or may use one and is neither a command nor a child of multiprocessing."""
     if gpu_in_use() is not None:
         return True
     has_gpu = any(map(os.path.exists, GPU_FILES)) and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
-    # A spawned child gets its parent after it has imported the script. Until then only this private flag tells.
+    # A spawned child learns its parent after it has imported the script. Until then only this private flag is set.
     is_child = parent_process() is not None or getattr(current_process(), "_inheriting", False)
     return has_gpu and not is_child and _COMMANDS not in sys.modules
 
@@ -312,14 +313,14 @@ def _start(pool: CompilePool, entries: Sequence[Entry], *, waits: bool = False) 
     device = gpu_in_use()
     if not waits or _expects_tasks(entries, pool.backend):
         pool.start()
-    if not entries and device is not None:  # else most may be there already, and then no device is opened for it
+    if not entries and device is not None:  # else most templates may be stored, and workers need not open the device
         pool.open_early(device)
 
 
 def _expects_tasks(entries: Sequence[Entry], backend: str) -> bool:
-    """True if a process is likely to compile: the store is empty, or has models that are called at several lengths.
+    """True if a process will probably compile: the store is empty, or has families, whose lengths vary.
 
-    Such a model may be called at a length that is not stored. A call would then wait for the pool's imports first.
+    Such a model may be called at a length that is not stored. That call would have to wait for the pool's imports.
     """
     if not entries:
         return True
@@ -327,7 +328,7 @@ def _expects_tasks(entries: Sequence[Entry], backend: str) -> bool:
 
 
 def start_process(arguments: Sequence[str], connection: Connection, *, quiet: bool) -> subprocess.Popen:
-    """Starts the process that has the workers: it imports from where this one does, and is no rank of its job.
+    """Starts the pool process: it imports from the same paths as this one, and is not a rank of its job.
 
     Raises:
         OSError: if no process can be started.
@@ -347,20 +348,20 @@ def start_process(arguments: Sequence[str], connection: Connection, *, quiet: bo
 
 
 def _read_environment() -> dict[str, object]:
-    """Returns the variables that decide which GPUs a process sees, and what nvFuser and this package do."""
+    """Returns the variables that select visible GPUs and configure nvFuser and this package."""
     return dict(read_variables(_PREFIXES, (), _SET_BY_TORCH))
 
 
 def choose_jobs(asked: int | None, backend: str) -> int:
-    """Returns how many processes are to compile beside this one.
+    """Returns how many processes shall compile beside this one.
 
     Args:
-        asked: what the user asked for; None asks the environment, and if that does not say, it is what pays.
-        backend: that compiles most.
+        asked: the user's number; None for that of the environment or, if it sets none, the number that pays.
+        backend: the backend of most tasks.
 
     Raises:
-        TypeError: if ``asked`` is no number.
-        ValueError: if it is less than 0, or the environment says something else than a number.
+        TypeError: if ``asked`` is not an integer.
+        ValueError: if it is less than 0, or the environment's value is not a number.
     """
     if asked is not None and (not isinstance(asked, int) or isinstance(asked, bool)):
         raise TypeError(f"jobs must be a number of processes or None, got {asked!r}")
@@ -375,12 +376,12 @@ def choose_jobs(asked: int | None, backend: str) -> int:
 
 
 def can_have_pool() -> bool:
-    """Returns whether other processes can work for this one: workers are forked, and end with their parent."""
+    """True if other processes can compile for this one: they must be forked, and end with their parent (Linux)."""
     return sys.platform.startswith("linux") and bool(sys.executable)
 
 
 def _find_what_pays(backend: str) -> int:
-    """Returns how many processes pay: as many as there are cores for, but for those of this and other ranks."""
+    """Returns how many processes pay: at most ``MOST``, as the rank's share of cores allows, less one for itself."""
     needed = _CORES_OF_A_RANK.get(backend)
     if needed is None:
         return 0
@@ -388,12 +389,12 @@ def _find_what_pays(backend: str) -> int:
 
 
 def count_cores() -> int:
-    """Returns how many cores this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _count_ranks() -> int:
-    """Returns how many ranks of this process's job are on this host."""
+    """Returns the number of ranks of this job on this host."""
     with suppress(ValueError):
         return max(1, int(os.environ.get(_RANKS_HERE, "1")))
     return 1

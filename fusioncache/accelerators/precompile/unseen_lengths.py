@@ -1,8 +1,8 @@
-"""Tasks that compile what a store knows for lengths that no process has used.
+"""Tasks that compile a store's templates for lengths that no process has used.
 
-A family of programs says which templates a model has at a length. The requests that compiled its templates at a known
-length say how arguments lie, and under which settings. Together they are requests for the new length. A request that no
-call makes, because a guess was wrong, costs a compile: what is compiled is found by its own key only.
+A family of programs gives the templates of a model at any length. The requests for its templates at a stored length
+give the layouts of arguments and the settings. Together they make requests for the new length. A wrong guess is a
+request that no call makes. It costs a compile and nothing else, because an executable is found by its key only.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from fusioncache.template.skeleton import skeleton_of
 from fusioncache.template.strides import lay_out_alike
 
 _Requests = Mapping[tuple[str, Graph], Sequence[Request]]
-"""Requests by backend and graph: one for each layout of the arguments, and for each of the settings of torch."""
+"""Requests by backend and graph: one for each combination of argument layouts and torch settings."""
 
 
 def list_unseen(
     store: Store, tasks: Iterable[CompileTask], lengths: Sequence[int]
 ) -> tuple[list[CompileTask], Counter[str]]:
-    """Returns the tasks for lengths of the stored families, and how many families and lengths have none, by reason.
+    """Returns the tasks for lengths of stored families, and the number of families without tasks, by length and reason.
 
     Args:
-        store: has the families.
-        tasks: for all that the store has.
-        lengths: the wanted ones.
+        store: contains the families.
+        tasks: of all entries of the store.
+        lengths: the wanted lengths.
     """
     known: dict[tuple[str, Graph], list[Request]] = defaultdict(list)
     for task in tasks:
         requests = known[task.request.backend, task.request.graph]
-        if task.request not in requests:  # the same may have been compiled alone, and of code for any sizes
+        if task.request not in requests:  # the same may have been compiled alone and derived from code for any sizes
             requests.append(task.request)
     found, refused = list[CompileTask](), Counter[str]()
     for family in list_stored_families(store):
@@ -59,7 +59,7 @@ def _list_for(family: Family, length: int, known: _Requests) -> list[CompileTask
     """Returns the tasks for one length of a family.
 
     Raises:
-        Declined: if nothing says which templates the program has there.
+        Declined: if the family does not determine the templates at this length.
     """
     text = family.known[0].text
     before = [text.templates()[name] for name in list_templates(text)]
@@ -69,7 +69,7 @@ def _list_for(family: Family, length: int, known: _Requests) -> list[CompileTask
 
 
 def _list_tasks(old: TemplateReference, new: TemplateReference, known: _Requests) -> Iterator[CompileTask]:
-    """Yields the tasks for a template at a new length: one for each request at a known one."""
+    """Yields the tasks for a template at a new length: one for each request at a stored length."""
     if not backend_class(new.backend).derives_sizes:
         return  # its code for any sizes serves the length
     for one, other in zip(old.uses, new.uses, strict=True):
@@ -84,9 +84,9 @@ def _list_tasks(old: TemplateReference, new: TemplateReference, known: _Requests
 
 
 def _generalize(old: Instance, new: Instance) -> GeneralInstance | None:
-    """Returns a region as an instance of what it has in common with one of other sizes.
+    """Returns a region as an instance of the generalization of itself and a region of other sizes.
 
-    None if they are equal, or no code for any sizes serves it: a call asks for code of its own then.
+    Returns None if they are equal, or code for any sizes cannot serve it: a call then requests code for its size alone.
     """
     regions = in_order_of_template(old.compiled), in_order_of_template(new.compiled)
     is_alike = regions[0] != regions[1] and skeleton_of(regions[0]) == skeleton_of(regions[1])

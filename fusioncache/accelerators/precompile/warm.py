@@ -1,4 +1,4 @@
-"""Compiling ahead of use: all that a store has seen asked for."""
+"""Compilation ahead of use: of all requests in a store."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from fusioncache.store import Store
 from fusioncache.store.store import COMPILE_SECONDS
 
 Progress = Callable[[int, int], None]
-"""Is told how many templates are done, and how many there are."""
+"""Called with the number of finished templates and the number of all."""
 
 _WRONG = (DAMAGED, FAILED, NOT_STORED, DIED, NO_WORKER.reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Warmed:
-    """The result of compiling ahead what a store's entries ask for.
+    """The result of ``warm``.
 
     Attributes:
-        known: entries that were looked at. Those of other versions of one template are one template.
-        ready: templates that were compiled for this very environment before.
-        compiled: templates that were compiled now and are kept; in a dry run, that would be compiled.
-        refused: how many others there are, by reason.
-        passing: how many of these may be compiled another time, with nothing changed, because it was not for good.
-        seconds: that it took.
+        known: the number of entries in the store. Entries of one template for several versions count as one template.
+        ready: the number of templates that were stored for this environment before.
+        compiled: the number of templates that were compiled and stored; in a dry run, that would be compiled.
+        refused: the number of other templates, by reason.
+        passing: how many of ``refused`` were refused temporarily: a later try may succeed with nothing changed.
+        seconds: the time taken.
     """
 
     known: int
@@ -54,12 +54,12 @@ class Warmed:
 
     @property
     def templates(self) -> int:
-        """How many were looked at."""
+        """The number of templates that were considered."""
         return self.ready + self.compiled + sum(self.refused.values())
 
     @property
     def failed(self) -> int:
-        """How many were refused because something is wrong, rather than because they are not for here."""
+        """The number of templates that were refused because of an error, not as ones of another environment."""
         return sum(number for reason, number in self.refused.items() if reason.startswith(_WRONG))
 
 
@@ -71,20 +71,20 @@ def warm(
     dry_run: bool = False,
     lengths: Iterable[int] = (),
 ) -> Warmed:
-    """Compiles every template that a store knows for this device and these versions, where it is not there yet.
+    """Compiles every template of a store for this device and these versions, unless it is stored for them.
 
-    A store knows what any process compiled into it, of other versions too, or on another machine. A job that starts
-    afterwards with the same settings loads what it would have compiled. torch's own settings, such as the default dtype
-    and the precision of products, are for that time those of the process that asked first.
+    The templates are those that any process compiled into the store, also with other versions or on another machine. A
+    job that starts later with the same settings then loads all of them. Meanwhile torch's settings, such as the default
+    dtype and the precision of products, are those of the process that first requested the template.
 
     Args:
         store: a store or its directory; by default the one that caches use.
-        jobs: how many processes compile. With 1 it is this one; others have the settings with which Python starts, so
-            that what was changed in torch here, such as the number of threads, is not changed there.
-        progress: is told how far it is.
-        dry_run: whether to compile nothing and say what would be compiled.
-        lengths: at which each model whose programs are known at two lengths has its templates compiled too, so that a
-            job finds them at its first call of that length. Backends that store code for any sizes need none.
+        jobs: the number of processes that compile. With 1 this process does. Other processes have Python's initial
+            settings: changes of torch in this process, such as the number of threads, do not apply there.
+        progress: called with the number of finished templates and of all.
+        dry_run: whether to compile nothing and only report what would be compiled.
+        lengths: further lengths. If programs of a model are stored at two lengths, its templates are compiled for these
+            too, for a job's first call at such a length. Backends that store code for any sizes need none.
 
     Raises:
         TypeError: if ``store`` has another type, or a length is not an integer.
@@ -130,12 +130,12 @@ def _open(store: Store | str | Path | None) -> Store:
 
 
 def compile_tasks(store: Store, tasks: Sequence[CompileTask], jobs: int, dry_run: bool) -> Iterator[TaskOutcome]:
-    """Compiles in this process or in workers, and yields what became of each task.
+    """Compiles tasks in this process or in workers, and yields the outcome of each.
 
     Args:
-        store: gets the executables.
-        tasks: workers compile first what is likely to take longest.
-        jobs: how many processes compile.
+        store: receives the executables.
+        tasks: the tasks. Workers start with those that probably take longest.
+        jobs: the number of processes that compile.
         dry_run: whether to compile nothing.
     """
     if jobs > 1 and tasks and store.directory is not None:

@@ -1,6 +1,6 @@
-"""The process that has the workers of a ``CompilePool``, and the workers themselves.
+"""The pool process of a ``CompilePool``, and its workers.
 
-One thread talks to all workers, and forks them: a worker ends with the thread that forked it.
+One thread forks all workers and communicates with them, because a worker ends with the thread that forked it.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ logger = logging.getLogger("fusioncache")
 
 TICK = 0.25
 LEAST_SECONDS, MOST_SECONDS, TIMES = 60.0, 300.0, 8.0
-"""How long all workers may finish no task: so many times the longest compile of any, between these."""
+"""Seconds without a finished task after which workers count as hung: ``TIMES`` the longest compile, within these."""
 REST_SECONDS, STAY_SECONDS, IDLE_SECONDS = 5.0, 30.0, 300.0
 """Seconds for which idle workers keep the GPU open: with little free memory, with enough, and with enough while they
-keep code for any sizes. Without a task the pool's process ends after the last of these. The second length comes soon,
-and further ones in a row: workers that are still there save half a second, in which others would open the GPU."""
+hold code for any sizes. The pool process ends after the last of these without a task. The second length comes soon,
+and others follow: live workers save the half second in which new ones would open the GPU."""
 ANSWER_SECONDS = 3.0
-"""How long workers without a task may take to answer, or to end before they are killed."""
+"""How long idle workers may take to answer, or to end before they are killed."""
 
 ROOM_BYTES = 16 << 30
-"""How many bytes of a GPU must be free so that workers stay. Each holds about half a GiB."""
+"""Bytes of a GPU that must be free for idle workers to stay. Each holds about half a GiB."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -60,11 +60,11 @@ class _WorkerProcess:
     """A worker, which does one task at a time.
 
     Attributes:
-        process: it.
-        connection: to it.
-        is_ready: whether it has started, and waits for a task.
-        task: the number of the task that it is at; None for none.
-        codes: the numbers of the general regions whose code it keeps.
+        process: the worker.
+        connection: to the worker.
+        is_ready: whether it has started, so that it can take tasks.
+        task: the number of its current task; None for none.
+        codes: the numbers of the general regions whose code it holds.
     """
 
     process: BaseProcess
@@ -74,7 +74,7 @@ class _WorkerProcess:
     codes: set[int] = field(default_factory=set)
 
     def end(self, deadline: float) -> None:
-        """Waits for the process to end until the deadline, then kills it."""
+        """Waits for the process to end until the deadline (of ``time.monotonic``), then kills it."""
         self.process.join(max(0.0, deadline - time.monotonic()))
         self.process.kill()
         self.process.join(TICK)
@@ -82,17 +82,16 @@ class _WorkerProcess:
 
 
 class Workers:
-    """Workers that live while there are tasks, or while the code that they keep may serve more.
+    """Scheduler of the workers, which live while there are tasks, or while the code that they hold may serve more.
 
-    A task that needs code for any sizes goes to the worker that keeps it. Any other one goes to the next that is free.
-    If a worker dies, its task is refused, and another worker takes its place. If one dies before it is ready, none is
-    started any more.
+    A task that needs code for any sizes goes to the worker that holds it. Other tasks go to any free worker. If a
+    worker dies, its task is refused, and another worker replaces it. If one dies before it is ready, all are given up.
 
     Args:
-        connection: to the process that the tasks are from.
-        jobs: how many workers there may be.
-        start: starts in a worker, given the number of the GPU that it is to open.
-        clock: returns the seconds of a clock that only goes forward.
+        connection: to the process that sends the tasks.
+        jobs: the maximum number of workers.
+        start: called first in a worker, with the number of the GPU to open.
+        clock: returns seconds of a monotonic clock.
     """
 
     def __init__(
@@ -113,10 +112,10 @@ class Workers:
         self._since = self._looked = clock()
 
     def run(self, owner: int) -> bool:
-        """Works until the owner has ended or has sent no task for long; returns whether workers can be used.
+        """Runs until the owner has ended or has long sent no task. Returns False if workers are unfit or hang.
 
         Raises:
-            OSError: if no worker can be started, as without memory.
+            OSError: if no worker can be started, for example for lack of memory.
         """
         while os.getppid() == owner:
             ready = wait([self._connection, *(worker.connection for worker in self._workers)], TICK)
@@ -149,7 +148,7 @@ class Workers:
         return bool(self._waiting) or any(worker.task is not None for worker in self._workers)
 
     def _add(self, tasks: dict[int, PackedTask], device: int | None) -> None:
-        """Adds tasks. Without any so far, the workers open their GPU and wait."""
+        """Adds tasks. If there are none, all workers are started, so that they open the GPU and wait."""
         self._is_early = self._is_early and not tasks
         self._since = self._clock()
         self._waiting |= tasks
@@ -157,7 +156,7 @@ class Workers:
             self._open(device, self._jobs)
 
     def _open(self, device: int | None, wanted: int) -> None:
-        """Starts the workers that are missing, which open this GPU."""
+        """Starts workers that open this GPU until there are ``wanted`` ones, at most ``jobs``."""
         while len(self._workers) < min(self._jobs, wanted):
             ours, theirs = Pipe()
             with theirs:
@@ -197,7 +196,7 @@ class Workers:
             return False
 
     def _hand_out(self) -> None:
-        """Sends waiting tasks, the longest first, to the worker that keeps their code, or else to any that is free."""
+        """Sends waiting tasks, the longest first, to the worker that holds their code, or else to any free worker."""
         for number, task in sorted(self._waiting.items(), key=lambda each: -each[1].weight):
             free = [worker for worker in self._workers if worker.is_ready and worker.task is None]
             if not free:
@@ -208,7 +207,7 @@ class Workers:
             worker = keeper or min(free, key=lambda worker: len(worker.codes))
             try:
                 worker.connection.send_bytes(task.content)
-            except OSError:  # it died, which is heard of next
+            except OSError:  # it died, and its closed connection is read next
                 continue
             del self._waiting[number]
             worker.task = number
@@ -216,7 +215,7 @@ class Workers:
                 worker.codes.add(task.code)
 
     def _hear(self, worker: _WorkerProcess) -> None:
-        """Receives from a worker that it is ready, or the outcome of its task, or that it died."""
+        """Reads a worker's message (it is ready, or the outcome of its task), or detects that it died."""
         try:
             outcome = worker.connection.recv()
         except (EOFError, OSError):
@@ -246,28 +245,28 @@ def main(descriptor: str, owner: str, directory: str, backend: str, jobs: str, p
     """Runs workers for another process, then ends this one. The workers end with it, even in the middle of a task.
 
     Args:
-        descriptor: of the connection to the process that the tasks are from.
-        owner: that process.
+        descriptor: of the connection to the process that sends the tasks.
+        owner: the id of that process.
         directory: of the store.
-        backend: that most is compiled with.
-        jobs: how many workers there may be.
+        backend: the backend of most tasks.
+        jobs: the maximum number of workers.
         patience: see ``CompilePool``.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the owner, and ends it
     with suppress(Exception):
         prepare(backend)
     gc.collect()
-    gc.freeze()  # objects that no collector looks at are not copied for a child
+    gc.freeze()  # the collector does not touch frozen objects, so their pages are not copied for a child
     start = partial(start_worker, os.getpid(), Path(directory), backend, float(patience))
     is_well = Workers(Connection(int(descriptor)), int(jobs), start).run(int(owner))
     os._exit(0 if is_well else 1)
 
 
 def prepare(backend: str) -> None:
-    """Imports what compiling needs, without opening a device.
+    """Imports the modules that compilation needs, without opening a device.
 
     Raises:
-        Exception: whatever is raised where that cannot be imported. Workers answer the same to each task.
+        Exception: if one cannot be imported. Each worker then fails alike.
     """
     if backend in BACKENDS:
         backend_class(backend).prepare()
@@ -281,11 +280,11 @@ def has_room() -> bool:
 
 
 class Worker:
-    """A process that compiles one task after the other.
+    """Compiles one task after the other in a worker process.
 
     Args:
         directory: of the store.
-        backend: that most is compiled with.
+        backend: the backend of most tasks.
         patience: see ``CompilePool``.
     """
 
@@ -296,26 +295,26 @@ class Worker:
         self._is_open: bool | None = None
 
     def open(self, device: int | None) -> bool:
-        """Opens the GPU of this number, if that has not been tried before, and returns whether this one can compile."""
+        """Opens the GPU of this number, unless that was tried before, and returns True if this process can compile."""
         if self._is_open is None:
             try:
                 if self._backend_name in BACKENDS:
                     backend_class(self._backend_name).open_device(device)
                 self._is_open = True
-            except Exception as error:  # whatever it is, this process is of no use
+            except Exception as error:  # after any error this process cannot compile
                 print(f"fusioncache: a worker is of no use: {type(error).__name__}: {error}", file=sys.stderr)
                 self._is_open = False
         return self._is_open
 
     def compile(self, task: CompileTask) -> TaskOutcome:
-        """Compiles a task, and returns what became of it."""
+        """Compiles a task, and returns its outcome."""
         if not self.open(task.device):
             return NO_WORKER
         self._starts.clear()
         begun = time.perf_counter()
         outcome = self._compiler.compile(task)
         if outcome.result == "refused" and is_device_lost():
-            os._exit(1)  # whatever came next would fail here
+            os._exit(1)  # each further task would fail in this process
         return replace(outcome, seconds=time.perf_counter() - begun, on_start=sum(self._starts))
 
     def _note_start(self, title: str, seconds: float) -> None:
@@ -323,22 +322,22 @@ class Worker:
 
 
 _worker: Worker
-"""The worker that this process is, if it is one."""
+"""The worker of this process, if it is a worker process."""
 
 
 def start_worker(parent: int, directory: Path, backend: str, patience: float, device: int | None) -> None:
     """Makes this process a worker, which opens a GPU and ends with its parent."""
     global _worker
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before that
+    if os.getppid() != parent:  # the parent died before the call
         os._exit(1)
-    util.Finalize(None, atexit._run_exitfuncs, exitpriority=0)  # compilers have files to remove
+    util.Finalize(None, atexit._run_exitfuncs, exitpriority=0)  # compilers remove files at exit
     _worker = Worker(directory, backend, patience)
     _worker.open(device)
 
 
 def compile_task(task: CompileTask) -> TaskOutcome:
-    """Compiles a task in a worker, and returns what became of it."""
+    """Compiles a task in a worker, and returns its outcome."""
     return _worker.compile(task)
 
 
@@ -348,9 +347,9 @@ class PackedTask:
 
     Attributes:
         content: the pickled call of ``compile_task``, which ``Connection.recv`` reads.
-        device: the number of its GPU; None if that does not matter.
-        weight: how long it takes, compared with others.
-        code: the number of the general region whose code it needs; None if it needs no such code.
+        device: the number of its GPU; None for any.
+        weight: the expected time to compile it, relative to other tasks.
+        code: the number of the general region whose code it needs; None if it needs none.
     """
 
     content: bytes
@@ -364,7 +363,7 @@ class PackedTask:
 
         Args:
             task: the task.
-            codes: the numbers of the general regions so far. That of the task's general region is added.
+            codes: the numbers of general regions. The number of the task's general region is added.
         """
         code = None if task.code is None else codes.setdefault(task.code, len(codes))
         return cls(pickle.dumps(partial(compile_task, task)), task.device, task.weight, code)
