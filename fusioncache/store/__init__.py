@@ -1,4 +1,4 @@
-"""What was compiled, kept on disk for later processes. Knows keys and bytes; no torch, no Thunder, no compiler."""
+"""Executables on disk for later processes. Handles keys and bytes; imports no torch, Thunder or compiler."""
 
 from fusioncache.store.directory import check, default_path
 from fusioncache.store.disk import SweepResult

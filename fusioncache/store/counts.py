@@ -1,4 +1,4 @@
-"""Counts, by reason, how often a store was not used as it should have been, and tells an observer of remotes."""
+"""Counts the failures and refusals of a store by reason, and notifies an observer of transfers from a remote."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from fusioncache.process.warning import warn
 
 
 class Observer(Protocol):
-    """Is told what comes from other machines, by a name of ``Stats``."""
+    """Receives counts of what comes from other machines, under names of ``Stats``."""
 
     def __call__(self, name: str, number: float = 1, *, of: str | None = None) -> object:
-        """Counts something, by a reason or a part if there is one."""
+        """Adds a number to a counter, for the reason or part ``of`` if there is one."""
 
 
 class StoreCounts:
-    """Counts what goes wrong in a store, on any thread, and warns of each sort of failure once.
+    """Counts failures and refusals of a store, on any thread, and warns once for each reason.
 
     Attributes:
-        observer: is told what comes from a remote.
-        bypasses: how often the store was not used as it should have been, by reason.
+        observer: receives counts of what comes from a remote.
+        bypasses: the number of failures and refusals, by reason.
     """
 
     def __init__(self) -> None:
@@ -31,12 +31,12 @@ class StoreCounts:
         forks.register(self)
 
     def count_refused_pull(self, reason: str, message: str) -> None:
-        """Counts what does not come from the remote, and warns if this is the first time for this reason."""
+        """Counts a failed or refused pull from the remote, and warns if it is the first for this reason."""
         self.observer("pull_refused", of=reason)
         self.count_bypass(f"remote: {reason}", message)
 
     def count_bypass(self, reason: str, message: str) -> None:
-        """Counts something that did not go as it should, and warns if this is the first time for this reason."""
+        """Counts a failure or refusal, and warns if it is the first for this reason."""
         with self._lock:
             self.bypasses[reason] += 1
             first = self.bypasses[reason] == 1
@@ -44,5 +44,5 @@ class StoreCounts:
             warn(message)
 
     def after_fork(self) -> None:
-        """Forgets, in a forked child, what the parent counted."""
+        """Resets the counts in a forked child."""
         self.bypasses.clear()

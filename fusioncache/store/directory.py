@@ -1,6 +1,6 @@
-"""The directory of a store: where it is, that no other user can write it, that it is ours, and its two folders.
+"""The directory of a store: its path, its checks (no other user can write it, it is a store), and its two folders.
 
-Entries are in files of their own, and objects in files that are named by what is in them.
+Each entry has its own file, and each object has a file that is named by the digest of its content.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _ELSEWHERE = f"set {DIRECTORY.name} to a directory of your own"
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A directory that was checked.
+    """A directory that passed the checks.
 
     Attributes:
         path: with every link resolved.
-        identity: device and inode, to see whether it is still the same.
+        identity: device and inode, which detect a replaced directory.
         writable: whether anything can be stored.
     """
 
@@ -58,10 +58,10 @@ class Directory:
     writable: bool
 
     def require(self) -> None:
-        """Does nothing while the directory is what it was when it was opened.
+        """Checks that the directory was neither removed nor replaced since it was opened.
 
         Raises:
-            StoreError: if it was removed, or something else is in its place.
+            StoreError: if it was.
         """
         try:
             status = os.lstat(self.path)
@@ -72,18 +72,18 @@ class Directory:
 
 
 def default_path() -> Path:
-    """Returns where the store is: in ``FUSIONCACHE_DIR`` if that is set, else in the platform's cache directory.
+    """Returns the path of the store: in ``FUSIONCACHE_DIR`` if that is set, else in the platform's cache directory.
 
-    The format is in its name, so that two versions of fusioncache keep out of each other's way.
+    Its name contains the format, so that versions of fusioncache with different formats use different stores.
     """
     return find_directory() / f"store-{FORMAT}"
 
 
 def open_directory(path: Path) -> Directory:
-    """Makes the directory if it is not there, checks it, and makes it a store if it is empty.
+    """Returns the directory at a path. Makes it if it does not exist, checks it, and makes it a store if it is empty.
 
     Raises:
-        StoreError: if it cannot be used. A directory that is not ours is left as it is.
+        StoreError: if it cannot be used. A foreign directory is not changed.
     """
     path = path.absolute()
     try:
@@ -99,11 +99,11 @@ def open_directory(path: Path) -> Directory:
 
 
 def check(path: Path) -> os.stat_result:
-    """Checks that an existing directory is one that this user may run the contents of. Changes nothing.
+    """Checks that this user can safely run the contents of an existing directory. Changes nothing.
 
     Raises:
-        StoreError: if others own or can write it, it is no store and not empty, or a store of another format.
-        OSError: if it cannot be looked at.
+        StoreError: if others own or can write it, it is neither a store nor empty, or it is a store of another format.
+        OSError: if it cannot be inspected.
     """
     path = path.resolve(strict=True)
     status = os.lstat(path)
@@ -112,7 +112,7 @@ def check(path: Path) -> os.stat_result:
         if os.path.lexists(path / folder):
             _check_private(path / folder, os.lstat(path / folder))
     for above in path.parents:
-        # Who can write there can put another directory in this one's place. With the sticky bit only owners can.
+        # A user with write access there can replace this directory. With the sticky bit only owners can.
         mode = os.stat(above).st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             raise StoreError(f"everyone can replace {path}, because everyone can write {above}: chmod o-w {above}")
@@ -130,7 +130,7 @@ def _check_private(path: Path, status: os.stat_result) -> None:
 
 
 def _check_format(path: Path) -> None:
-    """Checks the format. A directory without the format file passes if there is nothing in it that is not ours."""
+    """Checks the format. A directory without the format file passes if it contains nothing foreign."""
     content = read_private(path / _FORMAT_FILE, 1000)
     if content is None:
         names = sorted(name for name in os.listdir(path) if not name.startswith((TEMPORARY, ASIDE)))
@@ -147,10 +147,10 @@ def _format_text() -> bytes:
 
 
 def _claim(path: Path) -> bool:
-    """Writes what is not there yet. Returns whether the store can be written.
+    """Creates missing folders and files of a store. Returns True if the store can be written.
 
     Raises:
-        OSError: if nothing can be written and there is nothing to read either.
+        OSError: if they cannot be written and it is not a store yet.
     """
     is_store = (path / _FORMAT_FILE).exists()
     try:
@@ -181,7 +181,7 @@ class EntryFile:
 
 
 class _Shards:
-    """Files whose names match a pattern, each in a folder that is named by the first two characters of its name."""
+    """Files whose names match a pattern, each in a folder named by the first two characters of the file's name."""
 
     names: re.Pattern[str]
 
@@ -189,15 +189,15 @@ class _Shards:
         self._folder = folder
 
     def path_of(self, name: str) -> Path:
-        """Returns where a file is, or would be."""
+        """Returns the path of a file, which may not exist."""
         return self._folder / name[:2] / name
 
     def exists(self, name: str) -> bool:
-        """Returns whether there is a file, whatever is in it."""
+        """True if the file exists, with any content."""
         return os.path.lexists(self.path_of(name))
 
     def list_files(self) -> dict[str, EntryFile]:
-        """Returns the files by their names, whatever is in them. Files of other names are not the store's."""
+        """Returns the files by name, with any content. Files with other names are not the store's."""
         files = {}
         for file in scan_shards(self._folder):
             if self.names.fullmatch(file.name):
@@ -207,15 +207,15 @@ class _Shards:
         return files
 
     def remove(self, name: str) -> bool:
-        """Removes a file, if that can be done. Returns whether it was there."""
+        """Removes a file, if possible. Returns True if it existed and is gone."""
         return remove(self.path_of(name))
 
     def find_litter(self) -> Iterator[Path]:
-        """Returns the files that were never published. While others write, theirs are among them."""
+        """Returns the unpublished files. They include files that other processes are writing now."""
         return (Path(file.path) for file in scan_shards(self._folder) if file.name.startswith(TEMPORARY))
 
     def _publish(self, name: str, content: bytes) -> None:
-        """Publishes a file, after what is in the place of its folder and is none was set aside."""
+        """Publishes a file. If its folder's path is no folder, that is set aside first."""
         path = self.path_of(name)
         with suppress(OSError):
             if not stat.S_ISDIR(os.lstat(path.parent).st_mode):
@@ -224,7 +224,7 @@ class _Shards:
 
 
 class EntryFolder(_Shards):
-    """The files in ``entries/``. When one was last used is its file's time of modification."""
+    """The files in ``entries/``. The modification time of a file is the last use of its entry."""
 
     names = ID
 
@@ -232,14 +232,14 @@ class EntryFolder(_Shards):
         """Returns the entry; None if there is none.
 
         Raises:
-            Refusal: if what is there is damaged, of another format, or another entry.
+            Refusal: if the file is damaged, of another format, or of another entry.
             OSError: if it cannot be read.
         """
         content = read_private(self.path_of(id_), LARGEST)
         return None if content is None else decode_entry(content, id_)
 
     def put(self, entry: Entry) -> int:
-        """Publishes an entry in place of any that is there. Returns its size.
+        """Publishes an entry, which replaces any that exists. Returns its size in bytes.
 
         Raises:
             Refusal: if it is too long.
@@ -252,18 +252,18 @@ class EntryFolder(_Shards):
         return len(content)
 
     def touch(self, id_: str) -> None:
-        """Notes that it is being used. Where nothing can be written, nothing is."""
+        """Records a use of an entry, if the file can be written."""
         with suppress(OSError):
             os.utime(self.path_of(id_), follow_symlinks=False)
 
 
 class ObjectFolder(_Shards):
-    """The files in ``objects/``. They never change; a file that is not what its name says counts as not there."""
+    """The files in ``objects/``. They never change; a file whose content does not match its name counts as missing."""
 
     names = DIGEST
 
     def put(self, content: bytes) -> str:
-        """Stores a content and returns its digest. One that is there already is verified, and replaced if it is broken.
+        """Stores a content and returns its digest. An existing file is verified, and replaced if it is damaged.
 
         Raises:
             OSError: if it cannot be written.
@@ -281,17 +281,17 @@ class ObjectFolder(_Shards):
         """Returns the content with this digest; None if there is none.
 
         Raises:
-            Refusal: if what is there is not that content.
+            Refusal: if the file has another content.
             OSError: if it cannot be read.
         """
         content = read_private(self.path_of(digest), size)
-        # Nothing is removed here: another process may have put the right file in its place by now.
+        # The file is not removed: another process may have replaced it by the right one meanwhile.
         if content is not None and hashlib.sha256(content).hexdigest() != digest:
             raise Refusal("a wrong checksum", str(self.path_of(digest)))
         return content
 
     def has(self, digest: str, size: int) -> bool:
-        """Returns whether there is a file of this name and length, whatever is in it."""
+        """True if there is a file of this name and length. Does not read it."""
         with suppress(OSError):
             return os.lstat(self.path_of(digest)).st_size == size
         return False

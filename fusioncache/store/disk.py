@@ -1,4 +1,4 @@
-"""A store's directory in use: loads and saves whole entries, removes what is too old, too much or damaged."""
+"""Entries and objects in a store's directory: load, save, sweep (limits of age and size) and audit (damage)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fusioncache.store.locks import UNANSWERED, FileLock, hold_alone
 from fusioncache.store.signing import Trust, read_trust
 
 FILL = 0.9
-"""How full a store is that was too full, so that the next save does not have to clean up again."""
+"""The part of the size limit that remains after a sweep for room, so that the next save need not sweep again."""
 
 _SKEW_SECONDS = 3600.0
 _LITTER_SECONDS = 3600.0
@@ -30,12 +30,12 @@ _LITTER_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """What cleaning up did.
+    """The result of a sweep.
 
     Attributes:
-        entries: how many were removed.
-        objects: how many were removed.
-        litter: how many files of killed processes were removed.
+        entries: the number of removed entries.
+        objects: the number of removed objects.
+        litter: the number of removed files of killed processes.
         bytes_left: of all entries and objects that stayed.
     """
 
@@ -47,7 +47,7 @@ class SweepResult:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """An entry's file, the objects that it needs (None if only another version can say), and whether it is useless."""
+    """An entry's file, its objects (None if another version wrote it), and whether it can be removed in any case."""
 
     file: EntryFile
     objects: frozenset[str] | None
@@ -66,7 +66,7 @@ def _look(entries: EntryFolder, id_: str, file: EntryFile) -> _Seen:
 
 
 def _remove_litter(root: Path, entries: EntryFolder, objects: ObjectFolder) -> int:
-    # What is written at opening, when no other process is kept out.
+    # Files that are written when a store is opened, without a lock.
     opening = (path for path in root.glob(f"{TEMPORARY}*") if _is_older(path, _LITTER_SECONDS))
     return sum(map(remove, [*entries.find_litter(), *objects.find_litter(), *opening])) + _remove_locks(root / "locks")
 
@@ -82,7 +82,7 @@ def _remove_locks(folder: Path) -> int:
 
 
 def _choose_victims(seen: Mapping[str, _Seen], sizes: Mapping[str, int], limit: int, max_age: float) -> list[str]:
-    """Chooses the entries to remove. Objects that several entries need go with the last of them."""
+    """Returns the entries to remove. An object of several entries is freed with the last of them."""
     now = time.time()
     users = Counter(digest for entry in seen.values() for digest in entry.objects or ())
     total = sum(sizes[digest] for digest in users if digest in sizes) + sum(entry.file.size for entry in seen.values())
@@ -110,7 +110,7 @@ def _find_orphans(left: Iterable[_Seen], sizes: Mapping[str, int]) -> list[str]:
 
 
 def _turn(file: EntryFile, id_: str, now: float) -> tuple[bool, int, str]:
-    """Returns the rank in which an entry goes. One used in the future was used before the clock was set back."""
+    """Returns the sort key of removal. An entry used in the future goes first: the clock was set back since."""
     return file.used / 1e9 <= now + _SKEW_SECONDS, file.used, id_
 
 
@@ -131,12 +131,12 @@ _Kind = Literal["entry", "object"]
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One file that is not what was saved.
+    """A file whose content is not what was saved.
 
     Attributes:
         what: an ``entry`` or an ``object``.
         id: its name.
-        reason: what is wrong with it.
+        reason: the kind of damage.
     """
 
     what: _Kind
@@ -146,14 +146,14 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What was found.
+    """The result of ``audit``.
 
     Attributes:
-        entries: how many there are.
-        objects: how many there are.
+        entries: the number of entries.
+        objects: the number of objects.
         bytes: of both.
-        other: entries of another version, which only that can judge.
-        damaged: those that are.
+        other: the number of entries of another version, which this version cannot check.
+        damaged: the damaged files.
     """
 
     entries: int
@@ -164,7 +164,7 @@ class Audit:
 
 
 def audit(root: Path) -> Audit:
-    """Reads everything. Others may go on meanwhile; what they remove is not missed.
+    """Reads and checks all files of a store. Other processes may use it meanwhile: files that they remove do not count.
 
     Args:
         root: of the store.
@@ -182,27 +182,27 @@ def audit(root: Path) -> Audit:
 
 
 def find_aside(root: Path) -> tuple[str, ...]:
-    """Returns the paths, below the root of a store, of what stood in the way of the store's files and was set aside.
+    """Returns the paths, relative to a store's root, of foreign files and folders that were set aside.
 
-    These are not the store's, may be a user's, and stay.
+    They were in the place of the store's files. They may be a user's, so they stay.
     """
     found = (path for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}{ASIDE}*"))
     return tuple(sorted(str(path.relative_to(root)) for path in found))
 
 
 def remove_damaged(root: Path, damaged: Iterable[Damage]) -> int:
-    """Removes what is still damaged of this. Returns how many files went.
+    """Removes these files as far as they are still damaged. Returns the number of removed files.
 
     Raises:
-        Refusal: if others save all the time.
+        Refusal: if other processes save all the time.
         OSError: if there are no locks.
     """
     entries, objects = EntryFolder(root / "entries"), ObjectFolder(root / "objects")
     removed = 0
-    # A process that saves now would put a whole file in place of a damaged one, which must stay.
+    # Without the lock another process could replace a damaged file by an intact one, which must stay.
     with hold_alone(root / "locks" / "store"):
         sizes = objects.sizes()
-        # Entries first: what is wrong with one may be its object.
+        # Entries first, because the damage of an entry may be in its object.
         for damage in sorted(damaged, key=lambda damage: damage.what):
             folder = entries if damage.what == "entry" else objects
             if _look_for_damage(entries, objects, sizes, damage.what, damage.id):
@@ -219,7 +219,7 @@ def _look_for_damage(
             return None
         entry = entries.get(id_)
         for artifact in entry.artifacts if entry else ():
-            # None also where both went since they were listed, and then there is no entry any more.
+            # It is None as well if another process removed the entry and its objects since they were listed.
             if objects.get(artifact.object, artifact.size) is None and entries.exists(id_):
                 return Damage(what, id_, _GONE)
     except Refusal as refusal:
@@ -233,23 +233,22 @@ OTHER_KEY = "an entry for another key with the same digest"
 
 _FULL = "the store is full of what another version of fusioncache stored"
 _FULL_SECONDS = 60.0
-"""How long a store that could not be made smaller is left alone."""
+"""Seconds for which saves are refused after a sweep did not make enough room."""
 
 _PARTS = 16
-"""A process looks at the size of the store again when it has added this part of what may be in it, so that what others
-add is seen too."""
+"""A process measures the store again after it has added this fraction of the size limit: other processes add, too."""
 
 
 class DiskStore:
     """Entries and objects of one directory.
 
     Args:
-        directory: that was checked.
-        max_bytes: the most that all files may have.
+        directory: the checked directory.
+        max_bytes: the maximum size of all files.
         max_age: seconds after which an unused entry is removed.
 
     Attributes:
-        report: is told what does not go as it should and stops nothing: a reason to count, and what to say.
+        report: called for a problem that stops nothing, with a reason to count and a message.
     """
 
     def __init__(self, directory: Directory, max_bytes: int, max_age: float):
@@ -269,8 +268,8 @@ class DiskStore:
         """Returns the artifacts of an entry, every byte verified; None if there is no entry.
 
         Raises:
-            Refusal: if what is there is not for this very key, or not what was saved.
-            StoreError: if the directory is no longer what it was.
+            Refusal: if the entry is for another key, damaged or not trusted.
+            StoreError: if the directory was removed or replaced.
             OSError: if it cannot be read.
         """
         self.directory.require()
@@ -290,7 +289,7 @@ class DiskStore:
         """Returns the artifacts of an entry, every byte verified.
 
         Raises:
-            Refusal: if one is not there, or not what was saved.
+            Refusal: if one is missing or damaged.
             OSError: if one cannot be read.
         """
         return {artifact.name: self.content(artifact) for artifact in entry.artifacts}
@@ -299,7 +298,7 @@ class DiskStore:
         """Returns one artifact, every byte verified.
 
         Raises:
-            Refusal: if it is not there, or not what was saved.
+            Refusal: if it is missing or damaged.
             OSError: if it cannot be read.
         """
         content = self._objects.get(artifact.object, artifact.size)
@@ -308,7 +307,7 @@ class DiskStore:
         return content
 
     def is_usable(self, id_: str, trust: Trust) -> bool:
-        """Returns whether there is an entry that a load would give out, as far as the lengths of its files say."""
+        """True if a load would return this entry. Checks trust and the lengths of objects, not their contents."""
         with suppress(Refusal, OSError):
             entry = self.entries.get(id_)
             if entry is not None:
@@ -318,7 +317,7 @@ class DiskStore:
         return False
 
     def list_entries(self) -> Iterator[Entry]:
-        """Yields all entries that can be read.
+        """Yields all readable entries.
 
         Raises:
             OSError: if the directory cannot be read.
@@ -330,19 +329,19 @@ class DiskStore:
                     yield entry
 
     def save(self, entry: Entry, contents: Mapping[str, bytes]) -> Entry | None:
-        """Publishes an entry with these artifacts, whatever it lists. None if one for this key is there and whole.
+        """Publishes an entry with these artifacts in place of those it lists. Returns None if an intact one exists.
 
         Raises:
-            Refusal: if it does not fit, or another key has its place.
-            StoreError: if the directory is no longer what it was.
+            Refusal: if it does not fit, or an entry of another key or format is in its place.
+            StoreError: if the directory was removed or replaced.
             OSError: if it cannot be written.
         """
         self.directory.require()
         self._make_room(len(entry.text) + sum(map(len, contents.values())))
         with locks.hold(self._lock_path, locks.LOCK_SECONDS, shared=True) as held:
             if not held:
-                # If its holder is stopped and goes on later, it may remove what is saved meanwhile. That is a miss,
-                # which heals: each file is there whole or not at all, and checked when it is read.
+                # A holder that was stopped and continues may remove files that are saved meanwhile. That costs a miss
+                # only: each file is whole or absent, and verified when it is read.
                 said = f"the store is used without its lock, {self._lock_path}: its holder may be stopped"
                 self.report(UNANSWERED, said)
             if self._is_whole(entry):
@@ -358,16 +357,16 @@ class DiskStore:
         return entry
 
     def remove(self, id_: str) -> None:
-        """Removes an entry. Its objects go with the next sweep."""
+        """Removes an entry. The next sweep removes its objects."""
         self.directory.require()
         self.entries.remove(id_)
 
     def sweep(self) -> SweepResult:
-        """Removes what is too old or too much, and what killed processes left.
+        """Removes entries beyond the age or size limit, unneeded objects, and files of killed processes.
 
         Raises:
-            Refusal: if others save all the time.
-            StoreError: if the directory is no longer what it was.
+            Refusal: if other processes save all the time.
+            StoreError: if the directory was removed or replaced.
             OSError: if it cannot be read, or there are no locks.
         """
         self.directory.require()
@@ -375,10 +374,10 @@ class DiskStore:
             return self._sweep(0)
 
     def plan(self) -> SweepResult:
-        """Returns what ``sweep`` would remove now. Removes nothing, and leaves litter out of account.
+        """Returns what ``sweep`` would remove now, except for litter. Removes nothing.
 
         Raises:
-            StoreError: if the directory is no longer what it was.
+            StoreError: if the directory was removed or replaced.
             OSError: if it cannot be read.
         """
         self.directory.require()
@@ -398,7 +397,7 @@ class DiskStore:
             return entry is not None and self.contents(entry) is not None
         except Refusal as refusal:
             if refusal.reason in (OTHER_KEY, OTHER_FORMAT):
-                raise  # it is as good as this one, for another process
+                raise  # another process can use that entry
             return False
 
     def _make_room(self, size: int) -> None:
@@ -410,7 +409,7 @@ class DiskStore:
             if self._size is None or self._since > self.max_bytes // _PARTS:
                 self._size, self._since = self._measure(), 0
                 if any(_age(file, time.time()) > self._max_age for file in self.entries.list_files().values()):
-                    with suppress(Refusal):  # there may be room all the same
+                    with suppress(Refusal):  # there may be enough room without the sweep
                         self._sweep(size)
             if self._size + size > self.max_bytes and self._sweep(size).bytes_left + size > self.max_bytes:
                 self._full_until = time.monotonic() + _FULL_SECONDS
@@ -427,9 +426,9 @@ class DiskStore:
         return swept
 
     def _clean(self, limit: int, *, dry_run: bool = False) -> SweepResult:
-        """Removes entries that are too old, then the least recently used until all fits, and what needs no entry.
+        """Removes useless and old entries, then the least recently used until the limit is met, and unneeded objects.
 
-        The caller holds the lock of the store alone unless nothing is to be removed.
+        The caller holds the store's lock exclusively, except for a dry run.
         """
         seen = {id_: _look(self.entries, id_, file) for id_, file in self.entries.list_files().items()}
         sizes = self._objects.sizes()

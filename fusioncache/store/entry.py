@@ -1,11 +1,12 @@
-"""Entries: which artifacts there are for a key. An entry is one file that says everything about itself.
+"""Entries: the artifacts of a key. An entry is one self-describing file.
 
-The name of an entry is the digest of its key and a word: the backend that compiled it, or a slot. A program is what
-Thunder makes of a model for one kind of input. What it read beside its key may differ from process to process, so
-several of them can have one key: each is in a slot of its own. The sizes that regions of one skeleton had are in one
-more. What programs at several lengths have in common is a family, of which a form may have several, too. The operations
-that Thunder supports in Dynamo's graphs have a slot as well, and so have the marks of templates that were verified in a
-Thunder that was not tried.
+The name of an entry is the digest of its key and a word: the backend that compiled it, or one of these slots:
+
+- ``program`` and more: programs. Reads beside the key may differ between processes, so a key can have several programs.
+- ``sizes``: the sizes that regions of one skeleton had.
+- ``family`` and more: families, the common part of programs at several lengths. A form may have several.
+- ``splits``: the operations that Thunder supports in Dynamo's graphs.
+- ``verified``: marks of templates that were verified in a Thunder that was not tried.
 """
 
 from __future__ import annotations
@@ -24,41 +25,41 @@ from fusioncache.store.files import Refusal
 from fusioncache.store.signing import Origin, SigningKey, Trust, split_origin
 
 PROGRAM_FORMAT = 6
-"""Of the keys of programs, their texts and their reads. Those of another format are not shown, copied or compared."""
+"""Of programs' keys, texts and reads. Programs of another format are not shown, copied or compared."""
 PROGRAM_SLOTS = ("program", "program-1", "program-2", "program-3")
-"""In the order in which they are looked into."""
+"""In the order of lookup."""
 SIZES_SLOT = "sizes"
 SPLITS_SLOT = "splits"
 VERIFIED_SLOT = "verified"
 FAMILY_SLOTS = ("family", "family-1", "family-2", "family-3")
-"""In the order in which they are looked into."""
+"""In the order of lookup."""
 
 
 def is_program(backend: str) -> bool:
-    """Returns whether an entry with this word is a program, rather than what a backend made of a graph."""
+    """True if an entry with this word is a program."""
     return backend in PROGRAM_SLOTS
 
 
 def is_family(backend: str) -> bool:
-    """Returns whether an entry with this word is a family."""
+    """True if an entry with this word is a family."""
     return backend in FAMILY_SLOTS
 
 
 def is_compiled(backend: str) -> bool:
-    """Returns whether an entry with this word is what a backend made of a graph."""
+    """True if an entry with this word has the artifacts that a backend compiled from a graph."""
     return backend not in (*PROGRAM_SLOTS, *FAMILY_SLOTS, SIZES_SLOT, SPLITS_SLOT, VERIFIED_SLOT)
 
 
 FORMAT = 1
 LARGEST = 1 << 26
-"""No entry is longer; most of it is the text of the key."""
+"""Maximum bytes of an entry's file, which is mostly the text of the key."""
 
 MOST_BYTES = 256 << 20
-"""Of one entry with its artifacts, which are in memory together. What compilers make has some megabytes."""
+"""Maximum bytes of an entry with its artifacts, all of which are in memory. Artifacts usually have some megabytes."""
 MOST_ARTIFACTS = 1000
 
 REFUSED = "refused"
-"""The artifact in place of a backend's own where that has nothing that it could load again, and why."""
+"""The artifact of an entry without loadable artifacts: its content is the reason."""
 
 OTHER_FORMAT = "an entry of another format"
 
@@ -70,7 +71,7 @@ _HEADER = re.compile(rb"fusioncache entry (\d{1,9}) ([0-9a-f]{64})\n")
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """One of the things that a backend wants back.
+    """A file that a backend loads an executable from.
 
     Attributes:
         name: the backend's name for it.
@@ -85,20 +86,20 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one backend made of one key.
+    """The artifacts of one key by one backend, with their description.
 
     Attributes:
         digest: of the key.
-        backend: which made the artifacts.
-        text: the whole text of the key. It decides, not the digest.
-        ingredients: name and digest of each part of the text.
+        backend: which made the artifacts; or a slot.
+        text: the whole text of the key. Keys are equal if their texts are, not their digests.
+        ingredients: name and digest of each ingredient of the key.
         artifacts: sorted by name.
         name: of the template, for people.
         created: seconds since the epoch.
         seconds: that it took to compile.
         pid: the process that stored it.
-        host: the machine that it ran on.
-        origin: from whom it came; None if this machine made it. The line above the entry says so, and no other place.
+        host: the machine of that process.
+        origin: its signer; None if this machine made it. Stored in the line above the entry only.
     """
 
     digest: Annotated[str, DIGEST]
@@ -120,14 +121,14 @@ class Entry:
 
     @property
     def texts(self) -> Mapping[str, str]:
-        """The ingredients of its key, name to text; empty if the text is no key."""
+        """The ingredients of its key, name to text; empty if the text is not a key."""
         with suppress(ValueError):
             return read_key(self.text)
         return {}
 
     @property
     def is_outdated(self) -> bool:
-        """Whether it is a program, or a family of programs, of another format."""
+        """True if it is a program or a family of another format."""
         return self.texts.get("program format", str(PROGRAM_FORMAT)) != str(PROGRAM_FORMAT)
 
     @property
@@ -140,25 +141,25 @@ def make_entry_id(key: Key, backend: str) -> str:
     """Returns the name of the entry for a key.
 
     Raises:
-        Refusal: if there can be none.
+        Refusal: if the key or the backend's name is invalid.
     """
     if not DIGEST.fullmatch(key.digest):
         raise Refusal("a key whose digest is no SHA-256")
     if not _BACKEND.fullmatch(backend):
         raise Refusal("a backend whose name is no plain word", repr(backend))
-    # A lone surrogate has no bytes, and two of them would come back as one character.
+    # A lone surrogate cannot be encoded, and two of them would be decoded as one character.
     if not is_text(key.text):
         raise Refusal("a key whose text is no valid Unicode")
     return f"{key.digest}.{backend}"
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """Returns the content of an entry's file: a line with the format and a checksum, and all else as JSON.
+    """Returns the content of an entry's file: a line with format and checksum, then the fields as JSON.
 
-    Above it is the line of its origin, if it came from elsewhere.
+    If the entry came from another machine, the line of its origin comes first.
 
     Raises:
-        ValueError: if it could not be read again.
+        ValueError: if the entry could not be decoded again.
     """
     body = codec.encode(replace(entry, origin=None))
     codec.decode(Entry, body, "entry")
@@ -167,7 +168,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def decode_entry(content: bytes, id_: str) -> Entry:
-    """Returns the entry in the file of this name. Whether its origin is trusted is for ``Trust`` to say.
+    """Returns the entry in the file of this name. Does not check its origin: see ``Trust``.
 
     Raises:
         Refusal: if it is damaged, of another format, or another entry.
@@ -193,10 +194,10 @@ def decode_entry(content: bytes, id_: str) -> Entry:
 
 
 def open_entry(content: bytes, id_: str, trust: Trust) -> Entry:
-    """Returns the entry in a file that came from elsewhere, of which nothing is read before its signature is verified.
+    """Returns the entry in a file from another machine. Verifies the signature before it reads anything else.
 
     Raises:
-        Refusal: if it is too long, its signature is wrong or none that is trusted, or it is not what was signed under
+        Refusal: if it is too long, its signature is wrong or not trusted, or it is not the entry that was signed under
             this name.
         StoreError: if signatures cannot be verified here.
     """
@@ -205,20 +206,20 @@ def open_entry(content: bytes, id_: str, trust: Trust) -> Entry:
     origin, below = trust.open(content)
     entry = replace(decode_entry(below, id_), origin=origin)
     if hashlib.sha256(entry.text.encode()).hexdigest() != entry.digest:
-        # On disk it would keep the place of the right one.
+        # On disk it would occupy the place of the right entry.
         raise Refusal("an entry whose key has another digest", id_)
     names = [artifact.name for artifact in entry.artifacts]
     if encode_entry(entry) != origin.line + below or names != sorted({*names}):
-        # It could not be passed on: the signature is for these very bytes.
+        # It could not be passed on, because the signature covers exactly these bytes.
         raise Refusal("an entry that is written in another way", id_)
     return entry
 
 
 def sign_entry(entry: Entry, key: SigningKey | None) -> bytes:
-    """Returns the content of an entry's file for another machine, signed unless it came from elsewhere.
+    """Returns the content of an entry's file for another machine. Signs it if this machine made it and there is a key.
 
     Raises:
-        Refusal: if it came unsigned. A signature of this user would say that it was made here.
+        Refusal: if it came unsigned: this user's signature would claim that it was made here.
         StoreError: if it cannot be signed here.
     """
     content = encode_entry(entry)
@@ -231,11 +232,11 @@ def sign_entry(entry: Entry, key: SigningKey | None) -> bytes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredArtifacts(Mapping[str, bytes]):
-    """Artifacts by the backend's names for them, and what they cost. Equal to any mapping with the same artifacts.
+    """Artifacts by the backend's names for them, and their cost. Equal to any mapping with the same artifacts.
 
     Attributes:
         artifacts: by name.
-        seconds: that compiling took, where it was compiled. A load saves that.
+        seconds: that the compile took in its process. A load saves them.
         came: whether they came from another machine.
     """
 

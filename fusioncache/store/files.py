@@ -1,4 +1,4 @@
-"""What can go wrong in a store; and its files, which no other user can have written and which are there whole."""
+"""The exceptions of a store, and its file access: reads only files of this user, and publishes whole files."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fusioncache.process.files import make_folder, remove
 
 
 class StoreError(Exception):
-    """A store cannot be used, here or on another machine; the message says why, and holds no credentials."""
+    """A store or a remote cannot be used. The message says why, and contains no credentials."""
 
 
 class Refusal(Exception):
-    """One thing that the store does not take or does not give out.
+    """The store does not accept or does not return something, such as an entry.
 
     Attributes:
-        reason: a short phrase, the same for everything refused for this reason, so that refusals can be counted by it.
+        reason: a short fixed phrase, so that refusals can be counted by it.
     """
 
     def __init__(self, reason: str, detail: str = ""):
@@ -30,15 +30,15 @@ class Refusal(Exception):
 
 
 def name_cause(error: Exception) -> str:
-    """Returns what to count an error as: the name of its number, such as ``ENOSPC``, else of its type."""
+    """Returns the name to count an error by: that of its ``errno``, such as ``ENOSPC``, else of its type."""
     number = error.errno if isinstance(error, OSError) else None
     return errno.errorcode.get(number or 0, type(error).__name__)
 
 
 TEMPORARY = "tmp-"
-"""How the names of files begin that are being written."""
+"""Prefix of the names of files that are being written."""
 
-# Not through a link, and not waiting for the other end if a pipe is there.
+# Does not follow a link, and does not wait for the other end of a pipe.
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
@@ -51,27 +51,27 @@ _REASONS = {
 
 
 def is_writable_for_others(status: os.stat_result) -> bool:
-    """Returns whether the permissions let anyone but the owner write."""
+    """True if the permissions allow users other than the owner to write."""
     return bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 def is_owned(status: os.stat_result) -> bool:
-    """Returns whether the owner is this user, or root, who could do anything anyway."""
+    """True if the owner is this user or root, which can write everything anyway."""
     return status.st_uid in (0, os.geteuid())
 
 
 def read_private(path: Path, limit: int) -> bytes | None:
     """Returns the content of a file; None if there is none.
 
-    A user who may rename a folder above the store can put another in its place at any time, so that what was checked at
-    opening says little about a file that is read later. Its owner and permissions do.
+    Checks the file's owner and permissions at each read. The checks at opening do not suffice, because a user who may
+    rename a folder above the store can replace it at any time.
 
     Args:
         path: of the file.
-        limit: the most bytes that it may have.
+        limit: the maximum number of bytes.
 
     Raises:
-        Refusal: if another user could have written it, it is no regular file, or it is too long.
+        Refusal: if another user could have written it, it is not a regular file, or it is too long.
         OSError: if it cannot be read.
     """
     try:
@@ -98,13 +98,12 @@ def read_private(path: Path, limit: int) -> bytes | None:
 
 
 def publish(path: Path, content: bytes) -> None:
-    """Puts a file in place in one step. What was there before is replaced, a folder that is not empty set aside.
+    """Writes a file and renames it into place. Replaces an existing file, and sets aside a folder that is not empty.
 
-    It does not matter who comes last: of two processes that publish the same name at once, each publishes a whole file
-    that is right.
+    If two processes publish the same name at once, the order does not matter: each publishes a whole, right file.
 
     Raises:
-        OSError: if it cannot be written; nothing is left behind then, unless the process is killed.
+        OSError: if it cannot be written. Then no temporary file is left, unless the process is killed.
     """
     temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
     try:
@@ -113,7 +112,7 @@ def publish(path: Path, content: bytes) -> None:
             _write(descriptor, content)
             os.fsync(descriptor)
         finally:
-            # Where a quota or a network file system refuses only now, the file must not be published either.
+            # Not suppressed: a quota or a network file system may refuse only now, and then the file is not published.
             os.close(descriptor)
         _replace(temporary, path)
     except BaseException:
@@ -134,7 +133,7 @@ def _create(path: Path) -> int:
     try:
         return os.open(path, _WRITE, 0o600)
     except FileNotFoundError:
-        # Only the last folder: if the store itself is gone, it is not for a file to bring it back.
+        # Only the last folder: a write must not recreate a store that was removed.
         make_folder(path.parent)
         return os.open(path, _WRITE, 0o600)
 
@@ -146,7 +145,7 @@ def _write(descriptor: int, content: bytes) -> None:
 
 
 def scan_shards(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Returns the files in the folders of a folder. One that vanishes meanwhile, or cannot be read, is left out."""
+    """Yields the files in the folders of a folder, except for folders that vanish meanwhile or cannot be read."""
     for inner in _scan(folder):
         if inner.is_dir(follow_symlinks=False):
             with suppress(PermissionError):

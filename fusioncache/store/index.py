@@ -1,13 +1,13 @@
-"""The index of a remote: which packs there are, and which entries each has.
+"""The index of a remote: its packs, and the entries of each.
 
-It is one file, which each push writes anew, signed as packs are::
+It is one file, which each push rewrites, signed like packs::
 
     fusioncache signed 1 <public key> <signature>
     fusioncache index 1
     {"serial":1764316800000,"packs":[{"digest":...,"entries":["0123456789abcdef.program",...]},...]}
 
-An index can be made again from the packs alone. A wrong one costs compiles or requests and runs nothing: each pack and
-each entry has a signature of its own.
+An index can be rebuilt from the packs alone. A wrong one costs compiles or requests, and cannot run code: each pack and
+each entry has its own signature.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fusioncache.store.signing import PUBLIC_KEY, Origin, SigningKey, Trust
 LARGEST_INDEX = 64 << 20
 MOST_PACKS = 100_000
 MOST_AHEAD = 86_400.0
-"""Seconds by which the clock of a machine may be ahead of another one's."""
+"""Seconds by which the clock of one machine may be ahead of another's."""
 OLDER = "an older index than was seen before"
 
 _ACCEPT_SECONDS = 0.5
@@ -43,17 +43,17 @@ _SHORT = re.compile(r"[0-9a-f]{16}\.[a-z0-9_-]{1,32}")
 
 @dataclass(frozen=True, slots=True)
 class ListedPack:
-    """A pack, as the index knows it.
+    """A pack in an index.
 
     Attributes:
         digest: of the pack.
         size: of its file, in bytes.
-        model: that it is for; empty if it is for none.
-        version: of fusioncache, which made it.
-        written: when it came into the index, in seconds since the epoch.
+        model: of the pack; empty if it is not for one model.
+        version: of the fusioncache that made it.
+        written: when it was added to the index, in seconds since the epoch.
         used: when a machine that pushes last used one of its entries; ``written`` if none has.
-        entries: the names of its entries, shortened.
-        signer: the public key that signed it; empty if none did.
+        entries: the shortened names of its entries.
+        signer: the public key that signed it; empty if it is unsigned.
     """
 
     digest: Annotated[str, DIGEST]
@@ -71,7 +71,7 @@ class Index:
     """The packs of a remote.
 
     Attributes:
-        serial: rises with each index that is written: the milliseconds since the epoch, or one more than before.
+        serial: increases with each write: milliseconds since the epoch, or one more than before if that is greater.
         packs: each once.
     """
 
@@ -82,13 +82,13 @@ class Index:
         """Checks that each pack is listed once.
 
         Raises:
-            ValueError: if one is not, or there are too many.
+            ValueError: if one is listed twice, or there are too many.
         """
         if len({pack.digest for pack in self.packs}) != len(self.packs) or len(self.packs) > MOST_PACKS:
             raise ValueError("has a pack twice, or too many")
 
     def group_by_entry(self) -> Mapping[str, tuple[ListedPack, ...]]:
-        """Returns the packs that have each entry, by its shortened name, the newest first."""
+        """Returns the packs that contain each entry, newest first, by the entry's shortened name."""
         found: dict[str, list[ListedPack]] = {}
         for pack in sorted(self.packs, key=lambda pack: (-pack.written, pack.digest)):
             for entry in pack.entries:
@@ -97,18 +97,18 @@ class Index:
 
 
 def shorten_entry_id(id_: str) -> str:
-    """Returns the name of an entry as the index has it. Two entries of one short name cost a request in vain."""
+    """Returns the shortened name of an entry, as in the index. A collision costs one useless request."""
     digest, _, word = id_.partition(".")
     return f"{digest[:_DIGITS]}.{word}"
 
 
 def list_pack(head: PackHead, size: int, written: float) -> ListedPack:
-    """Returns what an index says of a pack.
+    """Returns the listing of a pack for an index.
 
     Args:
         head: of the pack.
         size: of its file, in bytes.
-        written: when it comes into the index, in seconds since the epoch.
+        written: when it is added to the index, in seconds since the epoch.
     """
     manifest = head.manifest
     entries = tuple(shorten_entry_id(entry.id) for entry in manifest.entries)
@@ -117,15 +117,15 @@ def list_pack(head: PackHead, size: int, written: float) -> ListedPack:
 
 
 def encode_index(index: Index, key: SigningKey | None) -> bytes:
-    """Returns the content of the file of an index, signed if there is a key."""
+    """Returns the content of an index's file, signed if there is a key."""
     content = _HEAD + codec.encode(index)
     return content if key is None else key.sign(content)
 
 
 def decode_index(content: bytes, trust: Trust) -> Index:
-    """Returns the index in a file, of which nothing is read before its signature is verified.
+    """Returns the index in a file. Verifies the signature before it reads anything else.
 
-    It has the packs of keys that are trusted now: those of a key that was revoked count as not there.
+    The result contains only packs whose keys are trusted now, so packs of revoked keys count as missing.
 
     Raises:
         Refusal: if no trusted key signed it, or it is damaged.
@@ -144,24 +144,24 @@ def decode_index(content: bytes, trust: Trust) -> Index:
 
 
 def accept_index(content: bytes, trust: Trust, folder: Path) -> Index:
-    """Returns the index in a file, as ``decode_index`` does, if it is not older than one that was accepted before.
+    """Returns the same as ``decode_index`` if the index is not older than the newest accepted one.
 
-    What was accepted from a machine whose clock is more than a day ahead does not count.
+    An accepted index with a serial more than a day ahead does not count: a machine with a wrong clock wrote it.
 
     Args:
         content: of the file.
         trust: the keys that may have signed it.
-        folder: keeps the newest index that was accepted from this remote.
+        folder: stores the newest index that was accepted from this remote.
 
     Raises:
         Refusal: if it is older, no trusted key signed it, or it is damaged.
         StoreError: if signatures cannot be verified here.
     """
     index, path, serial = decode_index(content, trust), folder / "accepted", 0
-    with suppress(OSError):  # the next index is not compared with this one then
+    with suppress(OSError):  # without the folder, the next index is not compared with this one
         make_folders(folder)
-    with hold(folder / "accepting", _ACCEPT_SECONDS):  # two at once could keep the older one
-        with suppress(OSError, Refusal):  # its key may be trusted no more
+    with hold(folder / "accepting", _ACCEPT_SECONDS):  # without the lock, the older of two indexes could be stored
+        with suppress(OSError, Refusal):  # its key may no longer be trusted
             serial = decode_index(read_private(path, LARGEST_INDEX) or b"", trust).serial
         serial = serial if serial < 1000 * (time.time() + MOST_AHEAD) else 0
         if index.serial < serial:

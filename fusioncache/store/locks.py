@@ -1,4 +1,4 @@
-"""Locks between processes. The kernel frees what a process holds when it dies, however it dies."""
+"""Locks between processes. When a process dies for any reason, the kernel releases its locks."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from fusioncache.store.files import Refusal
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
 _in_vain: set[tuple[Path, bool]] = set()
-"""The locks for which this process waited in vain, each with whether it was to be shared."""
+"""The locks for which this process timed out, each with whether it was requested as shared."""
 
 
 class FileLock:
-    """A lock on a file, between processes and between threads. As a context it releases what it holds in the end.
+    """A lock on a file, between processes and between threads. As a context manager it releases the lock at exit.
 
-    Why not the library ``filelock``: its locks on files cannot be shared (those that can are sqlite databases), it
-    leaves every lock's file behind, here one for each key that was ever compiled, and where the kernel has no locks it
-    takes files that exist for locks that are held, which a killed process holds on to. Forked children are handled by
-    both.
+    Why not the library ``filelock``: its file locks cannot be shared (its shared locks are sqlite databases), and it
+    leaves each lock's file behind, here one for each compiled key. Without kernel locks it treats an existing file as a
+    held lock, which a killed process never releases. Both classes handle forked children.
 
     Args:
         path: of the file.
-        passing: whether the file goes when the lock is released.
+        passing: whether the file is removed when the lock is released.
     """
 
     def __init__(self, path: Path, *, passing: bool = False):
@@ -45,13 +44,13 @@ class FileLock:
         self.release()
 
     def acquire(self, timeout: float, *, shared: bool = False) -> bool:
-        """Waits for the lock, not longer than ``timeout`` seconds. Returns whether it is held now.
+        """Waits for the lock for at most ``timeout`` seconds. Returns True if it is held now.
 
-        Its holder may be stopped, and then each wait is in vain. So a process waits in vain once for each lock:
-        from then on it only looks, until the lock was free.
+        The holder may be stopped, so that each wait would time out. So a process times out once for each lock: from
+        then on it tries without waiting, until it got the lock.
 
         Raises:
-            OSError: if there are no locks here, or the file cannot be made.
+            OSError: if locks are not supported here, or the file cannot be made.
         """
         mode = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
         wanted = self.path, shared
@@ -63,26 +62,26 @@ class FileLock:
                 if timeout > 0:
                     _in_vain.add(wanted)
                 return False
-            # Not a blocking call: nothing but a signal could end it.
+            # Not a blocking call, which only a signal could end.
             time.sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)
         _in_vain.discard(wanted)
         return True
 
     def release(self) -> None:
-        """Lets the next one in. Does nothing if the lock is not held."""
+        """Releases the lock. Does nothing if it is not held."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return
         if self._passing:
-            remove(self.path)  # while it is held: one that waits finds out that it is not the file there
+            remove(self.path)  # while it is held: a waiting process then detects that its file was removed
         os.close(descriptor)
 
     def _try(self, mode: int) -> bool:
         descriptor = self._open()
         try:
             fcntl.flock(descriptor, mode)
-            # Its last holder may have removed the file since it was opened here; the lock is on the file, not the name.
+            # The last holder may have removed the file since it was opened here: a lock is on an inode, not on a name.
             held = _is_at(descriptor, self.path)
         except BlockingIOError:
             held = False
@@ -104,7 +103,7 @@ class FileLock:
             return os.open(self.path, _OPEN, 0o600)
 
     def after_fork(self) -> None:
-        """Closes the file in a forked child: the lock is the parent's, and would outlive it in the child."""
+        """Closes the file in a forked child. The lock is the parent's, and would outlive its release in the child."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -118,7 +117,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 LOCK_SECONDS = 5.0
-"""How long a process that removes entries waits for those that save, and they for it."""
+"""How long a process that removes entries waits for processes that save, and vice versa."""
 
 UNANSWERED = "no lock: the process that prunes the store does not continue"
 TOO_LONG = "waited too long for another compile"
@@ -126,16 +125,16 @@ TOO_LONG = "waited too long for another compile"
 
 @contextmanager
 def hold(path: Path, timeout: float, *, shared: bool = False) -> Iterator[bool]:
-    """Holds a lock, for which it waits not longer than ``timeout`` seconds.
+    """Holds a lock in the body, after waiting at most ``timeout`` seconds for it.
 
     Args:
         path: of the lock's file.
         timeout: in seconds.
-        shared: whether others may hold it as well.
+        shared: whether other processes may hold it as well.
 
     Yields:
-        Whether it is held. Where there are no locks, or none can be written, it is taken for held: no process can hold
-        it alone then.
+        Whether it is held. True as well if locks are not supported or the file cannot be written, because then no
+        process can hold it exclusively.
     """
     with FileLock(path) as lock:
         try:
@@ -147,11 +146,11 @@ def hold(path: Path, timeout: float, *, shared: bool = False) -> Iterator[bool]:
 
 @contextmanager
 def hold_alone(path: Path) -> Iterator[None]:
-    """Holds the lock of a store alone, while nothing is saved: what is half done was left by a process that was killed.
+    """Holds a store's lock exclusively. Nothing is saved meanwhile, so unfinished files are those of killed processes.
 
     Raises:
-        Refusal: if others save all the time.
-        OSError: if there are no locks here.
+        Refusal: if other processes save all the time.
+        OSError: if locks are not supported here.
     """
     with FileLock(path) as lock:
         if not lock.acquire(LOCK_SECONDS):

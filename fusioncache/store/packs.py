@@ -1,15 +1,15 @@
-"""Packs: one file with entries and the objects that they need, for a machine that has no store and no remote.
+"""Packs: one file with entries and their objects, for a machine without a store or a remote.
 
 A pack begins with the line of its signature (``signing.py``), a line with the length of its manifest, and the manifest
-as JSON. Behind it is the content of each entry's file, and of each object, in the manifest's order and without a gap::
+as JSON. The contents of the entries' files and of the objects follow, in the manifest's order and without gaps::
 
     fusioncache signed 1 <public key> <signature>
     fusioncache pack 1 <bytes of the manifest>
     {"model":...,"version":...,"environments":[...],"entries":[...],"objects":[...]}<entry><entry><object>...
 
-The signature covers the manifest, and that has the SHA-256 of all else: the digest of the manifest is that of the pack.
-Two packs of the same entries are the same, byte for byte. There are no paths and no compression in a pack, so a reader
-writes to no place but its own, and reads no byte more than the manifest says.
+The signature covers the manifest, which contains the SHA-256 of each entry and object. So the digest of the manifest
+(with the line above it) is the digest of the pack. Two packs of the same entries are equal, byte for byte. A pack
+contains no paths and no compression, so that a reader chooses where it writes, and reads no more bytes than declared.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ FORMAT = 1
 MOST_ENTRIES = 100_000
 LARGEST_MANIFEST = 64 << 20
 LARGEST_PACK = 1 << 30
-"""Bytes of a pack on a remote. What is larger goes into several."""
+"""Maximum bytes of a pack on a remote. More entries are split into several packs."""
 
 _HEAD = re.compile(rb"fusioncache pack (\d{1,9}) (\d{1,9})\n")
 LONGEST_LINES = 512
-"""Bytes in which both lines above the manifest are."""
+"""Maximum bytes of both lines above the manifest."""
 _DAMAGED = "the pack is damaged"
 
 
@@ -80,8 +80,8 @@ class PackedEntry:
         size: of the content of its file, in bytes.
         name: of the model or the template, for people.
         seconds: that compiling or tracing it took.
-        environment: which of the pack's environments it is for.
-        objects: the places of its objects among those of the pack.
+        environment: the index of its environment in the manifest.
+        objects: the indexes of its objects in the manifest.
     """
 
     id: Annotated[str, ID]
@@ -98,9 +98,9 @@ class Manifest:
     """The contents of a pack.
 
     Attributes:
-        model: that it is for; empty if it has all of a store.
-        version: of fusioncache, which made it.
-        environments: for each, by ingredient, what its entries need of a machine.
+        model: of the pack; empty if it contains a whole store.
+        version: of the fusioncache that made it.
+        environments: the machine ingredients that entries require, name to text, for each environment.
         entries: sorted by name.
         objects: sorted by name, each once.
     """
@@ -113,14 +113,14 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """The bytes behind the manifest."""
+        """The number of bytes behind the manifest."""
         return sum(one.size for one in self.entries) + sum(one.size for one in self.objects)
 
     def validate(self) -> None:
-        """Checks that entries refer to what is there.
+        """Checks the order of entries and objects, and that all indexes are valid.
 
         Raises:
-            ValueError: if one does not.
+            ValueError: if something is out of order, listed twice, missing, or too much.
         """
         if len(self.entries) > MOST_ENTRIES or len(self.objects) > MOST_ENTRIES * 4:
             raise ValueError("has too many entries")
@@ -150,21 +150,21 @@ class PackHead:
 
 @dataclass(frozen=True, slots=True)
 class Pack(PackHead):
-    """A pack on disk, of which the manifest was verified.
+    """A pack on disk with a verified manifest.
 
     Attributes:
         path: of the file.
-        places: where in the file the content of each entry and object begins, by id or digest.
+        places: the offset in the file of each entry and object, by id or digest.
     """
 
     path: Path
     places: Mapping[str, int]
 
     def read(self, wanted: Iterable[PackedEntry], trust: Trust) -> Iterator[tuple[PackedEntry, Entry | Refusal]]:
-        """Yields these entries, each verified by its own signature; or why it is refused.
+        """Yields these entries, each verified by its own signature, or its refusal instead.
 
         Raises:
-            StoreError: if the pack is shorter than its manifest says.
+            StoreError: if the pack is shorter than its manifest declares.
             OSError: if it cannot be read.
         """
         with open(self.path, "rb") as file:
@@ -188,8 +188,8 @@ class Pack(PackHead):
         """Returns the artifacts of an entry, every byte verified.
 
         Raises:
-            Refusal: if one is not what the entry says.
-            StoreError: if the pack is shorter than its manifest says.
+            Refusal: if one does not match the entry's digest.
+            StoreError: if the pack is shorter than its manifest declares.
             OSError: if it cannot be read.
         """
         with open(self.path, "rb") as file:
@@ -219,11 +219,11 @@ def _find_places(manifest: Manifest, start: int) -> Iterator[tuple[str, int]]:
 
 
 def open_pack(path: Path, trust: Trust) -> Pack:
-    """Returns a pack. Its signature is verified before the manifest is read, and nothing behind it is read.
+    """Returns a pack. Verifies the signature before it reads the manifest, and does not read entries and objects.
 
     Raises:
-        StoreError: if it cannot be read, is no pack, of another format, damaged, or no key that is trusted signed it.
-            The message says what to do.
+        StoreError: if it cannot be read, is not a pack, is of another format or damaged, or no trusted key signed it.
+            The message advises what to do.
     """
     try:
         with open(path, "rb", opener=_open_at_once) as file:
@@ -244,15 +244,15 @@ def open_pack(path: Path, trust: Trust) -> Pack:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Opens a file, and does not wait for the other end of a pipe."""
+    """Opens a file without waiting for the other end of a pipe."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def measure_head(lines: bytes) -> int:
-    """Returns how many bytes of a pack are up to the end of its manifest, by its first ``LONGEST_LINES``.
+    """Returns the number of bytes up to the end of a pack's manifest, given its first ``LONGEST_LINES`` bytes.
 
     Raises:
-        Refusal: if it is no pack, of another format, or has a manifest that is too long.
+        Refusal: if it is not a pack, is of another format, or its manifest is too long.
     """
     below = split_origin(lines)[1]
     found = _HEAD.match(below)
@@ -266,7 +266,7 @@ def measure_head(lines: bytes) -> int:
 
 
 def open_head(content: bytes, trust: Trust) -> PackHead:
-    """Returns what is in a pack up to the end of its manifest, of which nothing is read before it is verified.
+    """Returns the head of a pack. Verifies the signature before it reads the manifest.
 
     Raises:
         Refusal: if no trusted key signed it, or the manifest is damaged.
@@ -287,10 +287,10 @@ class PackResult:
     Attributes:
         path: of the file.
         digest: of the pack.
-        entries: how many are in it.
-        objects: how many are in it.
+        entries: the number of entries.
+        objects: the number of objects.
         bytes: of the file.
-        refused: entries that were left out, by reason.
+        refused: the number of entries that were left out, by reason.
     """
 
     path: Path
@@ -302,10 +302,10 @@ class PackResult:
 
 
 class NothingToPack(StoreError):
-    """There is no entry that could be packed.
+    """No entry could be packed.
 
     Attributes:
-        refused: entries that could not be, by reason.
+        refused: the number of entries that were left out, by reason.
     """
 
     def __init__(self, refused: Mapping[str, int], model: str):
@@ -317,15 +317,15 @@ class NothingToPack(StoreError):
 def write_pack(
     disk: DiskStore, ids: Iterable[str], path: Path, *, model: str, version: str, key: SigningKey | None
 ) -> PackResult:
-    """Writes entries of a store with their objects into one file. What is at the path is replaced when it is whole.
+    """Writes entries of a store with their objects into one file. It replaces an existing file once it is complete.
 
     Args:
-        disk: has the entries.
-        ids: of the entries. Those that cannot be read, or are of an older format, are left out and counted.
+        disk: the store with the entries.
+        ids: of the entries. Unreadable ones, and ones of an older format, are left out and counted.
         path: of the file.
-        model: that it is for; empty if it has all of a store.
+        model: of the pack; empty for a whole store.
         version: of fusioncache.
-        key: signs the pack, and what this machine made; None to leave both unsigned.
+        key: signs the pack, and the entries that this machine made; None to leave both unsigned.
 
     Raises:
         StoreError: if there is nothing to pack, it cannot be signed here, or the file cannot be written.
@@ -357,10 +357,10 @@ def write_pack(
 
 
 def _find_whole(disk: DiskStore, id_: str) -> Entry:
-    """Returns an entry whose objects are all there, every byte verified.
+    """Returns an entry after every byte of its objects was verified.
 
     Raises:
-        Refusal: if it is not that.
+        Refusal: if it is missing, damaged, incomplete, of another format, or not trusted.
     """
     entry = disk.entries.get(id_)
     if entry is None:
@@ -368,7 +368,7 @@ def _find_whole(disk: DiskStore, id_: str) -> Entry:
     if entry.is_outdated:
         raise Refusal(OTHER_FORMAT, id_)
     if entry.origin is not None:
-        read_trust().check(entry.origin)  # no machine that trusts the same keys would take it
+        read_trust().check(entry.origin)  # else machines that trust the same keys would refuse it
     disk.contents(entry)
     return entry
 
@@ -395,16 +395,16 @@ def _make_manifest(entries: Iterable[Entry], contents: Mapping[str, bytes], mode
 
 @contextmanager
 def _replaced(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file that takes the place of what is at a path in the end. Nothing is left behind if that fails.
+    """Opens a temporary file that replaces the file at a path at exit. After a failure it is removed.
 
     Raises:
-        StoreError: if the file cannot be written, or something else than a file is there.
+        StoreError: if the file cannot be written, or the path is not a file.
     """
     if path.exists() and not path.is_file():
         raise StoreError(f"{path} is no file: give the path of a file")
     temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
     try:
-        with open(temporary, "xb") as file:  # not through a link
+        with open(temporary, "xb") as file:  # does not follow a link
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -412,7 +412,7 @@ def _replaced(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         raise StoreError(f"{path} cannot be written ({error.strerror}): give another path") from error
     finally:
-        remove(temporary)  # it is gone already if it was renamed
+        remove(temporary)  # does nothing if it was renamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,12 +421,12 @@ class UnpackResult:
 
     Attributes:
         pack: its digest.
-        entries: how many were brought.
+        entries: the number of entries that were stored.
         bytes: of their artifacts.
-        skipped: how many were there already.
-        unfit: those that are for another machine, each with the reason. They were left out.
-        refused: how many are wrong, by reason.
-        signer: the public key that signed the pack; empty if none did.
+        skipped: the number of entries that were stored before.
+        unfit: the reason for each entry that was left out because it is for another machine, by id.
+        refused: the number of refused entries, by reason.
+        signer: the public key that signed the pack; empty if it is unsigned.
     """
 
     pack: str
@@ -439,7 +439,7 @@ class UnpackResult:
 
 
 def fits_all(_needs: Mapping[str, str]) -> str | None:
-    """Says of nothing that it is for another machine."""
+    """Returns None: all entries fit this machine."""
     return None
 
 
@@ -451,18 +451,18 @@ def unpack(
     *,
     dry_run: bool = False,
 ) -> UnpackResult:
-    """Brings the entries of a pack into a store, each after its signature and all of its objects were verified.
+    """Stores the entries of a pack, each after its signature and all of its objects were verified.
 
     Args:
-        pack: to read.
-        disk: gets the entries.
-        trust: says whose entries run here.
-        find_misfit: returns why what needs this of a machine is of no use on this one; None if it is. By default all
-            of a pack is brought.
-        dry_run: whether to bring nothing and say what would be brought.
+        pack: the pack.
+        disk: receives the entries.
+        trust: the keys whose entries are accepted.
+        find_misfit: returns why entries of an environment are useless on this machine; None if they are useful. By
+            default all entries are stored.
+        dry_run: whether to store nothing and only report what would be stored.
 
     Raises:
-        StoreError: if the store cannot be used, or the pack is shorter than its manifest says.
+        StoreError: if the store cannot be used, or the pack is shorter than its manifest declares.
         OSError: if the pack cannot be read or the store cannot be written.
     """
     unfit, refused = dict[str, str](), Counter[str]()

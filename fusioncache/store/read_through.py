@@ -1,10 +1,10 @@
-"""What lies behind a store: a remote, of which one process of a machine asks and all others learn.
+"""The remote behind a store: one process of a machine sends a request, and all others use its result.
 
-A process that starts asks for the index, beside whatever it does. An entry that the store does not have is looked up
-there, and only a pack that has it is fetched: a model that is known costs a machine two requests, whatever number of
-processes it runs. What is not in the index costs none.
+A process requests the index in the background when it starts. An entry that the store lacks is looked up in the index,
+and only a pack that contains it is fetched. So a model in the remote costs a machine two requests for any number of
+processes, and an entry that is not in the index costs none.
 
-All that a process waits for the remote is a second. What comes later is put into the store all the same.
+A process waits for the remote for one second in total. Later results are still put into the store.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from fusioncache.store.signing import Trust, read_trust
 from fusioncache.store.transport import run_beside
 
 WAIT_SECONDS = 1.0
-"""How long a process waits for its remote, all together."""
+"""How long a process waits for its remote in total."""
 FRESH_SECONDS = 300.0
-"""How long the index that one process fetched serves the others of its machine."""
+"""How long a fetched index serves all processes of the machine."""
 FAILED_SECONDS = 60.0
-"""How long a machine leaves a remote alone that failed."""
+"""How long a machine sends no requests to a remote that failed."""
 SPREAD_SECONDS = 0.1
-"""Machines that start together ask at random moments within this time."""
+"""Machines that start together send requests at random moments within this time."""
 _LOCK_SECONDS = 60.0
 _PACK = "pack-"
-"""How the name of a note begins that a pack was fetched."""
+"""Prefix of the names of notes on fetched packs."""
 
 
 class ReadThrough:
-    """Brings packs from a remote into a store, beside the process that asks.
+    """Fetches packs from a remote into a store in background threads.
 
     Args:
         url: of the remote.
-        disk: gets what comes.
-        counts: is told what came and what went wrong.
+        disk: receives the entries.
+        counts: counts fetched entries and failures.
     """
 
     def __init__(self, url: str, disk: DiskStore, counts: StoreCounts):
@@ -63,13 +63,13 @@ class ReadThrough:
         forks.register(self)
 
     def after_fork(self) -> None:
-        """Asks again in a forked child, which has none of its parent's threads."""
+        """Requests the index again in a forked child, because its parent's threads do not run there."""
         self._packs.clear()
         if not self._index.done():
             self._index = run_beside(self._fetch_index)
 
     def bring(self, id_: str) -> bool:
-        """Returns whether the store may have an entry now that it did not have. Never raises.
+        """Fetches an entry that the store lacks. Returns True if the store may contain it now. Never raises.
 
         Args:
             id_: of the entry.
@@ -81,7 +81,7 @@ class ReadThrough:
             if self._wait(self._start(pack, id_)):
                 return True
             if self._waited >= WAIT_SECONDS:
-                break  # the first one may still come for later processes
+                break  # the first pack may still arrive, for later processes
         return False
 
     def _start(self, pack: ListedPack, id_: str) -> Future[bool]:
@@ -91,12 +91,12 @@ class ReadThrough:
             return self._packs[pack.digest]
 
     def _wait[T](self, future: Future[T]) -> T | None:
-        """Returns what comes of a request; None if nothing does in the time that is left."""
+        """Returns the result of a request; None if it fails or does not arrive in the remaining time."""
         start, left = time.monotonic(), WAIT_SECONDS - self._waited
         try:
             if not wait((future,), max(left, 0.0)).done:
                 if not self._index.done():
-                    self._note("late")  # processes that start later do not wait for it, too; if it comes, they use it
+                    self._note("late")  # later processes do not wait for it as well; if it arrives, they use it
                 self._fail(
                     f"{self._remote} takes more than {WAIT_SECONDS:.0f} s. What still comes is for later processes"
                 )
@@ -105,12 +105,12 @@ class ReadThrough:
         except Refusal as refusal:
             self._count_refusal(refusal)
         except _FailedBefore:
-            self._failed = True  # the process that noticed has said so
+            self._failed = True  # the process that noticed it has warned
         except StoreError as error:
             self._fail(str(error))
         except OSError as error:
             self._fail(f"what {self._remote} has cannot be stored here ({name_cause(error)})")
-        except Exception as error:  # whatever it is; what it says may be secret
+        except Exception as error:  # its message may contain secrets
             self._fail(f"{self._remote} cannot be used ({type(error).__name__})")
         finally:
             self._waited += time.monotonic() - start
@@ -127,7 +127,7 @@ class ReadThrough:
     # On other threads
 
     def _fetch_index(self) -> Mapping[str, tuple[ListedPack, ...]]:
-        """Returns the packs that have each entry, by its shortened name."""
+        """Returns the packs that contain each entry, by its shortened name."""
         trust = read_trust()
         known = self._read_index(trust)
         if known is None:
@@ -142,10 +142,10 @@ class ReadThrough:
         return known.group_by_entry()
 
     def _read_index(self, trust: Trust) -> Index | None:
-        """Returns the index that a process of this machine fetched a moment ago; None if there is none.
+        """Returns the index if a process of this machine fetched it recently; None if none did.
 
         Raises:
-            Refusal: if it may not be used, which costs no request either.
+            Refusal: if it may not be used. Then no request is sent either.
         """
         if self._is_fresh("empty", FRESH_SECONDS):
             return Index(0, ())
@@ -172,13 +172,13 @@ class ReadThrough:
             if self._disk.is_usable(id_, trust):
                 return True  # another process was faster
             if self._is_fresh(mark, FRESH_SECONDS):
-                return False  # it was, and there was nothing to use
+                return False  # another process fetched the pack, and could not use the entry
             self._require_not_failed()
             with self._noting_failure():
                 try:
                     brought = self._remote.bring(pack, self._disk, trust)
                 except Refusal:
-                    self._note(mark)  # it is as wrong for other processes
+                    self._note(mark)  # other processes would refuse it as well
                     raise
             self._note(mark)
         signer = trust.name(brought.signer) if brought.signer else "unsigned"
@@ -189,7 +189,7 @@ class ReadThrough:
 
     @contextmanager
     def _noting_failure(self) -> Iterator[None]:
-        """Has other processes leave the remote alone if it fails, and ask again if it answers after all."""
+        """Notes a failure of the remote, so that other processes send no requests. Removes the note after a success."""
         try:
             yield
         except StoreError:
@@ -199,7 +199,7 @@ class ReadThrough:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Lets one process of the machine ask at a time. Where there are no locks, several may."""
+        """Admits one process of the machine at a time; several if locks are not supported."""
         make_folders(self._folder)
         with hold(self._folder / "lock", _LOCK_SECONDS):
             yield
@@ -210,7 +210,7 @@ class ReadThrough:
 
     def _is_fresh(self, name: str, seconds: float) -> bool:
         with suppress(OSError):
-            # One from the future was made before the clock was set back.
+            # A file from the future was made before the clock was set back.
             return 0.0 <= time.time() - os.stat(self._folder / name).st_mtime < seconds
         return False
 
@@ -219,17 +219,17 @@ class ReadThrough:
             os.unlink(self._folder / name)
 
     def _forget_packs(self) -> None:
-        """Removes the notes of packs that no process goes by any more."""
+        """Removes the expired notes on packs."""
         with suppress(OSError):
             for name in os.listdir(self._folder):
                 if name.startswith(_PACK) and not self._is_fresh(name, FRESH_SECONDS):
                     self._forget(name)
 
     def _note(self, name: str) -> None:
-        with suppress(OSError):  # the next process asks itself then
+        with suppress(OSError):  # without the note, the next process sends its own request
             make_folders(self._folder)
             publish(self._folder / name, b"")
 
 
 class _FailedBefore(Exception):
-    """Another process of this machine could not use the remote a moment ago."""
+    """Another process of this machine recently failed to use the remote."""

@@ -1,10 +1,10 @@
-"""What a remote has: packs, and one index of them. Whatever comes from there is verified before it is read.
+"""A remote: packs, and one index of them. All content from there is verified before it is used.
 
-The names of files follow from what is in them::
+The name of a file follows from its content::
 
-    index                                   which packs there are (``index.py``)
+    index                                   the list of packs (``index.py``)
     packs/01/0123...                        a pack under its digest (``packs.py``)
-    claims/89/89ab...                       that a machine uploads these entries just now
+    claims/89/89ab...                       a note that a machine is uploading these entries
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ from fusioncache.store.signing import SigningKey, Trust
 from fusioncache.store.transport import Transport
 
 CLAIM_SECONDS = 3600.0
-"""How long a machine that uploads keeps others from uploading the same."""
+"""How long a claim keeps other machines from uploading the same."""
 READ_BACK_SECONDS = (0.05, 0.2)
-"""Between writing the index and looking whether it is still there: random, so that two writers do not go on in step."""
+"""Range of the pause between writing the index and reading it back. Random, so that two writers get out of step."""
 TIMES = 8
-"""How often the index is written while other writers write theirs."""
+"""How often a push writes the index, at most, while other writers overwrite it."""
 
 _INDEX = "index"
 FETCHED = "index"
-"""The note of a store that has the index as it was fetched."""
+"""The file in a store's notes with the index as it was fetched."""
 _LONGEST_CLAIM = 1000
 _HEAD_BYTES = 64 << 10
-"""What is read of a pack at first: most manifests are shorter."""
+"""The first read of a pack. Most manifests are shorter."""
 
 
 class Remote:
     """Packs below a URL of fsspec: ``s3://``, ``gs://``, ``file://``, ``memory://``, and more.
 
-    What is at ``http://`` and ``https://`` can be read only. Nothing is asked before the first call of a method.
+    ``http://`` and ``https://`` are read-only. No request is sent before the first call of a method.
 
     Args:
         url: such as ``s3://bucket/folder`` or a path.
@@ -71,15 +71,15 @@ class Remote:
     def __init__(self, url: str):
         self._transport = Transport(url)
         self.writable = self._transport.writable
-        """Whether anything could be put there, as far as the URL says."""
+        """Whether the URL's scheme can be written."""
         self._digest = hashlib.sha256(url.rstrip("/").encode(errors="surrogateescape")).hexdigest()[:16]
 
     def __str__(self) -> str:
-        """Returns the URL without what may be secret in it."""
+        """Returns the URL without parts that may be secret."""
         return self._transport.name
 
     def find_notes(self, disk: DiskStore) -> Path:
-        """Returns the folder in which a store keeps what it knows of this remote, whether it is there or not."""
+        """Returns the folder of a store's notes on this remote, which may not exist."""
         return disk.directory.path / "remotes" / self._digest
 
     def fetch_index(self, trust: Trust, disk: DiskStore | None = None) -> Index | None:
@@ -87,8 +87,8 @@ class Remote:
 
         Args:
             trust: the keys that may have signed it.
-            disk: the store that brings packs. It keeps the index for other processes, and refuses one that is older
-                than one that it accepted before.
+            disk: the store for the packs. It stores the index for other processes, and refuses one that is older than
+                one that it accepted before.
 
         Raises:
             Refusal: if no trusted key signed it, it is damaged, or older.
@@ -97,13 +97,13 @@ class Remote:
         content = self.fetch_index_file()
         if content is None or disk is None:
             return None if content is None else decode_index(content, trust)
-        with suppress(OSError):  # the next process asks again then
+        with suppress(OSError):  # without the file, the next process fetches the index again
             make_folders(self.find_notes(disk))
             publish(self.find_notes(disk) / FETCHED, content)
         return accept_index(content, trust, self.find_notes(disk))
 
     def fetch_index_file(self) -> bytes | None:
-        """Returns the file of the index, of which nothing is verified; None if the remote has no index.
+        """Returns the unverified content of the index's file; None if the remote has no index.
 
         Raises:
             StoreError: if the remote cannot be used.
@@ -111,16 +111,16 @@ class Remote:
         return self._transport.fetch_file(_INDEX, LARGEST_INDEX)
 
     def bring(self, pack: ListedPack, disk: DiskStore, trust: Trust, *, dry_run: bool = False) -> UnpackResult:
-        """Brings the entries of a pack into a store, for whichever machine they are.
+        """Fetches a pack and stores its entries, for any machine that they are for.
 
         Args:
-            pack: as the index has it.
-            disk: gets the entries.
-            trust: the keys whose packs and entries are used.
-            dry_run: whether to bring nothing and say what would be brought.
+            pack: the pack's listing in the index.
+            disk: receives the entries.
+            trust: the keys whose packs and entries are accepted.
+            dry_run: whether to store nothing and only report what would be stored.
 
         Raises:
-            Refusal: if it is not there, or not the pack of this name.
+            Refusal: if it is missing, cannot be used, or is another pack.
             StoreError: if the remote cannot be used.
             OSError: if the store cannot be written.
         """
@@ -142,7 +142,7 @@ class Remote:
             rmtree(folder, ignore_errors=True)
 
     def put_pack(self, digest: str, content: bytes) -> None:
-        """Puts a pack there.
+        """Uploads a pack.
 
         Raises:
             StoreError: if it cannot be written.
@@ -150,7 +150,7 @@ class Remote:
         self._transport.put_file(_pack_path(digest), content)
 
     def remove_pack(self, digest: str) -> None:
-        """Removes a pack, if it is there.
+        """Removes a pack, if it exists.
 
         Raises:
             StoreError: if it cannot be removed.
@@ -158,18 +158,18 @@ class Remote:
         self._transport.remove_file(_pack_path(digest))
 
     def require(self, *, make: bool = False) -> None:
-        """Does nothing if the place is there, whatever is in it.
+        """Checks that the remote's location exists, with any content.
 
         Args:
-            make: whether writing there would make its last folder.
+            make: whether the last folder may be missing, because writing makes it.
 
         Raises:
-            StoreError: if it is not there, or gives no answer. The message says what to do.
+            StoreError: if it does not exist, or does not answer. The message advises what to do.
         """
         self._transport.require(make=make)
 
     def can_write(self) -> bool:
-        """Returns whether files can be put there: one is, and is removed."""
+        """True if files can be written. Writes a file and removes it."""
         if not self.writable:
             return False
         path = f"claims/00/{uuid.uuid4().hex}"
@@ -181,17 +181,17 @@ class Remote:
         return True
 
     def require_ours(self) -> None:
-        """Does nothing if what is there was put there by fusioncache, or if it has neither an index nor packs.
+        """Checks that the location has no foreign file with the name of the index, or has packs.
 
         Raises:
-            StoreError: if there is another file of the index's name, or the remote cannot be used.
+            StoreError: if it has a foreign one and no packs, or the remote cannot be used.
         """
         content = self.fetch_index_file()
         if content is not None and not content.startswith(b"fusioncache ") and not self.list_packs():
             raise StoreError(f"{self} has a file {_INDEX!r} that is not fusioncache's: give another address")
 
     def list_packs(self) -> dict[str, int | None]:
-        """Returns the bytes of each pack by its digest, None where the remote does not say. Other files are not ours.
+        """Returns the size of each pack in bytes by digest, None if the remote does not report it. Ignores other files.
 
         Raises:
             StoreError: if they cannot be listed.
@@ -199,14 +199,14 @@ class Remote:
         return self._transport.sizes("packs", DIGEST)
 
     def claim(self, ids: Iterable[str], signer: str, owner: str) -> bool:
-        """Says to others that these entries are being uploaded. Returns False if another one has said so.
+        """Claims the upload of these entries. Returns False if another owner has claimed it.
 
-        Exact where the remote can create a file only if there is none; elsewhere two may claim within a moment.
+        Exact if the remote can create a file exclusively; else two machines may claim at nearly the same time.
 
         Args:
             ids: of the entries.
             signer: the public key that signs them; empty if none does.
-            owner: a word for the store that they are in. A push that failed is repeated under the same one.
+            owner: a word that identifies the store of the entries, so that a failed push can be repeated.
 
         Raises:
             StoreError: if it cannot be written.
@@ -222,7 +222,7 @@ class Remote:
         return True
 
     def remove_claims(self) -> None:
-        """Removes the claims that are over.
+        """Removes the expired claims.
 
         Raises:
             StoreError: if they cannot be listed or removed.
@@ -240,16 +240,16 @@ class Remote:
         *,
         keeps: Iterable[str] = (),
     ) -> Index:
-        """Writes the index anew, so that it has every pack that is there, as far as a trusted key signed it.
+        """Rewrites the index so that it lists every existing pack of a trusted key, and returns it.
 
-        Writers do not wait for each other: each looks a moment later whether its own packs are still in the index, and
-        whether others came or went since it listed them. So what the last one writes is what is there.
+        Writers do not wait for each other. After a pause, each checks that its packs are still in the index, and that
+        no packs were added or removed since it listed them; else it writes again. So the last index written is right.
 
         Args:
-            trust: says whose packs are listed.
+            trust: the keys whose packs are listed.
             key: signs the index.
-            change: returns the packs to list, of those that there are.
-            keeps: the digests of packs that have to be in it in the end.
+            change: returns the packs to list, given the existing ones.
+            keeps: the digests of packs that the final index must list.
 
         Raises:
             StoreError: if the remote cannot be used, or others write all the time.
@@ -268,7 +268,7 @@ class Remote:
         raise StoreError(f"{self} has an index that others write all the time: push again")
 
     def _find_index(self, trust: Trust) -> Index:
-        """Returns the index; an empty one if there is none that can be used."""
+        """Returns the index; an empty one if there is none or it is refused."""
         try:
             found = self.fetch_index(trust)
         except Refusal:
@@ -276,25 +276,25 @@ class Remote:
         return found or Index(0, ())
 
     def _list_known(self, index: Index, there: Mapping[str, int | None], trust: Trust) -> tuple[ListedPack, ...]:
-        """Returns the packs of an index that are there, and those that are there and not in it."""
+        """Returns the existing packs: with their listing in the index, or else with one made from their manifest."""
         known = {pack.digest: pack for pack in index.packs if pack.digest in there}
         for digest in there.keys() - known.keys():
             try:
                 known[digest] = self.read_listing(digest, there[digest], trust)
             except Refusal:
-                continue  # no reader would use it
+                continue  # each reader would refuse it
         return tuple(sorted(known.values(), key=lambda pack: (pack.written, pack.digest)))
 
     def read_listing(self, digest: str, size: int | None, trust: Trust) -> ListedPack:
-        """Returns what an index says of a pack, from its manifest.
+        """Returns the listing of a pack for an index, made from its manifest.
 
         Args:
             digest: of the pack.
-            size: of its file, if that is known.
+            size: of its file in bytes; None if unknown.
             trust: the keys whose packs are listed.
 
         Raises:
-            Refusal: if it is none, another one, or no trusted key signed it.
+            Refusal: if it is not a pack, is another pack, or no trusted key signed it.
             StoreError: if the remote cannot be used.
         """
         path = _pack_path(digest)
@@ -310,9 +310,9 @@ class Remote:
 
 
 def _is_over(claim: bytes) -> bool:
-    """Returns whether the machine that claimed has had its time."""
+    """True if a claim has expired or is invalid."""
     since = claim.decode(errors="replace").rpartition(" ")[2]
-    # A claim from the future is of a machine whose clock was wrong.
+    # A claim from the future is from a machine with a wrong clock.
     return not since.isdecimal() or not -CLAIM_SECONDS < time.time() - int(since) < CLAIM_SECONDS
 
 

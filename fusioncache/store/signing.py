@@ -1,16 +1,16 @@
-"""Who made what comes from another machine: Ed25519 signatures (RFC 8032), and the keys that a user trusts.
+"""Signatures of content from other machines: Ed25519 (RFC 8032), and the keys that a user trusts.
 
-What is signed stands below a line that says by whom::
+The first line of signed content has the signer's public key and the signature::
 
     fusioncache signed 1 <public key> <signature>
 
-The signature covers every byte below that line, and is verified before any of them is read. What is below says of
-itself what it is, an entry of this name or a pack, so a signature for one is none for another. In a local store such a
-line stays above an entry that came from elsewhere, and is ``fusioncache unsigned 1`` above one that was allowed to come
-without. Such an entry is used for as long as its key is trusted.
+The signature covers every byte below that line, and is verified before any of them is read. The content below names
+itself (an entry of this name, a pack, an index), so that a signature cannot be used for other content. In a local store
+this line stays above an entry from another machine; an entry that was allowed without a signature has the line
+``fusioncache unsigned 1``. Such an entry is used only while its key is trusted.
 
-Keys are in the folder ``keys`` of ``FUSIONCACHE_DIR``: ``own`` has this user's private key, and ``trusted`` a line for
-each key of others that is trusted or revoked.
+Keys are in the folder ``keys`` of ``FUSIONCACHE_DIR``: the file ``own`` has this user's private key, and ``trusted``
+has a line for each trusted or revoked key of others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fusioncache.store.locks import LOCK_SECONDS, hold
 
 PUBLIC_KEY = re.compile("[0-9a-f]{64}")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
-"""Of a key, for people."""
+"""The name of a key, for people."""
 
 NOT_TRUSTED = "signed by a key that is not trusted"
 REVOKED = "signed by a key that was revoked"
@@ -50,11 +50,11 @@ _LARGEST = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """From whom something came that this machine did not make.
+    """The signer of content that another machine made.
 
     Attributes:
-        key: the public key that signed it, in 64 hexadecimal digits; empty if it was allowed to come unsigned.
-        signature: 128 hexadecimal digits; empty as well then.
+        key: the public key, in 64 hexadecimal digits; empty if unsigned content was allowed.
+        signature: 128 hexadecimal digits; empty if unsigned.
     """
 
     key: str = ""
@@ -62,12 +62,12 @@ class Origin:
 
     @property
     def line(self) -> bytes:
-        """The line above what came."""
+        """The line above the content."""
         return f"fusioncache signed 1 {self.key} {self.signature}\n".encode() if self.key else _UNSIGNED
 
 
 def split_origin(content: bytes) -> tuple[Origin | None, bytes]:
-    """Returns what the line above a content says, None if there is none, and the content. Verifies nothing."""
+    """Returns the origin in a content's first line (None if there is none) and the rest. Verifies nothing."""
     if content.startswith(_UNSIGNED):
         return Origin(), content[len(_UNSIGNED) :]
     found = _SIGNED.match(content)
@@ -78,12 +78,12 @@ def split_origin(content: bytes) -> tuple[Origin | None, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """The keys whose entries run here.
+    """The keys whose entries this user runs.
 
     Attributes:
-        trusted: names of keys, by key.
-        revoked: the same of keys that are trusted no more, whatever else says they are.
-        unsigned: whether what is not signed runs here, too.
+        trusted: names of trusted keys, by key.
+        revoked: names of revoked keys, by key. They are not trusted even if another source lists them.
+        unsigned: whether unsigned entries run, too.
     """
 
     trusted: Mapping[str, str]
@@ -91,10 +91,10 @@ class Trust:
     unsigned: bool
 
     def check(self, origin: Origin) -> None:
-        """Does nothing if what came from there may be used. The signature is not verified again.
+        """Checks that content of this origin may be used. Does not verify the signature.
 
         Raises:
-            Refusal: if it may not. The detail names the signer and the trusted keys, and says what to do.
+            Refusal: if it may not. The detail names the signer and the trusted keys, and advises what to do.
         """
         key = origin.key
         if not key:
@@ -108,7 +108,7 @@ class Trust:
             raise Refusal(NOT_TRUSTED, f"{key}; trusted: {names}. {advice}")
 
     def accepts(self, origin: Origin) -> bool:
-        """Returns whether what came from there may be used."""
+        """True if content of this origin may be used."""
         try:
             self.check(origin)
         except Refusal:
@@ -116,10 +116,10 @@ class Trust:
         return True
 
     def open(self, content: bytes) -> tuple[Origin, bytes]:
-        """Returns from whom something came, and its content without the line above it.
+        """Returns the verified origin of a content, and the content below its line.
 
         Raises:
-            Refusal: if it is unsigned, its key is not trusted, or its signature is wrong.
+            Refusal: if it is unsigned and that is not allowed, its key is not trusted, or its signature is wrong.
             StoreError: if signatures cannot be verified here. The message says what to install.
         """
         origin, below = split_origin(content)
@@ -130,7 +130,7 @@ class Trust:
         return origin, below
 
     def name(self, key: str) -> str:
-        """Returns what people call a key: its name with its first digits."""
+        """Returns the name of a key with its first digits, for people; the key itself if it has no name."""
         name = self.trusted.get(key) or self.revoked.get(key)
         return f"{name} ({key[:16]})" if name else key
 
@@ -142,11 +142,11 @@ class Trust:
 
 
 def read_trust() -> Trust:
-    """Returns which keys are trusted now: those of the list, this user's own, and those of ``FUSIONCACHE_TRUST``.
+    """Returns the keys that are trusted now: those of the list, this user's own, and those of ``FUSIONCACHE_TRUST``.
 
     Raises:
         Refusal: if the list of keys cannot be read.
-        ValueError: if the variable says something that it may not.
+        ValueError: if the variable has an invalid value.
     """
     words = [word.strip() for word in TRUST.get_text().split(",")] if TRUST.get_text() else []
     trusted, revoked = dict[str, str](), dict[str, str]()
@@ -155,7 +155,7 @@ def read_trust() -> Trust:
     for word in words:
         if word != UNSIGNED:
             trusted.setdefault(word, TRUST.name)
-    with suppress(StoreError, OSError):  # what is wrong with it is said where it is to sign
+    with suppress(StoreError, OSError):  # an error of this key is reported when it signs
         own = read_own_key()
         if own is not None:
             trusted.setdefault(own.public, own.name)
@@ -168,7 +168,7 @@ class SigningKey:
     """A private key.
 
     Attributes:
-        seed: 64 hexadecimal digits. A process that has them can sign as this key.
+        seed: 64 hexadecimal digits. A process that has them can sign with this key.
         public: the public key, in 64 hexadecimal digits.
         name: for people.
     """
@@ -178,11 +178,11 @@ class SigningKey:
     name: str
 
     def sign(self, content: bytes) -> bytes:
-        """Returns the content below a line with a signature.
+        """Returns the content below a line with its signature.
 
         Raises:
-            StoreError: if the package that signs is not installed, the key was revoked, or its two parts do not belong
-                together.
+            StoreError: if the package for signatures is not installed, the key was revoked, or its public key does not
+                match its seed.
         """
         self.require_trusted()
         private = _load_ed25519().Ed25519PrivateKey.from_private_bytes(bytes.fromhex(self.seed))
@@ -191,10 +191,10 @@ class SigningKey:
         return Origin(self.public, private.sign(content).hex()).line + content
 
     def require_trusted(self) -> None:
-        """Does nothing if the key was not revoked.
+        """Checks that the key was not revoked.
 
         Raises:
-            StoreError: if it was. The message says what to do.
+            StoreError: if it was. The message advises what to do.
         """
         if self.public in require_trust().revoked:
             raise StoreError(
@@ -204,20 +204,20 @@ class SigningKey:
 
     @property
     def text(self) -> str:
-        """What the file of the key has, and ``FUSIONCACHE_SIGNING_KEY`` may have."""
+        """The content of the key's file, and a valid value of ``FUSIONCACHE_SIGNING_KEY``."""
         return f"fusioncache private key 1 {self.seed} {self.public} {self.name}\n"
 
 
 def find_keys() -> Path:
-    """Returns the folder of the keys, whether it is there or not."""
+    """Returns the folder of the keys, which may not exist."""
     return find_directory() / "keys"
 
 
 def require_trust() -> Trust:
-    """Returns which keys are trusted now, for what cannot go on without them.
+    """Returns the same as ``read_trust``, but raises one type of error.
 
     Raises:
-        StoreError: if the list of keys cannot be read, or the variable says something that it may not.
+        StoreError: if the list of keys cannot be read, or the variable has an invalid value.
     """
     try:
         return read_trust()
@@ -226,10 +226,10 @@ def require_trust() -> Trust:
 
 
 def read_own_key() -> SigningKey | None:
-    """Returns the key that signs here: that of ``FUSIONCACHE_SIGNING_KEY``, else this user's; None if there is none.
+    """Returns the signing key: that of ``FUSIONCACHE_SIGNING_KEY``, else this user's; None if there is none.
 
     Raises:
-        StoreError: if it is no key, or others could have written its file.
+        StoreError: if it is not a key, or others could have written its file.
     """
     text, place = SIGNING_KEY.get_text(), SIGNING_KEY.name
     if not text:
@@ -248,10 +248,10 @@ def read_own_key() -> SigningKey | None:
 
 
 def make_own_key(name: str) -> SigningKey:
-    """Makes this user's private key, and keeps it in a file that only this user can read.
+    """Makes this user's private key, stores it in a file that only this user can read, and returns it.
 
     Raises:
-        StoreError: if there is one already, or the package that makes keys is not installed.
+        StoreError: if there is one already, or the package for signatures is not installed.
         OSError: if it cannot be written.
     """
     path = find_keys() / _OWN
@@ -269,7 +269,7 @@ def list_keys() -> tuple[tuple[str, str, str], ...]:
     """Returns state (``trusted`` or ``revoked``), key and name of each key in the list of this user.
 
     Raises:
-        Refusal: if the list cannot be read, others could have written it, or it has a line that is none of a key.
+        Refusal: if the list cannot be read, others could have written it, or it has an invalid line.
     """
     path = find_keys() / _TRUSTED
     try:
@@ -283,7 +283,7 @@ def list_keys() -> tuple[tuple[str, str, str], ...]:
 
 
 def put_key(key: str, name: str, state: str) -> None:
-    """Puts a key on the list of this user, in place of what that says of it.
+    """Adds a key to the list of this user, or replaces its line there.
 
     Args:
         key: public, in 64 hexadecimal digits.
@@ -292,7 +292,7 @@ def put_key(key: str, name: str, state: str) -> None:
 
     Raises:
         Refusal: if the list cannot be read.
-        StoreError: if a key is to be trusted under the name of another one, or another command changes the list.
+        StoreError: if a trusted key would get the name of another key, or another command is changing the list.
         OSError: if it cannot be written.
     """
     make_folders(find_keys())
@@ -303,7 +303,7 @@ def put_key(key: str, name: str, state: str) -> None:
         if any(line[2] == name for line in others):
             if state == "trusted":
                 raise StoreError(f"another key has the name {name}: give this one another name")
-            name = f"{name[:55]}-{key[:8]}"  # a key is revoked whatever it is called
+            name = f"{name[:55]}-{key[:8]}"  # a name must not prevent that a key is revoked
         lines = "".join(f"{' '.join(line)}\n" for line in (*others, (state, key, name)))
         publish(find_keys() / _TRUSTED, lines.encode())
 
@@ -312,7 +312,7 @@ def _verify(origin: Origin, content: bytes) -> None:
     public = _load_ed25519().Ed25519PublicKey.from_public_bytes(bytes.fromhex(origin.key))
     try:
         public.verify(bytes.fromhex(origin.signature), content)
-    except Exception as error:  # InvalidSignature, and whatever a key that is no point of the curve raises
+    except Exception as error:  # InvalidSignature, or any error for a key that is not a point of the curve
         raise Refusal(WRONG_SIGNATURE, f"by {origin.key[:16]}") from error
 
 

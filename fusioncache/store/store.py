@@ -1,8 +1,8 @@
-"""The store: what was compiled, for later processes. Nothing that goes wrong in it reaches a model.
+"""The store: executables for later processes. No failure of it reaches a model.
 
-- On a full disk a save is refused, counted, and warned of once. It leaves no part of a file. Later saves try again.
-- From a directory that cannot be written, entries are loaded; all saves are refused.
-- Without a directory that can be used, or once it was removed or replaced, the process goes on without a store.
+- On a full disk a save is refused, counted, and warned of once. It leaves no partial file. Later saves try again.
+- A directory that cannot be written is read-only: entries are loaded, and all saves are refused.
+- Without a usable directory, or once it was removed or replaced, the process continues without a store.
 - A damaged entry is a miss, and the next save of its key replaces it.
 """
 
@@ -36,7 +36,7 @@ MAX_AGE = 90 * 86400.0
 COMPILE_SECONDS = 300.0
 """How long a process waits for another one that compiles the same."""
 WRITE_SECONDS = 10.0
-"""How long a process waits for another one that writes the same, which takes milliseconds."""
+"""How long a process waits for another one that writes the same. A write takes milliseconds."""
 
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -46,8 +46,8 @@ class Turn:
     """A process's turn to compile something.
 
     Attributes:
-        artifacts: what another process saved while this one waited for its turn; None if it is to compile.
-        alone: why others may be compiling the same at this moment; None if they wait for this one.
+        artifacts: those that another process saved while this one waited; None if this process shall compile.
+        alone: why other processes may be compiling the same now; None if they wait for this one.
     """
 
     artifacts: StoredArtifacts | None
@@ -55,9 +55,9 @@ class Turn:
 
 
 class Store:
-    """Artifacts by key and backend, in a directory. Where there is none that can be used, nothing is stored.
+    """Artifacts by key and backend in a directory. Without a usable directory nothing is stored.
 
-    Safe under threads, under several processes, and under ``fork``. Made by ``Store.open``.
+    Safe for threads, for several processes, and for ``fork``. Made by ``Store.open``.
     """
 
     def __init__(self, disk: DiskStore | None, remote: str):
@@ -70,7 +70,7 @@ class Store:
         if remote:
             from fusioncache.store.read_through import ReadThrough  # most stores have none
 
-            TRUST.get_text()  # what is wrong with it is better said now
+            TRUST.get_text()  # raises now if the variable is invalid
             if self._read_only:
                 message = f"the remote is not used: what comes from it could not be put into {self.directory}"
                 self._counts.count_refused_pull("the store is read-only", message)
@@ -86,17 +86,17 @@ class Store:
         max_age: float = MAX_AGE,
         remote: str | None = None,
     ) -> Store:
-        """Opens a directory, which is made if it is not there.
+        """Returns the store in a directory, which is made if it does not exist.
 
-        A directory that cannot be used costs one warning; nothing is stored then. ``fusioncache.store.check``
-        says the same of an existing directory by raising.
+        If the directory cannot be used, this warns once, and nothing is stored. ``fusioncache.store.check`` raises
+        instead, for an existing directory.
 
         Args:
             path: the directory; by default ``default_path()``.
-            max_bytes: the most that all entries and artifacts may have.
+            max_bytes: the maximum size of all entries and artifacts.
             max_age: seconds after which an unused entry is removed.
-            remote: URL of a remote that loads ask for what is not here; by default ``FUSIONCACHE_REMOTE``, and "" is
-                none. What a trusted key signed comes from there (``signing.py``).
+            remote: URL of the remote from which loads fetch missing entries; by default ``FUSIONCACHE_REMOTE``, and ""
+                is none. Only entries that a trusted key signed are fetched (``signing.py``).
 
         Raises:
             ValueError: if ``max_bytes`` or ``max_age`` is not positive.
@@ -107,35 +107,35 @@ class Store:
             remote = REMOTE.get_text()
         try:
             disk = DiskStore(open_directory(Path(path) if path is not None else default_path()), max_bytes, max_age)
-        except Exception as error:  # whatever it is, a store is not worth a model
+        except Exception as error:  # no error of a store may stop a model
             store = cls(None, remote)
             store._counts.count_bypass("no directory", f"what is compiled is not stored for later processes. {error}")
             return store
         return cls(disk, remote)
 
     def watch(self, observer: Observer) -> None:
-        """Has an observer told, from now on, what comes from other machines."""
+        """Sets the observer that receives counts of what comes from other machines."""
         self._counts.observer = observer
 
     @property
     def bypasses(self) -> Mapping[str, int]:
-        """How often it was not used as it should have been in this process, by reason."""
+        """The number of failures and refusals in this process, by reason."""
         return self._counts.bypasses
 
     @property
     def disk(self) -> DiskStore | None:
-        """What it has in its directory; None if there is none."""
+        """The contents of the directory; None if there is none."""
         return self._disk
 
     @property
     def directory(self) -> Path | None:
-        """Where it is; None if nothing is stored."""
+        """The path of the directory; None if nothing is stored."""
         return self._disk.directory.path if self._disk else None
 
     def load(self, key: Key, backend: str) -> StoredArtifacts | None:
-        """Returns the artifacts that were saved for this very key; None if none can be trusted. Never raises.
+        """Returns the artifacts that were saved for exactly this key; None if there are no trusted ones. Never raises.
 
-        What is not here is brought from the remote, if there is one.
+        A missing entry is fetched from the remote, if there is one.
         """
         found = self.peek(key, backend, asks_remote=True)
         if found is not None and found.came:
@@ -143,12 +143,12 @@ class Store:
         return found
 
     def peek(self, key: Key, backend: str, *, asks_remote: bool = False) -> StoredArtifacts | None:
-        """Does as ``load``, but tells no observer what a load saved. Never raises.
+        """Returns the same as ``load``, but does not report the saved seconds to the observer. Never raises.
 
         Args:
             key: as in ``load``.
             backend: as in ``load``.
-            asks_remote: whether what is not here is brought from the remote, if there is one.
+            asks_remote: whether a missing entry is fetched from the remote, if there is one.
         """
         found = self._load(key, backend)
         if found is None and asks_remote and self._read_through:
@@ -158,34 +158,34 @@ class Store:
     def save(
         self, key: Key, backend: str, artifacts: Mapping[str, bytes], *, name: str = "", seconds: float = 0.0
     ) -> bool:
-        """Keeps artifacts, unless there are some for this key that are whole. Never raises.
+        """Stores artifacts, unless an intact entry for this key exists. Never raises.
 
         Args:
-            key: that they were made for.
+            key: of the artifacts.
             backend: that made them: a plain word in lower case.
             artifacts: by the backend's names for them.
             name: of the template, for people.
             seconds: that it took to compile.
 
         Returns:
-            Whether these artifacts are what later loads get.
+            Whether later loads return these artifacts.
         """
         return self._guard("save", False, lambda: self._save(key, backend, artifacts, name, seconds))
 
     def replace(self, key: Key, backend: str, artifacts: Mapping[str, bytes], *, name: str = "") -> bool:
-        """Keeps artifacts that were made from those of this key and more, in their place. Never raises.
+        """Replaces the artifacts of a key by artifacts that extend them. Never raises.
 
-        What came from another machine stays as it is: what it says would go on without its signature, after its key
-        was revoked, too.
+        An entry from another machine stays as it is: otherwise its content would live on without its signature, even
+        after its key was revoked.
 
         Args:
-            key: that they were made for.
+            key: of the artifacts.
             backend: as in ``save``.
             artifacts: by the backend's names for them.
             name: for people.
 
         Returns:
-            Whether these artifacts are what later loads get.
+            Whether later loads return these artifacts.
         """
         found = self._load(key, backend)
         if found is not None and found.came:
@@ -195,15 +195,15 @@ class Store:
 
     @contextmanager
     def take_turn(self, key: Key, backend: str, timeout: float = COMPILE_SECONDS) -> Iterator[Turn]:
-        """Waits until no other process of this machine compiles the same: one compile for many.
+        """Waits until no other process of this machine compiles the same, so that one compile serves many processes.
 
-        Use it after a load that missed, and save before leaving. Raises nothing of its own.
+        Use it after a load that missed, and save in the body. Raises nothing of its own.
 
         Args:
-            key: what is to be compiled.
+            key: of the executable.
             backend: that compiles it.
-            timeout: how many seconds to wait for others. After that each compiles alone. With 0 it is only said that
-                another one is at it.
+            timeout: how many seconds to wait for others. After that each compiles alone. With 0 it does not wait, and
+                only reports whether another process compiles the same.
         """
         try:
             id_ = make_entry_id(key, backend)
@@ -218,15 +218,15 @@ class Store:
 
     @contextmanager
     def take_turn_together(self, key: Key, backend: str) -> Iterator[None]:
-        """Waits until no other process compiles, together with others, what starts with this key. Raises nothing."""
+        """Waits until no other process compiles the batch that starts with this key. Raises nothing of its own."""
         with self._take_turn(f"{key.digest}.{backend}-together", COMPILE_SECONDS):
             yield
 
     @contextmanager
     def _take_turn(self, name: str, timeout: float) -> Iterator[str | None]:
-        """Yields why others may be making the same thing at this moment; None if they wait."""
+        """Yields why other processes may be compiling the same now; None if they wait."""
         if self._disk is None or self._read_only:
-            yield None  # what this process compiles is of no use to others
+            yield None  # other processes could not load the executable
             return
         with FileLock(self._disk.directory.path / "locks" / name, passing=True) as lock:
             try:
@@ -236,7 +236,7 @@ class Store:
             yield alone
 
     def discard(self, key: Key, backend: str, reason: str) -> None:
-        """Removes an entry that loads and cannot be used. Never raises. The reason is counted and warned of once."""
+        """Removes an entry that loads but cannot be used. Counts the reason, and warns of it once. Never raises."""
         self._counts.count_bypass(reason, f"a stored artifact is not used: {reason}")
         self.remove(key, backend)
 
@@ -251,31 +251,34 @@ class Store:
         self._guard("remove", None, remove)
 
     def sweep(self) -> SweepResult | None:
-        """Removes what is too old or too much, and what killed processes left; None if that failed. Never raises."""
+        """Removes entries beyond the age or size limit, and files of killed processes. Never raises.
+
+        Returns None if that failed.
+        """
         return self._guard("clean up", None, lambda: self._disk.sweep() if self._disk else None)
 
     def entries(self) -> tuple[Entry, ...]:
-        """Returns all entries in the directory that can be read, newest first. Never raises."""
+        """Returns all readable entries in the directory, newest first. Never raises."""
         disk = self._disk
         found: list[Entry] = self._guard("list", [], lambda: list(disk.list_entries() if disk else []))
         return tuple(sorted(found, key=lambda entry: (-entry.created, entry.digest, entry.backend)))
 
     def entry(self, digest: str, backend: str) -> Entry | None:
-        """Returns one entry with all that is known of it; None if there is none that can be read. Never raises."""
+        """Returns one entry with all of its fields; None if it does not exist or cannot be read. Never raises."""
         with suppress(Refusal, OSError):
             return self._disk.entries.get(f"{digest}.{backend}") if self._disk else None
         return None
 
     def find_oldest(self, key: Key, slots: Iterable[str]) -> str:
-        """Returns the slot of which the entry was made first, or that has none."""
+        """Returns the first empty slot, or else the slot with the oldest entry."""
         found = {slot: self.entry(key.digest, slot) for slot in slots}
         return min(found, key=lambda slot: entry.created if (entry := found[slot]) else 0.0)
 
     def find_nearest(self, key: Key, backend: str) -> Entry | None:
-        """Returns the entry with the key that is nearest to this one, of those stored for the same graph and backend.
+        """Returns the stored entry with the nearest key, among those of the same graph and backend.
 
-        It is the one that shares most ingredients; of several, the newest. None if there is none. Never raises. All
-        entries are read for it.
+        The nearest key differs in the fewest ingredients; of several, the newest entry is taken. None if there is none.
+        Never raises. Reads all entries.
         """
         own = tuple((part.name, part.digest) for part in key.ingredients)
         graph = graph_digest(own)
@@ -311,7 +314,7 @@ class Store:
         except StoreError as error:
             self._disk = None
             self._counts.count_bypass("the directory is gone", f"what is compiled is no longer stored. {error}")
-        except Exception as error:  # whatever it is, a store is not worth a model
+        except Exception as error:  # no error of a store may stop a model
             self._read_only |= what == "save" and isinstance(error, OSError) and error.errno in _READ_ONLY
             self._counts.count_bypass(
                 f"{what} failed: {name_cause(error)}", f"cannot {what} what was compiled: {error}"
@@ -325,5 +328,5 @@ def get_host() -> str:
 
 
 def _escape_surrogates(text: str) -> str:
-    """Writes out what is no valid Unicode in a text: no file takes it."""
+    """Escapes lone surrogates in a text, because they cannot be encoded in a file."""
     return text.encode(errors="backslashreplace").decode()

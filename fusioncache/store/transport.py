@@ -1,6 +1,6 @@
-"""Bytes by name on another machine, below a URL of fsspec.
+"""Files by name on another machine, below a URL of fsspec.
 
-Each operation ends in time, is tried again, and is given up once for all. Whatever is read asks its budget as it goes.
+Each operation has a time limit and is retried; after a final failure all later ones fail. Reads check a ``Budget``.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from fusioncache.process import forks
 from fusioncache.store.files import TEMPORARY, StoreError
 
 LISTED_FILES = 500_000
-"""A listing has no more: a store of 2 GiB has some ten thousand files."""
+"""Maximum number of files in a listing. A store of 2 GiB has some ten thousand."""
 
 _CHUNK = 1 << 20
 
 
 class Budget:
-    """The time and the files of one operation.
+    """The limits of one operation: time and number of files.
 
-    A thread that was left behind asks it too, and ends soon.
+    An abandoned thread checks them as well, and so ends soon.
 
     Args:
-        seconds: from now on.
+        seconds: the time limit, from now on.
     """
 
     def __init__(self, seconds: float):
@@ -43,10 +43,10 @@ class Budget:
         self._files = 0
 
     def check(self) -> None:
-        """Does nothing while there is time.
+        """Checks that time is left.
 
         Raises:
-            TimeoutError: if there is none left.
+            TimeoutError: if none is left.
         """
         if time.monotonic() > self._end:
             raise TimeoutError(f"it took more than {self._seconds:.0f} s")
@@ -62,10 +62,10 @@ class Budget:
             raise StoreError(f"it lists more than {LISTED_FILES} files")
 
     def take(self, file: Any, size: int) -> bytes:
-        """Returns so many bytes of a file that is open, or all of it if it is shorter.
+        """Returns the first ``size`` bytes of an open file, or all of it if it is shorter.
 
         Raises:
-            TimeoutError: if there is no time left.
+            TimeoutError: if no time is left.
         """
         parts, wanted = [], size
         while wanted > 0 and (part := file.read(min(wanted, _CHUNK))):
@@ -76,7 +76,7 @@ class Budget:
 
 
 OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
-"""Where there are buckets, and folders come and go with what is in them."""
+"""Schemes with buckets, in which a folder exists only while it contains files."""
 
 _WEB = {"http", "https"}
 
@@ -85,7 +85,7 @@ _EXTRAS = {
     **dict.fromkeys(("s3", "s3a"), ("s3fs", "s3")),
     **dict.fromkeys(("gs", "gcs"), ("gcsfs", "gs")),
 }
-"""The package that a scheme needs, and the extra that installs it."""
+"""The package that a scheme needs, and the extra of fusioncache that installs it."""
 
 _SHARD = re.compile(r"[0-9a-f]{2}")
 _CHECK = "check the address"
@@ -98,33 +98,33 @@ def get_protocols(files: Any) -> set[str]:
 
 
 def read_sizes_below(files: Any, folder: str, names: re.Pattern[str], budget: Budget) -> dict[str, int | None]:
-    """Returns the bytes of files in the folders of a folder, as far as they are known, by name.
+    """Returns the sizes in bytes (None if unknown) of the files in the folders of a folder, by name.
 
-    What a listing says is taken for names alone: where a file is follows from its own.
+    Only names are taken from listed paths, because the path of a file follows from its name.
 
     Args:
         files: the file system.
-        folder: whose folders are named like the first two characters of the files in them.
-        names: of the files. All others are left out.
-        budget: what it may take.
+        folder: a folder with folders that are named by the first two characters of their files' names.
+        names: a pattern. Files with other names are left out.
+        budget: the limits.
 
     Raises:
         FileNotFoundError: if there is no such folder.
-        StoreError: if there is more than there may be.
+        StoreError: if there are too many files.
         TimeoutError: if it takes too long.
-        Exception: whatever the file system raises.
+        Exception: any error of the file system.
     """
     listed: Iterator[tuple[str, int | None]]
     if get_protocols(files) & {*OBJECT_STORES, "memory"}:
         listed = ((name, about.get("size")) for name, about in files.find(folder, detail=True).items())
     else:
-        # Not find, which leaves out what fails: a location that gave no answer would be taken for an empty one.
+        # Not ``find``, which ignores errors: a location that does not answer would look empty.
         listed = _walk(files, folder)
     found: dict[str, int | None] = {}
     for path, size in listed:
         budget.check()
         budget.count_file()
-        # From the end, because a file system may put something before what it was asked for.
+        # From the end, because a file system may prepend a prefix to the requested path.
         shard, _, name = "/".join(path.split("/")[-2:]).rpartition("/")
         if shard == name[:2] and names.fullmatch(name):
             found[name] = size
@@ -145,7 +145,7 @@ def _walk(files: Any, folder: str) -> Iterator[tuple[str, int | None]]:
 
 
 def _list_folder(files: Any, folder: str) -> Iterator[tuple[str, int | None, bool]]:
-    """Returns name and size of what is in a folder, and whether it is one."""
+    """Returns name and size of each item in a folder, and whether the item is a folder."""
     found = files.ls(folder, detail=True)
     return ((_last(about["name"]), about.get("size"), about["type"] == "directory") for about in found)
 
@@ -155,21 +155,21 @@ def _last(path: str) -> str:
 
 
 def find_absence(files: Any, root: str, *, make: bool) -> str | None:
-    """Returns what is missing of a location, and what to do; None if it is there.
+    """Returns a message that says what is missing of a location and what to do; None if it exists.
 
     Args:
         files: the file system.
         root: the location in it.
-        make: whether writing would make its last folder.
+        make: whether the last folder may be missing, because writing makes it.
 
     Raises:
-        Exception: whatever the file system raises.
+        Exception: any error of the file system.
     """
     kinds, folder = get_protocols(files), root.rstrip("/")
     if "memory" in kinds:
         return None
     if kinds & _WEB:
-        with files.open(f"{root.rstrip('/')}/", "rb", **_get_stream_options(files)):  # a page, of which nothing is read
+        with files.open(f"{root.rstrip('/')}/", "rb", **_get_stream_options(files)):  # the page is not read
             return None
     if kinds & OBJECT_STORES:
         bucket = root.partition("/")[0]
@@ -186,19 +186,19 @@ def find_absence(files: Any, root: str, *, make: bool) -> str | None:
 
 
 def _get_stream_options(files: Any) -> dict[str, int]:
-    """Returns the options with which fsspec reads a file as it comes.
+    """Returns the options with which fsspec streams a file.
 
-    Over HTTP it would ask for the size first, and then keep all that a server sends, whatever was asked for.
+    Without them it would first request the size over HTTP, and then buffer all that a server sends, beyond the request.
     """
     return {"block_size": 0, "size": 1} if get_protocols(files) & _WEB else {}
 
 
 def advice(scheme: str, error: BaseException) -> str:
-    """Returns what to do about an error of a file system, after a colon; empty if there is none.
+    """Returns advice on an error of a file system, after a colon; empty if there is none.
 
     Args:
         scheme: of the URL.
-        error: what was raised.
+        error: the exception.
     """
     if isinstance(error, ImportError) and scheme in _EXTRAS:
         package, extra = _EXTRAS[scheme]
@@ -218,17 +218,17 @@ SECONDS = 10.0
 
 BYTES_PER_SECOND = 1e6
 OPEN_SECONDS = 20.0
-"""What the first operation of a process has besides: loading what talks to some clouds takes seconds."""
+"""Additional time for the first operation of a process: to import the client of a cloud may take seconds."""
 
 READ_SECONDS = 60.0
-"""How long reading may take at the most: a compile waits for it, and the size is what the other side says."""
+"""Maximum time of a read. A compile waits for it, and the expected size comes from the remote and may be wrong."""
 
 LIST_SECONDS = 120.0
 PAUSES = (0.1, 0.4)
-"""Between one try and the next. What hangs is not tried again, because a compile waits for it."""
+"""Pauses between tries. After a timeout there is no further try, because a compile waits."""
 
 _WHOLE = {"memory", *OBJECT_STORES}
-"""Where a file is there whole or not at all, however it is written."""
+"""Schemes in which each write is atomic: a file is whole or absent."""
 
 _HTTP = re.compile(r"https?://")
 _LOCAL = re.compile(r"file:|local:|(?!.*://)", re.DOTALL)
@@ -237,9 +237,9 @@ _MOST_SAID = 200
 
 
 class Transport:
-    """The files below a URL of fsspec. Nothing that comes from there is trusted here: it is bytes.
+    """The files below a URL of fsspec. Their content is not verified here.
 
-    The first operation that fails for good is the last one: all later ones fail at once, without asking.
+    After the first final failure of an operation all later ones fail at once, without a request.
 
     Args:
         url: such as ``s3://bucket/folder`` or a path.
@@ -248,9 +248,9 @@ class Transport:
     def __init__(self, url: str):
         self._url = url
         self.name = redact_url(url)
-        """The URL without what may be secret in it."""
+        """The URL without parts that may be secret."""
         self.writable = not _HTTP.match(url)
-        """Whether anything could be put there, as far as the URL says."""
+        """Whether the URL's scheme can be written."""
         self._scheme = self.name.partition("://")[0]
         self._dead: str | None = None
         self._opened: tuple[int, Any, str] | None = None
@@ -260,20 +260,20 @@ class Transport:
 
         Args:
             path: of the file.
-            limit: the most bytes that are wanted. There is one more if the file is longer than that.
-            expected: about how many bytes it will be.
+            limit: the maximum number of bytes. The result has one more if the file is longer.
+            expected: the approximate number of bytes, which sets the time limit.
 
         Raises:
-            StoreError: if there is no answer, or another one than that.
+            StoreError: if the remote does not answer or reports another error.
         """
         seconds = min(READ_SECONDS, _seconds(expected))
 
         def read(files: Any, root: str) -> bytes:
             allowed = Budget(seconds)
-            if get_protocols(files) & OBJECT_STORES:  # one request; to open a file asks for its size first
+            if get_protocols(files) & OBJECT_STORES:  # one request; ``open`` would request the size first
                 content: bytes = files.cat_file(_join(root, path), start=0, end=limit + 1)
                 return content
-            # Not cat_file elsewhere: a server that does not know ranges would send all it has, and all would be kept.
+            # Not ``cat_file`` elsewhere: a server without range requests would send all, and all would be buffered.
             try:
                 with files.open(_join(root, path), "rb", **_get_stream_options(files)) as file:
                     return allowed.take(file, limit + 1)
@@ -286,7 +286,7 @@ class Transport:
             return None
 
     def put_file(self, path: str, content: bytes) -> None:
-        """Puts a file in place. A reader finds it whole or not at all meanwhile.
+        """Writes a file. Meanwhile readers see the whole file or none.
 
         Raises:
             StoreError: if it cannot be written.
@@ -304,14 +304,14 @@ class Transport:
                 files.pipe_file(temporary, content)
                 files.mv(temporary, target)
             except BaseException:
-                with suppress(Exception):  # what it was is said
+                with suppress(Exception):  # the first error is raised
                     files.rm_file(temporary)
                 raise
 
         self._write(write, content)
 
     def create_file(self, path: str, content: bytes) -> bool:
-        """Puts a file in place, unless there is one. Returns whether it was put there.
+        """Creates a file, unless it exists. Returns True if it was created.
 
         Raises:
             StoreError: if it cannot be written.
@@ -322,13 +322,13 @@ class Transport:
             if not _WHOLE & get_protocols(files):
                 files.makedirs(target.rpartition("/")[0], exist_ok=True)
             try:
-                if "file" in get_protocols(files):  # whose pipe_file looks first and writes then
+                if "file" in get_protocols(files):  # ``pipe_file`` is not atomic there: it checks, then writes
                     _create_local_file(target, content)
                 else:
                     files.pipe_file(target, content, mode="create")
             except FileExistsError:
                 return False
-            except (TypeError, ValueError, NotImplementedError):  # it has no such mode
+            except (TypeError, ValueError, NotImplementedError):  # the file system has no mode "create"
                 if files.exists(target):
                     return False
                 files.pipe_file(target, content)
@@ -343,7 +343,7 @@ class Transport:
             raise StoreError(f"{self.name} cannot be written ({self._describe(error)})") from None
 
     def remove_file(self, path: str) -> None:
-        """Removes a file, if it is there.
+        """Removes a file, if it exists.
 
         Raises:
             StoreError: if it cannot be removed.
@@ -356,11 +356,11 @@ class Transport:
             self._try("remove", remove, SECONDS)
 
     def sizes(self, folder: str, names: re.Pattern[str]) -> dict[str, int | None]:
-        """Returns the bytes of files in the folders of a folder, as far as they are known, by their names.
+        """Returns the sizes in bytes (None if unknown) of the files in the folders of a folder, by name.
 
         Args:
-            folder: whose folders are named like the first two characters of the files in them.
-            names: of the files. Those of other names are not the store's.
+            folder: a folder with folders that are named by the first two characters of their files' names.
+            names: a pattern. Files with other names are not the store's.
 
         Raises:
             StoreError: if they cannot be listed, or are too many.
@@ -372,16 +372,16 @@ class Transport:
         try:
             return self._try("list", find, LIST_SECONDS)
         except FileNotFoundError:
-            return {}  # ``require`` says whether the folder above is there
+            return {}  # ``require`` checks whether the folder above exists
 
     def require(self, *, make: bool = False) -> None:
-        """Does nothing if the place is there, whatever is in it.
+        """Checks that the location exists, with any content.
 
         Args:
-            make: whether writing there would make its last folder.
+            make: whether the last folder may be missing, because writing makes it.
 
         Raises:
-            StoreError: if it is not there, or gives no answer. The message says what to do.
+            StoreError: if it does not exist, or does not answer. The message advises what to do.
         """
 
         def look(files: Any, root: str) -> str | None:
@@ -400,7 +400,7 @@ class Transport:
                 raise StoreError(self._dead)
             try:
                 allowed = seconds if self._is_open() else seconds + OPEN_SECONDS
-                # A thread does it, which is left behind if it takes too long: nothing can end it.
+                # In a thread, which is abandoned after the time limit, because threads cannot be ended.
                 return run_beside(lambda: work(*self._open_files())).result(allowed)
             except FileNotFoundError as error:
                 failure = self._find_hidden_cause(error)
@@ -413,18 +413,18 @@ class Transport:
             except StoreError as error:
                 said = f"{error}, as no remote does: {_CHECK}"
                 break
-            except Exception as error:  # whatever a backend raises
+            except Exception as error:  # any error of the file system
                 said = self._describe(error) + advice(self._scheme, error)
                 if isinstance(error, _FINAL):
                     break
             if pause is not None:
-                time.sleep(pause * random.uniform(0.5, 1.5))  # machines that started together do not ask together again
+                time.sleep(pause * random.uniform(0.5, 1.5))  # random, so that machines that started together spread
         self._dead = f"{self.name} cannot be used, could not {what}: {said}"
-        # Not from the error: it may say the URL, and all of it.
+        # Not from the error, which may contain the whole URL with its secrets.
         raise StoreError(self._dead) from None
 
     def _is_open(self) -> bool:
-        # What talks over a network does not survive a fork.
+        # A network client does not survive a fork.
         return self._opened is not None and self._opened[0] == os.getpid()
 
     def _open_files(self) -> tuple[Any, str]:
@@ -438,7 +438,7 @@ class Transport:
         return opened[1], opened[2]
 
     def _find_hidden_cause(self, error: FileNotFoundError) -> BaseException | None:
-        """Returns why a file was not found if it is there: over HTTP every failure is reported as absence."""
+        """Returns the real cause if a file is not absent: over HTTP fsspec reports every failure as absence."""
         failure = error.__cause__
         absent = failure is None or getattr(failure, "status", None) in (404, 410)
         return None if absent or not _HTTP.match(self._url) else failure
@@ -449,10 +449,10 @@ class Transport:
 
 
 def _create_local_file(path: str, content: bytes) -> None:
-    """Creates a file of this machine, which is there whole or not at all.
+    """Creates a local file atomically: readers see the whole file or none.
 
     Raises:
-        FileExistsError: if there is one.
+        FileExistsError: if it exists.
     """
     temporary = f"{path.rpartition('/')[0]}/{TEMPORARY}{uuid.uuid4().hex}"
     try:
@@ -460,7 +460,7 @@ def _create_local_file(path: str, content: bytes) -> None:
         os.link(temporary, path)
     except FileExistsError:
         raise
-    except OSError:  # a file system without links: the file is seen empty for a moment
+    except OSError:  # a file system without hard links: readers may see a partial file for a moment
         with open(path, "xb") as file:
             file.write(content)
     finally:
@@ -469,7 +469,7 @@ def _create_local_file(path: str, content: bytes) -> None:
 
 
 def run_beside[T](work: Callable[[], T]) -> Future[T]:
-    """Returns what a thread of its own will return. The thread is left behind where the process ends first."""
+    """Runs a function in a new thread, and returns a future of its result. The process does not wait for it at exit."""
     answer: Future[T] = Future()
 
     def run() -> None:
@@ -486,12 +486,12 @@ def redact_url(url: str) -> str:
     """Returns the URL without user, password, query and fragment."""
     if _LOCAL.match(url):
         return url
-    # Up to the last @, because people write secrets with slashes in them.
+    # Up to the last @, because unescaped secrets may contain slashes.
     return re.split(r"[?#]", re.sub(r"//.*@", "//", url, flags=re.DOTALL))[0]
 
 
 def redact(secrets: Iterable[str], text: str) -> str:
-    """Returns the text without these, and without anything that looks like the secret part of a URL."""
+    """Returns the text without these secrets, and without all parts that look like the secret part of a URL."""
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
     return re.sub(r"\?[^\s'\"]*", "", re.sub(r"//[^\s'\"]*@", "//", text))
