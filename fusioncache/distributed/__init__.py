@@ -1,4 +1,4 @@
-"""Models that the ranks of a job share: Thunder's ``fsdp`` and ``ddp``, tensor parallelism, checkpoints, clipping."""
+"""Distributed models: Thunder's ``fsdp`` and ``ddp``, tensor parallelism, checkpoints, and gradient clipping."""
 
 from fusioncache.distributed.cuts import CutError
 from fusioncache.distributed.shards import clip_grad_norm_, optimizer_state_dict, state_dict

@@ -1,14 +1,14 @@
-"""The layers that tensor parallelism cuts, and what each rank does of what one process would do.
+"""Tensor parallelism: finds the parameters to cut, and rewrites the trace of a whole model into that of one rank.
 
 Thunder 0.2.6 has ``thunder.distributed.column_parallel`` and ``row_parallel``. They need CUDA, fail for a gated MLP,
-and gather and split between layers where they do not see that one feeds the other.
+and gather and split between layers if they do not detect that one feeds the other.
 
-A trace tells what a whole model does. Here it is gone through once: what takes whole tensors stays as it is, and what
-takes a cut one computes a part. Of each operation it is known what it does to a cut, or else it is refused: a program
-is the same computation, or there is none. So neither numbers of heads nor shapes in a model's code need to change.
+The trace of the whole model is visited once. An operation on whole tensors stays as it is, and one on a cut tensor
+computes a part. If its effect on a cut is unknown, the model is refused, so that the program never differs from the
+model. Numbers of heads and shapes in the model's code need not change.
 
-Where a whole tensor is used by something that computes a part, each rank has a summand of its gradient. These are added
-up: that is the collective in front of column layers, one for all that read the same tensor.
+If an operation that computes a part uses a whole tensor, each rank has a summand of the tensor's gradient. Their sum is
+the collective in front of column layers, one for all operations that read the same tensor.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from fusioncache.thunder_adapter.api import Transform, prims
 
 
 def partition_trace(trace: Any, values: CutValues) -> Any:
-    """Returns what each rank does of what a trace does.
+    """Returns the trace of one rank, given the trace of a whole model.
 
     Args:
-        trace: a computation as Thunder's interpreter found it, of a whole model.
-        values: which of its inputs are cut.
+        trace: the computation trace of Thunder's interpreter.
+        values: the cuts of its inputs.
 
     Raises:
-        CutError: if it does something with a tensor that is cut of which it is not known how, with the layer.
+        CutError: if an operation cannot take a cut tensor. The message names the layer that was cut.
     """
     from fusioncache.thunder_adapter.api import TraceProvenance, from_trace, tracectx
 
@@ -62,7 +62,7 @@ def partition_trace(trace: Any, values: CutValues) -> Any:
 
 
 class _Partitioner:
-    """Goes through a trace and writes the new one."""
+    """Visits the bound symbols of a trace and writes the new trace."""
 
     def __init__(self, values: CutValues, trace: Any):
         self._values = values
@@ -70,7 +70,7 @@ class _Partitioner:
         self._line = ""
 
     def visit(self, symbol: Any) -> None:
-        """Writes what is done in the place of a bound symbol, which may be a part of another one."""
+        """Writes the replacement of a bound symbol, which may be a subsymbol of another one."""
         from fusioncache.thunder_adapter.api import PrimIDs
 
         if symbol.sym.id == PrimIDs.RETURN:
@@ -96,10 +96,10 @@ class _Partitioner:
                 self.visit(inner)
         elif any(value.name not in taken for value in symbol.flat_proxy_outs):
             self._gather_rows(symbol, name)
-        # Else it gives numbers, or what it takes.
+        # Else its results are numbers or its arguments.
 
     def _compute_elements(self, symbol: Any) -> bool:
-        """Returns whether a part could be computed element by element, and computes it then."""
+        """Computes a part of an elementwise operation. Returns False if its operands are not cut alike."""
         (given,) = symbol.flat_proxy_outs
         cuts = [(value, cut) for value in symbol.flat_proxy_args if (cut := self._values.cut_of(value))]
         dims = {align_right(cut.dim, value.ndim, given.ndim) for value, cut in cuts}
@@ -110,10 +110,10 @@ class _Partitioner:
         return self._values.compute(symbol, now, cut.moved(dim))
 
     def _gather_rows(self, symbol: Any, name: str) -> None:
-        """Has an operation take whole tensors where only the residual stream is cut.
+        """Writes an operation that takes whole tensors, after gathering the operands that are cut by rows.
 
         Raises:
-            CutError: if a layer's features are.
+            CutError: if an operand is cut by a layer's features.
         """
         gathered: dict[str, Any] = {}
         for value in symbol.flat_proxy_args:
@@ -126,7 +126,7 @@ class _Partitioner:
         self._keep(symbol, gathered)
 
     def _keep(self, symbol: Any, instead: Mapping[str, Any]) -> None:
-        """Writes a bound symbol as it is, with what stands for the values that it takes."""
+        """Writes a bound symbol with its arguments replaced by those of the new trace, or by ``instead``."""
         from fusioncache.thunder_adapter.api import variableify
 
         now = {value.name: instead.get(value.name, self._values.now(value)) for value in symbol.flat_proxy_args}
@@ -135,10 +135,10 @@ class _Partitioner:
         self._trace.scopes[-1].append(symbol.from_bsym_swap_proxies(changed, skip_output=bool(instead)))
 
     def _return(self, symbol: Any) -> None:
-        """Returns whole tensors.
+        """Writes the return statement, which returns whole tensors.
 
         Raises:
-            CutError: if a layer's features are cut.
+            CutError: if a result is cut by a layer's features.
         """
         from fusioncache.thunder_adapter.api import tree_map
 
@@ -167,7 +167,7 @@ def _line_of(symbol: Any) -> str:
 
 
 def _explain(symbol: Any, name: str, value: Any, cut: Cut, line: str) -> str:
-    """Returns why an operation cannot be computed in parts."""
+    """Returns the reason why an operation cannot be computed in parts."""
     where = f" in {line}" if line else ""
     start = f"{cut.layer} is cut, and each rank has a part of dimension {cut.dim} of {tuple(value.shape)}"
     if name == "prims.slice_prim":
@@ -184,11 +184,11 @@ class Role(StrEnum):
     """How a layer is cut."""
 
     COLUMN = "column"
-    """Its results are: of a linear layer each rank has some features, of an embedding some of the vocabulary."""
+    """By its outputs: each rank has some output features of a linear layer, or some of an embedding's vocabulary."""
     ROW = "row"
-    """What it takes is; ranks add up what it gives."""
+    """By its inputs: each rank has some input features, and the ranks' results are added."""
     GATHERED = "gathered"
-    """As a column layer, and each rank gets all of its result."""
+    """Like a column layer, but its result is gathered on each rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +196,10 @@ class CutParameter:
     """A parameter that is cut.
 
     Attributes:
-        layer: the name of the module that it is of.
+        layer: the name of its module.
         role: of that module.
         dim: the dimension along which it is cut.
-        shape: of all of it.
+        shape: of the whole parameter.
     """
 
     layer: str
@@ -208,20 +208,20 @@ class CutParameter:
     shape: Shape
 
     def part(self, ranks: int) -> Shape:
-        """Returns the shape of what one rank has."""
+        """Returns the shape of one rank's part."""
         return take_part(self.shape, self.dim, ranks)
 
 
 def find_cut_parameters(model: Any, roles: Mapping[Role, Sequence[str]], ranks: int) -> Mapping[str, CutParameter]:
-    """Returns the parameters that are cut, by their names; one that has several, under each.
+    """Returns the parameters to cut by name; a shared parameter is under each of its names.
 
     Args:
         model: a module.
-        roles: patterns of names of modules for each role, as in ``"*.mlp.gate"``.
-        ranks: how many there are.
+        roles: patterns of module names for each role, such as ``"*.mlp.gate"``.
+        ranks: the number of ranks.
 
     Raises:
-        CutError: if a pattern fits no module, or a layer cannot be cut in this way.
+        CutError: if a pattern matches no module, or a layer cannot be cut in this way.
     """
     found: dict[str, CutParameter] = {}
     for role, patterns in roles.items():
@@ -274,7 +274,7 @@ def _check_embedding(name: str, module: Any) -> None:
 
 
 def _check_shared(model: Any, found: Mapping[str, CutParameter]) -> None:
-    """Raises where a parameter of several names is cut under one of them only, or in two ways."""
+    """Raises ``CutError`` if a parameter with several names is cut under some of them only, or in two ways."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -285,14 +285,14 @@ def _check_shared(model: Any, found: Mapping[str, CutParameter]) -> None:
 
 
 class TensorParallelTransform(Transform):
-    """Has each rank keep its parts of a model's layers, and compute with these.
+    """Thunder transform with which each rank stores its parts of a model's layers, and computes with them.
 
     Args:
         group: the process group whose ranks share the model.
-        parameters: those that are cut, by name.
+        parameters: the cut parameters, by name.
         of_rows: whether the residual stream is cut along its sequence between these layers.
-        origin: the rank of the group whose parameters all take; None: each takes its own.
-        release: whether the module that was given lets go of whole parameters of which this rank keeps a part.
+        origin: the rank of the group whose parameters are broadcast; None: each rank takes its own.
+        release: whether the original module drops the whole parameters of which this rank stores a part.
     """
 
     def __init__(
@@ -308,15 +308,15 @@ class TensorParallelTransform(Transform):
         self.process_group = group
         self.parameters = dict(parameters)
         self.of_rows = of_rows
-        # A program that another process made names these.
+        # A program of another process refers to them by name.
         register_rank_symbols()
         self._origin = origin
         self._release = release
 
     def cache_key(self) -> str:
-        """Returns what programs depend on that this transform takes part in: which layers are cut, and how.
+        """Returns this transform's ingredient of program keys: the layers that are cut, and how.
 
-        Its group is in their keys by itself, and which rank this is in no program.
+        The keys contain the group elsewhere, and no program depends on the rank.
         """
         cut = (
             f"{name}={parameter.role} {parameter.dim} {parameter.shape}" for name, parameter in self.parameters.items()
@@ -324,7 +324,7 @@ class TensorParallelTransform(Transform):
         return f"of_rows={self.of_rows} {' '.join(sorted(cut))}"
 
     def transform_module(self, model: Any) -> None:
-        """Thunder's hook: called with its module before anything is traced, which takes parts for parameters."""
+        """Thunder's hook, called with its module before tracing. Replaces parameters by this rank's parts."""
         shared = model._get_shared_names()
         made: dict[str, Any] = {}
         with torch.no_grad():
@@ -339,7 +339,7 @@ class TensorParallelTransform(Transform):
             _release_whole(model._model, self.parameters)
 
     def _take(self, name: str, tensor: Any) -> Any:
-        """Returns what this rank keeps of a parameter or a buffer: itself if that is all of it, and its own."""
+        """Returns this rank's tensor for a parameter or a buffer: the same one if it is neither broadcast nor cut."""
         from torch.distributed import broadcast, get_global_rank
 
         moved = tensor
@@ -358,19 +358,19 @@ class TensorParallelTransform(Transform):
     def transform_state_dict_for_submodule(
         self, model: Any, submodule_name: str, state_dict: dict[str, Any]
     ) -> dict[str, Any]:
-        """Thunder's hook: called with whole parameters, of which it takes this rank's parts."""
+        """Thunder's hook, called with whole parameters. Returns this rank's parts of them."""
         return self._exchange_parts(submodule_name, state_dict, self._cut)
 
     def reverse_transform_state_dict_for_submodule(
         self, model: Any, submodule_name: str, state_dict: dict[str, Any]
     ) -> dict[str, Any]:
-        """Thunder's hook: called with this rank's parts, of which it returns whole parameters."""
+        """Thunder's hook, called with this rank's parts. Returns the whole parameters."""
         return self._exchange_parts(submodule_name, state_dict, self._join)
 
     def _exchange_parts(
         self, submodule: str, tensors: dict[str, Any], exchange: Callable[[Any, int], Any]
     ) -> dict[str, Any]:
-        """Returns the tensors of a submodule, with others for those that are cut, along the dimension of the cut."""
+        """Returns the tensors of a submodule, with ``exchange(tensor, dim)`` for each that is cut along ``dim``."""
         cut = {name: self.parameters.get(f"{submodule}.{name}" if submodule else name) for name in tensors}
         return {
             name: tensor if (parameter := cut[name]) is None else exchange(tensor, parameter.dim)
@@ -385,10 +385,10 @@ class TensorParallelTransform(Transform):
     def transform_traces_pre_prologue(
         self, prologue_trace: Any, computation_trace: Any, epilogue_trace: Any, **kwargs: Any
     ) -> tuple[Any, Any, Any]:
-        """Thunder's hook: called with what the model does as one process would, and returns what each rank does.
+        """Thunder's hook, called with the traces of the whole model. Returns those of one rank.
 
         Raises:
-            CutError: if what the model does cannot be cut in the way that was asked for.
+            CutError: if the model's computation cannot be cut in the requested way.
         """
         _check_alone()
         checked = {symbol.output.name: symbol.args[1] for symbol in _unpacked(prologue_trace)}
@@ -406,7 +406,7 @@ class TensorParallelTransform(Transform):
         return prologue_trace, trace, epilogue_trace
 
     def _check_parts(self, trace: Any, checked: Mapping[str, str]) -> None:
-        """Has the prologue expect parts."""
+        """Changes the prologue's guards on the shapes of cut parameters to the shapes of their parts."""
         ranks = self.process_group.size()
         for symbol in trace.bound_symbols:
             if symbol.sym is not prims.check_tensor_shape_and_metadata or symbol.args[0].name not in checked:
@@ -418,7 +418,7 @@ class TensorParallelTransform(Transform):
 
 
 def _release_whole(module: Any, parameters: Iterable[str]) -> None:
-    """Puts parameters without memory, which Thunder traces as if they lay where they did, into a module."""
+    """Replaces parameters of a module by ones on the meta device, which Thunder traces as on their former device."""
     for name in parameters:
         owner, _, own = name.rpartition(".")
         whole = module.get_parameter(name)
@@ -428,12 +428,12 @@ def _release_whole(module: Any, parameters: Iterable[str]) -> None:
 
 
 def _unpacked(trace: Any) -> list[Any]:
-    """Returns the bound symbols of a prologue that take a model's parameters and buffers."""
+    """Returns the bound symbols of a prologue that unpack parameters and buffers."""
     return [symbol for symbol in trace.bound_symbols if symbol.sym in (prims.unpack_parameter, prims.unpack_buffer)]
 
 
 def _check_alone() -> None:
-    """Raises if Thunder shares the model in another way as well: the ranks of its groups have different parameters."""
+    """Raises ``CutError`` if Thunder's FSDP or DDP is applied too: ranks of its groups have different parameters."""
     from fusioncache.thunder_adapter.api import get_compile_data
 
     data = get_compile_data()

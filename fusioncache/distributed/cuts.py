@@ -1,7 +1,7 @@
-"""How the values of a trace are cut among ranks, and what each operation does to a cut.
+"""The cuts of a trace's values among ranks, and the rules that propagate cuts through operations.
 
-A rule computes a rank's part of a result from the parts of its arguments, or says that there is none. Linear layers and
-embeddings are cut as column layers, row layers, and tables of which each rank has some rows.
+A rule computes a rank's part of a result from the parts of its arguments, or returns False if that is impossible.
+Linear layers are cut as column or row layers, and embeddings by rows of their tables.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Shape = tuple[int, ...]
 
 
 class CutError(ValueError):
-    """A model cannot be shared by ranks in the way that was asked for. Says which layer, and why."""
+    """A model cannot be cut among ranks in the requested way. The message names the layer and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a tensor is cut: in equal parts along one dimension, of which each rank has its own, in their order.
+    """How a tensor is cut: into equal parts along one dimension, one for each rank, in the order of ranks.
 
     Attributes:
         dim: the dimension, from 0 on.
-        layer: the name of the layer by which it came about, for people.
-        of_rows: whether it is the residual stream that is cut, along its sequence, rather than a layer's features.
-        is_gathered: of a weight, whether each rank is to have all that its layer gives.
+        layer: the name of the layer that caused the cut, for people.
+        of_rows: whether the residual stream is cut along its sequence, rather than a layer's features.
+        is_gathered: of a weight, whether its layer's result is gathered on each rank.
     """
 
     dim: int
@@ -51,23 +51,23 @@ def take_part(shape: Sequence[int], dim: int, ranks: int) -> Shape:
     Args:
         shape: of the whole tensor.
         dim: along which it is cut.
-        ranks: how many there are; they divide that dimension.
+        ranks: the number of ranks, which divides that dimension.
     """
     assert shape[dim] % ranks == 0
     return (*shape[:dim], shape[dim] // ranks, *shape[dim + 1 :])
 
 
 def follow_reshape(old: Sequence[int], new: Sequence[int], dim: int, ranks: int) -> int | None:
-    """Returns the dimension along which a tensor is cut once it has another shape; None if it is along none.
+    """Returns the dimension along which a tensor is cut after a reshape; None if there is none.
 
-    Of each element the parts go by its place in all dimensions from the cut one on. So the new dimension has to begin
-    where that one does, and the ranks have to divide it.
+    The parts stay the same if the sizes in front of the new dimension have the same product as those in front of the
+    old one, and the number of ranks divides the new dimension.
 
     Args:
-        old: the shape, of the whole tensor.
-        new: the other shape, of the whole tensor, with as many elements.
+        old: the shape of the whole tensor.
+        new: its new shape, with as many elements.
         dim: along which it is cut.
-        ranks: how many there are.
+        ranks: the number of ranks.
     """
     before = _sizes_before(old)[dim]
     begins = (place for place, size in enumerate(_sizes_before(new)) if size == before)
@@ -75,27 +75,27 @@ def follow_reshape(old: Sequence[int], new: Sequence[int], dim: int, ranks: int)
 
 
 def _sizes_before(shape: Sequence[int]) -> Sequence[int]:
-    """Returns for each dimension how many elements those in front of it have together."""
+    """Returns for each dimension the product of the sizes in front of it."""
     return list(accumulate(shape[:-1], mul, initial=1)) if shape else []
 
 
 def align_right(dim: int, dims: int, others: int) -> int:
-    """Returns which dimension of a tensor is the same as one of another, where both broadcast.
+    """Returns the dimension of a tensor that broadcasts with a dimension of another tensor.
 
     Args:
-        dim: the dimension of the other one.
-        dims: how many that one has.
-        others: how many the tensor has. What is returned is negative if it lacks this dimension.
+        dim: the dimension of the other tensor.
+        dims: the number of dimensions of the other tensor.
+        others: the number of dimensions of the tensor. The result is negative if it lacks this dimension.
     """
     return dim + others - dims
 
 
 class CutValues:
-    """What is known of a trace's values, while it is gone through. They go by their names in the whole trace.
+    """The cuts and replacements of a trace's values while it is visited, by their names in the original trace.
 
     Args:
         group: the process group whose ranks share the model.
-        cuts: of the parameters that are cut.
+        cuts: of the cut parameters.
         of_rows: whether row layers leave the residual stream cut along its sequence.
     """
 
@@ -108,34 +108,34 @@ class CutValues:
         self._entered: dict[tuple[str, str, int], Any] = {}
 
     def cut_of(self, value: Any) -> Cut | None:
-        """Returns how a value is cut; None if it is whole, or no tensor."""
+        """Returns the cut of a value; None if it is whole or not a tensor."""
         return self._cuts.get(getattr(value, "name", ""))
 
     def now(self, value: Any) -> Any:
-        """Returns what stands for a value in the new trace: a part of it, where it is cut."""
+        """Returns the value that replaces a value in the new trace: a part of it if it is cut."""
         return self._now.get(getattr(value, "name", ""), value)
 
     def give(self, value: Any, new: Any, cut: Cut | None) -> None:
-        """Notes what stands for a value in the new trace.
+        """Records the replacement of a value in the new trace.
 
         Raises:
-            AssertionError: if it has another shape than the part that it should be. This is an error of ours.
+            AssertionError: if its shape is not that of the expected part, which is a bug of fusioncache.
         """
         expected = tuple(value.shape) if cut is None else take_part(value.shape, cut.dim, self.ranks)
         assert tuple(new.shape) == expected, f"{value.name}: {tuple(new.shape)} is not {expected}"
-        # Such as that it was made where no gradient is wanted.
+        # A tag says, for example, that the value was made without gradients.
         new.tags.update(value.tags)
         self._now[value.name] = new
         if cut is not None:
             self._cuts[value.name] = cut
 
     def compute(self, symbol: Any, now: Mapping[str, Any], cut: Cut | None) -> bool:
-        """Does what a bound symbol does, with other values; returns whether the result is as expected.
+        """Calls a bound symbol's operation with other arguments. Returns True if the result has the expected shape.
 
         Args:
-            symbol: gives one tensor.
-            now: what stands for each value that it takes, by name.
-            cut: how its result is cut.
+            symbol: a bound symbol with one result.
+            now: the replacement of each argument, by name.
+            cut: of its result.
         """
         (given,) = symbol.flat_proxy_outs
         args, kwargs = tree_map(lambda value: now.get(getattr(value, "name", ""), value), (symbol.args, symbol.kwargs))
@@ -146,10 +146,10 @@ class CutValues:
         trace.push_scope(scope)
         try:
             new = symbol.sym(*args, **kwargs)
-        except (RuntimeError, ValueError, NotImplementedError):  # it names sizes of the whole
+        except (RuntimeError, ValueError, NotImplementedError):  # it has the whole tensor's sizes as arguments
             new = None
         finally:
-            del trace.scopes[depth:]  # what raised has left the scopes of its parts
+            del trace.scopes[depth:]  # after an exception, scopes of its subsymbols are left as well
         if new is None or tuple(new.shape) != expected:
             return False
         trace.scopes[-1].extend(scope)
@@ -157,23 +157,23 @@ class CutValues:
         return True
 
     def train(self, taken: Iterable[Any], given: Iterable[Any]) -> None:
-        """Notes that what was made of these has a gradient if one of them has."""
+        """Records that the results have gradients if one of the arguments has."""
         if any(value.name in self._trained for value in taken):
             self._trained.update(value.name for value in given)
 
     def starts(self, inputs: Iterable[Any]) -> None:
-        """Notes which inputs of the trace have gradients, and takes parts in the place of those that are cut."""
+        """Records which inputs of the trace have gradients, and replaces cut ones by parts."""
         for value in inputs:
             if getattr(value, "requires_grad", False):
                 self._trained.add(value.name)
             cut = self.cut_of(value)
             if cut is not None:
-                # A name is taken once in a trace: here one proxy takes the place of another.
+                # In another trace, because a name is unique in a trace and the new proxy reuses one.
                 with tracectx(TraceCtx()):
                     self._now[value.name] = value.replace(shape=take_part(value.shape, cut.dim, self.ranks))
 
     def enter(self, value: Any) -> Any:
-        """Returns a whole value for something that computes a part: ranks add up its gradient."""
+        """Returns a whole value for an operation that computes a part. Its gradient is summed over ranks."""
         if value.name not in self._trained:
             return self.now(value)
         return self._exchange("copy_to_ranks", value, 0)
@@ -188,7 +188,7 @@ class CutValues:
         Args:
             value: a tensor, which broadcasts to the result; or a number.
             dim: along which the result is cut.
-            dims: how many dimensions the result has.
+            dims: the number of dimensions of the result.
         """
         if self.cut_of(value) or not hasattr(value, "ndim"):
             return self.now(value)
@@ -196,11 +196,11 @@ class CutValues:
         return self.enter(value) if own < 0 or value.shape[own] == 1 else self.own_part(value, own)
 
     def gather(self, value: Any, *, partial: bool) -> Any:
-        """Returns all of a value that is cut.
+        """Returns the whole of a cut value.
 
         Args:
-            value: it.
-            partial: whether it is for something that computes a part, so that ranks have summands of its gradient.
+            value: the cut value.
+            partial: whether its user computes a part, so that each rank has a summand of its gradient.
         """
         cut = self.cut_of(value)
         assert cut is not None
@@ -214,10 +214,10 @@ class CutValues:
 
 
 def cut_linear(values: CutValues, symbol: Any) -> bool:
-    """Computes a part of a linear layer's result, or all of it.
+    """Rule of linear layers. Computes a part of the result, or all of it.
 
     Raises:
-        CutError: if layers are cut so that one does not fit what comes before it.
+        CutError: if the layer's role does not fit the cut of its input.
     """
     cut = values.cut_of(symbol.args[1])
     if cut is None:
@@ -228,7 +228,7 @@ def cut_linear(values: CutValues, symbol: Any) -> bool:
 
 
 def _apply_to_rows(values: CutValues, symbol: Any) -> bool:
-    """Applies a whole layer to some of the rows."""
+    """Applies a whole layer to this rank's rows of its input."""
     taken, weight, bias = symbol.args
     cut = values.cut_of(taken)
     if cut is None or cut.dim == taken.ndim - 1:
@@ -238,7 +238,7 @@ def _apply_to_rows(values: CutValues, symbol: Any) -> bool:
 
 
 def _apply_column(values: CutValues, symbol: Any, cut: Cut) -> bool:
-    """Gives each rank some features of the result; all of them to each, where the layer is a gathered one."""
+    """Computes this rank's output features of a column layer, and gathers them if it is a gathered layer."""
     taken, weight, bias = symbol.args
     (given,) = symbol.flat_proxy_outs
     before = values.cut_of(taken)
@@ -260,7 +260,7 @@ def _apply_column(values: CutValues, symbol: Any, cut: Cut) -> bool:
 
 
 def _apply_row(values: CutValues, symbol: Any, cut: Cut) -> bool:
-    """Adds up over ranks what each makes of the features that it has; adds the bias once."""
+    """Computes a row layer: sums over ranks the products of each rank's input features, and adds the bias once."""
     taken, weight, bias = symbol.args
     (given,) = symbol.flat_proxy_outs
     before = values.cut_of(taken)
@@ -277,7 +277,7 @@ def _apply_row(values: CutValues, symbol: Any, cut: Cut) -> bool:
 
 
 def _add_up(values: CutValues, partial: Any, layer: str) -> tuple[Any, Cut | None]:
-    """Returns the sum over ranks, and how it is cut: along the sequence if that was asked for and ranks divide it."""
+    """Returns the sum over ranks and its cut: along the sequence if ``of_rows`` is set and ranks divide it."""
     rows = partial.ndim - 2
     if values.of_rows and rows >= 0 and partial.shape[rows] % values.ranks == 0:
         return rank_symbol("sum_into_parts")(partial, values.group, rows), Cut(rows, layer, of_rows=True)
@@ -285,7 +285,7 @@ def _add_up(values: CutValues, partial: Any, layer: str) -> tuple[Any, Cut | Non
 
 
 def cut_embedding(values: CutValues, symbol: Any) -> bool:
-    """Looks up what is in this rank's part of a table, takes zeros for the rest, and adds up over ranks."""
+    """Rule of embeddings. Looks up this rank's part of the table, takes zeros for other tokens, and sums over ranks."""
     tokens, table, padding, norm, *_ = symbol.args
     cut = values.cut_of(table)
     if cut is None or cut.dim != 0 or values.cut_of(tokens) or padding is not None or norm is not None:
@@ -303,20 +303,20 @@ def cut_embedding(values: CutValues, symbol: Any) -> bool:
 
 
 Rule = Callable[[CutValues, Any], bool]
-"""Takes a bound symbol with at least one cut operand; returns whether it wrote what this rank does."""
+"""Takes a bound symbol with at least one cut operand; returns True if it wrote this rank's computation."""
 Moved = tuple[int, tuple[Any, ...]] | None
 Move = Callable[[Any, int, int], Moved]
-"""Takes a bound symbol, along which dimension its tensor is cut and the number of ranks. Returns along which one its
-result is, and its other arguments for a part; None if that is not cut along one."""
+"""Takes a bound symbol, the dimension along which its tensor is cut, and the number of ranks. Returns the dimension
+along which its result is cut, and its other arguments for a part; None if the result cannot be cut."""
 
 
 def operation_name(symbol: Any) -> str:
-    """Returns what an operation is called here, such as ``prims.add``."""
+    """Returns the name of an operation in ``RULES``, such as ``prims.add``."""
     return symbol_name(symbol.sym) or str(symbol.sym.id)
 
 
 def is_elementwise(symbol: Any) -> bool:
-    """True if an operation gives one tensor, each element of which is of its operands' at the same place."""
+    """True if an operation has one result, and each of its elements depends on operands' elements at its index only."""
     return len(symbol.flat_proxy_outs) == 1 and all(_is_elementwise_leaf(leaf) for leaf in leaves_of(symbol))
 
 
@@ -332,7 +332,7 @@ def _is_elementwise_leaf(leaf: Any) -> bool:
 
 
 def _following(move: Move) -> Rule:
-    """Returns the rule of an operation that takes one tensor, and of which a rank's part has other arguments."""
+    """Returns the rule of an operation on one tensor, whose other arguments ``move`` adapts to a part."""
 
     def follow(values: CutValues, symbol: Any) -> bool:
         (given,), tensor = symbol.flat_proxy_outs, symbol.args[0]
@@ -378,7 +378,7 @@ def _slice(symbol: Any, dim: int, ranks: int) -> Moved:
     step = strides[0][dim] if strides and strides[0] is not None else 1
     if (start[dim], end[dim], step) != (0, tensor.shape[dim], 1):
         return None
-    # Thunder's translator for nvFuser adds up lists.
+    # A list, because Thunder's translator for nvFuser concatenates lists.
     return dim, (start, [*take_part(end, dim, ranks)], *strides)
 
 
@@ -395,7 +395,7 @@ def _concatenate(values: CutValues, symbol: Any) -> bool:
 
 
 def _multiply(values: CutValues, symbol: Any) -> bool:
-    """Matrices by matrices: a batch of them may be cut, or the rows of the left ones."""
+    """Rule of matrix products: a batch dimension may be cut, or the rows of the left matrices."""
     left, right = symbol.args
     (given,) = symbol.flat_proxy_outs
     cuts = [(one, cut) for one in (left, right) if (cut := values.cut_of(one))]
@@ -412,7 +412,7 @@ def _multiply(values: CutValues, symbol: Any) -> bool:
 
 
 def _attend(values: CutValues, symbol: Any) -> bool:
-    """Attention of which the heads, or the batch, are cut. With dropout it is computed step by step."""
+    """Rule of attention: heads or batch may be cut. With dropout the subsymbols are cut instead."""
     query, key, value, mask, dropout, *_ = symbol.args
     cut, *others = (values.cut_of(one) for one in (query, key, value))
     if cut is None or any(other is None or other.dim != cut.dim for other in others) or dropout or values.cut_of(mask):
@@ -440,4 +440,4 @@ RULES: Mapping[str, Rule] = {
     "prims.cat": _concatenate,
     **{f"prims.{name}": _following(_reduce) for name in ("amax", "amin", "prod", "sum", "var")},
 }
-"""The rule of each operation that has one, by its name. Those that go element by element need none."""
+"""The rules by name of the operation. Elementwise operations need none."""

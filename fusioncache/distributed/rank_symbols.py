@@ -1,4 +1,4 @@
-"""Thunder's symbols for what ranks do with a tensor that they share, each with its gradient.
+"""Thunder symbols for the collective operations of tensor parallelism, each with its gradient.
 
 A tensor is *whole* if each rank has all of it, *cut* if each has a part of it, and *partial* if each has a summand.
 
@@ -13,8 +13,8 @@ symbol                  forward               gradient
 ``sum_into_parts``      partial to cut        cut to whole
 ======================  ====================  =====================
 
-They consist of Thunder's own collectives, in the form that can be moved: each started, and then waited for. Which rank
-it is that computes is an argument of what is computed, a tensor, so that regions are the same on all ranks.
+They consist of Thunder's collectives in their asynchronous form (start, then wait), which can be scheduled. The rank is
+a tensor argument of the computation, so that regions are the same on all ranks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Step = Callable[[Any, Any, int], Any]
 
 @cache
 def rank_symbol(name: str) -> Any:
-    """Returns the symbol of this name, which takes a tensor, a process group and a dimension. Thunder knows it then."""
+    """Returns the symbol of this name, with its gradient. It takes a tensor, a process group and a dimension."""
     from fusioncache.thunder_adapter.api import Languages, Symbol, get_grad, langctx, put_grad, register_grad
 
     forward, backward = _STEPS[name]
@@ -46,7 +46,7 @@ def rank_symbol(name: str) -> Any:
 
 @cache
 def rank_operator() -> Any:
-    """Returns the operation that gives the place of this rank in a process group, a tensor of one 64-bit integer."""
+    """Returns the operation whose result is this rank's number in a process group, a tensor of one 64-bit integer."""
     from fusioncache.thunder_adapter.api import TensorProxy, devices, dtypes
     from fusioncache.thunder_adapter.api import torch_executor as ex
 
@@ -57,14 +57,14 @@ def rank_operator() -> Any:
 
 
 def register_rank_symbols() -> None:
-    """Has Thunder know all of these, in any process in the same order: keys of programs say what it knows."""
+    """Registers all symbols in Thunder, in the same order in each process: keys of programs list registered symbols."""
     rank_operator()
     for name in _STEPS:
         rank_symbol(name)
 
 
 def rank_in_group(group: Any, device: str) -> Any:
-    """Returns the place of this rank in a process group as a tensor. It is made once, as a copy to a GPU takes time."""
+    """Returns this rank's number in a process group as a tensor. It is cached, because a copy to a GPU takes time."""
     return _make_rank(int(group.rank()), device)
 
 
@@ -88,7 +88,7 @@ def _add_up(tensor: Any, group: Any, dim: int) -> Any:
 
 
 def _gather(tensor: Any, group: Any, dim: int) -> Any:
-    """Gathers in front, as all libraries can, and has the parts lie one behind the other along the dimension."""
+    """Gathers along dimension 0, which all libraries support, then moves the parts to the given dimension."""
     from fusioncache.thunder_adapter.accelerator_api import all_gather
     from fusioncache.thunder_adapter.api import ltorch
 
@@ -118,7 +118,7 @@ def _own_part(tensor: Any, group: Any, dim: int) -> Any:
 
 
 def _split(tensor: Any, ranks: int, dim: int) -> Any:
-    """Returns a tensor with a dimension more, in front of the given one: that of the ranks."""
+    """Returns a tensor with a dimension for the ranks inserted in front of the given one."""
     from fusioncache.thunder_adapter.api import ltorch
 
     shape = tuple(tensor.shape)
@@ -145,4 +145,4 @@ _STEPS: dict[str, tuple[Step, Step]] = {
     "gather_for_parts": (_gather, _scatter_sum),
     "sum_into_parts": (_scatter_sum, _gather),
 }
-"""Of each symbol what is done, and what is done to its gradient."""
+"""The forward and the backward function of each symbol."""

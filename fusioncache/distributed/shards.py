@@ -1,10 +1,10 @@
-"""Parts of parameters: which part each rank keeps, checkpoints of them, and gradient clipping by the common norm.
+"""Shards of parameters: checkpoints with ``DTensor``s, and gradient clipping by the norm over all ranks.
 
-Thunder's ``thunder.distributed.checkpoint`` saves parameters with the rows that pad them, so that no other number of
-ranks can load them, and leaves out the second name of tied ones. Its ``state_dict`` has bare shards, of which each rank
-would save its own under one name. Here all have the names and the shapes of the module that was shared.
+Thunder's ``thunder.distributed.checkpoint`` saves parameters with their padding, so that no other number of ranks can
+load them, and omits the second name of tied parameters. Its ``state_dict`` has plain shards, so that each rank would
+save a different tensor under one name. Here all tensors have the names and shapes of the original module.
 
-``torch.nn.utils.clip_grad_norm_`` sees a rank's shards only: each rank would clip by another norm.
+``torch.nn.utils.clip_grad_norm_`` uses only this rank's shards: each rank would clip by a different norm.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fusioncache.thunder_adapter.api import ThunderModule
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """How a model's parameters are shared.
+    """How a model's parameters are sharded.
 
     Attributes:
         group: the process group whose ranks share them.
-        shapes: of the parameters of which each rank has a part, by name: those of all of them.
-        dims: along which each of these is cut.
+        shapes: the whole shape of each sharded parameter, by name.
+        dims: the dimension along which each of these is cut, by name.
     """
 
     group: Any
@@ -33,25 +33,25 @@ class Shards:
     dims: Mapping[str, int]
 
     def measure(self, name: str, padded: int) -> int:
-        """Returns how much of this rank's shard belongs to a parameter, along the dimension in which it is cut.
+        """Returns the length of this rank's shard without padding, along the dimension of the cut.
 
-        Thunder pads a parameter whose rows the ranks do not divide: the last rows are no part of it.
+        Thunder pads a parameter if the number of ranks does not divide its rows.
 
         Args:
             name: of the parameter.
-            padded: how long each shard is.
+            padded: the length of each shard with padding.
         """
         return max(0, min(padded, self.shapes[name][self.dims[name]] - int(self.group.rank()) * padded))
 
 
 def find_shards(model: Any) -> Shards | None:
-    """Returns how the ranks share a model; None if each keeps it whole.
+    """Returns how a model's parameters are sharded; None if each rank has the whole model.
 
     Args:
-        model: what ``fsdp``, ``ddp`` or ``tensor_parallel`` returned.
+        model: the result of ``fsdp``, ``ddp`` or ``tensor_parallel``.
 
     Raises:
-        TypeError: if it is nothing that Thunder compiled.
+        TypeError: if it is not a module that Thunder compiled.
     """
     from fusioncache.distributed.cut_layers import TensorParallelTransform
     from fusioncache.thunder_adapter.accelerator_api import FSDPTransform
@@ -70,16 +70,16 @@ def find_shards(model: Any) -> Shards | None:
 
 
 def state_dict(model: Any) -> dict[str, Any]:
-    """Returns a model's parameters and buffers, with the names and shapes of the module that was shared.
+    """Returns a model's parameters and buffers, with the names and shapes of the original module.
 
-    They lie in the memory of the model: what loads into them, as ``torch.distributed.checkpoint.load`` does, changes
-    it. Shards are ``DTensor``s, so that any number of ranks, FSDP2 or a single process can load what was saved::
+    They alias the model's memory, so that loading into them changes the model, as ``torch.distributed.checkpoint.load``
+    does. Shards are ``DTensor``s, so that any number of ranks, FSDP2 or a single process can load the checkpoint::
 
         torch.distributed.checkpoint.save(fusioncache.distributed.state_dict(model), checkpoint_id=folder)
         torch.distributed.checkpoint.load(fusioncache.distributed.state_dict(model), checkpoint_id=folder)
 
     Args:
-        model: what ``fsdp``, ``ddp`` or ``tensor_parallel`` returned.
+        model: the result of ``fsdp``, ``ddp`` or ``tensor_parallel``.
     """
     wholes = _Wholes(find_shards(model))
     parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -88,13 +88,13 @@ def state_dict(model: Any) -> dict[str, Any]:
 
 
 def optimizer_state_dict(model: Any, optimizer: Any) -> dict[str, Any]:
-    """Returns the tensors that an optimizer keeps of a model's parameters, as in ``exp_avg.head.weight``.
+    """Returns an optimizer's state tensors of a model's parameters, under names such as ``exp_avg.head.weight``.
 
-    They lie in the optimizer's memory, as those of ``state_dict`` do in the model's. What an optimizer that took no
-    step would not have yet is made, by a step without gradients. Options, such as learning rates, are not among these.
+    They alias the optimizer's memory, as the tensors of ``state_dict`` alias the model's. If the optimizer took no step
+    yet, its state is first made by a step with zero gradients. Options, such as learning rates, are not included.
 
     Args:
-        model: what ``fsdp``, ``ddp`` or ``tensor_parallel`` returned.
+        model: the result of ``fsdp``, ``ddp`` or ``tensor_parallel``.
         optimizer: of its parameters.
     """
     _fill(optimizer)
@@ -110,10 +110,10 @@ def _name_state(wholes: _Wholes, model: Any, optimizer: Any) -> Iterator[tuple[s
 
 
 class _Wholes:
-    """Gives a shard the shape of what it is a part of, in its memory.
+    """Wraps shards in ``DTensor``s of the whole shape, which alias their memory.
 
     Args:
-        shards: how parameters are shared; None: each rank keeps them whole.
+        shards: how parameters are sharded; None: each rank has them whole.
     """
 
     def __init__(self, shards: Shards | None):
@@ -121,11 +121,11 @@ class _Wholes:
         self._mesh = None if shards is None else _make_mesh(shards.group)
 
     def of(self, name: str, value: Any) -> Any:
-        """Returns a parameter, or what an optimizer keeps of it.
+        """Returns the ``DTensor`` of a parameter or its optimizer state; the tensor itself if it is not sharded.
 
         Args:
             name: of the parameter.
-            value: what this rank keeps of it: the part that ``DTensor`` gives this rank, too, and then padding.
+            value: this rank's shard: the part that ``DTensor`` assigns to this rank as well, followed by padding.
         """
         from torch.distributed.tensor import DTensor, Shard
 
@@ -146,7 +146,7 @@ def _make_mesh(group: Any) -> Any:
 
 
 def _fill(optimizer: Any) -> None:
-    """Has an optimizer that took no step make what it keeps. Nothing else changes: gradients and rates are zero."""
+    """Makes the state of an optimizer that took no step, by a step with zero gradients and rates. Restores these."""
     if optimizer.state:
         return
     rates = [group.get("lr") for group in optimizer.param_groups]
@@ -166,14 +166,14 @@ def _fill(optimizer: Any) -> None:
 
 
 def clip_grad_norm_(model: Any, max_norm: float, norm_type: float = 2.0) -> Any:
-    """Clips a model's gradients as ``torch.nn.utils.clip_grad_norm_`` does, by their norm over all ranks.
+    """Clips a model's gradients like ``torch.nn.utils.clip_grad_norm_``, but by their norm over all ranks.
 
-    All ranks of the model call it. It returns the norm that all gradients had, the same on each rank.
+    All ranks of the model must call it. Returns the norm of all gradients before clipping, the same on each rank.
 
     Args:
-        model: what ``fsdp``, ``ddp`` or ``tensor_parallel`` returned.
-        max_norm: the norm that gradients have at most behind it.
-        norm_type: of the norm; infinity is that of the greatest number.
+        model: the result of ``fsdp``, ``ddp`` or ``tensor_parallel``.
+        max_norm: the maximum norm of the gradients afterwards.
+        norm_type: the order of the norm; infinity is the maximum norm.
     """
     from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
@@ -192,7 +192,7 @@ def clip_grad_norm_(model: Any, max_norm: float, norm_type: float = 2.0) -> Any:
 
 
 def _add_up(norm: Any, norm_type: float, group: Any) -> Any:
-    """Returns the norm of what all ranks have, of the norm of what this one has."""
+    """Returns the norm over all ranks, given the norm of this rank's gradients."""
     from torch.distributed import ReduceOp, all_reduce
 
     norm = norm.float()

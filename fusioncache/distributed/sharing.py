@@ -1,8 +1,8 @@
-"""Models that ranks share, in one call: tensor parallelism, and Thunder's own ``fsdp`` and ``ddp`` in the right order.
+"""Distributed models in one call: tensor parallelism, and Thunder's ``fsdp`` and ``ddp`` in the right order.
 
-A transform that is added to the result of Thunder's ``fsdp`` silently gives other weights. Here it is added before.
-Thunder's collectives run on a group of their own, which has torch's time limit (10 minutes over NCCL, else 30),
-whatever ``init_process_group(timeout=...)`` was given. Here it has the job's.
+A transform that is added to the result of Thunder's ``fsdp`` silently changes weights. Here it is added before.
+Thunder's collectives run on a separate group with torch's default time limit (10 minutes over NCCL, else 30), even if
+``init_process_group(timeout=...)`` set another one. Here the group gets the job's limit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def find_group(given: Any) -> Any:
     """Returns a process group.
 
     Args:
-        given: it, or a mesh of one dimension; None is the job's own group.
+        given: the group, or a mesh of one dimension; None is the job's default group.
 
     Raises:
         ValueError: if it is a mesh of several dimensions.
@@ -40,8 +40,8 @@ def find_groups(given: Any) -> tuple[Any, Any]:
     """Returns the group whose ranks share one copy of a model, and the group of ranks that have the same part of it.
 
     Args:
-        given: a process group, or a mesh of one dimension: there is one copy, and the second group is None. Of a mesh
-            of two dimensions copies are along the first one, as torch's ``fully_shard`` has it.
+        given: a process group or a mesh of one dimension, for one copy: then the second group is None. In a mesh of two
+            dimensions copies are along the first one, as for torch's ``fully_shard``.
 
     Raises:
         ValueError: if it is a mesh of more dimensions.
@@ -56,7 +56,7 @@ def find_groups(given: Any) -> tuple[Any, Any]:
 
 
 def find_time_limits(group: Any) -> list[Any]:
-    """Returns the time limit of each backend of a process group; None is the job's own."""
+    """Returns the time limit of each backend of a process group; None is the job's default group."""
     from torch.distributed.distributed_c10d import _get_default_group
 
     group = _get_default_group() if group is None else group
@@ -77,23 +77,23 @@ def fsdp(
     transforms: Sequence[Any] = (),
     **options: Any,
 ) -> Any:
-    """Compiles a model of which each rank keeps a shard, with ``FusionCache``.
+    """Shards a model among ranks, and compiles it with ``FusionCache`` (fully sharded data parallelism).
 
     Args:
         model: a module, the same on each rank.
         group: the process group that shares it, or a mesh of one dimension. With a mesh of two dimensions the ranks
-            along the second one share a copy of the model, and those along the first one average the gradients of
-            their shards: hybrid sharding, as torch's ``fully_shard`` has it. None is a group of all ranks.
+            along the second one share a copy of the model, and the ranks along the first one average the gradients of
+            their shards: hybrid sharding, as in torch's ``fully_shard``. None is a group of all ranks.
         reshard: whether backward gathers parameters again (ZeRO3); else they stay gathered until then (ZeRO2).
-        device: where its shards are to be; None leaves that to Thunder.
-        broadcast_from: the rank of the job whose parameters all of ``group`` take; None: each takes its own.
-        executors: for ``thunder.jit``; None are those of ``fusioncache.executors()``.
-        transforms: more of them, in front of ``FusionCache``.
+        device: of its shards; None leaves that to Thunder.
+        broadcast_from: the rank of the job whose parameters all ranks of ``group`` take; None: each takes its own.
+        executors: for ``thunder.jit``; by default ``fusioncache.executors()``.
+        transforms: further ones, in front of ``FusionCache``.
         options: of ``FusionCache``, such as ``in_flight_bytes``.
 
     Raises:
-        ValueError: if a mesh has more than two dimensions, or if parameters are to come from a rank that is in one
-            copy of the model only.
+        ValueError: if a mesh has more than two dimensions, or if ``broadcast_from`` is given with a mesh of two: that
+            rank is in one copy of the model only.
     """
     from fusioncache.thunder_adapter.accelerator_api import FSDPType
     from fusioncache.thunder_adapter.accelerator_api import fsdp as share
@@ -106,7 +106,7 @@ def fsdp(
 
 
 def move_tied_model(model: Any, device: Any) -> None:
-    """Moves a model that ties parameters to where its shards are to be: Thunder 0.2.6 raises where it moves those."""
+    """Moves a model with tied parameters to the device of its shards: Thunder 0.2.6 raises if it moves them itself."""
     import torch
 
     if device is None and "LOCAL_RANK" in os.environ:  # as Thunder takes it
@@ -118,10 +118,10 @@ def move_tied_model(model: Any, device: Any) -> None:
 
 
 def _share_in(jitted: Any, group: Any, given: dict[str, Any]) -> Any:
-    """Returns a model that a group shares, or each copy of it one row of a mesh: Thunder's ``fsdp`` takes all ranks.
+    """Returns a model that a group shares, or each row of a mesh one copy. Thunder's ``fsdp`` supports all ranks only.
 
     Args:
-        jitted: what ``thunder.jit`` returned.
+        jitted: the result of ``thunder.jit``.
         group: a process group or a mesh.
         given: arguments of ``FSDPTransform``.
     """
@@ -137,7 +137,7 @@ def _share_in(jitted: Any, group: Any, given: dict[str, Any]) -> Any:
         raise ValueError("broadcast_from names a rank of one copy of the model: give all ranks the same parameters")
     cutting = FSDPTransform(release_original_parameters=True, process_group=one_copy, **given)
     filling = MaterializationTransform(cutting.device, init=MaterializationTransform.init_from_original_module_init())
-    # Behind the one that cuts: what copies have of a gradient is averaged when its shard is there.
+    # After the sharding transform, so that copies average the shards of gradients.
     averaging = [] if copies is None else [DDPTransform(copies, bucket_size_in_mb=25.0, broadcast_from=None)]
     return add_transform(jitted, transform=[cutting, filling, *averaging])
 
@@ -150,13 +150,13 @@ def ddp(
     transforms: Sequence[Any] = (),
     **options: Any,
 ) -> Any:
-    """Compiles a model that each rank keeps whole, with ``FusionCache``: ranks add up their gradients.
+    """Compiles a model with ``FusionCache`` for data parallelism: ranks have it whole, and average gradients.
 
     Args:
         model: a module.
-        broadcast_from: the rank whose parameters all take; None: each keeps its own.
-        executors: for ``thunder.jit``; None are those of ``fusioncache.executors()``.
-        transforms: more of them, in front of ``FusionCache``.
+        broadcast_from: the rank whose parameters all ranks take; None: each keeps its own.
+        executors: for ``thunder.jit``; by default ``fusioncache.executors()``.
+        transforms: further ones, in front of ``FusionCache``.
         options: of ``FusionCache``, such as ``in_flight_bytes``.
     """
     from fusioncache.thunder_adapter.accelerator_api import ddp as share
@@ -178,28 +178,28 @@ def tensor_parallel(
     transforms: Sequence[Any] = (),
     **options: Any,
 ) -> Any:
-    """Compiles a model whose layers are cut among ranks, with ``FusionCache``.
+    """Cuts a model's layers among ranks, and compiles it with ``FusionCache`` (tensor parallelism).
 
-    All ranks give it the same input, and get the same output. Layers are named by patterns, as in ``"*.mlp.gate"``. The
-    gradient of a cut parameter is a part, that of a whole one is the same on each rank.
+    All ranks pass the same input, and get the same output. Layers are named by patterns, such as ``"*.mlp.gate"``. The
+    gradient of a cut parameter is a part; that of a whole parameter is the same on each rank.
 
     Args:
-        model: a module, the same on each rank, on the device where it is to run.
-        group: a process group, or a mesh of one dimension; None is the job's own group.
-        column: ``Linear`` layers that give each rank a part of their result, each in front of a row layer; and
-            ``Embedding``s, whose vocabulary is cut and whose results ranks add up.
-        row: ``Linear`` layers of whose input each rank has a part. Ranks add up what they give.
-        gathered: ``Linear`` layers that are cut as column ones, and whose result each rank gets whole: a head.
-        sequence: whether ranks share what is between these layers, too, by the rows of a sequence that they divide.
-        broadcast_from: the rank of the group whose parameters all take; None: each takes its own.
-        release: whether ``model`` lets go of whole parameters that are cut here. Then it cannot run on its own.
-        executors: for ``thunder.jit``; None are those of ``fusioncache.executors()``.
-        transforms: more of them, behind this one and in front of ``FusionCache``.
+        model: a module, the same on each rank, on the device where it runs.
+        group: a process group, or a mesh of one dimension; None is the job's default group.
+        column: ``Linear`` layers of which each rank computes some output features, each in front of a row layer; and
+            ``Embedding``s, whose vocabulary is cut and whose results are summed over ranks.
+        row: ``Linear`` layers of which each rank has some input features. Results are summed over ranks.
+        gathered: ``Linear`` layers that are cut like column layers, with the result gathered on each rank: a head.
+        sequence: whether the activations between these layers are cut, too, along the sequence if ranks divide it.
+        broadcast_from: the rank of the group whose parameters all ranks take; None: each takes its own.
+        release: whether ``model`` drops the whole parameters that are cut here. Then it cannot run uncompiled.
+        executors: for ``thunder.jit``; by default ``fusioncache.executors()``.
+        transforms: further ones, behind this one and in front of ``FusionCache``.
         options: of ``FusionCache``, such as ``schedule``.
 
     Raises:
-        CutError: if a layer cannot be cut in this way. When the model is first called: if it does something with a part
-            of a tensor of which it is not known how ranks do it together.
+        CutError: if a layer cannot be cut in this way; in the first call of the model, if an operation on a cut tensor
+            cannot be computed in parts.
     """
     group = find_group(group)
     parameters = find_cut_parameters(model, {Role.COLUMN: column, Role.ROW: row, Role.GATHERED: gathered}, group.size())
@@ -212,7 +212,7 @@ def _jit(model: Any, executors: Sequence[Any] | None, transforms: Sequence[Any],
 
     Args:
         model: a module.
-        executors: for ``thunder.jit``; None are those of ``fusioncache.executors()``.
+        executors: for ``thunder.jit``; by default ``fusioncache.executors()``.
         transforms: in front of ``FusionCache``.
         options: of ``FusionCache``.
     """
@@ -227,10 +227,10 @@ def _jit(model: Any, executors: Sequence[Any] | None, transforms: Sequence[Any],
 
 
 def _keep_time_limit(model: Any) -> Any:
-    """Gives the collectives of a model the time limit of the job's own process group.
+    """Sets the time limit of a model's collectives to that of the job's default group, and returns the model.
 
     Args:
-        model: what Thunder's ``fsdp`` or ``ddp`` returned. It is returned again.
+        model: the result of Thunder's ``fsdp`` or ``ddp``.
     """
     try:
         group = model.process_group_for_ddp
@@ -239,6 +239,6 @@ def _keep_time_limit(model: Any) -> Any:
             from torch.distributed.distributed_c10d import _set_pg_timeout
 
             _set_pg_timeout(limits[0], group)
-    except Exception as error:  # torch has no public name for it
+    except Exception as error:  # torch's function is private, and may change
         logger.info("collectives keep torch's time limit", exc_info=error)
     return model
