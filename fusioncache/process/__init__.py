@@ -1,1 +1,1 @@
-"""What belongs to the process as a whole: its forks, its warnings, its settings, its files."""
+"""Process-wide services: forks, warnings, settings, files, garbage collection, and hiding of secrets."""

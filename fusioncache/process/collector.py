@@ -1,12 +1,11 @@
-"""Python's garbage collector, paused while very many objects are made that stay, and started behind long work.
+"""Python's garbage collector: paused while very many long-lived objects are made, and started after long work.
 
-In a pause no number of new objects starts a collection, in any thread of the process. Reference counts free memory all
-the while; only cycles wait. Whether the collector is enabled is left alone, for a program may ask for that or change it
-meanwhile; only of thresholds it may see another one.
+In a pause, new objects start no collection, in any thread of the process. Reference counts still free memory; only
+cycles wait. ``gc.isenabled`` does not change, because a program may read or set it meanwhile; only the threshold does.
 
-Python starts a full collection, which looks at all objects, as soon as those that came to stay are a quarter of them.
-Traces and compilations leave that many behind, and the step that it comes in takes many times as long as others. So one
-is started behind some of these, where it is little of the time.
+Python starts a full collection, which visits all objects, once the long-lived ones have grown by a quarter. Traces and
+compilations leave that many, so that a later step with such a collection takes many times as long as others. So a full
+collection is started after some of them, where it is a small part of the time.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from contextlib import AbstractContextManager
 from fusioncache.process import forks
 
 _NEVER = 2_147_483_629
-"""So many new objects do not exist at once. A program that sets a threshold itself does not choose this one."""
+"""A threshold that is never reached, and that a program is unlikely to set itself."""
 
 LEAST_WORK = 0.05
-"""Work that took fewer seconds leaves little behind, and is not counted."""
+"""Seconds of the shortest work that counts. Shorter work leaves few objects."""
 
 WORK_PER_COLLECTION = 20
-"""A full collection is due as soon as work took this many times as long as one does."""
+"""A full collection is due once the work took this many times as long as a collection."""
 
 
 class Pause:
-    """A context of any number of threads, in which the collector does not start by itself."""
+    """A context, shared by any number of threads, in which the collector does not start automatically."""
 
     def __init__(self) -> None:
         self._lock = forks.lock()
@@ -47,13 +46,13 @@ class Pause:
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            if threading.get_ident() in self._inside:  # else it was left behind in the parent of a fork
+            if threading.get_ident() in self._inside:  # else it was removed after a fork
                 self._inside.remove(threading.get_ident())
             self._end()
 
     def _begin(self) -> None:
         threshold = gc.get_threshold()[0]
-        self._has_begun = threshold != 0  # or it does not start by itself anyway
+        self._has_begun = threshold != 0  # with 0 it does not start automatically anyway
         if self._has_begun:
             self._threshold = self._threshold if threshold == _NEVER else threshold
             gc.set_threshold(_NEVER)
@@ -62,11 +61,11 @@ class Pause:
         if self._inside or not self._has_begun:
             return
         self._has_begun = False
-        if gc.get_threshold()[0] == _NEVER:  # unless the program has set another one since
+        if gc.get_threshold()[0] == _NEVER:  # else the program has set another one meanwhile
             gc.set_threshold(self._threshold)
 
     def after_fork(self) -> None:
-        """Forgets the threads that a forked child lacks."""
+        """Removes the threads that a forked child lacks."""
         thread = threading.get_ident()
         self._inside = [each for each in self._inside if each == thread]
         self._end()
@@ -76,8 +75,8 @@ class FullCollections:
     """Starts a full collection after work that took many times as long as a collection.
 
     Args:
-        usual: the seconds that one is thought to take, until one was measured.
-        clock: returns the seconds of a clock that only goes forward.
+        usual: the assumed seconds of a collection until one was measured.
+        clock: returns seconds of a monotonic clock.
     """
 
     def __init__(self, usual: float = 0.5, clock: Callable[[], float] = time.monotonic) -> None:
@@ -112,9 +111,9 @@ _pause = Pause()
 
 
 def without_collector() -> AbstractContextManager[None]:
-    """Returns a context in which the collector does not start by itself, for code that makes very many objects."""
+    """Returns a context in which the collector does not start automatically, for code that makes very many objects."""
     return _pause
 
 
 collect_behind = FullCollections().follow
-"""Starts a full collection if that takes little beside the work so far, of which the last took the seconds given."""
+"""Counts work that took the given seconds, and starts a full collection if that is a small part of the work so far."""

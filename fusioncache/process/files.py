@@ -1,7 +1,7 @@
-"""Files and folders that only their owner may read: made, and freed of what is in their place.
+"""Private files and folders: creation, and removal of obstacles at their paths.
 
-In the place of a file may be a folder, a link, a pipe, a socket, or what cannot be read. It is taken away, but nothing
-with a content that may be a user's is deleted: a folder that is not empty gets another name beside its place.
+A file's path may be a folder, a link, a pipe, a socket, or unreadable. Such an obstacle is removed, but content that
+may be a user's is never deleted: a folder that is not empty is set aside (renamed in its parent).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fusioncache.process.warning import warn
 
 
 def make_folder(path: Path) -> None:
-    """Makes one folder for this user only, if it is not there."""
+    """Makes one folder for this user only, if it does not exist."""
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
@@ -25,20 +25,20 @@ def make_folder(path: Path) -> None:
 
 
 def make_folders(path: Path) -> None:
-    """Makes a folder and those that it is in for this user only, as far as they are not there."""
+    """Makes a folder and its missing parents, for this user only."""
     for folder in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
         make_folder(folder)
 
 
 def open_privately(path: str, flags: int) -> int:
-    """Opens a file, a new one for this user only: an opener for ``open``."""
+    """Opens a file; a new one is for this user only. Serves as ``opener`` of ``open``."""
     return os.open(path, flags, 0o600)
 
 
 def protect(path: Path) -> None:
-    """Takes a file of this user's from all others, as far as that can be done.
+    """Removes other users' permissions on a file of this user, if possible.
 
-    It is not opened: to close one of sqlite's would give up the locks that this process has on it.
+    Does not open the file: to close a file of sqlite would release this process's locks on it.
     """
     with suppress(OSError):
         status = os.stat(path)
@@ -47,16 +47,16 @@ def protect(path: Path) -> None:
 
 
 ASIDE = "aside-"
-"""How the names of things begin that were in the way."""
+"""Prefix of the names of obstacles that were set aside."""
 
 _LONGEST_NAME = 200
 
 
 def remove(path: Path) -> bool:
-    """Removes a file, or whatever is in its place, if that can be done. Never raises ``OSError``.
+    """Removes a file, or an obstacle at its path, if possible. Never raises ``OSError``.
 
     Returns:
-        Whether something was there, and is gone.
+        Whether something existed and is gone.
     """
     try:
         os.unlink(path)
@@ -77,10 +77,10 @@ def _remove_folder(path: Path) -> bool:
 
 
 def set_aside(path: Path) -> None:
-    """Gives what is in the way another name beside its place, and says so.
+    """Renames an obstacle within its folder, and warns.
 
     Raises:
-        OSError: if that cannot be done.
+        OSError: if it cannot be renamed.
     """
     aside = path.with_name(f"{ASIDE}{uuid.uuid4().hex[:8]}-{path.name[:_LONGEST_NAME]}")
     os.rename(path, aside)
@@ -88,16 +88,16 @@ def set_aside(path: Path) -> None:
 
 
 def free(path: Path, *, follows: bool = False) -> bool:
-    """Takes away what is in the place of a file, if it is none or cannot be read. Never raises ``OSError``.
+    """Removes an obstacle at a file's path: anything but a readable regular file. Never raises ``OSError``.
 
-    A file that cannot be read is set aside, as its permissions may be intended.
+    An unreadable file is set aside, because its permissions may be intended.
 
     Args:
         path: of the file.
-        follows: whether a link to a file will do.
+        follows: whether a link to a file is acceptable.
 
     Returns:
-        Whether the place is free now, and was not.
+        Whether an obstacle was there and is gone.
     """
     try:
         status = os.stat(path) if follows else os.lstat(path)

@@ -1,10 +1,9 @@
-"""What a forked child does before it uses what its parent had in memory.
+"""Repair of locks and objects in a forked child, before it uses them.
 
-A fork copies memory and of all threads only the one that forks. Locks that the others held would stay locked for ever,
-and what they were at would stay half done. So every lock of the package is made here, and every object with more than a
-lock to set right says so here.
+A fork copies memory, but only the forking thread. Locks of other threads would stay locked for ever, and their work
+unfinished. So all locks of the package are made here, and objects that need more repair register here.
 
-Here is also the map that threads share in which each entry is made once.
+Also contains ``LruMap``, a map for threads that makes each value once.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from typing import Protocol
 
 
 class Inherited(Protocol):
-    """An object that a child takes over from its parent."""
+    """An object that a forked child inherits from its parent."""
 
     def after_fork(self) -> None:
-        """Called in the child, when locks work again. What was going on in other threads will never end."""
+        """Called in the child, after locks were repaired. Work of other threads will never finish."""
 
 
 def lock() -> threading.RLock:
-    """Returns a lock between threads that in a forked child is free, unless the thread that forked holds it.
+    """Returns a lock between threads that is free in a forked child, unless the forking thread holds it.
 
-    It is one that its thread may take again: only such a lock knows who holds it.
+    The lock is reentrant, because only reentrant locks record their owner.
     """
     new = threading.RLock()
     locks.add(new)
@@ -35,34 +34,34 @@ def lock() -> threading.RLock:
 
 
 def register(thing: Inherited) -> None:
-    """Registers an object whose ``after_fork`` is called in forked children, in no order, for as long as it lives."""
+    """Registers an object for its lifetime: forked children call its ``after_fork``, in no particular order."""
     _inherited.add(thing)
 
 
-# Of the process, as its threads are.
+# Global state, because threads belong to the process.
 locks: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
 _inherited: weakref.WeakSet[Inherited] = weakref.WeakSet()
 
 
 def after_fork() -> None:
-    """Frees the locks in a forked child, and has every object that is registered set itself right."""
+    """Frees the locks in a forked child, then calls ``after_fork`` of every registered object."""
     for each in list(locks):
-        # As the threading module does with its own locks; there is no public name for either.
+        # As the threading module does with its locks. Both methods are private.
         if not each._is_owned():  # type: ignore[attr-defined]
             each._at_fork_reinit()  # type: ignore[attr-defined]
-    for thing in list(_inherited):  # all of them kept alive until the last is done
+    for thing in list(_inherited):  # the list keeps all of them alive until the last call
         thing.after_fork()
 
 
 IMPORT_SECONDS = 2.0
-"""How long a fork waits for another thread that imports."""
+"""How long a fork waits for another thread to finish an import."""
 
 
 class ImportGuard:
-    """Held by a thread beside the program while it imports, so that the program is not forked meanwhile.
+    """A lock that a background thread holds while it imports, so that the program does not fork meanwhile.
 
-    Python locks each module while it is imported. In a child that is forked then, the lock of that module would stay
-    locked, and the first import of it there would wait for ever.
+    Python locks each module during its import. If the process forked then, the lock would stay locked in the child, and
+    the child's first import of the module would wait for ever.
     """
 
     def __init__(self) -> None:
@@ -90,16 +89,16 @@ class ImportGuard:
             self._lock._at_fork_reinit()  # type: ignore[attr-defined]
 
 
-# Of the process, as its modules are.
+# Global state, because modules belong to the process.
 imports = ImportGuard()
 
 os.register_at_fork(after_in_child=after_fork)
 
 
 class LruMap[K: Hashable, V]:
-    """Maps keys to values that are made on demand. Least recently used leaves first. Safe under threads.
+    """A thread-safe map from keys to values that are made on demand. Evicts the least recently used value.
 
-    When several threads ask for the same missing key at once, one makes the value and the others wait for it.
+    If several threads request the same missing key at once, one makes the value and the others wait for it.
     """
 
     def __init__(self, capacity: int):
@@ -114,10 +113,10 @@ class LruMap[K: Hashable, V]:
         return len(self._values)
 
     def get_or_make(self, key: K, make: Callable[[], V]) -> tuple[V, bool]:
-        """Returns the value of ``key`` and whether it was there already.
+        """Returns the value of ``key``, and True if it existed before.
 
         Raises:
-            Exception: whatever ``make`` raises; the next one to ask then tries again.
+            Exception: any error of ``make``. The next request calls ``make`` again.
         """
         with self._lock:
             if key in self._values:
@@ -142,7 +141,7 @@ class LruMap[K: Hashable, V]:
             return value, False
 
     def get(self, key: K) -> V | None:
-        """Returns the value of ``key``; None if there is none. Does not wait for a thread that makes it."""
+        """Returns the value of ``key``; None if there is none. Does not wait for a thread that is making it."""
         with self._lock:
             if key not in self._values:
                 return None
@@ -155,6 +154,6 @@ class LruMap[K: Hashable, V]:
             return tuple(self._values.values())
 
     def clear(self) -> None:
-        """Forgets every value. Values in use elsewhere live on."""
+        """Removes all values. Values that are referenced elsewhere stay alive."""
         with self._lock:
             self._values.clear()

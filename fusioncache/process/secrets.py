@@ -1,17 +1,17 @@
-"""Decides which texts are written into what outlives a process or is printed: stores, records, reports, messages.
+"""Decides which texts are written to stores, records, reports and messages, and replaces other texts by digests.
 
-A user's text may be a key or a password, wherever it stands. So a string is written only if it is a plain word, such as
-``gelu``, and its name does not say that it is secret. A key of a dictionary is also written if it is an identifier. Of
-any other string, and of all bytes, a digest is written. Two digests are equal if and only if the values are. They have
-no digits, which would be taken for numbers of a program::
+A user's text may be a key or a password in any place. So a string is written only if it is a plain word, such as
+``gelu``, and its name does not look secret. A key of a dictionary is also written if it is an identifier. Any other
+string, and all bytes, are replaced by a digest. Two digests are equal if and only if the values are. They contain no
+digits, which would be mistaken for numbers of a program::
 
     hidden str mfkbplcgodhanjeimfkbplcgodhanjei
 
-A reader of a digest can compare it with that of a guess. One of a text that is named as a secret takes 40 ms and 16 MB
-for each guess. The salt is the same everywhere, because processes, ranks and stores share by equal texts.
+A reader of a digest can compare it with the digest of a guess. If the text's name looks secret, each guess takes 40 ms
+and 16 MB. The salt is the same everywhere, because processes, ranks and stores share by equal texts.
 
-A program compares texts with those that it was derived for. A stored program has digests in their place. The process
-that loads it puts its own equal texts there, which it had to describe to find the program.
+A program compares texts with those that it was derived for. A stored program contains their digests. The process that
+loads it replaces these by its own equal texts, which it had to describe to find the program.
 """
 
 from __future__ import annotations
@@ -25,50 +25,50 @@ from functools import lru_cache
 
 
 class TextKind(Enum):
-    """What a text is."""
+    """The kind of a text, which determines how it is written."""
 
     VALUE = "value"
     NAME = "name"
-    """A key of a dictionary, or what a class says of its own names."""
+    """A key of a dictionary, or an attribute of a class that contains names."""
     SECRET = "secret"
-    """A value whose name says that it is secret."""
+    """A value whose name looks secret. It has a slow digest."""
     HIDDEN = "hidden"
-    """A value that is never written, with a quick digest."""
+    """A value that is never written, with a fast digest."""
 
 
 LONGEST_KNOWN = 10_000
-"""Characters of the longest text that a stored program may compare."""
+"""Maximum characters of a text that a stored program may compare."""
 _MOST_KNOWN = 1 << 19
-"""How many texts a process remembers by their digests."""
+"""Maximum number of texts that a process stores with their digests."""
 COST = 1 << 14
-"""Of the digest of a secret."""
+"""The cost parameter of scrypt for secrets."""
 MOST_SECRETS = 64
-"""How many digests of secrets a process makes, which takes seconds. Those of further ones are quick."""
+"""Maximum number of slow digests in a process, which take seconds together. Further secrets get fast ones."""
 
 _SECRET = re.compile(
     r"(?i)secret|passw|passphrase|passcode|credential|auth(?!ors?($|_))|bearer|webhook|(^|_)(pwd|dsn|jwt|cookie)($|_)"
     r"|(api|access|private|signing|encryption)_?keys?|(access|refresh|session)_?token|(^|_)token($|_)|(^|_)(key|pin)$"
 )
 _OF_NAMES = frozenset({"_fields", "_member_names_", "_name_"})
-"""Attributes of classes that hold names."""
+"""Attributes of classes that contain names."""
 _WORD = re.compile(
     r"(?!(sk|pk|rk|hf|gh[oprsu]|xox[a-z]|glpat|npm|pypi)[-_])(?!(\D*\d){5})[a-z]+\d{0,3}([_-]([a-z]+\d{0,3}|\d{1,2}))*"
     r"|([A-Z]{1,4}[a-z]+){1,3}|[A-Z]{1,5}|[a-z]{2,12}:\d{1,2}|\d{1,3}|\d{1,4}(\.\d{1,4}){1,3}|\W{0,3}"
 )
-"""Not what begins as the tokens of well-known services do."""
+"""A plain word. Excludes prefixes of the tokens of well-known services."""
 _LONGEST_WORD = 20
 _NAME = re.compile(r"([^\W\d]\w*|\d{1,4})(\.([^\W\d]\w*|\d{1,4}))*")
 _LONGEST_NAME = 128
 _RANDOM = re.compile(r"(?=[a-zA-Z]*\d)[a-zA-Z\d]{16,}|[a-zA-Z]{33,}")
-"""A part of a name that was more likely drawn than chosen."""
+"""A part of a name that is probably random."""
 
 _LETTERS = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
 _HIDDEN = re.compile(r"'hidden (?:str|bytes) [a-p]{32}'")
-"""What stands for a text in the source of a trace."""
+"""The digest of a text in the source of a trace."""
 _SHOWN = re.compile(r"('?)hidden (?:str|bytes) [a-p]{1,32}\1")
-"""The same in any text, which may end in the middle of it."""
+"""A digest in any text, which may be cut off within it."""
 HIDDEN = "(hidden)"
-"""What people are shown in place of a digest."""
+"""Replaces a digest in output for people."""
 
 _texts: dict[tuple[TextKind, type], dict[str | bytes, str]] = {
     (kind, type_): {} for kind in TextKind for type_ in (str, bytes)
@@ -78,14 +78,14 @@ _known: dict[str, str | bytes] = {}
 
 @lru_cache(1 << 14)
 def find_kind(name: str) -> TextKind:
-    """Returns what the texts are likely to be that go by a name."""
+    """Returns the probable kind of texts that have this name."""
     if _SECRET.search(name):
         return TextKind.SECRET
     return TextKind.NAME if name in _OF_NAMES or (name.startswith("__") and name.endswith("__")) else TextKind.VALUE
 
 
 def write_text(value: str | bytes, kind: TextKind = TextKind.VALUE) -> str:
-    """Returns a string or bytes as they may be written: in quotes if all may read them, else as a digest."""
+    """Returns a string or bytes in their written form: in quotes if they are public, else as a digest."""
     texts = _texts[kind, type(value)]
     text = texts.get(value)
     if text is None:
@@ -99,7 +99,7 @@ def write_text(value: str | bytes, kind: TextKind = TextKind.VALUE) -> str:
 
 
 def forget() -> None:
-    """Forgets all texts. Programs that compare one are not loaded until it is described again."""
+    """Removes all stored texts. A program that compares one is not loaded until that text is described again."""
     _known.clear()
     for texts in _texts.values():
         texts.clear()
@@ -112,7 +112,7 @@ def _is_open(value: str | bytes, kind: TextKind) -> bool:
 
 
 def is_word(text: str) -> bool:
-    """Returns whether a string is a plain word, which may be written if its name does not say that it is secret."""
+    """True if a string is a plain word, which may be written unless its name looks secret."""
     return len(text) <= _LONGEST_WORD and _WORD.fullmatch(text) is not None
 
 
@@ -138,7 +138,7 @@ def _digest(value: str | bytes, kind: TextKind) -> str:
 
 
 def blur(text: str) -> str:
-    """Returns a text for people, without the digests in it."""
+    """Returns a text for people, with ``(hidden)`` in place of each digest."""
     return _SHOWN.sub(HIDDEN, text)
 
 
@@ -148,19 +148,19 @@ _LEXEME = re.compile(
     r"|^(?P<place>[ ]*# [^\n]*?:\d+: \t)(?P<line>[^\n]*)"
     r"|#[^\n]*"
     r"|\bfloat\('(?:inf|NaN)'\)"  # numbers that Python has no literal for
-    r"|\bcheck_string_value\(cache_info_\w+, '[^'\n]*'\)"  # what Thunder says of the call
+    r"|\bcheck_string_value\(cache_info_\w+, '[^'\n]*'\)"  # Thunder's guards on the call
     rf"|\b(?:get_parameter|get_buffer|get_submodule|set_buffer)\((?:{_STRING})"  # names of tensors and modules
     rf"|(?P<access>(?<=[\w\])])\[)?(?P<prefix>\b[A-Za-z]+)?(?P<string>{_STRING})",
     re.MULTILINE,
 )
-"""What in the Python that Thunder prints may hold texts."""
+"""The parts of Thunder's printed Python that may contain texts, and parts that look alike and stay."""
 
 
 def hide_texts(source: str) -> str:
-    """Returns the source of a trace as it may be stored, with digests in place of texts.
+    """Returns the source of a trace for the store, with digests in place of texts.
 
     Raises:
-        ValueError: if a text in it was never described: no process that loads the program would find it by its digest.
+        ValueError: if a text was never described: a process that loads the program could not find it by its digest.
     """
     return _LEXEME.sub(_hide_lexeme, source)
 
@@ -185,10 +185,10 @@ def _hide_lexeme(found: re.Match[str]) -> str:
 
 
 def reveal_texts(source: str) -> str:
-    """Returns the source of a trace as it runs, with this process's texts in place of their digests.
+    """Returns the executable source of a trace, with this process's texts in place of their digests.
 
     Raises:
-        ValueError: if this process has described no text with one of the digests.
+        ValueError: if this process has described no text for one of the digests.
     """
     return _HIDDEN.sub(_reveal, source) if "hidden " in source else source
 
@@ -201,9 +201,9 @@ def _reveal(found: re.Match[str]) -> str:
 
 
 def hide_line(line: str) -> str:
-    """Returns a line of a user's source without its texts, but for plain words, and without its comment.
+    """Returns a line of a user's source without its comment and without its texts, except for plain words.
 
-    Where it cannot be told where a text ends, the rest of the line is left out.
+    If the end of a text cannot be found in the line, the rest of the line is omitted.
     """
     if "'''" in line or '"""' in line:
         return "..."
@@ -228,7 +228,7 @@ _OPTION = re.compile(r"--[A-Za-z][\w.-]{0,63}(?==|$)|-[A-Za-z]")
 
 
 def list_options(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Returns what of a command line may be on record: the script, and the names of options without their values."""
+    """Returns the recordable part of a command line: the script, and the names of options without their values."""
     script, given = arguments[:1], arguments[1:]
     found = (_OPTION.match(each) for each in given[: given.index("--") if "--" in given else None])
     return (*script, *(option[0] for option in found if option))

@@ -1,6 +1,6 @@
-"""The variables of the environment that set fusioncache: what each is called, what it means and what it may say.
+"""The environment variables of fusioncache: their names, meanings and valid values.
 
-A variable is read when it is used, not when this module is imported: a program may set one at any time.
+A variable is read at each use, not when this module is imported, because a program may set one at any time.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A variable of the environment.
+    """An environment variable.
 
     Attributes:
         name: of the variable.
-        allowed: a pattern that all of what it says has to match.
-        demand: what that is, for people.
+        allowed: a pattern that the whole value must match.
+        demand: a description of valid values, for people.
     """
 
     name: str
@@ -26,10 +26,10 @@ class Setting:
     demand: str = "any text"
 
     def get_text(self) -> str:
-        """Returns what the variable says, which is empty if it is not set.
+        """Returns the value of the variable, which is empty if it is not set.
 
         Raises:
-            ValueError: if it says something that it may not.
+            ValueError: if it is invalid.
         """
         text = os.environ.get(self.name, "")
         if text and not re.fullmatch(self.allowed, text, re.DOTALL):
@@ -38,44 +38,44 @@ class Setting:
 
 
 UNSIGNED = "unsigned"
-"""The word in ``FUSIONCACHE_TRUST`` that lets what is not signed run."""
+"""The word in ``FUSIONCACHE_TRUST`` that allows unsigned entries to run."""
 
 _SWITCH = ("0|1", "0 or 1")
 _SIGNER = rf"\s*(?:{UNSIGNED}|[0-9a-f]{{64}})\s*"
 _SIGNERS = f"public keys of 64 hexadecimal digits, or {UNSIGNED}, with commas between them"
 
 DIRECTORY = Setting("FUSIONCACHE_DIR")
-"""Names the directory of the record and the store."""
+"""The directory of the record and the store."""
 STORE = Setting("FUSIONCACHE_STORE", *_SWITCH)
-"""Says whether what is compiled is stored for later processes."""
+"""Whether executables are stored for later processes."""
 REMOTE = Setting("FUSIONCACHE_REMOTE")
-"""Is the URL of a store that is asked for what is not in the local one."""
+"""The URL of the remote from which entries are fetched that the local store lacks."""
 TRUST = Setting("FUSIONCACHE_TRUST", f"{_SIGNER}(?:,{_SIGNER})*", _SIGNERS)
-"""Lists the public keys, with commas between them, whose entries run here besides those that are on the user's list."""
+"""Public keys that are trusted besides those on the user's list, separated by commas."""
 SIGNING_KEY = Setting("FUSIONCACHE_SIGNING_KEY")
-"""Is the private key that signs what goes to a remote or into a pack, in place of the user's file."""
+"""The private key that signs entries for a remote or a pack, in place of the user's file."""
 LOG = Setting("FUSIONCACHE_LOG", r"(?![-01]\Z).*", "stderr, stdout or a file, such as ./1")
-"""Says where events are written: stderr, stdout or a file."""
+"""Where events are written: stderr, stdout or a file."""
 EXPLAIN = Setting("FUSIONCACHE_EXPLAIN", *_SWITCH)
-"""Says whether each miss is explained on stderr."""
+"""Whether each miss is explained on stderr."""
 VERIFY = Setting("FUSIONCACHE_VERIFY", "0|1|all", "0, 1 or all")
-"""Says whether templates are compared with their regions: in the first call for each layout, or in all calls."""
+"""Whether templates are compared with their regions: never, in the first call for each layout, or in all calls."""
 JOBS = Setting("FUSIONCACHE_JOBS", "[0-9]+", "a number of processes, 0 or more")
-"""Says how many processes compile beside the one that traces, 0 for none; by default as many as pay."""
+"""The number of processes that compile beside the one that traces, 0 for none; by default as many as pay."""
 PROGRAMS = Setting("FUSIONCACHE_PROGRAMS", *_SWITCH)
-"""Says whether what Thunder makes of a model is stored too, so that a later process need not trace it again."""
+"""Whether programs are stored too, so that a later process need not trace the model again."""
 SIZES = Setting("FUSIONCACHE_SIZES", "auto|static|dynamic", "auto, static or dynamic")
-"""Says whether regions that differ only in sizes share a compilation: those of one function, none, or all."""
+"""Whether regions that differ only in sizes share a compilation: those of one function, none, or all."""
 GRAPHS = Setting("FUSIONCACHE_GRAPHS", *_SWITCH)
-"""Says whether forward and backward are captured in CUDA graphs."""
+"""Whether forward and backward are captured in CUDA graphs."""
 ACCELERATORS = Setting("FUSIONCACHE_ACCELERATORS")
-"""Lists the accelerators that may be used, with commas between them, or says none."""
+"""The accelerators that may be used, separated by commas, or none."""
 PASSES = Setting("FUSIONCACHE_PASSES", *_SWITCH)
-"""Says whether each trace is written to a file after each pass that changed it."""
+"""Whether each trace is written to a file after each pass that changed it."""
 
 
 def find_directory() -> Path:
-    """Returns the directory of the record and the store: ``FUSIONCACHE_DIR``, or else the platform's for caches."""
+    """Returns the directory of the record and the store: ``FUSIONCACHE_DIR``, or else one in the platform's cache."""
     directory = DIRECTORY.get_text()
     if not directory:
         import platformdirs

@@ -1,4 +1,4 @@
-"""Sources: the digest of a package's, which a version does not tell, and the lines of functions that are in no file."""
+"""Digests of packages' sources, which a version does not identify, and source lines of functions without a file."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from functools import cache
 
 _LEFT_OUT = frozenset({"__pycache__", "tests", "benchmarks"})
 _STARTED = time.time()
-"""When this module was imported, which the transform does."""
+"""When this module was imported. The transform imports it."""
 
 
 @cache
 def digest_sources(folder: str) -> str:
-    """Returns the digest of all Python sources in a folder, once in a process: what is imported does not change.
+    """Returns the digest of all Python sources in a folder. Computed once per process: imported code does not change.
 
     Raises:
-        ValueError: if one is younger than this process, as then it may not be what was imported.
+        ValueError: if a file changed after ``_STARTED``, because then it may differ from the imported code.
     """
     digest = hashlib.blake2b(digest_size=20)
     for directory, folders, files in os.walk(folder):
@@ -39,12 +39,12 @@ def digest_sources(folder: str) -> str:
 
 
 def show_lines(function: Callable[..., object], file: str, find_text: Callable[[], str]) -> None:
-    """Has ``linecache`` know the lines of a function for as long as it lives.
+    """Registers the source lines of a function in ``linecache`` for the function's lifetime.
 
     Args:
-        function: it.
-        file: the name of the file that its code seems to come from.
+        function: the function.
+        file: the file name of its code object.
         find_text: returns the text of that file.
     """
-    linecache.cache[file] = (find_text,)  # asked when the lines are looked at: those of most texts never are
+    linecache.cache[file] = (find_text,)  # called when lines are read, which rarely happens
     weakref.finalize(function, linecache.cache.pop, file, None).atexit = False

@@ -1,9 +1,9 @@
-"""Torch's own guards of tensors: one call tells of many tensors whether they are as others were.
+"""Torch's tensor guards: one call checks whether many tensors have the same properties as given ones.
 
 ``torch.compile`` checks its inputs with them, in C++ (``TensorGuards`` in ``torch/csrc/dynamo/guards.cpp``): classes,
-dtypes, devices, sizes, strides, whether a gradient is required, and dispatch keys, which tell layouts, and negatives
-and conjugates that were not computed. They are no public part of torch. So each of these is tried once in a process,
-and where one is not noticed, no tensor gets a guard.
+dtypes, devices, sizes, strides, whether a gradient is required, and dispatch keys, which distinguish layouts and lazy
+negatives and conjugates. They are not public. So each property is tried once in a process, and if a guard misses a
+change of one, no guards are made.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 import torch
 
 Guard = Callable[..., bool]
-"""Takes as many values as it was made of tensors. True tells that each is what the tensor in its place was.
+"""Takes one value for each tensor that it was made of. True means that each value has the properties of its tensor.
 
-False tells nothing: that one tensor is given twice is a reason too, or a context such as ``torch.inference_mode``.
+False means nothing: other causes are one tensor given twice, or a context such as ``torch.inference_mode``.
 """
 
 
 def guard_tensors(tensors: Sequence[Any]) -> Guard | None:
-    """Returns a guard of tensors, which it does not keep; None where there are none, or not of such values.
+    """Returns a guard of tensors, which it does not reference; None without guards, or if it cannot guard these values.
 
-    Those of foreign classes are not guarded: they may say of themselves what they like.
+    Tensors of foreign classes are not guarded, because they can report any properties.
     """
     guards = find_guards()
     return None if guards is None else _make_guard(guards, tensors)
@@ -32,15 +32,15 @@ def guard_tensors(tensors: Sequence[Any]) -> Guard | None:
 
 @cache
 def find_guards() -> type | None:
-    """Returns torch's class of guards; None if this torch has none, or there is a change that they do not notice."""
+    """Returns torch's class of guards; None if this torch has none, or if it misses one of the changes."""
     try:
         from torch._C._dynamo.guards import TensorGuards
         from torch.utils._python_dispatch import _disable_current_modes
 
-        # Modes would see what is tried here, and some of them have it done otherwise.
+        # Dispatch modes would observe these trials, and some would change them.
         with torch.inference_mode(False), _disable_current_modes(), torch._C.DisableTorchFunction():
             return TensorGuards if all(_notices(TensorGuards, *each) for each in _list_changes()) else None
-    except Exception:  # whatever it is, tensors are looked at one by one
+    except Exception:  # after any error tensors are checked one by one
         return None
 
 
@@ -49,18 +49,18 @@ def _make_guard(guards: type, tensors: Sequence[Any]) -> Guard | None:
     is_nested = torch.Tensor.is_nested.__get__  # type: ignore[attr-defined]
 
     def are_plain(values: Sequence[Any]) -> bool:
-        # Torch's guards ask all values for strides, and end the process where there are none, as in nested tensors.
+        # Torch's guards read the strides of all values, and abort the process if there are none, as in nested tensors.
         return classes.issuperset(map(type, values)) and not any(map(is_nested, values))
 
     try:
         check = are_plain(tensors) and guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-    except Exception:  # whatever torch has against them, they are looked at one by one
+    except Exception:  # if torch cannot guard them, they are checked one by one
         return None
     return (lambda *values: are_plain(values) and check(*values)) if check else None
 
 
 def _list_changes() -> Iterator[tuple[Any, Any]]:
-    """Yields pairs of tensors that differ in one thing. Two devices of one type are not to be had everywhere."""
+    """Yields pairs that differ in one property. Omits two devices of one type, which not all machines have."""
     tensor = torch.zeros(2, 3, dtype=torch.float32, device="cpu")
     number = torch.zeros(2, dtype=torch.complex64, device="cpu")
     yield tensor, torch.nn.Parameter(tensor, requires_grad=False)
@@ -78,7 +78,7 @@ def _list_changes() -> Iterator[tuple[Any, Any]]:
 
 
 def _notices(guards: type, tensor: Any, other: Any) -> bool:
-    """True if a guard of one tensor takes that and not another one, with and without gradients."""
+    """True if a guard of one tensor accepts it and rejects the other, with and without gradients."""
     beside = torch.zeros(1, device="cpu")
     guard = _make_guard(guards, [tensor, beside])
     if guard is None:

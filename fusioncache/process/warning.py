@@ -1,6 +1,6 @@
-"""What users are told on stderr: warnings, and a line with the progress of a long compile.
+"""Messages on stderr: warnings, and a progress line during a long compile.
 
-Nothing that is only said may end the call that says it.
+A failure to write a message never ends the call that writes it.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ logger = logging.getLogger("fusioncache")
 
 _OWN = str(Path(__file__).parents[1])
 _CALLERS = ("thunder", "torch")
-"""Packages between the user's code and ours."""
+"""Packages between the user's code and fusioncache."""
 
 
 def warn(message: str) -> None:
-    """Warns with a ``RuntimeWarning`` for the line of the user's code that led here. Never raises.
+    """Issues a ``RuntimeWarning`` for the line of the user's code that led here. Never raises.
 
-    Where warnings are errors (``python -W error``, pytest's ``filterwarnings``), or whatever shows them fails, the
-    message goes to the logger ``fusioncache`` at level WARNING, which Python writes to stderr unless told otherwise.
+    If warnings are errors (``python -W error``, pytest's ``filterwarnings``), or the function that shows them fails,
+    the message goes to the logger ``fusioncache`` at level WARNING, which Python writes to stderr by default.
 
     Args:
-        message: what is wrong and what to do, without the package's name.
+        message: the problem and what to do, without the package's name.
     """
     text = f"fusioncache: {message}"
     try:
         warnings.warn(text, RuntimeWarning, stacklevel=2, skip_file_prefixes=(_OWN, *_folders()))
-    except Exception:  # the warning itself, or what other code put in place of ``warnings.showwarning``
+    except Exception:  # the warning itself, or an error of a replaced ``warnings.showwarning``
         logger.warning("%s", text)
 
 
 def silence() -> AbstractContextManager[object]:
-    """Returns a context in which no warning is shown. It is for attempts to which no user's call leads."""
+    """Returns a context in which no warning is shown, for attempts that no call of the user caused."""
     return warnings.catch_warnings(action="ignore")
 
 
 @cache
 def warn_once(message: str) -> None:
-    """Warns as ``warn`` does, of the same thing once in a process."""
+    """Warns like ``warn``, once per message in a process."""
     warn(message)
 
 
@@ -58,12 +58,12 @@ def _folders() -> list[str]:
 
 
 SILENCE = 5.0
-"""After how many seconds without a word there is one."""
+"""Seconds without output after which the progress line is shown."""
 _ERASE = "\r\x1b[K"
 
 
 class ProgressLine:
-    """Writes a line to stderr where that is a terminal, and erases it in the end. Elsewhere it writes nothing."""
+    """A progress line on stderr, which is erased at the end. If stderr is not a terminal, nothing is written."""
 
     def __init__(self) -> None:
         self._begun = self._ended = float("-inf")
@@ -74,9 +74,9 @@ class ProgressLine:
 
     @contextmanager
     def show(self, text: Callable[[], str]) -> Iterator[None]:
-        """Shows what is done in the body, if that or what was done just before takes long. ``say`` changes it.
+        """Shows a text while the body runs, if this body together with those just before it takes long.
 
-        ``text`` is asked once, where there is a terminal. In the body of another line there is only the first one's.
+        ``text`` is called once, and only on a terminal; ``say`` changes the line. A nested ``show`` has no effect.
         """
         if self._stream is not None or not _is_terminal(sys.stderr):
             yield
@@ -86,7 +86,7 @@ class ProgressLine:
             self._begun = now
         timer = threading.Timer(max(self._begun + SILENCE - now, 0.0), self._write)
         timer.daemon = True
-        with suppress(RuntimeError):  # no thread can be started: nothing is shown
+        with suppress(RuntimeError):  # if no thread can be started, nothing is shown
             timer.start()
         try:
             yield
@@ -98,13 +98,13 @@ class ProgressLine:
             self._stream, self._ended = None, time.monotonic()
 
     def say(self, text: str) -> None:
-        """Changes what the line says, where there is one."""
+        """Changes the text of the line, if it is shown."""
         self._text = text
         if self._shown:
             self._write()
 
     def _write(self) -> None:
-        with self._lock, suppress(Exception):  # nothing that is only said may end what it is about
+        with self._lock, suppress(Exception):  # a failed write must not end the work that it describes
             self._shown = True
             self._stream.write(f"{_ERASE}fusioncache: {self._text}")
             self._stream.flush()
@@ -119,7 +119,7 @@ class ProgressLine:
 
 @cache
 def progress_line() -> ProgressLine:
-    """Returns the line of this process."""
+    """Returns the progress line of this process."""
     return ProgressLine()
 
 
