@@ -110,7 +110,7 @@ class _Partitioner:
         return self._values.compute(symbol, now, cut.moved(dim))
 
     def _gather_rows(self, symbol: Any, name: str) -> None:
-        """Writes an operation that takes whole tensors, after gathering the operands that are cut by rows.
+        """Writes an operation on whole tensors, after gathering operands that are cut by rows.
 
         Raises:
             CutError: if an operand is cut by a layer's features.
@@ -126,7 +126,7 @@ class _Partitioner:
         self._keep(symbol, gathered)
 
     def _keep(self, symbol: Any, instead: Mapping[str, Any]) -> None:
-        """Writes a bound symbol with its arguments replaced by those of the new trace, or by ``instead``."""
+        """Writes a bound symbol with the new trace's arguments, or those of ``instead``."""
         from fusioncache.thunder_adapter.api import variableify
 
         now = {value.name: instead.get(value.name, self._values.now(value)) for value in symbol.flat_proxy_args}
@@ -135,7 +135,7 @@ class _Partitioner:
         self._trace.scopes[-1].append(symbol.from_bsym_swap_proxies(changed, skip_output=bool(instead)))
 
     def _return(self, symbol: Any) -> None:
-        """Writes the return statement, which returns whole tensors.
+        """Writes the return of whole tensors.
 
         Raises:
             CutError: if a result is cut by a layer's features.
@@ -184,9 +184,9 @@ class Role(StrEnum):
     """How a layer is cut."""
 
     COLUMN = "column"
-    """By its outputs: each rank has some output features of a linear layer, or some of an embedding's vocabulary."""
+    """Each rank has some output features of a linear layer, or some of an embedding's vocabulary."""
     ROW = "row"
-    """By its inputs: each rank has some input features, and the ranks' results are added."""
+    """Each rank has some input features, and results are summed over ranks."""
     GATHERED = "gathered"
     """Like a column layer, but its result is gathered on each rank."""
 
@@ -285,7 +285,7 @@ def _check_shared(model: Any, found: Mapping[str, CutParameter]) -> None:
 
 
 class TensorParallelTransform(Transform):
-    """Thunder transform with which each rank stores its parts of a model's layers, and computes with them.
+    """Gives each rank its parts of a model's layers, and the computation on them.
 
     Args:
         group: the process group whose ranks share the model.
@@ -339,7 +339,7 @@ class TensorParallelTransform(Transform):
             _release_whole(model._model, self.parameters)
 
     def _take(self, name: str, tensor: Any) -> Any:
-        """Returns this rank's tensor for a parameter or a buffer: the same one if it is neither broadcast nor cut."""
+        """Returns this rank's tensor for a parameter or a buffer: the same one if neither broadcast nor cut."""
         from torch.distributed import broadcast, get_global_rank
 
         moved = tensor
@@ -370,7 +370,7 @@ class TensorParallelTransform(Transform):
     def _exchange_parts(
         self, submodule: str, tensors: dict[str, Any], exchange: Callable[[Any, int], Any]
     ) -> dict[str, Any]:
-        """Returns the tensors of a submodule, with ``exchange(tensor, dim)`` for each that is cut along ``dim``."""
+        """Returns the tensors of a submodule, with ``exchange(tensor, dim)`` for each cut one."""
         cut = {name: self.parameters.get(f"{submodule}.{name}" if submodule else name) for name in tensors}
         return {
             name: tensor if (parameter := cut[name]) is None else exchange(tensor, parameter.dim)
@@ -406,7 +406,7 @@ class TensorParallelTransform(Transform):
         return prologue_trace, trace, epilogue_trace
 
     def _check_parts(self, trace: Any, checked: Mapping[str, str]) -> None:
-        """Changes the prologue's guards on the shapes of cut parameters to the shapes of their parts."""
+        """Sets the prologue's guards on cut parameters to the shapes of parts."""
         ranks = self.process_group.size()
         for symbol in trace.bound_symbols:
             if symbol.sym is not prims.check_tensor_shape_and_metadata or symbol.args[0].name not in checked:
@@ -418,7 +418,7 @@ class TensorParallelTransform(Transform):
 
 
 def _release_whole(module: Any, parameters: Iterable[str]) -> None:
-    """Replaces parameters of a module by ones on the meta device, which Thunder traces as on their former device."""
+    """Moves parameters of a module to the meta device. Thunder traces them as on their former device."""
     for name in parameters:
         owner, _, own = name.rpartition(".")
         whole = module.get_parameter(name)

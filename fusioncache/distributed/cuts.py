@@ -123,14 +123,14 @@ class CutValues:
         """
         expected = tuple(value.shape) if cut is None else take_part(value.shape, cut.dim, self.ranks)
         assert tuple(new.shape) == expected, f"{value.name}: {tuple(new.shape)} is not {expected}"
-        # A tag says, for example, that the value was made without gradients.
+        # Such as the tag of a value that was made without gradients.
         new.tags.update(value.tags)
         self._now[value.name] = new
         if cut is not None:
             self._cuts[value.name] = cut
 
     def compute(self, symbol: Any, now: Mapping[str, Any], cut: Cut | None) -> bool:
-        """Calls a bound symbol's operation with other arguments. Returns True if the result has the expected shape.
+        """Calls a bound symbol's operation with other arguments. True if the result has the expected shape.
 
         Args:
             symbol: a bound symbol with one result.
@@ -146,7 +146,7 @@ class CutValues:
         trace.push_scope(scope)
         try:
             new = symbol.sym(*args, **kwargs)
-        except (RuntimeError, ValueError, NotImplementedError):  # it has the whole tensor's sizes as arguments
+        except (RuntimeError, ValueError, NotImplementedError):  # its arguments contain sizes of the whole
             new = None
         finally:
             del trace.scopes[depth:]  # after an exception, scopes of its subsymbols are left as well
@@ -316,7 +316,7 @@ def operation_name(symbol: Any) -> str:
 
 
 def is_elementwise(symbol: Any) -> bool:
-    """True if an operation has one result, and each of its elements depends on operands' elements at its index only."""
+    """True if an operation has one result, each element of which depends on operands' elements at its index only."""
     return len(symbol.flat_proxy_outs) == 1 and all(_is_elementwise_leaf(leaf) for leaf in leaves_of(symbol))
 
 

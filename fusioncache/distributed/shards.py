@@ -121,7 +121,7 @@ class _Wholes:
         self._mesh = None if shards is None else _make_mesh(shards.group)
 
     def of(self, name: str, value: Any) -> Any:
-        """Returns the ``DTensor`` of a parameter or its optimizer state; the tensor itself if it is not sharded.
+        """Returns the ``DTensor`` of a parameter or its optimizer state; the tensor if not sharded.
 
         Args:
             name: of the parameter.

@@ -92,8 +92,8 @@ def fsdp(
         options: of ``FusionCache``, such as ``in_flight_bytes``.
 
     Raises:
-        ValueError: if a mesh has more than two dimensions, or if ``broadcast_from`` is given with a mesh of two: that
-            rank is in one copy of the model only.
+        ValueError: if a mesh has more than two dimensions, or two and ``broadcast_from`` is given: that rank is in one
+            copy of the model only.
     """
     from fusioncache.thunder_adapter.accelerator_api import FSDPType
     from fusioncache.thunder_adapter.accelerator_api import fsdp as share
@@ -109,7 +109,7 @@ def move_tied_model(model: Any, device: Any) -> None:
     """Moves a model with tied parameters to the device of its shards: Thunder 0.2.6 raises if it moves them itself."""
     import torch
 
-    if device is None and "LOCAL_RANK" in os.environ:  # as Thunder takes it
+    if device is None and "LOCAL_RANK" in os.environ:  # as in Thunder
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     named = [parameter for _, parameter in model.named_parameters(remove_duplicate=False)]
     are_tied = len({id(parameter) for parameter in named}) < len(named)

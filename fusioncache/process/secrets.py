@@ -25,13 +25,13 @@ from functools import lru_cache
 
 
 class TextKind(Enum):
-    """The kind of a text, which determines how it is written."""
+    """The kind of a text."""
 
     VALUE = "value"
     NAME = "name"
     """A key of a dictionary, or an attribute of a class that contains names."""
     SECRET = "secret"
-    """A value whose name looks secret. It has a slow digest."""
+    """A value whose name looks secret."""
     HIDDEN = "hidden"
     """A value that is never written, with a fast digest."""
 
@@ -43,7 +43,7 @@ _MOST_KNOWN = 1 << 19
 COST = 1 << 14
 """The cost parameter of scrypt for secrets."""
 MOST_SECRETS = 64
-"""Maximum number of slow digests in a process, which take seconds together. Further secrets get fast ones."""
+"""Maximum number of slow digests in a process, seconds in total. Further secrets get fast ones."""
 
 _SECRET = re.compile(
     r"(?i)secret|passw|passphrase|passcode|credential|auth(?!ors?($|_))|bearer|webhook|(^|_)(pwd|dsn|jwt|cookie)($|_)"
@@ -153,7 +153,7 @@ _LEXEME = re.compile(
     rf"|(?P<access>(?<=[\w\])])\[)?(?P<prefix>\b[A-Za-z]+)?(?P<string>{_STRING})",
     re.MULTILINE,
 )
-"""The parts of Thunder's printed Python that may contain texts, and parts that look alike and stay."""
+"""The parts of Thunder's printed Python that may contain texts."""
 
 
 def hide_texts(source: str) -> str:

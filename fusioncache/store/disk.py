@@ -22,7 +22,7 @@ from fusioncache.store.locks import UNANSWERED, FileLock, hold_alone
 from fusioncache.store.signing import Trust, read_trust
 
 FILL = 0.9
-"""The part of the size limit that remains after a sweep for room, so that the next save need not sweep again."""
+"""The part of the size limit that a sweep leaves, so that the next save need not sweep again."""
 
 _SKEW_SECONDS = 3600.0
 _LITTER_SECONDS = 3600.0
@@ -164,7 +164,7 @@ class Audit:
 
 
 def audit(root: Path) -> Audit:
-    """Reads and checks all files of a store. Other processes may use it meanwhile: files that they remove do not count.
+    """Reads and checks all files of a store. Files that other processes remove meanwhile do not count.
 
     Args:
         root: of the store.
@@ -194,7 +194,7 @@ def remove_damaged(root: Path, damaged: Iterable[Damage]) -> int:
     """Removes these files as far as they are still damaged. Returns the number of removed files.
 
     Raises:
-        Refusal: if other processes save all the time.
+        Refusal: if others save all the time.
         OSError: if there are no locks.
     """
     entries, objects = EntryFolder(root / "entries"), ObjectFolder(root / "objects")
@@ -340,8 +340,8 @@ class DiskStore:
         self._make_room(len(entry.text) + sum(map(len, contents.values())))
         with locks.hold(self._lock_path, locks.LOCK_SECONDS, shared=True) as held:
             if not held:
-                # A holder that was stopped and continues may remove files that are saved meanwhile. That costs a miss
-                # only: each file is whole or absent, and verified when it is read.
+                # A stopped holder that continues may remove files that are saved meanwhile. That costs a miss only:
+                # each file is whole or absent, and verified when it is read.
                 said = f"the store is used without its lock, {self._lock_path}: its holder may be stopped"
                 self.report(UNANSWERED, said)
             if self._is_whole(entry):
@@ -365,7 +365,7 @@ class DiskStore:
         """Removes entries beyond the age or size limit, unneeded objects, and files of killed processes.
 
         Raises:
-            Refusal: if other processes save all the time.
+            Refusal: if others save all the time.
             StoreError: if the directory was removed or replaced.
             OSError: if it cannot be read, or there are no locks.
         """
@@ -426,7 +426,7 @@ class DiskStore:
         return swept
 
     def _clean(self, limit: int, *, dry_run: bool = False) -> SweepResult:
-        """Removes useless and old entries, then the least recently used until the limit is met, and unneeded objects.
+        """Removes useless and old entries, then the least recently used ones beyond the limit, and unneeded objects.
 
         The caller holds the store's lock exclusively, except for a dry run.
         """

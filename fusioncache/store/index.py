@@ -158,7 +158,7 @@ def accept_index(content: bytes, trust: Trust, folder: Path) -> Index:
         StoreError: if signatures cannot be verified here.
     """
     index, path, serial = decode_index(content, trust), folder / "accepted", 0
-    with suppress(OSError):  # without the folder, the next index is not compared with this one
+    with suppress(OSError):  # the next index is then not compared with this one
         make_folders(folder)
     with hold(folder / "accepting", _ACCEPT_SECONDS):  # without the lock, the older of two indexes could be stored
         with suppress(OSError, Refusal):  # its key may no longer be trusted

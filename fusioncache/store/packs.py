@@ -7,9 +7,9 @@ as JSON. The contents of the entries' files and of the objects follow, in the ma
     fusioncache pack 1 <bytes of the manifest>
     {"model":...,"version":...,"environments":[...],"entries":[...],"objects":[...]}<entry><entry><object>...
 
-The signature covers the manifest, which contains the SHA-256 of each entry and object. So the digest of the manifest
-(with the line above it) is the digest of the pack. Two packs of the same entries are equal, byte for byte. A pack
-contains no paths and no compression, so that a reader chooses where it writes, and reads no more bytes than declared.
+The signature covers the manifest, which has the SHA-256 of each entry and object: the digest of the manifest is that of
+the pack. Packs of the same entries are equal, byte for byte. A pack contains no paths and no compression, so that a
+reader chooses where it writes, and reads no more bytes than the manifest declares.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Manifest:
     Attributes:
         model: of the pack; empty if it contains a whole store.
         version: of the fusioncache that made it.
-        environments: the machine ingredients that entries require, name to text, for each environment.
+        environments: for each, the ingredients that entries require of a machine.
         entries: sorted by name.
         objects: sorted by name, each once.
     """
@@ -117,10 +117,10 @@ class Manifest:
         return sum(one.size for one in self.entries) + sum(one.size for one in self.objects)
 
     def validate(self) -> None:
-        """Checks the order of entries and objects, and that all indexes are valid.
+        """Checks that entries and objects are in order, and that all indexes are valid.
 
         Raises:
-            ValueError: if something is out of order, listed twice, missing, or too much.
+            ValueError: if they are not.
         """
         if len(self.entries) > MOST_ENTRIES or len(self.objects) > MOST_ENTRIES * 4:
             raise ValueError("has too many entries")
@@ -317,7 +317,7 @@ class NothingToPack(StoreError):
 def write_pack(
     disk: DiskStore, ids: Iterable[str], path: Path, *, model: str, version: str, key: SigningKey | None
 ) -> PackResult:
-    """Writes entries of a store with their objects into one file. It replaces an existing file once it is complete.
+    """Writes entries of a store with their objects into one file. Replaces an existing file once complete.
 
     Args:
         disk: the store with the entries.
@@ -360,7 +360,7 @@ def _find_whole(disk: DiskStore, id_: str) -> Entry:
     """Returns an entry after every byte of its objects was verified.
 
     Raises:
-        Refusal: if it is missing, damaged, incomplete, of another format, or not trusted.
+        Refusal: if it is missing, damaged, outdated or not trusted.
     """
     entry = disk.entries.get(id_)
     if entry is None:
@@ -424,7 +424,7 @@ class UnpackResult:
         entries: the number of entries that were stored.
         bytes: of their artifacts.
         skipped: the number of entries that were stored before.
-        unfit: the reason for each entry that was left out because it is for another machine, by id.
+        unfit: the reason for each entry that is for another machine and was left out, by id.
         refused: the number of refused entries, by reason.
         signer: the public key that signed the pack; empty if it is unsigned.
     """
@@ -457,8 +457,8 @@ def unpack(
         pack: the pack.
         disk: receives the entries.
         trust: the keys whose entries are accepted.
-        find_misfit: returns why entries of an environment are useless on this machine; None if they are useful. By
-            default all entries are stored.
+        find_misfit: returns why entries of an environment are useless on this machine; None if they are not. By default
+            all are stored.
         dry_run: whether to store nothing and only report what would be stored.
 
     Raises:

@@ -226,7 +226,7 @@ class ReadThrough:
                     self._forget(name)
 
     def _note(self, name: str) -> None:
-        with suppress(OSError):  # without the note, the next process sends its own request
+        with suppress(OSError):  # then the next process sends a request
             make_folders(self._folder)
             publish(self._folder / name, b"")
 

@@ -97,7 +97,7 @@ class Remote:
         content = self.fetch_index_file()
         if content is None or disk is None:
             return None if content is None else decode_index(content, trust)
-        with suppress(OSError):  # without the file, the next process fetches the index again
+        with suppress(OSError):  # then the next process fetches it again
             make_folders(self.find_notes(disk))
             publish(self.find_notes(disk) / FETCHED, content)
         return accept_index(content, trust, self.find_notes(disk))

@@ -130,7 +130,7 @@ class Trust:
         return origin, below
 
     def name(self, key: str) -> str:
-        """Returns the name of a key with its first digits, for people; the key itself if it has no name."""
+        """Returns the name of a key with its first digits; the key itself if it has no name."""
         name = self.trusted.get(key) or self.revoked.get(key)
         return f"{name} ({key[:16]})" if name else key
 

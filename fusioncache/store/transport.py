@@ -104,7 +104,7 @@ def read_sizes_below(files: Any, folder: str, names: re.Pattern[str], budget: Bu
 
     Args:
         files: the file system.
-        folder: a folder with folders that are named by the first two characters of their files' names.
+        folder: its folders are named by the first two characters of their files' names.
         names: a pattern. Files with other names are left out.
         budget: the limits.
 
@@ -155,7 +155,7 @@ def _last(path: str) -> str:
 
 
 def find_absence(files: Any, root: str, *, make: bool) -> str | None:
-    """Returns a message that says what is missing of a location and what to do; None if it exists.
+    """Returns a message if a location is missing, with advice; None if it exists.
 
     Args:
         files: the file system.
@@ -188,7 +188,7 @@ def find_absence(files: Any, root: str, *, make: bool) -> str | None:
 def _get_stream_options(files: Any) -> dict[str, int]:
     """Returns the options with which fsspec streams a file.
 
-    Without them it would first request the size over HTTP, and then buffer all that a server sends, beyond the request.
+    Without them it would first request the size over HTTP, and buffer all that a server sends beyond the request.
     """
     return {"block_size": 0, "size": 1} if get_protocols(files) & _WEB else {}
 
@@ -214,7 +214,7 @@ def advice(scheme: str, error: BaseException) -> str:
 
 
 SECONDS = 10.0
-"""How long one operation may take, besides a second for each ``BYTES_PER_SECOND``."""
+"""Maximum time of an operation, plus a second for each ``BYTES_PER_SECOND``."""
 
 BYTES_PER_SECOND = 1e6
 OPEN_SECONDS = 20.0
@@ -261,7 +261,7 @@ class Transport:
         Args:
             path: of the file.
             limit: the maximum number of bytes. The result has one more if the file is longer.
-            expected: the approximate number of bytes, which sets the time limit.
+            expected: the approximate size in bytes, for the time limit.
 
         Raises:
             StoreError: if the remote does not answer or reports another error.
@@ -359,7 +359,7 @@ class Transport:
         """Returns the sizes in bytes (None if unknown) of the files in the folders of a folder, by name.
 
         Args:
-            folder: a folder with folders that are named by the first two characters of their files' names.
+            folder: its folders are named by the first two characters of their files' names.
             names: a pattern. Files with other names are not the store's.
 
         Raises:

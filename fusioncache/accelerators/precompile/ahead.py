@@ -52,8 +52,8 @@ logger = logging.getLogger("fusioncache")
 _VIEWS = frozenset({"permute", "transpose", "expand", "unsqueeze", "squeeze", "reshape"})
 _VIEW_IMPLEMENTATIONS = ("torch_slice_prim_impl", "torch_prims_reshape_impl")
 _CONTIGUOUS = frozenset({"linear", "matmul", "_grouped_mm", "embedding", "embedding_backward", "arange"})
-"""Torch operations whose results are contiguous for any layout of operands. Grouped products: only if rows have a
-multiple of 16 bytes, as nearly all do."""
+"""Torch operations with contiguous results for any operands. Grouped products: if rows have a multiple of 16 bytes, as
+nearly all do."""
 _GRADIENTS: Mapping[str, int] = {"grouped_mm_left_gradient": 1, "grouped_mm_right_gradient": 2}
 """Operations whose result has the layout of an operand, with the position of that operand."""
 _FLASH_BACKWARD = "sdpafx_scaled_dot_product_efficient_attention_backward"
@@ -76,7 +76,7 @@ class LayoutPrediction:
         self.layouts: Layouts = dict(before or {})
 
     def read_trace(self, trace: Any, regions: Mapping[int, SharedRegion]) -> None:
-        """Predicts the layouts of all results in a trace.
+        """Predicts the layouts of a trace's values.
 
         Args:
             trace: the trace.
@@ -155,7 +155,7 @@ def _make_meta(layout: Strided) -> Any:
 
 
 def _lie_alike(heads: Strided | None) -> Strided | None:
-    """Returns the layout of flash attention's gradient of these heads: in memory, heads are second to last."""
+    """Returns the layout of flash attention's gradient of such heads: heads are second to last in memory."""
     import torch
 
     if heads is None:
@@ -201,7 +201,7 @@ MOST_EXPECTED = 64
 MOST_ASKS = 512
 """The maximum number of regions that are compiled together."""
 WAIT_SECONDS = 320.0
-"""Seconds without a finished task after which the pool is given up. Longer than workers may hang."""
+"""Seconds without a finished task after which the pool is given up: longer than workers may hang."""
 LOOK_SECONDS = 0.05
 """Seconds to wait for a worker before the next check whether another process compiles the same."""
 
@@ -338,7 +338,7 @@ class PoolHelpers(AskHelpers):
     def _wait_for(self, ask: Ask, future: Future[TaskOutcome]) -> Wait:
         """Waits while another process compiles this, and compiles other tasks meanwhile."""
         begun, starting, others = time.perf_counter(), self._starting, 0.0
-        # The worker that holds code for any sizes derives code for one size. This process would first have to compile.
+        # Code for one size is derived by the worker that holds code for any. This process would have to compile that.
         while not future.done() and (ask.made or self._is_taken(ask)):
             seconds = self._compile_another()
             others += seconds
@@ -379,7 +379,7 @@ class PoolHelpers(AskHelpers):
 
 
 def start_within(waited: float, outcome: TaskOutcome) -> float:
-    """Returns the seconds of a wait in which the worker of this outcome started its compiler, before it compiled."""
+    """Returns the seconds of a wait in which the worker started its compiler, before it compiled."""
     return min(max(waited - (outcome.seconds - outcome.on_start), 0.0), outcome.on_start)
 
 
@@ -408,7 +408,7 @@ class BatchCompiler(AskHelpers):
         return 0
 
     def wait_for(self, key: Key) -> Wait:
-        """Compiles all asks that were handed over, if this is one of them and is not stored. See ``Helpers``."""
+        """Compiles all asks that were handed over, if this is one and is not stored. See ``Helpers``."""
         with self._lock:
             ask = self._asks.pop(key, None)
             if ask is not None:
@@ -436,7 +436,7 @@ class BatchCompiler(AskHelpers):
         compiled = [ask.key for ask, outcome in zip(asks, outcomes, strict=True) if outcome.result == "compiled"]
         if not compiled:
             return Wait(on_start=starting)
-        # One run of the compiler serves all, so its time cannot be attributed to single regions.
+        # One compiler run serves all, so its time cannot be attributed to single regions.
         self._made |= dict.fromkeys(compiled, seconds / len(compiled))
         return Wait(here=self._made.pop(first.key, 0.0), on_others=seconds, on_start=starting)
 
@@ -448,8 +448,8 @@ def find_helpers(cache: Cache, jobs: int, backend: str, *, waits: bool = False) 
         cache: the cache. Executables go through its store.
         jobs: the maximum number of processes. The first caller for a store decides.
         backend: the backend of most tasks.
-        waits: whether the pool starts with the first task only, if the store has programs of one length for each model.
-            A process that loads its programs does not need workers, and would share its cores with them.
+        waits: whether the pool starts at the first task only, if the store has programs of one length for each model.
+            A process that loads its programs needs no workers, and would share its cores with them.
     """
     store = cache.store if jobs else None
     if store is None or not keeps_anything(backend):
@@ -461,7 +461,7 @@ def find_helpers(cache: Cache, jobs: int, backend: str, *, waits: bool = False) 
 
 
 def find_batch_compiler(cache: Cache, backend: str) -> Helpers | None:
-    """Returns the cache's ``BatchCompiler``; None if the backend compiles regions one by one, or nothing is stored."""
+    """Returns the cache's ``BatchCompiler``; None without a store, or if the backend compiles regions one by one."""
     store = cache.store if backend_class(backend).compiled_together is not Backend.compiled_together else None
     if store is None or store.directory is None:
         return None
@@ -512,7 +512,7 @@ class Precompilation(Accelerator):
 def find_precompilation(
     transform: TemplateTransform, jobs: int | None, *, compares: bool, waits: bool = False
 ) -> Precompilation | None:
-    """Returns the accelerator that compiles beside or before a transform's calls; None if each call compiles alone.
+    """Returns the accelerator that compiles beside or before calls of a transform; None if each compiles alone.
 
     Args:
         transform: the transform.

@@ -1,4 +1,4 @@
-"""Compiles the requests of stored entries and of calls with generated arguments, unless the result is stored."""
+"""Compiles requests of entries and calls with generated arguments, unless the result is stored."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def release_memory() -> None:
 
 
 def _find_sizes(graph: Graph, layouts: ArgumentLayouts) -> dict[int, int]:
-    """Returns the value of each symbolic size, by the index of its input."""
+    """Returns the value of each symbolic size, by its index."""
     found = {}
     for type_, layout in zip(graph.inputs, layouts, strict=True):
         if isinstance(type_, TensorType) and layout is not None:
@@ -263,9 +263,9 @@ class TaskOutcome:
     """The result of a task.
 
     Attributes:
-        result: whether the region was compiled, was stored before, or was refused.
+        result: whether the region was compiled, stored before, or refused.
         reason: of the refusal.
-        passing: whether the refusal is temporary: a later try may succeed with nothing changed.
+        passing: whether the refusal is temporary: a later try may succeed.
         seconds: that the task took in another process.
         on_start: the part of ``seconds`` in which a compiler started.
     """
@@ -281,7 +281,7 @@ NO_WORKER = TaskOutcome("refused", "no worker starts", passing=True)
 
 
 class EntryCompiler:
-    """Compiles tasks into a store: requests of its entries, and of calls in other processes.
+    """Compiles requests of a store's entries, and of calls in other processes.
 
     Args:
         store: receives the executables.
@@ -325,7 +325,7 @@ class EntryCompiler:
                 release_memory()
 
     def compile_together(self, tasks: Sequence[CompileTask], progress: Progress) -> list[TaskOutcome]:
-        """Compiles several tasks, together if that is faster, and returns their outcomes. Never raises."""
+        """Compiles several tasks, together if that is faster. Never raises."""
         with ExitStack() as stack:
             try:
                 self._enter_together(stack, tasks, progress)
@@ -414,6 +414,6 @@ class EntryCompiler:
 
 
 def _outcome_of(artifacts: Mapping[str, bytes]) -> TaskOutcome:
-    """Returns the outcome of a task whose entry is stored for this environment: an executable or a refusal."""
+    """Returns the outcome for artifacts stored for this environment: an executable or a refusal."""
     reason = artifacts.get(REFUSED)
     return TaskOutcome("ready") if reason is None else TaskOutcome("refused", not_kept(reason.decode(errors="replace")))

@@ -86,7 +86,7 @@ def _list_tasks(old: TemplateReference, new: TemplateReference, known: _Requests
 def _generalize(old: Instance, new: Instance) -> GeneralInstance | None:
     """Returns a region as an instance of the generalization of itself and a region of other sizes.
 
-    Returns None if they are equal, or code for any sizes cannot serve it: a call then requests code for its size alone.
+    None if they are equal, or code for any sizes cannot serve it: a call then requests code for its size alone.
     """
     regions = in_order_of_template(old.compiled), in_order_of_template(new.compiled)
     is_alike = regions[0] != regions[1] and skeleton_of(regions[0]) == skeleton_of(regions[1])

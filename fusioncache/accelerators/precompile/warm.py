@@ -73,14 +73,14 @@ def warm(
 ) -> Warmed:
     """Compiles every template of a store for this device and these versions, unless it is stored for them.
 
-    The templates are those that any process compiled into the store, also with other versions or on another machine. A
-    job that starts later with the same settings then loads all of them. Meanwhile torch's settings, such as the default
-    dtype and the precision of products, are those of the process that first requested the template.
+    A store has the templates of any process, also of other versions or another machine. A job that starts later with
+    the same settings then loads them. Meanwhile torch's settings, such as the default dtype and the precision of
+    products, are those of the process that first requested the template.
 
     Args:
         store: a store or its directory; by default the one that caches use.
-        jobs: the number of processes that compile. With 1 this process does. Other processes have Python's initial
-            settings: changes of torch in this process, such as the number of threads, do not apply there.
+        jobs: the number of processes that compile. With 1 this process does. Others have Python's initial settings:
+            changes of torch in this process, such as the number of threads, do not apply there.
         progress: called with the number of finished templates and of all.
         dry_run: whether to compile nothing and only report what would be compiled.
         lengths: further lengths. If programs of a model are stored at two lengths, its templates are compiled for these

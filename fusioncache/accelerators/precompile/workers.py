@@ -41,7 +41,7 @@ logger = logging.getLogger("fusioncache")
 
 TICK = 0.25
 LEAST_SECONDS, MOST_SECONDS, TIMES = 60.0, 300.0, 8.0
-"""Seconds without a finished task after which workers count as hung: ``TIMES`` the longest compile, within these."""
+"""Seconds without a finished task after which workers hang: ``TIMES`` the longest compile, within these."""
 REST_SECONDS, STAY_SECONDS, IDLE_SECONDS = 5.0, 30.0, 300.0
 """Seconds for which idle workers keep the GPU open: with little free memory, with enough, and with enough while they
 hold code for any sizes. The pool process ends after the last of these without a task. The second length comes soon,
@@ -84,8 +84,8 @@ class _WorkerProcess:
 class Workers:
     """Scheduler of the workers, which live while there are tasks, or while the code that they hold may serve more.
 
-    A task that needs code for any sizes goes to the worker that holds it. Other tasks go to any free worker. If a
-    worker dies, its task is refused, and another worker replaces it. If one dies before it is ready, all are given up.
+    A task that needs code for any sizes goes to the worker that holds it; others go to any free worker. If a worker
+    dies, its task is refused, and another replaces it. If one dies before it is ready, all are given up.
 
     Args:
         connection: to the process that sends the tasks.
@@ -156,7 +156,7 @@ class Workers:
             self._open(device, self._jobs)
 
     def _open(self, device: int | None, wanted: int) -> None:
-        """Starts workers that open this GPU until there are ``wanted`` ones, at most ``jobs``."""
+        """Starts the missing of ``wanted`` workers, at most ``jobs``, which open this GPU."""
         while len(self._workers) < min(self._jobs, wanted):
             ours, theirs = Pipe()
             with theirs:
