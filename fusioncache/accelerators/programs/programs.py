@@ -429,8 +429,9 @@ class ProgramKeeper(Accelerator):
             hit = self.cache.ledger.has(template)
             ledger.count_region(template, region.arities, hit=hit)
             counted.append(replace(region, outcome="hit" if hit else "miss", **about))
-        others = (replace(each, **about) for each in (*kept.choices, *kept.placements))
-        ledger.history.add(*counted, *others)
+        choices = (replace(each, **about) for each in kept.choices)
+        placements = (replace(each, **about) for each in kept.placements)
+        ledger.history.add(*counted, *choices, *placements)
 
     def refuse(self, reason: str) -> None:
         """Counts why a program is not loaded or not stored."""
