@@ -150,7 +150,7 @@ class Backend(ABC):
         """Returns the ingredients that artifacts depend on besides ``environment``; None if none are made here."""
         return None
 
-    def why_unkept(self, graph: Graph) -> str | None:
+    def find_obstacle(self, graph: Graph) -> str | None:
         """Returns why ``persist`` makes no artifacts for this graph with any arguments; None if it might."""
         return None if self.artifact_environment() is not None else f"backend {self.name} persists nothing"
 

@@ -138,7 +138,7 @@ def _number(node: Any) -> Number | None:
     return None
 
 
-HERE = Const("device", "cuda")
+INPUT_GPU = Const("device", "cuda")
 """The GPU of the inputs, without its number: the same region on another GPU has the same template."""
 
 _PYTHON_TYPES = {"bool": bool, "int": int, "float": float, "complex": complex}
@@ -198,9 +198,9 @@ def encode_literal(value: Any) -> Const:
     raise Declined(f"literal of type {type(value).__name__}", Scope.REGION)
 
 
-def is_here(arg: Arg) -> bool:
+def names_input_gpu(arg: Arg) -> bool:
     """True if an argument names the GPU that the inputs lie on."""
-    return any(map(is_here, arg)) if isinstance(arg, tuple) else arg == HERE
+    return any(map(names_input_gpu, arg)) if isinstance(arg, tuple) else arg == INPUT_GPU
 
 
 def fixed_gpus(arg: Arg) -> Iterator[int]:
@@ -208,8 +208,8 @@ def fixed_gpus(arg: Arg) -> Iterator[int]:
     if isinstance(arg, tuple):
         for item in arg:
             yield from fixed_gpus(item)
-    elif isinstance(arg, Const) and arg.kind == HERE.kind and arg.text.startswith(f"{HERE.text}:"):
-        yield int(arg.text.removeprefix(f"{HERE.text}:"))
+    elif isinstance(arg, Const) and arg.kind == INPUT_GPU.kind and arg.text.startswith(f"{INPUT_GPU.text}:"):
+        yield int(arg.text.removeprefix(f"{INPUT_GPU.text}:"))
 
 
 def decode_literal(arg: Arg, value_of: Callable[[int], Any], gpu: int = 0) -> Any:
@@ -246,7 +246,7 @@ def decode_literal(arg: Arg, value_of: Callable[[int], Any], gpu: int = 0) -> An
         case "torch.dtype":
             return getattr(torch, arg.text)
         case "device":
-            return Device(arg.text if arg != HERE else f"{arg.text}:{gpu}")
+            return Device(arg.text if arg != INPUT_GPU else f"{arg.text}:{gpu}")
         case "type":
             return _PYTHON_TYPES[arg.text]
     raise ValueError(f"unknown kind of constant: {arg.kind}")
@@ -362,7 +362,7 @@ def _writing(bound_symbol: Any) -> Iterator[Any]:
         yield from _writing(inner)
 
 
-_NO_SIZE, _NO_DIFFERENCE = 1_000_003, 10_007
+_FIRST_FAKE_SIZE, _FAKE_SIZE_STEP = 1_000_003, 10_007
 """The value of the first symbolic size for Thunder, and the distance from each one to the next. Neither these values
 nor their differences are tensor sizes, so that one that is mistaken for a constant size is noticed."""
 
@@ -442,7 +442,7 @@ def on_each_gpu(graph: Graph, make: Callable[[int], Callable[..., Any]]) -> Call
         graph: the graph to compute.
         make: takes the number of a GPU, and returns a function of single arguments.
     """
-    makes_tensors = any(map(is_here, _literals(graph)))
+    makes_tensors = any(map(names_input_gpu, _literals(graph)))
     functions: dict[int, Callable[..., Any]] = {}
 
     def run(args: Sequence[Any]) -> Any:
@@ -482,9 +482,12 @@ def _proxy(name: str, type_: ValueType, proxies: dict[int, Any]) -> Any:
         return TensorProxy(name, shape=shape, device=device, dtype=thunder_dtype(type_.dtype))
     number = {"int": IntegerProxy, "bool": IntegerProxy, "float": FloatProxy, "complex": ComplexProxy}
     # Thunder distinguishes bool from int by the value, and treats a size of 1 as a broadcast dimension.
-    value = {"int": _AnySize(_NO_SIZE + int(name[1:]) * _NO_DIFFERENCE), "bool": False, "float": 2.0, "complex": 2j}[
-        type_.python_type
-    ]
+    value = {
+        "int": _AnySize(_FIRST_FAKE_SIZE + int(name[1:]) * _FAKE_SIZE_STEP),
+        "bool": False,
+        "float": 2.0,
+        "complex": 2j,
+    }[type_.python_type]
     return number[type_.python_type](name, value, constraint=CONSTRAINT.DYNAMIC)
 
 

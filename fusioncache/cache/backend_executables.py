@@ -166,7 +166,7 @@ class BackendExecutables:
             self._cache.store,
             self._cache.ranks,
             environment,
-            self.ledger.count_unkept,
+            self.ledger.count_unstored,
             read_torch_settings(),
             helpers=lambda: self._cache.helpers or self._cache.batch,
             on_start=self.ledger.count_start,

@@ -22,7 +22,7 @@ from fusioncache.cache.executable import BuiltFunction, Executable, RejectedRegi
 from fusioncache.cache.folded_chains import FoldedChains
 from fusioncache.cache.generals import Generation, ServedGeneral
 from fusioncache.cache.peers import Ask
-from fusioncache.cache.results import as_torch_gives
+from fusioncache.cache.results import with_torch_layouts
 from fusioncache.ir import Graph, Instance, NumberType, Scope, Template, TensorType, is_declined
 from fusioncache.ir.ops import RESIDUAL, draws, may_run_again, shaping_inputs
 from fusioncache.ir.template import ArgumentLayouts, layouts_of
@@ -30,7 +30,7 @@ from fusioncache.observe.record.events import CompileEvent
 from fusioncache.observe.record.observations import ANY_SIZES, Alone
 from fusioncache.process.collector import without_collector
 from fusioncache.process.warning import progress_line, warn
-from fusioncache.template.generalization import instance_in_order
+from fusioncache.template.generalization import identity_instance
 from fusioncache.template.plan import Arities, Plan, fold, inline
 from fusioncache.template.strides import contiguous_layouts, depends_on_operand_order
 
@@ -156,7 +156,7 @@ class Fallback:
     executor: str = ""
 
     @property
-    def compiles_otherwise(self) -> bool:
+    def avoids_dynamo(self) -> bool:
         """Whether it may work after a compiler failed: nvFuser does not use Dynamo, which other executors do."""
         return self.executor == "nvfuser"
 
@@ -320,7 +320,7 @@ class TemplateCall:
         run, results = self._execute(run, call)
         instance = call.regions.instance
         if instance is not None and self.compiler.backend.lays_out_as_torch:
-            run, results = as_torch_gives(run, instance, args, results)
+            run, results = with_torch_layouts(run, instance, args, results)
         ended = time.perf_counter()
         for failure in call.failures:
             self._report_failure(failure, run, call.regions)
@@ -431,12 +431,12 @@ class TemplateCall:
         the first one failed.
         """
         fallback, graph = call.regions.fallback, self.template.graph
-        may_work = draws(graph) or (fallback.compiles_otherwise and may_run_again(graph))
+        may_work = draws(graph) or (fallback.avoids_dynamo and may_run_again(graph))
         return fallback if may_work and failed is not fallback else self._run_operations(call)
 
     def _run_operations(self, call: _FirstCall) -> Run:
         regions = call.regions
-        instance = regions.instance or instance_in_order(inline(self.template.graph, regions.arities))
+        instance = regions.instance or identity_instance(inline(self.template.graph, regions.arities))
         run = reorder(run_one_by_one(instance.region), instance, len(call.args))
         regions.operations = regions.operations or run
         return regions.operations

@@ -88,7 +88,7 @@ def push(
     index = _find_index(remote, trust, renews=True)
     if not index.packs:
         remote.require(make=True)
-        remote.require_ours()
+        remote.check_not_foreign()
     there = remote.list_packs() if index.packs else {}
     listed, index = index, Index(index.serial, tuple(pack for pack in index.packs if pack.digest in there))
     known = frozenset(entry for pack in index.packs for entry in pack.entries)
@@ -277,7 +277,7 @@ def prune_remote(
     index = _find_index(remote, trust, renews=True)
     if not index.packs:
         remote.require()
-        remote.require_ours()
+        remote.check_not_foreign()
     gone = {pack.digest: pack for pack in index.packs if not retention.keeps(pack, now)}
     gone |= _find_covered([pack for pack in index.packs if pack.digest not in gone])
     left = [pack for pack in index.packs if pack.digest not in gone]

@@ -27,7 +27,7 @@ from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.entry import REFUSED
 from fusioncache.store.locks import TOO_LONG
 from fusioncache.store.store import COMPILE_SECONDS
-from fusioncache.template.generalization import in_order_of_template, instance_in_order
+from fusioncache.template.generalization import identity_instance, in_order_of_template
 from fusioncache.template.key import artifact_key, template_name
 from fusioncache.template.strides import depends_on_operand_order
 
@@ -205,7 +205,7 @@ class Builder:
         )
         if made is None:
             return task
-        source = instance_in_order(in_order_of_template(instance))
+        source = identity_instance(in_order_of_template(instance))
         return replace(
             task,
             region=source.region,
@@ -223,7 +223,7 @@ class Builder:
 
     def foresee(self, task: Task[Run]) -> Ask | None:
         """Returns the store request that ``build`` will make; None if the store is not used for this task."""
-        if self.store is None or self.backend.why_unkept(task.graph) is not None:
+        if self.store is None or self.backend.find_obstacle(task.graph) is not None:
             return None
         assert task.request is not None and task.instance is not None
         return Ask(self.key(task), task.request, task.instance, task.made)
@@ -235,7 +235,7 @@ class Builder:
 
     def load(self, task: Task[Run], args: Sequence[Any]) -> BuiltFunction[Run] | None:
         """Returns the same as ``build`` if that need not compile; None otherwise."""
-        if self.store is None or self.backend.why_unkept(task.graph) is not None:
+        if self.store is None or self.backend.find_obstacle(task.graph) is not None:
             return None
         start, key = time.perf_counter(), self.key(task)
         stored = self.store.load(key, self.backend.name)
@@ -309,7 +309,7 @@ class Builder:
                 raise Declined(reason.removeprefix(_REJECTED), Scope.GENERAL)
             if reason.startswith(_REJECTED):
                 raise RejectedRegion(reason.removeprefix(_REJECTED))
-            self.refused(not_kept(reason))
+            self.refused(unstored_reason(reason))
             return self._compile(task, args, key if task.instance else None)
         try:
             return replace(task.load(artifacts, args), key=key, loaded=True, compile_seconds=artifacts.seconds)
@@ -364,7 +364,7 @@ class Builder:
 
     def reject(self, task: Task[Run], rejection: RejectedRegion) -> None:
         """Replaces the stored function of a region by a note that the compiler rejects it, if there is a store."""
-        if self.store is not None and self.backend.why_unkept(task.graph) is None:
+        if self.store is not None and self.backend.find_obstacle(task.graph) is None:
             key = self.key(task)
             self.store.remove(key, self.backend.name)
             self._save(task, key, {REFUSED: f"{_REJECTED}{rejection}".encode()}, 0.0)
@@ -378,7 +378,7 @@ class Builder:
             if compiled.reason is None:
                 return None
             logger.info("cannot be stored: %s", compiled.reason)
-            self.refused(not_kept(compiled.reason))
+            self.refused(unstored_reason(compiled.reason))
             if not compiled.lasting:
                 return None
             artifacts = {REFUSED: compiled.reason.encode()}
@@ -389,17 +389,17 @@ class Builder:
     ) -> StoredArtifacts | None:
         """Stores artifacts if they still match the key: settings may change while a process compiles."""
         if self.backend.environment() != self.environment or self.key(task) != key:
-            self.refused(not_kept("settings changed while it was compiled"))
+            self.refused(unstored_reason("settings changed while it was compiled"))
             return None
         assert self.store is not None
         artifacts = {**artifacts, **task.describe()}
         self.store.save(key, self.backend.name, artifacts, name=template_name(task.graph, key), seconds=seconds)
         if self.store.directory is None:
-            self.refused(not_kept("the store's directory cannot be used"))
+            self.refused(unstored_reason("the store's directory cannot be used"))
         return StoredArtifacts(artifacts, seconds)
 
 
-def not_kept(reason: str) -> str:
+def unstored_reason(reason: str) -> str:
     """Returns the reason that is counted, at each start, for compiling a function again that cannot be stored."""
     return f"cannot be stored: {reason}"
 
@@ -423,7 +423,7 @@ class Executable:
     def __init__(self, graph: Graph, builder: Builder, instance: Instance | None = None):
         self.graph = graph
         self._builder = builder
-        self._instance = instance or instance_in_order(graph)
+        self._instance = instance or identity_instance(graph)
         self._variants: dict[tuple[Hashable, Instance | None], Run] = {}
         self._exact: dict[tuple[ArgumentLayouts, Instance | None, bool], tuple[Run, GeneralInstance | None]] = {}
         self._sources: list[Graph] = []

@@ -94,7 +94,7 @@ Holes = tuple[Value, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class KeptPlace:
+class StoredGroup:
     """Regions of several programs that were generalized together, or a single region so far.
 
     Attributes:
@@ -115,10 +115,10 @@ class KeptPlace:
 class _KeptPlaces:
     """The places that are stored for one skeleton."""
 
-    places: tuple[KeptPlace, ...]
+    places: tuple[StoredGroup, ...]
 
 
-def read_places(store: Store, key: Key) -> tuple[KeptPlace, ...]:
+def read_places(store: Store, key: Key) -> tuple[StoredGroup, ...]:
     """Returns the places that are stored for a skeleton. Removes an entry that does not decode. Never raises."""
     artifacts = store.peek(key, SIZES_SLOT)
     if artifacts is None:
@@ -130,7 +130,7 @@ def read_places(store: Store, key: Key) -> tuple[KeptPlace, ...]:
         return ()
 
 
-def keep_place(store: Store, key: Key, place: KeptPlace, name: str) -> None:
+def keep_place(store: Store, key: Key, place: StoredGroup, name: str) -> None:
     """Adds a place to those stored for a skeleton, and removes those that it includes. Never raises.
 
     Args:
@@ -148,7 +148,7 @@ def keep_place(store: Store, key: Key, place: KeptPlace, name: str) -> None:
         store.replace(key, SIZES_SLOT, {_SIZES: content}, name=name)
 
 
-def _covers(place: KeptPlace, other: KeptPlace) -> bool:
+def _covers(place: StoredGroup, other: StoredGroup) -> bool:
     return place.function == other.function and set(place.instances).issuperset(other.instances)
 
 
@@ -453,7 +453,7 @@ def _keep_place(relatives: _Relatives, place: _Place, builder: Builder) -> None:
     if relatives.key is None or builder.store is None or not place.name:
         return
     name = template_name(relatives.skeleton, relatives.key)
-    keep_place(builder.store, relatives.key, KeptPlace(place.name, place.instances), name)
+    keep_place(builder.store, relatives.key, StoredGroup(place.name, place.instances), name)
 
 
 def _keep_last[T](kept: list[T], new: T) -> None:

@@ -235,7 +235,7 @@ Fix = Callable[[Sequence[Any], list[Any]], None]
 """Takes the arguments and the results of a call, and replaces results."""
 
 
-def as_torch_gives(
+def with_torch_layouts(
     run: Run, instance: Instance, args: Sequence[Any], results: Sequence[Any]
 ) -> tuple[Run, Sequence[Any]]:
     """Returns a function whose results have torch's strides and aliasing, and its results for these arguments.

@@ -31,7 +31,7 @@ from fusioncache.cli.console import (
 from fusioncache.cli.listings import (
     SourceLocation,
     find_locations,
-    find_reasons_not_kept,
+    find_reasons_not_stored,
     format_locations,
 )
 from fusioncache.cli.overview import format_run_label, list_programs
@@ -149,7 +149,7 @@ def print_misses(record: RecordReader, run: Run, directory: Path | None, *, as_j
     misses = [miss for miss in explained if miss.template.compiles]
     loaded = [template.digest for template in own if template.loads and not template.compiles]
     others = [template.digest for template in own if not template.loads and not template.compiles]
-    notes = find_reasons_not_kept([miss.template for miss in misses], directory)
+    notes = find_reasons_not_stored([miss.template for miss in misses], directory)
     places = [find_locations(regions[miss.template.digest]) for miss in misses]
     found = list(zip(misses, places, notes, strict=True))
     if as_json:
@@ -299,7 +299,7 @@ def _describe(thing: NamedThing, directory: Path | None) -> tuple[str, dict[str,
         reasons = [value.refused] if value.refused else []
     else:
         assert isinstance(value, TemplateStats)
-        reasons = sorted(find_reasons_not_kept([value], directory)[0])
+        reasons = sorted(find_reasons_not_stored([value], directory)[0])
         places = find_locations(find_regions(RecordReader(), value))
     head = f"{thing.id if thing.kind == 'program' else shorten_id(thing.digest)}  {thing.name}{about}"
     lines = [head, *format_locations(places), *(f"not stored: {reason}" for reason in reasons)]

@@ -153,7 +153,7 @@ def select_executables(template: TemplateStats, stored: Sequence[StoredEntry]) -
     return [one for one, key in zip(stored, keys, strict=True) if key in wanted]
 
 
-def find_reasons_not_kept(templates: Sequence[TemplateStats], directory: Path | None) -> Sequence[Mapping[str, int]]:
+def find_reasons_not_stored(templates: Sequence[TemplateStats], directory: Path | None) -> Sequence[Mapping[str, int]]:
     """Returns for each template why executables of it cannot be stored, and how many, as noted in the store.
 
     Raises:

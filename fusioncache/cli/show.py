@@ -32,7 +32,7 @@ from fusioncache.cli.listings import (
     describe_code,
     describe_executables,
     find_line,
-    find_reasons_not_kept,
+    find_reasons_not_stored,
     format_line,
     write_definition,
     write_repro,
@@ -182,7 +182,7 @@ def _print_thing(id_: str, directory: Path | None, chosen: Mapping[str, Any], *,
         )
     about = value.to_dict()
     if isinstance(value, TemplateStats) and not wanted:
-        (about["not_kept"],) = find_reasons_not_kept([value], directory)
+        (about["not_kept"],) = find_reasons_not_stored([value], directory)
     parts = wanted or [name for name in describers if name in _WHOLE or (as_json and name == "traces")]
     _print_parts(about, "" if wanted else _write_fields(about), describers, parts, as_json=as_json)
 

@@ -115,7 +115,7 @@ def format_removal(swept: SweepResult, dry_run: bool) -> str:
     return f"removed {counts}; {format_bytes(swept.bytes_left)} left"
 
 
-def report_aside(path: Path, aside: Iterable[str]) -> None:
+def report_foreign_files(path: Path, aside: Iterable[str]) -> None:
     """Prints the paths of foreign files that were in the place of a store's files, and were set aside."""
     for name in aside:
         say(f"not of the store, and left to you: {path / escape_controls(name)}")

@@ -31,7 +31,7 @@ from fusioncache.cli.things import (
     format_removal,
     is_expected,
     open_existing,
-    report_aside,
+    report_foreign_files,
     report_refused,
 )
 from fusioncache.humanize import format_bytes, format_count
@@ -90,7 +90,7 @@ def clear(store_only: bool, record_only: bool, yes: bool, dry_run: bool, directo
     if not there:
         say(f"There is nothing to remove in {' and '.join(str(path) for path in (store, record) if path)}.")
     if swept and store:
-        report_aside(store, find_aside(store))
+        report_foreign_files(store, find_aside(store))
 
 
 def _plan_clearing(path: Path) -> SweepResult | None:
@@ -205,7 +205,7 @@ def verify(remove: bool, directory: Path | None, as_json: bool) -> None:
         parts += [f"{removed} removed"] if removed else []
         parts += [f"{format_count(found.other, 'entry', 'entries')} of another version"] if found.other else []
         say(", ".join(parts), err=False)
-        report_aside(path, aside)
+        report_foreign_files(path, aside)
     if removed < len(found.damaged):
         raise click.exceptions.Exit(1)
 

@@ -115,5 +115,5 @@ def without_collector() -> AbstractContextManager[None]:
     return _pause
 
 
-collect_behind = FullCollections().follow
+collect_if_due = FullCollections().follow
 """Counts work that took the given seconds, and starts a full collection if that is a small part of the work so far."""

@@ -76,7 +76,7 @@ def _remove_locks(folder: Path) -> int:
     removed = 0
     for name in os.listdir(folder):
         if "." in name and not name.startswith(ASIDE):
-            with FileLock(folder / name, passing=True) as lock, suppress(OSError):
+            with FileLock(folder / name, removes_file=True) as lock, suppress(OSError):
                 removed += lock.acquire(0.0)
     return removed
 

@@ -15,7 +15,7 @@ from fusioncache.store.files import Refusal
 
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
-_in_vain: set[tuple[Path, bool]] = set()
+_timed_out: set[tuple[Path, bool]] = set()
 """The locks for which this process timed out, each with whether it was requested as shared."""
 
 
@@ -28,12 +28,12 @@ class FileLock:
 
     Args:
         path: of the file.
-        passing: whether the file is removed when the lock is released.
+        removes_file: whether the file is removed when the lock is released.
     """
 
-    def __init__(self, path: Path, *, passing: bool = False):
+    def __init__(self, path: Path, *, removes_file: bool = False):
         self.path = path
-        self._passing = passing
+        self._passing = removes_file
         self._descriptor: int | None = None
         forks.register(self)
 
@@ -54,18 +54,18 @@ class FileLock:
         """
         mode = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
         wanted = self.path, shared
-        timeout = 0.0 if wanted in _in_vain else timeout
+        timeout = 0.0 if wanted in _timed_out else timeout
         deadline, pause = time.monotonic() + timeout, _SHORTEST_PAUSE
         while not self._try(mode):
             left = deadline - time.monotonic()
             if left <= 0:
                 if timeout > 0:
-                    _in_vain.add(wanted)
+                    _timed_out.add(wanted)
                 return False
             # Not a blocking call, which only a signal could end.
             time.sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)
-        _in_vain.discard(wanted)
+        _timed_out.discard(wanted)
         return True
 
     def release(self) -> None:

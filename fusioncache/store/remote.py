@@ -180,7 +180,7 @@ class Remote:
             return False
         return True
 
-    def require_ours(self) -> None:
+    def check_not_foreign(self) -> None:
         """Checks that the location has no foreign file with the name of the index, or has packs.
 
         Raises:

@@ -228,7 +228,7 @@ class Store:
         if self._disk is None or self._read_only:
             yield None  # other processes could not load the executable
             return
-        with FileLock(self._disk.directory.path / "locks" / name, passing=True) as lock:
+        with FileLock(self._disk.directory.path / "locks" / name, removes_file=True) as lock:
             try:
                 alone = None if lock.acquire(timeout) else TOO_LONG
             except OSError as error:

@@ -227,7 +227,7 @@ LIST_SECONDS = 120.0
 PAUSES = (0.1, 0.4)
 """Pauses between tries. After a timeout there is no further try, because a compile waits."""
 
-_WHOLE = {"memory", *OBJECT_STORES}
+_ATOMIC_SCHEMES = {"memory", *OBJECT_STORES}
 """Schemes in which each write is atomic: a file is whole or absent."""
 
 _HTTP = re.compile(r"https?://")
@@ -252,7 +252,7 @@ class Transport:
         self.writable = not _HTTP.match(url)
         """Whether the URL's scheme can be written."""
         self._scheme = self.name.partition("://")[0]
-        self._dead: str | None = None
+        self._final_error: str | None = None
         self._opened: tuple[int, Any, str] | None = None
 
     def fetch_file(self, path: str, limit: int, expected: int = 0) -> bytes | None:
@@ -294,7 +294,7 @@ class Transport:
 
         def write(files: Any, root: str) -> None:
             target = _join(root, path)
-            if _WHOLE & get_protocols(files):
+            if _ATOMIC_SCHEMES & get_protocols(files):
                 files.pipe_file(target, content)
                 return
             folder = target.rpartition("/")[0]
@@ -319,7 +319,7 @@ class Transport:
 
         def create(files: Any, root: str) -> bool:
             target = _join(root, path)
-            if not _WHOLE & get_protocols(files):
+            if not _ATOMIC_SCHEMES & get_protocols(files):
                 files.makedirs(target.rpartition("/")[0], exist_ok=True)
             try:
                 if "file" in get_protocols(files):  # ``pipe_file`` is not atomic there: it checks, then writes
@@ -396,8 +396,8 @@ class Transport:
 
     def _try[T](self, what: str, work: Callable[[Any, str], T], seconds: float) -> T:
         for pause in (*PAUSES, None):
-            if self._dead:
-                raise StoreError(self._dead)
+            if self._final_error:
+                raise StoreError(self._final_error)
             try:
                 allowed = seconds if self._is_open() else seconds + OPEN_SECONDS
                 # In a thread, which is abandoned after the time limit, because threads cannot be ended.
@@ -419,9 +419,9 @@ class Transport:
                     break
             if pause is not None:
                 time.sleep(pause * random.uniform(0.5, 1.5))  # random, so that machines that started together spread
-        self._dead = f"{self.name} cannot be used, could not {what}: {said}"
+        self._final_error = f"{self.name} cannot be used, could not {what}: {said}"
         # Not from the error, which may contain the whole URL with its secrets.
-        raise StoreError(self._dead) from None
+        raise StoreError(self._final_error) from None
 
     def _is_open(self) -> bool:
         # A network client does not survive a fork.

@@ -182,7 +182,7 @@ def find_places(generalization: Generalization) -> tuple[Place | None, ...]:
     return tuple(map(found.get, generalization.variables))
 
 
-def instance_in_order(graph: Graph) -> Instance:
+def identity_instance(graph: Graph) -> Instance:
     """Returns a graph as an instance of itself, with inputs and outputs in the same order."""
     return Instance(graph, tuple(range(len(graph.inputs))), tuple(range(len(graph.outputs))))
 

@@ -91,7 +91,7 @@ def folding_is_bitwise(template: Graph) -> bool:
     )
     if writes_in_place(template):
         return False
-    return not (stored_exactly and any(op_traits(op.name).adds_up for op in template.ops))
+    return not (stored_exactly and any(op_traits(op.name).reduces_in_any_order for op in template.ops))
 
 
 def fold_widths(arity: int) -> tuple[int, ...]:
@@ -347,13 +347,13 @@ def reordered_values(graph: Graph) -> Mapping[int, Reordered]:
     for op, first in graph.results():
         used = [index for _, index in operands(op)]
         sources = [behind[index] for index in used if index in behind]
-        if op_traits(op.name).adds_up:
+        if op_traits(op.name).reduces_in_any_order:
             sources += _sums(op, [types[index] for index in used])
         types += op.outputs
         for index, type_ in enumerate(op.outputs):
             if sources:
-                behind[first + index] = _coarsest([*sources, *_as_kept(type_)])
-    return {index: found for index, found in behind.items() if list(_as_kept(types[index]))}
+                behind[first + index] = _coarsest([*sources, *_own_rounding(type_)])
+    return {index: found for index, found in behind.items() if list(_own_rounding(types[index]))}
 
 
 def _coarsest(values: list[Reordered]) -> Reordered:
@@ -376,7 +376,7 @@ def _elements(type_: TensorType) -> int:
     return prod(size for size in type_.shape if isinstance(size, int))
 
 
-def _as_kept(type_: ValueType | None) -> Iterator[Reordered]:
+def _own_rounding(type_: ValueType | None) -> Iterator[Reordered]:
     dtype = type_.dtype.rstrip("_") if isinstance(type_, TensorType) else ""
     if dtype in UNITS:
         yield Reordered(dtype, 1)

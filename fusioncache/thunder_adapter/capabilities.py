@@ -27,7 +27,7 @@ from types import CodeType, MappingProxyType
 from typing import Any
 
 from fusioncache.thunder_adapter import hooks, installation
-from fusioncache.thunder_adapter.installation import accept, find_misfit, list_patches
+from fusioncache.thunder_adapter.installation import accept_any_source, find_misfit, list_patches
 from fusioncache.thunder_adapter.versions import TRIED, is_tried, read_version
 
 _LOADED_ONLY = frozenset({"thunder.dynamo", "thunder.executors.nvfuserex_impl"})
@@ -241,7 +241,7 @@ def _observable() -> Iterator[None]:
             installation.install(name for name in before if name in installation.TRACING)
 
 
-def find_other_entries() -> str | None:
+def probe_cache_entries() -> str | None:
     """Returns how a compiled function's search for a cache entry differs from the expected one; None if it does not."""
     import thunder
 
@@ -402,7 +402,7 @@ def _name_capability(accelerator: str) -> Capability:
 CAPABILITIES = (
     *map(_name_capability, ACCELERATORS),
     Capability("observed interpreter", ("programs", "sizes", "tracing"), "hooks", find_unobserved),
-    Capability("list of entries", ("programs", "graphs"), "stored programs", find_other_entries),
+    Capability("list of entries", ("programs", "graphs"), "stored programs", probe_cache_entries),
     Capability("symbolic sizes", ("sizes",), "sizes"),
     Capability("symbolic passes", ("sizes",), "symbolic passes"),
 )
@@ -434,12 +434,12 @@ def examine(capability: Capability, *, thorough: bool = False) -> Finding:
         problem = _run(capability.probe) or ""
         seconds = time.perf_counter() - start
         if misfits and not problem:
-            accept(capability.patches)
+            accept_any_source(capability.patches)
     return Finding(capability, sources, misfits, problem, seconds)
 
 
 @cache
-def find_off() -> Mapping[str, str]:
+def find_disabled_accelerators() -> Mapping[str, str]:
     """Returns the accelerators that are off in the installed Thunder, each with the reason."""
     off: dict[str, str] = {}
     for capability in CAPABILITIES:
@@ -458,7 +458,7 @@ def _run(probe: Callable[[], str | None]) -> str | None:
 
 def explain_limits() -> str | None:
     """Returns which accelerators are off in this Thunder, why, and advice; None if all are on and it was tried."""
-    off = find_off()
+    off = find_disabled_accelerators()
     if is_tried() and not off:
         return None
     known = "differs from the one that was tried" if read_version() in TRIED else "was not tried"

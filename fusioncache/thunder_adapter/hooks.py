@@ -100,7 +100,7 @@ def observe(observer: Observer, *, first: bool = False) -> Iterator[None]:
         _observers.reset(token)
 
 
-def tell_copied(first: tuple[int, int], names: Mapping[str, str], shift: int) -> None:
+def notify_copied(first: tuple[int, int], names: Mapping[str, str], shift: int) -> None:
     """Notifies all observers that a block was copied: see ``Observer.see_copied``."""
     for observer in _observers.get():
         observer.see_copied(first, names, shift)
@@ -122,7 +122,7 @@ def are_installed() -> bool:
         interpreter.globals_lookup,
         *(handlers.get(name) for name in INSTRUCTIONS),
     )
-    return all(getattr(each, "tells_observers", False) for each in places)
+    return all(getattr(each, "is_hook", False) for each in places)
 
 
 def watch_calls(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -190,7 +190,7 @@ def watch_instruction(name: str) -> Callable[[Callable[..., Any]], Callable[...,
 
 
 def _mark(hook: Callable[..., Any]) -> Callable[..., Any]:
-    hook.tells_observers = True  # type: ignore[attr-defined]  # functions that wrap it get the attribute too
+    hook.is_hook = True  # type: ignore[attr-defined]  # functions that wrap it get the attribute too
     return hook
 
 
@@ -219,9 +219,9 @@ def has_type(value: Any, kinds: Iterable[type]) -> bool:
     return any(own is kind for kind in kinds)
 
 
-def is_hashed_alone(value: Any) -> bool:
+def has_builtin_hash(value: Any) -> bool:
     """True if hashing a key calls no other code: a constant, a tuple of these, or a class with the default hash."""
     # The metaclass computes the hash of a class, in C unless it overrides ``__hash__``.
     if isinstance(value, type):
         return type(value).__hash__ is type.__hash__
-    return has_type(value, _KEYS) or (type(value) is tuple and all(map(is_hashed_alone, value)))
+    return has_type(value, _KEYS) or (type(value) is tuple and all(map(has_builtin_hash, value)))

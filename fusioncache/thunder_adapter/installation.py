@@ -339,20 +339,20 @@ TRACING = (
 _lock = forks.lock()
 _installed: list[tuple[Replacement, Any, Any]] = []
 """The installed replacements of this process, each with the original function and the shortcut."""
-accepted: set[str] = set()
+accepted_capabilities: set[str] = set()
 """The capabilities whose sources are accepted without a known digest."""
-_whole: dict[str, tuple[Replacement, ...]] = {}
+_installed_capabilities: dict[str, tuple[Replacement, ...]] = {}
 """The capabilities that are installed, with their replacements. Without it a later call would read sources again."""
 
 
 def list_installed() -> tuple[str, ...]:
     """Returns the names of the capabilities that are installed."""
-    return tuple(_whole)
+    return tuple(_installed_capabilities)
 
 
-def accept(capability: str) -> None:
+def accept_any_source(capability: str) -> None:
     """Accepts all sources of a capability from now on, because a probe showed that they behave as expected."""
-    accepted.add(capability)
+    accepted_capabilities.add(capability)
 
 
 def find_misfit(row: Patch) -> str | None:
@@ -366,7 +366,7 @@ def find_misfit(row: Patch) -> str | None:
     return None if not row.digests or is_known(own, row.digests) else f"{row.original} has another source"
 
 
-def find_own(value: Any) -> Any:
+def unwrap_replacements(value: Any) -> Any:
     """Returns the original function of Thunder behind installed replacements."""
     replaced = {id(new): own for _, own, new in _installed}
     while id(value) in replaced:
@@ -380,7 +380,7 @@ def find_original(row: Patch) -> Any:
     Raises:
         LookupError: if this Thunder has no such function.
     """
-    return find_own(Replacement(*row.locate(), type).get())
+    return unwrap_replacements(Replacement(*row.locate(), type).get())
 
 
 def find_known(capability: str) -> dict[str, Any]:
@@ -406,7 +406,7 @@ def find_replacements(capability: str, *, any_source: bool = False) -> tuple[Rep
         LookupError: if a row does not fit, and the other rows need it.
     """
     found, group = [], list_patches()[capability]
-    any_source = any_source or capability in accepted
+    any_source = any_source or capability in accepted_capabilities
     for row in group.rows:
         misfit = find_misfit(replace(row, digests=()) if any_source else row)
         if misfit and (group.whole or not row.maker):
@@ -471,7 +471,7 @@ def _put_all(name: str, replacements: tuple[Replacement, ...], importers: Import
     try:
         for replacement in replacements:
             _put(replacement, importers)
-        _whole[name] = replacements
+        _installed_capabilities[name] = replacements
     except Exception as error:  # however this Thunder differs, tracing goes on
         logger.info("tracing does without the shortcuts of %s", name, exc_info=error)
 
@@ -479,7 +479,9 @@ def _put_all(name: str, replacements: tuple[Replacement, ...], importers: Import
 def _is_in_place(name: str) -> bool:
     """True if a capability is installed, and no replacement of it was removed or replaced by other code."""
     ours = {id(new) for _, _, new in _installed}
-    return name in _whole and all(id(replacement.get()) in ours for replacement in _whole[name])
+    return name in _installed_capabilities and all(
+        id(replacement.get()) in ours for replacement in _installed_capabilities[name]
+    )
 
 
 def _put(replacement: Replacement, importers: Importers | None) -> None:
@@ -530,7 +532,7 @@ def uninstall() -> None:
             replacement, own, new = _installed.pop()
             replacement.swap(new, own, importers)
             _lookasides().pop(new, None)
-        _whole.clear()
+        _installed_capabilities.clear()
 
 
 def read_sources() -> dict[str, str]:

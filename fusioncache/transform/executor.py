@@ -33,7 +33,7 @@ from fusioncache.backends.bound_symbols import (
     written_values,
 )
 from fusioncache.backends.inductor.backend import inductor_function
-from fusioncache.cache.results import as_torch_gives
+from fusioncache.cache.results import with_torch_layouts
 from fusioncache.ir import Declined, Instance, Scope
 from fusioncache.ir.ops import TABLE, op_traits, shaping_inputs
 from fusioncache.ir.template import layouts_of
@@ -265,7 +265,7 @@ class _AloneRegion:
             self._instance, self._shaping = instance, shaping_inputs(instance.region)
         run = _take_sequence(self.function)
         if self._instance is not None:
-            run, results = as_torch_gives(run, self._instance, args, results)
+            run, results = with_torch_layouts(run, self._instance, args, results)
         if len(self._runs) >= _MOST_LAYOUTS:
             self._runs.clear()
         self._runs[self._find_layout(args)] = run

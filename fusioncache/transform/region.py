@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.backends.bound_symbols import HERE, encode_literal, flatten, may_write, outputs_of, symbol_name
+from fusioncache.backends.bound_symbols import INPUT_GPU, encode_literal, flatten, may_write, outputs_of, symbol_name
 from fusioncache.ir import Arg, Declined, NumberType, Op, Ref, Region, Scope, TensorType, ValueType, operands, refs_in
 from fusioncache.ir.ops import CHANNELS, CONTIGUOUS, COPY, ELEMENTWISE, VIEW, op_traits
 from fusioncache.process.secrets import is_word
@@ -113,7 +113,7 @@ class RegionReader:
             return tuple(self._arg(item) for item in arg)
         if type(arg) is str and not is_word(arg):
             raise Declined("a string among its arguments", Scope.REGION)
-        return HERE if arg is not None and arg is self.device else encode_literal(arg)
+        return INPUT_GPU if arg is not None and arg is self.device else encode_literal(arg)
 
     def type_of(self, proxy: Any) -> ValueType:
         """Returns the type of a value."""

@@ -30,7 +30,7 @@ _OTHER_VIEWS = frozenset({"bitcast", "device_put", "imag", "real"})
 _FIND_CUT, _RESULTS = "find_cut", "fw_flat_out"
 
 
-def guard_ours(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def make_safe_rematerialize(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Returns a rematerialization that is safe for functions with fusioncache's transform, and Thunder's for others."""
 
     def rematerialize_ours(trace: Any) -> Any:

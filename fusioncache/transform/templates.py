@@ -11,7 +11,7 @@ from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.call import TemplateCall
 from fusioncache.cache.generals import Generation
 from fusioncache.ir import Instance, Template
-from fusioncache.process.collector import collect_behind
+from fusioncache.process.collector import collect_if_due
 from fusioncache.process.forks import LruMap
 from fusioncache.template.plan import Arities
 
@@ -44,7 +44,7 @@ class _TemplateGroup:
 
     def note_first_call(self, template: Template, seconds: float) -> None:
         """Reports the end of a first call. Each call holds this method, and so keeps its group alive."""
-        self._called(template, collect_behind(seconds))
+        self._called(template, collect_if_due(seconds))
 
 
 class TemplateCalls:

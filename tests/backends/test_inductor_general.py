@@ -18,7 +18,7 @@ import fusioncache
 from fusioncache.backends.api import Compiled, GeneralFunction, Run
 from fusioncache.backends.bound_symbols import FunctionSource, define_source, merge_sources
 from fusioncache.backends.inductor.backend import Inductor
-from fusioncache.backends.inductor.carried_region import carry_numbers
+from fusioncache.backends.inductor.carried_region import numbers_to_tensors
 from fusioncache.ir import Const, Declined, Graph, NumberType, Scope, TensorType
 from fusioncache.template.generalization import make_family, only
 from fusioncache.template.plan import FOLD_WIDTHS
@@ -315,7 +315,7 @@ HALF = TensorType("bfloat16", (), "cpu")
 )
 def test_what_would_have_other_bits_is_refused(regions, reason):
     with pytest.raises(Declined, match=f"^(a variable number )?{reason}$"):
-        carry_numbers(make_family(regions).general)
+        numbers_to_tensors(make_family(regions).general)
 
 
 def merge(values: list[tuple[float, ...]], *bodies: str, first: tuple[int, ...] = ()) -> FunctionSource:

@@ -9,8 +9,8 @@ from fusioncache.cache.generals import (
     FoundGeneral,
     GeneralRegions,
     Generation,
-    KeptPlace,
     Sizes,
+    StoredGroup,
     check_general,
     keep_place,
     read_places,
@@ -119,8 +119,8 @@ SKELETON = skeleton_of(product(2, 64))
 KEY = graph_key(SKELETON, ENVIRONMENT)
 
 
-def place(*regions: Graph, function: str = "f") -> KeptPlace:
-    return KeptPlace(function, tuple(map(read_holes, regions)))
+def place(*regions: Graph, function: str = "f") -> StoredGroup:
+    return StoredGroup(function, tuple(map(read_holes, regions)))
 
 
 def test_a_place_comes_back_and_goes_on(store):

@@ -38,7 +38,7 @@ def test_all_works_here(tmp_path):
 
 def forget() -> None:
     """Has everything found out anew."""
-    capabilities.find_off.cache_clear()
+    capabilities.find_disabled_accelerators.cache_clear()
     installation.uninstall()
 
 

@@ -123,7 +123,7 @@ def test_a_turn_is_free_when_its_process_is_killed_also_if_it_had_forked(store):
 
 
 def test_a_lock_on_a_file_that_was_removed_meanwhile_is_none(tmp_path, monkeypatch):
-    first, second, third = (FileLock(tmp_path / "lock", passing=True) for _ in range(3))
+    first, second, third = (FileLock(tmp_path / "lock", removes_file=True) for _ in range(3))
     assert first.acquire(0.0)
     real = locks.fcntl.flock
 

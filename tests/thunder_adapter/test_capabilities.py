@@ -23,7 +23,13 @@ from fusioncache import fusion_cache
 from fusioncache.observe.record.database import RecordReader
 from fusioncache.process.warning import warn_once
 from fusioncache.thunder_adapter import capabilities, hooks, installation, versions
-from fusioncache.thunder_adapter.capabilities import ACCELERATORS, CAPABILITIES, examine, find_off, list_capabilities
+from fusioncache.thunder_adapter.capabilities import (
+    ACCELERATORS,
+    CAPABILITIES,
+    examine,
+    find_disabled_accelerators,
+    list_capabilities,
+)
 from fusioncache.thunder_adapter.installation import list_patches
 from fusioncache.thunder_hook import register_with_thunder
 from fusioncache.transform import executors as executors_module
@@ -37,10 +43,10 @@ JIT = thunder.jit
 def _as_before(monkeypatch):
     monkeypatch.setattr(installation, "accepted", set())
     installation.uninstall()
-    find_off.cache_clear()
+    find_disabled_accelerators.cache_clear()
     yield
     installation.uninstall()
-    find_off.cache_clear()
+    find_disabled_accelerators.cache_clear()
 
 
 def find(name):
@@ -101,7 +107,7 @@ def test_what_is_not_observed_or_twice_is_a_problem(monkeypatch, maker):
 def test_a_probe_that_fails_turns_accelerators_off(monkeypatch):
     monkeypatch.setitem(HANDLERS, "IS_OP", pass_on(HANDLERS["IS_OP"]))
     monkeypatch.setattr(hooks, "watch_instruction", lambda name: lambda handler: handler)
-    off = find_off()
+    off = find_disabled_accelerators()
     assert set(off) == {"programs", "sizes", "tracing"} and "was observed 0 times" in off["programs"]
 
 
@@ -114,7 +120,7 @@ def test_without_a_probe_another_source_is_a_problem(monkeypatch):
     name = "_maybe_update_proxy_name"
     own = getattr(jit_ext, name)
     monkeypatch.setattr(jit_ext, name, lambda *args, **options: own(*args))
-    assert find_off() == {"sizes": "thunder.core.jit_ext:_maybe_update_proxy_name has another source"}
+    assert find_disabled_accelerators() == {"sizes": "thunder.core.jit_ext:_maybe_update_proxy_name has another source"}
 
 
 @pytest.mark.parametrize(
@@ -123,7 +129,7 @@ def test_without_a_probe_another_source_is_a_problem(monkeypatch):
 )
 def test_an_accelerator_is_off_without_a_name(monkeypatch, accelerator, off):
     monkeypatch.setattr(capabilities, "find_missing", lambda of: ["thunder.gone"] if of == accelerator else [])
-    assert find_off() == dict.fromkeys(off, "Thunder has no thunder.gone")
+    assert find_disabled_accelerators() == dict.fromkeys(off, "Thunder has no thunder.gone")
 
 
 def test_entries_that_are_no_list_or_are_not_looked_through_are_a_problem(monkeypatch):
@@ -133,9 +139,9 @@ def test_entries_that_are_no_list_or_are_not_looked_through_are_a_problem(monkey
         return compiled
 
     monkeypatch.setattr(thunder, "jit", jit_otherwise)
-    assert capabilities.find_other_entries() == "the entries of a compiled function are no list"
+    assert capabilities.probe_cache_entries() == "the entries of a compiled function are no list"
     monkeypatch.setattr(thunder, "jit", lambda function, **options: JIT(function, cache="no caching", **options))
-    assert capabilities.find_other_entries() == "a first call asks for interpreter, and leaves 0 entries"
+    assert capabilities.probe_cache_entries() == "a first call asks for interpreter, and leaves 0 entries"
 
 
 def test_probes_run_where_the_version_was_not_tried(monkeypatch):
@@ -189,7 +195,7 @@ def train(transform):
 def test_regions_are_shared_where_all_else_is_off(other_version, monkeypatch):
     off = dict.fromkeys(ACCELERATORS, "Thunder has no thunder.core.jit_ext.JitCtx")
     for module in (capabilities, fusion_cache):
-        monkeypatch.setattr(module, "find_off", lambda: off)
+        monkeypatch.setattr(module, "find_disabled_accelerators", lambda: off)
     installation.uninstall()
     cache = fusioncache.Cache(store=True)
     options = {"lean": "auto", "schedule": "auto", "programs": True, "graphs": True, "fast_tracing": True}

@@ -24,8 +24,8 @@ from fusioncache.accelerators.sizes.families import (
     decode_family,
     encode_family,
     find_families,
-    forget_family,
-    keep_family,
+    remove_family,
+    store_family,
 )
 from fusioncache.accelerators.sizes.journal import Look
 from fusioncache.accelerators.sizes.sizes import Number
@@ -204,11 +204,11 @@ def test_a_store_has_one_slot_for_each_family_and_the_oldest_goes_where_there_is
     families = [make_family(12, 20, most=100 + number) for number in range(len(FAMILY_SLOTS))]
     families.append(make_family(12, 20, reads="another"))
     for family in families:
-        keep_family(store, FORM, family, "Model")
+        store_family(store, FORM, family, "Model")
 
     def list_kept():
         return [any(each.is_same(family) for each in find_families(store, FORM)) for family in families]
 
     assert list_kept() == [False, True, True, True, True] and len(find_families(store, FORM)) == len(FAMILY_SLOTS)
-    forget_family(store, FORM, families[1])
+    remove_family(store, FORM, families[1])
     assert list_kept() == [False, False, True, True, True]

@@ -20,7 +20,7 @@ from fusioncache.accelerators.programs import build, key
 from fusioncache.accelerators.programs.build import write_program
 from fusioncache.accelerators.programs.template_loader import find_references
 from fusioncache.accelerators.sizes import lengths
-from fusioncache.accelerators.sizes.families import Family, find_families, keep_family
+from fusioncache.accelerators.sizes.families import Family, find_families, store_family
 from fusioncache.accelerators.sizes.lengths import Lengths
 from fusioncache.accelerators.sizes.values import find_tensors
 from fusioncache.backends.eager import Eager
@@ -357,13 +357,13 @@ def test_a_family_that_came_keeps_its_signature_and_goes_with_its_key(store, tmp
     assert (came.came, made.came) == (True, False)
     for family in (came, made):
         family.known = family.known[::-1]  # as if it had learned something
-        assert keep_family(there, form, family, "model")
+        assert store_family(there, form, family, "model")
         assert list_slots(tmp_path / "there") == [entry] and entry.origin.key == ci.public
     put_key(ci.public, "ci", "revoked")
     with pytest.warns(RuntimeWarning, match="signed by a key that was revoked"):
-        assert not keep_family(there, form, came, "model")
+        assert not store_family(there, form, came, "model")
         assert find_families(there, form) == ()
-        assert keep_family(there, form, made, "model")
+        assert store_family(there, form, made, "model")
     assert [each.origin for each in list_slots(tmp_path / "there")] == [None]
 
 
@@ -416,7 +416,7 @@ def test_a_family_with_other_templates_is_seen_and_a_wrong_one_is_forgotten(
 
 
 def test_a_family_that_is_not_kept_costs_later_processes_a_derivation(tmp_path, monkeypatch):
-    monkeypatch.setattr(lengths, "keep_family", Mock(side_effect=ZeroDivisionError))
+    monkeypatch.setattr(lengths, "store_family", Mock(side_effect=ZeroDivisionError))
     with pytest.warns(RuntimeWarning, match="ZeroDivisionError"):
         model, compiled, transform = make_known(tmp_path / "store")
     train(compiled, tokens(40))

@@ -19,7 +19,7 @@ from fusioncache.accelerators.schedule.scheduling import (
     CollectiveAgreement,
     CollectiveCounts,
     CollectiveMismatch,
-    Stretch,
+    GroupSequence,
 )
 
 GROUP, ALONE = torch.distributed.ProcessGroup(0, 4), torch.distributed.ProcessGroup(0, 1)
@@ -152,7 +152,7 @@ class Rank:
         self.group, self.places = Group(), CollectiveCounts()
 
     def derive(self, *messages: str) -> CollectiveAgreement:
-        stretch = Stretch(self.group, "0", self.ranks, messages)
+        stretch = GroupSequence(self.group, "0", self.ranks, messages)
         return CollectiveAgreement([stretch], self.number, self.store, self.places)
 
     def count(self) -> int:
@@ -191,7 +191,7 @@ def test_programs_are_compared_at_their_place_among_all_that_ran():
 def test_each_group_has_places_of_its_own():
     store, places = HashStore(), CollectiveCounts()
     rows, columns = Group(), Group()
-    both = [Stretch(rows, "rows", (0, 1), LONG), Stretch(columns, "columns", (0, 2), SHORT)]
+    both = [GroupSequence(rows, "rows", (0, 1), LONG), GroupSequence(columns, "columns", (0, 2), SHORT)]
     CollectiveAgreement(both, 0, store, places)()
     CollectiveAgreement(both[:1], 0, store, places)()
     assert places.advance(rows, 0) == 2 * len(LONG)

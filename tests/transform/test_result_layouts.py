@@ -13,10 +13,10 @@ from layouts import CASES, LAYOUTS, SHAPES, make_arguments, strides_of
 from models import compile_plain, compile_with
 
 import fusioncache
-from fusioncache.cache.results import as_torch_gives
+from fusioncache.cache.results import with_torch_layouts
 from fusioncache.ir import TensorType
 from fusioncache.ir.ops import TABLE
-from fusioncache.template.generalization import instance_in_order
+from fusioncache.template.generalization import identity_instance
 
 without = partial(thunder.jit, executors=[])
 
@@ -150,7 +150,7 @@ def test_a_view_that_a_compiler_does_not_tell_autograd_of_is_made_one(of_argumen
         return [view] if of_argument else [base, view]
 
     args = [torch.randn(2, 3)]
-    fixed, first = as_torch_gives(run, instance_in_order(graph), args, run(args))
+    fixed, first = with_torch_layouts(run, identity_instance(graph), args, run(args))
     for results in (first, fixed(args)):
         base, view = args[0] if of_argument else results[0], results[-1]
         assert view._is_view() and torch.equal(view, base.t())
@@ -168,6 +168,6 @@ def test_one_object_for_two_views_is_made_two():
     def run(args):
         return [args[0].t()] * 2
 
-    fixed, first = as_torch_gives(run, instance_in_order(sketch.graph(*views)), args, run(args))
+    fixed, first = with_torch_layouts(run, identity_instance(sketch.graph(*views)), args, run(args))
     for one, other in (first, fixed(args)):
         assert one is not other and one.data_ptr() == other.data_ptr() == args[0].data_ptr()

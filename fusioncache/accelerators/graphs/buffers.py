@@ -49,7 +49,7 @@ class Addresses:
                 self._moves[position] += is_another or address != tensor.data_ptr()
         self._last = [(ref(tensor), tensor.data_ptr()) for tensor in tensors]
 
-    def list_still(self) -> tuple[int, ...]:
+    def list_fixed(self) -> tuple[int, ...]:
         """Returns the positions of the arguments with fixed addresses."""
         pairs = zip(self._moves, self._parameters, strict=True)
         return tuple(place for place, (moves, owned) in enumerate(pairs) if moves <= (MOST_MOVES if owned else 0))

@@ -127,7 +127,7 @@ def _take_sequence_apart(value: Sequence[Any], leaves: list[Any]) -> Build:
     return lambda found: tuple([build(found) for build in builds])
 
 
-MOST_KINDS = 16
+MAX_KINDS = 16
 """How many kinds of calls of one program may be captured. Its sizes are fixed, so most kinds differ in strides."""
 
 
@@ -194,8 +194,8 @@ class KindReader:
         # A negative or conjugate bit changes how the numbers at one address are read.
         is_special = any(map(self._is_negative, tensors)) or any(map(self._is_conjugate, tensors))
         key = tuple(map(type, tensors)), tuple(map(self._stride, tensors)), is_special, context
-        if key not in self._kinds and len(self._kinds) >= MOST_KINDS:
-            raise Declined(f"more than {MOST_KINDS} kinds of inputs", Scope.CAPTURE)
+        if key not in self._kinds and len(self._kinds) >= MAX_KINDS:
+            raise Declined(f"more than {MAX_KINDS} kinds of inputs", Scope.CAPTURE)
         return self._kinds.setdefault(key, CallKind())  # atomic: threads get the same kind for equal keys
 
 

@@ -259,7 +259,7 @@ class CapturedForward:
         """True if it owns the memory of its saved tensors in the pool."""
         return not self._saves_inside or bool(self._owners)
 
-    def let_go(self) -> None:
+    def release_saved(self) -> None:
         """Releases the memory of its saved tensors to later captures, as its backward is captured."""
         self._owners = ()
 
@@ -289,9 +289,9 @@ class CapturedForward:
             raise Declined(LENT, Scope.CAPTURE)
         return pool
 
-    def catch_up(self) -> None:
+    def wait_for_readers(self) -> None:
         """Waits for kernels that read its saved tensors on another stream than that of replays."""
-        self._memory.catch_up()
+        self._memory.wait_for_readers()
 
     def renew(self) -> None:
         """Marks it to be captured anew at its next call."""
@@ -311,7 +311,7 @@ class CapturedForward:
         """Returns the number of leases during which it may be replayed."""
         return len(self._safe)
 
-    def finds(self, arguments: Sequence[Any]) -> bool:
+    def has_captured_addresses(self, arguments: Sequence[Any]) -> bool:
         """True if the arguments that it does not copy have the addresses of the captured ones."""
         if self._read_still(arguments) != self._addresses:
             return False
@@ -394,9 +394,9 @@ def _record(function: ForwardFunction, inside: Sequence[Any], memory: GraphMemor
     return recording, seen[-1]
 
 
-MOST_COPIES = 4
+MAX_CAPTURES_PER_KIND = 4
 """How many captures one kind of call may have, for calls that each come before the backward of the previous one."""
-MOST_TIMES = 24
+MAX_RECAPTURES = 24
 """How often one kind of call may be captured in all. Captures of a call that needs more do not stay valid."""
 
 
@@ -444,8 +444,8 @@ class ForwardCaptures:
             return None
         # Captures that tolerate more leases are left for calls that come before the next backward.
         captured = free[0] if len(free) == 1 else min(free, key=CapturedForward.count_safe)
-        is_fresh = not captured.is_stale or self._times >= MOST_TIMES
-        if is_fresh and captured.finds(arguments):
+        is_fresh = not captured.is_stale or self._times >= MAX_RECAPTURES
+        if is_fresh and captured.has_captured_addresses(arguments):
             return captured
         self._memory.remove(captured.name)
         return None
@@ -462,7 +462,7 @@ class ForwardCaptures:
             raise Declined(
                 "a call before the backward pass of the previous call" if overlaps else LEASED, Scope.CAPTURE
             )
-        if self._times >= MOST_TIMES:
+        if self._times >= MAX_RECAPTURES:
             reason = "addresses of arguments, or other programs, change too often"
             self.refused = None if self._captured else reason
             raise Declined(reason, Scope.CAPTURE)
@@ -485,15 +485,17 @@ class ForwardCaptures:
         self._captured.remove(captured)
 
     def _make_room(self) -> None:
-        if len(self._captured) < MOST_COPIES:
+        if len(self._captured) < MAX_CAPTURES_PER_KIND:
             return
         idle = next((each for each in self._captured if not self._memory.is_leased(each.name)), None)
         if idle is None:
-            raise Declined(f"more than {MOST_COPIES} calls before the backward pass of the first", Scope.CAPTURE)
+            raise Declined(
+                f"more than {MAX_CAPTURES_PER_KIND} calls before the backward pass of the first", Scope.CAPTURE
+            )
         self._memory.remove(idle.name)
 
     def _divide(self) -> tuple[list[int], list[int]]:
-        lie_still = {self._positions[index] for index in self._addresses.list_still()}
+        lie_still = {self._positions[index] for index in self._addresses.list_fixed()}
         moving = [place for place in self._positions if place not in lie_still]
         if moving and self._function.writes:
             self.refused = "it writes into arguments whose addresses change"

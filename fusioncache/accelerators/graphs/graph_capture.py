@@ -300,7 +300,7 @@ class BackwardProgram(_GraphedProgram):
             warm.refused = self._failures.explain(error, "a backward program")
             raise Declined(warm.refused, Scope.CAPTURE) from None
         lease.captured.backwards.append(captured)
-        lease.captured.let_go()
+        lease.captured.release_saved()
         self._failures.ledger.count("captures")
         return captured
 
@@ -313,7 +313,7 @@ class BackwardProgram(_GraphedProgram):
         try:
             return self._function(saved_for_backward, cotangents)
         finally:
-            lease.captured.catch_up()
+            lease.captured.wait_for_readers()
             if not keeps:
                 lease.end()
 

@@ -108,7 +108,7 @@ class GradientLease:
         self._task = _find_task()
         return self._copier.lend()
 
-    def let_go(self) -> None:
+    def release_saved(self) -> None:
         """Releases the memory to later captures. Called only while none of it is lent."""
         self._owners = ()
 
@@ -152,7 +152,7 @@ class GradientLeases:
             ):
                 for gradient_lease in self._known:
                     if gradient_lease.pool == pool and gradient_lease.name not in self._out[pool]:
-                        gradient_lease.let_go()
+                        gradient_lease.release_saved()
                 return pool
         for gradient_lease in [each for pool in POOLS for each in self._list(pool) if each is not None]:
             gradient_lease.is_recalled = True
@@ -297,7 +297,7 @@ class GraphMemory:
         self._is_taken = False
         self._turn.release()
 
-    def catch_up(self) -> None:
+    def wait_for_readers(self) -> None:
         """Waits for kernels of this thread that may read leased memory, unless replays wait for them anyway."""
         if self.recorder.explain_unready() is not None:
             self.recorder.finish()

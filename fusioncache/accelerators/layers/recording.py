@@ -65,7 +65,7 @@ def find_owner(origin: Any, root: Any, module: Any) -> tuple[int, str] | None:
     return id(find_value(origin.inputs[0], root, module)), origin.inputs[1].value
 
 
-class Copies:
+class ProvenanceCopier:
     """Copies of provenance records for another block, with those of the block and its arguments replaced."""
 
     def __init__(self, others: Mapping[int, Any]) -> None:
@@ -102,7 +102,7 @@ class Copies:
                 pending.extend((one, False) for one in each.inputs)
 
 
-def outside(origin: Any, known: frozenset[int] | set[int]) -> Iterator[Any]:
+def walk_provenance(origin: Any, known: frozenset[int] | set[int]) -> Iterator[Any]:
     """Yields a provenance record and its transitive inputs, without known ones and inputs of only those."""
     pending, seen = [origin], set()
     while pending:
@@ -204,7 +204,7 @@ class BlockRecording:
             found = find_value(read.origin, self.root, self.module)
             if found is not read.value and not (found == read.value and type(found) is type(read.value)):
                 raise Declined("a value is not what is found at its place", Scope.BLOCK)
-            if any(getattr(each, "proxy", None) is not None for each in outside(read.origin, known)):
+            if any(getattr(each, "proxy", None) is not None for each in walk_provenance(read.origin, known)):
                 raise Declined("a value has been unpacked before", Scope.BLOCK)
 
 
@@ -236,7 +236,7 @@ class State(NamedTuple):
 
 
 def _collect(*roots: Any) -> set[int]:
-    return {id(each) for root in roots for each in outside(root, frozenset())}
+    return {id(each) for root in roots for each in walk_provenance(root, frozenset())}
 
 
 def watch(wrapper: Any, touch: Any) -> None:

@@ -60,7 +60,7 @@ def describe_args(recording: BlockRecording, context: Any) -> tuple[Any, ...]:
     return tuple(described)
 
 
-def mixes_up(template: BlockRecording, wanted: BlockRecording) -> bool:
+def uses_unmatched_argument(template: BlockRecording, wanted: BlockRecording) -> bool:
     """True if the template uses a proxy that was not its argument, but is a new argument of the wanted call."""
     from fusioncache.thunder_adapter.api import tree_flatten
 
@@ -100,7 +100,7 @@ def find_wrapper(value: Any, runtime: Any) -> Any:
     return known[0]() if known is not None else None
 
 
-def check_surroundings(context: Any, runtime: Any, wrapper: Any) -> None:
+def check_context(context: Any, runtime: Any, wrapper: Any) -> None:
     """Raises ``Declined`` if a block is called in a context that its trace depends on and that is not compared."""
     from fusioncache.thunder_adapter.accelerator_api import SHARP_EDGES_OPTIONS, _bsym_header
     from fusioncache.thunder_adapter.api import CACHE_OPTIONS, get_compile_data, get_tracectx
@@ -198,7 +198,7 @@ class Session(Observer):
         """Returns the recording of a call before it is interpreted; None if such a call cannot be copied."""
         wrapper = find_wrapper(module, runtime)
         try:
-            check_surroundings(context, runtime, wrapper)
+            check_context(context, runtime, wrapper)
             given = (*args, *kwargs.values())
             recording = BlockRecording(module, wrapper.provenance, given, tuple(kwargs), State.of(context))
             recording.described = describe_args(recording, context)
@@ -228,14 +228,14 @@ class Session(Observer):
                 raise Conflict("a block could not be copied") from error
             self._own(wanted, likeness.partners.values())
             self.written += 1
-            hooks.tell_copied(*replay.summarize())
+            hooks.notify_copied(*replay.summarize())
             return result
         return None
 
     def _may_match(self, template: BlockRecording, wanted: BlockRecording) -> bool:
         alike = type(template.module) is type(wanted.module) and template.keywords == wanted.keywords
         alike = alike and template.described == wanted.described
-        return alike and not mixes_up(template, wanted)
+        return alike and not uses_unmatched_argument(template, wanted)
 
     def _check_own(self, partners: Any) -> None:
         if any(id(each) in self._owned for each in partners):
@@ -269,7 +269,7 @@ class Session(Observer):
         return result
 
     def _finish(self, recording: BlockRecording, result: Any, context: Any) -> None:
-        check_surroundings(context, None, None)
+        check_context(context, None, None)
         if not hooks.is_covered():
             recording.refuse("it used a function whose effects are unknown")
         trace = context.computation_trace
@@ -360,7 +360,7 @@ class Session(Observer):
                 self.recording.refuse("compares objects")
         elif name in hooks.HASHING:
             hashed = hooks.find_hashed(name, inst.arg, stack)
-            if not all(map(hooks.is_hashed_alone, hashed)):
+            if not all(map(hooks.has_builtin_hash, hashed)):
                 self.recording.refuse(f"executes {name} with an object")
 
     def _check_covered(self) -> None:

@@ -135,7 +135,7 @@ class LayoutPrediction:
         elif name in _VIEW_IMPLEMENTATIONS:
             function = symbol._call_ctx[name]
         elif name == _FLASH_BACKWARD and symbol.args[1].shape[-1] % _FLASH_MULTIPLE == 0:
-            return [_lie_alike(self._layout_of(proxy)) for proxy in symbol.args[1:4]]
+            return [_flash_gradient_layout(self._layout_of(proxy)) for proxy in symbol.args[1:4]]
         elif name in _GRADIENTS:
             layout = self._layout_of(symbol.args[_GRADIENTS[name]])
             return [layout] if layout is not None and layout.is_contiguous else []
@@ -154,7 +154,7 @@ def _make_meta(layout: Strided) -> Any:
     return torch.empty_strided(layout.shape, layout.strides, device="meta")
 
 
-def _lie_alike(heads: Strided | None) -> Strided | None:
+def _flash_gradient_layout(heads: Strided | None) -> Strided | None:
     """Returns the layout of flash attention's gradient of such heads: heads are second to last in memory."""
     import torch
 
@@ -284,7 +284,7 @@ class PoolHelpers(AskHelpers):
             futures = self._pool.submit([_make_task(ask, device) for ask in missing])
             self._tasks |= {ask.key: (ask, future) for ask, future in zip(missing, futures, strict=True)}
         for future in futures:
-            future.add_done_callback(lambda _: self._feed())
+            future.add_done_callback(lambda _: self._submit_deferred())
         return len(missing)
 
     def hand_over_later(self, asks: Sequence[Ask], on_done: Callable[[], object]) -> int:
@@ -294,10 +294,10 @@ class PoolHelpers(AskHelpers):
             wanted = {ask.key: ask for ask in asks if ask.key not in known}
             missing = [ask for ask in wanted.values() if not self._is_stored(ask)]
             self._later.extend((ask, on_done) for ask in missing)
-        self._feed()
+        self._submit_deferred()
         return len(missing)
 
-    def _feed(self) -> None:
+    def _submit_deferred(self) -> None:
         """Submits tasks of low priority, at most one for each worker, unless tasks of calls are running."""
         with self._lock:
             if any(not future.done() for _, future in self._tasks.values()):
@@ -314,7 +314,7 @@ class PoolHelpers(AskHelpers):
             if future.result() == NO_WORKER:
                 self._later.clear()
         on_done()
-        self._feed()
+        self._submit_deferred()
 
     def get_ready(self) -> None:
         """See ``Helpers``."""
@@ -452,7 +452,7 @@ def find_helpers(cache: Cache, jobs: int, backend: str, *, waits: bool = False) 
             A process that loads its programs needs no workers, and would share its cores with them.
     """
     store = cache.store if jobs else None
-    if store is None or not keeps_anything(backend):
+    if store is None or not stores_executables(backend):
         return None
     if cache.helpers is None:
         pool = find_pool(store, jobs, backend, waits=waits)
@@ -470,7 +470,7 @@ def find_batch_compiler(cache: Cache, backend: str) -> Helpers | None:
     return cache.batch
 
 
-def keeps_anything(backend: str) -> bool:
+def stores_executables(backend: str) -> bool:
     """True if a backend stores its executables. Only the class is used, because an instance might open a device."""
     return backend_class(backend).persist is not Backend.persist
 

@@ -203,9 +203,9 @@ class CompilePool:
         finally:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(END_SECONDS)
-            self._lose(connection, process)
+            self._handle_exit(connection, process)
 
-    def _lose(self, connection: Connection, process: subprocess.Popen) -> None:
+    def _handle_exit(self, connection: Connection, process: subprocess.Popen) -> None:
         """Handles the end of the process. After a failure the pool starts no other, and warns if a cache wanted it."""
         with self._lock:
             if process.returncode != 0 and not self.has_failed:
@@ -372,7 +372,7 @@ def choose_jobs(asked: int | None, backend: str) -> int:
         return 0
     if asked is not None:
         return asked
-    return int(said) if said else _find_what_pays(backend)
+    return int(said) if said else _count_useful_processes(backend)
 
 
 def can_have_pool() -> bool:
@@ -380,7 +380,7 @@ def can_have_pool() -> bool:
     return sys.platform.startswith("linux") and bool(sys.executable)
 
 
-def _find_what_pays(backend: str) -> int:
+def _count_useful_processes(backend: str) -> int:
     """Returns how many processes pay: at most ``MOST``, as the rank's share of cores allows, less one for itself."""
     needed = _CORES_OF_A_RANK.get(backend)
     if needed is None:

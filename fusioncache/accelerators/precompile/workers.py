@@ -40,7 +40,7 @@ from fusioncache.store import Store
 logger = logging.getLogger("fusioncache")
 
 TICK = 0.25
-LEAST_SECONDS, MOST_SECONDS, TIMES = 60.0, 300.0, 8.0
+MIN_HANG_SECONDS, MAX_HANG_SECONDS, TIMES = 60.0, 300.0, 8.0
 """Seconds without a finished task after which workers hang: ``TIMES`` the longest compile, within these."""
 REST_SECONDS, STAY_SECONDS, IDLE_SECONDS = 5.0, 30.0, 300.0
 """Seconds for which idle workers keep the GPU open: with little free memory, with enough, and with enough while they
@@ -126,7 +126,7 @@ class Workers:
             if received:
                 self._add(*received)
             for worker in [worker for worker in self._workers if worker.connection in ready]:
-                self._hear(worker)
+                self._receive(worker)
             if self._is_unfit or self._has_hung():
                 return False
             if self._waiting:
@@ -214,7 +214,7 @@ class Workers:
             if task.code is not None:
                 worker.codes.add(task.code)
 
-    def _hear(self, worker: _WorkerProcess) -> None:
+    def _receive(self, worker: _WorkerProcess) -> None:
         """Reads a worker's message (it is ready, or the outcome of its task), or detects that it died."""
         try:
             outcome = worker.connection.recv()
@@ -226,9 +226,9 @@ class Workers:
         number, worker.task, worker.is_ready = worker.task, None, True
         self._is_unfit |= outcome == NO_WORKER
         if number is not None and outcome != NO_WORKER:
-            self._tell(number, outcome)
+            self._report(number, outcome)
 
-    def _tell(self, number: int, outcome: TaskOutcome) -> None:
+    def _report(self, number: int, outcome: TaskOutcome) -> None:
         if outcome.result == "compiled":
             self._longest = max(self._longest, outcome.seconds)
         self._since = self._clock()
@@ -237,7 +237,7 @@ class Workers:
 
     def _has_hung(self) -> bool:
         longest = self._longest
-        allowed = min(max(LEAST_SECONDS, TIMES * longest), MOST_SECONDS) if longest else MOST_SECONDS
+        allowed = min(max(MIN_HANG_SECONDS, TIMES * longest), MAX_HANG_SECONDS) if longest else MAX_HANG_SECONDS
         return self._has_tasks() and self._clock() - self._since > allowed
 
 

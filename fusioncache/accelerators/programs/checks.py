@@ -53,7 +53,7 @@ def name_origin(provenance: Any) -> str:
     return getattr(inst, "opname", None) or str(inst.value)
 
 
-class Made:
+class CreatedObjects:
     """The objects that were created in one trace, recorded as they are asked for."""
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ def is_interpreted(value: Any) -> bool:
     return type(value) is types.GeneratorType and value.gi_code.co_name == "thunder_interpreter_generator"
 
 
-type Check = Callable[[Judge, Any, tuple[Any, ...], Mapping[str, Any]], str | None]
+type Check = Callable[[CallChecker, Any, tuple[Any, ...], Mapping[str, Any]], str | None]
 """Returns why a call must not be made if the program is to be stored; None if it is allowed."""
 
 _CONTAINERS = (tuple, list, dict, collections.OrderedDict)
@@ -174,11 +174,11 @@ def _is_declined(fn: Any, value: Any) -> bool:
     )
 
 
-def _allow(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _allow(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _check_values(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_values(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Checks a call that reads its argument values, including the values that a generator of the trace yields."""
     if is_internal_call(fn, fn.__name__, args):
         return None
@@ -195,36 +195,36 @@ def _is_asked_in_any_order(fn: Any, value: Any) -> bool:
     )
 
 
-def _check_atoms(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_atoms(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     return explain_atoms(fn, args, kwargs)
 
 
-def _check_has_attribute(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_has_attribute(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if len(args) != 2 or type(args[1].value) is not str:
         return None
     reason = native.explain_attribute(args[0].value, args[1].value)
     return None if reason is None else f"asks for {reason}"
 
 
-def _check_instance(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_instance(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     reason = native.explain_instance_check(args[0].value, args[1].value) if len(args) == 2 else None
     return None if reason is None else f"asks {reason}"
 
 
-def _check_subclass(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_subclass(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if len(args) != 2 or not native.is_class(args[0].value):
         return f"calls {name_of(fn)}"
     reason = native.explain_class_check(args[1].value)
     return None if reason is None else f"asks {reason}"
 
 
-def _check_key(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_key(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if len(args) < 2 or is_key(trace, args[1]) or _has_plain_hash(args[1].value):
         return None
     return f"calls {name_of(fn)} with a {name_of(type(args[1].value))}"
 
 
-def is_key(trace: Judge, wrapped: Any) -> bool:
+def is_key(trace: CallChecker, wrapped: Any) -> bool:
     """True if a value is hashed and compared without code of its own, and descriptions distinguish it from others."""
     value = wrapped.value
     if native.is_nan(value):
@@ -238,7 +238,7 @@ def _has_plain_hash(value: Any) -> bool:
     return isinstance(value, NumberProxy) or (native.is_class(value) and native.is_hashed_by_identity(value))
 
 
-def _check_change(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_change(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if not args or trace.made.has(args[0]) or _is_copy(args[0].value):
         return _check_key(trace, fn, args, kwargs) if fn.__name__ in _WITH_KEY else None
     return f"calls {name_of(fn)} of an object that existed before tracing"
@@ -251,7 +251,7 @@ def _is_copy(value: Any) -> bool:
     return any(each.value is value for each in get_interpreterruntimectx()._proxied_values)
 
 
-def _check_item(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_item(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Checks an assignment to a dict item. Thunder repeats those to a module's attributes at the end of each call."""
     from fusioncache.thunder_adapter.accelerator_api import EXT_FLAG_IS_MODULE_MEMBER_DICT
 
@@ -260,7 +260,7 @@ def _check_item(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[st
     return _check_change(trace, fn, args, kwargs)
 
 
-def _check_attribute(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_attribute(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Checks an attribute assignment. Except on new objects, Thunder turns it into one to an item of ``__dict__``."""
     from fusioncache.thunder_adapter.accelerator_api import jit_ext
 
@@ -272,20 +272,20 @@ def _check_attribute(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mappi
     return None
 
 
-def _check_type_call(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_type_call(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if args:
         trace.made.follow(_CALLED if args[0].value is list else _OTHER)
     return None
 
 
-def _check_new_list(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_new_list(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if args and args[0].value is not list:
         return f"makes a {name_of(args[0].value)}"
     trace.made.follow(_EMPTY)
     return None
 
 
-def _check_filled_list(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_filled_list(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if args:
         trace.made.follow(_FILLED, args[0])
     if len(args) < 2:  # ``list()`` has no items to start with
@@ -293,13 +293,13 @@ def _check_filled_list(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Map
     return _check_change(trace, fn, args, kwargs)
 
 
-def _check_extended_list(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_extended_list(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if args:
         trace.made.follow(_EXTENDED, args[0])
     return _check_change(trace, fn, args, kwargs)
 
 
-def _check_new_tuple(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_new_tuple(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     from fusioncache.thunder_adapter.accelerator_api import is_likely_from_collections_namedtuple
 
     cls = args[0].value if args else tuple
@@ -307,7 +307,7 @@ def _check_new_tuple(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mappi
     return None if cls is tuple or cls is torch.Size or is_named else f"makes a {name_of(cls)}"
 
 
-def _check_next(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_next(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     from fusioncache.thunder_adapter.accelerator_api import ThunderInterpreterObject
 
     if not args or not isinstance(args[0].value, ThunderInterpreterObject):
@@ -317,7 +317,7 @@ def _check_next(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[st
     return "advances an iterator that existed before tracing"
 
 
-def _check_members(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_members(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     from torch.nn import Module
 
     methods = (fn.__name__, fn.__name__.removeprefix("named_").rstrip("s"), "_named_members", "named_modules")
@@ -325,7 +325,7 @@ def _check_members(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping
     return f"calls {own[0]} of a {name_of(type(args[0].value))}" if own else None
 
 
-def _check_import(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_import(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Allows an import only if its module and names are already loaded."""
     name, found = args[0].value, sys.modules.get(args[0].value)
     if found is None:
@@ -334,12 +334,12 @@ def _check_import(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[
     return f"imports {name}.{missing[0]}" if missing else None
 
 
-def _check_checkpoint(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_checkpoint(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     strange = [name for name, each in kwargs.items() if name != "use_reentrant" and each.value is not None]
     return f"calls {name_of(fn)} with {strange[0]}, of which Thunder warns" if strange else None
 
 
-def _check_question(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_question(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     values = tuple(each.value for each in args)
     if kwargs or not all(type(each) in (str, int, bool) for each in values):
         return f"calls {name_of(fn)}"
@@ -367,7 +367,7 @@ def find_checks() -> Mapping[int, tuple[Any, Check]]:
     return {id(fn): (fn, check) for fn, check in _list_checks()}
 
 
-def list_free() -> frozenset[int]:
+def list_unchecked() -> frozenset[int]:
     """Returns the identities of the functions that accept any arguments, except for ``getattr``."""
     return frozenset(identity for identity, (_, check) in find_checks().items() if check is _allow) - {id(getattr)}
 
@@ -404,7 +404,7 @@ def _list_checks() -> tuple[tuple[Any, Check], ...]:
     return (*found, *((function, _check_question) for _, function in _questions().values()))
 
 
-def _check_bound(trace: Judge, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_bound(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     function = args[0].value.__func__ if args else None
     known = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
     return None if isinstance(function, known) else f"binds a {name_of(type(function))}"
@@ -449,11 +449,11 @@ _HINTS = {
     "filter.__new__": "which Thunder runs unwatched: a comprehension is interpreted",
 }
 """Explanations of refused calls that occur in real models."""
-_BORN_EMPTY = (object, types.CellType, super, functools.partial)
-_MADE_OF_ATOMS = (torch.device, torch.Size, collections.OrderedDict)
+_EMPTY_ON_CREATION = (object, types.CellType, super, functools.partial)
+_CREATED_FROM_CONSTANTS = (torch.device, torch.Size, collections.OrderedDict)
 
 
-class Judge:
+class CallChecker:
     """Decides which calls of one trace are allowed.
 
     Args:
@@ -467,7 +467,7 @@ class Judge:
         queries: torch's answers to queries, by name and arguments of the query.
     """
 
-    def __init__(self, made: Made, names: Callable[[Any], bool]) -> None:
+    def __init__(self, made: CreatedObjects, names: Callable[[Any], bool]) -> None:
         self.made = made
         self.names = names
         self.consumed: dict[int, Any] = {}
@@ -523,9 +523,9 @@ class Judge:
 
     def _explain_new(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         own = fn.__self__
-        if own in _BORN_EMPTY or (isinstance(own, type) and issubclass(own, BaseException)):
+        if own in _EMPTY_ON_CREATION or (isinstance(own, type) and issubclass(own, BaseException)):
             return None
-        if id(own) in _OF_ATOMS or own in _MADE_OF_ATOMS:
+        if id(own) in _OF_ATOMS or own in _CREATED_FROM_CONSTANTS:
             return explain_atoms(fn, args[1:], kwargs)
         if own in (map, filter) and len(args) > 2 and id(args[1].value) in _APPLIED:
             return explain_atoms(fn, args[2:], kwargs)
@@ -536,7 +536,7 @@ class Judge:
         if changes and args and not self._may_change(name, args):
             return f"calls {name_of(fn)} of an object that existed before tracing"
         if getattr(fn, "__objclass__", None) in (set, frozenset):
-            if name not in _IN_ANY_ORDER and args and native.has_own_order(args[0].value):
+            if name not in _IN_ANY_ORDER and args and native.is_unordered_set(args[0].value):
                 return f"calls {name_of(fn)}, and sets have no order of their own"
             if any(native.is_nan(each.value) for each in args):
                 return f"calls {name_of(fn)} with a NaN"
@@ -550,9 +550,9 @@ class Judge:
         value = wrapped.value
         if not native.is_set(value):
             return False
-        return all(native.is_atom(each) or self._is_told(each) for each in value)
+        return all(native.is_atom(each) or self._is_distinguishable(each) for each in value)
 
-    def _is_told(self, value: Any) -> bool:
+    def _is_distinguishable(self, value: Any) -> bool:
         return native.is_hashed_by_identity(value) and (self.made.knows(value) or self.names(value))
 
     def _may_change(self, name: str, args: tuple[Any, ...]) -> bool:

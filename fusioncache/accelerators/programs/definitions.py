@@ -54,7 +54,7 @@ def find_place(code: CodeType) -> str:
     """Returns file, line, name and checksum of a code object; empty if it is foreign."""
     known = _known.get(id(code))
     if known is None:
-        known = _known[id(code)] = code, _find_out(code)
+        known = _known[id(code)] = code, _compute_place(code)
     return known[1]
 
 
@@ -65,7 +65,7 @@ def find_places(codes: Sequence[CodeType]) -> str:
     return text if len(text) <= LONGEST_NAME else f"{places[-1]} {digest(text)}"
 
 
-def _find_out(code: CodeType) -> str:
+def _compute_place(code: CodeType) -> str:
     file = shorten_file(code.co_filename)
     if not file:
         return ""
@@ -125,9 +125,9 @@ def _are_same(now: Iterable[Any], before: Iterable[Any]) -> bool:
     return all(map(is_, chain(now, end), chain(before, end)))
 
 
-type Met = Mapping[int, Any]
+type ForeignDefinitions = Mapping[int, Any]
 """Foreign functions and classes, by identity."""
-_NOTHING: Met = MappingProxyType({})
+_NOTHING: ForeignDefinitions = MappingProxyType({})
 
 _MAY_BE_SECRET = frozenset({str, bytes, list, tuple, set, frozenset, dict})
 _MOST_WRAPPERS = 30
@@ -153,7 +153,7 @@ class KnownNames:
     """
 
     names: Mapping[int | FunctionType, str] = field(default_factory=dict)
-    met: Mapping[int | FunctionType, Met] = field(default_factory=dict)
+    met: Mapping[int | FunctionType, ForeignDefinitions] = field(default_factory=dict)
     held: tuple[Any, ...] = ()
     fingerprints: tuple[Fingerprint, ...] = ()
     described: tuple[tuple[Any, object, str], ...] = ()
@@ -197,7 +197,7 @@ class Definitions:
         self,
         describer: Describer,
         earlier: KnownNames | None = None,
-        met: Met = _NOTHING,
+        met: ForeignDefinitions = _NOTHING,
         *,
         is_lasting: bool = False,
     ):

@@ -234,7 +234,7 @@ def is_enumeration(cls: type) -> bool:
 
 
 _NOTHING: tuple[frozenset[str], str] = (frozenset(), "")
-_SAYS_NOTHING = {
+_NOT_DESCRIBED = {
     "__doc__": "it is documentation, in which there may be representations of values",
     "_autograd_function_id": "it counts the classes of the process",
     "__firstlineno__": "it is where the class is written",
@@ -266,8 +266,8 @@ def write_content(writer: Writer, cls: type) -> Iterator[tuple[str, str]]:
     if cls is torch.nn.Module:
         _note_unknown(writer, cls, MARK, "it says that Dynamo ran in the process")
     for name, value in namespace_of(cls).items():
-        if name in _SAYS_NOTHING and type(value) in (str, int, tuple):
-            _note_unknown(writer, cls, name, _SAYS_NOTHING[name])
+        if name in _NOT_DESCRIBED and type(value) in (str, int, tuple):
+            _note_unknown(writer, cls, name, _NOT_DESCRIBED[name])
         elif not _is_left_out(cls, name, value):
             parts.append(f"\n{write_name(name)} ")
             before = len(parts)

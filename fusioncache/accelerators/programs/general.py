@@ -57,7 +57,7 @@ _MARK = re.compile(rf"{_FIRST}(\d{{{_DIGITS}}})(?:\.0)?")
 _MARKS = range(int(_FIRST) * 10**_DIGITS, (int(_FIRST) + 1) * 10**_DIGITS)
 _MARKABLE = (int, float, str, type(None), bool, complex, type(...))
 """Types of constants in code that either are filled in or cannot contain a mark."""
-_PARTED = (Graph, Op, Instance, TemplateUse, TemplateReference)
+_UNIFIED_BY_FIELD = (Graph, Op, Instance, TemplateUse, TemplateReference)
 """Dataclasses that make up a template and are unified field by field."""
 
 
@@ -152,7 +152,7 @@ class GeneralProgram:
             raise Declined(f"it has names with {TEMPLATE} in them", Scope.LENGTH)
         if any(_FIRST in source for source in sources):
             raise Declined("one of its numbers may be another size", Scope.LENGTH)
-        told = dict(self._find_told(sources[0]))
+        told = dict(self._find_given_sizes(sources[0]))
         split = [_WORD.split(source) for source in sources]
         _require_same([(len(pieces), pieces[::2]) for pieces in split])
         unified, start = split[0], 0
@@ -162,7 +162,7 @@ class GeneralProgram:
             start += len(words[0])
         return "".join(unified)
 
-    def _find_told(self, source: str) -> Iterator[tuple[int, Expression]]:
+    def _find_given_sizes(self, source: str) -> Iterator[tuple[int, Expression]]:
         """Yields positions of numbers in shape comments, each with its expression from the shapes given by name."""
         for found in _COMMENT.finditer(source):
             numbers, shape = list(re.finditer(r"\d+", found[2])), self._shapes.get(found[1], ())
@@ -479,7 +479,7 @@ def _unify_parts(values: Sequence[Any], variables: _Variables) -> Any:
         sizes = (_unify_sizes(each, variables) for each in zip(*(value.shape for value in values), strict=True))
         dtype, device = (_unify_equal([getattr(value, name) for value in values]) for name in ("dtype", "device"))
         return _make_part(TensorType, dtype, _make_part(_list, *sizes), device)
-    if isinstance(first, _PARTED):
+    if isinstance(first, _UNIFIED_BY_FIELD):
         names = [each.name for each in fields(first) if each.init]
         parts = (_unify_parts([getattr(each, name) for each in values], variables) for name in names)
         return _make_part(type(first), *parts)

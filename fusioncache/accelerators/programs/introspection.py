@@ -293,7 +293,7 @@ class Tagging:
     tag: CodeType | None = None
     enter: CodeType | None = None
 
-    def is_at_work(self, codes: Iterator[CodeType]) -> bool:
+    def is_running(self, codes: Iterator[CodeType]) -> bool:
         """True if the innermost frame runs tagging code.
 
         Args:

@@ -96,7 +96,7 @@ def is_plain(value: Any, *, atoms: bool = False) -> bool:
             pending += (each.start, each.stop, each.step)
         elif id(kind) in _CONSTANT_TYPES or kind is type or (not atoms and issubclass(kind, proxies)):
             continue
-        elif id(kind) in _SEQUENCES and not has_own_order(each):
+        elif id(kind) in _SEQUENCES and not is_unordered_set(each):
             pending += each
         elif id(kind) in _MAPPINGS:
             pending += (*each.keys(), *each.values())
@@ -124,7 +124,7 @@ def has_nan(value: Any) -> bool:
     return id(kind) in _MAPPINGS and any(map(is_nan, (*value.keys(), *value.values())))
 
 
-def has_own_order(value: Any) -> bool:
+def is_unordered_set(value: Any) -> bool:
     """True if this is a set of several items: descriptions do not include their order."""
     return isinstance(value, set | frozenset) and len(value) > 1
 
@@ -332,15 +332,15 @@ def is_internal(namespace: Mapping[str, Any]) -> bool:
     return find_package(namespace) in _OWN
 
 
-def find_actor() -> Any:
+def find_user_frame() -> Any:
     """Returns the innermost interpreted frame that is not the interpreter's; None if there is none.
 
     The interpreter also interprets small helper functions that replace a call or an access; these act for their caller.
     """
-    return next(iterate_actors(), None)
+    return next(iterate_user_frames(), None)
 
 
-def iterate_actors() -> Iterator[Any]:
+def iterate_user_frames() -> Iterator[Any]:
     """Returns the interpreted frames, innermost first, without those of the interpreter's helper functions."""
     from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
 
@@ -389,7 +389,7 @@ def is_internal_call(fn: Any, name: str, args: tuple[Any, ...]) -> bool:
     """
     if name not in ("all", "__next__", "__new__", "__iter__", "__contains__", "flatten"):
         return False
-    actor = find_actor()
+    actor = find_user_frame()
     if actor is None:
         return False
     names = actor.globals.value

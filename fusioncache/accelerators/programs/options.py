@@ -29,12 +29,12 @@ from fusioncache.accelerators.programs.text import (
     Reference,
     TemplateReference,
 )
-from fusioncache.accelerators.schedule.scheduling import CollectiveAgreement, Stretch, counts_of_process
+from fusioncache.accelerators.schedule.scheduling import CollectiveAgreement, GroupSequence, counts_of_process
 from fusioncache.cache.peers import find_job_store
 from fusioncache.ir import Declined, Scope, is_declined
 from fusioncache.ir.keys import NamedValue
 
-_LEFT_OUT: Mapping[str, frozenset[str]] = {
+_IGNORED_ATTRIBUTES: Mapping[str, frozenset[str]] = {
     "thunder.transforms.constant_folding.ConstantFolding": frozenset(),
     "thunder.transforms.extraction_only_prologue_transform.ExtractionOnlyPrologueTransform": frozenset(),
     "thunder.transforms.prune_prologue_checks.PrunePrologueChecks": frozenset(),
@@ -156,16 +156,16 @@ def _agree(stretches: list[tuple[Any, tuple[str, ...]]]) -> CollectiveAgreement:
     if store is None:
         raise ValueError("the ranks of the job have no store")
     found = [
-        Stretch(group, group.group_name, tuple(get_process_group_ranks(group)), messages)
+        GroupSequence(group, group.group_name, tuple(get_process_group_ranks(group)), messages)
         for group, messages in stretches
     ]
     return CollectiveAgreement(found, get_rank(), store, counts_of_process())
 
 
-_INSTEAD = {"thunder.transforms.cudagraph.CUDAGraphTransform": "use FusionCache(graphs=True) instead"}
+_REPLACEMENT_ADVICE = {"thunder.transforms.cudagraph.CUDAGraphTransform": "use FusionCache(graphs=True) instead"}
 """Transforms of Thunder that fusioncache replaces, each with the advice for the error message."""
 
-_ELSEWHERE = frozenset(
+_DESCRIBED_ELSEWHERE = frozenset(
     {
         "fn",
         "executor_lookasides",
@@ -213,7 +213,7 @@ def read_options(describer: Describer, definitions: Definitions, compile_data: A
 
 def _read_own_options(describer: Describer, definitions: Definitions, compile_data: Any) -> Iterator[NamedValue]:
     known = vars(compile_data)
-    for name in sorted(known.keys() - _ELSEWHERE):
+    for name in sorted(known.keys() - _DESCRIBED_ELSEWHERE):
         yield name, definitions.name(known[name])
     yield "langctx", compile_data.langctx.name
     for group in ("compile_options", "debug_options"):
@@ -278,12 +278,12 @@ def write_transform(describer: Describer, transform: Any) -> str:
     own = ask_for_key(transform)
     if own is not None:
         return own
-    if name not in _LEFT_OUT:
-        advice = _INSTEAD.get(name, "add one that returns its settings")
+    if name not in _IGNORED_ATTRIBUTES:
+        advice = _REPLACEMENT_ADVICE.get(name, "add one that returns its settings")
         raise Declined(f"the transform {name} has no method cache_key(): {advice}", Scope.PROGRAM)
     # Thunder iterates over the names of a tied parameter as a set of strings, whose order differs between processes,
     # and looks parameters up by name. So they are sorted by name.
-    kept = {key: _sort(value) for key, value in sorted(vars(transform).items()) if key not in _LEFT_OUT[name]}
+    kept = {key: _sort(value) for key, value in sorted(vars(transform).items()) if key not in _IGNORED_ATTRIBUTES[name]}
     # The function map does not cover the module of its class.
     return f"{name} {describer.describe(kept)} {describer.describe(cls)}"
 

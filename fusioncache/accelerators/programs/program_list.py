@@ -24,7 +24,7 @@ from weakref import ref
 
 from fusioncache.accelerators.graphs.graph_capture import capture_entry, is_idle
 from fusioncache.accelerators.programs.derivation import Derivation
-from fusioncache.accelerators.programs.programs import MOST_KINDS, Call, Candidate, ProgramKeeper, find_keeper
+from fusioncache.accelerators.programs.programs import MAX_KINDS, Call, Candidate, ProgramStore, find_program_store
 from fusioncache.accelerators.sizes.lengths import Lengths
 from fusioncache.accelerators.sizes.values import ArgumentSizes, find_sizes
 from fusioncache.process import forks
@@ -62,7 +62,7 @@ class EntryIndex:
         """
         self._rows[id(entry)] = _Row(entry, tuple(sizes.items()), key)
 
-    def take_surplus(self, most: int, may_leave: Callable[[Any], bool]) -> tuple[Any, str] | None:
+    def evict_oldest(self, most: int, may_leave: Callable[[Any], bool]) -> tuple[Any, str] | None:
         """Removes the least recently used of the entries with a key if there are too many; returns it and its key.
 
         Returns None if nothing was removed.
@@ -109,7 +109,7 @@ MOST_ENTRIES = 256
 """How many entries are held that can be loaded or filled in again, which takes a few milliseconds."""
 
 
-class _Asked(NamedTuple):
+class _PendingCall(NamedTuple):
     """A call for which Thunder looks for an entry.
 
     Attributes:
@@ -133,12 +133,12 @@ class _Asked(NamedTuple):
             return self.context.run(next, search, None)
 
 
-def _make_question(calls: list[_Asked]) -> Any:
+def _make_probe(calls: list[_PendingCall]) -> Any:
     """Returns a probe entry: its prologue notes the call and raises."""
     from fusioncache.thunder_adapter.accelerator_api import CacheEntry
 
     def look(*args: Any, **kwargs: Any) -> Any:
-        calls.append(_Asked(get_compile_data(), args, kwargs, find_sizes(args, kwargs), copy_context()))
+        calls.append(_PendingCall(get_compile_data(), args, kwargs, find_sizes(args, kwargs), copy_context()))
         raise LookupError("Thunder is to go on to the next entry")
 
     return CacheEntry(look, [], None, [], None, [], None, [], False)
@@ -168,8 +168,8 @@ class ProgramList(list[Any]):
         """Yields Thunder's entries, then those of stored or filled-in programs for the arguments."""
         if self._derivations:  # the last derivation raised
             self.expect(None)
-        calls: list[_Asked] = []
-        question = _make_question(calls)
+        calls: list[_PendingCall] = []
+        question = _make_probe(calls)
         if len(self) > FEW:
             yield question
         yield from self._index.order(self, calls[0].sizes) if calls else super().__reversed__()
@@ -203,22 +203,22 @@ class ProgramList(list[Any]):
             is_kept = derivation.finish(entry)
             self.kept += is_kept
             self.lengths.learn(derivation, entry)
-        self.add(self.capture(entry), derivation, can_be_had=is_kept)
+        self.add(self.capture(entry), derivation, is_reloadable=is_kept)
 
     def capture(self, entry: Any) -> Any:
         """Returns an entry whose forward and backward are captured in CUDA graphs, if that is enabled."""
         return capture_entry(entry, self.compile_data() if self.compile_data else None)
 
-    def add(self, entry: Any, derivation: Derivation | None, *, can_be_had: bool) -> None:
+    def add(self, entry: Any, derivation: Derivation | None, *, is_reloadable: bool) -> None:
         """Adds an entry.
 
         Args:
             entry: Thunder's.
             derivation: of its program; None if it has none.
-            can_be_had: whether it can be loaded or filled in again.
+            is_reloadable: whether it can be loaded or filled in again.
         """
         sizes = {} if derivation is None else find_sizes(derivation.call.args, derivation.call.kwargs)
-        key = derivation.key.digest if derivation and can_be_had else None
+        key = derivation.key.digest if derivation and is_reloadable else None
         with self._lock:
             self._index.append(entry, sizes, key)
             super().append(entry)
@@ -229,7 +229,7 @@ class ProgramList(list[Any]):
 
         Calls in progress are safe: the call stack and autograd nodes hold the functions that they need.
         """
-        while surplus := self._index.take_surplus(MOST_ENTRIES, is_idle):
+        while surplus := self._index.evict_oldest(MOST_ENTRIES, is_idle):
             entry, key = surplus
             self[:] = [each for each in self if each is not entry]
             self.derived.discard(key)
@@ -245,32 +245,32 @@ class ProgramList(list[Any]):
         """Returns the derivation that this thread runs, if its program is to be stored."""
         return self._derivations.get(threading.get_ident())
 
-    def _search(self, asked: _Asked) -> Iterator[Any]:
+    def _search(self, asked: _PendingCall) -> Iterator[Any]:
         """Yields an entry for each program that may fit a call. If none fits, Thunder derives one. Never raises."""
-        started, keeper = time.perf_counter(), None
+        started, program_store = time.perf_counter(), None
         try:
             self.expect(None)
             self.compile_data = None if asked.compile_data is None else ref(asked.compile_data)
-            keeper = find_keeper(asked.compile_data)
-            if keeper is not None:
-                yield from self._find(keeper, Call(asked.compile_data, asked.args, asked.kwargs), started)
+            program_store = find_program_store(asked.compile_data)
+            if program_store is not None:
+                yield from self._find(program_store, Call(asked.compile_data, asked.args, asked.kwargs), started)
         except Exception as error:
             self.expect(None)
-            if keeper is not None:
-                keeper.report_failure(error)
+            if program_store is not None:
+                program_store.report_failure(error)
 
-    def _find(self, keeper: ProgramKeeper, call: Call, started: float) -> Iterator[Any]:
-        key, definitions = keeper.describe(call)
+    def _find(self, program_store: ProgramStore, call: Call, started: float) -> Iterator[Any]:
+        key, definitions = program_store.describe(call)
         if key.digest in self.derived:
             return
-        derivation = Derivation(keeper, call, key, definitions)
-        for candidate in keeper.candidates(key):
-            if not derivation.may_be(candidate):
+        derivation = Derivation(program_store, call, key, definitions)
+        for candidate in program_store.candidates(key):
+            if not derivation.has_equal_reads(candidate):
                 continue
-            if keeper.verifies:
+            if program_store.verifies:
                 derivation.expected = candidate
                 break
-            yield from self._try(candidate, derivation, partial(keeper.note_loaded, candidate, call, started))
+            yield from self._try(candidate, derivation, partial(program_store.note_loaded, candidate, call, started))
         filled = None if derivation.expected else self.lengths.fill(derivation)
         if filled is not None:
             yield from self._try(filled, derivation, partial(self._note_filled, filled, derivation))
@@ -278,22 +278,22 @@ class ProgramList(list[Any]):
 
     def _try(self, candidate: Candidate, derivation: Derivation, note: Callable[[], None]) -> Iterator[Any]:
         """Yields the entry of a program if it can be built. If Thunder requests the next entry, its guards failed."""
-        entry = derivation.keeper.build(candidate, derivation.call)
+        entry = derivation.program_store.build(candidate, derivation.call)
         if entry is not None:
             yield self._watch(entry, note, derivation)
-            derivation.keeper.refuse("its guards fail for these inputs")
+            derivation.program_store.refuse("its guards fail for these inputs")
 
     def _derive(self, derivation: Derivation) -> None:
         """Explains why no program fits, if that is enabled, and expects Thunder to derive one now."""
         derivation.explain()
-        if self.kept >= MOST_KINDS:
-            derivation.keeper.refuse(f"more than {MOST_KINDS} kinds of input in one process")
+        if self.kept >= MAX_KINDS:
+            derivation.program_store.refuse(f"more than {MAX_KINDS} kinds of input in one process")
             derivation.is_kept = False
         self.expect(derivation)
 
     def _note_filled(self, candidate: Candidate, derivation: Derivation) -> None:
         self.derived.add(derivation.key.digest)
-        derivation.keeper.note_filled(candidate, derivation.call)
+        derivation.program_store.note_filled(candidate, derivation.call)
 
     def _watch(self, entry: Any, note: Callable[[], None], derivation: Derivation) -> Any:
         """Returns an entry that is added to the list when its prologue has returned without raising.
@@ -303,7 +303,7 @@ class ProgramList(list[Any]):
         entry = self.capture(entry)
 
         def add() -> None:
-            self.add(entry, derivation, can_be_had=True)
+            self.add(entry, derivation, is_reloadable=True)
             note()
 
         waiting = [add]
@@ -322,7 +322,7 @@ def order_entries(entries: list[Any], args: tuple[Any, ...], kwargs: Mapping[str
     return entries.list_for(args, kwargs) if isinstance(entries, ProgramList) else reversed(entries)
 
 
-def give_list(original: Callable[..., None]) -> Callable[..., None]:
+def install_program_list(original: Callable[..., None]) -> Callable[..., None]:
     """Wraps ``CompileStats.__init__`` so that each compiled function gets a ``ProgramList``."""
 
     @wraps(original)

@@ -126,7 +126,7 @@ def _decode(store: Store, key: Key, slot: str, artifacts: StoredArtifacts) -> Ca
         return None
 
 
-def keep_program(
+def store_program(
     store: Store,
     key: Key,
     text: ProgramText,
@@ -180,7 +180,7 @@ def _choose_slot(store: Store, key: Key, reads: frozenset[Read], unfit: Collecti
     return oldest
 
 
-MOST_KINDS = 64
+MAX_KINDS = 64
 """How many programs of one compiled function a process stores: each value of a growing integer is a kind of input."""
 
 
@@ -227,7 +227,7 @@ class Call:
         return str(getattr(named, "__qualname__", type(function).__qualname__))
 
 
-class ProgramKeeper(Accelerator):
+class ProgramStore(Accelerator):
     """The accelerator that stores whole programs, and loads those that other processes stored.
 
     Args:
@@ -448,8 +448,8 @@ class ProgramKeeper(Accelerator):
             warn(f"programs are neither loaded nor stored: {type(error).__name__}")
 
 
-def find_keeper(compile_data: Any) -> ProgramKeeper | None:
-    """Returns the keeper of a compiled function's programs; None if they are not stored.
+def find_program_store(compile_data: Any) -> ProgramStore | None:
+    """Returns the program store of a compiled function; None if they are not stored.
 
     This is so without a store, for a function with two fusioncache transforms (each would count the programs), and for
     one with a cache option other than constant values.
@@ -460,5 +460,5 @@ def find_keeper(compile_data: Any) -> ProgramKeeper | None:
         return None
     transforms = getattr(compile_data, "transforms", None) or ()
     ours = [each for each in transforms if hasattr(each, "program_keeper")]
-    keeper = ours[0].program_keeper if len(ours) == 1 else None
-    return keeper if keeper is not None and keeper.cache.store is not None else None
+    program_store = ours[0].program_keeper if len(ours) == 1 else None
+    return program_store if program_store is not None and program_store.cache.store is not None else None

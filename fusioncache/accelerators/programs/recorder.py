@@ -36,16 +36,16 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from fusioncache.accelerators.programs import introspection, native
-from fusioncache.accelerators.programs.checks import Judge, Made, list_free, name_origin
+from fusioncache.accelerators.programs.checks import CallChecker, CreatedObjects, list_unchecked, name_origin
 from fusioncache.accelerators.programs.containers import HOOKS, has_hooks
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.introspection import ABSENT, find_in_class, find_tagging, is_static
 from fusioncache.accelerators.programs.native import (
-    find_actor,
+    find_user_frame,
     is_canonical,
     is_internal,
     is_thunders_class,
-    iterate_actors,
+    iterate_user_frames,
     name_of,
 )
 from fusioncache.accelerators.programs.text import Read, describe_found
@@ -278,11 +278,11 @@ class Recorder(hooks.Observer):
         """
         self._describer = describer
         self._early, self._late = describer.copy(), describer.copy()
-        self._judge = Judge(Made(), describer.names)
+        self._judge = CallChecker(CreatedObjects(), describer.names)
         self._reason: str | None = None
         self._notes = Notes(queries=self._judge.queries)
         self._seen: set[tuple[int, str]] = set()
-        self._free = list_free()
+        self._free = list_unchecked()
         self._tagging = find_tagging()
         self._observation: AbstractContextManager[None] | None = None
         self._covered = 0, True
@@ -490,18 +490,18 @@ class Recorder(hooks.Observer):
     def _explain_hooks(self, args: tuple[Any, ...], value: Any, name: str) -> str | None:
         if name not in _WITH_HOOKS or _has_own_default(args) or not has_hooks(value, name):
             return None
-        actor = find_actor()
-        if introspection.find_module_name(actor.globals.value) == _OF_HOOKS or not _is_asked_by(actor, name):
+        actor = find_user_frame()
+        if introspection.find_module_name(actor.globals.value) == _OF_HOOKS or not _is_accessed_by_frame(actor, name):
             return None
         return f"asks for {name}, in which hooks have numbers that count those of the process"
 
     def _is_tagged(self) -> bool:
         """True if the interpreter is running Dynamo's tagging of a module."""
-        return self._tagging.tag is not None and self._tagging.is_at_work(each.code for each in iterate_actors())
+        return self._tagging.tag is not None and self._tagging.is_running(each.code for each in iterate_user_frames())
 
     def _is_thunders_own(self) -> bool:
         """True if the interpreted code is Thunder's or this package's, which the versions in the key cover."""
-        actor = find_actor()
+        actor = find_user_frame()
         return actor is not None and is_internal(actor.globals.value)
 
     def _note_variable(self, args: tuple[Any, ...], name: str) -> str | None:
@@ -554,7 +554,7 @@ def _is_plain_key(value: Any) -> bool:
     return native.is_plain(value, atoms=True) and not native.is_nan(value)
 
 
-def _is_asked_by(actor: Any, name: str) -> bool:
+def _is_accessed_by_frame(actor: Any, name: str) -> bool:
     """True if a frame's code may itself access an attribute.
 
     A shortcut for torch's lookup of parameters accesses ``__dict__`` while the frame loads another attribute.

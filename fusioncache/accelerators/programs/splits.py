@@ -142,7 +142,7 @@ def read_answers(store: Store, key: Key) -> frozenset[str]:
         return frozenset()
 
 
-def keep_answers(store: Store, key: Key, answers: Collection[str]) -> None:
+def store_answers(store: Store, key: Key, answers: Collection[str]) -> None:
     """Adds answers to the stored ones, unless there would be more than ``MOST_ANSWERS``. Never raises."""
     with store.take_turn(key, SPLITS_SLOT, WRITE_SECONDS):
         known = read_answers(store, key)
@@ -172,7 +172,7 @@ class Answers:
 
 
 @dataclass(slots=True, eq=False)
-class SplitMemory:
+class SupportedOperations:
     """The answers of this process. Dynamo holds a lock while it compiles: one graph is split at a time.
 
     Attributes:
@@ -199,7 +199,7 @@ class SplitMemory:
         finally:
             self.current = before
         if store is not None and answers is not None and key is not None and len(answers.known) > count:
-            keep_answers(store, key, answers.known)
+            store_answers(store, key, answers.known)
 
     def _open(self, store: Store) -> tuple[Answers, Key]:
         from fusioncache.thunder_adapter.api import CompileData
@@ -218,12 +218,12 @@ def _nothing() -> None:
 
 
 @cache
-def split_memory_of_process() -> SplitMemory:
+def split_memory_of_process() -> SupportedOperations:
     """Returns the answers of this process, the same object each time."""
-    return SplitMemory()
+    return SupportedOperations()
 
 
-def remember_answers(original: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_try_execute(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps Thunder's function that tries an operation on proxies: operations known as supported are not tried."""
 
     @wraps(original)

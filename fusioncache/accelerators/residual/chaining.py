@@ -13,7 +13,7 @@ from typing import Any
 
 from fusioncache.accelerators.residual.plans import Choice, Event, ResidualPlan, Step, choose, costs_of, events_of
 from fusioncache.accelerators.residual.rebuild import VARIES
-from fusioncache.accelerators.residual.sums import Around, FusedCall, Stream, streams_of
+from fusioncache.accelerators.residual.sums import FusedCall, OutsideValues, Stream, streams_of
 from fusioncache.backends.bound_symbols import outputs_of, symbol_name, written_values
 from fusioncache.ir import Arithmetic, Declined, Scope
 from fusioncache.ir.ops import ADD, op_traits, writes_in_place
@@ -58,7 +58,7 @@ def _unwrap(symbol: Any) -> Any:
     return leaf if name == ADD or op_traits(name).conversion else symbol
 
 
-def read_calls(trace: Any, compilers: Compilers) -> tuple[list[FusedCall], Around]:
+def read_calls(trace: Any, compilers: Compilers) -> tuple[list[FusedCall], OutsideValues]:
     """Returns the fused calls that are understood, and the values of the rest of the trace."""
     calls = []
     defined: set[str] = set()
@@ -70,7 +70,7 @@ def read_calls(trace: Any, compilers: Compilers) -> tuple[list[FusedCall], Aroun
         elif symbol.sym.id is not PrimIDs.DEL:
             defined.update(proxy.name for proxy in symbol.flat_proxy_outs)
             written.update(written_values(symbol))
-    return calls, Around(defined, written)
+    return calls, OutsideValues(defined, written)
 
 
 def _read_call(position: int, fusion: Any, compilers: Compilers) -> FusedCall | None:

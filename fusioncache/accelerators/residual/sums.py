@@ -230,7 +230,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class OutsideValues:
     """The values that the rest of a trace, outside of its fused calls, defines or writes.
 
     Attributes:
@@ -242,7 +242,7 @@ class Around:
     written: Collection[str] = frozenset()
 
 
-def streams_of(calls: Sequence[FusedCall], around: Around = Around()) -> tuple[Stream, ...]:
+def streams_of(calls: Sequence[FusedCall], around: OutsideValues = OutsideValues()) -> tuple[Stream, ...]:
     """Returns the residual streams of a trace. Linear in the ops of its regions.
 
     The operands of a sum are region inputs, conversions of them, and at most one other sum: a compiler can contract

@@ -35,9 +35,9 @@ from fusioncache.transform.rewrite import (
     derive,
     make_symbol,
     rebind,
-    save_instead,
-    take_instead,
-    unpack_instead,
+    replace_saved,
+    replace_saved_arguments,
+    replace_unpacking,
     unpacks_saved,
 )
 
@@ -164,10 +164,10 @@ def coalesce_steps(steps: Iterable[Sequence[Any]]) -> list[Any]:
 
 def _take_landed(wait: Any) -> Any:
     """Returns the replacement of a wait whose future was waited for before, on the same stream."""
-    return make_symbol("landed", landed, wait.output, id="landed").bind(*wait.args, output=wait.output)
+    return make_symbol("landed", take_finished, wait.output, id="landed").bind(*wait.args, output=wait.output)
 
 
-def landed(future: tuple[Any, Any]) -> Any:
+def take_finished(future: tuple[Any, Any]) -> Any:
     """Returns the tensor of a collective that another wait already ended."""
     return future[1]
 
@@ -293,7 +293,7 @@ def save_shards(trace: Any) -> tuple[Any, Resharding | None]:
         taken += taken[:1]
     order = [symbol for symbol in trace.bound_symbols if id(symbol) in gathering]
     found = Resharding(tuple(proxy.name for proxy in tensors), taken, tuple(order))
-    symbols = [*trace.bound_symbols[:-1], save_instead(returning, taken)]
+    symbols = [*trace.bound_symbols[:-1], replace_saved(returning, taken)]
     return derive(trace, symbols, "Shards saved by fusioncache", start), found
 
 
@@ -324,10 +324,10 @@ def gather_again(trace: Any, resharding: Resharding) -> Any:
     """
     start = time.perf_counter()
     symbols: list[Any] = []
-    for symbol in unpack_instead(trace.bound_symbols, resharding.saved, resharding.left):
+    for symbol in replace_unpacking(trace.bound_symbols, resharding.saved, resharding.left):
         symbols.append(symbol)
         if unpacks_saved(symbol):
             symbols += resharding.gathering
     new = derive(trace, symbols, "Parameters gathered again by fusioncache", start)
-    new.args = take_instead(trace, resharding.left)
+    new.args = replace_saved_arguments(trace, resharding.left)
     return new

@@ -27,7 +27,13 @@ from fusioncache.accelerators.schedule.collective_passes import (
     save_shards,
     wants_resharding,
 )
-from fusioncache.accelerators.schedule.collectives import exchanges, group_of, has_collectives, read_calls, read_message
+from fusioncache.accelerators.schedule.collectives import (
+    group_of,
+    has_collectives,
+    is_collective,
+    read_calls,
+    read_message,
+)
 from fusioncache.accelerators.schedule.order import Bounds, Placement, choose_budget, schedule_calls
 from fusioncache.cache.peers import find_job_store
 from fusioncache.process import forks
@@ -50,7 +56,7 @@ class CollectiveMismatch(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class GroupSequence:
     """The collectives of a program on one group.
 
     Attributes:
@@ -100,7 +106,7 @@ class CollectiveAgreement:
         stretches: the same.
     """
 
-    def __init__(self, stretches: Sequence[Stretch], rank: int, store: Any, places: CollectiveCounts):
+    def __init__(self, stretches: Sequence[GroupSequence], rank: int, store: Any, places: CollectiveCounts):
         self.stretches = stretches
         self._rank = rank
         self._store = store
@@ -122,7 +128,7 @@ class CollectiveAgreement:
             if difference:
                 raise CollectiveMismatch(f"{difference}. {_REMEDY}")
 
-    def _compare(self, stretch: Stretch, place: str) -> str:
+    def _compare(self, stretch: GroupSequence, place: str) -> str:
         """Publishes the collectives, and returns how those of another rank differ. An error here must not end a job."""
         try:
             self._tell(stretch.messages, place)
@@ -166,16 +172,16 @@ def _explain_first_difference(ours: Sequence[str], theirs: Sequence[str], we: st
     return ""
 
 
-def find_stretches(symbols: Iterable[Any]) -> tuple[Stretch, ...]:
+def find_stretches(symbols: Iterable[Any]) -> tuple[GroupSequence, ...]:
     """Returns the collectives of a trace, by their groups."""
     found: dict[str, list[str]] = defaultdict(list)
     groups: dict[str, tuple[Any, tuple[int, ...]]] = {}
     for symbol in symbols:
-        if exchanges(symbol):
+        if is_collective(symbol):
             message, group = read_message(symbol), group_of(symbol)
             groups[group.group_name] = group, message.ranks
             found[group.group_name].append(message.text)
-    return tuple(Stretch(group, name, ranks, tuple(found[name])) for name, (group, ranks) in groups.items())
+    return tuple(GroupSequence(group, name, ranks, tuple(found[name])) for name, (group, ranks) in groups.items())
 
 
 def agree_first(trace: Any) -> Any:
@@ -195,7 +201,7 @@ def agree_first(trace: Any) -> Any:
     agreement = CollectiveAgreement(
         find_stretches(trace.bound_symbols), distributed.get_rank(), store, counts_of_process()
     )
-    first = next(index for index, symbol in enumerate(trace.bound_symbols) if exchanges(symbol))
+    first = next(index for index, symbol in enumerate(trace.bound_symbols) if is_collective(symbol))
     symbols = list(trace.bound_symbols)
     symbols.insert(first, make_symbol("agree_on_collectives", agreement, None).bind(output=None))
     return derive(trace, symbols, "Collectives told to other ranks by fusioncache", start)
@@ -351,7 +357,7 @@ def _can_coalesce(symbols: Iterable[Any]) -> bool:
     """True if collectives may be coalesced: over NCCL only, for which this is made. Gloo was once seen to abort."""
     from torch.distributed import get_backend
 
-    return all(get_backend(group_of(symbol)) == "nccl" for symbol in symbols if exchanges(symbol))
+    return all(get_backend(group_of(symbol)) == "nccl" for symbol in symbols if is_collective(symbol))
 
 
 def _names_argument(symbol: Any) -> bool:

@@ -122,10 +122,10 @@ class Decision:
         """
         if self.function not in DECIDERS:
             raise ValueError(f"{self.function} decides nothing")
-        return str(decide(getattr(find_home(self.function), self.function), self.args, numbers))
+        return str(decide(getattr(find_decider_module(self.function), self.function), self.args, numbers))
 
 
-def find_home(decider: str) -> ModuleType:
+def find_decider_module(decider: str) -> ModuleType:
     """Returns the module in which callers look up one of ``DECIDERS``."""
     return import_module(DECIDERS[decider])
 
@@ -453,7 +453,7 @@ def list_stored_families(store: Store) -> Iterator[Family]:
             yield from (family for _, family in _list_families(store, Key(digest, entry.text, ())))
 
 
-def keep_family(store: Store, form: Key, family: Family, name: str) -> bool:
+def store_family(store: Store, form: Key, family: Family, name: str) -> bool:
     """Stores a family in place of its stored version. If all slots are taken, the oldest family is replaced.
 
     A family from another machine stays unchanged, also if this process added programs to it. A new version would have
@@ -485,7 +485,7 @@ def keep_family(store: Store, form: Key, family: Family, name: str) -> bool:
         return store.save(form, slot, artifacts, name=name)
 
 
-def forget_family(store: Store, form: Key, family: Family) -> None:
+def remove_family(store: Store, form: Key, family: Family) -> None:
     """Removes all stored versions of a family."""
     with store.take_turn(form, FAMILY_SLOTS[0], WRITE_SECONDS):
         for slot, other in _list_families(store, form):

@@ -52,7 +52,7 @@ _wraps = partial(wraps, assigned=("__module__", "__name__", "__qualname__", "__d
 
 
 @contextmanager
-def know_symbols() -> Iterator[None]:
+def support_symbols() -> Iterator[None]:
     """Installs functions that support symbols while its body runs. Other threads see the usual behavior."""
     replacements = find_replacements("symbolic passes")
     with _ONE_AT_A_TIME:
@@ -121,7 +121,7 @@ def count_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
     return __init__
 
 
-def know_their_type(original: Callable[..., Any]) -> Callable[..., Any]:
+def map_symbol_classes(original: Callable[..., Any]) -> Callable[..., Any]:
     """Replaces ``_numberclass_to_numbertype`` so that classes of symbols map to ``int`` and ``float``."""
 
     @_wraps(original)
@@ -144,7 +144,7 @@ def convert_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
     return maybe_convert_to_dtype
 
 
-def ask_no_symbol(original: ModuleType) -> ModuleType:
+def assume_finite_symbols(original: ModuleType) -> ModuleType:
     """Returns a copy of a module whose ``isfinite`` is true for symbols without reading their values."""
     copy = ModuleType(original.__name__, original.__doc__)
     vars(copy).update(vars(original))

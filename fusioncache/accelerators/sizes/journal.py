@@ -293,18 +293,18 @@ def replay(journal: Journal, sizes: ArgumentSizes, compiled: Any) -> FirstTraces
     Raises:
         Declined: if the program has to be interpreted at these sizes, with the reason.
     """
-    computation = perform(journal, sizes, compiled)
+    computation = replay_computation(journal, sizes, compiled)
     assert journal.traces is not None
     return journal.traces.with_computation(computation, sizes)
 
 
-def perform(journal: Journal, sizes: Mapping[Place, tuple[Any, ...]], compiled: Any) -> Any:
+def replay_computation(journal: Journal, sizes: Mapping[Place, tuple[Any, ...]], compiled: Any) -> Any:
     """Returns the computation trace alone, at sizes that may be symbols. Otherwise see ``replay``."""
     from fusioncache.thunder_adapter.api import compile_data_and_stats, langctx, tracectx
 
     if journal.refusals or journal.traces is None:
         raise Declined(next(iter(journal.refusals), "its replay is not complete"), Scope.LENGTH)
-    performance = _Performance(*_read_sizes(journal, journal.traces, sizes))
+    performance = _Replay(*_read_sizes(journal, journal.traces, sizes))
     enabled = compiled.is_grad_enabled
     try:
         with (
@@ -340,7 +340,7 @@ def find_stats(compiled: Any) -> Any:
     return stats if current is compiled and stats is not None else CompileStats()
 
 
-class _Performance:
+class _Replay:
     """The state of a replay in progress."""
 
     def __init__(self, shapes: Mapping[str, tuple[Any, ...]], numbers: Mapping[int, Any]) -> None:

@@ -24,18 +24,18 @@ from fusioncache.accelerators.programs.key import differ_in_arguments, form_key
 from fusioncache.accelerators.programs.options import find_groups
 from fusioncache.accelerators.programs.programs import Candidate
 from fusioncache.accelerators.programs.text import Read
-from fusioncache.accelerators.schedule.collectives import exchanges
+from fusioncache.accelerators.schedule.collectives import is_collective
 from fusioncache.accelerators.sizes.families import (
     Family,
     PassJournal,
     find_families,
-    forget_family,
-    keep_family,
     list_digests,
+    remove_family,
+    store_family,
 )
 from fusioncache.accelerators.sizes.hooks import Interpret, watch_sizes
 from fusioncache.accelerators.sizes.journal import FirstTraces, Journal, replay
-from fusioncache.accelerators.sizes.passes import go_through_passes, list_sharing
+from fusioncache.accelerators.sizes.passes import list_distributed_transforms, record_pass_guards
 from fusioncache.accelerators.sizes.sizes import SYMBOLIC
 from fusioncache.accelerators.sizes.values import ArgumentSizes, explain_fixed, find_sizes
 from fusioncache.accelerators.steps.lean_steps import look_at_sizes
@@ -47,7 +47,7 @@ from fusioncache.transform.rewrite import find_saved
 
 logger = logging.getLogger("fusioncache")
 
-MOST_WAYS = 4
+MOST_WATCHED = 4
 """The largest number of watched programs of a form: control flow may differ among sizes, and each is one path."""
 
 MOST_LOOSE = 5
@@ -121,7 +121,7 @@ class Form:
         for family in families:
             try:
                 check_reads(family.reads, derivation)
-                with derivation.keeper.time("fill"):
+                with derivation.program_store.time("fill"):
                     return _fill(family, derivation)
             except Exception as error:  # Thunder can derive the program instead
                 if is_declined(error, Scope.LENGTH):
@@ -139,7 +139,7 @@ class Form:
             self._families = []  # set first, so that an error does not repeat at each call
             for family in _load_families(derivation, self._key):
                 self._families.append(family)
-                self._to_compile += ((family, length) for length in derivation.keeper.lengths)
+                self._to_compile += ((family, length) for length in derivation.program_store.lengths)
         return tuple(self._families)
 
     def _compile_lengths(self, derivation: Derivation) -> None:
@@ -163,20 +163,22 @@ class Form:
             program: the program at whose sizes the passes run.
             others: the candidates for the second program.
         """
-        reads, keeper = derivation.reads, derivation.keeper
+        reads, program_store = derivation.reads, derivation.program_store
         assert reads is not None
         try:
-            with keeper.time("passes"), without_collector():
-                passes = go_through_passes(journal, program.sizes, derivation.call.compile_data, _look)
+            with program_store.time("passes"), without_collector():
+                passes = record_pass_guards(journal, program.sizes, derivation.call.compile_data, _look)
                 family = _find_family(reads, passes, program, others)
         except Exception as error:
             is_expected = is_declined(error, Scope.LENGTH)
             logger.info("it is not known what Thunder's passes look at", exc_info=error)
-            keeper.ledger.count("passes_repeated", of=str(error) if is_expected else f"failed: {type(error).__name__}")
+            program_store.ledger.count(
+                "passes_repeated", of=str(error) if is_expected else f"failed: {type(error).__name__}"
+            )
             return
         self._families = [*(each for each in self._families or () if not each.is_same(family)), family]
         _keep(family, derivation, self._key)
-        self._to_compile += ((family, length) for length in keeper.lengths)
+        self._to_compile += ((family, length) for length in program_store.lengths)
         self._compile_lengths(derivation)
 
     def learn(self, derivation: Derivation, journal: Journal | None) -> None:
@@ -198,7 +200,7 @@ class Form:
                 error.require(Scope.LENGTH)
                 logger.info("a program is of no family any more: %s", error)
                 self._families = [each for each in self._families or () if each is not family]
-                _tell_store(derivation, partial(forget_family, form=self._key, family=family))
+                _update_store(derivation, partial(remove_family, form=self._key, family=family))
         # A program with other reads may differ in numbers that equal sizes only by chance.
         others = [each for read, each in self._loose if read == reads]
         is_new = derivation.is_replayed and not any(family.fits(program.sizes) for family in families)
@@ -214,7 +216,7 @@ class Lengths:
     def __init__(self) -> None:
         """Starts without forms."""
         self._forms: OrderedDict[Key, Form] = OrderedDict()
-        self._hopeless: dict[str, str] = {}
+        self._interpreted_reasons: dict[str, str] = {}
         """The reasons why forms are interpreted, by the digests of their keys. They hold until the process ends."""
 
     def derive(self, derivation: Derivation, interpret: Interpret) -> Any:
@@ -224,21 +226,25 @@ class Lengths:
             derivation: the program.
             interpret: makes Thunder interpret the function.
         """
-        if not derivation.keeper.replays:
+        if not derivation.program_store.replays:
             return derivation.record(lambda: _interpret_as_called(derivation, interpret))
-        if is_cut(derivation.call.compile_data):
+        if is_distributed_elsewhere(derivation.call.compile_data):
             self._count_shared(derivation)
             return derivation.record(lambda: _interpret_as_called(derivation, interpret))
         results = self._replay(derivation) or derivation.record(lambda: self._interpret(derivation, interpret))
-        if list_sharing(derivation.call.compile_data):
+        if list_distributed_transforms(derivation.call.compile_data):
             derivation.first = FirstTraces.of(results)
             return derivation.first.isolate().results()
         return results
 
     def fill(self, derivation: Derivation) -> Candidate | None:
         """Returns the filled-in program that Thunder would derive for a call; None if no family fits."""
-        keeper = derivation.keeper
-        if not keeper.replays or keeper.verifies or is_cut(derivation.call.compile_data):
+        program_store = derivation.program_store
+        if (
+            not program_store.replays
+            or program_store.verifies
+            or is_distributed_elsewhere(derivation.call.compile_data)
+        ):
             return None
         form = self._find_form(derivation)
         return None if self._find_reason(derivation) else form.fill(derivation)
@@ -254,7 +260,7 @@ class Lengths:
 
     def _find_reason(self, derivation: Derivation) -> str | None:
         """Returns why the programs of a form are always interpreted; None if they are not."""
-        return self._hopeless.get(note_form(derivation).digest)
+        return self._interpreted_reasons.get(note_form(derivation).digest)
 
     def _replay(self, derivation: Derivation) -> Any | None:
         form, reason = self._find_form(derivation), self._find_reason(derivation)
@@ -273,7 +279,7 @@ class Lengths:
                 reason = reason or f"failed: {type(error).__name__}"
             else:
                 derivation.reads = way.instance.reads
-                derivation.keeper.ledger.emit("program replayed", model=derivation.call.name)
+                derivation.program_store.ledger.emit("program replayed", model=derivation.call.name)
                 return traces.results()
         if reason is not None:
             self._count(derivation, reason)
@@ -282,7 +288,7 @@ class Lengths:
     @staticmethod
     def _do_again(way: WatchedProgram, derivation: Derivation) -> FirstTraces:
         check_reads(way.instance.reads, derivation)
-        with derivation.keeper.time("replay"):
+        with derivation.program_store.time("replay"):
             return replay(way.journal, derivation.sizes, derivation.call.compile_data)
 
     def _interpret(self, derivation: Derivation, interpret: Interpret) -> Any:
@@ -292,7 +298,7 @@ class Lengths:
         others = [key for key, other in self._forms.items() if other.instances]
         if fixed and any(differ_in_arguments(key, note_form(derivation)) for key in others):
             self._count(derivation, fixed)
-        if not is_known or self._find_reason(derivation) or len(form.ways) >= MOST_WAYS:
+        if not is_known or self._find_reason(derivation) or len(form.ways) >= MOST_WATCHED:
             return _interpret_as_called(derivation, interpret)
         foreign = _find_foreign_transform(call.compile_data)
         if foreign is not None:
@@ -330,7 +336,7 @@ class Lengths:
             form.ways.append(way)
             for each in form.instances:
                 self._prove(form, way, each, derivation)
-        if len(form.instances) <= MOST_WAYS:
+        if len(form.instances) <= MOST_WATCHED:
             form.instances.append(new)
 
     def _prove(self, form: Form, way: WatchedProgram, instance: InterpretedProgram, derivation: Derivation) -> bool:
@@ -356,7 +362,7 @@ class Lengths:
         """Drops a form; its programs are interpreted from now on."""
         key = note_form(derivation)
         self._forms.pop(key, None)
-        self._hopeless[key.digest] = reason
+        self._interpreted_reasons[key.digest] = reason
         self._count(derivation, reason)
 
     def _count_shared(self, derivation: Derivation) -> None:
@@ -364,17 +370,17 @@ class Lengths:
         reason = self._find_reason(derivation)
         if reason is not None:
             self._count(derivation, reason)
-        self._hopeless[note_form(derivation).digest] = SHARED
+        self._interpreted_reasons[note_form(derivation).digest] = SHARED
 
     @staticmethod
     def _count(derivation: Derivation, reason: str) -> None:
         logger.info("a program is interpreted at another length: %s", reason)
-        derivation.keeper.ledger.count("programs_interpreted", of=reason)
+        derivation.program_store.ledger.count("programs_interpreted", of=reason)
 
 
-def is_cut(compile_data: Any) -> bool:
+def is_distributed_elsewhere(compile_data: Any) -> bool:
     """True if a model is distributed without Thunder's DDP and FSDP: its partition may depend on the length."""
-    return bool(find_groups(compile_data)) and not list_sharing(compile_data)
+    return bool(find_groups(compile_data)) and not list_distributed_transforms(compile_data)
 
 
 def _interpret_as_called(derivation: Derivation, interpret: Interpret) -> Any:
@@ -399,7 +405,7 @@ def _find_foreign_transform(compile_data: Any) -> str | None:
     from fusioncache.thunder_adapter.api import Transform
 
     harmless = (Transform.transform_traces_pre_prologue, ExtractionOnlyPrologueTransform.transform_traces_pre_prologue)
-    sharing = list_sharing(compile_data)  # these get copies of the traces
+    sharing = list_distributed_transforms(compile_data)  # these get copies of the traces
     found = [type(each) for each in compile_data.transforms or () if each not in sharing]
     return next((each.__qualname__ for each in found if each.transform_traces_pre_prologue not in harmless), None)
 
@@ -430,7 +436,7 @@ def _look(trace: Any) -> None:
         Declined: if the bytes of a collective depend on a size: its placement depends on them.
     """
     for symbol in trace.bound_symbols:
-        proxies = (*symbol.flat_proxy_args, *symbol.flat_proxy_outs) if exchanges(symbol) else ()
+        proxies = (*symbol.flat_proxy_args, *symbol.flat_proxy_outs) if is_collective(symbol) else ()
         if any(type(size) in SYMBOLIC for proxy in proxies for size in getattr(proxy, "shape", ())):
             raise Declined("a collective's bytes depend on a size", Scope.LENGTH)
     look_at_sizes(trace)
@@ -444,33 +450,33 @@ def check_reads(reads: tuple[Read, ...], derivation: Derivation) -> None:
     Raises:
         Declined: if one differs.
     """
-    difference = derivation.keeper.find_difference(reads, derivation.definitions.describer)
+    difference = derivation.program_store.find_difference(reads, derivation.definitions.describer)
     if difference is not None:
         raise Declined(f"the {difference.read.kind} {difference.read.name} has changed", Scope.LENGTH)
 
 
 def _fill(family: Family, derivation: Derivation) -> Candidate:
-    keeper, call = derivation.keeper, derivation.call
-    filled, regions = family.fill(derivation.sizes, lambda found: keeper.identify(found, call))
+    program_store, call = derivation.program_store, derivation.call
+    filled, regions = family.fill(derivation.sizes, lambda found: program_store.identify(found, call))
     return Candidate("", filled.text, family.reads, 0.0, None, regions, filled.compiled)
 
 
 def _count_repeated(derivation: Derivation, reason: str) -> None:
     logger.info("Thunder's passes go over a program at another length: %s", reason)
-    derivation.keeper.ledger.count("passes_repeated", of=reason)
+    derivation.program_store.ledger.count("passes_repeated", of=reason)
 
 
 def _load_families(derivation: Derivation, form: Key) -> Iterator[Family]:
     """Yields the stored families of a form whose templates have the same digests in this process."""
-    keeper = derivation.keeper
-    if keeper.cache.store is None:
+    program_store = derivation.program_store
+    if program_store.cache.store is None:
         return
-    with keeper.time("load"):
-        found = find_families(keeper.cache.store, form)
+    with program_store.time("load"):
+        found = find_families(program_store.cache.store, form)
     for family in found:
         known = family.known[0].text
         try:
-            identities = keeper.identify(known.templates(), derivation.call)
+            identities = program_store.identify(known.templates(), derivation.call)
             here = [identities[name].digest for name in list_templates(known)]
         except Exception as error:  # Thunder can derive the program instead
             logger.info("a stored family is not used", exc_info=error)
@@ -487,30 +493,30 @@ def _keep(family: Family, derivation: Derivation, form: Key) -> None:
         family.prepare()
     except Exception as error:  # counted when a program is to be filled in
         logger.info("a family is not ready for further lengths", exc_info=error)
-    _tell_store(derivation, partial(keep_family, form=form, family=family, name=derivation.call.name))
+    _update_store(derivation, partial(store_family, form=form, family=family, name=derivation.call.name))
 
 
 def _compile_length(family: Family, length: int, derivation: Derivation) -> None:
     """Queues the templates of a family at one length for compilation in the background. Never raises."""
-    keeper, call = derivation.keeper, derivation.call
+    program_store, call = derivation.program_store, derivation.call
     try:
-        with keeper.time("fill"):
-            templates = family.fill_templates(length, lambda found: keeper.identify(found, call))
-            keeper.compile_later(templates.values(), call)
+        with program_store.time("fill"):
+            templates = family.fill_templates(length, lambda found: program_store.identify(found, call))
+            program_store.compile_later(templates.values(), call)
     except Exception as error:  # a call of this length compiles them itself
         is_expected = is_declined(error, Scope.LENGTH)
         logger.info("nothing is compiled for length %s", length, exc_info=error)
         reason = f"length {length}: {error if is_expected else type(error).__name__}"
-        keeper.ledger.count("lengths_refused", of=reason)
+        program_store.ledger.count("lengths_refused", of=reason)
 
 
-def _tell_store(derivation: Derivation, tell: Callable[[Store], object]) -> None:
+def _update_store(derivation: Derivation, tell: Callable[[Store], object]) -> None:
     """Changes the store, if there is one. Reports errors without raising: this process does not need the store."""
-    store = derivation.keeper.cache.store
+    store = derivation.program_store.cache.store
     if store is None:
         return
     try:
-        with derivation.keeper.time("record"), without_collector():
+        with derivation.program_store.time("record"), without_collector():
             tell(store)
     except Exception as error:
-        derivation.keeper.report_failure(error)
+        derivation.program_store.report_failure(error)

@@ -13,8 +13,8 @@ from itertools import combinations
 from typing import Any
 
 from fusioncache.accelerators.sizes.families import Decision, Expressions, PassJournal, decide, describe_asked
-from fusioncache.accelerators.sizes.hooks import LISTENER, know_symbols
-from fusioncache.accelerators.sizes.journal import Journal, Look, find_stats, perform
+from fusioncache.accelerators.sizes.hooks import LISTENER, support_symbols
+from fusioncache.accelerators.sizes.journal import Journal, Look, find_stats, replay_computation
 from fusioncache.accelerators.sizes.sizes import (
     SYMBOLIC,
     Expression,
@@ -31,7 +31,7 @@ from fusioncache.ir.errors import Declined, Scope
 from fusioncache.thunder_adapter.api import TensorProxy, compile_data_and_stats, langctx
 
 
-def go_through_passes(
+def record_pass_guards(
     journal: Journal, sizes: ArgumentSizes, compiled: Any, then: Callable[[Any], None] = lambda trace: None
 ) -> PassJournal:
     """Returns the guards and expressions of Thunder's passes, which run on a program once more with symbols.
@@ -50,12 +50,17 @@ def go_through_passes(
     listener = PassListener()
     token = LISTENER.set(listener)
     try:
-        with know_symbols(), compile_data_and_stats(compiled, find_stats(compiled)), langctx(compiled.langctx):
+        with support_symbols(), compile_data_and_stats(compiled, find_stats(compiled)), langctx(compiled.langctx):
             symbols = {place: listener.make_symbols(each, sizes[place]) for place, each in numbered.items()}
-            traces = _apply(_share(journal, perform(journal, symbols, compiled), symbols, compiled), compiled)
+            traces = _apply(
+                _apply_distributed_transforms(
+                    journal, replay_computation(journal, symbols, compiled), symbols, compiled
+                ),
+                compiled,
+            )
             for trace in traces:
                 then(trace)
-        found = Findings(symbol for trace in traces for symbol in trace.bound_symbols)
+        found = TraceSizes(symbol for trace in traces for symbol in trace.bound_symbols)
     finally:
         LISTENER.reset(token)
         listener.is_done = True
@@ -136,13 +141,15 @@ def _find_place() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def _share(journal: Journal, computation: Any, symbols: Mapping[Place, tuple[Any, ...]], compiled: Any) -> Any:
+def _apply_distributed_transforms(
+    journal: Journal, computation: Any, symbols: Mapping[Place, tuple[Any, ...]], compiled: Any
+) -> Any:
     """Returns the computation trace after Thunder's preprocessing and distributed transforms (DDP, FSDP)."""
     from fusioncache.thunder_adapter.accelerator_api import transform_common
 
     computation = transform_common.wrap_return_value_together_with_arguments(computation)
     computation = transform_common.remove_context_manager_prims_from_trace(computation)
-    sharing = list_sharing(compiled)
+    sharing = list_distributed_transforms(compiled)
     if not sharing:
         return computation
     assert journal.traces is not None
@@ -153,7 +160,7 @@ def _share(journal: Journal, computation: Any, symbols: Mapping[Place, tuple[Any
     return shared[1]
 
 
-def list_sharing(compiled: Any) -> list[Any]:
+def list_distributed_transforms(compiled: Any) -> list[Any]:
     """Returns Thunder's DDP and FSDP transforms of a function. Their result depends on no argument's size."""
     from fusioncache.thunder_adapter.accelerator_api import DDPTransform, FSDPTransform
 
@@ -198,7 +205,7 @@ def _runs_whole(symbol: Any) -> bool:
     return is_whole or symbol.sym.name.startswith(_MOVING)
 
 
-class Findings:
+class TraceSizes:
     """The sizes in final traces.
 
     Attributes:

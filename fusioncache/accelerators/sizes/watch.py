@@ -13,7 +13,7 @@ from typing import Any
 
 from fusioncache.accelerators.layers.block_independence import is_internal
 from fusioncache.accelerators.programs.introspection import find_tagging
-from fusioncache.accelerators.programs.native import iterate_actors
+from fusioncache.accelerators.programs.native import iterate_user_frames
 from fusioncache.accelerators.sizes.journal import (
     Entry,
     FirstTraces,
@@ -108,7 +108,7 @@ class Operations:
         value = getattr(result, "value", None)
         return operation is self._getter and callable(value) and not isinstance(value, int)
 
-    def adds_up(self, function: Any, values: Sequence[Any]) -> bool:
+    def reduces_in_any_order(self, function: Any, values: Sequence[Any]) -> bool:
         """True if Python's ``sum`` is called with tensors. Its additions are not interpreted, as it is C code."""
         items = values[0] if function is sum and values else ()
         return type(items) in (list, tuple) and any(isinstance(each, self._tensor) for each in items)
@@ -279,7 +279,9 @@ class Watch(Observer, LookListener):
         operation = self._operations.find(fn, self._compiled)
         if operation is not None and found is not None:
             return partial(self._call, operation, found, _name(fn))
-        if found is None and self._operations.adds_up(fn, [each.value for each in (*args, *kwargs.values())]):
+        if found is None and self._operations.reduces_in_any_order(
+            fn, [each.value for each in (*args, *kwargs.values())]
+        ):
             return partial(self._call, fn, partial(self._call_itself, fn), _name(fn))
         if found is None and not is_opaque(fn):
             return None
@@ -552,7 +554,7 @@ def _is_internal() -> bool:
 
 def _is_tagging() -> bool:
     """True if Dynamo tags a new module. In a process that has used Dynamo it tags each; no program sees the tags."""
-    return find_tagging().is_at_work(each.code for each in iterate_actors())
+    return find_tagging().is_running(each.code for each in iterate_user_frames())
 
 
 def _is_private(args: tuple[Any, ...]) -> bool:

@@ -181,7 +181,7 @@ def describe_call(info: dict[str, Any], compiled: Any, args: tuple[Any, ...], kw
         args: of the call.
         kwargs: of the call.
     """
-    if not _are_apart((*args, *kwargs.values())) or compiled.compile_options.get("skip_inplace_alias_updates"):
+    if not _share_no_memory((*args, *kwargs.values())) or compiled.compile_options.get("skip_inplace_alias_updates"):
         compiled.populate_cache_info(info, *args, **kwargs)
         return
     compiled.is_grad_enabled = torch.is_grad_enabled()
@@ -193,7 +193,7 @@ def describe_call(info: dict[str, Any], compiled: Any, args: tuple[Any, ...], kw
     info["no_grad_sync"] = _is_synchronization_off(compiled.fn)
 
 
-def _are_apart(args: tuple[Any, ...]) -> bool:
+def _share_no_memory(args: tuple[Any, ...]) -> bool:
     """True if arguments are plain, and no two of them share memory. Parameters are not compared."""
     if not _PLAIN.issuperset(map(type, args)):
         return False

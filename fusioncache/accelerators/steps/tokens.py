@@ -47,7 +47,7 @@ from typing import Any
 import torch
 
 from fusioncache.accelerators.attention.executor import CudnnAttention
-from fusioncache.accelerators.steps.views import Leaner, Swaps, is_torchs, skip_views
+from fusioncache.accelerators.steps.views import Leaner, Swaps, is_torch_op, skip_views
 from fusioncache.thunder_adapter.api import (
     ImplInfo,
     OpTags,
@@ -141,8 +141,8 @@ def find_masks(symbols: Sequence[Any]) -> Iterator[tuple[int, tuple[Any, ...]]]:
 def _is_attention(symbol: Any) -> bool:
     from fusioncache.thunder_adapter.accelerator_api import sdpaex
 
-    is_own = symbol.sym.executor is sdpaex.sdpa_ex and symbol.sym.id == sdpaex.sdpea_gradfwd.id
-    return is_own and len(symbol.args) >= 4
+    is_torch_tensor_op = symbol.sym.executor is sdpaex.sdpa_ex and symbol.sym.id == sdpaex.sdpea_gradfwd.id
+    return is_torch_tensor_op and len(symbol.args) >= 4
 
 
 def _is_preparation(symbol: Any) -> bool:
@@ -306,16 +306,16 @@ def simplify_writes(symbols: Sequence[Any]) -> Leaner:
     kept = []
     for original in symbols:
         symbol = swaps.apply(original)
-        if is_torchs(symbol, _RENAMING):
+        if is_torch_op(symbol, _RENAMING):
             taken[NAMES] += 1
             for new, old in zip(symbol.output, symbol.args[0], strict=True):
                 swaps.add(new, old)
-        elif is_torchs(symbol, _COPY) and written.get(symbol.args[0].name) == symbol.args[1].name:
+        elif is_torch_op(symbol, _COPY) and written.get(symbol.args[0].name) == symbol.args[1].name:
             taken[COPIES] += 2
             swaps.add(symbol.output, symbol.args[0])
         else:
             kept.append(symbol)
-        if is_torchs(symbol, _WRITE):
+        if is_torch_op(symbol, _WRITE):
             written[symbol.output.name] = symbol.args[0].name
     views = skip_views(kept)
     return Leaner(views.symbols, {**taken, **views.taken})

@@ -48,7 +48,14 @@ from fusioncache.accelerators.attention import NAME as ATTENTION
 from fusioncache.backends.bound_symbols import leaves_of, symbol_name, written_values
 from fusioncache.ir.ops import op_traits
 from fusioncache.thunder_adapter.api import PrimIDs, Proxy, TensorProxy, torchex, tracectx, tree_flatten, variableify
-from fusioncache.transform.rewrite import deletes, derive, find_saved, save_instead, take_instead, unpack_instead
+from fusioncache.transform.rewrite import (
+    deletes,
+    derive,
+    find_saved,
+    replace_saved,
+    replace_saved_arguments,
+    replace_unpacking,
+)
 
 NEW_VIEWS = frozenset({"permute", "transpose", "unsqueeze", "squeeze", "expand", "torch_slice_prim_impl"})
 """Torch's views that return a new tensor each time, even if they change nothing."""
@@ -102,7 +109,7 @@ def _find_inner(symbols: Sequence[Any], outer: frozenset[str]) -> frozenset[str]
 
 def _gives_another(symbol: Any) -> bool:
     """True if an operation never returns one of its arguments itself."""
-    if symbol.sym.is_fusion or is_torchs(symbol, NEW_VIEWS | PRODUCTS):
+    if symbol.sym.is_fusion or is_torch_op(symbol, NEW_VIEWS | PRODUCTS):
         return True
     given = {proxy.name for proxy in symbol.flat_proxy_outs}
     makers = [leaf for leaf in leaves_of(symbol) if given & {proxy.name for proxy in leaf.flat_proxy_outs}]
@@ -167,12 +174,12 @@ def skip_views(symbols: Sequence[Any]) -> Leaner:
     return Leaner(tuple(_skip(spared, leaving, taken)), taken)
 
 
-def is_own(symbol: Any, names: frozenset[str]) -> bool:
-    """True if ``is_torchs`` is, and the operation returns one tensor."""
-    return is_torchs(symbol, names) and type(symbol.output) is TensorProxy
+def is_torch_tensor_op(symbol: Any, names: frozenset[str]) -> bool:
+    """True if ``is_torch_op`` is, and the operation returns one tensor."""
+    return is_torch_op(symbol, names) and type(symbol.output) is TensorProxy
 
 
-def is_torchs(symbol: Any, names: frozenset[str]) -> bool:
+def is_torch_op(symbol: Any, names: frozenset[str]) -> bool:
     """True if a bound symbol calls an operation of Thunder's executor for torch with one of these names."""
     executor = symbol.sym.executor
     return executor is not None and executor.name == "torch" and symbol.sym.name in names
@@ -184,7 +191,7 @@ def _merge(symbols: Iterable[Any], leaving: Leaving, taken: Counter[str]) -> Ite
     known: dict[Any, tuple[int, Any]] = {}
     for place, original in enumerate(symbols):
         symbol = swaps.apply(original)
-        if not is_own(symbol, _VIEWS | _MADE):
+        if not is_torch_tensor_op(symbol, _VIEWS | _MADE):
             yield symbol
             continue
         name = "reshape" if symbol.sym.name in RESHAPES else symbol.sym.name
@@ -216,7 +223,7 @@ def _skip_copies_for_attention(symbols: Sequence[Any], leaving: Leaving, taken: 
     """
     spared = _find_used_by_attention(symbols)
     for symbol in symbols:
-        if not is_own(symbol, _COPIES) or symbol.output.name not in spared:
+        if not is_torch_tensor_op(symbol, _COPIES) or symbol.output.name not in spared:
             yield symbol
             continue
         taken[FOR_ATTENTION] += 1
@@ -249,7 +256,7 @@ def _find_used_by_attention(symbols: Sequence[Any]) -> frozenset[str]:
 
 def read_permutation(symbol: Any) -> tuple[int, ...] | None:
     """Returns the argument's dimension for each dimension of a permutation's result; None for another operation."""
-    if not is_own(symbol, _PERMUTATIONS):
+    if not is_torch_tensor_op(symbol, _PERMUTATIONS):
         return None
     order = list(range(symbol.args[0].ndim))
     given = (*symbol.args[1:], *symbol.kwargs.values())
@@ -265,7 +272,7 @@ def _skip(symbols: Sequence[Any], leaving: Leaving, taken: Counter[str]) -> Iter
     swaps = Swaps()
     for original in symbols:
         symbol = swaps.apply(original)
-        is_whole = is_own(symbol, _SKIPPED) and _changes_nothing(symbol)
+        is_whole = is_torch_tensor_op(symbol, _SKIPPED) and _changes_nothing(symbol)
         if is_whole and leaving.may_replace(symbol.output, symbol.args[0]):
             taken[NOTHING] += 1
             swaps.add(symbol.output, symbol.args[0])
@@ -296,7 +303,7 @@ def _has_shape(one: Any, other: Any) -> bool:
 def list_unchanging(symbols: Iterable[Any]) -> Iterator[Any]:
     """Yields the views that have the shape of their source."""
     for symbol in symbols:
-        if is_own(symbol, _SHAPED) and _has_shape(symbol.args[0], symbol.output):
+        if is_torch_tensor_op(symbol, _SHAPED) and _has_shape(symbol.args[0], symbol.output):
             yield symbol
 
 
@@ -358,7 +365,7 @@ def save_once(trace: Any) -> tuple[Any, SavedResults | None]:
     left = {name: proxy for name, proxy in saved.items() if name not in found}
     left |= {joined.name: joined for joined in found.values()}
     results = SavedResults(tuple(saved), tuple(left.values()), found, {name: saved[name] for name in found})
-    done = save_instead(symbols[-1], results.left)
+    done = replace_saved(symbols[-1], results.left)
     return derive(trace, [*symbols[:-1], done], "Results of attention saved once by fusioncache", start), results
 
 
@@ -375,7 +382,7 @@ def find_saved_twice(symbols: Sequence[Any], saved: Mapping[str, Any]) -> Iterat
     for attention in attentions:
         result = attention.flat_proxy_outs[0]
         joined = _find_joined(result, users) if result.name in saved and _is_of_numbers(result) else None
-        if joined is not None and all(is_own(user, PRODUCTS) for user in users[joined.name]):
+        if joined is not None and all(is_torch_tensor_op(user, PRODUCTS) for user in users[joined.name]):
             yield result.name, joined
 
 
@@ -403,7 +410,7 @@ def _find_joined(result: Any, users: Mapping[str, Sequence[Any]]) -> Any:
     if swap is None or read_permutation(swap) != _SWAPPED:
         return None
     value, is_joined = swap.output, False
-    while (step := _find_only(users[value.name])) is not None and is_own(step, _JOINS):
+    while (step := _find_only(users[value.name])) is not None and is_torch_tensor_op(step, _JOINS):
         value = step.output
         *_, heads, size = swap.output.shape
         is_joined = is_joined or step.sym.name == _COPY or bool(value.shape[-1] == heads * size)
@@ -425,10 +432,10 @@ def view_results(trace: Any, results: SavedResults) -> Any:
         RuntimeError: if this is not the backward trace of that forward trace. Then it cannot run unchanged either.
     """
     start = time.perf_counter()
-    symbols = unpack_instead(trace.bound_symbols, results.saved, results.left)
+    symbols = replace_unpacking(trace.bound_symbols, results.saved, results.left)
     placed = list(_insert_views(trace, symbols, results))
     new = derive(trace, placed, "Results of attention viewed by fusioncache", start)
-    new.args = take_instead(trace, results.left)
+    new.args = replace_saved_arguments(trace, results.left)
     return new
 
 

@@ -16,7 +16,7 @@ from fusioncache.backends.api import Backend, Compiled, Description, GeneralFunc
 from fusioncache.backends.bound_symbols import bind, define_source, on_each_gpu, torch_function
 from fusioncache.backends.inductor import artifacts
 from fusioncache.backends.inductor.artifacts import Package, describe, fake
-from fusioncache.backends.inductor.carried_region import CarriedRegion, carry_nothing, carry_numbers
+from fusioncache.backends.inductor.carried_region import TensorizedRegion, numbers_to_tensors, without_numbers
 from fusioncache.backends.inductor.environment import artifact_environment, inductor_settings
 from fusioncache.backends.inductor.joined_kernels import collect_kernels
 from fusioncache.backends.inductor.persistence import (
@@ -143,7 +143,7 @@ class Inductor(Backend):
         """See ``Backend``."""
         return artifact_environment()
 
-    def why_unkept(self, graph: Graph) -> str | None:
+    def find_obstacle(self, graph: Graph) -> str | None:
         """See ``Backend``."""
         return find_obstacle(graph)
 
@@ -210,7 +210,7 @@ class Inductor(Backend):
         self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]
     ) -> Compiled[GeneralFunction]:
         """See ``Backend``."""
-        carried = carry_numbers(general)
+        carried = numbers_to_tensors(general)
         args, values = carried.carry(args, values), carried.without_numbers(values)
         made = persist(carried, args, values, self._mode)
         if made.run is None:
@@ -227,11 +227,11 @@ class Inductor(Backend):
             ValueError: if the artifacts have another format, or are not for this region.
             OSError: if there is no room for temporary files.
         """
-        carried = carry_numbers(general)
+        carried = numbers_to_tensors(general)
         code = load(artifacts, carried, carried.carry(args, general.values[0]))
         return carried.wrap(partial(fit, code, partial(self._compile_source, carried)))
 
-    def _compile_source(self, carried: CarriedRegion, args: Sequence[Any]) -> Run:
+    def _compile_source(self, carried: TensorizedRegion, args: Sequence[Any]) -> Run:
         """Returns a function of a region for tensors of any kind. It takes the variables behind its arguments."""
 
         def make(gpu: int) -> Callable[..., Any]:
@@ -242,7 +242,7 @@ class Inductor(Backend):
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled[Run]:
         """See ``Backend``."""
         package = self._together.pop((graph, layouts_of(args)), None) if self._together else None
-        made = persist(carry_nothing(graph), args, (), self._mode, package)
+        made = persist(without_numbers(graph), args, (), self._mode, package)
         run = self.compile(graph, args) if made.run is None else self._guard(made.run, graph)
         return Compiled(run, made.artifacts, made.reason, made.lasting, alone_seconds=made.alone_seconds)
 
@@ -271,7 +271,7 @@ class Inductor(Backend):
             ValueError: if the artifacts have another format, or are not for this graph and arguments of this layout.
             OSError: if there is no room for temporary files.
         """
-        return self._guard(load(artifacts, carry_nothing(graph), args), graph)
+        return self._guard(load(artifacts, without_numbers(graph), args), graph)
 
     @classmethod
     def describe(cls, artifacts: Mapping[str, bytes]) -> Description:
@@ -295,9 +295,9 @@ def inductor_function(
 
     # The context managers are outside: inside, torch.compile would guard on the code that all regions share.
     compiled = torch.no_grad()(no_autocast(torch.compile(function, mode=mode, fullgraph=True)))
-    return compiled if in_place else lambda *args: compiled(*map(_as_it_reads, args))
+    return compiled if in_place else lambda *args: compiled(*map(_resolve_lazy_views, args))
 
 
-def _as_it_reads(arg: Any) -> Any:
+def _resolve_lazy_views(arg: Any) -> Any:
     """Returns a tensor without a lazy negation or conjugation, which torch.compile forgets to apply."""
     return arg.resolve_conj().resolve_neg() if hasattr(arg, "resolve_neg") else arg

@@ -27,7 +27,7 @@ anyway."""
 
 
 @dataclass(frozen=True, slots=True)
-class CarriedRegion:
+class TensorizedRegion:
     """A general region that takes tensors in place of the numbers of its arithmetic.
 
     Its arguments are those of the region, followed by a tensor for each variable that is such a number. Its variables
@@ -90,12 +90,12 @@ class CarriedRegion:
         return fit
 
 
-def carry_nothing(region: Graph) -> CarriedRegion:
+def without_numbers(region: Graph) -> TensorizedRegion:
     """Returns a region for arguments of one layout as a general region without variables."""
-    return CarriedRegion(GeneralRegion(region, (), (region,), ((),)), {}, {})
+    return TensorizedRegion(GeneralRegion(region, (), (region,), ((),)), {}, {})
 
 
-def carry_numbers(general: GeneralRegion) -> CarriedRegion:
+def numbers_to_tensors(general: GeneralRegion) -> TensorizedRegion:
     """Returns a general region with tensors in place of the numbers of its arithmetic.
 
     Raises:
@@ -108,7 +108,7 @@ def carry_numbers(general: GeneralRegion) -> CarriedRegion:
         if isinstance(type_, NumberType) and type_.python_type == "float"
     }
     variables = [variable for variable, place in enumerate(general.places) if place is None]
-    return CarriedRegion(
+    return TensorizedRegion(
         general,
         {index: dtype for index, dtype in dtypes.items() if index < own},
         {variables[index - own]: dtype for index, dtype in dtypes.items() if index >= own},

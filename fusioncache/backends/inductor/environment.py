@@ -39,14 +39,14 @@ _NAMES = (
     *("ENABLE_PERSISTENT_TMA_MATMUL", "ENABLE_TEMPLATE_TMA_STORE", "NVIDIA_TF32_OVERRIDE", "TENSORIFY_PYTHON_SCALARS"),
     *("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "TORCH_AUTOTUNE_REP", "TORCH_AUTOTUNE_WARMUP", "PYTORCH_JIT"),
 )
-_BUT = (
+_IGNORED_PREFIXES = (
     *("TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_WORKER_", "TORCHINDUCTOR_REDIS_"),
     *("TORCHINDUCTOR_FX_GRAPH_", "TORCHINDUCTOR_AUTOGRAD_", "TORCHINDUCTOR_FILE_LOCK_", "TORCHINDUCTOR_MM_LOGGING_"),
     *("TORCHINDUCTOR_NON_BLOCKING_", "TORCHINDUCTOR_QUIESCE_", "TORCHDYNAMO_VERBOSE", "TORCHDYNAMO_REPRO_"),
     *("TORCH_COMPILE_DEBUG", "TORCH_COMPILE_JOB_ID", "TORCH_COMPILE_STICKY_", "TORCH_COMPILE_CPROFILE"),
     *("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_DUMP_DIR", "TRITON_PTXAS_PATH"),  # torch sets the first and the last
 )
-_OF_DYNAMO = (
+_IGNORED_DYNAMO_SETTINGS = (
     *("base_dir", "debug_dir_root", "traceable_tensor_subclasses", "nontraceable_tensor_subclasses"),
     *("reorderable_logging_functions", "ignore_logger_methods", "allowed_functions_module_string_ignorelist"),
 )
@@ -74,7 +74,7 @@ def inductor_settings() -> list[NamedValue]:
         ("torch.settings.defaults", _defaults()),
         *(setting for module in _modules() for setting in _iterate_changes(module)),
         *_iterate_registered(),
-        *read_variables(_PREFIXES, _NAMES, _BUT),
+        *read_variables(_PREFIXES, _NAMES, _IGNORED_PREFIXES),
     ]
 
 
@@ -138,7 +138,7 @@ def _is_left_out(module: ModuleType, name: str) -> bool:
 @cache
 def _prefixes_left_out(module: ModuleType) -> tuple[str, ...]:
     own = getattr(module, "_cache_config_ignore_prefix", ())
-    return (*own, "_save_config_ignore", "_cache_config_ignore_prefix", *_OF_DYNAMO)
+    return (*own, "_save_config_ignore", "_cache_config_ignore_prefix", *_IGNORED_DYNAMO_SETTINGS)
 
 
 def _iterate_registered() -> Iterator[NamedValue]:

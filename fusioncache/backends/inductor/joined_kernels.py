@@ -45,27 +45,27 @@ def can_use(instruction_set: Any, code: str) -> bool:
         instruction_set: a ``VecISA`` of TorchInductor's.
         code: of the library.
     """
-    if is_proven(instruction_set, code):
+    if was_probed(instruction_set, code):
         return True
     works = build_and_load(instruction_set, code)
     if works:
-        keep_proof(instruction_set, code)
+        store_probe(instruction_set, code)
     return works
 
 
-def is_proven(instruction_set: Any, code: str) -> bool:
+def was_probed(instruction_set: Any, code: str) -> bool:
     """True if an earlier process built and loaded a library with these instructions."""
     try:
-        return find_proof(instruction_set, code).exists()
+        return probe_marker(instruction_set, code).exists()
     except Exception as error:  # any failure: the instructions are probed
         logger.info("whether the CPU has %s is not known from an earlier process", instruction_set, exc_info=error)
         return False
 
 
-def keep_proof(instruction_set: Any, code: str) -> None:
+def store_probe(instruction_set: Any, code: str) -> None:
     """Records for later processes that such a library was built and loaded. Never raises."""
     try:
-        proof = find_proof(instruction_set, code)
+        proof = probe_marker(instruction_set, code)
         proof.parent.mkdir(parents=True, exist_ok=True)
         proof.touch()
     except Exception as error:  # any failure: a later process probes again
@@ -100,7 +100,7 @@ def build_and_load(instruction_set: Any, code: str) -> bool:
     return True
 
 
-def find_proof(instruction_set: Any, code: str) -> Path:
+def probe_marker(instruction_set: Any, code: str) -> Path:
     """Returns the path of a file that exists if an earlier process built and loaded a library with these instructions.
 
     Args:

@@ -36,7 +36,7 @@ from fusioncache.backends.inductor.artifacts import (
     read_signature,
     unpack,
 )
-from fusioncache.backends.inductor.carried_region import CarriedRegion, carry_nothing
+from fusioncache.backends.inductor.carried_region import TensorizedRegion, without_numbers
 from fusioncache.backends.inductor.joined_kernels import (
     CollectedKernel,
     Kernel,
@@ -67,7 +67,7 @@ class Code:
 
 
 def persist(
-    carried: CarriedRegion,
+    carried: TensorizedRegion,
     args: Sequence[Any],
     values: Sequence[Value],
     mode: str | None,
@@ -107,7 +107,7 @@ def persist(
     return Compiled(None, None, reason, lasting)
 
 
-def load(artifacts: Mapping[str, bytes], carried: CarriedRegion, args: Sequence[Any]) -> Code:
+def load(artifacts: Mapping[str, bytes], carried: TensorizedRegion, args: Sequence[Any]) -> Code:
     """Returns the code of artifacts. Compiles nothing and runs nothing.
 
     Raises:
@@ -164,7 +164,7 @@ def package_together(
         for number, (graph, args) in enumerate(graphs):
             progress(len(graphs) - number)
             try:
-                refuse_unpersistable(carried := carry_nothing(graph))
+                refuse_unpersistable(carried := without_numbers(graph))
                 lowered[number] = _lower(carried, read_plain(args), (), mode)
             except Exception as error:  # it is raised again when the graph is compiled alone
                 logger.info("a region is not compiled together with others", exc_info=error)
@@ -199,7 +199,9 @@ def _find_collected(lowered: Package) -> list[CollectedKernel]:
     return [function for function in lowered.functions.values() if isinstance(function, CollectedKernel)]
 
 
-def _lower(carried: CarriedRegion, inputs: Sequence[TensorKind], values: Sequence[Value], mode: str | None) -> Package:
+def _lower(
+    carried: TensorizedRegion, inputs: Sequence[TensorKind], values: Sequence[Value], mode: str | None
+) -> Package:
     """Returns TorchInductor's code of a region that can be persisted. Its ``alone_seconds`` are those of this call."""
     begun = time.perf_counter()
     function = define_source(carried.source(gpu=0))
@@ -212,7 +214,7 @@ def _lower(carried: CarriedRegion, inputs: Sequence[TensorKind], values: Sequenc
     return replace(lowered, alone_seconds=time.perf_counter() - begun)
 
 
-def refuse_unpersistable(carried: CarriedRegion) -> None:
+def refuse_unpersistable(carried: TensorizedRegion) -> None:
     """Raises an error before compilation if a region is known not to be persistable.
 
     Raises:
@@ -315,7 +317,7 @@ def _kind_of_layout(shape: Sequence[int], strides: Sequence[int]) -> Hashable:
     return order
 
 
-def _check_conditions(conditions: Sequence[str], carried: CarriedRegion) -> None:
+def _check_conditions(conditions: Sequence[str], carried: TensorizedRegion) -> None:
     """Checks that conditions are in their language, and that they mention each size and stride.
 
     Raises:
@@ -335,7 +337,7 @@ def _name(variable: int) -> str:
     return f"v{variable}"
 
 
-def _list_layout_names(carried: CarriedRegion) -> Iterator[str]:
+def _list_layout_names(carried: TensorizedRegion) -> Iterator[str]:
     for number, type_ in enumerate(carried.types):
         for dimension in range(len(type_.shape)):
             yield from (f"size_{number}_{dimension}", f"stride_{number}_{dimension}")
@@ -354,7 +356,7 @@ Layout = tuple[list[str], list[str]]
 """Sizes and strides of a tensor, as texts in the names of variables."""
 
 
-def _describe_layouts(carried: CarriedRegion, inputs: Sequence[TensorKind]) -> Iterator[Layout]:
+def _describe_layouts(carried: TensorizedRegion, inputs: Sequence[TensorKind]) -> Iterator[Layout]:
     """Yields the layouts of arguments. Strides that follow from sizes are written as products, others as constants."""
     shapes = [type_.shape for type_ in carried.types]
     names = {

@@ -31,15 +31,15 @@ LEAST_MEMORY = 2 << 30
 """The least free memory of a GPU, in bytes, for which a process that only compiles may use it."""
 _VARIABLES = ("NVFUSER_", "PYTORCH_NVFUSER_")
 """Prefixes of nvFuser's environment variables."""
-_ELSEWHERE = ("NVFUSER_MASTER_", "NVFUSER_DUMP", "PYTORCH_NVFUSER_DUMP")
+_IGNORED_VARIABLES = ("NVFUSER_MASTER_", "NVFUSER_DUMP", "PYTORCH_NVFUSER_DUMP")
 """Prefixes of those that only say what is printed, and where other processes are."""
 _DESCRIBED = ("function", "cubin", "grid", "block", "shared")
 """The fields of a launch that are shown to people."""
 _REJECTS = ("INTERNAL ASSERT FAILED", "NVF_ERROR", "NVRTC compile error")
 """Texts in nvFuser's errors for a graph that it cannot compile."""
-_OF_CUDA = re.compile(r"CUDA[ _]ERROR|CUDA error|out of memory|OutOfMemory", re.IGNORECASE)
+_CUDA_ERROR = re.compile(r"CUDA[ _]ERROR|CUDA error|out of memory|OutOfMemory", re.IGNORECASE)
 """Matches nvFuser's errors for a failed CUDA call."""
-_SAYS_WHY = ("Error from segmentation group", "Expected ")
+_CAUSE_PREFIXES = ("Error from segmentation group", "Expected ")
 """How lines with the cause of an error begin, the most specific first."""
 _ADDRESS = re.compile(r"Error from segmentation group \d+: | tv: .*")
 _MOST_LETTERS = 200
@@ -108,7 +108,7 @@ class NvFuser(Backend):
             "versions": write_versions(("nvfuser", nvfuser_direct.version())),
             "options": write_values([("enable", enable), ("disable", disable)]),
             "architecture": _architecture(),
-            "settings": write_settings(*read_variables(_VARIABLES, (), _ELSEWHERE)),
+            "settings": write_settings(*read_variables(_VARIABLES, (), _IGNORED_VARIABLES)),
         }
 
     def artifact_environment(self) -> Mapping[str, str] | None:
@@ -117,11 +117,11 @@ class NvFuser(Backend):
 
         return persistence.artifact_environment()
 
-    def why_unkept(self, graph: Graph) -> str | None:
+    def find_obstacle(self, graph: Graph) -> str | None:
         """See ``Backend``."""
         from fusioncache.backends.nvfuser import persistence
 
-        return super().why_unkept(graph) or persistence.find_obstacle(graph)
+        return super().find_obstacle(graph) or persistence.find_obstacle(graph)
 
     @classmethod
     def prepare(cls) -> None:
@@ -177,10 +177,14 @@ class NvFuser(Backend):
     def find_rejection(cls, error: Exception) -> str | None:
         """See ``Backend``. nvFuser's checks and NVRTC reject a graph; errors of CUDA depend on the machine's state."""
         text = str(error)
-        if not isinstance(error, RuntimeError) or not any(sign in text for sign in _REJECTS) or _OF_CUDA.search(text):
+        if (
+            not isinstance(error, RuntimeError)
+            or not any(sign in text for sign in _REJECTS)
+            or _CUDA_ERROR.search(text)
+        ):
             return None
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        said = next((line for start in _SAYS_WHY for line in lines if line.startswith(start)), lines[0])
+        said = next((line for start in _CAUSE_PREFIXES for line in lines if line.startswith(start)), lines[0])
         return _ADDRESS.sub("", said)[:_MOST_LETTERS]
 
     def persist_size(self, made: GeneralInstance, region: Graph, args: Sequence[Any]) -> Compiled[Run]:

@@ -189,7 +189,7 @@ def _remove(directory: Path, process: int) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-_APART = 512
+_COPY_ALIGNMENT = 512
 """Copies are as far off a multiple of this many bytes as their originals. Torch's blocks start at a multiple."""
 
 
@@ -269,8 +269,8 @@ def _place_like(tensor: Any, flat: Any) -> Any:
     if not tensor.numel():
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
     item = tensor.element_size()
-    memory = torch.empty(flat.numel() + _APART // item, dtype=tensor.dtype, device=tensor.device)
-    missing = (tensor.data_ptr() - memory.data_ptr()) % _APART
+    memory = torch.empty(flat.numel() + _COPY_ALIGNMENT // item, dtype=tensor.dtype, device=tensor.device)
+    missing = (tensor.data_ptr() - memory.data_ptr()) % _COPY_ALIGNMENT
     if missing % item:
         raise ValueError("a tensor whose elements are not aligned")
     copy = memory[missing // item :][: flat.numel()]

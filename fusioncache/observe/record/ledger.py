@@ -292,7 +292,7 @@ class Ledger:
         """Counts the one-time start of a compiler in this process, by its title."""
         self.count("start_seconds", seconds, of=title)
 
-    def count_unkept(self, reason: str) -> None:
+    def count_unstored(self, reason: str) -> None:
         """Counts a compile whose result could not be stored."""
         self.emit("unkept", reason=reason)
 

@@ -34,8 +34,8 @@ from fusioncache.thunder_adapter.shortcuts.values import (
     find_function,
     is_wrapped,
     look_up_builtins,
+    needs_full_interpretation,
     pass_stack,
-    wants_every_step,
     wrap_globals,
 )
 
@@ -130,7 +130,7 @@ def shorten_resume(original: Callable[..., Any]) -> Callable[..., Any]:
 
     constants = dtensor_torch_and_prims.dispatch_to_impl.__code__.co_consts
     (wrapper,) = (each for each in constants if isinstance(each, CodeType) and each.co_name == "wrapper")
-    distance, may_leap = _measure_leap(wrapper), _make_judge()
+    distance, may_leap = _measure_leap(wrapper), _make_leap_check()
 
     @wraps(original)
     def resume_handler(inst: Any, /, co: Any, frame: Any, **kwargs: Any) -> Any:
@@ -149,7 +149,7 @@ def _measure_leap(code: CodeType) -> int:
     return (last - instructions[begin + 1].offset) // 2
 
 
-def _make_judge() -> Callable[[Any], bool]:
+def _make_leap_check() -> Callable[[Any], bool]:
     """Returns a function that is True if a dispatcher's frame ends in the operation for a single device."""
     from thunder.core import interpreter
 
@@ -160,13 +160,16 @@ def _make_judge() -> Callable[[Any], bool]:
 
     def may_leap(frame: Any) -> bool:
         args, kwargs = frame.localsplus[:2]
-        if not (is_wrapped(args, tuple) and is_wrapped(kwargs, dict) and not kwargs.value) or wants_every_step():
+        if (
+            not (is_wrapped(args, tuple) and is_wrapped(kwargs, dict) and not kwargs.value)
+            or needs_full_interpretation()
+        ):
             return False
         kinds = set(map(type, args.value))
         if TensorProxy not in kinds or not kinds.issubset((TensorProxy, *_PLAIN)):
             return False
         names = frame.globals
-        if unwrap(names.value.get("tree_flatten")) is not flatten or not _was_here(visited):
+        if unwrap(names.value.get("tree_flatten")) is not flatten or not _all_looked_up(visited):
             return False
         interpreter.globals_lookup(names, interpreter.wrap_const("tree_flatten"))
         look_up_builtins(names, "list", "filter", "map", "all")
@@ -189,7 +192,7 @@ def _list_visited() -> _Visited:
     return visited
 
 
-def _was_here(visited: _Visited) -> bool:
+def _all_looked_up(visited: _Visited) -> bool:
     """True if all lookups were made in objects that have a wrapper. New wrappers would not outlive the skipped code."""
     from thunder.core import interpreter
 
@@ -251,7 +254,7 @@ def shorten_calls(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def _interpret_call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if wants_every_step():
+        if needs_full_interpretation():
             return original(fn, *args, **kwargs)
         if type(fn) is FunctionType:
             do = natives.get(id(fn.__code__))
@@ -274,7 +277,7 @@ def shorten_arguments(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def wrap_args_from_list(lst: Any) -> Any:
-        if not (is_wrapped(lst, list, tuple) and lst.value) or wants_every_step():
+        if not (is_wrapped(lst, list, tuple) and lst.value) or needs_full_interpretation():
             return original(lst)
         pass_stack(lst)
         take = find_function(type(lst.value).__getitem__)
@@ -370,7 +373,7 @@ def shorten_binary_operation(original: Callable[..., Any]) -> Callable[..., Any]
     def _binary_op(stack: Any, op: Any, a: Any, b: Any) -> Any:
         if not (is_wrapped(a, TensorProxy, *_NUMBERS) and is_wrapped(b, TensorProxy, *_NUMBERS)):
             return original(stack, op, a, b)
-        if wants_every_step():
+        if needs_full_interpretation():
             return original(stack, op, a, b)
         names = wrap_globals(original)
         if is_wrapped(a, TensorProxy) or is_wrapped(b, TensorProxy):

@@ -14,8 +14,8 @@ from fusioncache.thunder_adapter.shortcuts.values import (
     call_method,
     is_wrapped,
     look_up_builtins,
+    needs_full_interpretation,
     pass_stack,
-    wants_every_step,
     wrap_globals,
 )
 
@@ -37,7 +37,7 @@ def shorten_next(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def _next_lookaside(iterator: Any, *default: Any) -> Any:
-        if len(default) > 1 or wants_every_step():
+        if len(default) > 1 or needs_full_interpretation():
             return original(iterator, *default)
         names = wrap_globals(original)
         if is_wrapped(iterator, SequenceIter) and _is_plain(iterator):
@@ -91,7 +91,7 @@ def shorten_for_iter(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def for_iter_handler(inst: Any, /, stack: Any, inst_ptr: int, **kwargs: Any) -> Any:
         iterator = stack.getitem_wrapped(-1)
-        if not is_wrapped(iterator, *iterators) or wants_every_step():
+        if not is_wrapped(iterator, *iterators) or needs_full_interpretation():
             return original(inst, stack=stack, inst_ptr=inst_ptr, **kwargs)
         names = wrap_globals(original)
         look_up_builtins(names, "next")

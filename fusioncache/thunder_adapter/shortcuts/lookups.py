@@ -33,7 +33,7 @@ from fusioncache.thunder_adapter.shortcuts.values import (
     is_wrapped,
     keeps_history,
     look_up_builtins,
-    wants_every_step,
+    needs_full_interpretation,
     wrap_globals,
 )
 
@@ -209,14 +209,14 @@ def _load(obj: Any, name: str) -> Any:
     return get_interpretercompilectx().lookaside(getattr, obj, wrapped)(obj, wrapped)
 
 
-def shorten_making(original: Callable[..., Any]) -> Callable[..., Any]:
+def shorten_make_cell(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a handler of MAKE_CELL that makes a cell without looking up ``__new__`` and ``__init__`` of its type."""
     from thunder.core import interpreter
 
     @wraps(original)
     def make_cell_handler(inst: Any, /, frame: Any, **kwargs: Any) -> Any:
         make = find_function(CellType.__new__)
-        if make is not interpreter._cell_new_provenance_tracking_lookaside or wants_every_step():
+        if make is not interpreter._cell_new_provenance_tracking_lookaside or needs_full_interpretation():
             return original(inst, frame=frame, **kwargs)
         value, code, kind = frame.localsplus[inst.arg], frame.code, interpreter.wrap_const(CellType)
         if isinstance(value, interpreter.Py_NULL):
@@ -238,7 +238,7 @@ def shorten_jump(truth: str) -> Callable[[Callable[..., Any]], Callable[..., Any
     jumps_if = truth == "TRUE"
 
     def shorten(original: Callable[..., Any]) -> Callable[..., Any]:
-        tell = make_judge()
+        tell = make_truth_test()
 
         @wraps(original)
         def pop_jump_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:
@@ -255,7 +255,7 @@ def shorten_jump(truth: str) -> Callable[[Callable[..., Any]], Callable[..., Any
     return shorten
 
 
-def make_judge() -> Callable[[Any, bool], bool | None]:
+def make_truth_test() -> Callable[[Any, bool], bool | None]:
     """Returns a function that returns whether a wrapped value is true; None if Thunder has to find out.
 
     Its second argument: whether Thunder would make new wrappers of the value and its items if no code holds them.
@@ -268,7 +268,7 @@ def make_judge() -> Callable[[Any, bool], bool | None]:
     def tell(value: Any, anew: bool) -> bool | None:
         if not is_wrapped(value, *_PLAIN, *_SIZED):
             return None
-        if wants_every_step() or interpreter.get_interpretercompilectx().lookaside(bool, value) is not usual:
+        if needs_full_interpretation() or interpreter.get_interpretercompilectx().lookaside(bool, value) is not usual:
             return None
         if type(value.value) is bool:
             return value.value  # type: ignore[no-any-return]

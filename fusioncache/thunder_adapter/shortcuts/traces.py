@@ -19,7 +19,7 @@ from math import inf
 from types import ModuleType
 from typing import Any
 
-from fusioncache.process.collector import collect_behind, without_collector
+from fusioncache.process.collector import collect_if_due, without_collector
 
 
 def pause_collector(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,7 +50,7 @@ def _paused(context: Any) -> Iterator[None]:
     begun = time.perf_counter()
     with without_collector(), context:
         yield
-    collect_behind(time.perf_counter() - begun)
+    collect_if_due(time.perf_counter() - begun)
 
 
 def shorten_producers(original: Callable[..., Any]) -> Callable[..., Any]:

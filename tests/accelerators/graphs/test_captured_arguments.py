@@ -78,7 +78,7 @@ def test_a_tensor_of_another_class_runs_as_it_is():
 
 
 def test_there_is_a_limit_to_kinds(monkeypatch):
-    monkeypatch.setattr("fusioncache.accelerators.graphs.calls.MOST_KINDS", 2)
+    monkeypatch.setattr("fusioncache.accelerators.graphs.calls.MAX_KINDS", 2)
     captured, _, ledger = capture(lambda x, factor: (x * factor,))
     for factor in (1, 2, 3, 3, 1, 2):
         assert torch.equal(captured(make_input(1), factor)[0], make_input(1) * factor)

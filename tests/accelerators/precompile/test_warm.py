@@ -22,7 +22,7 @@ from fusioncache.store import Store
 from fusioncache.store.remote import Remote
 from fusioncache.store.signing import put_key
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.generalization import in_order_of_template, instance_in_order, make_family
+from fusioncache.template.generalization import identity_instance, in_order_of_template, make_family
 from fusioncache.template.key import make_key
 from fusioncache.template.writer import instance_of
 
@@ -36,7 +36,7 @@ def put(store: Store, graph: Graph, asked: Graph | None = None, **more: bytes) -
     request = encode_request(Request(canonicalize(asked or graph).graph, layouts, "eager", {}))
     instance = instance_of(graph, canonical.binding)
     if RELATIVES in more:
-        instance = instance_in_order(in_order_of_template(instance))
+        instance = identity_instance(in_order_of_template(instance))
     assert store.save(key, "eager", {REGION: encode_region(instance), REQUEST: request, **more})
 
 

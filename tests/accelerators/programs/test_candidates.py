@@ -9,7 +9,7 @@ from pool_processes import wait_until
 from store_contents import fork, kill_at, make_numbered_key, wait_for
 
 from fusioncache.accelerators.programs import programs
-from fusioncache.accelerators.programs.programs import find_candidates, keep_program
+from fusioncache.accelerators.programs.programs import find_candidates, store_program
 from fusioncache.accelerators.programs.text import ProgramText, Read, TraceText
 from fusioncache.store import Store
 from fusioncache.store.entry import PROGRAM_SLOTS
@@ -31,7 +31,7 @@ def make_reads(number: int) -> tuple[Read, ...]:
 
 def keep(store: Store, number: int, unfit: tuple[str, ...] = (), reads: int | None = None) -> bool:
     found = make_reads(number if reads is None else reads)
-    return keep_program(store, KEY, make_text(number), found, name="Model", seconds=number, unfit=unfit)
+    return store_program(store, KEY, make_text(number), found, name="Model", seconds=number, unfit=unfit)
 
 
 def exchange(store: Store, slot: str, **artifacts: bytes | None) -> None:

@@ -44,7 +44,7 @@ class Known:
         assert isinstance(self.key, Key)
 
     def make(self, x: torch.Tensor = X, epoch: Epoch | None = None) -> Key | str:
-        """Returns the key that the keeper makes, or the reason for which it makes none."""
+        """Returns the key that the program store makes, or the reason for which it makes none."""
         try:
             return key_of(self.compiled, x, epoch=epoch or self.epoch)
         except Declined as reason:
@@ -55,7 +55,7 @@ class Known:
         return self.make(x, Epoch())
 
     def assert_seen(self, change: Callable[[], Any], named: str = "") -> None:
-        """Asserts that the keeper notices a change and its end: its key is a fresh one, which names it."""
+        """Asserts that the program store notices a change and its end: its key is a fresh one, which names it."""
         assert self.make() == self.key
         maps = dict(self.epoch.maps)
         assert self.make() == self.key

@@ -19,12 +19,12 @@ from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.function_map import Epoch
 from fusioncache.accelerators.programs.splits import (
-    SplitMemory,
+    SupportedOperations,
     describe_operation,
-    keep_answers,
     make_answers_key,
     read_answers,
-    remember_answers,
+    store_answers,
+    wrap_try_execute,
 )
 from fusioncache.ir.errors import Declined
 from fusioncache.store.entry import SPLITS_SLOT
@@ -148,8 +148,8 @@ def test_where_others_take_part_or_a_mode_does_nothing_is_taken_over(monkeypatch
 def test_answers_add_up_in_the_store_and_broken_ones_are_gone(tmp_path):
     store, key = open_store(tmp_path), make_key()
     assert read_answers(store, key) == frozenset()
-    keep_answers(store, key, {"a"})
-    keep_answers(store, key, {"b"})
+    store_answers(store, key, {"a"})
+    store_answers(store, key, {"b"})
     assert read_answers(open_store(tmp_path), key) == {"a", "b"}
     store.remove(key, SPLITS_SLOT)
     store.save(key, SPLITS_SLOT, {"answers": b"{}"})
@@ -165,9 +165,9 @@ def test_supported_is_remembered_and_not_supported_is_asked_again(tmp_path, monk
         asked.append(node.args[1])
         return (True, None) if node.args[1] == 1.0 else (False, "a reason")
 
-    ask_once = remember_answers(ask)
+    ask_once = wrap_try_execute(ask)
     for expected in ([1.0, 2.0], [2.0]):
-        memory = SplitMemory()  # as in another process
+        memory = SupportedOperations()  # as in another process
         monkeypatch.setattr(splits, "split_memory_of_process", lambda memory=memory: memory)
         asked.clear()
         with memory.answering(open_store(tmp_path)):
@@ -185,10 +185,10 @@ class Net(torch.nn.Module):
 
 def test_a_graph_is_split_alike_with_the_answers_of_an_earlier_process(tmp_path, monkeypatch):
     kept = []
-    monkeypatch.setattr(splits, "keep_answers", lambda *given: (kept.append(len(given[2])), keep_answers(*given)))
+    monkeypatch.setattr(splits, "store_answers", lambda *given: (kept.append(len(given[2])), store_answers(*given)))
     results = []
     for _ in range(2):
-        memory = SplitMemory()
+        memory = SupportedOperations()
         for module in (splits, programs):
             monkeypatch.setattr(module, "split_memory_of_process", lambda memory=memory: memory)
         compiled, _ = compile_behind_dynamo(Net(), tmp_path)

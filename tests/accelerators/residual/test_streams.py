@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusioncache.accelerators.residual.plans import RegionChange, ResidualPlan, choose, costs_of, events_of
-from fusioncache.accelerators.residual.sums import FEWEST_SUMS, Around, FusedCall, Stream, Sum, Want, streams_of
+from fusioncache.accelerators.residual.sums import FEWEST_SUMS, FusedCall, OutsideValues, Stream, Sum, Want, streams_of
 from fusioncache.ir import Const, Op, Ref, Region, TensorType
 
 CARRY, SEGMENTED = ResidualPlan.CARRY, ResidualPlan.SEGMENTED
@@ -101,7 +101,7 @@ LEFT = {
 def test_what_is_no_stream(calls, around):
     assert len(streams_of(TWICE)[0].sums) == 5
     assert len(streams_of([recomputed(FEWEST_SUMS, 0), recomputed(FEWEST_SUMS, 1)])) == 1
-    assert streams_of(calls, Around(**around)) == ()
+    assert streams_of(calls, OutsideValues(**around)) == ()
 
 
 def check(stream: Stream, plan: ResidualPlan) -> tuple[int, int]:

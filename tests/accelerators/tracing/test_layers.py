@@ -17,7 +17,7 @@ from fusioncache import tracing
 from fusioncache.accelerators.layers import session
 from fusioncache.accelerators.layers.block_independence import is_plain
 from fusioncache.ir.errors import Declined
-from fusioncache.thunder_adapter.hooks import is_hashed_alone
+from fusioncache.thunder_adapter.hooks import has_builtin_hash
 from fusioncache.thunder_adapter.installation import TRACING
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
@@ -175,6 +175,6 @@ def test_what_a_program_was_derived_from_is_known():
 def test_a_class_is_what_it_is_and_not_what_it_says():
     liar = Claiming("Liar", (), {})()
     assert type(liar) in (int,)
-    for is_known, pair in ((is_plain, [2]), (is_hashed_alone, "a")):
+    for is_known, pair in ((is_plain, [2]), (has_builtin_hash, "a")):
         assert is_known(1) and is_known((1, pair))
         assert not is_known(liar) and not is_known((1, liar))

@@ -144,8 +144,8 @@ class Model(torch.nn.Module):
 
 def go_through(model, directory, shape, monkeypatch):
     """Returns what passes look at in a model's program, which is derived at two sizes."""
-    found, own = [], passes.go_through_passes
-    monkeypatch.setattr(lengths, "go_through_passes", lambda *args: found.append(own(*args)) or found[-1])
+    found, own = [], passes.record_pass_guards
+    monkeypatch.setattr(lengths, "record_pass_guards", lambda *args: found.append(own(*args)) or found[-1])
     compiled, transform = compile_anew(model, directory)
     for size in (shape, (shape[0] + 1, shape[1] + 32, *shape[2:])):
         compiled(torch.randn(size)).sum().backward()
@@ -242,7 +242,7 @@ def test_sizes_that_only_an_operation_that_runs_whole_sees_are_told_by_name(is_s
         if is_seen:
             thunder.torch.neg(statistics)
         thunder.core.prims.python_return((y, statistics))
-    found = passes.Findings(iter(trace.bound_symbols))
+    found = passes.TraceSizes(iter(trace.bound_symbols))
     rounded = found.list_shapes({LENGTH, *found.expressions}).get(statistics.name)
     assert (rounded is None) == is_seen
     if not is_seen:
