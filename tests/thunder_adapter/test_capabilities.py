@@ -41,7 +41,7 @@ JIT = thunder.jit
 
 @pytest.fixture(autouse=True)
 def _as_before(monkeypatch):
-    monkeypatch.setattr(installation, "accepted", set())
+    monkeypatch.setattr(installation, "accepted_capabilities", set())
     installation.uninstall()
     find_disabled_accelerators.cache_clear()
     yield

@@ -120,7 +120,7 @@ def test_only_one_transform_with_thunders_own_cache_keeps_programs(tmp_path, tra
 @pytest.mark.parametrize(
     ("what", "expected"),
     [
-        ("programs.ProgramKeeper.describe", (0, 0, {"failed: KeyError": 2})),
+        ("programs.ProgramStore.describe", (0, 0, {"failed: KeyError": 2})),
         ("programs.build_program", (0, 2, {"failed: KeyError": 1})),
     ],
 )

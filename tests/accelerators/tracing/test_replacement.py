@@ -117,7 +117,7 @@ def test_unknown_source_is_left_alone(monkeypatch, caplog, error):
 
     places, own = all_replacements(), in_place()
     hooked = [each.key for each in find_replacements("hooks")]
-    monkeypatch.setattr(installation, "accepted", set())
+    monkeypatch.setattr(installation, "accepted_capabilities", set())
     capabilities.find_disabled_accelerators.cache_clear()
     for name, module in list(sys.modules.items()):
         if name.startswith("fusioncache.thunder_adapter.") and hasattr(module, "digest_source"):
