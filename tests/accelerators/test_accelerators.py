@@ -12,7 +12,7 @@ from fusioncache.thunder_adapter import capabilities
 
 
 def train(directory, accelerators):
-    """Takes steps of three lengths in what could be two processes; returns all results, and the last transform."""
+    """Takes steps of three lengths as two processes would; returns all results, and the last transform."""
     torch.manual_seed(0)
     model = Blocks(2)
     results = []
@@ -37,7 +37,7 @@ def expected(tmp_path_factory):
 
 
 IDLE = ["graphs", "schedule", "residual", "precompile"]
-"""Those that have nothing to do here: they are off together with another one."""
+"""Accelerators that have no work in this test: they are off together with another one."""
 OFF = [["programs"], ["sizes"], ["tracing"], ["lean steps", *IDLE], list(SWITCHES)]
 
 

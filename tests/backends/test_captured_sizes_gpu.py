@@ -1,4 +1,4 @@
-"""Code for one size that is made of nvFuser's code for any is captured as what is compiled for one size."""
+"""Code for one size that is derived from nvFuser's general code is captured like code compiled for that size."""
 
 import pytest
 import thunder
@@ -11,7 +11,7 @@ from benchmarks.zoo.token_models import VOCABULARY, EncoderDecoder
 pytestmark = pytest.mark.gpu
 
 LENGTHS = (64, 96, 65, 200, 400)
-"""Those that general code is made of, one that is like them, and some for which nvFuser compiles other kernels."""
+"""Two lengths to generalize from, a similar one, and some for which nvFuser compiles other kernels."""
 
 
 @pytest.mark.parametrize("graphs", [False, True])
@@ -33,7 +33,7 @@ def test_each_length_has_the_same_bits_each_time_and_is_captured(graphs):
             compiles.setdefault(length, transform.stats().compiles)
         captures.append(transform.stats().captures)
     assert all(are_same(each, first) for first, *others in found.values() for each in others)
-    assert captures == [0, 0, graphs * 2 * len(LENGTHS)]  # as at a length that is compiled for itself
+    assert captures == [0, 0, graphs * 2 * len(LENGTHS)]  # as for a length that is compiled alone
     stats = transform.stats()
     assert stats.generalizations > 0 and stats.general_hits > 0 and not stats.bypasses and not stats.not_captured
     assert stats.compiles - compiles[LENGTHS[1]] <= sum(stats.own_sizes.values())

@@ -1,4 +1,4 @@
-"""TorchInductor on the CPU: how often it compiles, its code for any sizes, and that every bit is the same."""
+"""TorchInductor on the CPU: the number of its compiles, its code for any sizes, and equality of every bit."""
 
 import functools
 import json
@@ -31,7 +31,7 @@ pytestmark = [
 
 
 class Both:
-    """A function compiled for any sizes, and for its own."""
+    """A function compiled twice: for any sizes, and for each size alone."""
 
     def __init__(self, function: Callable[..., torch.Tensor]):
         (self.general, self.transform), (self.static, _) = (
@@ -89,7 +89,7 @@ def test_memory_may_be_shared_and_of_any_kind():
 
 
 def test_numbers_that_vary_keep_every_bit():
-    """One is read from a tensor in each call; one is made of the length, beside dimensions and without."""
+    """One is read from a tensor in each call; one is made of the length, for tensors with and without dimensions."""
 
     def compute(x: torch.Tensor, number: float, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
         scaled = (x.tanh() * number + x) / number
@@ -129,7 +129,7 @@ def test_code_that_cannot_be_stored_is_compiled_for_each_size(monkeypatch):
 
 @pytest.fixture
 def uncached_compiles(monkeypatch):
-    """Counts the regions that the executor compiles by itself."""
+    """Returns a list of the regions that the executor compiles without the cache."""
     compiled, own = [], executor.inductor_function
     monkeypatch.setattr(executor, "inductor_function", lambda function: compiled.append(function) or own(function))
     monkeypatch.setattr(executor, "best_backend", lambda device: "inductor")
@@ -171,7 +171,7 @@ def test_training_is_bitwise_that_of_uncached_regions(uncached_compiles):
 
 
 def region(batch: int, length: int) -> Graph:
-    """Rows that are computed and then listed: batch * length is the size of no input."""
+    """Returns a region that computes rows and flattens them: no input has the size batch * length."""
     shape = batch, length, 4
     return draw(f"reshape(add(tanh(x), mul(y, 0.3)), ({batch * length}, 4))", x=shape, y=shape)
 
@@ -180,7 +180,7 @@ FAMILY = make_family([region(2, 6), region(3, 7)])
 
 
 def arguments(batch: int, length: int) -> list[torch.Tensor]:
-    """One as it comes, one whose first two dimensions lie the other way round."""
+    """Returns a contiguous tensor, and one with its first two dimensions swapped in memory."""
     generator = torch.Generator().manual_seed(length)
     x = torch.randn(batch, length, 4, generator=generator)
     return [x, torch.randn(length, batch, 4, generator=generator).transpose(0, 1)]
@@ -231,7 +231,7 @@ def add_condition(condition: str) -> bytes:
 
 
 def test_conditions_decide():
-    """As if TorchInductor had found out that rows of up to ten are computed in another way."""
+    """Simulates a guard of TorchInductor by which lengths of more than ten need other code."""
     narrow = load(add_condition("v1 <= 10 and not (v1 % 6 == 3 or v1 // 3 - v0 != -2) and -v0*v1 + 49 < 0"))
     assert are_same(list(fit(narrow, 5, 10)(arguments(5, 10))), list(fit(load(), 5, 10)(arguments(5, 10))))
     with pytest.raises(Declined, match="excludes these sizes"):
@@ -273,7 +273,7 @@ def test_what_cannot_be_stored_is_refused_and_says_why():
 
 
 def mean(length: int) -> Graph:
-    """A mean of rows, whose number is made of the length, less a number among the inputs."""
+    """Returns a region: the mean of rows less an input number, where the divisor is computed from the length."""
     return draw(f"div(sum(sub(x, n), (1,)), {float(length)})", n=NumberType("float"), x=(3, length))
 
 
@@ -293,7 +293,7 @@ NUMBER = {"n": NumberType("float")}
 
 
 def lengths(text: str, dtype: str = "float32", device: str = "cpu") -> list[Graph]:
-    """Regions of two lengths with a number among the inputs."""
+    """Returns regions of two lengths with a number among the inputs."""
     return [draw(text, **NUMBER, x=TensorType(dtype, (length,), device)) for length in (6, 9)]
 
 

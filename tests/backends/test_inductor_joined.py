@@ -1,4 +1,4 @@
-"""The C++ compiler is run for several kernels at once, and asked once what the CPU can: all bits are as without."""
+"""The C++ compiler builds several kernels in one run, and probes the CPU once: all bits are as without that."""
 
 import importlib.util
 import re
@@ -29,7 +29,7 @@ JOINED = ("two", "small", "mask", "views")
 
 @contextmanager
 def counted(fail: bool = False) -> Iterator[list[str]]:
-    """Lists the names of what the C++ compiler builds in the body."""
+    """Yields a list of the names of the C++ compiler's builds in the body."""
     build, names = CppBuilder.build, list[str]()
 
     def count(self: CppBuilder) -> None:
@@ -106,7 +106,7 @@ def test_a_joined_library_proves_all_that_its_probes_assumed(monkeypatch, tmp_pa
 
 @pytest.fixture(name="check")
 def _check(monkeypatch, tmp_path):
-    """Returns what asks, and a list that has an item for each time that it was not known."""
+    """Returns the function that checks an instruction set, and a list with an item for each uncached check."""
     asked: list[str] = []
     monkeypatch.setattr(environment, "artifact_environment", lambda: {"processor": "avx2"})
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))

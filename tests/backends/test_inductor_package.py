@@ -1,4 +1,4 @@
-"""TorchInductor's code that another process loads: every bit the same, what is not kept, and what is not loaded."""
+"""TorchInductor's code that another process loads: equal bits, which code is not stored, and which is not loaded."""
 
 import hashlib
 import json
@@ -43,7 +43,7 @@ def test_every_bit_dtype_stride_and_alias_is_that_of_inductor(name):
 
 
 def memory(outputs: Sequence[torch.Tensor], args: Sequence[torch.Tensor]) -> list[list[int]]:
-    """For each output the arguments that share its memory."""
+    """Returns for each output the positions of the arguments that share its memory."""
     starts = [arg.untyped_storage().data_ptr() for arg in args]
     return [[at for at, start in enumerate(starts) if start == out.untyped_storage().data_ptr()] for out in outputs]
 
@@ -106,7 +106,7 @@ def test_a_new_process_loads_without_compilers_and_without_unpickling(tmp_path):
         (tmp_path / name).mkdir()
         for artifact, content in artifacts_of(made(name)).items():
             (tmp_path / name / artifact).write_bytes(content)
-    # Code is for a number of threads, and an earlier test may have left this process with another one.
+    # Code depends on the number of threads, which an earlier test may have changed in this process.
     threads = torch.get_num_threads()
     program = LOADER.format(tests=str(HELPERS), folder=str(tmp_path), names=names, threads=threads)
     command = [sys.executable, "-W", "ignore", "-c", program]
@@ -134,7 +134,7 @@ def test_threads_load_and_call_at_the_same_time():
 
 
 class Counting(Inductor):
-    """Counts what it is asked to compile, which is then run op by op."""
+    """A backend that counts its compiles, and runs the regions op by op."""
 
     compiles = 0
 
@@ -166,7 +166,7 @@ def test_kept_code_is_right_for_memory_wherever_it_lies(make):
 
 
 class Own(torch.Tensor):
-    """Of a type of its own."""
+    """A tensor of another type."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What nvFuser is asked to compile, at known and at any sizes: real traces and definitions, nothing executed."""
+"""Definitions that nvFuser gets to compile, for known and any sizes: from real traces, and nothing is executed."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def norm_residual(x, *weights):
 
 
 def shared(function, inputs: int, *, grad: bool, dtype: str = "float32", residual: str = "auto"):
-    """The transform and its traces for a function of square matrices."""
+    """Returns the transform and its traces for a function of square matrices."""
     traces = fake_cuda.make_traces(function, [(10, 10)] * inputs, grad=grad, dtype=dtype)
     with fake_cuda.pretend_gpu():
         transform = FusionCache(cache=fusioncache.Cache(), residual=residual)
@@ -95,12 +95,12 @@ def test_an_nvfuser_that_keeps_inputs_is_left_alone():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_template_is_compiled_from_the_very_definition_that_thunder_wrote_for_its_first_region(dtype):
-    """nvFuser schedules a kernel by the order of its definition: the same definition is the same bits."""
+    """nvFuser schedules a kernel by the order of its definition: equal definitions give equal bits."""
     transform, _ = shared(norm_residual, 7, grad=True, dtype=dtype)
     plain = define_regions(fake_cuda.make_traces(norm_residual, [(10, 10)] * 7, grad=True, dtype=dtype))
     ours = define_executables(transform)
     assert len(ours) == transform.stats().templates < transform.stats().regions
-    # Thunder hands on an input that nobody uses there, and ours does not.
+    # Thunder passes an unused input there, and our definition does not.
     with_unused_inputs = {definition for definition in ours - plain if "permute(tv0" in definition}
     assert ours - plain == with_unused_inputs
     assert len(with_unused_inputs) == (dtype == "bfloat16")
@@ -138,11 +138,11 @@ def region(text: str, keys: tuple[int, ...] = KEYS) -> Graph:
         (f"tanh(reshape(mul({EXPANDED}, whole), (2, 12, 8)))", KEYS, set()),
         (f"tanh(reshape(transpose({EXPANDED}, (0, 2, 1, 3)), (2, 12, 8)))", KEYS, {2}),
         (f"tanh(reshape(sum({EXPANDED}, (3,)), (2, 12)))", KEYS, {2}),
-        # What was merged is reshaped once more: a copy too many, as dimensions are not followed one by one.
+        # A merged result is reshaped again: one copy too many, because dimensions are not tracked one by one.
         (f"tanh(reshape({HEADS}, (24, 8)))", KEYS, {1, 2}),
         (f"tanh(reshape({HEADS}, (2, 3, 4, 8)))", KEYS, {1, 2}),
         ("tanh(reshape(broadcast_in_dim(keys, (2, 1, 3, 8), (0, 2, 3)), (6, 8)))", (2, 3, 8), set()),
-        # What stays as it is beside a merged dimension stays expanded.
+        # An unchanged dimension beside a merged one stays expanded.
         ("tanh(reshape(reshape(broadcast_in_dim(keys, (5, 3, 4), (1, 2)), (5, 12)), (60,)))", (3, 1), {1, 2}),
     ],
 )
@@ -174,7 +174,7 @@ def test_nvfuser_is_told_to_copy_what_is_repeated(heads):
     results, names, operands = zip(
         *re.findall(r"(tv\d+) = fd\.ops\.(\w+)\((tv\d+)", write(region(f"tanh({heads})"))), strict=True
     )
-    # nvFuser writes a copy as a cast to the type that it has.
+    # nvFuser writes a copy as a cast to the same dtype.
     assert names == ("expand", "reshape", "cast", "tanh") and operands[1:] == results[:-1]
 
 
@@ -235,13 +235,13 @@ def test_definitions_are_the_same_and_no_gpu_is_opened():
 
 
 def define_family(*regions: Graph) -> str:
-    """Returns the definition for any sizes, of arguments that are contiguous."""
+    """Returns the definition for any sizes, with contiguous arguments."""
     with fake_cuda.pretend_gpu():
         return repr(define_general(make_family(list(regions)).general, describe_contiguous(regions[0])))
 
 
 def rows(what: str, batch: int, length: int) -> Graph:
-    """A product of rows with a weight, at some sizes, and what is made of it; or rows of a table."""
+    """Returns a region: a product of rows with a weight, then the named operation; or a lookup of rows in a table."""
     shape = batch, length, 4
     product = f"mul(x, broadcast_in_dim(w, {shape}, (2,)))"
     made = {
@@ -252,7 +252,7 @@ def rows(what: str, batch: int, length: int) -> Graph:
         "scaled": f"mul({product}, {1 / length})",
         "multiplied by an input": f"mul({product}, n)",
     }
-    if what == "looked up":  # by one of torch's functions, whose id is a text, where a primitive's is an enumeration's
+    if what == "looked up":  # a function of torch: its id is a text, and a primitive's is a member of an enumeration
         tokens, table, found = TensorType("int64", shape[:2], "cuda"), tensor(16, 4), tensor(*shape)
         return Graph((tokens, table), (Op("torch.embedding", (Ref(0), Ref(1)), (found,)),), (2,))
     number = {"n": NumberType("float")} if "n)" in made[what] else {}
@@ -268,7 +268,7 @@ SYMBOLIC = {
     "multiplied by an input": (r"fd\.ops\.mul\(\w+, c\d+\)", {"Double": 1}),
     "looked up": (r"fd\.ops\.index_select\((.|\n)*new_shape=\[c\d+, c\d+, 4\]", {}),
 }
-"""What is in each definition, and how many numbers are among its inputs: sizes that no input has are."""
+"""A pattern of each definition, and counts of its numeric inputs by type: of sizes that no input has."""
 
 
 @pytest.mark.parametrize("what", SYMBOLIC)
@@ -280,7 +280,7 @@ def test_what_varies_is_symbolic(what):
 
 
 def test_a_dimension_that_is_left_out_where_sizes_are_known_is_no_size():
-    """A sum over all dimensions, the first of which is 1: nvFuser leaves that out where it knows the sizes."""
+    """The sum is over all dimensions, the first of which is 1: nvFuser omits that one if it knows the sizes."""
     regions = [
         draw(f"sum(reshape(x, (1, {length}, 4)), (0, 1, 2))", device="cuda", x=(length, 4)) for length in (8, 16)
     ]
@@ -293,7 +293,7 @@ def test_a_dimension_that_is_left_out_where_sizes_are_known_is_no_size():
     [lambda one, other: one, lambda one, _: one // 2, lambda one, _: 256 - one, lambda one, other: one - other],
 )
 def test_a_translator_that_computes_with_a_size_is_refused(monkeypatch, compute):
-    """Whatever numbers the regions have in common, what is made of a size is none of them."""
+    """A number computed from a size is not constant, even if it is equal in all regions."""
 
     def merged(a, shape, *, fd, lc_to_nv_map):
         batch, length, width = a.shape
@@ -306,7 +306,7 @@ def test_a_translator_that_computes_with_a_size_is_refused(monkeypatch, compute)
 
 
 def widened(length: int) -> Graph:
-    """Returns a region that broadcasts as many rows of a table as x has to a batch of two."""
+    """Returns a region that takes as many rows of a table as x has, and broadcasts them to a batch of two."""
     rows = f"slice_prim(table, (0, 0), ({length}, 4), (1, 1))"
     return draw(f"broadcast_in_dim({rows}, (2, {length}, 4), (1, 2))", "tanh(x)", x=(length, 4), table=(64, 4))
 
@@ -328,7 +328,7 @@ FAILURES = {
     "a disk": ("execute_definition", OSError(), "compile failed: OSError", Scope.STORING_NOW, 1),
     "memory": ("execute_definition", torch.OutOfMemoryError(), "keeping failed: OutOf", Scope.STORING_NOW, 2),
 }
-"""What goes wrong where, and what is said of it: whether for good, and how often two sizes try."""
+"""Failures: the function, its error, the reason, how long that holds, and how often two sizes try."""
 
 
 @pytest.mark.parametrize(("name", "error", "reason", "scope", "tries"), FAILURES.values(), ids=FAILURES)

@@ -1,4 +1,4 @@
-"""What nvFuser's code for any sizes gives at each size, on a GPU: what code for this size gives, without a compile."""
+"""nvFuser's code for any sizes on a GPU: at each size it has the bits of code for that size, without a compile."""
 
 from unittest import mock
 

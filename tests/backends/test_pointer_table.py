@@ -1,4 +1,4 @@
-"""Residual chains summed in one launch: when, and that it keeps every bit; that folds take over where it cannot be."""
+"""Residual chains summed in one launch: the conditions for it, equal bits, and folds where it is not possible."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ HALF, FULL = torch.bfloat16, torch.float32
 
 
 def describe(dtype: torch.dtype = HALF, shape: tuple[int, ...] = (ROWS, 1024), cuda: bool = True, step: int = 1) -> Any:
-    """Returns what is asked of a tensor."""
+    """Returns a fake tensor with the attributes that are read."""
     tensor = torch.empty(*shape[:-1], step * shape[-1], dtype=dtype, device="meta")[..., ::step]
     asked = ("is_contiguous", "numel", "element_size", "dtype", "shape")
     return SimpleNamespace(is_cuda=cuda, **{name: getattr(tensor, name) for name in asked})
@@ -62,7 +62,7 @@ def test_what_the_kernel_cannot_read_is_folded(fold):
 
 
 def folded(sum_chain: Any) -> tuple[Any, Ledger]:
-    """A sum of nine terms, as the call of its template, and what it counts."""
+    """Returns the function of a template call that sums nine terms, and its ledger."""
     canonical = canonicalize(draw_residual(9))
     template = Template(canonical.graph, make_key(canonical.graph, {}), "named")
     backend, cache = Eager(), Cache(record=False, store=False)
@@ -75,7 +75,7 @@ def folded(sum_chain: Any) -> tuple[Any, Ledger]:
 
 
 def inputs() -> list[torch.Tensor]:
-    """A head and nine terms."""
+    """Returns a head and nine terms."""
     return [torch.randn(2, 3) * 10**6 for _ in range(10)]
 
 
@@ -96,13 +96,13 @@ def test_the_backends_own_way_is_asked_once_for_a_layout_and_folds_are_compiled_
         args = inputs()
         assert torch.equal(call(*args)[0], expected(args))
     assert asked == [("float32", 9)]
-    assert added == [0, 1, 0, 1, 0]  # and once to see that it runs; None hands the terms to the folds
+    assert added == [0, 1, 0, 1, 0]  # and one trial run; None leaves the terms to the folds
     assert ledger.stats().compiles == 4  # its own, folds of 8 and of 1 term, and the core
     assert ledger.stats().compile_seconds >= 0.25 and not ledger.stats().bypasses
 
 
 def add_twice(*_: Any) -> Any:
-    """Returns what adds up a chain and fails from the third time on."""
+    """Returns a function that sums a chain, and fails from the third call on."""
     left = [1, 1]
     return lambda head, terms: sum(terms, head) if left.pop() else None
 

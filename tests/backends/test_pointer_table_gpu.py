@@ -1,4 +1,4 @@
-"""Residual chains summed in one launch, on a GPU: bit for bit what nvFuser's folds give, whatever else goes on."""
+"""Residual chains summed in one launch on a GPU: the bits of nvFuser's folds, also with streams, graphs and devices."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ pointer_table = pytest.importorskip("fusioncache.backends.nvfuser.pointer_table"
 
 @pytest.fixture
 def launches(monkeypatch) -> list[bool]:
-    """For each sum that the kernel was asked for, whether it made it."""
+    """A list with an item for each requested sum: whether the kernel computed it."""
     add = pointer_table.add
     made: list[bool] = []
 
@@ -33,7 +33,7 @@ def launches(monkeypatch) -> list[bool]:
 
 
 def compiled_with(fold: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
-    """A stream with something behind it, folded in this way."""
+    """Returns a compiled residual stream that is folded in this way, with operations after it, and the transform."""
 
     def function(*inputs: Any) -> Any:
         x = inputs[0]

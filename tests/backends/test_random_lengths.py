@@ -1,7 +1,7 @@
-"""Models that the project was not written for train at any length, in one process, for as long as you like.
+"""Models that the project was not designed for train at any length, in one process, for any number of steps.
 
-The error of a model, in loss and gradients, is the largest of its steps. Eager PyTorch in the model's own dtype has one
-as well, and twice that is allowed. Under ``compute-sanitizer`` the tests show that kernels touch their memory alone.
+A model's error in loss and gradients is the largest of its steps. Twice the error of eager PyTorch in the model's dtype
+is allowed. Under ``compute-sanitizer`` the tests show that kernels access only their own memory.
 """
 
 import copy
@@ -20,7 +20,7 @@ FACTOR, LEAST = 2.0, 1e-5
 
 
 def train(name, *, steps, lengths, longest, graphs=False):
-    """Returns what fusioncache counted, its error, and that of eager PyTorch."""
+    """Returns the stats of fusioncache, its error, and that of eager PyTorch."""
     torch.manual_seed(2)
     chance = random.Random(2)
     model = MODELS[name]().to("cuda", torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Regions run operation by operation whatever is in them, such as what Thunder's executor for torch cannot run."""
+"""Any region can run operation by operation, even one with operations that Thunder's executor for torch cannot run."""
 
 import itertools
 from functools import partial
@@ -20,7 +20,7 @@ INTEGERS = ("uint8", "int32", "int64")
 FLOATS = ("float32", "float64")
 NARROW = ("float16", "bfloat16")
 DTYPES = {
-    **dict.fromkeys(OPERATIONS, INTEGERS + FLOATS),  # Thunder computes what is narrow in float32
+    **dict.fromkeys(OPERATIONS, INTEGERS + FLOATS),  # Thunder computes narrower dtypes in float32
     **dict.fromkeys((*COMPARISONS, "maximum", "minimum"), INTEGERS + FLOATS + NARROW),
     **dict.fromkeys(("atan2", "nextafter", "div"), FLOATS),
 }
@@ -33,7 +33,7 @@ def tensor_of(dtype, shape):
 
 
 def run_operation(name, *args, dtype):
-    """Runs one operation on tensors and numbers, which has a result of this dtype."""
+    """Runs one operation on tensors and numbers, with a result of this dtype."""
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
     s = Sketch()
     inputs = [s.input(TensorType(str(arg.dtype).removeprefix("torch."), tuple(arg.shape), "cpu")) for arg in tensors]
@@ -45,7 +45,7 @@ def run_operation(name, *args, dtype):
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_numbers_stand_wherever_tensors_do(name):
-    """Torch's functions take numbers in some places only. As 0-d tensors they are what the primitive takes them for."""
+    """Torch's functions take numbers only in some places. A primitive treats a number like a 0-d tensor."""
     for dtype, shape in itertools.product(DTYPES[name], ((3, 2), ())):
         tensor, number = tensor_of(dtype, shape), 3 if dtype in INTEGERS else 2.5
         as_tensor = torch.tensor(number, dtype=tensor.dtype)

@@ -1,4 +1,4 @@
-"""Keys that queries share, repeated in a region, on a GPU: as torch has them, at the first length and at later ones."""
+"""Keys shared by queries, and repeated in a region on a GPU, agree with torch's at the first length and later ones."""
 
 from collections.abc import Callable
 
@@ -79,7 +79,7 @@ def test_a_model_whose_queries_share_keys_has_torchs_gradients():
 
 
 def test_under_thunder_alone_heads_have_other_keys():
-    """Once this fails nvFuser is mended, and nothing need be told it of repeats."""
+    """Once this fails, nvFuser is fixed, and its definitions need no copy of repeats."""
     nvfuser_executor()
     function = FUNCTIONS["scaled"]
     assert measure_error(thunder.jit(function), function, make_arguments(64, torch.float32)) > 0.5

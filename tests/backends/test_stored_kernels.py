@@ -1,4 +1,4 @@
-"""What keeps nvFuser's kernels, as far as no GPU is needed: its database, captured runs, recipes, and refusals."""
+"""Storage of nvFuser's kernels, as far as no GPU is needed: its database, captured runs, recipes, and refusals."""
 
 import ctypes
 import json
@@ -47,7 +47,7 @@ def test_rows_belong_to_a_run_by_name_and_code_and_options(names, code, options,
 
 
 def write_row(name, code, cubin=b"\x7fELF"):
-    """What nvFuser does."""
+    """Writes a kernel into the database as nvFuser does, and returns the database's folder."""
     folder = Path(os.environ["TMPDIR"]) / "nvfuser_kernel_db"
     folder.mkdir(exist_ok=True)
     table = folder / "db.csv"
@@ -236,7 +236,7 @@ def test_memory_that_is_allocated_again_is_in_one_region_and_regions_are_apart(p
         return {byte for each in ranges for byte in range(each.start, each.start + each.size)}
 
     found = capture.merge_ranges(pieces)
-    MemoryMap(found)  # they are apart
+    MemoryMap(found)  # which refuses ranges that overlap
     assert bytes_of(*found) == bytes_of(*pieces)
     assert all(any(bytes_of(piece) <= bytes_of(region) for region in found) for piece in pieces if piece.size)
     with pytest.raises(Declined):
@@ -244,7 +244,7 @@ def test_memory_that_is_allocated_again_is_in_one_region_and_regions_are_apart(p
 
 
 def make_graph_driver(*types, edges=None, name=NAME, parameters=(), clusters=(1, 1, 1), **memset):
-    """A driver that knows one captured graph, whose nodes are numbered from 1 on."""
+    """Returns a fake driver with one captured graph, whose nodes are numbered from 1 on."""
     chain = {node: [node - 1] for node in range(2, len(types) + 1)}
     edges = chain if edges is None else edges
     contents = [ctypes.create_string_buffer(item, len(item)) for item in parameters]

@@ -47,7 +47,7 @@ for folder in map(Path, sys.argv[1:]):
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory):
-    """The results of a process that knows nothing but the artifacts."""
+    """The results of another process that gets nothing but the artifacts."""
     root = tmp_path_factory.mktemp("persisted")
     folders = {}
     for item in persist_regions():
@@ -98,7 +98,7 @@ def test_a_loaded_run_can_be_captured(name):
 
 
 def test_what_blocks_count_in_is_filled_before_each_launch_and_replay():
-    """In regions whose blocks count in memory that is zero at first."""
+    """Tests regions whose blocks count in memory that must be zero at first."""
     kept = [item for item in persist_regions() if item.compiled.artifacts is not None]
     items = [
         item for item in kept if any(isinstance(step, Fill) for step in decode(item.compiled.artifacts[RECIPE]).steps)
@@ -164,7 +164,7 @@ KINDS = ["pointwise-0", "pointwise-bfloat16-0", "rms-norm-0", "reduction-0", "ch
 
 
 def shift(args, elements):
-    """The same values, so many elements behind an aligned address."""
+    """Returns copies of arguments that start so many elements after an aligned address."""
     return [
         torch.empty(arg.numel() + elements, dtype=arg.dtype, device="cuda")[elements:].view_as(arg).copy_(arg)
         for arg in args
@@ -174,7 +174,7 @@ def shift(args, elements):
 @pytest.mark.parametrize("elements", [1, 2, 4, 6])
 @pytest.mark.parametrize("name", KINDS)
 def test_unaligned_pointers_are_never_given_to_wide_loads(name, elements):
-    """As of ``x[1:]``. A kernel that loads 16 bytes at once from there would end the process."""
+    """Such as the pointer of ``x[1:]``: a kernel that loads 16 bytes at once from there would end the process."""
     item = find_region(name)
     off = shift(item.args, elements)
     one = [off[0], *item.args[1:]]
@@ -251,7 +251,7 @@ def test_autograd_sees_nothing_of_a_run(name):
 
 
 def test_views_that_are_to_be_negated_are_read_as_nvfuser_reads_them():
-    """Which is as they lie in memory: nvFuser knows of no such views, with a store or without one."""
+    """nvFuser reads the memory as it is, because it ignores the negative bit, with a store or without one."""
     item = find_region("pointwise-0")
     views = [torch._neg_view(arg) for arg in item.args]
     assert are_same(load_region(item)(views), list(item.compiled.run(views)))

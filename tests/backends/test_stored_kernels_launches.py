@@ -1,4 +1,4 @@
-"""Runs of stored nvFuser kernels: what the driver is told, for which arguments, and what a run gives back."""
+"""Runs of stored nvFuser kernels: what is passed to the driver, for which arguments, and what a run returns."""
 
 import ctypes
 import re
@@ -18,10 +18,10 @@ from fusioncache.backends.nvfuser.stored_run import StoredRun
 
 
 class Library:
-    """A driver's library that loads anything but on refused devices, and writes down what is launched."""
+    """A fake driver that loads everything except on refused devices, and records launches and fills."""
 
     def __init__(self, codes=(), sizes=(16, 24, 1), refused=()):
-        self.codes = list(codes)  # the results of the first launches and fills, or what gives them
+        self.codes = list(codes)  # the results of the first launches and fills, or functions that return them
         self.sizes, self.refused = list(sizes), refused  # of the parameters of each function
         self.log, self.bound, self.loads = [], [], []
         self.driver = fake_driver(
@@ -59,7 +59,7 @@ class Library:
 
 @pytest.fixture(name="make_run")
 def _make_run(monkeypatch):
-    """Returns what makes runs, whose arguments and allocations are addresses, or tensors with a number of a device."""
+    """Returns a function that makes runs; arguments and allocations are addresses, or tensors with a device number."""
     current = [0]
 
     @contextmanager
@@ -155,7 +155,7 @@ TERM = torch.zeros(9, dtype=torch.bfloat16)[1:]
 
 
 def make_flat(device=0):
-    """A tensor in the layout of the recipe, at an aligned address, as torch's allocator gives it."""
+    """Returns a tensor in the layout of the recipe, at an aligned address, as torch allocates it."""
     tensor = torch.arange(32.0).view(4, 8)
     tensor.device_number = device
     return tensor
@@ -238,7 +238,7 @@ def test_several_outputs_lie_in_one_allocation(make_run):
     assert (rows.shape, rows.data_ptr(), rows.dtype) == ((32,), memory.data_ptr(), torch.float32)
     assert (words.shape, words.data_ptr(), words.dtype) == ((32,), memory.data_ptr(), torch.int32)
     assert torch.equal(tail, memory.flatten()[24:].view(2, 4))
-    # As nvFuser's are: nothing says that they share their memory, or were changed with one another.
+    # As for nvFuser's outputs, autograd sees neither that they share memory nor that one write changes several.
     assert not any(each._is_view() or each.requires_grad for each in (tail, rows, words))
     before, first = rows._version, float(rows[0])
     whole.add_(1)

@@ -68,7 +68,7 @@ def test_another_version_is_another_key(backend, package, monkeypatch):
 
 
 class Slow(PersistentEager):
-    """Takes 12 s to start and half a second to compile, on a clock of its own."""
+    """A backend that takes 12 s to start and half a second to compile, on a clock of its own."""
 
     now = 100.0
 
@@ -140,7 +140,7 @@ def test_a_setting_of_torch_is_in_every_key_and_can_be_made(name):
 def test_every_setting_of_torch_can_be_made_as_it_is_elsewhere():
     here = read_torch_settings()
     assert not [value for value in here.values() if str(value).startswith("no answer")]
-    torch.backends.cuda.matmul.fp32_precision = "tf32"  # torch does not say then what its older name for it would be
+    torch.backends.cuda.matmul.fp32_precision = "tf32"  # torch then raises if its older name for it is read
     try:
         there = read_torch_settings()
         assert there["torch.float32_matmul_precision"] == "no answer: RuntimeError"
@@ -156,7 +156,7 @@ def test_every_setting_of_torch_can_be_made_as_it_is_elsewhere():
 
 
 class Pass(CustomGraphPass):
-    """Changes nothing, and says that it is what it is told to be."""
+    """A graph pass without effect, which identifies itself by the given answer."""
 
     def __init__(self, answer: Any):
         self.answer = answer
@@ -256,9 +256,9 @@ def test_nothing_is_shared_with_a_pass_that_does_not_say_what_it_is(own):
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """TorchInductor's front end alone, which fixes a region's default dtype as all of it does, and in milliseconds.
+    """Reduces TorchInductor to its front end, which fixes a region's default dtype as all of it does, in milliseconds.
 
-    Gives the settings under which it compiled. What Thunder makes of a region by itself is run op by op.
+    Returns a list of the settings at each compile. Regions that Thunder compiles without fusioncache run op by op.
     """
     found = []
 
@@ -274,7 +274,7 @@ def compiled(monkeypatch):
 
 
 def compile_(function: Callable[..., Any], cache: fusioncache.Cache) -> Any:
-    """Returns a function of a user's, compiled anew as if it were another model's."""
+    """Returns a user's function, compiled anew as if it were another model's."""
     return compile_with(lambda *args: function(*args), "inductor", cache)[0]
 
 

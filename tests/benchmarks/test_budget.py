@@ -1,4 +1,4 @@
-"""The budget: its verdicts, where both sides come from, and what their processes measure. No time is asserted."""
+"""The budget: its verdicts, the sources of both sides, and the figures of their processes. No time is asserted."""
 
 import json
 import subprocess
@@ -50,7 +50,7 @@ def make_package(parent: Path, text: str) -> Path:
 
 
 def fake_processes(monkeypatch, factors, failing=None):
-    """Lets processes say what their side's factor makes of ``SECONDS``; returns what is asked of them."""
+    """Fakes processes that report ``SECONDS`` times their side's factor; returns a list of the requests to them."""
     asked = []
 
     def say(spec):

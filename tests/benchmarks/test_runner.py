@@ -1,6 +1,6 @@
-"""The shared runner: what becomes of processes and jobs, the result, and bad options.
+"""The shared runner: outcomes of processes and jobs, the result, and bad options.
 
-What benchmarks that need a GPU, several ranks or minutes ask of processes, and what they make of answers.
+Also requests to processes, and the use of their answers, in benchmarks that need a GPU, several ranks or minutes.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What benchmarks call right and wrong: bits, errors, curves, templates that grow, what a second process does."""
+"""Verdicts of benchmarks: on bits, errors, curves, templates that grow, and the second process."""
 
 from typing import Any
 

@@ -16,9 +16,9 @@ from benchmarks.equality.training import train
 from fusioncache.transform import executor, sharing
 
 GROWN = {"llama-2", "gemma-2"}
-"""Traced with one more layer as well. On a GPU all are, at real depth."""
+"""Models that are traced with one more layer as well. On a GPU all are, at real depth."""
 ALIKE = {"falcon", "phi", "gemma", "stablelm", "gpt2-like", "llama-3", "mistral", "hf-llama"}
-"""Made of parts that others have: ``benchmarks/equality`` is enough for them, and TorchInductor here."""
+"""Models whose parts others have: ``benchmarks/equality`` is enough for them, and TorchInductor here."""
 REAL_LAYERS = {"llama-2": 32, "gemma": 18, "gemma-2": 26, "gpt2-like": 12, "hf-llama": 32, "hf-vit": 12}
 
 
@@ -36,7 +36,7 @@ def make(name: str, layers: int | None) -> zoo.Workload:
 
 
 def trained(workload, backend):
-    """What a step of training with fusioncache computes, and what became of the regions."""
+    """Returns the results of a training step with fusioncache, and the stats."""
     cache = make_transform(backend)
     compiled = workload.compile(executors(backend), [cache])
     return train(workload, compiled, start_of(workload)), cache.stats()
@@ -47,7 +47,7 @@ def start_of(workload):
 
 
 def assert_every_bit(workload, found, backend):
-    """Compares with Thunder without fusioncache, which computes the parameters' start anew."""
+    """Asserts equality with Thunder without fusioncache, which starts from newly computed parameters."""
     again = zoo.make(workload.name, workload.layers)
     expected = train(again, again.compile(executors(backend)), start_of(again))
     parameters = dict(again.model.named_parameters())

@@ -25,7 +25,7 @@ A, B = torch.linspace(0, 1, 6).reshape(2, 3), torch.linspace(2, -1, 6).reshape(2
 
 
 class CountingEager(Eager):
-    """Counts compilations; tells layouts apart by strides, as nvFuser does. Slow, so that threads meet."""
+    """A backend that counts compiles; it selects layouts by strides, as nvFuser does. Slow, so that threads meet."""
 
     def __init__(self) -> None:
         self.compiled = 0
@@ -114,7 +114,7 @@ def test_every_arity_gives_the_sum_in_order(plan):
 
 
 class Failing(CountingEager):
-    """Fails when what it compiled runs, or before."""
+    """A backend that fails at compile time, or when a compiled function runs."""
 
     def __init__(self, said: str = "", error: type[Exception] = RuntimeError) -> None:
         super().__init__()

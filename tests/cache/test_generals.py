@@ -1,4 +1,4 @@
-"""Code for any sizes: which regions are generalized with which, and what a store knows of them."""
+"""General code: which regions are generalized together, and what the store contains of them."""
 
 import pytest
 from drawn_regions import ENVIRONMENT, Sketch
@@ -30,7 +30,7 @@ def region(*shape: int) -> Graph:
 
 
 class Seen:
-    """Regions of programs, as they come."""
+    """The general regions of a cache, which programs look up one at a time."""
 
     def __init__(self, sizes: Sizes = Sizes.AUTO):
         self.generals, self.sizes = GeneralRegions(8), sizes
@@ -51,7 +51,7 @@ def test_one_general_function_serves_all_lengths_and_a_more_general_one_other_si
     assert [each.values for each in found] == [(96,), (32,), (3, 64), (5, 7), (2, 50)]
     narrow, again, wide, *later = (each.executable for each in found)
     assert narrow is again is not wide
-    assert all(each is wide for each in later)  # also where both fit: the one that was made last
+    assert all(each is wide for each in later)  # the newest one, also where both fit
 
 
 def test_a_region_that_is_asked_for_and_then_called_is_in_one_place():

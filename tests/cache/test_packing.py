@@ -1,4 +1,4 @@
-"""A pack takes what a model needs to another store, where nothing is compiled, and says what is for other machines."""
+"""A pack carries a model's entries to another store, where nothing is compiled, and names those for other machines."""
 
 import json
 import os
@@ -37,7 +37,7 @@ class Bell(torch.nn.Module):
 def run(
     model: torch.nn.Module, store: Path, lengths: list[int], backend: str = "inductor"
 ) -> tuple[fusioncache.Cache, list[torch.Tensor], int]:
-    """Runs a model as a process of its own would. Returns its cache, its outputs and how much it compiled."""
+    """Runs a model as a separate process would. Returns its cache, its outputs and the number of compiles."""
     cache = fusioncache.Cache(record=False, store=store)
     transform = fusioncache.FusionCache(cache=cache, backend=backend, jobs=0)
     compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
@@ -47,7 +47,7 @@ def run(
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[fusioncache.Cache, list[torch.Tensor]]:
-    """A cache whose store has two models, one of them at two lengths, and the outputs of that."""
+    """A cache whose store contains two models, one of them at two lengths, and the outputs of that one."""
     store = tmp_path_factory.mktemp("made") / "store"
     run(Bell(), store, [4], "eager")
     cache, outputs, compiled = run(Wave(), store, [4, 6])
@@ -99,7 +99,7 @@ def test_what_is_for_other_machines_is_left_out(made, tmp_path):
 
 
 def test_each_thing_that_a_machine_differs_in_is_named(made, tmp_path):
-    """Of an entry for exactly this machine, each ingredient is changed alone."""
+    """Changes each ingredient of an entry for exactly this machine alone."""
     packed = made[0].save(tmp_path / "all")
     pack = open_pack(packed.path, read_trust())
     find_misfit = packing.make_misfit_finder()
@@ -167,7 +167,7 @@ print(json.dumps([kept, stats.loads, stats.programs_made, stats.programs_loaded,
 
 
 def train(folder: Path, *lengths: int) -> list:
-    """Runs the model in a process of its own, whose caches are all in a folder."""
+    """Runs the model in a separate process, whose caches are all in a folder; returns its counts and a digest."""
     caches = ("FUSIONCACHE_DIR", "TMPDIR", "CUDA_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
     for name in caches:
         (folder / name).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Executables that are stored: loaded where they can be, compiled once otherwise, and never in a model's way.
+"""Stored executables: loaded if possible, otherwise compiled once, and no failure affects a model.
 
 The ranks of a job compile once between them, and no rank waits without end. A real job is in ``test_spec_ranks.py``.
 """
@@ -40,7 +40,7 @@ def test_a_second_process_loads_a_region_in_the_order_that_it_was_compiled_in(tm
 
 
 class AnyStrides(PersistentEager):
-    """Compiles for any strides."""
+    """A backend whose compiled functions take any strides."""
 
     def layout(self, layouts: Any) -> Any:
         return len(layouts)
@@ -50,7 +50,7 @@ COLUMNS = [each.mT.contiguous().mT for each in (X, Y)]
 
 
 def test_what_was_loaded_for_some_strides_is_not_called_with_others(tmp_path):
-    """Even where what the backend compiles itself takes any."""
+    """Even if the functions that the backend itself compiles take any."""
     first, second = Process(tmp_path), Process(tmp_path, AnyStrides())
     first.run(make_region(), X, Y)
     second.run(make_region(), X, Y)
@@ -59,7 +59,7 @@ def test_what_was_loaded_for_some_strides_is_not_called_with_others(tmp_path):
 
 
 def test_what_is_quicker_is_called_with_the_layouts_that_it_was_made_for(tmp_path):
-    """Where the compiler's own function takes other strides as well, only that is called with these."""
+    """If the compiler's function takes other strides as well, only that function is called with them."""
 
     class WithExact(AnyStrides):
         def persist(self, graph: Any, args: Any) -> Any:
@@ -124,7 +124,7 @@ def test_what_cannot_be_kept_is_compiled_by_each_process_and_counted(tmp_path):
 
 
 def encode_other(inputs: int, sines: int) -> bytes:
-    """Returns a region that is of another template, with so many inputs and outputs."""
+    """Returns a region of another template, with so many inputs and outputs."""
     s = Sketch()
     graph = s.graph(*[s.op("sin", value) for value in [s.input() for _ in range(inputs)][:1] * sines])
     return encode_region(Instance(graph, tuple(range(inputs)), tuple(range(sines))))
@@ -163,13 +163,13 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def rank(path: Path, wait_seconds: float = 60.0) -> Process:
-    """A rank with a directory of its own: on another machine."""
+    """Returns a rank with its own directory, as on another machine."""
     return Process(path / os.urandom(4).hex(), ranks=Ranks(wait_seconds))
 
 
 def test_a_dead_rank_costs_one_wait_and_a_store_that_fails_a_warning(tmp_path, job, monkeypatch):
     key = rank(tmp_path).key(make_region(), X, Y)
-    assert job.add(f"{key.digest}.eager/claims", 1) == 1  # and then it died
+    assert job.add(f"{key.digest}.eager/claims", 1) == 1  # a rank claimed it, and then died
     waiting = rank(tmp_path, wait_seconds=0.2)
     with pytest.warns(RuntimeWarning, match="another rank did not share"):
         assert torch.equal(waiting.run(make_region(), X, Y)[1], Y - X)

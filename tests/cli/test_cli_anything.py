@@ -1,4 +1,4 @@
-"""Whatever is asked of the commands, of whatever is left of a record and a store: an answer or a message."""
+"""Commands with random arguments, and a record and a store with random damage: each gives an answer or a message."""
 
 import os
 import random
@@ -20,7 +20,7 @@ from fusioncache.store import Store, transport
 _PROGRAMS = (SavedProgram(), SavedProgram({"model": "model module mine.Llama"}))
 _TRIES = 60
 _QUIET = {"report", "graph"}
-"""What writes a file where it is told to."""
+"""Commands that write a file to a given path."""
 _VALUES = [
     *("", "-", "--", "a", "ab", "nosuch", "/etc/passwd", ".", "~", "\udcff", "%", "a" * 5000, "\n", "train.py"),
     *("0", "-1", "1", "9" * 23, "nan", "inf", "1GiB", "30d", "residual", "eager", "seconds", "hits"),
@@ -28,12 +28,12 @@ _VALUES = [
     *("http://127.0.0.1:1/x", "dir://x", "reference://", CHAIN.key.digest, CHAIN.key.digest[:4]),
     *("Llama", "forward", *(program.make_key().digest for program in _PROGRAMS)),
 ]
-"""Nothing among them is a folder that could be written outside of where the test works."""
+"""None of them is a folder outside of the test's directory that could be written."""
 _NOT_WAITED_FOR = ("--open", "--definition")
 
 
 def _damage(directory: Path, chance: random.Random) -> None:
-    """Does something to some of the files."""
+    """Damages, replaces or removes up to three files."""
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     for path in chance.sample(files, chance.randrange(4)):
         content = path.read_bytes()

@@ -1,4 +1,4 @@
-"""``fusioncache doctor``, here and where something is missing or in another way."""
+"""``fusioncache doctor``, here and where something is missing or different."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ from fusioncache.thunder_adapter.versions import FAULTS, find_fault_of_graph, fi
 
 
 def test_all_works_here(tmp_path):
-    """In another process, as tests replace a function of torch in this one."""
+    """Runs in another process, because tests replace a function of torch in this one."""
     command = [sys.executable, "-m", "fusioncache", "doctor", "--json", "--dir", str(tmp_path / "store")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     data = json.loads(done.stdout)
@@ -37,7 +37,7 @@ def test_all_works_here(tmp_path):
 
 
 def forget() -> None:
-    """Has everything found out anew."""
+    """Clears what was found out, so that everything is examined anew."""
     capabilities.find_disabled_accelerators.cache_clear()
     installation.uninstall()
 
@@ -81,7 +81,7 @@ def test_what_fails_without_fusioncache_is_told_of(monkeypatch):
         assert fault in find_faults()
         monkeypatch.setattr(versions, "read_torch_version", lambda: (2, 9))
         assert find_faults() == []
-    # A graph with a function of the user's is known.
+    # The fault of a graph with a user's ``autograd.Function`` is known.
     graph = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
     monkeypatch.setattr(versions, "read_torch_version", lambda: (2, 11))
     assert find_fault_of_graph(graph) is None

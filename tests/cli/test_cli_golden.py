@@ -1,6 +1,6 @@
-"""What every command prints, to the letter: for good input and for wrong input, after a pull, and where nothing is.
+"""The exact output of every command: for good input and for wrong input, after a pull, and without any data.
 
-A golden file has the calls as well. To add one, write its line; to write anew what they print, set a variable:
+A golden file contains the calls as well. To add one, write its line; to rewrite the outputs, set a variable:
 ``REWRITE_GOLDEN=1 python -m pytest tests/cli/test_cli_golden.py``.
 """
 
@@ -28,11 +28,11 @@ _NARROW, _WIDE = 80, 120
 _SOURCE = re.compile(r"--(?:json|code|definition|repro|trace)\b|^\$ fusioncache (?:graph|completion) (?!.*-o)")
 """Calls that print source or data, to be read by programs."""
 _FITTED = ("diff", "explain", "ls", "show", "stats")
-"""Commands that print names, paths and lists, as long as they may be."""
+"""Commands that print names, paths and lists of any length."""
 _READERS = ("diff", "explain", "graph", "ls", "show", "stats")
 """Commands that read the store, and are called after a pull."""
 _NO_STORE = ("completion",)
-"""Commands that look into no store and have no ``--json``."""
+"""Commands that read no store and have no ``--json``."""
 _OF_MACHINE = ("doctor",)
 """Commands whose output depends on the machine. ``test_cli_doctor.py`` tests it."""
 _HEADING, _FACT, _CALL, _ERROR = "## ", "-- ", "$ ", "! "
@@ -40,13 +40,13 @@ _HEADING, _FACT, _CALL, _ERROR = "## ", "-- ", "$ ", "! "
 
 
 class Stage:
-    """A folder in which commands are called. Its name always has the same length, because lines are broken by that."""
+    """A folder in which commands are called. Its name has a fixed length, because line breaks depend on it."""
 
     def __init__(self, folder, patch):
         self._folder, self._patch, self._words = folder, patch, {}
 
     def render(self, golden: str, columns: int) -> str:
-        """Returns a golden file as it should be: its headings and calls, with what they print now."""
+        """Returns a golden file with its headings and calls, and their current output."""
         parts = []
         for line in golden.splitlines():
             if line.startswith((_HEADING, _FACT)):
@@ -70,7 +70,7 @@ class Stage:
         self._patch.setenv("FUSIONCACHE_SIGNING_KEY", CI.text)
         self._patch.setenv("FUSIONCACHE_DIR", str(self._folder / "fusioncache"))
         with pytest.MonkeyPatch.context() as fixed:
-            # They are parts of entries, whose sizes are printed.
+            # Entries contain these values, and the sizes of entries are printed.
             fixed.setattr(store_module, "get_host", lambda: "host")
             fixed.setattr(store_module.os, "getpid", lambda: 4321)
             words = STATES[there](fixed)
@@ -112,7 +112,7 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
-    """Yields a stage in which it is always the same time of the same day."""
+    """Yields a stage with a fixed time in a fixed time zone."""
     with TemporaryDirectory(prefix="golden-", dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TZ", "UTC")
         time.tzset()

@@ -1,6 +1,6 @@
-"""The command line as a process: what it imports, completes and hands on, and what a terminal is sent.
+"""The command line as a process: its imports, completion, a report in the browser, and output to a terminal.
 
-What ``pull`` says of servers, packages and disks, and what ``warm`` compiles and prints, and how it fails.
+Also messages of ``pull`` about servers, packages and disks, and compiles, output and failures of ``warm``.
 """
 
 import os
@@ -80,7 +80,7 @@ def test_a_report_is_opened_in_the_browser(monkeypatch, tmp_path):
 
 
 def _on_terminal(*command: str, **variables: str) -> str:
-    """What a terminal of 100 columns is sent."""
+    """Returns the output of a command to a terminal of 100 columns."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
     for name in ("NO_COLOR", "FORCE_COLOR"):
@@ -99,7 +99,7 @@ def _on_terminal(*command: str, **variables: str) -> str:
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)
-    except OSError:  # Linux says so when the other end is closed
+    except OSError:  # Linux raises this if the other end is closed
         return b""
 
 
@@ -150,7 +150,7 @@ def test_a_missing_package_is_named_with_what_installs_it(store, monkeypatch):
     for module in ("s3fs", "gcsfs", "aiohttp"):
         monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
-    for scheme in ("s3", "gs", "http", "https"):  # what was loaded before
+    for scheme in ("s3", "gs", "http", "https"):  # drops classes that were loaded before
         monkeypatch.delitem(import_module("fsspec.registry")._registry, scheme, raising=False)
     for address, package, extra in (
         ("s3://bucket/x", "s3fs", "s3"),

@@ -1,4 +1,4 @@
-"""Texts that commands take and print, and what golden files do not show: sources, and a model through thunderfx."""
+"""Texts that commands take and print; and outputs without golden files: sources, and a model through thunderfx."""
 
 import inspect
 import json
@@ -88,7 +88,7 @@ def test_all_runs_are_counted_once_those_too_that_were_forgotten(monkeypatch):
     counts = {"since": STARTED, "runs": 2, "regions": 8, "hits": 3, "compiles": 4, "loads": 1}
     seconds = {"compile_seconds": 3.125, "load_seconds": 0.00390625, "saved_seconds": 6.08984375}
     assert json.loads(get_output("stats", "--json"))["lifetime"] == counts | seconds
-    save_run(monkeypatch)  # it was forgotten, and goes on
+    save_run(monkeypatch)  # it was deleted from the record, and continues
     assert len(json.loads(get_output("stats", "--runs", "--json"))["runs"]) == 2
     assert json.loads(get_output("stats", "--json"))["lifetime"]["regions"] == 8
 
@@ -168,12 +168,12 @@ def test_a_script_of_every_sort_of_argument(monkeypatch, capsys, tmp_path):
 
 _FIRST = OwnNet.forward.__code__.co_firstlineno
 _LINES = {f"{inspect.getfile(OwnNet)}:{_FIRST + offset}" for offset in (1, 3)}
-"""The lines of the model of which Thunder makes regions."""
+"""The lines of the model from which Thunder makes regions."""
 
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
-    """What each command prints, by its words, of two runs with inputs of other lengths."""
+    """Returns the output of each command, by its words, for two runs with inputs of different lengths."""
     from thunder.dynamo import thunderfx
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Four ranks in a mesh of two by two: two copies of a model, each shared by two ranks, over gloo."""
+"""Four ranks in a mesh of two by two, over gloo: two copies of a model, each sharded over two ranks."""
 
 from functools import partial
 from pathlib import Path
@@ -71,7 +71,7 @@ def train_one(rank: int, mesh: Any, mode: str, order: str, folder: Path) -> dict
 
 
 def train_alone() -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
-    """Returns what one process gives that sees the rows of all ranks."""
+    """Returns gradient norms and weights of one process that computes the rows of all ranks."""
     model = make_model()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=0.1)
@@ -129,17 +129,17 @@ def test_gathers_stay_in_a_copy_and_each_shard_is_averaged_once_with_the_other_c
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_copies_average_travels_while_gradients_are_computed(trained, mode):
-    """Thunder's order has all of it behind the last gradient."""
+    """In Thunder's order all of it is after the last gradient."""
     for order, early in (("auto", True), ("thunder", False)):
         calls = trained[0][f"{mode} {order}"]["backward"]
         last = max(place for place, call in enumerate(calls) if call.endswith("embedding_backward"))
         averaged = [place for place, call in enumerate(calls) if call.startswith("reduce all_reduce")]
-        # The embedding's gradient is the last one, and what it adds up is not on its way before.
+        # The embedding's gradient is the last one, and its reduce cannot start before it.
         assert sum(place < last for place in averaged) == (len(averaged) - LEAD - 1 if early else 0)
 
 
 def test_a_mesh_of_one_dimension_has_one_copy_for_each_row(trained):
-    """The rows of the mesh see other tokens, and do not meet."""
+    """The rows of the mesh get different tokens, and do not communicate."""
     weights = [list(rank["one copy"]["weights"].values()) for rank in trained]
     assert not any("all_reduce" in call for rank in trained for call in rank["one copy"]["sequence"])
     assert are_same(weights[0], weights[1]) and are_same(weights[2], weights[3])
@@ -175,7 +175,7 @@ def train_one_copy_on_gpus(rank: int) -> dict[str, Any]:
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < SHARDS, reason="it takes two GPUs")
 def test_one_copy_in_a_mesh_of_two_dimensions_is_a_shared_model():
-    """Four GPUs would be two copies: this shows that shards are saved where nvFuser makes the regions."""
+    """Two copies would take four GPUs: this shows that shards are saved if nvFuser makes the regions."""
     for rank in run_ranks(train_one_copy_on_gpus, SHARDS, backend="nccl"):
         assert are_same(rank["hybrid"]["values"], rank["shared"]["values"])
         assert rank["hybrid"]["saved"] == rank["shared"]["saved"] == 0

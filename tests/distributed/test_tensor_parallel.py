@@ -1,8 +1,8 @@
-"""Two and three ranks train a gated model, each with its parts of the layers, as one process does; refusals.
+"""Two and three ranks train a gated model with split layers as one process does; and refusals.
 
-Sums are in another order: each rank adds up its features, and then ranks add up what they have. In float64 a sum of
-fewer than a thousand terms differs by less than 1e-12 of the greatest one, and an error of ours by far more. Where all
-numbers are whole and small no sum is rounded, and every bit is that of one process.
+Sums are in another order: each rank sums its features, then partial sums are reduced over ranks. In float64 a sum of
+fewer than a thousand terms differs by less than 1e-12 of the greatest one, and an error in our code by far more. If all
+numbers are whole and small, no sum is rounded, and every bit equals that of one process.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -40,10 +40,10 @@ from fusioncache.distributed.cuts import follow_reshape, take_part
 
 LLAMA = {"column": COLUMN, "row": ROW, "gathered": GATHERED}
 SIZES = {2: Sizes(), 3: Sizes(heads=6, groups=3, vocabulary=33, length=6)}
-"""Of the model that so many ranks share. Two have two heads and one group each, three have one group each."""
+"""Sizes of the model by the number of ranks. Two ranks have two heads and one group each, three have one group each."""
 DROPPING = replace(SIZES[2], dropout=0.2)
 LENGTHS = (4, 5)
-"""Of sequences of which two ranks have parts; the last one they cannot share."""
+"""Lengths of sequences that two ranks split; the last one cannot be split equally."""
 
 
 def make_options() -> dict[str, Any]:
@@ -89,7 +89,7 @@ def list_collectives(calls: list[str]) -> list[str]:
 
 
 def list_kinds(calls: list[str]) -> list[str]:
-    """Returns what collectives do."""
+    """Returns the operation of each collective, such as ``all_reduce``."""
     return [call.split()[1] for call in list_collectives(calls)]
 
 
@@ -108,7 +108,7 @@ def train_one(jitted: Any, sizes: Sizes, steps: int = 3) -> dict[str, Any]:
 
 @torch.no_grad()
 def compute_length(jitted: Any, length: int) -> dict[str, Any]:
-    """Returns what a model gives for a sequence of another length, and the kinds of its collectives."""
+    """Returns a model's result for a sequence of another length, and the kinds of its collectives."""
     result = jitted(draw_tokens(SIZES[2])[:, :length])
     return {"result": result, "kinds": list_kinds(list_calls(thunder.last_traces(jitted)[-1]))}
 
@@ -120,7 +120,7 @@ def compute_under_autocast(model: Any) -> torch.Tensor:
 
 
 def compute_whole_numbers(*, sequence: bool = False, tied: bool = False) -> Values:
-    """Returns results and gradients of a model whose sums are exact. A tied head is cut as the table is."""
+    """Returns results and gradients of a model whose sums are exact. A tied head is split like the table."""
     layers = {"column": ("embedding", "gate", "up"), "row": ("down",), "gathered": ("head",) if tied else ()}
     return compute_once(share(WholeNumbers(tied=tied), sequence=sequence, **layers))
 
@@ -133,7 +133,7 @@ def compute_once(model: Any) -> Values:
 
 
 def train_on(jitted: Any, sizes: Sizes, folder: Path) -> dict[str, Any]:
-    """Clips and trains for a step more, saves all, spoils it, loads it and goes on; and once more without this."""
+    """Takes a clipped step, saves, and takes another one; repeats that after loading; then loads the saved weights."""
     optimizer, new = (torch.optim.AdamW(jitted.parameters(), lr=0.01) for _ in range(2))
     norm = take_clipped_step(jitted, optimizer, sizes, 0)
     checkpoint.save(describe(jitted, optimizer), checkpoint_id=folder)
@@ -187,13 +187,13 @@ def trained(request, pair) -> list[dict[str, Any]]:
 
 
 def join_all(ranks: Sequence[Sequence[Values]], model: torch.nn.Module) -> list[Values]:
-    """Returns what all ranks have together, of each step or way to compute."""
+    """Returns the joined values of all ranks for each step or way to compute."""
     wholes = {name: parameter.shape for name, parameter in model.named_parameters()}
     return [join(parts, wholes) for parts in zip(*ranks, strict=True)]
 
 
 def assert_equal_but_for_sums(found: Sequence[Values], alone: Sequence[Values]) -> None:
-    """Compares steps of ranks with those of one process."""
+    """Asserts that steps of ranks equal those of one process, except for the order of sums."""
     for ours, expected in zip(found, alone, strict=True):
         assert ours.keys() == expected.keys()
         for name, value in ours.items():
@@ -217,12 +217,12 @@ def test_with_equal_seeds_ranks_drop_what_one_process_does(pair):
 def test_weights_that_are_converted_are_cut_as_well(pair):
     expected = compute_under_autocast(jit_alone(GatedLlama(SIZES[2], dtype=torch.float32)))
     for rank in pair:
-        # Eight bits, and a few roundings one behind the other.
+        # bfloat16 has eight bits, and a few roundings follow each other.
         assert (rank["autocast"] - expected).norm() < 0.02 * expected.norm()
 
 
 def assert_equal_bits(ranks: Sequence[Sequence[Values]], model: torch.nn.Module) -> None:
-    """Compares what ranks compute in some ways with what one process does."""
+    """Asserts that ranks, in each way to compute, have the same bits as one process."""
     expected = compute_once(model)
     assert all(value.any() for value in expected.values())
     for found in join_all(ranks, model):
@@ -266,7 +266,7 @@ def test_templates_and_collectives_of_all_ranks_are_those_of_one(trained):
 
 
 def test_ranks_add_up_once_behind_each_row_layer_and_once_in_front_of_each_group_of_column_layers(trained):
-    """The embedding, attention and the gated product; then the head. The norm of queries adds up its own gradient."""
+    """For embedding, attention and gated product; then the head. The norm of queries reduces its own gradient."""
     forward, backward = trained[0]["plain"]["calls"]
     assert list_kinds(forward) == ["all_reduce"] * 3 + ["all_gather"]
     assert list_kinds(backward) == ["all_reduce"] * 4
@@ -275,7 +275,7 @@ def test_ranks_add_up_once_behind_each_row_layer_and_once_in_front_of_each_group
 
 
 def test_with_sequences_cut_ranks_scatter_sums_and_gather_rows_at_all_lengths_that_they_divide(pair):
-    """The residual stream stays whole where they do not."""
+    """At other lengths the residual stream stays whole."""
     forward, backward = map(list_kinds, pair[0]["sequence"]["calls"])
     assert forward == ["reduce_scatter", "all_gather"] * 3 + ["all_gather"]
     assert backward.count("reduce_scatter") == backward.count("all_gather") == 3
@@ -370,7 +370,7 @@ BOTH = {"column": ["first"], "row": ["second"]}
 TOKENS, NUMBERS = torch.zeros(2, 4, dtype=torch.int64), torch.ones(2, WIDTH, WIDTH)
 NEEDS_ALL_FEATURES = "first|second is a row layer"
 WHEN_CALLED = {
-    # Three heads of four features: two ranks can share the features, and no head.
+    # Three heads of four features: two ranks can split the features, but not the heads.
     "heads": (
         GatedLlama(Sizes(heads=3, groups=3)),
         LLAMA,

@@ -1,4 +1,4 @@
-"""Two GPUs train a gated model with attention over NCCL, each with its parts of layers, as torch does on one GPU."""
+"""Two GPUs train a gated model with attention over NCCL, with split layers, as torch does on one GPU."""
 
 from functools import cache
 from typing import Any
@@ -29,7 +29,7 @@ MODES: dict[str, tuple[torch.dtype, dict[str, Any]]] = {
 
 @cache
 def make_cache() -> fusioncache.Cache:
-    """Returns what all models of this process share, so that each template is compiled once."""
+    """Returns the cache that all models of this process share, so that each template is compiled once."""
     return fusioncache.Cache(record=False, store=False)
 
 
@@ -59,13 +59,13 @@ def list_steps(model: Any) -> list[Values]:
 
 @cache
 def train_by_torch() -> list[Values]:
-    """Returns what torch gives in float64 on one GPU, with nothing compiled."""
+    """Returns the steps of torch in float64 on one GPU, with nothing compiled."""
     return list_steps(GatedLlama(SIZES, dtype=torch.float64).cuda())
 
 
 @cache
 def train_alone() -> list[Values]:
-    """Returns what one GPU gives in bfloat16."""
+    """Returns the steps of one GPU in bfloat16, with fusioncache."""
     transform = fusioncache.FusionCache(**make_options())
     model = GatedLlama(SIZES, dtype=torch.bfloat16).cuda()
     return list_steps(thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]))
@@ -77,7 +77,7 @@ def trained() -> list[dict[str, dict[str, Any]]]:
 
 
 def measure(found: Values, expected: Values) -> dict[str, float]:
-    """Returns how far each value is from what it should be."""
+    """Returns the relative error of each value."""
     return {
         name: float((value.double() - expected[name].double()).norm() / expected[name].double().norm())
         for name, value in found.items()
@@ -97,7 +97,7 @@ def test_losses_and_gradients_are_torchs_but_for_the_order_of_sums(trained, mode
 
 @pytest.mark.parametrize("mode", ["bfloat16", "bfloat16 sequence"])
 def test_in_bfloat16_the_error_is_about_that_of_one_gpu(trained, mode):
-    """Of the first step, against float64: sums over ranks are rounded once more."""
+    """The first step is compared with float64: sums over ranks are rounded once more."""
     exact, single = train_by_torch()[0], train_alone()[0]
     ours, theirs = measure(join_steps(trained, mode)[0], exact), measure(single, exact)
     assert all(ours[name] < 3 * theirs[name] + 0.01 for name in exact), (ours, theirs)

@@ -1,4 +1,4 @@
-"""Attention by cuDNN, for those who ask for it, with torch's kernels played on a CPU."""
+"""Attention by cuDNN, which users opt in to, with torch's kernels simulated on a CPU."""
 
 import pytest
 import thunder
@@ -17,12 +17,12 @@ LENGTHS = (12, 10, 8, 6)
 
 @pytest.fixture(autouse=True)
 def _eager_regions(eager_regions):
-    """What Thunder alone runs is to have the same bits."""
+    """Runs Thunder's regions op by op, so that Thunder alone has the same bits."""
 
 
 @pytest.fixture
 def asked():
-    """Plays cuDNN; what is asked about each attention."""
+    """Simulates cuDNN; yields a list of the queries about support for each attention."""
     with pytest.MonkeyPatch.context() as patch, play_cudnn(patch) as asked:
         yield asked
 
@@ -109,7 +109,7 @@ def test_a_copy_that_is_returned_stays(tmp_path, asked, with_gradients):
 
 
 def test_a_mask_is_taken_without_gradients_alone(tmp_path, asked):
-    """What may be followed by a backward pass is asked about as such, also where the model ends with gradients off."""
+    """Attention that a backward pass may follow is checked as such, even if the model ends with gradients off."""
     model = Attention(mask=True)
     compiled, _ = compile_with_cudnn(model, tmp_path)
     x = torch.randn(2, 9, HEADS * SIZE)
@@ -118,7 +118,7 @@ def test_a_mask_is_taken_without_gradients_alone(tmp_path, asked):
     assert (count_calls(compiled, "cudnn_attend"), count_calls(compiled, "make_attention_bias")) == (1, 1)
     assert not any(with_gradients for *_, with_gradients in asked)
     asked.clear()
-    with pytest.raises(NotImplementedError, match="with a mask"):  # the one that is played takes all
+    with pytest.raises(NotImplementedError, match="with a mask"):  # the simulated one accepts all
         take_step(compiled, model)
     assert all(with_gradients for *_, with_gradients in asked)
 
@@ -133,7 +133,7 @@ def test_without_asking_and_on_a_cpu_it_is_thunders(tmp_path):
 
 
 class Meta:
-    """What is asked of a proxy of a tensor on a GPU."""
+    """A fake of a tensor proxy, by default on a GPU."""
 
     def __init__(self, *shape, dtype=thunder.dtypes.bfloat16, device="cuda:0"):
         self.shape, self.ndim, self.dtype, self.device = shape, len(shape), dtype, thunder.devices.to_device(device)
@@ -157,7 +157,7 @@ LEFT = {
 
 @pytest.fixture
 def torch_chooses(monkeypatch):
-    """Has torch choose a kernel for tensors on a GPU that there is not; what it was asked."""
+    """Returns a function that fixes torch's choice of a kernel without a GPU, and returns a list of torch's queries."""
     seen, own = [], torch.empty
     monkeypatch.setattr(torch, "empty", lambda *args, device=None, **options: own(*args, **options))
 
@@ -200,7 +200,7 @@ def test_it_is_left_to_thunder_where_torch_has_another_one_or_no_answer(torch_ch
 
 
 def test_lengths_are_filled_in_and_the_choice_is_made_again(tmp_path, asked, monkeypatch):
-    """Where cuDNN cannot compute a length, that one is derived anew."""
+    """If cuDNN cannot compute a length, the program for that length is derived anew."""
     model = Attention(is_causal=True)
     compiled, transform = compile_with_cudnn(model, tmp_path)
     for length in LENGTHS:

@@ -1,4 +1,4 @@
-"""Attention by cuDNN on a GPU: the bits of torch's own, where torch chooses it."""
+"""Attention by cuDNN on a GPU has the bits of torch's attention where torch chooses cuDNN."""
 
 import re
 
@@ -108,7 +108,7 @@ def test_queries_that_see_no_key_get_zeros_and_all_others_what_torch_gives_them(
     for length in LENGTHS:
         x = torch.randn(2, length, HEADS * SIZE, device="cuda", dtype=torch.bfloat16)
         places = torch.arange(length, device="cuda")
-        padded = (places >= 30) & (places <= places[:, None])  # the first 30 tokens of a row are none
+        padded = (places >= 30) & (places <= places[:, None])  # the first 30 tokens of a row are padding
         found, expected = (each(x, padded[None, None]) for each in (compiled, model))
         assert torch.equal(found[:, :, 30:], expected[:, :, 30:])
         assert not found[:, :, :30].any()
@@ -129,7 +129,7 @@ def test_tokens_are_those_of_thunder_but_for_rounding(tmp_path):
     logits = []
     for attention in ("thunder", "cudnn"):
         model = make_model(layers=3).to("cuda", torch.bfloat16)
-        model.mask_cache = None  # it is no buffer, and would stay where it was made
+        model.mask_cache = None  # it is no buffer, so ``to`` would not move it
         model.set_kv_cache(batch_size=1, device="cuda", dtype=torch.bfloat16)
         jit = {"executors": fusioncache.executors(attention=attention)}
         compiled, transform = compile_anew(model, tmp_path / attention, "nvfuser", jit=jit)

@@ -1,4 +1,4 @@
-"""Layers that tests of captures share."""
+"""Fixtures with layers for tests of captures."""
 
 import gc
 
@@ -8,7 +8,7 @@ from captured_programs import Layer, make_graphs, settle
 
 @pytest.fixture(autouse=True)
 def _quick_collections():
-    """Collections look at what the test made alone."""
+    """Freezes earlier objects, so that collections examine only objects of the test."""
     gc.freeze()
     yield
     gc.unfreeze()
@@ -26,13 +26,13 @@ def graphs(graphs_and_counts):
 
 @pytest.fixture
 def captured(graphs_and_counts):
-    """A layer that is captured and one that is not, the recorder, and the counts."""
+    """A captured layer and a plain one, the recorder, and the ledger."""
     graphs, recorder, ledger = graphs_and_counts
     return (Layer(graphs), Layer()), recorder, ledger
 
 
 @pytest.fixture
 def settled(captured):
-    """The same, where forward and backward are captured."""
+    """The same, after forward and backward were captured."""
     settle(captured[0][0])
     return captured

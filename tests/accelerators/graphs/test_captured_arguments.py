@@ -1,4 +1,4 @@
-"""Captures are found by the text of a program and by the kind of a call; each difference makes another kind."""
+"""Captures are found by a program's text and a call's kind; each difference between calls makes another kind."""
 
 from types import SimpleNamespace
 
@@ -113,7 +113,7 @@ def test_what_is_written_into_an_argument(is_known, lies_still, reason):
 
 
 def compile_text(text, **names):
-    """A program as Thunder compiles one of a trace, with what the names in it stand for."""
+    """Returns a function compiled from an expression, as Thunder compiles a trace; ``names`` are its globals."""
     context = {"torch": torch, **names}
     exec(f"@torch.no_grad()\ndef computation(x):\n  return {text}\n", context)
     return context.pop("computation")
@@ -190,7 +190,7 @@ def test_functions_that_are_left_alone(transforms, options, reason):
 
 
 def test_nothing_is_captured_or_replayed_within_a_capture():
-    """Its own thread might, as where one captured program calls another one."""
+    """Not even by the capturing thread, for example if one captured program calls another one."""
     memory = make_graphs()[0].memory_of(torch.device("cpu"))
     for _ in range(2):
         memory.begin()

@@ -1,4 +1,4 @@
-"""How results leave a graph, and arguments come in: the same values, strides and sharing of memory."""
+"""Results that leave a graph and arguments that enter it: equal values, strides and sharing of memory."""
 
 import pytest
 import torch
@@ -52,7 +52,7 @@ def test_results_are_as_without_a_graph(function):
         assert list(map(describe, found)) == list(map(describe, expected))
         assert relate(*found, x, still) == relate(*expected, x, still)
     assert ledger.stats().captures == 1, ledger.stats().not_captured
-    # What was returned before is still what it was.
+    # Results that were returned before are unchanged.
     pairs = [pair for both in kept for pair in zip(*both, strict=True) if isinstance(pair[0], torch.Tensor)]
     assert all(torch.equal(*pair) for pair in pairs)
     places = {found.untyped_storage().data_ptr() for found, _ in pairs if found.numel()}
@@ -60,14 +60,14 @@ def test_results_are_as_without_a_graph(function):
 
 
 def describe(value):
-    """What a value looks like from outside."""
+    """Returns a tensor's dtype, shape and strides, or the type of another value and the value."""
     if isinstance(value, torch.Tensor):
         return value.dtype, value.shape, value.stride()
     return type(value), value
 
 
 def relate(*values):
-    """Which tensors are the same, and which of them share memory."""
+    """Returns which tensors are the same object, and which share memory."""
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     places = [tensor.untyped_storage().data_ptr() if tensor.numel() else id(tensor) for tensor in tensors]
     one_tensor = [[one is other for other in tensors] for one in tensors]
@@ -98,7 +98,7 @@ REFUSED = {
     "an argument of another class": (lambda x: (x,), "it takes a value of type Odd", torch.ones(2).as_subclass(Odd)),
     "random numbers": (lambda x: (x * torch.rand(3),), "random numbers"),
 }
-"""Functions that are not captured, each with the reason, and with its arguments."""
+"""Functions that are not captured, each with the reason and its arguments, if given."""
 
 
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)

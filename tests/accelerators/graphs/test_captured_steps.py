@@ -1,4 +1,4 @@
-"""Steps of training whose forward and backward are captured come to what they do without graphs, whatever happens."""
+"""Training steps with captured forward and backward have the same results as without graphs in all situations."""
 
 import random
 from collections import Counter
@@ -26,7 +26,7 @@ CHANGES = {
     "transposed": (lambda layer: setattr(layer.weight, "data", layer.weight.data.t()), 1, 4),
 }
 CHANGES["replaced in each step"] = CHANGES["replaced"][0], 8, 6  # it is copied at last
-"""What happens to a weight, before how many steps, and how many captures there are."""
+"""For each change of a weight: the change, the number of steps that it precedes, and the number of captures."""
 
 
 @torch.no_grad()
@@ -78,7 +78,7 @@ def give_a_gradient_whose_elements_are_one(each, seed):
 
 
 def compute_again_for_backward(each, seed):
-    """Torch keeps the second call's saved tensors, and forgets that call."""
+    """Torch stores the saved tensors of the second call, and drops its autograd graph."""
     one, other = (
         torch.utils.checkpoint.checkpoint(each, make_input(seed + place), use_reentrant=False) for place in range(2)
     )
@@ -112,7 +112,7 @@ ACTS = {
     replace_what_was_saved: (1, {REPLACED}),
     transpose_what_was_saved: (1, {REPLACED}),
 }
-"""What happens in a step, with how many replays there are in the end, and why something was not captured."""
+"""Ways to take a step, with the number of replays at the end, and the reasons why calls were not captured."""
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3], ids=["from the start", "when warm", "when captured"])
@@ -255,7 +255,7 @@ def test_a_capture_that_fails_is_tried_once(captured, recwarn, program, captures
 
 
 def test_a_backward_on_another_stream_is_waited_for(settled):
-    """Replays do not wait for that stream, and would overwrite what it reads."""
+    """Replays do not wait for that stream, and would overwrite memory that it reads."""
     layers, recorder, ledger = settled
     finished = recorder.finished
 
@@ -310,7 +310,7 @@ def step_in_a_hook(layer, optimizer, seed):
 
 
 WAYS = {zero_in_place: 3, add_up_in_one_backward: 11, step_in_a_hook: 2}
-"""Ways to train, and how many captures each needs."""
+"""Ways to train, with the number of captures that each needs."""
 
 
 @pytest.mark.parametrize(("train", "captures"), WAYS.items())
@@ -327,7 +327,7 @@ def test_ways_to_train_settle_on_a_few_captures_and_copy_no_gradient(captured, t
 
 
 def test_models_one_after_the_other_whose_gradients_are_added_up():
-    """In a backward each of them is replayed while what those after it lent is not back."""
+    """Each layer's backward is replayed while gradients leased by the layers after it are not returned yet."""
     graphs, _, ledger = make_graphs()
     ones, others = [Layer(graphs) for _ in range(3)], [Layer() for _ in range(3)]
     for seed in range(10):
@@ -347,7 +347,7 @@ def test_models_one_after_the_other_whose_gradients_are_added_up():
 @pytest.mark.parametrize("most", [1, 32])
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_is_held_in_whatever_order(monkeypatch, seed, most):
-    """Steps of two models, alone and one behind the other, whose outputs wait for their backward.
+    """Steps of two models, each alone or both in sequence, whose outputs wait for their backward pass.
 
     Gradients are held for a while, and a program without a backward is called at any time.
     """

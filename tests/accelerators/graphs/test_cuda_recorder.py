@@ -1,4 +1,4 @@
-"""The recorder of a GPU, with torch's part of it played by others."""
+"""The recorder of a GPU, with fakes in place of torch's CUDA functions."""
 
 import gc
 from contextlib import nullcontext
@@ -15,7 +15,7 @@ DEVICE = torch.device("cuda", 0)
 
 
 class Driver:
-    """What torch and CUDA were told, in order, and what they answer."""
+    """A fake of torch and CUDA that records calls in order, and determines their outcomes."""
 
     def __init__(self):
         self.told: list[str] = []

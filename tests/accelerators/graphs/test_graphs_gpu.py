@@ -23,7 +23,7 @@ def compile_model(model, *, graphs, **options):
 
 
 def make_pair(model=None, **options):
-    """The same model twice: captured, with its transform, and not."""
+    """Returns two copies of a model, compiled with graphs and without, and the transform of the former."""
     torch.manual_seed(0)
     model = (Blocks(2) if model is None else model).cuda()
     other = copy.deepcopy(model)
@@ -53,7 +53,7 @@ def assert_equal(ones, others, what=""):
 
 
 def test_what_cannot_be_captured_leaves_everything_as_it_was():
-    """The host asks for a value in the middle of a capture: CUDA gives the capture up, and torch goes on."""
+    """The host reads a value during a capture: CUDA invalidates the capture, and torch continues."""
     from fusioncache.accelerators.graphs.cuda import find_recorder
 
     device = torch.device("cuda", torch.cuda.current_device())
@@ -104,7 +104,7 @@ def test_a_model_that_is_dropped_leaves_its_memory_to_others():
     train()
     before = reserve()
     assert train() > before + 2**29
-    assert reserve() <= before + 2**27  # of each stream cuBLAS keeps some memory
+    assert reserve() <= before + 2**27  # cuBLAS keeps some memory for each stream
 
 
 def test_a_call_that_another_graph_captures():
@@ -153,7 +153,7 @@ class Deep(torch.nn.Module):
 
 
 def clear_workspaces():
-    """What torch does before it captures with reduce-overhead; then others have the memory."""
+    """Clears workspaces as torch does before it captures with reduce-overhead, and allocates that memory for others."""
     torch.cuda.synchronize()
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
@@ -171,7 +171,7 @@ def test_workspaces_of_cublas_that_torch_lets_go_of(captures_again):
     )
     plain, _ = compile_model(models[2], graphs=False)
     inputs = [torch.randn(64, 16384, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
-    for x in inputs:  # the workspace comes with the first capture, which goes
+    for x in inputs:  # the first capture allocates the workspace, and is deleted below
         step(first, models[0], x)
     del first
     models[0] = None
@@ -216,7 +216,7 @@ def test_attention_of_litgpt_with_the_same_bits():
             output.float().square().mean().backward()
             results.append([output.detach().clone(), *[parameter.grad.clone() for parameter in each.parameters()]])
         assert_equal(results[0][:1], results[1][:1], seed)
-        for one, two in zip(*results, strict=True):  # attention's gradients are added up in any order
+        for one, two in zip(*results, strict=True):  # attention's gradients are summed in any order
             assert torch.allclose(
                 one.float(), two.float(), rtol=0.05, atol=1e-3 * float(two.float().abs().max() + 1e-6)
             )
@@ -224,7 +224,7 @@ def test_attention_of_litgpt_with_the_same_bits():
 
 
 def test_the_peak_of_memory_is_that_of_the_largest_length():
-    """Saved tensors of lengths that are not under way at a time are in the same memory."""
+    """Lengths whose steps do not overlap have their saved tensors in the same memory."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         *[torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.GELU()) for _ in range(8)]

@@ -1,4 +1,4 @@
-"""Gradients that lie in a graph's memory: each holder of one finds in it what it was given."""
+"""Gradients in a graph's memory: each holder of one reads the values that it was given."""
 
 import gc
 from functools import partial
@@ -12,7 +12,7 @@ from fusioncache.accelerators.graphs.memory import LENT
 
 
 class Square(torch.autograd.Function):
-    """Saves what it is given."""
+    """An autograd function that saves its input."""
 
     @staticmethod
     def forward(ctx, x):
@@ -44,7 +44,7 @@ HOLDERS = {
     "what autograd saved": lambda gradient: partial(read_again, Square.apply(gradient.requires_grad_()), gradient),
     "another parameter": lambda gradient: partial(torch.clone, torch.nn.Parameter(gradient)),
 }
-"""Each returns what reads the gradient later, and holds it in one way."""
+"""Each holds the gradient in one way, and returns a function that reads it later."""
 
 
 @pytest.mark.parametrize("first", [1, 4], ids=["owned", "not owned"])
@@ -53,7 +53,7 @@ def test_each_holder_of_a_gradient_finds_it_as_it_was(hold, first):
     graphs, recorder, ledger = make_graphs()
     layer, plain, other = Layer(graphs), Layer(), Layer(graphs)
     settle(layer, first)
-    if first > 1:  # what the first one lends is left to the other one
+    if first > 1:  # memory that the first layer leased is left to the other one
         layer.weight.grad = None
         settle(other, 3)
         other.weight.grad = None
@@ -82,7 +82,7 @@ def test_gradients_that_are_kept_for_long_are_copied_at_last(captured):
         kept = [*kept[-10:], pair]
         assert all(torch.equal(*pair) for pair in kept), seed
     stats = ledger.stats()
-    # Four steps are replayed, further ones run as they are until the first of the four is not kept any more.
+    # Four steps are replayed; later ones run uncaptured until the first of the four gradients is released.
     assert (stats.captures, dict(stats.not_captured)) == (5, {LENT: 8})
     assert stats.gradients_copied == 2 * (stats.graph_replays - 30 + 1 - 4)
 
@@ -118,7 +118,7 @@ def test_another_process_gets_a_copy(settled, monkeypatch):
 
 
 def give_saved(saved_for_backward, cotangents):
-    """Returns a tensor that the forward program computed: it lies where the next forward overwrites it."""
+    """Returns a tensor of the forward program, which the next forward overwrites, and the weight's gradient."""
     hidden = saved_for_backward[0][2]
     _, gradient = compute_gradients(saved_for_backward, cotangents)
     return hidden, gradient
@@ -143,14 +143,14 @@ def test_gradients_of_inputs_are_lent_but_what_forward_saved_is_not(backward, ca
         for each, x in zip((layer, plain), pair, strict=True):
             each.weight.grad = None
             each(x).square().sum().backward()
-        kept = [*kept[-1:], pair]  # of shared memory one part is held by what was put in, for two steps longer
+        kept = [*kept[-1:], pair]  # the input's gradient holds one part of shared memory for two more steps
         assert all(torch.equal(one.grad, other.grad) for one, other in [*kept, (layer.weight, plain.weight)]), seed
     assert recorder.owns(layer.weight.grad) == (not copied)
     assert (ledger.stats().captures, ledger.stats().gradients_copied) == (captures, copied)
 
 
 class Between(torch.autograd.Function):
-    """Gives a gradient of its own, and then calls something."""
+    """An autograd function whose backward calls a function, and returns a gradient of its own."""
 
     @staticmethod
     def forward(ctx, x, call):
@@ -172,7 +172,7 @@ def test_while_a_backward_is_under_way_nothing_is_back():
     gradient_leases = graphs.memory_of(torch.device("cpu")).gradient_leases
     seen = []
 
-    def look():  # by now one gradient is added to another one, and nothing holds the other any more
+    def look():  # the layer's gradient was added to another one by now, and nothing else holds it
         gradient_leases.settle()
         seen.append(len(gradient_leases.list_names(1)))
 

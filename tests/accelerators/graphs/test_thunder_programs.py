@@ -1,4 +1,4 @@
-"""Programs that Thunder compiles, captured without a GPU: all that autograd knows is as without graphs, errors too."""
+"""Programs of Thunder, captured without a GPU: all that autograd sees is as without graphs, including errors."""
 
 import copy
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from fusioncache.process.settings import GRAPHS
 
 
 def compile_model(model, store=False, **options):
-    """The compiled model and its transform; where programs are captured, without a GPU."""
+    """Returns the compiled model and its transform; captures are recorded without a GPU."""
     cache = fusioncache.Cache(record=False, store=store)
     transform = fusioncache.FusionCache(cache=cache, backend="eager", **options)
     if transform.graphs is not None:
@@ -70,7 +70,7 @@ def test_verify_mode_looks_at_each_call():
 
 @torch.no_grad()
 def test_tokens_that_lie_still_are_replayed_and_write_into_their_caches(eager_regions):
-    """Of a model with a key-value cache; what Thunder alone runs has the same bits."""
+    """The model has a key-value cache; results and caches have the same bits as with Thunder alone."""
     model, module, count = make_model(), make_model(), 8
     compiled, transform = compile_model(model, graphs=True)
     plain = thunder.jit(module, executors=fusioncache.executors())
@@ -207,11 +207,11 @@ SCENARIOS = {
     write_into_what_a_result_is_detached_from: lambda layer, x: (x @ layer.w, layer.w.detach(), layer.w.detach()[1:]),
     write_into_a_detached_result: lambda layer, x: ((y := torch.tanh(x @ layer.w)), y.detach()),
 }
-"""What users do, each with what the layer computes."""
+"""Actions of users, each with the function that the layer computes."""
 
 
 def tell(scenario: Callable[..., list[Any]], compiled: Any, layer: Layer) -> list[Any]:
-    """What each call came to: values, or the kind of error."""
+    """Returns the values of each call, or the type of its error."""
     state: dict[str, Any] = {}
     told = []
     for call in range(6):

@@ -1,4 +1,4 @@
-"""How arguments will lie is foreseen from a trace: what is handed over is what calls ask for."""
+"""Layouts of arguments are predicted from a trace: the requests that are handed over are those that calls make."""
 
 import pytest
 import thunder

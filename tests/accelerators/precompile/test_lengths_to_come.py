@@ -1,4 +1,4 @@
-"""Lengths that the user names: their templates are compiled before a call has them, in a job and by ``warm``."""
+"""Lengths named by the user: their templates are compiled before a call uses them, in a job and by ``warm``."""
 
 import os
 import shutil
@@ -28,11 +28,11 @@ from fusioncache.store import Store
 
 
 class Derived(PersistentEager):
-    """Makes code for one size of code for any, and stores that, as nvFuser does."""
+    """A backend that derives code for one size from general code, and stores that, as nvFuser does."""
 
     derives_sizes = True
     log = Path(os.devnull)
-    """Gets a line for each compile for any sizes, of whichever process."""
+    """Gets a line for each general compile of any process."""
     kept: ClassVar[set[Graph]] = set()
 
     def persist_size(self, made: GeneralInstance, region: Graph, args: Sequence[Any]) -> Compiled:
@@ -45,7 +45,7 @@ class Derived(PersistentEager):
 
 @pytest.fixture(autouse=True, scope="module")
 def derived() -> Iterator[None]:
-    """Has the eager backend store what it makes of code for any sizes."""
+    """Makes the eager backend store code that it derives from general code."""
     with pytest.MonkeyPatch.context() as patch:
         for place in ("transform.shared_region", "accelerators.precompile.entry_compiler"):
             patch.setattr(f"fusioncache.{place}.make_backend", lambda *args, **options: Derived())
@@ -55,12 +55,12 @@ def derived() -> Iterator[None]:
 
 
 def count_general() -> list[int]:
-    """How often processes compiled each region for any sizes."""
+    """Returns how often processes compiled each region for any sizes."""
     return [*Counter(Derived.log.read_text().splitlines()).values()]
 
 
 def train(store: Path, *lengths: int, recorder: Recorder | None = None, **options: Any) -> tuple[list[Any], Any]:
-    """Takes a step at each length in what could be a process of its own; returns the last results, and the counts."""
+    """Takes a step at each length as a separate process would; returns the last results, and the stats."""
     torch.manual_seed(0)
     model, cache = Blocks(2), fusioncache.Cache(record=False, store=store)
     cache.helpers = recorder
@@ -72,7 +72,7 @@ def train(store: Path, *lengths: int, recorder: Recorder | None = None, **option
 
 @pytest.fixture(scope="module")
 def trained(derived: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A store of a process that took steps at two lengths, and how much that compiled."""
+    """A store of a process that took steps at two lengths, and the number of its compiles."""
     store = tmp_path_factory.mktemp("trained") / "store"
     return store, train(store, 5, 7)[1].compiles
 
@@ -94,12 +94,12 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 def test_what_is_queued_for_a_length_is_what_its_call_asks_for(tmp_path, recorder):
     _, stats = train(tmp_path, 5, 7, recorder=recorder, lengths=[9, 16, 12])
     assert stats.lengths_queued == len(recorder.later) == stats.lengths_compiled > 0
-    # That is the width, so that other operations are the same ones.
+    # At 16 the length equals the width, so that other operations are equal.
     assert [reason.partition(":")[0] for reason in stats.lengths_refused] == ["length 16"]
     queued = len(recorder.later)
     _, stats = train(tmp_path, 9, 12, recorder=recorder)
     assert len(recorder.later.keys() - recorder.wanted) == 2  # the expanded gradient of a sum, at each length
-    assert stats.lengths_queued == 0 and len(recorder.later) == queued  # as none are named
+    assert stats.lengths_queued == 0 and len(recorder.later) == queued  # because no lengths are named
 
 
 def test_a_later_process_queues_them_from_what_is_stored(tmp_path, recorder):
@@ -121,11 +121,11 @@ CHANGES = {
 
 @pytest.mark.filterwarnings("ignore:This process")
 def test_warm_compiles_lengths_that_no_process_has_used(store, trained, tmp_path):
-    """For the settings, versions and machine of the process. All lengths take one compile for any sizes."""
+    """Warming is for the settings, versions and machine of the process. All lengths share one compile for any sizes."""
     _, compiles = trained
     expected, _ = train(tmp_path / "other", 11)
     warmed = fusioncache.warm(store, lengths=[9, 11, 13], jobs=2)
-    dense = compiles // 2 - 1  # but for what takes the expanded gradient of a sum
+    dense = compiles // 2 - 1  # except the template that takes the expanded gradient of a sum
     assert warmed.compiled == 3 * dense and warmed.ready == compiles and not warmed.failed
     assert count_general() == [1] * dense
     assert fusioncache.warm(store, lengths=[9, 11]).compiled == 0
@@ -154,7 +154,7 @@ def test_warm_makes_again_what_was_made_of_code_for_any_sizes(store, trained, tm
 
 
 def test_lengths_that_no_code_for_any_sizes_serves_are_compiled_alone(store, trained, monkeypatch):
-    """Once, though a known length was compiled alone on one machine, and not so on another."""
+    """Each is compiled once, even if a stored length was compiled alone on one machine, and not on another."""
     with CHANGES["machine"]():
         train(store, 7, sizes="static")
     monkeypatch.setattr("fusioncache.cache.generals.MOST_ELEMENTS", 0)
@@ -193,8 +193,8 @@ def test_lengths_are_taken_once_and_in_their_order():
 
 
 SCALED = [
-    ({0: (2, 64), 1: (2, 65)}, {0: (2, 96), 1: (2, 97)}, {0: (2, 128), 1: (2, 129)}),  # as much longer
-    ({0: (64,), 1: (32, 8)}, {0: (96,), 1: (48, 8)}, {0: (128,), 1: (64, 8)}),  # as many times as long
+    ({0: (2, 64), 1: (2, 65)}, {0: (2, 96), 1: (2, 97)}, {0: (2, 128), 1: (2, 129)}),  # all grow by the same amount
+    ({0: (64,), 1: (32, 8)}, {0: (96,), 1: (48, 8)}, {0: (128,), 1: (64, 8)}),  # all grow by the same factor
 ]
 
 

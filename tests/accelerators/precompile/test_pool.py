@@ -1,4 +1,4 @@
-"""The pool starts beside imports, calls wait for it, and each wait ends if a process dies or hangs."""
+"""The process pool starts during imports, calls wait for it, and each wait ends if a process dies or hangs."""
 
 import os
 import signal
@@ -47,20 +47,20 @@ def _play(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def give_device(monkeypatch: pytest.MonkeyPatch, open_device: Callable[[int | None], object]) -> None:
-    """Gives workers a backend that opens its device in this way."""
+    """Gives workers a backend that opens its device with this function."""
     backend = type("Other", (), {"open_device": staticmethod(open_device), "prepare": staticmethod(lambda: None)})
     monkeypatch.setattr(workers, "BACKENDS", {"other": None})
     monkeypatch.setattr(workers, "backend_class", lambda name: backend)
 
 
 def note(path: Path, text: str) -> bool:
-    """Adds a text to a file."""
+    """Appends a text to a file."""
     with path.open("a") as file:
         return file.write(text) > 0
 
 
 def reasons(pool: CompilePool, *digests: str) -> list[str]:
-    """What becomes of tasks, in order of the answers."""
+    """Returns the outcomes of tasks in the order of their answers."""
     return [future.result().reason for future in as_completed(pool.submit(make_plays(*digests)))]
 
 
@@ -76,7 +76,7 @@ def test_a_worker_that_dies_costs_its_own_task(tmp_path, monkeypatch, jobs):
 
 
 def test_one_worker_does_all_that_needs_the_same_code(tmp_path):
-    """Others do the rest meanwhile."""
+    """Other workers do the rest meanwhile."""
     with make_pool(tmp_path, 3) as pool:
         futures = pool.submit(make_plays("wait go of A", "1 of A", "wait go of B", "2 of B", "3 of A", "rest"))
         assert (futures[-1].result().reason, *reasons(pool, "more")) == ("rest", "more")
@@ -90,7 +90,7 @@ def test_one_worker_does_all_that_needs_the_same_code(tmp_path):
 
 
 def give_room(monkeypatch: pytest.MonkeyPatch, look: Callable[[], object]) -> None:
-    """Gives workers a GPU that is in use. Its memory is asked for as soon as a worker is idle."""
+    """Gives workers a GPU that is in use. Its free memory is read as soon as a worker is idle."""
     monkeypatch.setattr(workers, "REST_SECONDS", 0.0)
     monkeypatch.setattr(workers, "gpu_in_use", lambda: 0)
     monkeypatch.setattr(torch.cuda, "mem_get_info", look)
@@ -145,7 +145,7 @@ def test_workers_that_say_nothing_of_room_are_killed(tmp_path, monkeypatch, sign
 
 
 def test_workers_that_hang_are_ended_after_a_while(tmp_path, monkeypatch):
-    """An hour passes at each look at the clock as soon as one hangs."""
+    """As soon as one hangs, the clock advances by an hour at each reading."""
     hours = count(1)
 
     def read_clock():
@@ -276,7 +276,7 @@ def test_a_script_without_a_guard_is_not_imported_by_workers(tmp_path):
 
 @pytest.fixture
 def wanted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A process with a GPU open, that has cores for two others and an empty store."""
+    """Simulates a process with an open GPU, cores for two workers and an empty store."""
     monkeypatch.setattr(pools, "gpu_in_use", lambda: 0)
     monkeypatch.setattr(pools, "find_spec", lambda name: name)
     monkeypatch.setattr(CompilePool, "open_early", lambda self, device: None)
@@ -301,7 +301,7 @@ def wanted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
 )
 def test_the_first_cache_gets_the_pool_that_was_started_or_ends_it(wanted, monkeypatch, jobs, backend, variable):
-    """Also one that was started with other variables, but for those that torch and Lightning set."""
+    """The pool also ends if it was started with other variables, except for those that torch and Lightning set."""
     start_default_pool()
     (first,) = pools.pools.values()
     assert first.pid is not None and not first.is_wanted
@@ -310,7 +310,7 @@ def test_the_first_cache_gets_the_pool_that_was_started_or_ends_it(wanted, monke
     assert found is not None and found.is_wanted and (found.jobs, found.backend) == (jobs, backend)
     fits = (jobs, backend) == (2, "nvfuser") and not variable.startswith(("CUDA_V", "NV", "FUSION"))
     assert (found is first) == (not first.has_failed) == fits
-    assert find_pool(Store.open(), jobs + 1, backend) is found  # whatever the next one asks for
+    assert find_pool(Store.open(), jobs + 1, backend) is found  # also for a cache with other options
 
 
 def test_a_pool_that_dies_before_a_cache_asks_is_made_anew(wanted, recwarn):
@@ -356,7 +356,7 @@ STORES = {
 
 
 def give_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes this a process that may open a GPU."""
+    """Simulates a process that may open a GPU, but has not."""
     monkeypatch.setattr(pools, "gpu_in_use", lambda: None)
     monkeypatch.setattr(pools, "GPU_FILES", (os.devnull,))
     monkeypatch.delitem(sys.modules, "fusioncache.cli.main", raising=False)
@@ -418,7 +418,7 @@ NONE = {
 
 @pytest.mark.parametrize("change", NONE.values(), ids=NONE)
 def test_none_starts_with(wanted, monkeypatch, recwarn, change):
-    """What is wrong is said when a cache asks."""
+    """Problems are reported when a cache asks for a pool."""
     change(monkeypatch)
     start_default_pool()
     assert not pools.pools and not recwarn.list
@@ -451,7 +451,7 @@ def test_it_starts_as_soon_as_thunder_and_the_package_are_imported(monkeypatch):
 
 
 def make_waiting_pool():
-    """A pool whose tasks end when the test says so."""
+    """Returns a fake pool, whose tasks end when the test sets their results."""
     tasks = []
 
     def submit(given):
@@ -468,7 +468,7 @@ def make_ask(number=0, made=None):
 
 
 def test_a_call_waits_for_code_that_no_worker_has_begun_to_make(tmp_path, monkeypatch):
-    """It compiles something else meanwhile, but no code for any sizes."""
+    """Meanwhile it compiles another region, but none that is derived from general code."""
     made, other, alone = make_ask(0, "A"), make_ask(1, "A"), make_ask(2)
     pool, compiled = make_waiting_pool(), []
 
@@ -499,7 +499,7 @@ def test_what_calls_wait_for_comes_before_lengths_to_come():
     helpers = PoolHelpers(SimpleNamespace(entry=lambda *of: None), pool)
     helpers.hand_over(asks[:1])
     assert helpers.hand_over_later(asks, lambda: done.append(1)) == len(asks) - 1
-    assert len(pool.tasks) == 1  # a call waits for that
+    assert len(pool.tasks) == 1  # a call waits for this one
     pool.tasks[0].set_result(TaskOutcome("compiled"))
     assert len(pool.tasks) == 3  # then one for each worker
     pool.tasks[1].set_result(TaskOutcome("refused", "other settings here"))
@@ -510,4 +510,4 @@ def test_what_calls_wait_for_comes_before_lengths_to_come():
     assert len(pool.tasks) == 5 and len(done) == 2
     pool.tasks[4].set_result(NO_WORKER)
     pool.tasks[5].set_result(NO_WORKER)
-    assert len(pool.tasks) == 6  # no worker starts, and nothing is handed over any more
+    assert len(pool.tasks) == 6  # no worker starts, so nothing more is handed over

@@ -1,4 +1,4 @@
-"""Compiling ahead of use: what another version or machine asked for is compiled for this one, and nothing twice."""
+"""Compiling ahead of use: requests of other versions or machines are compiled for this one, and none twice."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ PLACE: ArgumentLayouts = ((X.shape, X.stride()),)
 
 
 def put(store: Store, graph: Graph, asked: Graph | None = None, **more: bytes) -> None:
-    """An entry of another environment, for a graph; the request in it may be for another one."""
+    """Stores an entry of another environment for a graph; the request in it may be for another graph."""
     canonical, layouts = canonicalize(graph), PLACE * len(graph.inputs)
     key = make_key(canonical.graph, {"machine": "elsewhere", "layout": write_layouts(layouts)})
     request = encode_request(Request(canonicalize(asked or graph).graph, layouts, "eager", {}))
@@ -41,14 +41,14 @@ def put(store: Store, graph: Graph, asked: Graph | None = None, **more: bytes) -
 
 
 def relate(*regions: Graph) -> dict[str, bytes]:
-    """What an entry has that is made of code for any sizes of these. The order of the last one is its own."""
+    """Returns the artifact of an entry that was generalized with these regions; the last one gives its order."""
     own = [instance_of(region, canonicalize(region).binding) for region in regions]
     return {RELATIVES: encode_relatives(tuple(in_order_of_template(each) for each in own), own[-1])}
 
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> PersistentEager:
-    """The backend of this process: another machine than that of the processes that filled the store."""
+    """The backend of this process, on another machine than the processes that filled the store."""
     backend = PersistentEager({"machine": "there"})
     monkeypatch.setattr(warmer, "make_backend", lambda name, **options: backend)
     return backend
@@ -92,7 +92,7 @@ def damage(path, here, patch):
 
 
 def put_wrong_relatives(path, here, patch):
-    """What is not readable, another region, one of another size alone, and the order of another one."""
+    """Stores relatives that are unreadable, of another region, of one other size only, or in another region's order."""
     order = encode_relatives(
         (make_unary_region("abs"),), instance_of(make_region(), canonicalize(make_region()).binding)
     )
@@ -199,7 +199,7 @@ def test_what_no_code_for_any_sizes_serves_is_compiled_alone_in_its_own_order(tm
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_it_is_compiled_in_the_order_of_the_region_that_asks(tmp_path, monkeypatch, swapped):
-    region, (x, y) = make_region(swapped=swapped), (X, Y.T.contiguous().T)  # which lies otherwise, so that it shows
+    region, (x, y) = make_region(swapped=swapped), (X, Y.T.contiguous().T)  # y has another layout, so that it shows
     inputs = (y, x) if swapped else (x, y)
     process, binding = Process(tmp_path), canonicalize(region).binding
     monkeypatch.setattr(warmer, "make_backend", lambda name, **options: process.backend)

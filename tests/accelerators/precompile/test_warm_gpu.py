@@ -1,4 +1,4 @@
-"""Compiling ahead on a GPU: what an older version compiled is compiled for this one, and then only loaded."""
+"""Compiling ahead on a GPU: entries of an older version are compiled for this one, and then only loaded."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.gpu
 
 
 def job(directory: Path, *lengths: int, **options: Any) -> tuple[list[Any], Any]:
-    """Training steps of a model with a cache of its own: the last results, and the transform."""
+    """Takes training steps of a model with a new cache; returns the last results, and the transform."""
     torch.manual_seed(0)
     model, x = Blocks(2, 64).to("cuda", torch.bfloat16), torch.randn(256, 64, device="cuda", dtype=torch.bfloat16)
     transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=directory), **options)

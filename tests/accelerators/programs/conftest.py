@@ -1,11 +1,11 @@
-"""What tests of keys share: a model as Thunder compiles it, and a small part of Thunder."""
+"""Fixtures for tests of keys: a model as Thunder compiles it, and a small part of Thunder."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import thunder
-import thunder.transforms.autodiff  # takes tables of ``transforms`` when it is imported: whole ones
+import thunder.transforms.autodiff  # imports whole tables of ``transforms``, before ``few`` cuts them
 import torch
 from program_keys import Model, jit
 from thunder.core import jit_ext, rematerialization, symbol, transforms
@@ -15,7 +15,7 @@ from fusioncache.accelerators.programs import function_map
 
 @pytest.fixture(scope="module")
 def few() -> Iterator[None]:
-    """A small part of Thunder stands for the whole: to describe all of it takes a third of a second for each key."""
+    """Reduces Thunder to a small part, because describing all of it takes a third of a second for each key."""
     modules = "rematerialization", "symbol", "transforms", "jit_ext", "utils", "interpreter"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(function_map, "MODULES", ("thunder.torch.langctx", *(f"thunder.core.{each}" for each in modules)))

@@ -1,4 +1,4 @@
-"""Several programs with one key: the order of slots, what counts as the same, and what goes when all are taken."""
+"""Several programs with one key: the order of slots, which count as equal, and which is removed if all are taken."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ KEY = make_numbered_key(1)
 
 
 def make_text(number: int) -> ProgramText:
-    """A program that says its number."""
+    """Returns a program whose functions return its number."""
     traces = [
         TraceText(name, f"def {name}():\n  return {number}\n") for name in ("prologue", "computation", "epilogue")
     ]
@@ -35,14 +35,14 @@ def keep(store: Store, number: int, unfit: tuple[str, ...] = (), reads: int | No
 
 
 def exchange(store: Store, slot: str, **artifacts: bytes | None) -> None:
-    """Writes a slot again with other artifacts; None leaves one out."""
+    """Writes a slot again with some artifacts replaced; None leaves one out."""
     loaded = {**store.load(KEY, slot), **artifacts}
     store.remove(KEY, slot)
     assert store.save(KEY, slot, {name: each for name, each in loaded.items() if each is not None})
 
 
 def found(store: Store) -> list[tuple[str, int]]:
-    """The slot and the number of each candidate, in their order."""
+    """Returns the slot and the number of each candidate, in their order."""
     candidates = find_candidates(store, KEY)
     return [(each.slot, int(each.text.prologue.source.split()[-1])) for each in candidates]
 

@@ -1,4 +1,4 @@
-"""What a describer says of values: others have other texts, equal ones equal texts, and no code of a value runs."""
+"""Texts of a describer: different values have different ones, equal values equal ones, and no code of a value runs."""
 
 import collections
 import dataclasses
@@ -56,7 +56,7 @@ def close_over(content):
 
 
 def set_on(value, **attributes):
-    """Returns a value with these attributes."""
+    """Sets these attributes of a value, and returns it."""
     for name, content in attributes.items():
         setattr(value, name, content)
     return value
@@ -136,7 +136,7 @@ def around(last):
 
 
 def make_values() -> list[object]:
-    """Returns values of which no two are equal, made anew."""
+    """Returns new values, no two of which are equal."""
     return [
         *(1, 1.0, True, "1", b"1", 1j, 0, 0.0, -0.0, False, "", b"", None, ..., 2, math.inf, -math.inf, math.nan),
         *(complex(0.0, -0.0), complex(-0.0, 0.0), 1e300, 10**400, 10**400 + 1, NotImplemented, "a b", "a  b", "'a'"),
@@ -219,7 +219,7 @@ def move_to_end(name, **items):
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (lambda: {0, 8}, lambda: {8, 0}),  # which have two orders
+        (lambda: {0, 8}, lambda: {8, 0}),  # sets with two orders of iteration
         (lambda: frozenset({"a", 1, (2, "b")}), lambda: frozenset({(2, "b"), 1, "a"})),
         (lambda: {(1, 2): [1]}, lambda: {(1, 2): [1]}),
         (lambda: float("nan"), lambda: -float("nan")),
@@ -294,7 +294,7 @@ def refuse(*given):
 
 
 def make_hostile(base, *names):
-    """Returns a class of which these methods, and those that most values have, raise."""
+    """Returns a class in which these methods, and those that most values define, raise."""
     return type("Hostile", (base,), dict.fromkeys(("__eq__", "__hash__", "__repr__", "__str__", *names), refuse))
 
 

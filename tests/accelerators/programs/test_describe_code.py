@@ -1,4 +1,4 @@
-"""What a function and a class are: each thing that is part of one, changed alone, and what is no part of it."""
+"""Descriptions of functions and classes: each part that they contain, changed alone, and parts that they leave out."""
 
 import abc
 import dis
@@ -30,7 +30,7 @@ def make(shift):
 
 
 def make(old: str = "", new: str = "", before: str = "", file: str = "here.py") -> types.FunctionType:
-    """Makes the function, with this text in the place of another one. Its globals are those of this module."""
+    """Returns the function with one text of its source replaced. Its globals are those of this module."""
     assert old in SOURCE
     found: dict[str, types.FunctionType] = {}
     exec(compile(before + (SOURCE.replace(old, new) if old else SOURCE), file, "exec"), globals(), found)
@@ -82,7 +82,7 @@ def test_code_is_the_same_while_it_runs_often_and_is_watched():
     function = make()
     before = described(function)
     for _ in range(50):
-        function(2)  # Python writes other instructions in the place of those that run often
+        function(2)  # Python specializes instructions that run often
     assert list(dis.get_instructions(function)) != list(dis.get_instructions(function, adaptive=True))
     assert described(function) == before
     sys.monitoring.use_tool_id(5, "a test")
@@ -105,7 +105,7 @@ def test_code_that_was_described_is_covered():
 
 
 def loose(**names: object) -> types.FunctionType:
-    """Makes a function whose globals are those of no module."""
+    """Returns a function whose globals belong to no module."""
     namespace: dict[str, object] = dict(names)
     exec("def outer(x):\n    def inner():\n        return len(factor) * x\n    return inner()", namespace)
     return namespace["outer"]
@@ -134,7 +134,7 @@ def test_globals_of_a_module_are_no_part_of_the_function_but_whose_they_are(monk
         assert described(function) == before
         assert not Describer().covers_global(function.__globals__, "SOURCE")
     with monkeypatch.context() as patch:
-        patch.delitem(sys.modules, __name__)  # so that they are no module's
+        patch.delitem(sys.modules, __name__)  # so that its globals belong to no module
         assert described(function) != before
     other = types.FunctionType(function.__code__, vars(functools), argdefs=(2,), closure=function.__closure__)
     other.__kwdefaults__, other.__module__ = function.__kwdefaults__, function.__module__

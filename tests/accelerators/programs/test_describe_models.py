@@ -1,4 +1,4 @@
-"""What a model and its tensors are: each thing that is part of one, changed alone, and the paths whose lines change."""
+"""Descriptions of models and tensors: each part that they contain, changed alone, and the paths whose lines change."""
 
 import threading
 from typing import Any
@@ -51,7 +51,7 @@ def replace(name: str, value: Any):
 
 
 def weight(change):
-    """Does this to the weight, and takes what it returns in its place if that is a tensor."""
+    """Returns a change that applies a function to the weight, and assigns its result if that is a parameter."""
 
     def change_model(model):
         qkv = model.layers[0].qkv
@@ -67,7 +67,7 @@ def mask(make):
 
 WEIGHT, MASK = "model.layers.0.qkv.weight", "model.layers.0.mask"
 OF_QKV = {f"model.layers.1.qkv{part}" for part in ("", ".weight", ".bias", ".in_features", ".out_features")}
-# What is changed, and the lines that say so.
+# Changes, each with the paths of the lines that differ.
 CHANGES = {
     "the name of an attribute": (
         lambda m: setattr(m.layers[0], "other", vars(m.layers[0]).pop("tables")),
@@ -124,7 +124,7 @@ def test_each_change_is_told_by_its_lines():
     for name, (change, paths) in CHANGES.items():
         model = Model()
         assert changed(before, walked(model)) == set()
-        torch.nn.Module.register_forward_hook(torch.nn.ReLU(), hook)  # the numbers of hooks go on
+        torch.nn.Module.register_forward_hook(torch.nn.ReLU(), hook)  # advances the number of the next hook
         change(model)
         assert changed(before, walked(model)) == paths, name
 

@@ -1,4 +1,4 @@
-"""Thunder's own code in the key of a program: all of it that runs is there, and what others put in its place."""
+"""Thunder's code in the key of a program: all functions that run, and code of others that replaces some."""
 
 import contextlib
 import inspect
@@ -49,13 +49,13 @@ def test_names_of_definitions_tell_values_apart():
 
 @contextlib.contextmanager
 def note_functions() -> Iterator[set[tuple[str, str]]]:
-    """Yields the module, and the name in it, of each function of Thunder's that runs until this ends.
+    """Yields a set that gets the module and name of each function of Thunder that runs in the body.
 
-    Of a function that is nested in another one, or in a class, the name is that of the outermost.
+    A function that is nested in another one, or in a class, has the name of the outermost.
     """
     found: set[tuple[str, str]] = set()
     root, monitoring, run = Path(thunder.__file__).parent, sys.monitoring, interpreter._run_frame
-    tool = 2  # which neither debuggers, nor profilers, nor coverage, nor other helpers have
+    tool = 2  # which no debugger, profiler, coverage tool or other helper uses
 
     def note(code: CodeType, *_: Any) -> Any:
         path = Path(code.co_filename)
@@ -152,7 +152,7 @@ OWN_COSINE = thunder.clang.cos
 
 
 def test_no_program_is_kept_while_thunder_may_run_code_of_others(tmp_path, monkeypatch):
-    """What an executor asks of an operation, and what stands in for a function of Thunder's; and classes."""
+    """Such code is an executor's checker, a replacement of a function of Thunder, or a class."""
 
     def call(function, silu=None):
         executor = OperatorExecutor("of_others", version="1")

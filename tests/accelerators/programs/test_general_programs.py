@@ -1,4 +1,4 @@
-"""Programs at several sizes as one, and that one at others: its texts, their code, and its templates."""
+"""Programs at several sizes generalized to one, and filled in at others: its texts, their code, and its templates."""
 
 import dis
 import math
@@ -43,7 +43,7 @@ def constant(value):
 
 
 def list_instructions(code: CodeType) -> tuple[Any, ...]:
-    """Returns what code does, whichever constants have a place of their own."""
+    """Returns the instructions of a code object, with constants by value instead of by position."""
     found = [
         (each.opname, _show(each.argval), each.starts_line, each.is_jump_target) for each in dis.get_instructions(code)
     ]
@@ -51,7 +51,7 @@ def list_instructions(code: CodeType) -> tuple[Any, ...]:
 
 
 def _show(constant: object) -> Any:
-    """Returns a constant with its type, as 1 and True are equal."""
+    """Returns a constant with its type, because 1 and True are equal."""
     if isinstance(constant, CodeType):
         return list_instructions(constant)
     if isinstance(constant, tuple):
@@ -60,7 +60,7 @@ def _show(constant: object) -> Any:
 
 
 def make_graph(rows, length, extra=64, literals=()):
-    """A graph with sizes and literals in arguments, in tuples, by name, in inputs and in outputs."""
+    """Returns a graph with sizes and literals in arguments, tuples, keyword arguments, inputs and outputs."""
     both, fixed = TensorType("float32", (rows * length, 64), "cuda"), TensorType("float32", (64, 64), "cuda")
     others = tuple(map(constant, literals))
     ops = (
@@ -94,7 +94,7 @@ def known(rows, length, **options):
 
 
 def identify(templates):
-    """Gives templates neither names nor digests of their own."""
+    """Returns an identity for each template that keeps its name and has no digest."""
     return {name: Identity(name, "") for name in templates}
 
 
@@ -111,7 +111,7 @@ def test_templates_are_those_of_the_program_at_that_size(literals, rows, length)
     programs = [known(2, 64, literals=literals), known(3, 96, literals=literals, **others)]
     filled = fill(GeneralProgram(programs, USUAL), {1: rows, 2: length})
     assert filled == blank(make_program(rows, length, literals=literals))
-    # By their text as well, which tells 0.0 from -0.0 and 1 from True.
+    # Compared as text as well, which distinguishes 0.0 from -0.0 and 1 from True.
     graphs = [each.graph for each in filled.templates().values()]
     assert repr(graphs) == repr([make_graph(rows, length, literals=literals)])
 
@@ -134,7 +134,7 @@ REST = Operation("%", LENGTH, 100)
 @pytest.mark.parametrize(
     ("programs", "expressions", "filled", "refused", "reason"),
     [
-        # Which 2 is the number of rows, and which is a constant, is not known.
+        # It is unknown which 2 is the number of rows, and which is a constant.
         ([known(2, 64), known(2, 96)], USUAL, (2, 200), (3, 200), "rows was 2 so far"),
         ([known(2, 64), known(3, 96)], {*USUAL, HALF}, (4, 127), (4, 128), r"128\) was 0 so far"),
         (KNOWN, {*USUAL, REST}, (5, 99), (5, 101), "one of several"),
@@ -155,7 +155,7 @@ ROUNDED = Operation("*", Operation("//", Operation("+", LENGTH, 31), 32), 32)
 
 
 def make_attention(length, rounded):
-    """A program in which a tensor has a size that only an operation that runs as a whole sees."""
+    """Returns a program with a tensor of a rounded size that only an operation that runs as a whole sees."""
     program = make_program(2, length)
     comments = f'  # t96: "cuda:0 f32[2, 8, {rounded}]"\n  # t97: "cuda:0 f32[2, {length}]"\n'
     computation = program.computation.source.replace("  return t2\n", f"{comments}  return t2\n")
@@ -167,7 +167,7 @@ ATTENTION = [(make_attention(length, length), {1: 2, 2: length}) for length in (
 
 
 def test_sizes_in_comments_are_told_apart_by_the_names_of_tensors():
-    # Of these one is not there, and one has as many sizes as another one.
+    # ``t5`` does not exist, and ``t97`` has another number of dimensions.
     shapes = {"t96": (2, 8, ROUNDED), "t5": (2, 8, ROUNDED), "t97": (ROUNDED,)}
     general = GeneralProgram(ATTENTION, USUAL, shapes)
     assert fill(general, {1: 2, 2: 200}) == blank(make_attention(200, 224))
@@ -197,7 +197,7 @@ def keep(program):
     return program
 
 
-# What is done to each of two programs, and why they are no one program then.
+# Changes of two programs, and the reason why they cannot be generalized.
 DIFFERENT = [
     (keep, lambda one: rename_templates(one, {"t_transformer_h_0_weight": "other"}), "more than numbers"),
     (keep, lambda one: replace(one, backward=one.prologue), "more than numbers"),
@@ -276,6 +276,6 @@ def test_texts_and_their_code_are_what_python_compiles(names, number):
     ],
 )
 def test_numbers_that_are_no_sizes_are_refused(line, reason):
-    """Those that are part of something else, those that could be the mark of a size, and those behind no mark."""
+    """They are part of other text, could be a size's mark, or are in code that cannot contain marks."""
     with pytest.raises(Declined, match=reason):
         fill_lines([line], 200)

@@ -1,4 +1,4 @@
-"""What passes looked at, as data: all of it comes back, and what is anything else is refused."""
+"""Journals of passes as data: a journal is decoded completely, and everything else is refused."""
 
 import copy
 import functools
@@ -55,7 +55,7 @@ def test_all_of_it_comes_back(journal):
     content = encode_outline(journal, [])
     found, _ = decode_outline(content)
     assert found == journal
-    assert repr(found.decisions) == repr(journal.decisions)  # where 1, 1.0 and True are not the same
+    assert repr(found.decisions) == repr(journal.decisions)  # text distinguishes 1, 1.0 and True
     assert encode_outline(found, []) == content
 
 
@@ -73,7 +73,7 @@ WRITTEN = json.loads(encode_outline(EXAMPLE, []))
 
 
 def list_places(content, place=()):
-    """Yields the way to each part of decoded JSON."""
+    """Yields the path to each part of decoded JSON."""
     yield place
     pairs = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
     for name, part in pairs:
@@ -81,7 +81,7 @@ def list_places(content, place=()):
 
 
 def read_exchanged(place, new):
-    """Reads the example with something else in one place."""
+    """Decodes the example with one part replaced."""
     content = [copy.deepcopy(WRITTEN)]
     functools.reduce(operator.getitem, (0, *place)[:-1], content)[(0, *place)[-1]] = new
     return decode_outline(json.dumps(content[0]))[0]

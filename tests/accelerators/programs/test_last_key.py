@@ -1,4 +1,4 @@
-"""Thunder and executors in the key of a program: each change is seen, also where what is known lasts across keys."""
+"""Thunder and executors in the key of a program: each change is seen, also if function maps are reused across keys."""
 
 import dis
 import gc
@@ -36,7 +36,7 @@ X = torch.zeros(3, 4)
 
 
 class Known:
-    """What is compiled, and what is known of its keys."""
+    """A compiled function, its key, and the epoch that its keys share."""
 
     def __init__(self, fn: Any, executors: tuple[Any, ...] = (), **options: Any) -> None:
         self.fn, self.compiled, self.epoch = fn, jit(fn, executors=executors, **options), Epoch()
@@ -44,22 +44,22 @@ class Known:
         assert isinstance(self.key, Key)
 
     def make(self, x: torch.Tensor = X, epoch: Epoch | None = None) -> Key | str:
-        """Returns the key that the program store makes, or the reason for which it makes none."""
+        """Returns the key in an epoch, by default the shared one, or the reason why there is none."""
         try:
             return key_of(self.compiled, x, epoch=epoch or self.epoch)
         except Declined as reason:
             return str(reason)
 
     def make_anew(self, x: torch.Tensor = X) -> Key | str:
-        """Returns the key that a fresh describer makes, or the reason for which it makes none."""
+        """Returns the key in a new epoch, or the reason why there is none."""
         return self.make(x, Epoch())
 
     def assert_seen(self, change: Callable[[], Any], named: str = "") -> None:
-        """Asserts that the program store notices a change and its end: its key is a fresh one, which names it."""
+        """Asserts that the shared epoch notices a change and its end: the key equals a new one and names the change."""
         assert self.make() == self.key
         maps = dict(self.epoch.maps)
         assert self.make() == self.key
-        assert self.epoch.maps == maps  # which is how it is where nothing changed
+        assert self.epoch.maps == maps  # as always if nothing changed
         with change():
             after, anew = self.make(), self.make_anew()
             assert after == anew == self.make() != self.key
@@ -80,7 +80,7 @@ def add_constant(code: CodeType, constant: object = 7) -> CodeType:
 
 
 def with_another_constant(function: Any) -> types.FunctionType:
-    """Returns a function like another one whose code has one constant more."""
+    """Returns a copy of a function whose code has one more constant."""
     name, defaults, closure = function.__name__, function.__defaults__, function.__closure__
     return types.FunctionType(add_constant(function.__code__), function.__globals__, name, defaults, closure)
 
@@ -103,7 +103,7 @@ def registered_pytree() -> Iterator[None]:
 
 
 TORCHEX = thunder.get_executor("torch")
-# What is changed, and what the difference is called.
+# Changes, each with a pattern of the name of the difference.
 CHANGES: dict[str, tuple[Callable[[], Any], str]] = {
     "a method of a base of models": (lambda: changed(torch.nn.Module, "add_module", lambda *given: None), "the class"),
     "a global": (lambda: changed(rematerialization, "find_cut", utils.check), CUT),
@@ -145,7 +145,7 @@ def test_code_that_was_changed_in_place_before_is_other_code(known, monkeypatch)
 
 
 def test_a_gpu_that_thunder_meets_first_is_no_change(known):
-    """It keeps an object for each, from when a trace asks for it."""
+    """Thunder stores an object for each device as soon as a trace asks for it."""
     devices.Device("cuda:7")
     try:
         assert_same(known.key, known.make_anew())
@@ -163,7 +163,7 @@ def test_only_names_that_dynamo_adds_are_left_out(name, known):
 
 
 class Saying(OperatorExecutor):
-    """Says what its code depends on."""
+    """An executor that declares what its code depends on."""
 
     def cache_key(self):
         return "1"
@@ -183,7 +183,7 @@ def test_code_of_others_is_noticed_unless_its_executor_says_what_it_depends_on(k
 @pytest.mark.parametrize("is_there", [True, False])
 @pytest.mark.parametrize("name", ["compile", "sin"])
 def test_what_is_in_place_of_torch_compile_derives_nothing(known, name, is_there):
-    """Lightning puts one there, and Thunder's tables have what they find there, also when ``thunderfx`` took it out."""
+    """Lightning replaces ``torch.compile``; Thunder's tables contain the wrapper even if ``thunderfx`` removed it."""
     wrapping = with_another_constant(of_others)
     wrapping.__wrapped__ = getattr(torch, name)
     there = wrapping if is_there else wrapping.__wrapped__
@@ -222,13 +222,13 @@ def test_what_came_into_thunder_later_is_compared_as_well():
         for change in IN_TABLE.values():
             known.assert_seen(change)
         places = [place for place in foreign_in(known.compiled, X, epoch=known.epoch) if place.endswith("of_others")]
-        with changed(torch, "compile", of_others):  # which takes no part
+        with changed(torch, "compile", of_others):  # which the key ignores
             assert places and not {*places} & {*foreign_in(known.compiled, X, epoch=known.epoch)}
         assert {*places} <= {*foreign_in(known.compiled, X, epoch=known.epoch)}
 
 
 def test_other_executors_are_noticed(known):
-    others = [*known.compiled._lc_cd.executors_list, thunder.get_executor("torchcompile")]  # which has a module more
+    others = [*known.compiled._lc_cd.executors_list, thunder.get_executor("torchcompile")]  # with one more module
     known.assert_seen(lambda: changed(known.compiled._lc_cd, "executors_list", others))
 
 
@@ -253,7 +253,7 @@ def test_what_a_model_lost_is_not_kept_alive():
     model.cache, model.hook = [torch.zeros(2)], with_another_constant(of_others)
     model.hook.held = torch.zeros(3)
     known.make(x)
-    # Parameters and modules Thunder itself keeps, but not their storages.
+    # Thunder keeps parameters and modules alive, but not their storages.
     storage, weight = model.second.weight.untyped_storage(), model.second.weight
     lives = [weakref.ref(each) for each in (x, model.cache[0], model.hook, model.hook.held, model.norm.shift, storage)]
     model.cache, model.hook, weight.data, model.norm.shift = None, None, torch.zeros(4, 4), torch.zeros(4)
@@ -277,7 +277,7 @@ def test_threads_make_the_same_keys(known):
 
 
 class Stranger:
-    """An object that raises whatever it is asked."""
+    """An object that raises on comparison, truth, length, iteration, hash and attribute access."""
 
     def _refuse(self, *given: object) -> bool:
         raise AssertionError("was asked")
@@ -286,7 +286,7 @@ class Stranger:
 
 
 def test_a_fingerprint_holds_for_the_very_same_items_in_their_order():
-    """It calls nothing of them."""
+    """It calls no method of the items."""
     table, pair = [1], [Stranger(), Stranger()]
     fingerprint = Fingerprint.of_tables([table, pair])
     for after in ([], [1, 1], [1.0], [True], [[1]], [Stranger()]):
@@ -309,7 +309,7 @@ def test_what_may_have_changed_is_read_again():
 
 
 class OfOthers(OperatorExecutor):
-    """An executor that says nothing of what it depends on."""
+    """An executor that does not declare what it depends on."""
 
     scale = 1
 

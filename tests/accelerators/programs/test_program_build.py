@@ -1,4 +1,4 @@
-"""A program that is written and built again: nothing is interpreted, every bit is the same; and why one is not kept."""
+"""Programs written and built again: nothing is interpreted, every bit is the same; and why some are not stored."""
 
 import copy
 import enum
@@ -58,7 +58,7 @@ CASES = {
 
 @pytest.fixture(scope="module", params=CASES)
 def written(request):
-    """A model that was not called, inputs, what Thunder's own entry computes for two calls, and the program."""
+    """A model that was not called, its inputs, the results of two calls of Thunder's cache entry, and the program."""
     make, make_inputs = CASES[request.param]
     torch.manual_seed(0)
     model, inputs = make(), make_inputs()
@@ -144,12 +144,12 @@ def computation(x):
 
 
 def make(name: str, *lines: str, **context):
-    """A function as Thunder compiles the text of a trace."""
+    """Returns a function compiled from the text of a trace, as Thunder compiles it."""
     return build_callable(name, "\n".join(lines), f"thunder.{name}", context)
 
 
 def compute(result: str, head: str = "", args: str = "x", **context):
-    """A forward pass that returns this."""
+    """Returns a forward pass that returns this expression."""
     return make("computation", head, f"def computation({args}):", f"  return {result}", **context)
 
 
@@ -192,7 +192,7 @@ def test_a_value_is_referred_to_by_its_name(value, module, name, monkeypatch):
     assert (found.module, found.name) == (module, name)
     assert bool(found.text) == (value in (silu, Result, Color.RED))
     assert building.Resolver().find_value(found) is value
-    if found.text:  # where nothing else would tell of a change
+    if found.text:  # if nothing else would show a change
         changed = Color if value is Color.RED else value
         monkeypatch.setattr(changed, *(("__defaults__", (True,)) if value is silu else ("more", 1)), raising=False)
         with pytest.raises(ValueError, match="is another one than when the program was made"):

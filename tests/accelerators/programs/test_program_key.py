@@ -1,4 +1,4 @@
-"""Each single thing that is in the key of a program: a call, the options of ``thunder.jit``, and the process."""
+"""Each ingredient of the key of a program: of the call, the options of ``thunder.jit``, and the process."""
 
 import contextlib
 import os
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("few")
 def key(jitted):
     key = key_of(jitted, X, 2)
     yield key
-    # Each test took back what it had changed.
+    # Each test has undone its changes.
     assert_same(key, key_of(jitted, X, 2))
 
 
@@ -66,7 +66,7 @@ def test_the_key_names_the_argument_that_is_another_one(name, jitted, key):
 
 
 def test_named_arguments_are_in_the_key_in_their_order(jitted, key):
-    """Which a function can see."""
+    """A function can see this order."""
     assert_names("`kwargs.scale`: none, 2", key, key_of(jitted, X, scale=2))
     assert_names("`kwargs.more`: none, ", key, key_of(jitted, X, 2, more=X))
     assert_names("`args`: 1 a b, 1 b a", key_of(jitted, X, a=1, b=2), key_of(jitted, X, b=2, a=1))
@@ -104,7 +104,7 @@ def attribute(owner, name, value):
 
 
 CUDA = torch.backends.cuda
-# What the key says of the state and of versions, before and after a change.
+# Differences of keys in the state and in versions, each with the change that causes it.
 STATE = {
     "the state grad: True, False": torch.no_grad,
     "the state inference_mode: False, True": torch.inference_mode,
@@ -206,7 +206,7 @@ def test_where_a_state_has_no_value_no_program_is_kept(jitted, monkeypatch):
 
 
 class Keyed(thunder.Transform):
-    """Says what it depends on, and may put parameters of another dtype in the place of the model's."""
+    """A transform with a cache key that may replace the model's parameters by ones of another dtype."""
 
     def __init__(self, key, dtype=None):
         self.key, self.dtype = key, dtype

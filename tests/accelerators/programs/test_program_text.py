@@ -1,4 +1,4 @@
-"""What is stored of a program, as bytes: all of it comes back, nothing else passes for it, and formats are these."""
+"""The stored bytes of a program: they decode to all of it, other bytes are refused, and the formats are fixed."""
 
 import hashlib
 import json
@@ -163,7 +163,7 @@ def test_what_is_no_json_of_reads_is_refused(body):
 
 
 def make_program() -> ProgramText:
-    """A program with a reference of each kind."""
+    """Returns a program with a reference of each kind."""
     graph = draw_residual(2)
     instance = Instance(graph, tuple(range(len(graph.inputs))), (0,), graph)
     use = TemplateUse((2,), Plan.FOLD, "nvfuser", instance, ((((4, 8), (8, 1)), None),))
@@ -193,7 +193,7 @@ def test_the_ingredients_of_a_key_are_these():
 
 
 def test_the_bytes_of_each_format_are_these():
-    """A change of these changes the number of the format as well, and then this test."""
+    """A change of these bytes requires another format number, and a change of this test."""
     reads = encode_reads([Read(kind, f"{kind}.name", "text") for kind in text.KINDS])
     region = make_region_record(3, "h.3", 3, "forward", "0" * 64, trace_number=0, model="GPT", reason=None)
     choice = ChoiceRecord("GPT", "forward", 0, "t3", 4, "fold", (PlanCost("fold", 64, 32, 2),))
@@ -201,6 +201,6 @@ def test_the_bytes_of_each_format_are_these():
     assert (text.FORMAT, digest(encode(make_program()))) == (6, "d1dfa504612b30cdc901d0c088ef0536")
     assert (text.READS_FORMAT, digest(reads)) == (2, "38c47d47e99aa7b8ebfa37be4315bee6")
     assert (kept_regions.FORMAT, digest(regions)) == (4, "40abbdbd8ba1f1de6daa03414040efde")
-    # What follows the header of bytecode is Python's own and another one for each of its versions.
+    # The bytecode after the header is Python's, and differs between Python versions.
     header = build.encode_code(make_program()).partition(b"\n")[0].split(b" ")
     assert (build.CODE_FORMAT, header[:3], len(header)) == (1, [b"fusioncache", b"bytecode", b"1"], 6)

@@ -1,4 +1,4 @@
-"""Whatever a trace reads besides its key is a read: unchanged it is equal, changed it is the one that differs."""
+"""Each outside value that a trace uses is recorded as a read, which differs exactly if the value was changed."""
 
 import collections
 import enum
@@ -139,7 +139,7 @@ def _hooks():
 
 @pytest.fixture(scope="module")
 def recorded(_hooks):
-    """What a function and a module read, and these."""
+    """The reads of a function and of a module, each with the traced object."""
     model = Model()
     return {"function": (record(look_around, X).reads(), look_around), "module": (record(model, X).reads(), model)}
 
@@ -151,7 +151,7 @@ def another(x, *args, **kwargs):
 THIS, MODULES = sys.modules[__name__], torch.nn.modules.module
 GET = collections.abc.Mapping.get
 # More is in tests/programs/test_program_mutations.py.
-# What is changed, the read that names it, of what it is an attribute or an item, under which name, and what it is then.
+# Changes: the read that names it, the owner of the attribute or item, its name, and the new value.
 CHANGES = {
     "the type of a number": ("global SCALE", THIS, "SCALE", 2),
     "an item of a list": ("global NUMBERS", THIS, "NUMBERS", [1.0, 3.0]),
@@ -258,7 +258,7 @@ class Making(torch.nn.Module):
 
 @pytest.fixture
 def tag(monkeypatch):
-    """What Dynamo does to modules when it first runs. It did not before, and afterwards all is as it was."""
+    """The function that tags modules when Dynamo first runs; its effects are undone before and after the test."""
     for name in ("__init__", "__setstate__"):
         monkeypatch.setattr(torch.nn.Module, name, introspection.find_original(vars(torch.nn.Module)[name]))
     monkeypatch.setattr(torch.nn.Module, MARK, True, raising=False)

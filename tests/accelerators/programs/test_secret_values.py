@@ -1,4 +1,4 @@
-"""Values that hold secrets: other secrets have other texts, equal ones equal texts, and no text has one in it."""
+"""Values that hold secrets: different ones have different texts, equal ones equal texts, and no text contains one."""
 
 import collections
 import dataclasses

@@ -1,4 +1,4 @@
-"""The splitter's answers: taken over only where all that an answer depends on is the same."""
+"""The splitter's answers: reused only if everything that an answer depends on is the same."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Which classes are known by Thunder's version: that of ``x.numel``, which is made anew each time, and none like it."""
+"""Classes identified by Thunder's version: only that of ``x.numel``, which Thunder makes anew for each access."""
 
 from types import FunctionType
 
@@ -16,14 +16,14 @@ PLACE = "TensorProxy.__getattr__.<locals>._Numel"
 
 
 def count():
-    """Returns what Thunder has for the number of a tensor's elements."""
+    """Returns Thunder's object for the number of a tensor's elements."""
     with tracectx(TraceCtx()), langctx(Languages.TORCH):
         device, dtype = thunder.core.devices.cpu, thunder.core.dtypes.float32
         return proxies.TensorProxy("x", shape=(2, 3), device=device, dtype=dtype).numel
 
 
 def copy(name, code=None, own=None, defaults=None, **attributes):
-    """Returns a function of Thunder's class, or one that differs in this."""
+    """Returns a copy of a method of Thunder's class, or one that differs in the given parts."""
     thunders = getattr(type(count()), name)
     function = FunctionType(code or thunders.__code__, own or vars(proxies), name, defaults)
     function.__qualname__ = thunders.__qualname__

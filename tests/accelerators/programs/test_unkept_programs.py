@@ -1,4 +1,4 @@
-"""What no other process could repeat or compare is not kept, and the reason says what it was."""
+"""Programs that no other process could repeat or compare are not stored, and the reason names the cause."""
 
 import ast
 import builtins
@@ -41,7 +41,7 @@ NANS, TUPLE_OF_NAN = {NAN}, (NAN,)
 ONE = ANOTHER = types.SimpleNamespace(a=1)
 
 
-# Things that look at the global NAMES when they are compared, called or searched for an attribute.
+# Classes that read the global NAMES when they are compared, called or searched for an attribute.
 class Thing:
     factor = 1.0
 
@@ -116,7 +116,7 @@ def helper(number):
 BEFORE, HERE = "of an object that existed before tracing", "test_unkept_programs"
 NO_ORDER = "calls set.__iter__, and sets have no order of their own"
 PROGRAMS = {
-    # what lasts
+    # lasting side effects
     "CALLS.append(1)": f"calls list.append {BEFORE}",
     "COUNTS['calls'] = 1": f"calls dict.__setitem__ {BEFORE}",
     "SEEN.symmetric_difference_update({1})": f"calls set.symmetric_difference_update {BEFORE}",
@@ -126,17 +126,17 @@ PROGRAMS = {
     "x * next(ITERATOR)": f"the global {HERE}.ITERATOR has no value to compare",
     "x * CACHED.number": f"cached_property.__get__ calls dict.__setitem__ {BEFORE}",
     "x * remembered(2.0)": "calls _lru_cache_wrapper.__call__, which remembers results",
-    # what is outside of the process
+    # values and effects outside of the process
     "x * time.time()": "calls time.time",
     "x * random.random()": "random.random has no value to compare",
     "x if os.path.exists(os.devnull) else x + 1": "exists calls posix.stat",
     "print('traced')": "calls print",
     "warnings.warn('traced', stacklevel=1)": "calls _warnings.warn",
     "with LOCK: x = x * 2": f"the global {HERE}.LOCK has no value to compare",
-    # Started by what Thunder interprets, it may be waited for in vain: flags are copies there.
+    # Interpreted code may wait in vain for a thread that it starts, because it has copies of flags.
     "threading.Thread(target=len, args=((),))": "the global threading._counter has no value to compare",
     "import this": "imports this",
-    # what objects decide by code of their own, or by where they are
+    # decisions by code of objects, or by their addresses
     "x if id(x) else x + 1": "calls id",
     "x if hash('text') % 2 else x + 1": "calls hash",
     "x if THING == OTHER else x + 1": f"compares a {HERE}.Thing",
@@ -153,13 +153,13 @@ PROGRAMS = {
     "x if hasattr(THING, 'hidden') else x + 1": f"asks for what {HERE}.Thing has as hidden",
     "x if hasattr(ABSENT, 'there') else x + 1": f"asks for {HERE}.Absent.__getattr__",
     "x if isinstance(x.shape, Asked) else x + 1": f"asks {HERE}.Asking.__instancecheck__",
-    # functions that are called unwatched
+    # functions that are called without being observed
     "x * sorted([2.0, 1.0], key=lambda number: number * NAMES['b'])[0]": "calls sorted with a function",
     "for number in map(helper, [1.0]): x = x * number": "calls map.__new__, which Thunder runs unwatched: a compre",
     "eval('x * 2')": "calls eval",
     "exec('y = x')": "calls exec",
     "class Local: factor = 2": "calls __build_class__",
-    # what is looked at as a whole
+    # namespaces and attributes that are read as a whole
     "x * globals()['NAMES']['b']": "calls globals",
     "x * helper.__globals__['NAMES']['b']": "asks for __globals__",
     "x * sys.modules[__name__].NAMES['b']": "reads sys.modules",
@@ -187,7 +187,7 @@ PROGRAMS = {
     "x * 2 if NAN in NANS else x": "calls set.__contains__ with a NaN",
     "x * 2 if (NAN,) == TUPLE_OF_NAN else x": "compares containers with a NaN in them",
 }
-"""What a function of ``x`` does or returns, and what its refusal says, behind the name of the function if that does."""
+"""Expressions and statements for a function of ``x``, each with the start of its reason without the name ``traced``."""
 
 if sys.version_info >= (3, 13):  # where Thunder interprets the one and refuses the other
     del PROGRAMS["x if f'{THING}' else x + 1"], PROGRAMS["builtins.unkept = 1"]
@@ -211,7 +211,7 @@ def _take_back() -> Iterator[None]:
 
 
 def make_program(text: str) -> Callable[..., Any]:
-    """Returns a function that does this and returns its argument, or returns this if it is an expression of it."""
+    """Returns a function of ``x`` that returns an expression, or executes statements and returns ``x``."""
     body = f"return {text}" if text.startswith(("x", "eval")) else f"{ast.unparse(ast.parse(text))}\nreturn x"
     names: dict[str, Any] = {}
     exec("def traced(x):\n" + textwrap.indent(body, "    "), globals(), names)

@@ -51,7 +51,7 @@ class Pass:
 
 
 def computed(lines: Sequence[OperationLine], values: dict[str, np.ndarray], types: Mapping, *, drops: bool) -> dict:
-    """The values of lines, call by call: of a compiler that drops roundings, unrounded but where a call stores them."""
+    """Returns the values of lines, call by call; with ``drops``, values are rounded only where a call stores them."""
     inside: dict[str, np.ndarray] = {}
     for index, line in enumerate(lines):
         if index and line.call != lines[index - 1].call:
@@ -69,7 +69,7 @@ def computed(lines: Sequence[OperationLine], values: dict[str, np.ndarray], type
 
 @st.composite
 def passes(draw: st.DrawFn) -> tuple[Pass, list[str]]:
-    """Forward passes of several calls in two dtypes, with much sharing, and what of them is saved."""
+    """Draws forward passes of several calls in two dtypes, with much sharing, and their saved values."""
     forward = Pass(x=WIDE, y=draw(st.sampled_from([WIDE, NARROW])), z=NARROW)
     values = list(forward.inputs)
     for call in range(draw(st.integers(1, 3))):
@@ -125,7 +125,7 @@ OBSTACLES = {
 
 @pytest.mark.parametrize(("change", "obstacle"), OBSTACLES.values(), ids=OBSTACLES)
 def test_what_keeps_a_recipe_from_being_used(change, obstacle):
-    """``x + round(floor(a))``, all of it saved but the rounding."""
+    """Tests ``x + round(floor(a))``, with all values saved except the rounded one."""
     forward = Pass(x=WIDE)
     a = forward.op("neg", "x")
     rounded = forward.op("convert_element_type", forward.op("floor", a, call=1), call=1, type_=NARROW)

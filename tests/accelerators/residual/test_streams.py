@@ -16,7 +16,7 @@ FLOAT = TensorType("float32", (2, 3), "cpu")
 
 
 class Written:
-    """A region, written by the names of its values."""
+    """A builder of a region, whose values have names."""
 
     def __init__(self, **inputs: TensorType):
         self.names = list(inputs)
@@ -45,7 +45,7 @@ def recomputed(depth: int, position: int, *, start: int = 0, give: bool = False)
 
 
 def line(order, size: int = 4) -> Stream:
-    """A stream without branches whose sums are wanted in this order."""
+    """Returns a stream without branches, whose sums are used in this order."""
     order = list(order)
     sums = [Sum("x1", None, ("x0", "a1"), "float32", size, 2 * size)]
     sums += [Sum(f"x{i}", f"x{i - 1}", (f"a{i}",), "float32", size, size) for i in range(2, max(order) + 1)]
@@ -72,7 +72,7 @@ def test_a_sum_that_a_call_already_gives_goes_on_by_name():
 
 
 def with_third(op: str, *args: str) -> FusedCall:
-    """A region in which x3 is the result of another op than in ``recomputed``."""
+    """Returns a region in which x3 is the result of another op than in ``recomputed``."""
     region = Written(x0=FLOAT, a1=FLOAT, a2=FLOAT, a3=FLOAT)
     region.op("mul", "p", "a3", "a3").op("add", "x1", "x0", "a1").op("add", "x2", "x1", "a2")
     return region.op(op, "x3", *args).op("tanh", "y", "x3").call(9, "y")
@@ -105,7 +105,7 @@ def test_what_is_no_stream(calls, around):
 
 
 def check(stream: Stream, plan: ResidualPlan) -> tuple[int, int]:
-    """Does what a plan says; returns how many terms and sums were read, and how many sums were alive at most."""
+    """Executes a plan; returns the number of terms and sums that were read, and the most sums alive at a time."""
     sums, values = {sum_.name: sum_ for sum_ in stream.sums}, {}
     for sum_ in stream.sums:
         values[sum_.name] = (values[sum_.parent] if sum_.parent else ()) + sum_.terms
@@ -141,7 +141,7 @@ def test_reads_grow_with_the_depth_and_sums_that_are_kept_with_its_root_at_most(
     assert set(events_of(forward)) == {CARRY}
     assert check(forward, CARRY) == (2 * depth, 2)  # one sum is taken and one is given
     reads, alive = check(backward, SEGMENTED)
-    assert reads <= 5 * depth + 1  # terms: twice; sums: once to go on from and once in the regions
+    assert reads <= 5 * depth + 1  # terms: twice; sums: once to continue from and once in the regions
     assert alive <= 2 * isqrt(depth) + 2
     assert sum(len(event.sums) for event in events_of(backward)[SEGMENTED]) <= 2 * depth
 
@@ -170,7 +170,7 @@ def test_what_is_chosen_follows_from_the_costs():
 
 
 def add_in_halves(position: int) -> FusedCall:
-    """``tanh`` of a sum in float32 that is rounded to bfloat16 behind each add."""
+    """``tanh`` of a sum in float32 that is rounded to bfloat16 after each add."""
     half = replace(FLOAT, dtype="bfloat16")
     region = Written(**{f"a{i}": half for i in range(5)})
 

@@ -1,4 +1,4 @@
-"""Schedules of small programs, as text: calls in, steps out; their timelines; and what every schedule keeps to."""
+"""Schedules of small programs as text, calls in and steps out; their timelines; and invariants of every schedule."""
 
 import re
 import sys
@@ -74,7 +74,7 @@ reduce  q3:32 = all_reduce(b3)
 wait    t3:32 = wait(q3)
 compute return(t1, t2, t3, g0)
 """
-"""Of two copies of the shards, of which each averages its gradients with the other."""
+"""A backward pass with two copies of the shards, each of which averages its gradients with the other."""
 
 NEEDED = """
 compute a:8 = matmul(x, w)
@@ -90,9 +90,9 @@ compute return(y, t)
 
 SCHEDULES = {
     "gathers that a bound holds back": (FORWARD, Bounds(64, 64), "f1 p1 f2 x1 p2 v2 f3 x2 p3 y return"),
-    # Reduces start behind what they add up, with its division.
+    # A reduce starts directly after the gradient that it sums and the division.
     "reduces": (BACKWARD, Bounds(72, 72), "x1 g2 d3 a3 r3 g1 a2 r2 d1 s3 a1 r1 s1 s2 return"),
-    # What copies of shards reduce starts two reduces behind that between the shards.
+    # A reduce between copies starts two reduces after the one between the shards.
     "copies": (
         COPIES,
         Bounds(600, 600),
@@ -106,7 +106,7 @@ _LINE = re.compile(r"(\w+) +(?:(\S.*?) = )?(\w+)\((.*?)\)")
 
 
 def read_calls(text: str) -> CallGraph:
-    """Reads a line such as ``reduce f:64 = all_reduce(a)`` for each call; ``:64`` are a value's bytes."""
+    """Reads a line such as ``reduce f:64 = all_reduce(a)`` for each call; ``:64`` is a value's size in bytes."""
     sizes: dict[str, int] = {}
 
     def read_names(written: str | None) -> tuple[str, ...]:
@@ -183,7 +183,7 @@ def test_in_a_timeline_each_collective_lasts_from_its_start_to_its_wait():
     ways = [(flight.name, flight.start, flight.end, flight.beside) for flight in timeline.flights]
     assert ways == [("all_gather", 0, 1, 0), ("all_gather", 2, 5, 1), ("all_gather", 3, 8, 2)]
     assert max(timeline.alive) == placement.after().alive
-    assert timeline.alive[-1] == 64  # what is returned
+    assert timeline.alive[-1] == 64  # the returned value
 
 
 def test_a_bound_costs_what_starts_later_for_it():
@@ -203,7 +203,7 @@ LAYERS = st.lists(SIZES.filter(bool), min_size=1, max_size=12)
 
 @st.composite
 def call_graphs(draw: st.DrawFn) -> CallGraph:
-    """Calls of every kind with waits anywhere behind their collectives."""
+    """Draws calls of every kind, with each wait anywhere after its collective."""
     inputs = [f"i{number}" for number in range(draw(st.integers(1, 5)))]
     values, futures, calls = list(inputs), [], []
     sizes = {name: draw(SIZES) for name in inputs}
@@ -242,7 +242,7 @@ def call_graphs(draw: st.DrawFn) -> CallGraph:
 
 @st.composite
 def sharded_forwards(draw: st.DrawFn) -> CallGraph:
-    """A forward pass as Thunder 0.2.6 leaves it: all gathers first, all that was gathered is saved."""
+    """Draws a forward pass as Thunder 0.2.6 leaves it: all gathers first, and all gathered values saved."""
     sizes = draw(LAYERS)
     lines = [
         f"gather f{layer}:{sizes[layer]} = all_gather(w{layer})" for layer in draw(st.permutations(range(len(sizes))))
@@ -255,7 +255,7 @@ def sharded_forwards(draw: st.DrawFn) -> CallGraph:
 
 @st.composite
 def sharded_backwards(draw: st.DrawFn) -> CallGraph:
-    """A backward pass as Thunder 0.2.6 leaves it: reduces last, each behind a division; copies of shards at the end."""
+    """Draws a backward pass as of Thunder 0.2.6: reduces last, each after a division; reduces of copies at the end."""
     sizes, lines = draw(LAYERS), []
     for layer, size in enumerate(sizes):
         lines.append(f"compute d{layer}:{size} = weight_gradient(g{layer}, x{layer})")
@@ -270,7 +270,7 @@ def sharded_backwards(draw: st.DrawFn) -> CallGraph:
         lines.append(f"wait t{layer}:{size // 2} = wait(q{layer})")
     returned = ", ".join(f"{'t' if has_copies else 's'}{layer}" for layer in range(len(sizes)))
     graph = read_calls("\n".join([*lines, f"compute return({returned})"]))
-    # Reduces of the two kinds do not travel together.
+    # Reduces of the two kinds are not sent together.
     calls = (replace(call, channel=call.name, message=call.name) if call.channel else call for call in graph.calls)
     return replace(graph, calls=tuple(calls))
 

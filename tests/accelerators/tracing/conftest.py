@@ -1,4 +1,4 @@
-"""What tests of shortcuts share: Thunder as it is, sources that are read once, no containers for later tests."""
+"""Fixtures for tests of shortcuts: the original functions of Thunder, cached sources, no containers left behind."""
 
 import inspect
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from fusioncache.thunder_adapter import installation
 
 @pytest.fixture(autouse=True)
 def _thunders_own() -> Iterator[None]:
-    """Every test starts and ends with Thunder's own functions."""
+    """Starts and ends every test with the original functions of Thunder."""
     tracing.uninstall()
     yield
     tracing.uninstall()
@@ -23,7 +23,7 @@ def _thunders_own() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _sources_are_read_once() -> Iterator[None]:
-    """Remembers sources by the code that they are of: code of another file or line is another code."""
+    """Caches sources by file, line and code object: equal code of another file or line has its own source."""
 
     @cache
     def read(file: str, line: int, code: CodeType) -> str:
@@ -39,7 +39,7 @@ def _sources_are_read_once() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_containers_are_left() -> Iterator[None]:
-    """Takes data classes of tests away from Thunder, whose programs depend on how it takes them apart."""
+    """Unregisters data classes of tests from Thunder's pytrees, because later programs would depend on them."""
     before = set(pytree._registered_dataclasses)
     yield
     for each in pytree._registered_dataclasses - before:

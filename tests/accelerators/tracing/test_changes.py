@@ -1,4 +1,4 @@
-"""Whatever changed between two steps is noticed as Thunder notices it, or not noticed as it does not."""
+"""A rewritten prologue notices a change between two steps exactly if Thunder's prologue does."""
 
 import inspect
 import re
@@ -71,7 +71,7 @@ def part(name, value):
 
 
 def override(name, value):
-    """Replaces what Thunder's module has of the model."""
+    """Replaces a parameter that Thunder's module stores for the model."""
     return lambda model, patch: patch.setitem(model.compiled._overrides_parameters, name, value)
 
 
@@ -119,7 +119,7 @@ CHANGES = {
         torch.set_default_dtype(torch.float64) or (lambda: torch.set_default_dtype(torch.float32))
     ),
 }
-"""Each with a function that changes it, and returns what undoes that, if ``patch`` does not."""
+"""For each change a function that makes it, and returns a function that undoes it if ``patch`` does not."""
 
 ARGUMENTS = {
     "rows": (X[:1],),
@@ -139,11 +139,11 @@ UNNOTICED = {
     *("nothing", "a list's length", "its class", "layout", "class", "a submodule that Thunder's module has"),
     *("a parameter that Thunder's module has", "a parameter that is gone"),
 }
-"""What Thunder does not check: what may be so, and Thunder's own gaps, which stay."""
+"""Changes that Thunder does not check: harmless ones, and gaps in Thunder, which stay."""
 
 
 def call(compiled, prologue, args):
-    """What a prologue returns or raises as Thunder calls it: the same objects, or an error of the same text."""
+    """Returns what a prologue returns or raises if Thunder calls it: ids of objects, or an error's type and text."""
     data, stats = thunder.compile_data(compiled), thunder.compile_stats(compiled)
     with compile_data_and_stats(data, stats):
         token = thunder._cache_info_ctx.set({})
@@ -159,7 +159,7 @@ def call(compiled, prologue, args):
 
 @pytest.fixture(scope="module", params=["derived", "filled in"])
 def model(request, tmp_path_factory):
-    """A compiled model, whose prologue is there as Thunder made it, or would have, and rewritten."""
+    """A compiled model with two prologues: one as Thunder made it (or would have made it), and the rewritten one."""
     torch.manual_seed(0)
     model = Model()
     if request.param == "derived":

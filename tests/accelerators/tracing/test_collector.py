@@ -1,4 +1,4 @@
-"""The garbage collector rests while Thunder traces and transforms, and afterwards is as it was before."""
+"""The garbage collector is paused while Thunder traces and transforms, and is restored afterwards."""
 
 import gc
 import os
@@ -19,7 +19,7 @@ X = torch.ones(3)
 
 @pytest.fixture(autouse=True)
 def installed():
-    """Only this is in place, and whatever a test leaves behind, the collector is as it was."""
+    """Installs only the collector's pause, and restores the garbage collector after each test."""
     tracing.install(("collector",))
     thresholds = gc.get_threshold()
     yield
@@ -28,12 +28,12 @@ def installed():
 
 
 def rests():
-    """True if no number of new objects starts the collector."""
+    """True if the collector's threshold is too high to be reached by new objects."""
     return gc.get_threshold()[0] > 2**30
 
 
 class Watch(Transform):
-    """Does something before and after Thunder's passes, and notes whether the collector rests."""
+    """A transform that works before Thunder's passes, and notes before and after them if the collector rests."""
 
     def __init__(self, work=lambda: None):
         self.work = work
@@ -90,7 +90,7 @@ def test_it_works_after_an_error(work, traced):
 
 @contextmanager
 def another_thread_inside(pause):
-    """Has another thread inside of the pause; yields what ends it."""
+    """Runs another thread inside the pause; yields a function that ends it."""
     is_in, may_end = threading.Event(), threading.Event()
 
     def be_inside():
@@ -121,7 +121,7 @@ def test_it_works_when_the_last_thread_is_done():
 @pytest.mark.filterwarnings("ignore:This process")
 @pytest.mark.parametrize("forks_inside", [False, True])
 def test_it_works_in_a_child_in_which_no_thread_traces(forks_inside):
-    """The child has only the thread that forked: it works at once, or when that thread is done."""
+    """The child has only the thread that forked: its collector works at once, or when that thread leaves the pause."""
     pause, child = Pause(), 0
     with another_thread_inside(pause):
         with pause if forks_inside else nullcontext():
@@ -136,7 +136,7 @@ def test_it_works_in_a_child_in_which_no_thread_traces(forks_inside):
 
 @contextmanager
 def counted():
-    """Counts full collections."""
+    """Yields a list that gets an item for each full collection."""
     found = []
 
     def note(phase, info):
@@ -159,5 +159,5 @@ def test_a_long_trace_ends_with_it_and_no_other_call_does(monkeypatch):
         once = len(full)
         assert once > 0
         for model, x, count in ((alone, X, 1), (outer, X, 2), (alone, torch.ones(4), 3)):
-            model(x)  # the outer one with a trace within a pass, behind which there is none
+            model(x)  # the outer one traces in a pass, and no collection follows that inner trace
             assert len(full) == count * once

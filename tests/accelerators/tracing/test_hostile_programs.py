@@ -1,8 +1,8 @@
-"""Programs that are hard to trace: nothing tells whether shortcuts traced them.
+"""Programs that are hard to trace: nothing shows whether shortcuts traced them.
 
-Each is traced with all groups of shortcuts, and recorded meanwhile. What came of Thunder's own tracing is written down;
-where that is another outcome, Thunder traces by itself here too. A trace whose key and reads are those of an earlier
-one would have been loaded in its place, so it has to be the same. ``REWRITE_GOLDEN=1`` writes down anew.
+Each is traced with all groups of shortcuts, and recorded. A file stores digests of the outcomes without shortcuts; if
+an outcome differs, the program is traced without shortcuts here too. If key and reads of a trace equal those of an
+earlier one, that one would have been loaded, so both must be the same. ``REWRITE_GOLDEN=1`` rewrites the file.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from fusioncache.thunder_adapter.installation import TRACING
 FILE = HELPERS / "hostile_programs" / "own.json"
 RECORD = json.loads(FILE.read_text())
 SOURCES = "sources"
-"""The item that has the digest of the programs' sources: traces and errors tell on which lines something is."""
+"""The item with the digest of the programs' sources, because traces and errors contain line numbers."""
 ALONE = {
     "cells": "calls: closures",
     "natives": "calls: partials",
@@ -39,7 +39,7 @@ ALONE = {
     "values": "containers: keys that look alike",
     "constraints": "arithmetic: that look alike as arguments",
 }
-"""Groups of the interpreter's shortcuts, each with a program that it traces without the other ones."""
+"""Groups of the interpreter's shortcuts, each with a program to trace without the other groups."""
 
 
 LITTLE = "objects: a little of everything"
@@ -48,11 +48,11 @@ SETS = {group: (name, (*OWN, group)) for group, name in ALONE.items()} | {
     for bit in range(len(TRACING).bit_length())
     for value in (0, 1)
 }
-"""Also groups by the bits of their numbers: for each two there is a set with the one and without the other."""
+"""Also sets by the bits of the groups' numbers: for any two groups some set contains the one without the other."""
 
 
 def digest(facts):
-    """Returns a digest of facts, but for the bits of numbers, which other processors may round otherwise."""
+    """Returns a digest of facts, without the bits of numbers, which other processors may round differently."""
     text = "".join(f"{name}\n{fact}\n" for name, fact in facts.items())
     return hashlib.sha256(re.sub("bits=[0-9a-f]*", "", text.replace(str(ROOT), "")).encode()).hexdigest()[:16]
 
@@ -63,14 +63,14 @@ def digest_sources():
 
 @contextmanager
 def watching():
-    """Records every trace; yields what would have been reused, although Thunder makes something else, to the letter."""
+    """Records every trace; yields the pairs of a reusable earlier trace and the new one whose texts differ."""
     own, kept, wrong = thunder.thunder_general_jit, [], []
 
     def trace(function, args, kwargs, /, **options):
         key, now = describe_call(function, args, kwargs)
         found = [made for known, reads, made in kept if known == key and text.find_difference(reads, now) is None]
         made, recorder = trace_recorded(own, function, args, kwargs, **options)
-        # Only those that are compared are printed: Thunder counts on when it prints the name of an object.
+        # Prints only traces that are compared, because Thunder advances a counter when it prints an object's name.
         pairs = [(print_traces(earlier), print_traces(made)) for earlier in found]
         wrong.extend(pair for pair in pairs if pair[0] != pair[1])
         if recorder is not None:  # else the key has no value
@@ -121,6 +121,6 @@ def _record():
 
 
 def test_each_program_is_written_down_as_it_is():
-    """Otherwise Thunder would trace them all once more here, which takes most of the time."""
+    """Otherwise each program would be traced again without shortcuts here, which takes most of the time."""
     assert {*PROGRAMS, SOURCES} == set(RECORD)
     assert RECORD[SOURCES] == digest_sources()

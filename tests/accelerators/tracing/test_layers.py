@@ -1,4 +1,4 @@
-"""Blocks that are alike are written out as Thunder would have interpreted them, and no others."""
+"""Blocks that are alike are copied as Thunder would have interpreted them, and no other blocks."""
 
 import copy
 import random
@@ -21,7 +21,7 @@ from fusioncache.thunder_adapter.hooks import has_builtin_hash
 from fusioncache.thunder_adapter.installation import TRACING
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
-ALIKE = 2  # of five blocks: one is interpreted as names are taken in it, one is recorded, one comes out as predicted
+ALIKE = 2  # of five blocks; the others: one in which names are taken, one to record, one to check the prediction
 OTHERS = tuple(group for group in TRACING if group != "layers")
 
 
@@ -32,7 +32,7 @@ def _watch_sessions(monkeypatch):
 
 
 class Claiming(type):
-    """Says that its classes are int."""
+    """A metaclass whose classes claim to equal ``int``."""
 
     __hash__ = type.__hash__
 
@@ -41,11 +41,11 @@ class Claiming(type):
 
 
 class Traced(BaseException):
-    """The first trace is made."""
+    """Raised when the first trace is made."""
 
 
 def trace(model, groups):
-    """Returns the texts of what Thunder makes of a model before its passes and what was read, or what is raised."""
+    """Returns the texts of a model's traces before any pass, and its reads; or the type and text of the error."""
     tracing.uninstall()
     tracing.install(groups)
     own, found = thunder.thunder_general_jit, []
@@ -70,7 +70,7 @@ def trace(model, groups):
 
 
 def compare(model):
-    """Traces a model with and without blocks being written out; returns what became of them."""
+    """Asserts that a model's traces are equal with and without copied blocks; returns the session of the former."""
     block_models.SESSIONS.clear()
     same = copy.deepcopy(model)  # a trace may change the model
     found = trace(model, TRACING)
@@ -105,7 +105,7 @@ def test_a_model_that_looks_at_what_was_written_out_is_traced_again(how, reason)
 
 @pytest.mark.parametrize(("is_alike", "changes"), block_models.CHANGES.values(), ids=block_models.CHANGES)
 def test_a_block_that_differs_is_interpreted(changes, is_alike):
-    """Each stands behind one that does not differ."""
+    """Each changed pair of blocks follows one that does not differ."""
     model = Model(Block, count=3 + 2 * len(changes))
     for change, one, other in zip(changes, model.blocks[3::2], model.blocks[4::2], strict=True):
         change(one, other)

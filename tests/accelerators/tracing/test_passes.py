@@ -1,4 +1,4 @@
-"""What passes ask for, constraints and cuts, with and without shortcuts: the same answers and the same errors."""
+"""Functions that passes call, constraints and cuts: the same answers and errors with and without shortcuts."""
 
 import inspect
 import re
@@ -42,9 +42,9 @@ FIELDS = [name for name in BoundSymbol.__dataclass_fields__ if name != "sym"]
 
 @dataclass
 class Pair:
-    """A data class of these tests: once it was in a tree, Thunder takes it for a container in the whole process.
+    """A data class of these tests: once one is flattened, Thunder treats the class as a container in the whole process.
 
-    With ``VJPDual`` in its place Thunder could not differentiate any more what ``thunderfx`` hands to it.
+    If ``VJPDual`` became a container, Thunder could no longer differentiate graphs from ``thunderfx``.
     """
 
     left: object
@@ -108,7 +108,7 @@ TRACED = [symbol for trace in TRACES for symbol in trace.bound_symbols]
 
 
 def describe(value):
-    """Everything that a value is: proxies by identity, traces without the time that they took."""
+    """Returns a comparable description of a value: proxies by identity, traces without the time that they took."""
     if isinstance(value, BoundSymbol):
         return {name: describe(getattr(value, name)) for name in FIELDS}
     if isinstance(value, proxies.CollectionProxy):
@@ -133,7 +133,7 @@ def describe(value):
 
 
 def outcome(function, *args, **kwargs):
-    """What comes of a call: a result, or the type and text of an error."""
+    """Returns the description of a call's result, or the type and text of its error."""
     try:
         return describe(function(*args, **kwargs))
     except Exception as error:
@@ -141,13 +141,13 @@ def outcome(function, *args, **kwargs):
 
 
 def copy(symbol):
-    """A copy that has computed nothing yet, also of all symbols in it."""
+    """Returns a copy of a symbol and of all symbols in it, without cached properties."""
     values = {name: getattr(symbol, name) for name in BoundSymbol.__dataclass_fields__}
     return BoundSymbol(**values | {"subsymbols": list(map(copy, symbol.subsymbols))})
 
 
 def ask_for_leaves(found, symbol):
-    """What a property of a symbol is, which is kept."""
+    """Returns a cached property of a symbol, and whether it was stored."""
     new, (name,) = copy(symbol), {getattr(found, "attrname", None) or found.__name__}
     result = found.__get__(new, BoundSymbol)
     return result, vars(new)[name] is result
@@ -159,7 +159,7 @@ def ask_to_map(tree_map, tree):
 
 
 def ask_to_print(to_printable, tree):
-    """What is printed, and what is noted meanwhile."""
+    """Returns the printed tree, and the imports, objects and names that were noted for it."""
     imports, objects, trace = {}, {}, TraceCtx()
     printed = to_printable(trace, tree, import_ctx=imports, object_ctx=objects)
     return printed, [*imports], [*objects], sorted(trace.names)
@@ -299,7 +299,7 @@ CASES = {
         [(each,) for each in list_kinds_of_tensors()],
     ),
 }
-"""How something is asked, Thunder's own function, what stands in for it, and the arguments."""
+"""For each case: how to call the function, Thunder's function, its shortcut, and the arguments."""
 
 
 @pytest.mark.parametrize(("ask", "own", "shorten", "inputs"), CASES.values(), ids=CASES)
@@ -319,7 +319,7 @@ SWAPS += [({Variable(A): D}, {f"skip_{part}": True}) for part in ("inputs", "out
 
 @pytest.mark.parametrize(("swap_map", "flags"), SWAPS, ids=str)
 def test_proxies_are_exchanged_alike(monkeypatch, swap_map, flags):
-    """Each way has symbols of its own: what is in a collection is exchanged in place."""
+    """Each way gets its own symbols, because proxies in a collection are swapped in place."""
     original = BoundSymbol.from_bsym_swap_proxies
     slow = [original(symbol, swap_map, **flags) for symbol in (*make_up(), *TRACED)]
     shortcut = symbols.shorten_swap(original)
@@ -370,7 +370,7 @@ constraints = st.one_of(
 
 @given(st.lists(st.tuples(constraints, st.booleans()), max_size=30))
 def test_constraints_are_thunders(given):
-    """The same ones, in the same order, also where other code has put some there, or they are on no proxy."""
+    """They are the same in the same order, also if other code added some, or if they are about no proxy."""
     own, ours = Context(), Context()
     own_add = jit_ext.JitCtx.add_constraint
     add = index_constraints(own_add)

@@ -1,4 +1,4 @@
-"""Replacements stand in wherever the originals were imported by name, only for sources that are known, and go whole."""
+"""Replacements apply wherever originals were imported by name, only to known sources, and are removed completely."""
 
 import importlib
 import inspect
@@ -22,7 +22,7 @@ from fusioncache.thunder_adapter.installation import TRACING, Replacement, find_
 
 @pytest.fixture
 def module(monkeypatch):
-    """Makes modules of some name that have imported the original by name."""
+    """Yields a function that makes modules which have imported the original by name."""
 
     def make(name, **values):
         made = ModuleType(name)
@@ -31,7 +31,7 @@ def module(monkeypatch):
         return made
 
     yield make
-    tracing.uninstall()  # while they are there
+    tracing.uninstall()  # while these modules exist
 
 
 def install(*replacements):
@@ -72,7 +72,7 @@ def test_a_module_that_is_imported_while_others_are_installed_has_it_too(module)
 
 
 def test_code_that_is_interpreted_has_thunders_own_function_interpreted():
-    """As in Thunder's ``test_eval_trace``: what a model calls of Thunder's own must not show that it was replaced."""
+    """As in Thunder's ``test_eval_trace``: interpretation must not show that a function of Thunder was replaced."""
 
     def model(x):
         return pytree.tree_map(lambda each: each * 2, x)
@@ -88,12 +88,12 @@ def test_code_that_is_interpreted_has_thunders_own_function_interpreted():
 
 
 def all_replacements():
-    """What may be replaced, of every group."""
+    """Returns all possible replacements, of every group."""
     return [each for capability in TRACING for each in find_replacements(capability)]
 
 
 def in_place():
-    """What Thunder finds in each place."""
+    """Returns the object that Thunder finds in each place."""
     return [each.get() for each in all_replacements()]
 
 
@@ -110,7 +110,7 @@ def test_thunder_gets_its_very_own_back(install):
 
 @pytest.mark.parametrize("error", [OSError("could not get source code"), TypeError("built-in")])
 def test_unknown_source_is_left_alone(monkeypatch, caplog, error):
-    """Python's own library needs no known source, and a probe shows that hooks work; all else stays as it is."""
+    """Python's library needs no known source, and a probe shows that hooks work; only those two are replaced."""
 
     def digest(_):
         raise error
@@ -144,7 +144,7 @@ RELIED = {
         *(f"thunder.core.baseutils:is_base_printable{part}" for part in ("", "_value", "_type")),
     ),
 }
-"""Functions that shortcuts rely on beside the one that they replace, by groups, each by module and name."""
+"""Functions that shortcuts rely on besides those that they replace, by group, each as ``module:name``."""
 
 
 @pytest.mark.parametrize(("group", "place"), [(group, place) for group, places in RELIED.items() for place in places])

@@ -1,4 +1,4 @@
-"""A prologue that is rewritten returns and raises what it did, and calls what it called where that can be seen."""
+"""A rewritten prologue returns and raises the same as before, and makes the same calls if they are observable."""
 
 import collections
 import enum
@@ -57,7 +57,7 @@ VALUES = [
 ]
 NUMBERS = ("1", "-1", "256", "True", "False", "0.0", "1.0", "-0.5", str(2**70))
 CALLED = ("float('nan')", "float('inf')", "1e999", "1j")
-"""Numbers with which Thunder's own check is called."""
+"""Numbers for which Thunder's check is still called."""
 CHECKS = {
     **{f"check_number_type_and_value(x, {value})": value in NUMBERS for value in (*NUMBERS, *CALLED)},
     **{f"check_string_value(x, {value!r})": True for value in ("a", "", "1")},
@@ -78,7 +78,7 @@ CHECKS = {
         )
     },
 }
-"""Each with whether it is written out, so that nothing is called where it passes."""
+"""Whether each check is inlined, so that nothing is called if it passes."""
 
 
 def outcome(function, *args):
@@ -152,7 +152,7 @@ PAIR = [
 
 
 class Held:
-    """What has two tensors."""
+    """A minimal module with two tensors."""
 
     def __init__(self, x, y):
         self.x, self.y = x, y
@@ -168,7 +168,7 @@ def make_pair():
 
 
 def count_shapes(function, *args):
-    """How often the function reads a shape: checks that are made one by one do."""
+    """Returns how often the function reads a shape, which only separate checks do."""
     found = []
 
     class Reading(torch.overrides.TorchFunctionMode):
@@ -182,7 +182,7 @@ def count_shapes(function, *args):
 
 
 def settle(function, args):
-    """Calls it until it knows the tensors."""
+    """Calls the function until its guard accepts the tensors."""
     for _ in range(3):
         function(Held(*args))
 
@@ -190,7 +190,7 @@ def settle(function, args):
 def test_tensors_that_passed_are_not_looked_at_again():
     rewritten, args = rewrite(make(*PAIR)), make_pair()
     assert [count_shapes(rewritten, *args) for _ in range(4)] == [2, 2, 0, 0]
-    assert count_shapes(rewritten, *make_pair()) == 0  # they need not be the same
+    assert count_shapes(rewritten, *make_pair()) == 0  # other tensors with equal properties pass as well
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -229,7 +229,7 @@ def test_a_tensor_that_passed_and_was_changed(name, grad):
 
 
 class Changing:
-    """Reads of it change something."""
+    """An object with an attribute that has a side effect when it is read."""
 
     def __init__(self, change=lambda: None):
         self.change, self.read = change, 0
@@ -242,7 +242,7 @@ class Changing:
 
 
 def test_a_tensor_that_an_attribute_changes_before_its_check():
-    """What is written anew looks at tensors where the last of them was looked at."""
+    """The guard reads tensors in the place of the last of the original checks."""
     function = make(*PAIR[:-2], "i0 = args[1].value", "check_number_type_and_value(i0, 1)", *PAIR[-2:])
     rewritten = rewrite(function)
     for _ in range(3):
@@ -262,7 +262,7 @@ def test_an_input_is_checked_before_attributes_are_read():
 
 
 def test_what_another_thread_changes_is_not_learned():
-    """A guard is made of what did not pass, or holds before checks that fail."""
+    """Such a guard may describe tensors that did not pass, or hold before checks that then fail."""
     known, (x, y) = KnownTensors(), make_pair()
 
     def turn():
@@ -284,7 +284,7 @@ def test_what_another_thread_changes_is_not_learned():
 
 
 def test_tensors_of_a_users_class_are_looked_at_in_each_call():
-    """They say of themselves what they like, and otherwise each time."""
+    """Their attributes can have any value, and another one at each read."""
     told = []
 
     class Telling(torch.Tensor):
@@ -333,7 +333,7 @@ LEFT = {
     "an argument by name": ("known_", [MODULE, "w = module.get_parameter(name='w')", "return w, ()"]),
     "a tuple of names": ("known_", [MODULE, "w, = module.get_parameter('w')", "return w, ()"]),
 }
-"""Prologues in which no tensors are known, or no lookup is, and what is not written of them."""
+"""Prologues without a guard or without a shortened lookup, with the word that their rewritten text must lack."""
 
 
 @pytest.mark.parametrize(("word", "lines"), LEFT.values(), ids=LEFT)

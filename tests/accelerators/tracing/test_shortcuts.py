@@ -1,6 +1,6 @@
-"""Shortcuts of Thunder's interpreter: what they leave out, what they leave alone, and what is reported all the same.
+"""Shortcuts of Thunder's interpreter: what they skip, what they leave alone, and what they report nevertheless.
 
-That no trace, result or error differs is for ``test_hostile_programs.py``.
+``test_hostile_programs.py`` tests that no trace, result or error differs.
 """
 
 import warnings
@@ -38,7 +38,7 @@ def loop(x):
 
 
 def test_nothing_that_can_be_done_natively_is_interpreted():
-    """Each is one of Thunder's functions, and none is interpreted where it has plain containers to work on."""
+    """Natives are functions of Thunder, and none is interpreted if it works on plain containers."""
     tracing.install(["natives"])
     known = {id(code): code.co_qualname for code, _ in interpreter._interpret_call.natives}
     assert len(known) == len(calls.list_natives())
@@ -80,7 +80,7 @@ class Failing(torch.nn.Module):
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_property_that_fails_runs_once(monkeypatch, is_known):
-    """Whatever its error is: what it did before may be in the trace."""
+    """This holds for any error, because the trace may contain operations of the property."""
     if not is_known:  # another torch has another ``__getattr__``, which is interpreted
         monkeypatch.setattr(lookups, "find_known", lambda capability: {})
     found = []
@@ -91,7 +91,7 @@ def test_a_property_that_fails_runs_once(monkeypatch, is_known):
 
 
 def test_values_of_no_known_origin_are_warned_of_as_before():
-    """Each is, also in what a shortcut would leave out."""
+    """Each value is warned of, also in code that a shortcut would skip."""
 
     def program(x, scale, *rest, **named):
         def inner(y):
@@ -119,7 +119,7 @@ def test_values_of_no_known_origin_are_warned_of_as_before():
 TABLE, ORDERED, NOTHING, EMPTY = {"a": 1}, OrderedDict(a=1), None, ""
 MET = [bool, callable, dict, getattr, hasattr, int, isinstance, len, next, object, setattr, type, StopIteration]
 MET = {each.__name__: each for each in MET}
-"""Builtins that a program has from elsewhere than from the module of builtins: guards say from where."""
+"""Builtins that a program finds outside of the module ``builtins``; guards name the place."""
 
 
 def add(x, *others, one=1, **named):
@@ -214,7 +214,7 @@ LOOKASIDES = {"jit": jit_ext._general_jit_lookaside_map, "interpreter": interpre
 
 @pytest.mark.parametrize("lookasides", LOOKASIDES.values(), ids=LOOKASIDES)
 def test_another_bool_is_asked(monkeypatch, lookasides):
-    """Whatever stands in for ``bool`` decides on every condition."""
+    """A replacement of ``bool`` decides every condition."""
 
     def program(x, a, b):
         taken = 0 if a < b else 1

@@ -1,4 +1,4 @@
-"""Symbols for sizes, and what Thunder's passes look at."""
+"""Symbolic sizes, and which of their values Thunder's passes look at."""
 
 import copy
 import math
@@ -58,7 +58,7 @@ def test_arithmetic_is_no_look(size, compute):
     assert found.value == values[96]
     expected = {number: compute(SymbolicSize(number, LENGTH, LookListener())).value for number in values}
     assert values == expected
-    assert {kind for kind, _ in size.listener.seen} <= {"==", "<", "!="}  # of what is divided by
+    assert {kind for kind, _ in size.listener.seen} <= {"==", "<", "!="}  # checks of divisors
 
 
 @pytest.mark.parametrize("kind", [Size, SymbolicSize])
@@ -83,7 +83,7 @@ def test_a_number_with_a_point_is_the_one_that_python_computes(compute, kind):
 
 
 def test_zero_with_a_sign_is_no_number_of_any_length(size):
-    """0.0 and -0.0 are equal to each other, and what is made of them is not."""
+    """0.0 and -0.0 compare equal, but results computed from them differ."""
     for number in (64, 200):
         found = (size - number) * 0.5
         assert not size.listener.seen
@@ -143,7 +143,7 @@ class Model(torch.nn.Module):
 
 
 def go_through(model, directory, shape, monkeypatch):
-    """Returns what passes look at in a model's program, which is derived at two sizes."""
+    """Returns the journal of the passes for a model's program, which is derived at two sizes."""
     found, own = [], passes.record_pass_guards
     monkeypatch.setattr(lengths, "record_pass_guards", lambda *args: found.append(own(*args)) or found[-1])
     compiled, transform = compile_anew(model, directory)
@@ -213,7 +213,7 @@ def test_a_question_that_is_data_is_the_one_that_thunder_asks(dtype, monkeypatch
     ],
 )
 def test_operations_that_may_become_the_same_are_noted(tmp_path, monkeypatch, compute):
-    """What is done with the length and with 100 is one operation where the length is 100."""
+    """Operations on the length and on 100 are common subexpressions if the length is 100."""
 
     class Twice(Model):
         def forward(self, x):
@@ -227,7 +227,7 @@ def test_operations_that_may_become_the_same_are_noted(tmp_path, monkeypatch, co
 
 @pytest.mark.parametrize("is_seen", [False, True])
 def test_sizes_that_only_an_operation_that_runs_whole_sees_are_told_by_name(is_seen):
-    """As attention rounds the length up for what it saves, and its backward alone reads."""
+    """Attention rounds the length up like this for saved tensors that only its backward reads."""
     executor, trace = OperatorExecutor("own"), TraceCtx()
 
     def round_up(a):

@@ -1,4 +1,4 @@
-"""Programs at other lengths than that at which they were interpreted: Thunder's own trace, or none."""
+"""Programs at other lengths than the interpreted one: the trace that Thunder makes there, or none."""
 
 import contextlib
 import functools
@@ -22,11 +22,11 @@ from fusioncache.ir.errors import Declined
 
 
 class _Enough(Exception):
-    """Ends a derivation after its first trace."""
+    """Raised to end a derivation after its first trace."""
 
 
 def stop_at_first(act: Callable[..., Any], program: Callable[..., Any], *args: Any) -> Any:
-    """Returns what this returns when it is called in the place of what makes the first trace, and with that."""
+    """Returns the result of a function that is called in place of the one that makes the first trace, which it gets."""
     found, own = [], thunder.thunder_general_jit
 
     def stop(*given: Any, **options: Any) -> Any:
@@ -45,7 +45,7 @@ def trace_first(program: Callable[..., Any], *args: Any) -> str:
 
 
 def watch(program: Callable[..., Any], *args: Any) -> Journal:
-    """Returns what was done with sizes while a program was traced, as it is without that."""
+    """Returns the journal of a program's trace, and asserts that the trace is the same as without the journal."""
 
     def watch_it(own, function, *given):
         results, journal = watch_sizes(partial(own, function), get_compile_data(), *given)
@@ -196,7 +196,7 @@ LOOKING = {
     "makes a size": (1, lambda x: x + torch.zeros(torch.Size([x.shape[1], 8]))),
     "formats another tuple": (0, lambda x: x * len(str(Sizes(x.shape)))),
 }
-"""Programs, each with at how many of the lengths it is known that it does the same as at 64."""
+"""Programs, each with the number of lengths at which it is known to do the same as at 64."""
 
 
 def of_length(length, batch=2):

@@ -1,6 +1,6 @@
-"""The report: that every text in it is escaped, that it needs nothing else, and how much it holds.
+"""The report: its texts are escaped, it needs no other file, and how much it contains.
 
-``tests/cli/golden/session-report.txt`` has what reports of several runs say.
+``tests/cli/golden/session-report.txt`` contains the texts of reports of several runs.
 """
 
 import re
@@ -88,7 +88,7 @@ def test_phases_add_up_to_the_whole_bar_each_in_a_colour_of_its_own():
 
 
 def draw(grid: Grid) -> list[str]:
-    """A line a row: its label, and the regions of each side by number."""
+    """Returns a line for each row: its label, and the regions of each side by number."""
     lines = []
     for row in grid.rows:
         sides = [" ".join("." if place is None else str(place.number) for place in side) for side in row.sides]
@@ -97,7 +97,7 @@ def draw(grid: Grid) -> list[str]:
 
 
 def read_region(number: int, text: str) -> RegionRecord:
-    """A region of ``module:line``, of the layer that the module names, or of ``module backward``."""
+    """Returns a region of ``module:line``, of the layer that the module names, or of ``module backward``."""
     module, _, trace = text.partition(" ")
     module, _, line = module.partition(":")
     layer = next((int(part) for part in module.split(".") if part.isdecimal()), None)
