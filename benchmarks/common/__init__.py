@@ -1,1 +1,1 @@
-"""What the benchmarks share: processes, models, options, counting, tables."""
+"""Shared parts of the benchmarks: processes, models, options, counting, tables."""

@@ -1,4 +1,4 @@
-"""A model compiled in one of several ways: what is called, what was compiled and traced, and how long that took."""
+"""A model compiled in one of several ways: its callable, counts of compilations and traces, and their seconds."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _AUTOTUNING = "CachingAutotuner.benchmark_all_configs"
 
 
 class Compiled:
-    """A model as one way has it. Counts and seconds are those from here on.
+    """A model compiled in one way. Counts and seconds start when this object is made.
 
     Args:
-        way: it.
-        backend: what compiles Thunder's regions, or of torch.compile whether kernels are generated.
+        way: to compile it.
+        backend: the compiler of Thunder's regions. With ``"eager"``, torch.compile generates no kernels.
         model: a module or a function.
-        counts: whether what Thunder compiles without fusioncache is counted.
+        counts: whether to count the compilations of Thunder without fusioncache.
         options: of ``FusionCache``.
     """
 
@@ -75,11 +75,11 @@ class Compiled:
 
     @property
     def stats(self) -> fusioncache.Stats:
-        """What fusioncache counted; nothing without it."""
+        """Counts of fusioncache; all zero without it."""
         return self.transform.stats() if self.transform else fusioncache.Stats()
 
     def counts(self) -> dict[str, int]:
-        """Returns how often anything was compiled and how often anything was traced, so far."""
+        """Returns the numbers of compilations and of traces so far."""
         if self.function is None and self._graphs is None:
             graphs = int(utils.counters["stats"]["unique_graphs"])
             return {"compiles": graphs, "traces": graphs}
@@ -90,7 +90,7 @@ class Compiled:
         return sum(thunder.compile_stats(each).cache_misses for each in functions or filter(None, [self.function]))
 
     def count_parts(self) -> dict[str, int]:
-        """Returns into how many parts Thunder's splitter cut the graphs of Dynamo, and how many Thunder compiled."""
+        """Returns the numbers of parts that Thunder's splitter cut Dynamo's graphs into, and that Thunder compiled."""
         graphs = self._graphs or ()
         return {
             "parts": sum(len(graph.submodule_to_compiled_functions) for graph in graphs),
@@ -98,7 +98,7 @@ class Compiled:
         }
 
     def count_kernels(self) -> int | None:
-        """Returns how many kernels TorchInductor generated, or how many definitions were compiled; None for neither."""
+        """Returns the number of TorchInductor's generated kernels, or of Thunder's compilations; None for neither."""
         if self.function is not None or self._graphs is not None:
             return self.counts()["compiles"]
         from torch._inductor import metrics
@@ -106,21 +106,20 @@ class Compiled:
         return metrics.generated_kernel_count or None
 
     def graphs(self) -> dict[str, Any]:
-        """Returns what fusioncache captured, replayed, and did not capture; nothing where it is not asked for."""
+        """Returns counts of captures, replays and copied gradients, and why not captured; empty without fusioncache."""
         if self.transform is None:
             return {}
         counts = {name: getattr(self.stats, name) for name in ("captures", "graph_replays", "gradients_copied")}
         return {**counts, "not_captured": dict(self.stats.not_captured)}
 
     def split(self, total: float) -> dict[str, float]:
-        """Returns the seconds of a first step, which has just been taken, by what took them.
+        """Returns the seconds of each part of a first step, which has just been taken.
 
-        ``trace`` is what lies between Python and what the compiler is given: Thunder's traces and passes; Dynamo and
-        AOTAutograd. ``compile`` is all calls of the backend's compiler, each up to the end of its first execution;
-        of TorchInductor from a graph of AOTAutograd to code that runs, tuning of kernels included. With fusioncache
-        ``key``, ``reads``, ``load`` and ``build`` are what ``Stats.program_seconds`` says of stored programs,
-        ``guards`` is the prologue, ``kernels`` what was loaded, and ``trace`` is without all these. ``rest`` is what
-        remains.
+        ``trace`` is the work from Python to the compiler's input: Thunder's traces and passes, or Dynamo and
+        AOTAutograd. ``compile`` is all calls of the backend's compiler, each up to the end of its first execution. For
+        TorchInductor it is the time from AOTAutograd's graphs to code that runs, including autotuning of kernels. With
+        fusioncache, ``key``, ``reads``, ``load`` and ``build`` are from ``Stats.program_seconds``, ``guards`` is the
+        prologue, ``kernels`` is the loading of executables, and ``trace`` excludes these. ``rest`` is the remainder.
         """
         if self.function is None:
             found = _split_torch_compile() if self._graphs is None else {"compile": self.stats.compile_seconds}
@@ -159,7 +158,7 @@ def _compile(way: Way, backend: str, model: Any) -> Call:
 def _mark_blocks(model: nn.Module) -> None:
     """Marks each transformer block of litgpt's models, as the documentation of ``nested_compile_region`` does."""
     blocks = getattr(getattr(model, "transformer", None), "h", None) or ()
-    # On the class: torch 2.11 writes to the function, and refuses a bound method.
+    # On the class, because torch 2.11 modifies the function and rejects a bound method.
     for block in {type(block) for block in blocks}:
         block.forward = torch.compiler.nested_compile_region(block.forward)
 
@@ -173,16 +172,16 @@ def _split_torch_compile() -> dict[str, float]:
 
 
 def _sum_seconds(name: str) -> float:
-    """Returns what torch says a stage took so far; nothing if it never ran, or has another name in this version."""
+    """Returns the seconds of a stage so far, as torch measured; 0 if it never ran or this version renamed it."""
     return sum(utils.compilation_time_metrics.get(name, ()))
 
 
 def pay_once(way: Way, backend: str, device: str, dtype: str, *, grad: bool = True) -> None:
-    """Pays the one-time costs of a process, with another operation and another shape than any model's."""
+    """Triggers the one-time costs of a process, with operations and a shape that no model has."""
     if way.compiler == "torch.compile" and backend != "eager":
         from torch._inductor.async_compile import AsyncCompile
 
-        getattr(AsyncCompile, "wait_pool_ready", lambda: None)()  # the processes in which torch compiles
+        getattr(AsyncCompile, "wait_pool_ready", lambda: None)()  # of TorchInductor's compile processes
     options: dict[str, Any] = {}
     if way.shares:
         options = {"cache": fusioncache.Cache(record=False, store=False), "jobs": 0}
@@ -196,7 +195,7 @@ def pay_once(way: Way, backend: str, device: str, dtype: str, *, grad: bool = Tr
 
 
 def pad_to_powers_of_two(call: Call) -> Call:
-    """Lets a call have tokens of the next power of two, and gives back as much as was asked for."""
+    """Returns a call that pads tokens to the next power of two and cuts the output to the original length."""
 
     def padded(tokens: torch.Tensor) -> torch.Tensor:
         length = tokens.shape[1]
@@ -207,12 +206,12 @@ def pad_to_powers_of_two(call: Call) -> Call:
 
 
 def subtract(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
-    """Returns what counts grew by."""
+    """Returns the increase of each count."""
     return {name: count - before[name] for name, count in now.items()}
 
 
 def time_call(work: Callable[[], object], device: str) -> float:
-    """Returns the seconds of some work, from one synchronization to the next."""
+    """Returns the seconds of a call, from one synchronization to the next."""
     synchronize(device)
     start = time.perf_counter()
     work()

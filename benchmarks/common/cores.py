@@ -1,4 +1,4 @@
-"""Cores for processes that run at once, so that none of them takes another's."""
+"""Divides the CPU cores among processes that run at the same time."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from queue import SimpleQueue
 
 
 def share_cores(parallel: int) -> Callable[[], None]:
-    """Returns what each of so many threads calls once: it keeps the thread, and processes that it starts, to a share.
+    """Returns a function that pins the calling thread, and processes that it starts, to its share of the cores.
 
-    One thread alone has all cores.
+    Each of ``parallel`` threads calls it once. A single thread may use all cores.
     """
     if parallel == 1 or not hasattr(os, "sched_setaffinity"):
         return lambda: None

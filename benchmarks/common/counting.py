@@ -1,10 +1,10 @@
-"""Compilations other than fusioncache's, and what benchmarks change in their own processes, as nothing lets them ask.
+"""Counts compilations outside fusioncache, and patches functions where there is no API to count or to configure.
 
-- The regions that fusioncache's executor compiles by itself are reported by its observers.
-- What Thunder's nvFuser executor defines is counted in ``create_fd``, which Thunder looks up in its module: it reports
-  nothing, and ``LruFusionCache`` has to go around this function.
-- The backend of the executor's own regions is the best one here, without an option; every mode needs the same.
-- Which regions are run by folds is in the record, which is written when a process ends.
+- Observers of fusioncache's executor report the regions that it compiles alone.
+- Definitions of Thunder's nvFuser executor are counted in ``create_fd``, which Thunder looks up in its module: the
+  executor reports nothing, and ``LruFusionCache`` must wrap this function.
+- Without the transform, fusioncache's executor uses the best backend and has no option. All modes need the same one.
+- Only the record contains which regions are run by folds, and it is written when a process ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fusioncache.transform.executors import NAME
 
 
 class Counter:
-    """Compilations so far, and the seconds they took, each up to the end of its first execution."""
+    """Number of compilations so far, and their seconds, each up to the end of its first execution."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -35,16 +35,16 @@ class Counter:
 
     @property
     def compiles(self) -> int:
-        """How many there were. With nvFuser's own cache: how many were not found in it."""
+        """Number of compilations; with nvFuser's cache, the number of its misses."""
         return self._distinct() if self._distinct else self._count
 
     def count_distinct(self, distinct: Callable[[], int]) -> None:
-        """Leaves the counting to a cache; the seconds stay here."""
+        """Takes the count from a cache; the seconds are still measured here."""
         self._distinct = distinct
 
     @contextmanager
     def timing(self) -> Iterator[None]:
-        """Adds what happens inside to the seconds."""
+        """Adds the time of its body to the seconds."""
         start = time.perf_counter()
         try:
             yield
@@ -52,12 +52,12 @@ class Counter:
             self.seconds += time.perf_counter() - start
 
     def observe(self, event: CompileEvent) -> None:
-        """Counts what fusioncache's executor compiled."""
+        """Counts a region that fusioncache's executor compiled alone."""
         self._count += 1
         self.seconds += event.seconds
 
     def count_first_call(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns the function, its first call counted and timed as a compilation."""
+        """Returns a wrapper that counts and times the first call of the function as a compilation."""
         called = False
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -73,17 +73,17 @@ class Counter:
 
 
 def use_backend(backend: str) -> None:
-    """Lets fusioncache's executor use this backend without the transform, in place of what it would choose."""
+    """Makes fusioncache's executor use this backend without the transform, in place of the best one."""
     if backend != "nvfuser":
         executor.best_backend = lambda device: backend  # type: ignore[attr-defined]
 
 
 def count_compiles(backend: str, *, lru: bool = False) -> Counter:
-    """Counts what is compiled from now on, other than by fusioncache.
+    """Returns a counter of the compilations outside fusioncache from now on.
 
     Args:
-        backend: the one in use.
-        lru: whether to put nvFuser's ``LruFusionCache`` around ``create_fd``, as lightning-thunder#2806 does.
+        backend: in use.
+        lru: whether to wrap ``create_fd`` in nvFuser's ``LruFusionCache``, as lightning-thunder#2806 does.
     """
     counter = Counter()
     if backend == "nvfuser":
@@ -95,7 +95,7 @@ def count_compiles(backend: str, *, lru: bool = False) -> Counter:
 
 @contextmanager
 def counting_compiles(backend: str) -> Iterator[Counter]:
-    """Counts as ``count_compiles`` does, and leaves Thunder as it was: programs of other functions are not kept."""
+    """Counts as ``count_compiles`` does, then restores Thunder: with a patched function no programs are stored."""
     counter = count_compiles(backend)
     try:
         yield counter
@@ -108,7 +108,7 @@ def counting_compiles(backend: str) -> Iterator[Counter]:
 
 
 def _count_definitions(counter: Counter, lru: bool) -> None:
-    """Counts the definitions that Thunder's nvFuser executor makes."""
+    """Counts the definitions of Thunder's nvFuser executor, each when it is first executed."""
     thunders: Any = nvfuser_executor()
     original = create = thunders.create_fd
     if lru:
@@ -120,10 +120,10 @@ def _count_definitions(counter: Counter, lru: bool) -> None:
     @wraps(original)
     def create_fd(*args: Any, **kwargs: Any) -> Any:
         if sys._getframe(1).f_globals["__name__"].startswith("fusioncache."):
-            return original(*args, **kwargs)  # fusioncache reports by itself what it compiles
+            return original(*args, **kwargs)  # fusioncache reports its compilations itself
         with counter.timing():
             definition = create(*args, **kwargs)
-        # On the instance, in front of the method: nvFuser compiles when a definition is first executed.
+        # Shadows the method on the instance: nvFuser compiles when a definition is first executed.
         definition.execute = counter.count_first_call(definition.execute)
         return definition
 
@@ -131,7 +131,7 @@ def _count_definitions(counter: Counter, lru: bool) -> None:
 
 
 def count_folds() -> Callable[[], int]:
-    """Counts the regions that are run by folds, from now on. What it returns says how many there were."""
+    """Returns a function that returns the number of regions run by folds, counted from now on."""
     choose, folds = sharing.choose_plan, 0
 
     def choose_plan(*args: Any, **kwargs: Any) -> Plan:

@@ -1,4 +1,4 @@
-"""What a measurement was made on: hardware, versions and commit. No name of a host, no path."""
+"""Hardware, versions and commit of a measurement, without host names and paths."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _PACKAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a benchmark's parent process, which does not import torch, must know before it starts its workers.
+    """The machine as a benchmark's parent process, which does not import torch, needs it to start workers.
 
     Attributes:
         environment: as in the JSON.
-        device: where models run: ``"cuda"`` or ``"cpu"``.
-        backend: the one to use.
-        problem: why that does not work on this device; None if it does.
+        device: that models run on: ``"cuda"`` or ``"cpu"``.
+        backend: to use.
+        problem: why the backend does not work on this device; None if it does.
     """
 
     environment: dict[str, Any]
@@ -38,16 +38,16 @@ class Machine:
     problem: str | None = None
 
     def place(self, model: str = "llama", dtype: str | None = None) -> dict[str, str]:
-        """Returns where a model runs, as ``Place`` has it: in a dtype that is asked for, or in the model's own here."""
+        """Returns the fields of ``Place`` for a model, with the given dtype or the default of ``choose_dtype``."""
         return {"backend": self.backend, "device": self.device, "dtype": dtype or self.choose_dtype(model)}
 
     def choose_dtype(self, model: str) -> str:
-        """Returns the dtype of a model if none is asked for: the narrow one that a GPU is fast with."""
+        """Returns the default dtype of a model: bfloat16, in which a GPU is fast, or float32."""
         return "bfloat16" if self.device == "cuda" and model != "residual" else "float32"
 
 
 def inspect_machine(backend: str) -> Machine:
-    """Finds out about the machine and the backend to use, in a process that imports torch.
+    """Returns the machine and the backend to use, as determined in a process that imports torch.
 
     Raises:
         click.UsageError: if the backend does not work here; the message says why.
@@ -60,7 +60,7 @@ def inspect_machine(backend: str) -> Machine:
 
 
 def describe() -> dict[str, Any]:
-    """Describes what this process runs on, for the JSON of a benchmark. Imports torch."""
+    """Returns hardware, versions and commit of this process, for the JSON of a benchmark. Imports torch."""
     import torch
 
     import fusioncache
@@ -83,7 +83,7 @@ def describe() -> dict[str, Any]:
 
 
 def device() -> str:
-    """Returns where models run: on the GPU if there is one."""
+    """Returns the device that models run on: the GPU if there is one."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
@@ -92,7 +92,7 @@ def device() -> str:
 def commit() -> str | None:
     """Returns the commit that is measured, with ``-dirty`` if files differ from it.
 
-    ``FUSIONCACHE_COMMIT`` names it where there is no git.
+    The variable ``FUSIONCACHE_COMMIT`` overrides it, for machines without git.
     """
     return os.environ.get("FUSIONCACHE_COMMIT") or find_commit(ROOT)
 
@@ -115,7 +115,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _nvfuser_version() -> str | None:
-    """Returns its version with the name of its distribution, which says what it was built for."""
+    """Returns the name of nvFuser's distribution, which contains a CUDA version, and its version; None if missing."""
     names = {str(distribution.metadata["Name"]).replace("_", "-") for distribution in metadata.distributions()}
     found = sorted(name for name in names if name.startswith("nvfuser-cu"))
     return f"{found[0]} {_version(found[0])}" if found else None
@@ -138,7 +138,7 @@ def _output(*command: str) -> str | None:
 
 
 def choose_backend(asked: str) -> tuple[str, str | None]:
-    """Returns the backend that is asked for, or the best one, and why that does not work here, if it does not."""
+    """Returns the requested backend, or the best one for ``"auto"``, and why it does not work here, or None."""
     from fusioncache.backends.api import best_backend, problem
 
     backend = best_backend(device()) if asked == "auto" else asked
@@ -146,5 +146,5 @@ def choose_backend(asked: str) -> tuple[str, str | None]:
 
 
 def probe(asked: str) -> dict[str, Any]:
-    """Returns what ``Machine`` has."""
+    """Returns the fields of ``Machine``."""
     return asdict(Machine(describe(), device(), *choose_backend(asked)))

@@ -1,4 +1,4 @@
-"""Jobs of several ranks under torchrun, which answer as they go on."""
+"""Jobs of several ranks under torchrun that return answers while they run."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from benchmarks.common.processes import ProcessFailed, find_function
 
 _TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 _LIMIT = timedelta(seconds=180)
-"""After which a rank that waits for another one in vain ends its job."""
+"""Timeout of a collective. A rank that exceeds it ends its job."""
 _LOG = 3000
-"""How many characters of a failed job's log are kept."""
+"""Number of characters of a failed job's log that are reported."""
 _WAIT = 0.2
 
 
@@ -34,15 +34,15 @@ def run_job(
     caches: Path | None = None,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[list[Any]]:
-    """Yields what each rank says, as soon as all of them have said it.
+    """Yields a list with one answer of each rank, as soon as all ranks have given theirs.
 
     Args:
         target: a function, as for ``processes.call``, that yields answers. It gets the argument and its rank.
-        argument: of the function, as JSON. Its ``device`` says how ranks reach each other.
-        ranks: how many processes there are.
+        argument: of the function, as JSON. Its ``device`` selects NCCL or gloo.
+        ranks: number of processes.
         limit: the seconds after which the job is ended.
-        caches: a folder for what is compiled, which stays; not given: one for this job.
-        environment: more variables for the ranks.
+        caches: a folder for the caches of compilers, which is not removed; by default a temporary one.
+        environment: additional environment variables of the ranks.
 
     Raises:
         benchmarks.common.processes.ProcessFailed: if the job failed, or was ended.
@@ -75,7 +75,7 @@ def run_job(
 def _follow(
     job: subprocess.Popen[bytes], answers: Path, ranks: int, limit: float | None
 ) -> Generator[list[Any], None, bool]:
-    """Yields answers until the job ends, or has no time left. Returns whether it has none."""
+    """Yields answers until the job ends or exceeds its limit. Returns whether it exceeded it."""
     begun, done = time.monotonic(), 0
     while True:
         ended, late = job.poll() is not None, limit is not None and time.monotonic() - begun > limit
@@ -88,7 +88,7 @@ def _follow(
 
 
 def read_answers(answers: Path, ranks: int, done: int) -> list[list[Any]]:
-    """Returns the answers of all ranks behind those that were read already."""
+    """Returns the complete answers of all ranks after the first ``done``, which were read before."""
     files = [answers / f"{rank}.jsonl" for rank in range(ranks)]
     lines = [file.read_text().splitlines(keepends=True) if file.exists() else [] for file in files]
     whole = min(sum(line.endswith("\n") for line in each) for each in lines)
@@ -96,7 +96,7 @@ def read_answers(answers: Path, ranks: int, done: int) -> list[list[Any]]:
 
 
 def enter_job(device: str) -> None:
-    """Joins the other ranks: over NCCL with a GPU of this rank's own, else over gloo with one thread.
+    """Joins the process group of the ranks: NCCL with one GPU for each rank, or gloo with one thread.
 
     Args:
         device: ``"cuda"`` or ``"cpu"``.
@@ -114,7 +114,7 @@ def enter_job(device: str) -> None:
 
 
 def _answer() -> None:
-    """Answers as one rank: a line for each thing that the function yields."""
+    """Runs the function as one rank, and writes a line for each answer that it yields."""
     import torch.distributed as distributed
 
     target, argument, answers = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3])

@@ -1,4 +1,4 @@
-"""The kernels that a device runs, by torch's profiler."""
+"""Kernels that a device runs, as torch's profiler records them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 _CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-"""Of the profiler's events those that are work of a device. Its annotations are not: they span other events."""
+"""Categories of profiler events that are work of a device. Annotations are excluded, because they span other events."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel, copy or filling of memory.
+    """One kernel, memory copy or memset.
 
     Attributes:
         name: of the kernel.
@@ -31,12 +31,12 @@ class Kernel:
 
     @property
     def communicates(self) -> bool:
-        """Whether it is one of NCCL's."""
+        """Whether it is a kernel of NCCL."""
         return self.name.startswith("nccl")
 
 
 def profile_kernels(step: Callable[[], object], steps: int) -> list[Kernel]:
-    """Returns the kernels of some steps, after one in which the profiler itself gets ready."""
+    """Returns the kernels of some steps, after one step that warms up the profiler."""
     _run(step, 1)
     profiler = _run(step, steps)
     with TemporaryDirectory(prefix="fusioncache-profile-") as directory:

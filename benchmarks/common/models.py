@@ -15,17 +15,17 @@ LLAMA = "Llama-2-7b-hf"
 MODELS = ("residual", "llama")
 WIDTHS = ("narrow", "real")
 TOKENS: Mapping[str, tuple[int, int]] = MappingProxyType({"narrow": (2, 64), "real": (1, 2048)})
-"""Rows, and tokens in each, by width."""
+"""Rows and tokens per row, by width."""
 
 NARROW: Mapping[str, tuple[int, int, int, int]] = MappingProxyType(
     {"cuda": (512, 8, 1376, 1024), "cpu": (128, 4, 384, 512)}
 )
-"""Small widths for a device: of the embedding, heads, of the layers between, and of the vocabulary."""
+"""Widths of narrow models, by device: embedding, number of heads, intermediate size of the MLP, vocabulary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a model runs: a part of what a benchmark's parent process and its workers exchange.
+    """Backend, device and dtype of a model. A benchmark's parent process and its workers exchange it.
 
     Attributes:
         backend: the compiler of regions: ``"nvfuser"``, ``"inductor"`` or ``"eager"``.
@@ -39,7 +39,7 @@ class Place:
 
     @classmethod
     def read(cls, options: Mapping[str, Any]) -> Self:
-        """Reads what ``dataclasses.asdict`` wrote, from JSON, in which tuples are lists."""
+        """Returns the object that ``dataclasses.asdict`` turned into JSON, in which tuples are lists."""
         found: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
         }
@@ -53,8 +53,8 @@ class ModelSpec(Place):
     Attributes:
         model: one of ``MODELS``.
         layers: of the model.
-        width: of a Llama: ``"real"`` is the configuration of Llama-2-7b, but for the layers.
-        tokens: rows, and tokens in each.
+        width: of a Llama: ``"real"`` is the configuration of Llama-2-7b, except for the number of layers.
+        tokens: rows, and tokens per row.
         grad: whether the step includes a backward pass.
     """
 
@@ -69,12 +69,12 @@ class ModelSpec(Place):
 
 
 def count_layers(layers: int) -> str:
-    """Returns the number of layers in words."""
+    """Returns the number of layers as text, such as ``8 layers``."""
     return f"{layers} {'layer' if layers == 1 else 'layers'}"
 
 
 class Residual(nn.Module):
-    """The case of NVIDIA/Fuser#2916: two residual adds a layer, norm = tanh, attention = mlp = weight @ x."""
+    """The model of NVIDIA/Fuser#2916: two residual adds per layer, norm = tanh, attention = mlp = weight @ x."""
 
     def __init__(self, layers: int, size: int = 10):
         super().__init__()
@@ -83,7 +83,7 @@ class Residual(nn.Module):
         self.weights = nn.ParameterList(nn.Parameter(scale * torch.randn(size, size)) for _ in range(2 * layers))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Adds to the stream twice a layer."""
+        """Returns the residual stream after two adds per layer."""
         for weight in self.weights:
             x = x + weight @ torch.tanh(x)
         return x
@@ -106,7 +106,7 @@ def make_model(spec: ModelSpec) -> tuple[nn.Module, torch.Tensor]:
 def make_litgpt(
     name: str, layers: int, device: str, dtype: str, *, width: str = "narrow", seed: int = SEED, **changes: Any
 ) -> Any:
-    """Returns a model of litgpt, made on its device: to make billions of random weights on the CPU takes minutes."""
+    """Returns a litgpt model, made on its device: making billions of random weights on the CPU takes minutes."""
     from litgpt import GPT
 
     torch.manual_seed(seed)
@@ -116,7 +116,7 @@ def make_litgpt(
 
 
 def make_config(name: str, layers: int, device: str, width: str = "narrow", **changes: Any) -> Any:
-    """Returns a configuration of litgpt, narrow or with its own widths."""
+    """Returns a litgpt configuration, narrow or with its original widths."""
     from litgpt import Config
 
     widths = narrow_widths(name, device) if width == "narrow" else {}
@@ -124,18 +124,18 @@ def make_config(name: str, layers: int, device: str, width: str = "narrow", **ch
 
 
 def make_tokens(model: Any, shape: tuple[int, ...], device: str, seed: int = SEED) -> torch.Tensor:
-    """Returns tokens of a model's vocabulary, the same ones for one seed in every process."""
+    """Returns tokens of a model's vocabulary. A seed gives the same tokens in every process."""
     return draw_tokens(model.config.padded_vocab_size, shape, device, seed)
 
 
 def draw_tokens(vocabulary: int, shape: tuple[int, ...], device: str, seed: int) -> torch.Tensor:
-    """Returns tokens below the size of a vocabulary, the same ones for one seed in every process."""
+    """Returns tokens of a vocabulary of this size. A seed gives the same tokens in every process."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, vocabulary, shape, generator=generator).to(device)
 
 
 def narrow_widths(name: str, device: str) -> dict[str, int]:
-    """Returns small widths for a configuration of litgpt, with as many heads to a query group as it has."""
+    """Returns small widths for a litgpt configuration, with the same number of heads per query group."""
     from litgpt import Config
 
     full = Config.from_name(name)

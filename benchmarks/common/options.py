@@ -1,4 +1,4 @@
-"""The options that the commands of the benchmarks have in common, and their types."""
+"""Options that several benchmark commands share, and their types."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import click
 
 
 class Numbers(click.ParamType):
-    """This type reads positive numbers in the order in which they come, as in ``64,96,64``.
+    """Option type for a list of positive numbers, in order, as in ``64,96,64``.
 
     Args:
-        real: whether ``real`` may be among them, for as many layers as a model's configuration has. It becomes None.
-        least: the least of the numbers: 1, or 0.
+        real: whether to accept ``real`` for the number of layers in a model's configuration. It becomes None.
+        least: the smallest number to accept: 1 or 0.
     """
 
     name = "numbers"
@@ -26,7 +26,7 @@ class Numbers(click.ParamType):
         self._least = least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int | None, ...]:
-        """Reads the numbers."""
+        """Returns the numbers."""
         if not isinstance(value, str):
             return tuple(value)
         words = [word.strip() for word in value.split(",")]
@@ -39,7 +39,7 @@ class Numbers(click.ParamType):
 
 
 class Words(click.ParamType):
-    """This type reads some of a few words, as in ``cached,uncached``."""
+    """Option type for a list of words from a fixed set, as in ``cached,uncached``."""
 
     name = "words"
 
@@ -47,7 +47,7 @@ class Words(click.ParamType):
         self._known = known
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """Reads the words, each once."""
+        """Returns the words without duplicates."""
         words = tuple(dict.fromkeys(value.split(","))) if isinstance(value, str) else tuple(value)
         for word in words:
             if word not in self._known:
@@ -56,7 +56,7 @@ class Words(click.ParamType):
 
 
 class NewFile(click.ParamType):
-    """This type reads a file to write, with one of some suffixes. It makes the file's directory."""
+    """Option type for a file to write, with one of some suffixes. Makes the file's directory."""
 
     name = "file"
 
@@ -64,7 +64,7 @@ class NewFile(click.ParamType):
         self._suffixes = suffixes
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Reads the path, and sees to it that it can be written."""
+        """Returns the path, after checking that it can be written."""
         path = Path(value)
         if self._suffixes and path.suffix not in self._suffixes:
             self.fail(f"{path.name!r} does not end in {' or '.join(self._suffixes)}", param, ctx)
@@ -78,12 +78,12 @@ class NewFile(click.ParamType):
 
 
 class Variable(click.ParamType):
-    """This type reads a variable of the environment, as in ``NAME=VALUE``."""
+    """Option type for an environment variable, as in ``NAME=VALUE``."""
 
     name = "variable"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        """Reads name and value."""
+        """Returns the name and the value."""
         if not isinstance(value, str):
             return value[0], value[1]
         name, equals, text = value.partition("=")
@@ -93,12 +93,12 @@ class Variable(click.ParamType):
 
 
 def command(doc: str | None) -> Callable[[Callable[..., None]], click.Command]:
-    """Makes a function a command whose help is a module's documentation."""
+    """Returns a decorator that makes a function a command with a module's docstring as its help."""
     return click.command(context_settings={"show_default": True}, help=doc)
 
 
 def backend_option(*names: str) -> Callable[..., Any]:
-    """Adds ``--backend``: all of the backends, unless some are named."""
+    """Adds ``--backend``: one of these backends, or by default of all."""
     choice = click.Choice(["auto", *(names or ("nvfuser", "inductor", "eager"))])
     return click.option("--backend", type=choice, default="auto")
 
@@ -109,12 +109,12 @@ def repeat_option(help: str = "Processes for each point; the median counts.", de
 
 
 def layers_option(default: int) -> Callable[..., Any]:
-    """Adds ``--layers``, one number of them."""
+    """Adds ``--layers``, a single number."""
     return click.option("--layers", type=click.IntRange(min=1), default=default, help="Of the model.")
 
 
 def count_option(name: str, default: int, help: str, *, least: int = 1) -> Callable[..., Any]:
-    """Adds an option that is a number of something."""
+    """Adds an option whose value is a count."""
     return click.option(name, type=click.IntRange(min=least), default=default, help=help)
 
 
@@ -125,10 +125,10 @@ json_option = click.option(
 
 
 def require_litgpt(model: str) -> None:
-    """Refuses to run a model of litgpt where that is not installed.
+    """Checks that litgpt is installed, which ``model`` needs.
 
     Raises:
-        click.UsageError: if it is not.
+        click.UsageError: if it is not installed.
     """
     if find_spec("litgpt") is None:
         raise click.UsageError(f"{model} needs litgpt: pip install litgpt==0.5.13 jsonargparse (or fusioncache[bench])")

@@ -1,4 +1,4 @@
-"""Runs a function of the benchmarks in a fresh process with empty cache directories, which runs this module."""
+"""Runs a function of the benchmarks in a fresh process with empty cache directories. The process runs this module."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ import click
 
 ROOT = Path(__file__).resolve().parents[2]
 _CACHES = ("FUSIONCACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "TMPDIR")
-"""Where compilers keep things. nvFuser's database of kernels is in the directory for temporary files."""
+"""Variables with the cache directories of compilers. nvFuser's kernel database is in the temporary directory."""
 
 _LINES_OF_LOG = 25
 
 
 class ProcessFailed(click.ClickException):
-    """A process left no result. A benchmark that does not catch this ends with its message and its log.
+    """A process left no result. A benchmark that does not catch this exits with the message and the log.
 
     Args:
-        message: what happened.
-        log: the end of what the process printed.
+        message: the reason.
+        log: the end of the process's output.
     """
 
     def __init__(self, message: str, log: str):
@@ -36,7 +36,7 @@ class ProcessFailed(click.ClickException):
         self.log = log
 
     def format_message(self) -> str:
-        """Returns what a person is told."""
+        """Returns the message and the log, which click prints."""
         return f"{self.message}\n{self.log}"
 
 
@@ -49,17 +49,17 @@ def call(
     root: Path = ROOT,
     limit: float | None = None,
 ) -> Any:
-    """Returns what a function answers to an argument in a process of its own. Both are JSON.
+    """Returns the result of a function in a process of its own. Argument and result are JSON.
 
     Args:
         target: the module and the name of the function, as in ``"package.module:function"``; a module that calls
             ``serve`` when it is run; or the file of such a module.
         argument: of the function.
-        caches: where the cache directories are made, or found as the last process left them; not given: somewhere
-            new that is removed afterwards.
-        environment: more variables for the process.
-        root: where it runs, and imports from first: that of this project, or of an earlier state of it.
-        limit: the seconds after which it is ended.
+        caches: the parent of the cache directories, which may exist from an earlier process; by default a temporary
+            directory.
+        environment: additional environment variables of the process.
+        root: the working directory and first import path: this project, or an earlier state of it.
+        limit: the seconds after which the process is ended.
 
     Raises:
         ProcessFailed: if the process raised or died, or was ended.
@@ -67,7 +67,7 @@ def call(
     with TemporaryDirectory(prefix="fusioncache-benchmark-") as directory:
         answer, log = Path(directory, "answer.json"), Path(directory, "log")
         variables = {**environment_in(directory if caches is None else str(caches), root), **environment}
-        # Without -P the folder of a file would be imported from first.
+        # Without -P the folder of the file would be the first import path.
         what: tuple[str, ...] = ("-P", str(target)) if isinstance(target, Path) else ("-m", target)
         if isinstance(target, str) and ":" in target:
             what = ("-m", "benchmarks.common.processes", target)
@@ -84,7 +84,7 @@ def call(
 
 
 def _run(command: list[str], root: Path, variables: Mapping[str, str], output: IO[bytes], limit: float | None) -> str:
-    """Runs a process to its end, and returns how that came about."""
+    """Runs a process to its end, and returns a description of how it ended."""
     where: dict[str, Any] = {"cwd": root, "env": variables, "stdin": subprocess.DEVNULL}
     try:
         done = subprocess.run(command, **where, stdout=output, stderr=output, timeout=limit)
@@ -94,7 +94,7 @@ def _run(command: list[str], root: Path, variables: Mapping[str, str], output: I
 
 
 def serve(function: Any) -> None:
-    """Answers one argument of ``call`` and ends. It is to be called in a module that runs as a script."""
+    """Runs a function on the argument of ``call`` and writes the result, in a module that runs as a script."""
     argument, answer = json.loads(sys.argv[1]), Path(sys.argv[2])
     try:
         value = function(argument)
@@ -112,7 +112,7 @@ def find_function(target: str) -> Any:
 
 
 def environment_in(directory: str, root: Path = ROOT) -> dict[str, str]:
-    """Returns the variables of a process whose caches are in this directory, and makes the folders for them."""
+    """Returns the environment of a process with its caches in this directory, and makes the folders of the caches."""
     paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     for variable in _CACHES:
@@ -122,7 +122,7 @@ def environment_in(directory: str, root: Path = ROOT) -> dict[str, str]:
 
 
 def say(text: str) -> None:
-    """Tells the person who waits of progress: a line, or the beginning of one."""
+    """Prints progress to standard error: a line, or the beginning of one."""
     click.echo(text, err=True, nl=False)
 
 

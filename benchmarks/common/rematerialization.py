@@ -1,4 +1,4 @@
-"""Brings about NVIDIA/Fuser#2916: rematerialization that recomputes the residual stream in every region."""
+"""Reproduces NVIDIA/Fuser#2916: rematerialization that recomputes the residual stream in every region."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from typing import Any
 
 _WEIGHT = "weight / 2.0 if"
-"""What a producer's own arguments cost, in Thunder's ``find_cut``."""
+"""The source text for the weight of a producer's arguments, in Thunder's ``find_cut``."""
 
 
 @contextmanager
 def recompute_sums() -> Iterator[None]:
-    """Lets Thunder's rematerialization weight a producer's own arguments with zero.
+    """Makes Thunder's rematerialization give a producer's arguments a weight of zero within its body.
 
     Raises:
-        RuntimeError: if Thunder's function is not the one that this was written for.
+        RuntimeError: if the source of Thunder's function is not the expected one.
     """
     from thunder.core import rematerialization
 

@@ -1,8 +1,8 @@
-"""Runs a benchmark: processes, turns, medians, one result with its environment, and a table.
+"""Runs a benchmark: processes in turn, medians, one result with its environment, and a table.
 
-A result is one JSON object: ``schema``; ``environment``, which is machine, versions, commit and the ``options`` of the
-run; ``points``; ``seconds`` that the run took; ``notes``, if there are any; and whatever else a benchmark adds. A point
-says what it is about, then what was measured, or ``error``, with the end of the process's ``log``.
+A result is one JSON object: ``schema``; ``environment`` (machine, versions, commit and the ``options`` of the run);
+``points``; ``seconds`` that the run took; ``notes``, if there are any; and further items of the benchmark. A point
+begins with the fields that identify it. Measurements follow, or ``error`` and the end of the process's ``log``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Point = dict[str, Any]
 """A point as it is in the JSON."""
 
 Columns = Mapping[str, Callable[[Point], Any]]
-"""What each column of a table says of a point. One whose name starts with ``<`` is set flush left."""
+"""Columns of a table: functions from a point to a cell. A column whose name starts with ``<`` is left-aligned."""
 
 
 @dataclass(slots=True)
@@ -46,12 +46,12 @@ class Run:
     """A run of a benchmark.
 
     Attributes:
-        machine: what it runs on.
+        machine: that it runs on.
         options: of the run, as in the JSON.
-        file: that gets the result; None for none.
-        limit: seconds for all processes; None for any.
-        points: what was found so far.
-        notes: what was left out, and why; what differed.
+        file: for the result; None for none.
+        limit: seconds for all processes; None for no limit.
+        points: the points so far.
+        notes: lines on skipped measurements, with the reason, and on differences.
         more: further parts of the result.
     """
 
@@ -65,15 +65,15 @@ class Run:
     _begun: float = field(default_factory=lambda: time.monotonic())
 
     def time_left(self) -> float | None:
-        """Returns the seconds that are left of the limit; None without one."""
+        """Returns the seconds left of the limit; None without a limit."""
         return None if self.limit is None else self.limit - (time.monotonic() - self._begun)
 
     def ask(self, about: Point, target: str | Path, argument: Any, **where: Any) -> Point:
-        """Returns a point: what it is about, and what a function said in its process, or ``error``.
+        """Returns a point: its identifying fields, and the result of a function in its own process, or ``error``.
 
         Args:
-            about: what tells the point from others.
-            target: as for ``processes.call``, as all others.
+            about: the fields that identify the point.
+            target: as for ``processes.call``.
             argument: of the function.
             where: further arguments of ``processes.call``.
         """
@@ -89,18 +89,18 @@ class Run:
         return {**about, **found}
 
     def keep(self, *points: Point) -> None:
-        """Adds points to the result, and writes it."""
+        """Adds points to the result, and writes the result."""
         self.points += points
         self.save()
 
     def save(self) -> None:
-        """Writes the result, if a file is asked for."""
+        """Writes the result, if there is a file for it."""
         more = {**self.more, **({"notes": self.notes} if self.notes else {})}
         more["seconds"] = round(time.monotonic() - self._begun, 1)
         write_result(self.file, make_result(self.machine.environment, self.options, points=self.points, **more))
 
     def finish(self, title: str, columns: Columns, caption: str | None = None) -> NoReturn:
-        """Prints all points, what failed and the notes; ends with 1 if a point failed, or is not correct."""
+        """Prints all points, failures and notes; exits with code 1 if a point failed or is not correct."""
         self.save()
         print_points(title, self.points, columns, caption)
         for note in self.notes:
@@ -114,9 +114,9 @@ def begin(
     """Returns a run on this machine.
 
     Args:
-        json_file: that gets the result.
+        json_file: for the result.
         options: of the run. The backend and the device are added.
-        backend: that is asked for.
+        backend: that the user requested.
         limit: seconds for all processes.
 
     Raises:
@@ -129,14 +129,15 @@ def begin(
 def benchmark(
     doc: str | None, *backends: str, needs_litgpt: bool = False
 ) -> Callable[[Callable[..., None]], click.Command]:
-    """Makes a function a command with ``--backend`` and ``--json``, which is given a run and all other options.
+    """Returns a decorator that makes a function a command. The function gets a run and the command's other options.
 
-    The result has these options, but for paths. With ``limit_option`` the run has that limit.
+    The command has ``--backend`` and ``--json``. The result contains the other options, except paths. ``limit_option``
+    sets the limit of the run.
 
     Args:
-        doc: a module's documentation, which is the help.
-        backends: that may be asked for, all unless some are named. A single one is taken without an option.
-        needs_litgpt: whether it is refused where litgpt is not installed.
+        doc: a module's docstring, which is the help.
+        backends: the choices of ``--backend``; by default all. A single one is used without an option.
+        needs_litgpt: whether to exit with an error if litgpt is not installed.
     """
 
     def decorate(main: Callable[..., None]) -> click.Command:
@@ -159,50 +160,50 @@ def _has_path(value: Any) -> bool:
 
 
 def describe_failure(about: Point, failure: ProcessFailed) -> Point:
-    """Returns the point of a process that failed, and says that it did."""
+    """Returns the point of a process that failed, and prints the failure."""
     say(f"{name_point(about)}: {failure.format_message()}\n")
     return {**about, "error": failure.message, "log": failure.log}
 
 
 def make_result(environment: Mapping[str, Any], options: Mapping[str, Any], **found: Any) -> dict[str, Any]:
-    """Returns the JSON of a benchmark: on what it ran, with which options, and what it found."""
+    """Returns the JSON of a benchmark: schema, environment with the options, and results."""
     return {"schema": SCHEMA, "environment": {**environment, "options": options}, **found}
 
 
 def write_result(file: Path | None, result: Mapping[str, Any]) -> None:
-    """Writes the JSON if a file is asked for."""
+    """Writes the JSON, if there is a file for it."""
     if file:
-        # In one go, so that ending this process while it writes leaves the last result whole.
+        # Atomically, so that the last result stays intact if this process is ended while it writes.
         part = file.with_name(file.name + ".part")
         part.write_text(drop_folders(json.dumps(result, indent=1)) + "\n")
         part.replace(file)
 
 
 def drop_folders(text: str) -> str:
-    """Returns a text in which files of packages are named from where Python imports them."""
+    """Returns a text in which paths of packages' files are relative to the import path."""
     return _FOLDERS.sub("", text)
 
 
 def take_turns[Item](items: Sequence[Item], rounds: int) -> Iterator[Item]:
-    """Yields all items in each round, in every second one backwards: a machine that slows down does so for all."""
+    """Yields all items in each round, reversed in every second one: a machine that slows down then affects all."""
     for number in range(rounds):
         yield from items if number % 2 == 0 else reversed(items)
 
 
 def find_medians(found: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
-    """Returns the median of each figure over the processes that have it; None for one that none of them has."""
+    """Returns the median of each figure over the processes that have it; None if no process has it."""
     names = dict.fromkeys(name for each in found for name in each)
     values = {name: [value for each in found if (value := each.get(name)) is not None] for name in names}
     return {name: median(each) if each else None for name, each in values.items()}
 
 
 def is_wrong(point: Mapping[str, Any]) -> bool:
-    """Returns whether a point has no result, or one that is not correct."""
+    """True if a point has no result, or one that is not correct."""
     return "error" in point or point.get("correct") is False
 
 
 def name_point(point: Mapping[str, Any]) -> str:
-    """Returns what a point is about, in words: what comes first in it."""
+    """Returns a name for a point: the identifying fields at its beginning, as text."""
     words = []
     for name, value in point.items():
         if name == "error" or not (value is None or isinstance(value, str | int)):
@@ -212,18 +213,18 @@ def name_point(point: Mapping[str, Any]) -> str:
 
 
 def console() -> Console:
-    """Returns the standard output, wide enough for a table where it is no terminal."""
+    """Returns a console for standard output, wide enough for a table if it is not a terminal."""
     found = Console(highlight=False)
     return found if found.is_terminal else Console(highlight=False, width=_WIDTH)
 
 
 def print_line(text: str) -> None:
-    """Prints a line as it is, however long."""
+    """Prints a line verbatim, without wrapping."""
     console().print(escape(text), soft_wrap=True)
 
 
 def print_points(title: str, points: Sequence[Point], columns: Columns, caption: str | None = None) -> None:
-    """Prints a table of the points that have a result, then what is wrong with the others."""
+    """Prints a table of the points that have a result, then the errors."""
     good = [point for point in points if "error" not in point]
     print_table(title, columns, [[cell(point) for cell in columns.values()] for point in good], caption)
     for point in points:
@@ -245,7 +246,7 @@ def print_table(title: str, columns: Iterable[str], rows: Iterable[Sequence[Any]
 
 
 def pick(*path: str, scale: float = 1.0, digits: int = 2) -> Callable[[Point], str | None]:
-    """Returns a column: the value at the end of a path in a point; a number that is no count has so many digits."""
+    """Returns a column: the value at a path in a point. Floats are scaled, and have this number of digits."""
 
     def cell(point: Point) -> str | None:
         value: Any = point

@@ -1,4 +1,4 @@
-"""Steps of a model: one, and how long those after the first take, and how much memory."""
+"""Takes a step of a model, and measures time and memory of later steps."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torch import nn
 Call = Callable[..., torch.Tensor]
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
-"""The variable without which torch's deterministic algorithms raise. Torch parses it in each product: in a narrow model
-that doubles the time of a step."""
+"""The variable without which torch's deterministic algorithms raise. Torch parses it in each matrix product, which
+doubles the time of a step of a narrow model."""
 
 
 def synchronize(device: str) -> None:
@@ -38,22 +38,22 @@ def take_step(model: nn.Module, call: Call, tokens: torch.Tensor, device: str) -
 
 
 def measure_later(step: Callable[[], object], clear: Callable[[], None], *, device: str, steps: int) -> dict[str, Any]:
-    """Returns medians over some steps, after as many that are not measured.
+    """Returns medians over some steps, after as many unmeasured ones.
 
     Args:
-        step: takes one.
-        clear: drops the gradients of the last step, so that none is added to; not timed.
+        step: takes one step.
+        clear: drops the gradients of the last step, so that none accumulate; not timed.
         device: ``"cuda"`` or ``"cpu"``.
-        steps: how many.
+        steps: number of steps.
 
     Returns:
-        ``step`` in seconds, from one synchronization to the next; ``host``, until it is launched; and of a GPU's memory
-        in bytes ``peak``, at most allocated in one; else None.
+        ``step``: seconds from one synchronization to the next; ``host``: seconds until the step is launched; ``steps``;
+        and ``peak``: the largest number of bytes allocated on a GPU, None on a CPU.
     """
     with _fast_algorithms():
         for _ in range(steps):
             _time_step(step, clear, device)
-        gc.collect()  # what lies in cycles would count as memory of a step
+        gc.collect()  # garbage in cycles would count as memory of a step
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         taken = [_time_step(step, clear, device) for _ in range(steps)]
@@ -66,7 +66,7 @@ def measure_later(step: Callable[[], object], clear: Callable[[], None], *, devi
 
 
 def _time_step(step: Callable[[], object], clear: Callable[[], None], device: str) -> tuple[float, float]:
-    """Returns the seconds of a step, and those until it was launched."""
+    """Returns the seconds of a step, and the seconds until it was launched."""
     clear()
     synchronize(device)
     start = time.perf_counter()
@@ -78,7 +78,7 @@ def _time_step(step: Callable[[], object], clear: Callable[[], None], device: st
 
 @contextmanager
 def _fast_algorithms() -> Iterator[None]:
-    """Leaves the algorithms that give the same bits every time, which no training uses."""
+    """Disables deterministic algorithms within its body, because no training uses them."""
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     use_deterministic_algorithms(False)
@@ -89,7 +89,7 @@ def _fast_algorithms() -> Iterator[None]:
 
 
 def use_deterministic_algorithms(wanted: bool, *, warn_only: bool = False) -> None:
-    """Has torch use algorithms that give the same bits every time, or the fast ones."""
+    """Makes torch use deterministic algorithms, or the fast ones."""
     if wanted:
         os.environ.setdefault(_WORKSPACE, ":4096:8")
     else:

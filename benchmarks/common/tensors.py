@@ -1,4 +1,4 @@
-"""What a step computes: its tensors by name, and whether two of them have the same bits."""
+"""Results of a step: its tensors by name, and their bitwise comparison."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def cotangent(output: torch.Tensor) -> torch.Tensor:
-    """Returns what a backward pass starts from. It is not ones: errors that cancel in a sum would not be noticed."""
+    """Returns the cotangent for a backward pass. With all ones, errors that cancel in a sum would not be noticed."""
     return torch.linspace(-1, 1, output.numel(), device=output.device).reshape(output.shape).to(output.dtype)
 
 
@@ -28,14 +28,14 @@ def digest(tensor: torch.Tensor) -> str:
 
 
 def digest_all(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Returns one digest of all these tensors under their names."""
+    """Returns one digest of all these tensors and their names."""
     return hashlib.sha256(
         "".join(f"{name} {digest(tensor)}\n" for name, tensor in tensors.items()).encode()
     ).hexdigest()
 
 
 def same_bits(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    """Returns whether two tensors agree in type, shape and every bit: 0.0 is not -0.0 here, and a NaN is itself."""
+    """True if two tensors agree in dtype, shape and every bit: 0.0 differs from -0.0, and a NaN equals itself."""
     if one is None or other is None or (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     # A scalar has no last dimension to reinterpret.
@@ -46,7 +46,7 @@ def same_bits(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
 def compare(
     found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], again: Mapping[str, torch.Tensor]
 ) -> dict[str, Any]:
-    """Counts the tensors with the same bits, and names those that differ, are not finite, or not repeatable."""
+    """Returns the number of bitwise equal tensors, and names of those that differ, are not finite or not repeatable."""
     names = list(dict.fromkeys([*found, *expected]))
     differing = [name for name in names if not same_bits(found.get(name), expected.get(name))]
     largest = max((count_epsilons(found.get(name), expected.get(name)) for name in differing), default=0.0)

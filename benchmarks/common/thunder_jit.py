@@ -1,4 +1,4 @@
-"""How Thunder is set up to use one backend, with and without fusioncache alike."""
+"""Configures Thunder to use one backend, in the same way with and without fusioncache."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fusioncache.transform.executors import NAME
 
 
 def executors(backend: str, attention: Attention = "thunder") -> list[Any]:
-    """Returns the executors for ``thunder.jit``, in all modes, so that only the transform makes a difference.
+    """Returns the executors for ``thunder.jit``, the same in all modes, so that only the transform differs.
 
     Args:
-        backend: compiles regions.
+        backend: the compiler of regions.
         attention: as for ``fusioncache.executors``.
     """
     found = fusioncache.executors(attention=attention)
@@ -28,7 +28,7 @@ def executors(backend: str, attention: Attention = "thunder") -> list[Any]:
 def jit(
     function: Any, backend: str, transform: fusioncache.FusionCache | None = None, attention: Attention = "thunder"
 ) -> Any:
-    """Compiles a model or a function with Thunder."""
+    """Returns a model or a function, compiled with Thunder."""
     return thunder.jit(function, executors=executors(backend, attention), transforms=[transform] if transform else [])
 
 

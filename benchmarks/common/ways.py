@@ -17,21 +17,21 @@ class Way:
 
     Attributes:
         name: as in ``--ways``.
-        compiler: what compiles the model; ``"eager"`` if nothing does.
-        shares: whether Thunder has fusioncache.
-        options: of fusioncache's ways: those of ``FusionCache``.
-        environment: variables of the process.
-        keeps: whether a second process finds anything on disk.
-        lru: whether Thunder's nvFuser executor has nvFuser's own ``LruFusionCache``, as in lightning-thunder#2806.
-        executors: of Thunder: ``"ours"``, its ``"own"`` default ones, or these and ``torch_compile_ex``.
-        attention: of fusioncache's ways: as for ``fusioncache.executors``.
-        dynamic: whether the compiler is told that sizes vary.
+        compiler: of the model; ``"eager"`` for none.
+        shares: whether Thunder uses fusioncache.
+        options: of ``FusionCache``, in fusioncache's ways.
+        environment: environment variables of the process.
+        keeps: whether it stores anything on disk for a second process.
+        lru: whether Thunder's nvFuser executor uses nvFuser's ``LruFusionCache``, as in lightning-thunder#2806.
+        executors: of Thunder: ``"ours"``, its default ones (``"own"``), or these and ``torch_compile_ex``.
+        attention: as for ``fusioncache.executors``, in fusioncache's ways.
+        dynamic: whether to compile with ``dynamic=True``.
         graphs: whether programs are captured in CUDA graphs, by fusioncache or by torch.compile.
-        names: whether fusioncache is told the lengths to come.
-        pads: whether each length is rounded up to the next power of two, and the output cut to what was asked for.
-        variant: of torch.compile: with Dynamo's deduplication of graphs, or with blocks as nested regions.
+        names: whether ``FusionCache`` gets the lengths in advance.
+        pads: whether each input is padded to the next power of two, and the output cut to the original length.
+        variant: of torch.compile: with Dynamo's deduplication of graphs, or with blocks as nested compile regions.
         backend: the compiler of regions, in place of the benchmark's.
-        bare: of thunderfx: whether Thunder's parts run as they are, so that Dynamo and TorchInductor alone take time.
+        bare: of thunderfx: whether Thunder's parts run eagerly, so that only Dynamo and TorchInductor take time.
     """
 
     name: str
@@ -53,13 +53,13 @@ class Way:
 
     @property
     def exact(self) -> bool:
-        """Whether it computes the bits of Thunder with the benchmark's compiler."""
+        """Whether it must compute the bits of Thunder with the benchmark's backend."""
         uses_thunder = self.compiler in ("thunder.jit", "thunderfx") and not self.bare
         return uses_thunder and self.executors == "ours" and self.backend is None
 
     @property
     def needs_gpu(self) -> bool:
-        """Whether there is no such way without a GPU."""
+        """Whether this way needs a GPU."""
         return self.graphs or self.lru or self.attention == "cudnn" or "NVFUSER_ENABLE" in self.environment
 
 
@@ -100,5 +100,5 @@ WAYS: Mapping[str, Way] = {way.name: way for way in _ALL}
 
 
 def choose_ways(names: tuple[str, ...], device: str) -> list[Way]:
-    """Returns the ways of these names that there are on a device."""
+    """Returns the ways of these names that a device supports."""
     return [WAYS[name] for name in names if device == "cuda" or not WAYS[name].needs_gpu]
