@@ -1,20 +1,19 @@
-"""Seconds of first and later steps of the current checkout, as ratios to those of a base, in one run.
+"""Measures first and later steps of the current checkout, as ratios to those of a base, in one run.
 
-Run it before and after a change of structure. A narrow Llama takes training steps without an optimizer. Of each side a
-process with empty caches takes steps of three lengths. Then a second process takes steps with the caches that this
-left: a first one, later ones, and on a GPU also some that are replayed from CUDA graphs. The sides run in turn, and
-change their order from pair to pair. There are some second processes of each side; each runs alone and makes a pair
-with the next one of the other side. The first step of a process includes the import of fusioncache, but not those of
-torch, Thunder and the model. Full collections of garbage, which may come in one step or in the next, are a figure of
-their own, the sum of a cold process. Seconds are those of the wall on a GPU, and on a CPU those of processors, of a
-process and of all that it waited for.
+Run it before and after a refactoring. A narrow Llama takes training steps without an optimizer. On each side, a process
+with empty caches takes steps of three lengths. Then second processes take steps with the caches that it left: a first
+step, later ones, and on a GPU also steps replayed from CUDA graphs. The sides run in turn, and each pair reverses their
+order. Each second process runs alone, and forms a pair with the next one of the other side. The first step of a process
+includes the import of fusioncache, but not the imports of torch, Thunder and the model. Full garbage collections may
+fall into any step, so they are a separate figure: their sum over a cold process. Seconds are wall time on a GPU. On a
+CPU they are CPU time, of a process and of all processes that it waited for.
 
 The ratio of a pair is current over base. A figure is slower if the median ratio of its pairs is above 1 + tolerance and
 the range of their ratios is above 1. The range is from the first to the third quartile; of three pairs it is from the
 least to the largest. A figure is unclear, and needs more pairs, if its median ratio is above 1 + tolerance and its
 range includes 1, or if there are fewer than three pairs. The exit status is 1 if a figure is slower or a process fails.
 
-Where there is no git history, --base names a folder with the package of the base, made elsewhere by
+Without a git history, --base names a folder with the package of the base, made elsewhere by
 ``git archive ef4487f fusioncache | tar x -C FOLDER``.
 """
 
@@ -50,7 +49,7 @@ from benchmarks.common.runner import Point, Run, begin, print_line, print_table
 
 _OF_PROCESS = ("folder", "process", "accelerators", "variables")
 _ALIKE = 0.01
-"""By how much losses of all processes may differ, relative to the least, before that is noted."""
+"""The difference between the losses of all processes, relative to the least, above which there is a note."""
 
 
 @command(__doc__)
@@ -96,7 +95,7 @@ def main(
 
 
 def _measure(series: Series, repeat: int, tolerance: float) -> None:
-    """Runs all pairs. The run has a point for each figure, and the pairs, after each of these."""
+    """Runs all pairs. After each pair the run contains the pairs, and a point for each figure."""
     run, pairs = series.whole, list[Pair]()
     run.notes, run.more["pairs"] = _note_alike(series.sides), pairs
     try:
@@ -112,7 +111,7 @@ def _measure(series: Series, repeat: int, tolerance: float) -> None:
 
 
 def make_spec(machine: Machine, layers: int, steps: int, processes: int) -> ProcessSpec:
-    """Returns what all processes have in common."""
+    """Returns the specification that all processes share."""
     return ProcessSpec(
         folder="",
         process="",
@@ -154,7 +153,7 @@ def _note_alike(sides: Sequence[Side]) -> list[str]:
 
 
 def _note_losses(pairs: Sequence[Pair]) -> list[str]:
-    """Returns a note if the processes did not compute the same."""
+    """Returns a note if the losses of processes differ."""
     losses = [each["loss"] for pair in pairs for said in pair.values() for each in said.values()]
     if not losses or max(losses) - min(losses) <= _ALIKE * min(losses):
         return []
@@ -162,7 +161,7 @@ def _note_losses(pairs: Sequence[Pair]) -> list[str]:
 
 
 def _note_programs(pairs: Sequence[Pair]) -> list[str]:
-    """Returns a note for a side whose second processes found no program, as without a store."""
+    """Returns a note for each side whose second processes loaded no program, for example without a store."""
     found = {side: sum(pair[side][SECOND]["counts"]["programs_loaded"] for pair in pairs) for side in (CURRENT, BASE)}
     return [f"{side}: no second process loaded a program" for side, loaded in found.items() if pairs and not loaded]
 

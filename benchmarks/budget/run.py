@@ -29,9 +29,9 @@ class Series:
     """Pairs of runs.
 
     Attributes:
-        sides: the two, each with a folder of its own.
-        spec: of all processes, but for ``folder`` and ``process``.
-        whole: the benchmark's run, which says how much time is left.
+        sides: the two sides, each with a folder of its own.
+        spec: of all processes, without ``folder`` and ``process``.
+        whole: the benchmark's run, which has the time limit.
     """
 
     sides: Sequence[Side]
@@ -39,14 +39,14 @@ class Series:
     whole: Run
 
     def rehearse(self) -> None:
-        """Runs a process whose seconds do not count, so that all others find the libraries in the file cache."""
+        """Runs an unmeasured process, so that all others find the libraries in the file cache."""
         with _make_caches() as caches:
             self._call_cold(self.sides[0], Path(caches), "rehearsal")
 
     def run(self, repeat: int) -> Iterator[Pair]:
-        """Yields the answers of both sides, pair by pair. Every second pair has the sides in the opposite order.
+        """Yields the answers of both sides, pair by pair. Every second pair runs the sides in the opposite order.
 
-        It ends early if there is less time left than the longest pair took.
+        It ends early if less time is left than the longest pair took.
 
         Raises:
             benchmarks.common.processes.ProcessFailed: if a process raised or died, or was ended.
@@ -101,9 +101,9 @@ def _say(what: str, said: Mapping[str, Any]) -> None:
 
 
 def collect_seconds(pairs: Sequence[Pair], names: tuple[str, str], figure: str) -> list[tuple[float, float]]:
-    """Returns the seconds of two sides in one figure, of cold processes or of second ones: of each with its neighbour.
+    """Returns the seconds of two sides for one figure: of each cold or second process with its neighbour.
 
-    Those are left out in which the second side took no time: no full collection of garbage fell into a first step.
+    Pairs with 0 seconds on the second side are left out: no full garbage collection fell into a first step.
     """
     ours, theirs = ([each for pair in pairs for each in _list_seconds(pair[name], figure)] for name in names)
     return [(first, second) for first, second in zip(ours, theirs, strict=True) if second]
@@ -114,5 +114,5 @@ def _list_seconds(said: Said, figure: str) -> list[float]:
 
 
 def _make_caches() -> TemporaryDirectory[str]:
-    # The compile processes of a process may still write after it has ended.
+    # Compile workers of a process may still write after it has ended.
     return TemporaryDirectory(prefix="fusioncache-budget-", ignore_cleanup_errors=True)

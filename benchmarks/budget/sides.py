@@ -1,6 +1,6 @@
-"""The two packages that ``benchmarks/budget`` compares, each in a folder of its own, with its bytecode compiled.
+"""The two packages that ``benchmarks/budget`` compares, each in a folder of its own, with compiled bytecode.
 
-Both are copies, so that nothing but their code differs, and neither changes while processes run.
+Both are copies, so that only their code differs, and neither changes while processes run.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _PACKAGE = "fusioncache"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two.
+    """One of the two packages.
 
     Attributes:
         name: ``CURRENT`` or ``BASE``.
-        folder: that has the package.
-        commit: of the package, if it is known.
+        folder: that contains the package.
+        commit: of the package, if known.
         digest: of the names and texts of its modules.
         accelerators: that it may use; None for all.
     """
@@ -53,7 +53,7 @@ def copy_base(parent: Path, source: Path | None, commit: str) -> Side:
     Args:
         parent: where the folder is made.
         source: a folder with the package; None to take it from git.
-        commit: the one to take. With ``source`` the commit is that of its checkout, if it is one.
+        commit: to take from git. With ``source``, the side has the commit of that checkout, if it is one.
 
     Raises:
         click.UsageError: if there is no package, or git does not have the commit.

@@ -1,4 +1,4 @@
-"""What ``benchmarks/budget`` measures, as its parent process and its workers exchange it. Needs no torch."""
+"""Measurements of ``benchmarks/budget``, as its parent process and its workers exchange them. Needs no torch."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ FIGURES: Mapping[str, str] = MappingProxyType(
 """The figures that are compared, in seconds, by name."""
 
 LENGTHS = (64, 96, 65)
-"""Tokens in a row, in the order in which a cold process has them. All other steps are of the first length."""
+"""Tokens per row, in the order of a cold process's first steps. All other steps have the first length."""
 
 BATCH = 2
 """Rows of tokens."""
 
 BASE_COMMIT = "ef4487f"
-"""The commit of the base, unless another one is given."""
+"""The default commit of the base."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """What one process measures.
+    """Specification of one process.
 
     Attributes:
         folder: that fusioncache is imported from.
         process: ``COLD`` or ``SECOND``.
         layers: of a narrow Llama.
-        widths: of the Llama: of the embedding, heads, of the layers between, and of the vocabulary.
-        lengths: tokens in a row, of a cold process one to three.
+        widths: of the Llama: embedding, number of heads, intermediate size of the MLP, vocabulary.
+        lengths: tokens per row; a cold process uses one to three.
         batch: rows of tokens.
-        steps: later steps that count.
-        processes: second processes.
+        steps: measured later steps.
+        processes: number of second processes.
         backend: the compiler of regions: ``"nvfuser"``, ``"inductor"`` or ``"eager"``.
         device: ``"cuda"`` or ``"cpu"``.
         dtype: of weights and activations, by torch's name.
-        accelerators: that may be used; None for all. The commit of the base does not know this option.
-        variables: of the environment, of a process that is a fork of the worker.
+        accelerators: that may be used; None for all. The commit of the base does not have this option.
+        variables: environment variables of a process that is a fork of the worker.
     """
 
     folder: str

@@ -1,9 +1,9 @@
-"""Whether the current checkout is slower than the base, from pairs of seconds.
+"""Decides from pairs of seconds whether the current checkout is slower than the base.
 
 The ratio of a pair is current over base. The range of a figure's ratios is from their first to their third quartile; of
-three or fewer it is from the least to the largest. ``slower`` is a figure whose median ratio is above 1 + tolerance and
-whose range is above 1. ``unclear`` is one whose median ratio is above 1 + tolerance while its range includes 1, or of
-fewer than three pairs: it needs more pairs. ``faster`` is the opposite of ``slower``; all else is ``ok``.
+three or fewer it is from the least to the largest. A figure is ``slower`` if its median ratio is above 1 + tolerance
+and its range is above 1. It is ``unclear``, and needs more pairs, if its median ratio is above 1 + tolerance and its
+range includes 1, or if there are fewer than three pairs. ``faster`` is the opposite of ``slower``; all else is ``ok``.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from statistics import median, quantiles
 SLOWER, UNCLEAR, OK, FASTER, NOT_AVAILABLE = "slower", "unclear", "ok", "faster", "not available"
 
 _FEW = 3
-"""Pairs whose least and largest ratio are their range. Fewer have no verdict but ``UNCLEAR`` and ``OK``."""
+"""Up to this number of pairs the range is from the least to the largest ratio. Fewer can only be unclear or ok."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What pairs of one figure say.
+    """The comparison of the pairs of one figure.
 
     Attributes:
-        current: the median of its seconds.
-        base: the same of the base.
+        current: the median seconds of the current checkout.
+        base: the median seconds of the base.
         ratio: the median of the pairs' ratios.
-        low: where the range of these begins.
-        high: where it ends.
+        low: the lower end of their range.
+        high: the upper end of their range.
         verdict: as above.
         ratios: of each pair, in order.
     """
@@ -42,10 +42,10 @@ class Comparison:
 
 
 def compare(pairs: Sequence[tuple[float, float]], tolerance: float) -> Comparison:
-    """Returns what pairs of seconds say.
+    """Returns the comparison of pairs of seconds.
 
     Args:
-        pairs: of the current checkout and of the base, one or more.
+        pairs: seconds of the current checkout and of the base, one pair or more.
         tolerance: by how much the median ratio may be above 1.
     """
     current, base = zip(*pairs, strict=True)

@@ -1,8 +1,8 @@
 """One process of ``benchmarks/budget``: seconds of training steps with the fusioncache of a folder.
 
-It is run by its path and imports nothing of the benchmarks. Of fusioncache it uses public names alone, those of commit
-ef4487f, so that every later state can run it. Second processes are forks of a parent that imported torch and no more:
-an import of torch takes longer than all that they measure.
+It is run by its path and imports nothing of the benchmarks. It uses only public names of fusioncache, those of commit
+ef4487f, so that every later state can run it. Second processes are forks of a parent that imported only torch and
+litgpt: importing torch takes longer than all that they measure.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from torch import nn
 
 _SEED, _MODEL = 2916, "Llama-2-7b-hf"
 _WARM_UP = 100
-"""How many steps come before the later ones that count, at most as many as these."""
+"""Number of untimed steps before the measured later ones, at most as many as these."""
 
 _FULL = 2
-"""The generation of objects that a full collection looks at, and all younger ones."""
+"""The oldest generation of objects, which only a full garbage collection visits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A model, and what its steps are of.
+    """A model and the data of its steps.
 
     Attributes:
-        argument: what the process was asked for, as of ``ProcessSpec``.
+        argument: the fields of ``ProcessSpec``.
         model: a narrow Llama.
-        batches: tokens, and those to predict, by length.
+        batches: tokens and target tokens, by length.
     """
 
     argument: Mapping[str, Any]
@@ -51,7 +51,7 @@ class Training:
     batches: Mapping[int, tuple[torch.Tensor, torch.Tensor]]
 
     def read_clock(self) -> float:
-        """Returns seconds of the wall once the GPU is done; on a CPU those of this process and its children."""
+        """Returns wall seconds after the GPU has finished; on a CPU, CPU seconds of this process and its children."""
         if self.argument["device"] == "cuda":
             torch.cuda.synchronize()
             return time.perf_counter()
@@ -60,7 +60,7 @@ class Training:
 
     @contextmanager
     def time_collector(self) -> Iterator[list[float]]:
-        """Yields a list, which gets the seconds of each full collection of garbage until the context ends."""
+        """Yields a list that gets the seconds of each full garbage collection until the context ends."""
         clock = time.perf_counter if self.argument["device"] == "cuda" else time.process_time
         found, begun = list[float](), [0.0]
 
@@ -82,7 +82,7 @@ class Training:
         return float(loss.detach())
 
     def time_first(self, compiled: Callable[..., Any], length: int) -> tuple[float, float]:
-        """Returns the seconds of the first step of a length, and those of full collections in it."""
+        """Returns the seconds of the first step of a length, and of its full garbage collections, which it excludes."""
         self.model.zero_grad(set_to_none=True)
         with self.time_collector() as collections:
             start = self.read_clock()
@@ -91,7 +91,7 @@ class Training:
         return seconds - sum(collections), sum(collections)
 
     def time_later(self, compiled: Callable[..., Any]) -> float:
-        """Returns the median of later steps, which add to gradients that are there already."""
+        """Returns the median seconds of later steps, which add to existing gradients."""
         for parameter in self.model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         length, samples = self.argument["lengths"][0], list[float]()
@@ -106,9 +106,9 @@ class Training:
 
 
 def measure(argument: Mapping[str, Any]) -> Any:
-    """Returns what a cold process measures, or for each side the medians of its second processes, and the last's rest.
+    """Returns the results of a cold process, or for each side of its last second process, with medians over all.
 
-    Second processes work alone, one of each side in turn: two that share a GPU slow each other down, even if one waits.
+    Second processes run alone, one of each side in turn: two that share a GPU slow each other down, even if one waits.
     A host may be twice as fast in one minute as in the next, so each is compared with its neighbour of the other side.
     """
     if "specs" not in argument:
@@ -134,13 +134,13 @@ def _summarize(said: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def measure_here(argument: Mapping[str, Any]) -> dict[str, Any]:
     """Returns seconds by figure, those of the import, which the first figure includes, the loss, and counts.
 
-    A full collection of garbage takes a third of a second, and comes in one first step or in the next, as numbers of
-    objects happen to be. So its seconds are taken out of first steps, and are a figure of their own.
+    A full garbage collection takes a third of a second, and may fall into any first step, depending on the number of
+    objects. So its seconds are subtracted from first steps, and are a figure of their own.
     """
     torch.set_num_threads(1)
     sys.path.insert(0, argument["folder"])
     os.environ.update(argument["variables"])
-    tempfile.tempdir = None  # what importing torch found there
+    tempfile.tempdir = None  # importing torch cached another directory
     training = prepare(argument)
     gc.collect()
     with training.time_collector() as collections:
@@ -167,10 +167,10 @@ def measure_here(argument: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def import_from(folder: Path) -> Any:
-    """Returns fusioncache, with the public names that are used here imported.
+    """Imports the public names of fusioncache that are used here; returns the package.
 
     Raises:
-        RuntimeError: if it is not the one in this folder.
+        RuntimeError: if it was imported from another folder.
     """
     fusioncache: Any = import_module("fusioncache")
     found = Path(fusioncache.__file__).resolve().parents[1]
@@ -182,7 +182,7 @@ def import_from(folder: Path) -> Any:
 
 
 def prepare(argument: Mapping[str, Any]) -> Training:
-    """Returns the model and its batches, from a fixed seed. Imports Thunder, which is part of no figure."""
+    """Returns the model and its batches, from a fixed seed. Imports Thunder, which no figure includes."""
     import_module("thunder")
     torch.manual_seed(_SEED)
     embedding, heads, intermediate, vocabulary = argument["widths"]
@@ -206,7 +206,7 @@ def prepare(argument: Mapping[str, Any]) -> Training:
 
 
 def _compile(fusioncache: Any, training: Training, **options: Any) -> tuple[Callable[..., Any], Any]:
-    """Returns the compiled model and its transform. On a CPU no process compiles that is not waited for."""
+    """Returns the compiled model and its transform. On a CPU no workers compile: their CPU time would not count."""
     import thunder
 
     argument = training.argument
@@ -222,10 +222,10 @@ def _compile(fusioncache: Any, training: Training, **options: Any) -> tuple[Call
 
 
 def time_graphs(fusioncache: Any, training: Training) -> float:
-    """Returns the median of later steps that are replayed.
+    """Returns the median seconds of later steps that are replayed from CUDA graphs.
 
     Raises:
-        RuntimeError: if nothing was captured.
+        RuntimeError: if forward and backward were not captured and replayed.
     """
     compiled, transform = _compile(fusioncache, training, graphs=True)
     seconds = training.time_later(compiled)
@@ -242,7 +242,7 @@ def _count(transform: Any) -> dict[str, int]:
 
 
 def answer(argument: str, file: Path) -> None:
-    """Answers one argument as ``serve`` of ``benchmarks/common/processes.py`` does, which cannot be imported here."""
+    """Answers one argument, like ``serve`` of ``benchmarks/common/processes.py``, which cannot be imported here."""
     try:
         value = measure(json.loads(argument))
     except Exception as error:

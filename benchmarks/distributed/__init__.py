@@ -1,1 +1,1 @@
-"""What a training step costs that several devices share, beside other ways to share it."""
+"""Measures the cost of a training step that several devices share, beside other ways to share it."""

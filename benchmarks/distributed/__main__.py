@@ -1,13 +1,13 @@
-"""What a training step costs that several devices share: time, exposed communication, memory, compiles.
+"""Measures a training step that several devices share: time, exposed communication, memory, compilations.
 
 All ranks take the same steps of a Llama (forward, cross entropy, backward), each with tokens of its own. ``exposed``
-is the time in which a kernel of NCCL's ran and no other one, by torch's profiler; on a CPU there is none. In the end
-each peer trains for three steps: fusioncache's losses and gradients must have the bits of Thunder's own order of
-collectives, which is the peer whose name ends in ``-thunder-order``. One whose name ends in ``-cudnn`` has attention
-by cuDNN, as torch's peers have it on an H100. ``thunder-zero3``, ``thunder-zero2`` and ``thunder-ddp`` are Thunder
-without fusioncache. ``hybrid`` takes an even number of ranks, at least four: half of them share each copy of the model.
-Under the peers that end in ``-sequence`` ranks share layers and sequences of a model like Llama, on the same tokens;
-torch's has a pass that joins exchanges with products. Losses of both have to be close.
+is the time in which only NCCL's kernels ran, from torch's profiler; on a CPU there is none. At the end each peer trains
+for three steps. fusioncache's losses and gradients must have the bits of the peer with Thunder's order of collectives,
+whose name ends in ``-thunder-order``. Peers ending in ``-cudnn`` use cuDNN's attention, as torch's peers do on an H100.
+``thunder-zero3``, ``thunder-zero2`` and ``thunder-ddp`` are Thunder without fusioncache. ``hybrid`` needs an even
+number of ranks, at least four: half of them share each copy of the model. In peers ending in ``-sequence``, ranks share
+the layers and the sequences of a model like Llama, on the same tokens. torch's peer uses a pass that fuses collectives
+with matrix products. The losses of both must be close.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from benchmarks.distributed.spec import PEERS, PointSpec, describe_setting
 _LLAMAS = tuple(name for name, peer in PEERS.items() if peer.sharing not in ("hybrid", "sequence"))
 """The peers that a job of two ranks can run, on the same model."""
 _CLOSE = 0.02
-"""By which part losses of two peers may differ: in bfloat16 each rounds in an order of its own."""
+"""The relative difference that losses of two peers may have: in bfloat16 each rounds in another order."""
 
 
 @benchmark(__doc__, needs_litgpt=True)
@@ -84,7 +84,7 @@ def main(
         raise click.UsageError(f"hybrid sharing takes at least 4 ranks, not {ranks}: leave its peers out of --peers")
     options["variables"] = {**choose_variables(os.environ), **dict(variables)}
     common = {**run.machine.place(), **options}
-    # Peers in one process share what it holds in memory, and so a later job would miss it in its folder.
+    # Peers in one process share entries in memory, which would then be missing in a peer's folder for a later job.
     groups = [[peer] for peer in peers] if jobs > 1 else _group_families(peers)
     with TemporaryDirectory(prefix="fusioncache-distributed-", ignore_cleanup_errors=True) as own:
         kept = Path(own) if caches is None and jobs > 1 else caches
@@ -98,19 +98,19 @@ def main(
 
 
 def _group_families(peers: Sequence[str]) -> list[list[str]]:
-    """Returns the peers of each family, which one job measures."""
+    """Returns the peers by family. One job measures the peers of a family."""
     families = dict.fromkeys(PEERS[peer].family for peer in peers)
     return [[peer for peer in peers if PEERS[peer].family == family] for family in families]
 
 
 def choose_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that say how ranks reach each other: NCCL's and those of torch's use of it."""
+    """Returns the environment variables that configure communication: NCCL's, and torch's for NCCL."""
     prefixes = ("NCCL_", "TORCH_NCCL_")
     return {name: value for name, value in environment.items() if name.startswith(prefixes)}
 
 
 def run_points(run: Run, specs: Sequence[PointSpec], ranks: int, caches: Path | None) -> None:
-    """Measures points of one family in a job. One that fails is followed by a new job for those behind it."""
+    """Measures points of one family in a job. After a point that fails, a new job measures the remaining ones."""
     left = list(specs)
     while left:
         if run.limit is not None and (run.time_left() or 0) <= 0:
@@ -124,7 +124,7 @@ def run_points(run: Run, specs: Sequence[PointSpec], ranks: int, caches: Path | 
                 say(f"{spec}: step {max(rank['step_ms'] for rank in answers):.1f} ms\n")
                 _keep(run, {**asdict(spec), "ranks": answers})
         except ProcessFailed as failure:
-            if left:  # else it failed when all was measured
+            if left:  # otherwise the job failed after the last point
                 _keep(run, describe_failure(asdict(left.pop(0)), failure))
 
 
@@ -134,7 +134,7 @@ def _keep(run: Run, point: Point) -> None:
 
 
 def compare_bits(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """Returns of each of fusioncache's peers whether all ranks had the bits of the same one in Thunder's order."""
+    """Returns for each of fusioncache's peers whether all ranks have the bits of the same peer in Thunder's order."""
     known = {
         (point["peer"], point["width"], describe_setting(point)): point for point in points if "error" not in point
     }
@@ -152,7 +152,7 @@ def _list_bits(point: Point) -> list[Any]:
 
 
 def check_losses(points: Sequence[Point]) -> None:
-    """Notes in each point of shared sequences whether all losses are close to those of the first peer like it."""
+    """Sets ``correct`` in each point of shared sequences: all losses are close to those of the first such peer."""
     first: dict[tuple[str, str], Sequence[float]] = {}
     for point in points:
         if "error" in point or PEERS[point["peer"]].sharing != "sequence":
@@ -196,7 +196,7 @@ def _pick_most(*path: str, scale: float = 1.0) -> Callable[[Point], str]:
 
 
 def _list_further(point: Point) -> str:
-    """Returns the seconds of the first step at each further length, those of the slowest rank."""
+    """Returns the slowest rank's seconds of the first step at each further length."""
     steps = zip(*(rank.get("further", ()) for rank in point["ranks"]), strict=True)
     return " ".join(f"{max(one['seconds'] for one in each):.2f}" for each in steps)
 

@@ -1,4 +1,4 @@
-"""What one rank of ``benchmarks/distributed`` measures of shared training steps, one point after the other."""
+"""Measurements of shared training steps by one rank of ``benchmarks/distributed``, one point after the other."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from benchmarks.distributed.shared import Shared, share_model
 from benchmarks.distributed.spec import PEERS, PointSpec
 
 _GAP = 20.0
-"""Microseconds for which a device that does nothing is worth a count."""
+"""Microseconds above which an idle time of a device counts as a gap."""
 
 Span = tuple[float, float]
-"""From when to when."""
+"""Start and end."""
 
 _PROFILED = 3
 _TRAINED = 3
@@ -37,7 +37,7 @@ _INTEGERS = {2: torch.int16, 4: torch.int32}
 
 
 def measure(argument: Mapping[str, Any], rank: int) -> Iterator[dict[str, Any]]:
-    """Yields what this rank measures of each of the ``specs``."""
+    """Yields this rank's measurements of each of the ``specs``."""
     specs = [PointSpec.read(each) for each in argument["specs"]]
     use_backend(specs[0].backend)
     for spec in specs:
@@ -53,12 +53,12 @@ def measure(argument: Mapping[str, Any], rank: int) -> Iterator[dict[str, Any]]:
 
 
 def _counting(spec: PointSpec) -> AbstractContextManager[Counter]:
-    """Counts what Thunder compiles where it is alone: with a function of ours in it no program would be kept."""
+    """Counts compilations of Thunder without fusioncache only: no program would be stored with a patched function."""
     return counting_compiles(spec.backend) if PEERS[spec.peer].family == "thunder" else nullcontext(Counter())
 
 
 def _use_own_caches(spec: PointSpec) -> None:
-    """Lets each point find nothing of other ones. All ranks of a job share what they find."""
+    """Sets cache directories of this point only, so that it finds nothing of other points. All ranks share them."""
     for variable in ("FUSIONCACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
         first = os.environ.setdefault(f"{variable}_OF_JOB", os.environ[variable])
         os.environ[variable] = str(Path(first, spec.folder))
@@ -88,7 +88,7 @@ def measure_point(spec: PointSpec, shared: Shared) -> dict[str, Any]:
 
 
 def _take_further(spec: PointSpec, shared: Shared) -> Iterator[dict[str, Any]]:
-    """Yields the seconds of steps at each of some shorter lengths, and what was compiled for the first one."""
+    """Yields, for each of several shorter lengths, the seconds of steps and the compilations of the first step."""
     for number in range(1, spec.further + 1):
         length, before = spec.tokens - number * spec.tokens // (2 * spec.further), shared.compiles()
         shorter = replace(shared, tokens=shared.tokens[..., :length].contiguous())
@@ -142,11 +142,11 @@ def _profile(shared: Shared) -> dict[str, float]:
 
 
 def _train(spec: PointSpec, shared: Shared) -> dict[str, Any]:
-    """Trains for a few steps. Under Thunder with algorithms that give the same bits every time.
+    """Trains for a few steps. Thunder uses deterministic algorithms.
 
-    torch.compile would compile anew for those.
+    torch.compile would recompile for them.
     """
-    # Only to warn would leave attention's gradients to differ.
+    # With ``warn_only`` the gradients of attention would still differ.
     use_deterministic_algorithms(PEERS[spec.peer].family != "torch")
     optimizer = torch.optim.SGD(shared.parameters, lr=_LEARNING_RATE)
     losses, gradients = [], []
@@ -169,7 +169,7 @@ def _train(spec: PointSpec, shared: Shared) -> dict[str, Any]:
 def checksum(gradient: torch.Tensor | None) -> tuple[int, int]:
     """Returns two sums over a tensor's bits, one of which depends on their order.
 
-    They are made where the tensor is: to bring gigabytes to the CPU and digest them there takes longer than all else.
+    They are computed on the tensor's device: copying and digesting gigabytes on the CPU takes longer than all else.
     """
     if gradient is None:
         return 0, 0
@@ -180,14 +180,14 @@ def checksum(gradient: torch.Tensor | None) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What a device did in a step, in microseconds.
+    """Activity of a device in a step, in microseconds.
 
     Attributes:
-        communication: for how long any kernel communicated.
-        exposed: for how long of that nothing else ran.
-        computing: for how long anything else ran.
-        idle: between the first kernel and the last one, for how long none ran.
-        gaps: how often none ran for more than 20 microseconds.
+        communication: time in which any kernel communicated.
+        exposed: the part of it in which no other kernel ran.
+        computing: time in which any other kernel ran.
+        idle: time between the first and the last kernel in which none ran.
+        gaps: number of idle times of more than 20 microseconds.
     """
 
     communication: float
@@ -198,7 +198,7 @@ class Timeline:
 
 
 def read_timeline(kernels: Sequence[Kernel], steps: int) -> Timeline:
-    """Returns what a device did in one step, from the kernels of several."""
+    """Returns the activity of a device in one step, as the mean of several steps."""
     communication = unite((kernel.start, kernel.end) for kernel in kernels if kernel.communicates)
     computing = unite((kernel.start, kernel.end) for kernel in kernels if not kernel.communicates)
     anything = unite([*communication, *computing])
@@ -213,7 +213,7 @@ def read_timeline(kernels: Sequence[Kernel], steps: int) -> Timeline:
 
 
 def unite(spans: Iterable[Span]) -> list[Span]:
-    """Returns spans that do not touch and cover what these cover, in order."""
+    """Returns the union of spans as disjoint spans, in order."""
     united: list[Span] = []
     for start, end in sorted(spans):
         if united and start <= united[-1][1]:
@@ -224,5 +224,5 @@ def unite(spans: Iterable[Span]) -> list[Span]:
 
 
 def length(spans: Iterable[Span]) -> float:
-    """Returns how long spans are together."""
+    """Returns the total length of spans."""
     return sum(end - start for start, end in spans)

@@ -1,6 +1,6 @@
-"""A model like Llama whose layers and sequences ranks share: by fusioncache, or by torch.
+"""A model like Llama whose layers and sequences are sharded across ranks, by fusioncache or by torch.
 
-litgpt's Llama has its query, key and value in one layer, which ``parallelize_module`` cannot share by its heads.
+litgpt's Llama computes query, key and value in one layer, which ``parallelize_module`` cannot shard by heads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COLUMN, _ROW, _GATHERED = ("embedding", "*.q", "*.k", "*.v", "*.gate", "*.up"),
 
 
 class Attention(nn.Module):
-    """Attention whose heads are as many as there are features for: all of them, or those of one rank."""
+    """Attention that derives its number of heads from the number of features: all heads, or those of one rank."""
 
     def __init__(self, config: Any):
         super().__init__()
@@ -29,7 +29,7 @@ class Attention(nn.Module):
         self.q, self.k, self.v, self.proj = (nn.Linear(config.n_embd, config.n_embd, bias=False) for _ in range(4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns what it finds for each row."""
+        """Returns the output of attention."""
         query, key, value = (self._split(layer(x)) for layer in (self.q, self.k, self.v))
         found = scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2)
         projected: torch.Tensor = self.proj(found.reshape(found.shape[0], found.shape[1], -1))
@@ -40,7 +40,7 @@ class Attention(nn.Module):
 
 
 class Gated(nn.Module):
-    """The gated product."""
+    """A gated MLP."""
 
     def __init__(self, config: Any):
         super().__init__()
@@ -48,13 +48,13 @@ class Gated(nn.Module):
         self.down = nn.Linear(config.intermediate_size, config.n_embd, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the product."""
+        """Returns the output of the MLP."""
         given: torch.Tensor = self.down(silu(self.gate(x)) * self.up(x))
         return given
 
 
 class Block(nn.Module):
-    """Both, each behind a norm and added to the residual stream."""
+    """Attention and MLP, each after a norm and added to the residual stream."""
 
     def __init__(self, config: Any):
         super().__init__()
@@ -62,14 +62,14 @@ class Block(nn.Module):
         self.attention, self.gated = Attention(config), Gated(config)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the stream."""
+        """Returns the residual stream."""
         x = x + self.attention(self.before(x))
         summed: torch.Tensor = x + self.gated(self.between(x))
         return summed
 
 
 class Model(nn.Module):
-    """An embedding, blocks and a head, as wide as a configuration of litgpt says."""
+    """An embedding, blocks and a head, with the widths of a litgpt configuration."""
 
     def __init__(self, config: Any):
         super().__init__()
@@ -97,7 +97,7 @@ def make_model(spec: PointSpec) -> tuple[Model, torch.Tensor]:
 
 
 def share_by_fusioncache(model: Model, spec: PointSpec) -> tuple[Any, Any]:
-    """Returns a compiled model of which this rank has its part, and its transform."""
+    """Returns a compiled model that contains this rank's shard, and its transform."""
     from fusioncache.distributed import tensor_parallel
 
     given: dict[str, Any] = {"backend": spec.backend, "cache": make_transform(spec.backend).cache}
@@ -116,9 +116,9 @@ def share_by_fusioncache(model: Model, spec: PointSpec) -> tuple[Any, Any]:
 
 
 def share_by_torch(model: Model, spec: PointSpec) -> Any:
-    """Returns a model that torch shares and compiles, with its pass that joins exchanges with products.
+    """Returns a model that torch shards and compiles, with its pass that fuses collectives with matrix products.
 
-    It is shared as in torch's tutorials: the stream along its sequence, and one gather for all that take the same.
+    It is sharded as in torch's tutorials: the stream along its sequence, and one gather for all layers with one input.
     """
     from torch._inductor import config
     from torch.distributed.device_mesh import init_device_mesh
@@ -136,7 +136,7 @@ def share_by_torch(model: Model, spec: PointSpec) -> Any:
 
 
 def _plan(layers: int) -> dict[str, Any]:
-    """Returns how torch is to share each layer."""
+    """Returns torch's parallel style of each module, by name."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel
 

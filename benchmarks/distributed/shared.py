@@ -1,4 +1,4 @@
-"""A model that the ranks of a job train together, as each peer has it."""
+"""A model that the ranks of a job train together, for each peer."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Shared:
 
     Attributes:
         call: runs the model.
-        parameters: what an optimizer of this rank changes.
-        tokens: of this rank: what the model is given, and what follows each.
-        compiles: how many compilations there were so far.
-        bypasses: what fusioncache left as it was, and how often.
-        programs: how many programs were loaded and made, and why some were neither.
+        parameters: that an optimizer of this rank updates.
+        tokens: of this rank: the model's input, and the token that follows each.
+        compiles: returns the number of compilations so far.
+        bypasses: returns the number of regions that fusioncache bypassed, by reason.
+        programs: returns the numbers of programs loaded, made and filled in, reasons for others, and seconds.
     """
 
     call: Callable[[torch.Tensor], torch.Tensor]
@@ -41,7 +41,7 @@ class Shared:
     programs: Callable[[], Mapping[str, Any]] = field(default=dict)
 
     def step(self) -> torch.Tensor:
-        """Runs a forward and a backward pass; leaves gradients in the parameters. Returns the loss."""
+        """Runs a forward and a backward pass, which leaves gradients in the parameters. Returns the loss."""
         logits = self.call(self.tokens[0])
         loss = nn.functional.cross_entropy(logits.flatten(0, -2).float(), self.tokens[1].flatten())
         loss.backward()
@@ -54,12 +54,12 @@ class Shared:
 
 
 def share_model(spec: PointSpec, rank: int, counter: Counter) -> Shared:
-    """Makes a model, the same on each rank, and shares it.
+    """Returns a model that the ranks share, made with the same weights on each rank.
 
     Args:
-        spec: what is measured.
+        spec: of the measurement.
         rank: of this process.
-        counter: of what Thunder compiles without fusioncache.
+        counter: of the compilations of Thunder without fusioncache.
     """
     peer = PEERS[spec.peer]
     model, tokens = sequences.make_model(spec) if peer.sharing == "sequence" else _make_model(spec, rank)
@@ -109,7 +109,7 @@ def _list_bounds(spec: PointSpec) -> dict[str, int | None]:
 
 
 def _share_copies(model: nn.Module, spec: PointSpec, peer: Peer) -> tuple[Any, fusioncache.FusionCache]:
-    """Returns a compiled model with two copies, each shared by half of the ranks, and its transform."""
+    """Returns a compiled model with two copies, each sharded over half of the ranks, and its transform."""
     options: dict[str, Any] = {"backend": spec.backend, "cache": fusioncache.Cache(), **_list_bounds(spec)}
     jitted = fusioncache.distributed.fsdp(
         model,
@@ -124,12 +124,12 @@ def _share_copies(model: nn.Module, spec: PointSpec, peer: Peer) -> tuple[Any, f
 
 
 def _make_mesh(device: str) -> Any:
-    """Returns a mesh of two copies, each of half of the ranks."""
+    """Returns a mesh of two copies, each on half of the ranks."""
     return init_device_mesh(device, (2, distributed.get_world_size() // 2), mesh_dim_names=("copies", "shards"))
 
 
 def share_by_thunder(jitted: Any, sharing: str, device: str) -> Any:
-    """Shares a compiled model by Thunder's own functions: ``"ddp"``, ``"zero2"`` or ``"zero3"``."""
+    """Returns a compiled model shared with Thunder's functions: ``"ddp"``, ``"zero2"`` or ``"zero3"``."""
     from thunder.distributed import FSDPType, ddp, fsdp
 
     if sharing == "ddp":
@@ -143,9 +143,10 @@ def _find_device(device: str) -> torch.device:
 
 
 def _by_torch(peer: Peer, spec: PointSpec, model: Any, tokens: torch.Tensor) -> Shared:
-    """Shares by FSDP2, each block on its own, as its documentation advises, by DDP, or layers and sequences.
+    """Returns a model that torch shares: with FSDP2, with DDP, or by layers and sequences.
 
-    Under FSDP2 each block is compiled on its own, so that its gathers stay between blocks; under DDP the whole model.
+    FSDP2 shards each block alone, as its documentation advises. Each block is also compiled alone, so that gathers stay
+    between blocks. Under DDP the whole model is compiled.
     """
     from torch._dynamo import config, utils
 

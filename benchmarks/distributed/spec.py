@@ -1,4 +1,4 @@
-"""Who is compared in the benchmark of shared training steps, and what one of its measurements is."""
+"""The peers that the benchmark of shared training steps compares, and the specification of one measurement."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Peer:
 
     Attributes:
         name: as in ``--peers``.
-        family: what shares the model; peers of one family run in the same processes, one after the other.
-        sharing: what each device keeps: of ``zero2`` a shard of each parameter between steps, of ``zero3`` also between
-            forward and backward, of ``ddp`` all. ``hybrid`` is ``zero3`` in each of two halves of the ranks.
-            ``sequence``: a part of each layer, and between layers a part of each sequence, which is that of all ranks.
-        compiles: whether torch.compile takes part.
-        order: of fusioncache's peers whose order of collectives it is.
-        attention: of fusioncache's peers: as for ``fusioncache.executors``.
+        family: the library that shares the model; peers of one family run in the same processes, one after the other.
+        sharing: what each device stores. ``zero2``: a shard of each parameter between steps; ``zero3``: also between
+            forward and backward; ``ddp``: all parameters; ``hybrid``: as ``zero3``, in each of two halves of the ranks;
+            ``sequence``: a shard of each layer and, between layers, of each sequence; sequences are equal on all ranks.
+        compiles: whether torch.compile is used.
+        order: of collectives, in fusioncache's peers.
+        attention: as for ``fusioncache.executors``, in fusioncache's peers.
     """
 
     name: str
@@ -67,14 +67,14 @@ class PointSpec(Place):
         width: of the model, one of ``WIDTHS``.
         layers: of the model.
         tokens: in the one row of each rank's input.
-        steps: timed ones.
-        warmup: untimed ones between the first and those.
-        in_flight_bytes: of fusioncache's peers; None leaves it as it is.
+        steps: timed steps.
+        warmup: untimed steps between the first and the timed ones.
+        in_flight_bytes: option of fusioncache's peers; None for the default.
         bucket_bytes: the same.
-        share_caches: whether it finds what was compiled before it.
-        further: at how many shorter lengths steps are taken in the end, down to half as many tokens.
-        job: 1, or higher if as many jobs less one ran before and left what they compiled.
-        variables: of the environment, that say how ranks reach each other, such as ``NCCL_P2P_DISABLE``.
+        share_caches: whether it uses the caches of points before it.
+        further: number of shorter lengths measured at the end, down to half as many tokens.
+        job: the number of the job, from 1. A later job finds the caches of the jobs before it.
+        variables: environment variables that configure communication, such as ``NCCL_P2P_DISABLE``.
     """
 
     peer: str
@@ -95,12 +95,12 @@ class PointSpec(Place):
 
     @property
     def folder(self) -> str:
-        """The name of the folder in which this point, in every job, keeps what it compiles."""
+        """The name of the folder in which this point stores compiled code, the same in every job."""
         return f"{self.peer}-{self.width}-{self.layers}-{self.tokens}"
 
 
 def describe_setting(point: Mapping[str, Any]) -> str:
-    """Returns what points have in common whose steps can be compared, but for widths."""
+    """Returns the setting of a point without its width. Steps with the same setting and width can be compared."""
     variables = [f"{name}={value}" for name, value in sorted(point.get("variables", {}).items())]
     jobs = [f"job {point['job']}"] if point.get("job", 1) > 1 else []
     return ", ".join([count_layers(point["layers"]), f"{point['tokens']} tokens", *jobs, *variables])

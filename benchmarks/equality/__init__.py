@@ -1,1 +1,1 @@
-"""Whether models compute the same bits with fusioncache: in training, at lengths, in later processes, in traces."""
+"""Checks that models compute the same with fusioncache: in training, at lengths, in later processes, in traces."""

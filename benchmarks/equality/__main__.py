@@ -1,9 +1,9 @@
-"""Is every model right, compared with Thunder alone?
+"""Checks that every model computes the same with fusioncache as with Thunder alone.
 
-``training`` compares what a training step computes, and counts templates; ``programs`` what a second process computes
-with the programs of the first; ``lengths`` each batch and length; ``traces`` the text of traces with shortcuts. The
-modules of these names in ``benchmarks/equality`` say how. Every model at every depth has processes of its own. Exit
-code 1 if anything differs that should not, or if a model fails.
+``training`` compares the results of a training step, and counts templates; ``programs`` compares a second process that
+uses the programs of the first; ``lengths`` each batch size and length; ``traces`` the text of traces with shortcuts.
+The modules of these names in ``benchmarks/equality`` describe the details. Each model at each depth has processes of
+its own. The exit code is 1 if a result differs that must not, or if a model fails.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.zoo.catalogue import names
 _DEFAULTS: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {"training": (2, 3), "programs": (2,), "lengths": (2,), "traces": (2, 4, 6)}
 )
-"""What is compared, at which depths."""
+"""The default depths of each comparison."""
 _OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "training": ("reference", "width", "rounds"),
@@ -36,7 +36,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "traces": ("kinds",),
     }
 )
-"""The options that each of these has beside those of all."""
+"""The options of each comparison in addition to the common ones."""
 _COLUMNS = MappingProxyType(
     {each.__name__.rpartition(".")[2]: each.COLUMNS for each in (training, programs, lengths, traces)}
 )
@@ -87,7 +87,7 @@ def main(run: Run, what: str, **options: Any) -> None:
 
 
 def compare(what: str, more: Mapping[str, Any], about: Point) -> Point:
-    """Returns the comparison of one model at one depth; with ``error`` if it failed, or anything is wrong."""
+    """Returns the comparison of one model at one depth, with ``error`` if it failed or found a problem."""
     find_problem: Callable[[Point], str | None]
     try:
         if what == "programs":

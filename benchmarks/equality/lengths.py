@@ -1,11 +1,11 @@
-"""Is every model right at every batch and length, and does it compile nothing from the third one on?
+"""Checks every model at every batch size and length, and that it compiles nothing from the third setting on.
 
-In a process of its own a model takes a training step at each batch and length by Thunder alone, then with one
-``FusionCache``. Thunder is done before this is made, so that nothing of fusioncache is in its way; it takes each step
-twice, and so shows what can be compared bit for bit. Compared are the output and all gradients. With the backend
-``eager`` all bits must be Thunder's; of others, sums may be added up in another order, so that each tensor may differ
-by so many epsilons, times its largest magnitude. Sizes of 1 are never general: settings with one row or one token are
-counted for themselves.
+In a process of its own, a model takes a training step at each batch size and length, first with Thunder alone, then
+with one ``FusionCache``. Thunder finishes before the ``FusionCache`` is made, so that fusioncache cannot affect it. It
+takes each step twice, which shows which tensors can be compared bit for bit. The output and all gradients are compared.
+With the backend ``eager`` all bits must equal Thunder's. Other backends may sum in another order, so a tensor may
+differ by ``--epsilons`` times the dtype's epsilon times its largest magnitude. Sizes of 1 are never generalized:
+settings with one row or one token are counted separately.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from benchmarks.common.tensors import compare, cotangent, name_results
 from benchmarks.common.thunder_jit import executors, make_transform
 
 _FIRST = 2
-"""Settings of a kind that may compile: one at its own sizes, and one for any."""
+"""Number of settings of a kind that may compile: one for its own sizes, and one for any sizes."""
 
 Call = Callable[..., torch.Tensor]
 
 
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what was found at each batch and length, in order."""
+    """Returns the results at each batch size and length, in order."""
     backend, wanted, most = options["backend"], (options["batches"], options["lengths"]), max(options["lengths"])
     torch.use_deterministic_algorithms(True, warn_only=True)
-    # Dynamo leaves a model to torch after eight graphs, which would compare torch with torch.
+    # After eight graphs Dynamo runs a model eagerly, which would compare torch with torch.
     torch._dynamo.config.recompile_limit = 8 * len(list(product(*wanted)))
     use_backend(backend)
     about = (options[name] for name in ("model", "layers", "device", "dtype"))
@@ -61,7 +61,7 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def take_step(workload: zoo.Workload, call: Call, batch: int, length: int, most: int) -> dict[str, torch.Tensor]:
-    """Returns the output and the gradients of the parameters, for inputs that are cut to a batch and a length."""
+    """Returns the output and the gradients of the parameters, for inputs cut to a batch size and a length."""
     workload.model.zero_grad(set_to_none=True)
     output = call(*(cut(each, batch, length, most) for each in workload.inputs))
     output.backward(cotangent(output))
@@ -69,7 +69,7 @@ def take_step(workload: zoo.Workload, call: Call, batch: int, length: int, most:
 
 
 def cut(tensor: torch.Tensor, batch: int, length: int, most: int) -> torch.Tensor:
-    """Returns the first rows of an input, of which each dimension as long as the longest row is cut to a length."""
+    """Returns the first rows of an input, with each dimension of size ``most`` cut to a length."""
     rows = tensor[:batch]
     for dimension in range(1, rows.dim()):
         if rows.shape[dimension] == most:
@@ -78,7 +78,7 @@ def cut(tensor: torch.Tensor, batch: int, length: int, most: int) -> torch.Tenso
 
 
 def count(transform: Any, compiled: Any) -> dict[str, int]:
-    """Returns what was compiled so far, what needed no compile at other sizes, what was traced, and what by replay."""
+    """Returns counts so far: compilations, generalizations and their uses, replayed and filled-in programs, traces."""
     stats = transform.stats()
     names = ("compiles", "generalizations", "general_hits", "programs_replayed", "programs_filled")
     counts = {name: getattr(stats, name) for name in names}
@@ -87,16 +87,16 @@ def count(transform: Any, compiled: Any) -> dict[str, int]:
 
 
 def name_kind(batch: int, length: int) -> str:
-    """Returns which sizes are 1: these are never general, so that such settings share nothing with others."""
+    """Returns which sizes are 1. These are never generalized, so that such settings share nothing with others."""
     return ", ".join([*["one row"] * (batch == 1), *["one token"] * (length == 1)]) or "many"
 
 
 def find_problem(point: Mapping[str, Any]) -> str | None:
-    """Returns what is wrong with the steps of a model, or None."""
+    """Returns the first problem with the steps of a model, or None."""
     epsilons = 0.0 if point["backend"] == "eager" else point["epsilons"]
     for step in point["steps"]:
         where = f"{step['batch']} rows of {step['length']}"
-        # What the reference itself computes otherwise the second time says nothing about anyone else.
+        # A tensor that differs between two runs of the reference cannot be compared.
         differing = [name for name in step["differing"] if name not in step["not_repeatable"]]
         if step["not_finite"]:
             return f"{where}: {step['not_finite'][0]} is not finite"
@@ -110,9 +110,9 @@ def find_problem(point: Mapping[str, Any]) -> str | None:
 
 
 def list_later(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Returns the steps from the third one of each kind on, but the first with a second number of rows.
+    """Returns the steps from the third one of each kind on, except the first with a second number of rows.
 
-    What is compiled for any length is for the rows that all had so far, until there are others.
+    A graph that is compiled for any length is fixed to one number of rows until there is a second number.
     """
     seen: Counter[str] = Counter()
     rows: defaultdict[str, set[int]] = defaultdict(set)

@@ -1,10 +1,9 @@
-"""Does a second process train every model with what the first one left, and compute what Thunder computes?
+"""Checks that a second process trains every model with the stored programs of the first, with the bits of Thunder.
 
 A model is trained for three steps in three fresh processes: by Thunder without fusioncache; with fusioncache and empty
-cache directories; and once more with fusioncache's directory, which was moved to another path. Each has a
-``PYTHONHASHSEED`` of its own, and in the last one Thunder's interpreter must not be called. Output, loss and all
-gradients of each step, and the parameters in the end, must have the same bits, and nothing may be compiled in the last
-process.
+cache directories; and again with fusioncache's directory, which was moved to another path. Each has another
+``PYTHONHASHSEED``. In the last process Thunder's interpreter must not be called, and nothing may be compiled. Output,
+loss and all gradients of each step, and the final parameters, must have the same bits.
 """
 
 from __future__ import annotations
@@ -31,27 +30,27 @@ from benchmarks.common.thunder_jit import executors, make_transform
 from fusioncache import FusionCache
 
 THUNDER, FIRST, SECOND = "thunder", "first", "second"
-"""The processes: Thunder without fusioncache, one that keeps the programs that it derives, one that loads them."""
+"""The processes: Thunder without fusioncache, one that stores the programs that it makes, one that loads them."""
 
 HASH_SEEDS: Mapping[str, str] = MappingProxyType({THUNDER: "0", FIRST: "1", SECOND: "2"})
-"""``PYTHONHASHSEED`` of each: sets of strings have another order in each process."""
+"""``PYTHONHASHSEED`` of each process, so that sets of strings have another order in each."""
 
 STEPS = 3
 _EXPLANATION = "fusioncache: the program of "
 _KEPT = "fusioncache_dir"
-"""What fusioncache keeps, in the cache directories of a process."""
+"""The name of fusioncache's directory among the cache directories of a process."""
 _COUNTS = ("traces", "programs_made", "programs_loaded", "regions", "templates", "compiles", "loads")
 _REASONS = ("programs_refused", "unkept", "bypasses", "explained")
 _TOOL = 4
-"""A number that neither debuggers, nor profilers, nor coverage have in ``sys.monitoring``."""
+"""An identifier that neither debuggers, nor profilers, nor coverage use in ``sys.monitoring``."""
 
 
 @dataclass(slots=True)
 class Interpretation:
-    """What was interpreted.
+    """Counts of Thunder's interpreter.
 
     Attributes:
-        traces: how often Thunder began to trace something.
+        traces: how often Thunder started to trace.
     """
 
     traces: int = 0
@@ -59,14 +58,14 @@ class Interpretation:
 
 @contextmanager
 def watch_interpreter(*, allowed: bool) -> Iterator[Interpretation]:
-    """Counts traces within its body.
+    """Yields the counts of Thunder's traces within its body.
 
     Args:
-        allowed: whether Thunder may interpret anything; else an ``AssertionError`` is raised where it begins.
+        allowed: whether Thunder may interpret code; otherwise it raises an ``AssertionError`` when it starts to.
     """
     from thunder.core import interpreter, jit_ext
 
-    # What stands around a function of Thunder's, as fusioncache's own does, has another code.
+    # Wrappers of Thunder's functions, such as fusioncache's, have other code objects.
     jit, run = _own_code(jit_ext.thunder_general_jit), _own_code(interpreter.interpret)
     found = Interpretation()
 
@@ -101,10 +100,10 @@ def _own_code(function: object) -> CodeType:
 
 
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the digests, what was counted, and what was said of programs that were derived again.
+    """Returns digests, counts, and the printed explanations of programs that were traced again.
 
     Args:
-        options: what tells the point, and ``process``: ``THUNDER``, ``FIRST`` or ``SECOND``.
+        options: the fields that identify the point, and ``process``: ``THUNDER``, ``FIRST`` or ``SECOND``.
     """
     backend, process = options["backend"], options["process"]
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -120,7 +119,7 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     with watch_interpreter(allowed=process != SECOND) as interpretation, redirect_stderr(said):
         try:
             found |= train(workload, compiled)
-        except Exception as error:  # what a program was refused for says more than that it is missing
+        except Exception as error:  # the reasons for refused programs, added below, say more
             found["error"] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     sys.stderr.write(said.getvalue())
     found["traces"] = interpretation.traces
@@ -131,13 +130,13 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def train(workload: zoo.Workload, compiled: Callable[..., torch.Tensor]) -> dict[str, Any]:
-    """Trains a model.
+    """Trains a model for ``STEPS`` steps.
 
     Returns:
-        ``digests`` of what it computed, by name, and ``seconds`` of the first step.
+        ``digests`` of the computed tensors, by name, and ``seconds`` of the first step.
 
     Raises:
-        ValueError: if something that it computed is not finite.
+        ValueError: if a computed tensor is not finite.
     """
     model = workload.model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -162,7 +161,7 @@ def train(workload: zoo.Workload, compiled: Callable[..., torch.Tensor]) -> dict
 
 
 def count(transform: FusionCache) -> dict[str, Any]:
-    """Returns what a transform counted."""
+    """Returns the counts of a transform."""
     stats = transform.stats()
     names = ("programs_loaded", "programs_made", "compiles", "loads", "regions", "templates")
     counts = {name: getattr(stats, name) for name in names}
@@ -172,7 +171,7 @@ def count(transform: FusionCache) -> dict[str, Any]:
 
 
 def compare(about: Point) -> Point:
-    """Returns what three processes compute."""
+    """Returns the comparison of a model's three processes, which it runs."""
     with TemporaryDirectory(prefix="fusioncache-programs-") as directory:
         thunder, before, after = (Path(directory, process) for process in (THUNDER, FIRST, SECOND))
         said = {THUNDER: _call(about, THUNDER, thunder), FIRST: _call(about, FIRST, before)}
@@ -191,11 +190,11 @@ def _call(about: Point, process: str, caches: Path) -> Point:
 
 
 def make_point(about: Point, said: Mapping[str, Point]) -> Point:
-    """Returns what was found out about a model, with ``error`` if anything is wrong.
+    """Returns the comparison of a model's processes, with ``error`` if there is a problem.
 
     Args:
-        about: what tells the point.
-        said: what each process said, by its name.
+        about: the fields that identify the point.
+        said: the result of each process, by name.
     """
     expected = said[THUNDER].get("digests", {})
     differing = {process: find_differing(expected, said[process].get("digests", {})) for process in (FIRST, SECOND)}
@@ -214,12 +213,12 @@ def make_point(about: Point, said: Mapping[str, Point]) -> Point:
 
 
 def find_differing(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
-    """Returns the names of tensors that have other bits, or that only one of two processes has."""
+    """Returns the names of tensors whose bits differ, or that only one of two processes has."""
     return [name for name in dict.fromkeys([*expected, *found]) if expected.get(name) != found.get(name)]
 
 
 def find_problem(about: Point, said: Mapping[str, Point], differing: Mapping[str, Sequence[str]]) -> str | None:
-    """Returns what is wrong with a model, or None."""
+    """Returns the first problem with a model, or None."""
     first, second = said[FIRST], said[SECOND]
     reasons = [*first["programs_refused"], *second["programs_refused"], *second["explained"]]
     if second["traces"] or "error" in second or second["programs_loaded"] != first["traces"]:
@@ -228,7 +227,7 @@ def find_problem(about: Point, said: Mapping[str, Point], differing: Mapping[str
     for process in (THUNDER, FIRST):
         if "error" in said[process]:
             return f"{process}: {said[process]['error']}"
-    if second["compiles"] and about["backend"] != "eager":  # which has nothing to keep
+    if second["compiles"] and about["backend"] != "eager":  # which stores nothing
         return f"the second process compiles {second['compiles']}"
     for process, names in differing.items():
         if names:

@@ -1,9 +1,9 @@
-"""Does every model have the very traces that Thunder makes by itself, whichever shortcuts it takes?
+"""Checks that every model has the same traces with each set of shortcuts as with Thunder alone.
 
-In a process of its own a model is traced by Thunder alone, then with each set of groups of shortcuts: all, each by
-itself, all but each. Compared is the text of all traces: prologue, forward, backward and epilogue, from the first to
-the final ones. Nothing is compiled or run. The first tracing of a process pays what is paid once, so that its seconds
-say less than those of ``none, again``.
+In a process of its own, a model is traced by Thunder alone, then with each set of groups of shortcuts: all, each alone,
+all but each. The text of all traces is compared: prologue, forward, backward and epilogue, from the first to the final
+ones. Nothing is compiled or run. The first tracing includes the one-time costs of the process, so the seconds of
+``none, again`` are the better baseline.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fusioncache.accelerators.programs.recorder import Recorder
 from fusioncache.ir.errors import Declined, Scope
 
 KINDS = ("again", "all", "only", "without")
-"""Which sets of groups are installed: none a second time, all, each by itself, all but each."""
+"""Which sets of groups are installed: none a second time, all, each alone, all but each."""
 
 
 _LISTS = {
@@ -45,10 +45,10 @@ class Difference:
     """The first line in which two texts differ.
 
     Attributes:
-        trace: which, in words.
+        trace: the name of the trace.
         line: its number, from 1; 0 if only one of the two has this trace.
-        own: what Thunder's own tracing says there.
-        found: what it says with shortcuts.
+        own: the line from Thunder alone.
+        found: the line with shortcuts.
     """
 
     trace: str
@@ -63,7 +63,7 @@ class Difference:
 def read_texts(compiled: Any) -> dict[str, str]:
     """Returns the text of every trace of a compiled function's last call, from the first to the final ones, by name.
 
-    How long a pass took, which some say, is left out.
+    The duration of a pass, which some traces contain, is removed.
     """
     stats = thunder.compile_stats(compiled)
     return {
@@ -74,7 +74,7 @@ def read_texts(compiled: Any) -> dict[str, str]:
 
 
 def find_difference(own: Mapping[str, str], found: Mapping[str, str]) -> Difference | None:
-    """Returns the first difference between the traces of two calls, in the order in which they were made, or None."""
+    """Returns the first difference between the traces of two calls, in the order of the traces, or None."""
     for name in dict.fromkeys([*own, *found]):
         if name not in own or name not in found:
             return Difference(name, 0, *("there" if name in texts else "missing" for texts in (own, found)))
@@ -85,32 +85,32 @@ def find_difference(own: Mapping[str, str], found: Mapping[str, str]) -> Differe
 
 
 def digest(texts: Mapping[str, str]) -> str:
-    """Returns the first digits of a digest of all these texts under their names."""
+    """Returns the first digits of a digest of all these texts and their names."""
     content = hashlib.sha256("".join(f"{name}\n{text}\n" for name, text in texts.items()).encode())
     return content.hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A module, the options of ``thunder.jit`` for it, and inputs."""
+    """A module with its options for ``thunder.jit`` and its inputs."""
 
     module: torch.nn.Module
     options: Mapping[str, Any]
     inputs: tuple[Any, ...]
 
     def trace(self) -> dict[str, str]:
-        """Lets Thunder trace it anew and make it executable; returns the text of every trace by name."""
+        """Traces the module anew with Thunder and makes it executable; returns the text of every trace by name."""
         compiled = thunder.jit(self.module, **self.options)
         thunder.compile_data(compiled).get_computation_and_inputs(*self.inputs)
         return read_texts(compiled)
 
 
 class Stand(torch.nn.Module):
-    """Stands in for a module that Thunder compiled: runs the module as it is, and notes what it was called with."""
+    """Replaces a module that Thunder compiled: runs the original module, and records the inputs of each call."""
 
     def __init__(self, module: torch.nn.Module, options: Mapping[str, Any], pieces: list[Piece]):
         super().__init__()
-        self._run, self._options, self._pieces = [module], options, pieces  # in a list it is no submodule
+        self._run, self._options, self._pieces = [module], options, pieces  # in a list it is not a submodule
 
     def forward(self, *inputs: Any) -> Any:
         """Runs the module."""
@@ -119,11 +119,11 @@ class Stand(torch.nn.Module):
 
 
 def find_pieces(workload: Workload, executors: Sequence[Any]) -> list[Piece]:
-    """Returns what Thunder gets to trace of a model."""
+    """Returns the parts of a model that Thunder traces."""
     if workload.way == "jit":
         return [Piece(workload.model, {"executors": list(executors)}, workload.inputs)]
     pieces: list[Piece] = []
-    torch.compiler.reset()  # Dynamo counts all models that go through one forward function, and stops at 8
+    torch.compiler.reset()  # Dynamo counts compilations of a forward function over all models, and stops at 8
     with mock.patch.object(thunder, "jit", lambda module, **options: Stand(module, options, pieces)):
         workload.compile(executors)(*workload.inputs)
     return pieces
@@ -131,7 +131,7 @@ def find_pieces(workload: Workload, executors: Sequence[Any]) -> list[Piece]:
 
 @contextmanager
 def recording() -> Iterator[None]:
-    """Has every trace recorded that is made meanwhile."""
+    """Records the reads of every trace that is made within its body."""
     own = thunder.thunder_general_jit
 
     def trace(function: Any, args: Any, kwargs: Any, /, **options: Any) -> Any:
@@ -144,7 +144,7 @@ def recording() -> Iterator[None]:
 def trace_recorded(
     trace: Callable[..., Any], function: Any, args: Any, kwargs: Any, /, **options: Any
 ) -> tuple[Any, Recorder | None]:
-    """Returns what ``trace`` returns, and the recorder; None if what is called has no value, so nothing is kept."""
+    """Returns the result of ``trace``, and its recorder; None if the call cannot be described, so is not recorded."""
     key, describer = describe_call(function, args, kwargs)
     if key is None:
         return trace(function, args, kwargs, **options), None
@@ -155,7 +155,7 @@ def trace_recorded(
 def describe_call(
     function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...] | None, Describer]:
-    """Returns what must be equal before reads are compared, and what has described it; None if it has no value."""
+    """Returns the key of a call, without its reads, and the describer; the key is None if a value is declined."""
     describer = Describer()
     state = (
         torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled(),
@@ -171,7 +171,7 @@ def describe_call(
 
 
 def name_sets(kinds: Sequence[str], groups: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields the sets of groups of shortcuts that are compared with Thunder's own tracing, each with its name.
+    """Yields the name and the groups of each set of shortcuts that is compared with Thunder alone.
 
     Args:
         kinds: some of ``KINDS``.
@@ -188,7 +188,7 @@ def name_sets(kinds: Sequence[str], groups: Sequence[str]) -> Iterator[tuple[str
 
 
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Traces a model without and with shortcuts, and returns what was found."""
+    """Traces a model without and with shortcuts; returns differences, counts and CPU seconds."""
     from benchmarks.common.counting import use_backend
     from benchmarks.common.thunder_jit import executors
     from fusioncache.thunder_adapter.installation import TRACING
@@ -218,10 +218,9 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trace(pieces: Sequence[Piece], groups: Sequence[str]) -> tuple[dict[str, str], float]:
-    """Returns the texts of all traces with these groups of shortcuts, and the processor's seconds that it took.
+    """Returns the texts of all traces with these groups of shortcuts, and the CPU seconds of tracing.
 
-    With shortcuts they are recorded, as where programs are kept. A trace that cannot be made has the error in place of
-    its text.
+    With shortcuts the reads are recorded, as for programs that are stored. If tracing fails, the error is the text.
     """
     from fusioncache import tracing
 
@@ -244,7 +243,7 @@ def _trace(piece: Piece) -> list[tuple[str, str]]:
 
 
 def find_problem(point: Mapping[str, Any]) -> str | None:
-    """Returns what is wrong with a comparison, or None."""
+    """Returns the problem that a comparison found, or None."""
     if not point["traces"]:
         return "there are no traces"
     if point["differing"]:

@@ -1,11 +1,11 @@
-"""Is every model right, bit for bit, and how many templates does it have at which depth?
+"""Checks that every model trains with the same bits, and counts its templates at each depth.
 
-In a process of its own a model is trained by Thunder with and without fusioncache. The reference, which is plain
-Thunder or ``lru``, Thunder with nvFuser's own ``LruFusionCache``, is traced, compiled and run before the first
-``FusionCache`` is made, so that nothing of fusioncache is in its way. Each of the two starts from the same parameters
-and the same random state, and leaves behind: the output, the loss, every gradient, every parameter after one step of
-AdamW, and the output after it. Both do that twice, as a later step goes another way through both. The reference so
-shows whether the model can be compared bit for bit at all. A model whose templates grow with its depth is wrong.
+In a process of its own, a model is trained by Thunder with and without fusioncache. The reference is plain Thunder or,
+with ``lru``, Thunder with nvFuser's ``LruFusionCache``. It is traced, compiled and run before the first ``FusionCache``
+is made, so that fusioncache cannot affect it. Both start from the same parameters and the same random state. Compared
+are the output, the loss, every gradient, every parameter after one step of AdamW, and the output after it. Both do this
+twice, because a later step takes another path through both. The second run of the reference also shows which tensors
+can be compared bit for bit. It is an error if the number of templates grows with the depth.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Tensors = dict[str, torch.Tensor]
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the counts and the differences of one spec."""
     backend, against = options["backend"], options["reference"]
-    # So that the gradients of attention and embeddings, too, have the same bits every time.
+    # Otherwise gradients of attention and embeddings would differ from run to run.
     use_deterministic_algorithms(True, warn_only=True)
     use_backend(backend)
     counter = count_compiles(backend, lru=against == "lru")
@@ -73,12 +73,12 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def join(first: Tensors, later: Tensors) -> Tensors:
-    """Returns what two steps of training left behind."""
+    """Returns the results of two training steps in one dict. The names of the second step's end in ``later``."""
     return {**first, **{f"{name}, later": value for name, value in later.items()}}
 
 
 def train(workload: zoo.Workload, compiled: Callable[..., torch.Tensor], start: Tensors) -> Tensors:
-    """Returns what a step of training from these parameters, and a forward pass after it, compute."""
+    """Returns the results of a training step from these parameters and of a forward pass after it."""
     model = workload.model
     model.load_state_dict(start)
     model.zero_grad(set_to_none=True)
@@ -97,11 +97,11 @@ def train(workload: zoo.Workload, compiled: Callable[..., torch.Tensor], start: 
 
 
 def measure_host_time(workload: Workload, steps: Mapping[str, Callable[..., Any]], rounds: int) -> dict[str, Any]:
-    """Returns the median host time of a forward and a backward pass, in microseconds, of each of some compiled models.
+    """Returns the median host time of a forward and a backward pass of each compiled model, in microseconds.
 
-    A GPU is synchronized before and after a pass and never within, so that what counts is the launching. On a CPU the
-    computation itself is in it. The models take turns, and the one that begins changes with every round, so that a
-    machine that slows down, or a cache that warms up, does so for all of them.
+    A GPU is synchronized before and after both passes but not within them, so that only the launching is timed. On a
+    CPU the time includes the computation. The models take turns, and each round reverses their order, so that a machine
+    that slows down or a cache that warms up affects all of them.
 
     Args:
         workload: the model, its inputs and its loss.
@@ -109,7 +109,7 @@ def measure_host_time(workload: Workload, steps: Mapping[str, Callable[..., Any]
         rounds: how often each is measured.
 
     Returns:
-        ``microseconds``, by name, ``rounds``, and ``ratio``: of the last model's median to the first's.
+        ``microseconds`` by name, ``rounds``, and ``ratio``: the last model's median divided by the first's.
     """
     taken: dict[str, list[float]] = {name: [] for name in steps}
     names = list(steps)
@@ -134,12 +134,12 @@ def _time_step(workload: Workload, compiled: Callable[..., Any]) -> float:
 
 
 def find_problem(point: Mapping[str, Any]) -> str | None:
-    """Returns what is wrong with a comparison, or None."""
-    if point["regions"] == 0:  # Dynamo, say, gave up and ran the model as it is
+    """Returns the problem that a comparison found, or None."""
+    if point["regions"] == 0:  # for example, Dynamo gave up and ran the model eagerly
         return "there are no regions to share"
     if point["not_finite"]:
         return f"not finite: {point['not_finite'][0]}"
-    # What the reference itself computes otherwise the second time says nothing about anyone else.
+    # A tensor that differs between two runs of the reference cannot be compared.
     differing = [name for name in point["differing"] if name not in point["not_repeatable"]]
     if differing:
         largest = f"{point['largest_epsilons']:.3g} epsilons at most"
@@ -148,7 +148,7 @@ def find_problem(point: Mapping[str, Any]) -> str | None:
 
 
 def mark_growth(points: Sequence[Point]) -> None:
-    """Marks each point with more templates than the shallowest one of its model that has them all."""
+    """Adds an error to each point with more templates than its model's shallowest point that must have all of them."""
     first: dict[str, Point] = {}
     for point in points:
         if "templates" not in point or point["layers"] < zoo.find_entry(point["model"]).steady:
