@@ -1,8 +1,8 @@
-"""Counts the package: lines of code, of these those in the core, all lines, and files.
+"""Counts the package's lines of code, those in the core, all lines, and files.
 
-Without folders it is this checkout that is counted, else the package in each, side by side.
+Without folders it counts this checkout, otherwise the package in each folder, side by side.
 
-A line of code is one that is neither blank, nor a comment, nor a part of a docstring or of a text that stands alone.
+A line of code is neither blank nor a comment, and not part of a docstring or of another string statement.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SPACE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, toke
 
 
 def count_package(folder: Path) -> dict[str, int]:
-    """Returns the counts of a package, by what is counted."""
+    """Returns the counts of a package, by name."""
     texts = {path.relative_to(folder): path.read_text() for path in sorted(folder.rglob("*.py"))}
     lines = {path: count_lines(text) for path, text in texts.items()}
     return {
@@ -32,7 +32,7 @@ def count_package(folder: Path) -> dict[str, int]:
 
 
 def count_lines(text: str) -> int:
-    """Returns how many lines of a file are code."""
+    """Returns the number of lines of code of a file."""
     found: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in _SPACE:

@@ -1,25 +1,25 @@
-"""Where the seconds of a first step go: Thunder's interpreter and passes one by one, fusioncache, compiling, running.
+"""Measures the phases of a first step: Thunder's interpreter and each pass, fusioncache, compiling, running.
 
-Every point is a fresh process with empty cache directories. ``--tracing own`` is Thunder's own tracing, ``fast`` that
-of ``FusionCache(fast_tracing=True)``. Imports, the device's start and what a process pays once for its compiler are no
-part of any figure. Each phase is the time inside some of Thunder's functions, less that inside those of other phases:
+Every point is a fresh process with empty cache directories. ``--tracing own`` is Thunder's original tracing, ``fast``
+that of ``FusionCache(fast_tracing=True)``. No figure includes imports, the start of the device, or the one-time start
+of the compiler. Each phase is the time inside some of Thunder's functions, less that inside other phases:
 
 - ``interpret``: the interpretation of the model's bytecode, which yields the first traces.
-- ``prologue``: the checks that run before every call are made executable.
+- ``prologue``: the guards that run before every call are made executable.
 - ``grad``: the backward pass is derived, and later split off.
 - ``claim``: executors claim the operations that they run.
 - ``fuse``: the fusion executor groups operations into regions.
-- ``rematerialize``: what regions pass to each other is cut down.
-- ``cleanup``: dead code is dropped, and ``del`` statements are inserted.
+- ``rematerialize``: the values that regions pass to each other are reduced.
+- ``cleanup``: dead code is removed, and ``del`` statements are inserted.
 - ``codegen``: traces are printed as Python and compiled by it.
 - ``fusioncache``: regions become templates, keys and calls.
 - ``compile``: the backend compiles in this process, each time up to the end of the first execution.
-- ``rest``: what remains of ``total``: execution, autograd, what Thunder does between the passes, waiting for others.
+- ``rest``: the rest of ``total``: execution, autograd, Thunder's work between passes, waiting for other processes.
 
-``total`` is the wall time from the making of ``FusionCache`` to the end of the backward pass, synchronized. ``trace``
-is that up to the first call of the prologue, which runs when all is traced, and ``after_trace`` the remainder.
-``longest`` is the template that took longest to compile, in whichever process: no step can end sooner than that after
-tracing, so ``over`` is what ``after_trace`` has more.
+``total`` is the wall time from the construction of ``FusionCache`` to the end of the backward pass, synchronized.
+``trace`` is the part up to the first call of the prologue, which runs when all is traced, and ``after_trace`` the
+remainder. ``longest`` is the longest compile time of a template, in any process. No step can end sooner than that after
+tracing, so ``over`` is the excess of ``after_trace``.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class FirstStepSpec(ModelSpec):
 
     Attributes:
         tracing: one of ``TRACINGS``.
-        jobs: how many other processes compile; None for as many as fusioncache chooses by itself.
-        store: whether fusioncache keeps what it compiles. Other processes compile into its store only.
+        jobs: number of compile workers; None for fusioncache's default.
+        store: whether fusioncache stores compiled code. Workers only compile into its store.
     """
 
     tracing: str = "fast"
@@ -70,7 +70,7 @@ class FirstStepSpec(ModelSpec):
 
 
 class Stopwatch:
-    """Seconds by phase, each less those of the phases that it calls."""
+    """Seconds by phase, each without the phases that it calls."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -78,7 +78,7 @@ class Stopwatch:
         self._whole = False
 
     def time_calls(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns the function, its time counted for a phase."""
+        """Returns a wrapper that adds the function's time to a phase."""
 
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -98,7 +98,7 @@ class Stopwatch:
     def time_whole_calls(
         self, phase: str, function: Callable[..., Any], when: Callable[..., bool] = lambda *_, **__: True
     ) -> Callable[..., Any]:
-        """Returns the function, all its time counted for a phase where ``when`` says so of its arguments."""
+        """Returns a wrapper that adds all time of the function to a phase, if ``when`` is true of its arguments."""
         timed = self.time_calls(phase, self._without_inner(function))
 
         @wraps(function)
@@ -119,9 +119,9 @@ class Stopwatch:
 
 
 def time_passes(stopwatch: Stopwatch, backend: str) -> None:
-    """Times Thunder's passes from now on. Shortcuts are to be installed before, as they replace some of them."""
+    """Times Thunder's passes from now on. Install shortcuts before, because they replace some of them."""
     import thunder
-    import thunder.executors.nvfuserex  # so that its functions are there to be timed
+    import thunder.executors.nvfuserex  # so that its functions exist and can be timed
     from thunder.core import rematerialization, trace, transform_common
     from thunder.executors import passes
     from thunder.transforms import autodiff
@@ -143,7 +143,7 @@ def time_passes(stopwatch: Stopwatch, backend: str) -> None:
             Importers().exchange(function, stopwatch.time_calls(phase, function))
 
     def is_for_the_prologue(*args: Any, executors_list: Any, **kwargs: Any) -> bool:
-        return executors_list == (thunder.pythonex,)  # it is claimed by Python alone
+        return executors_list == (thunder.pythonex,)  # only Python's executor claims the prologue
 
     of_prologue = stopwatch.time_whole_calls("prologue", thunder.transform_for_execution, is_for_the_prologue)
     Importers().exchange(thunder.transform_for_execution, of_prologue)
@@ -153,7 +153,7 @@ def time_passes(stopwatch: Stopwatch, backend: str) -> None:
     transform: Any = fusioncache.FusionCache
     hook = transform.transform_trace_post_optimization
     transform.transform_trace_post_optimization = stopwatch.time_calls("fusioncache", hook)
-    # Observers hear of a compilation when it is over: too late to leave out the phases that are timed within it.
+    # Observers are notified after a compilation, which is too late to exclude the phases that are timed within it.
     compiler: Any = backend_class(backend)
     for name in ("compile", "persist"):
         setattr(compiler, name, stopwatch.time_whole_calls("compile", getattr(compiler, name)))
@@ -171,13 +171,13 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     other = torch.nn.Sequential(torch.nn.Linear(7, 7), torch.nn.Sigmoid()).to(device)
     jit(other, backend, _make_transform(spec, store=False))(torch.ones(3, 7, device=device)).sum().backward()
     model, example = make_model(spec)
-    gc.collect()  # to look through all that imports left takes 0.2 s, and whose phase that would be is chance
+    gc.collect()  # collecting what imports left takes 0.2 s, and would fall into a random phase
     synchronize(device)
     stopwatch = Stopwatch()
     start = time.perf_counter()
     transform = _make_transform(spec, store=spec.store)
     made = time.perf_counter() - start
-    # Afterwards: what installs shortcuts must find Thunder's own functions.
+    # Not before, because the installer of shortcuts must find Thunder's original functions.
     time_passes(stopwatch, backend)
     start = time.perf_counter()
     compiled = jit(model, backend, transform)
@@ -231,7 +231,7 @@ def main(
             specs.append(FirstStepSpec(layers=depth, tracing=kind, jobs=count, **common))
     found: dict[FirstStepSpec, list[Point]] = {}
     for spec in specs * repeat:
-        # Nothing else is to take time from Thunder's own tracing.
+        # Compile workers must not slow down Thunder's original tracing.
         environment = {"FUSIONCACHE_STORE": str(int(store))}
         environment |= {"FUSIONCACHE_JOBS": "0"} if spec.tracing == "own" else {}
         about = {"layers": spec.layers, "tracing": spec.tracing, "jobs": spec.jobs}
@@ -246,7 +246,7 @@ def main(
 
 
 def _make_point(said: Sequence[Point]) -> Point:
-    """Returns one point: medians of what its processes said, or the first error."""
+    """Returns one point: medians over its processes, or the first error."""
     failed = [one for one in said if "error" in one]
     if failed:
         return failed[0]

@@ -1,11 +1,11 @@
-"""Tokens a second of greedy generation with a key-value cache, beside eager PyTorch, torch.compile and Thunder.
+"""Measures greedy generation with a key-value cache, beside eager PyTorch, torch.compile and Thunder.
 
-Each way is a fresh process with empty cache directories. In each litgpt's Llama generates ``--tokens`` tokens behind
-prompts of ``--prompts`` tokens, one at a time, as litgpt's ``generate`` does at temperature 0. The first tokens behind
-each prompt are timed as they come, with what was compiled and traced for them; then all is done ``--repeat`` times
-more: the time of a first token, and tokens a second behind it, none of which is waited for, are medians of these. Host
-time is that of one token on a device that has nothing else to do. What was generated is compared with what eager
-generates, and the bits of the logits of a few tokens with Thunder's.
+Each way is a fresh process with empty cache directories. In each, litgpt's Llama generates ``--tokens`` tokens after
+prompts of ``--prompts`` tokens, one at a time, as litgpt's ``generate`` does at temperature 0. The first two tokens
+after each prompt are timed one by one, with counts of compilations and traces. Then everything is repeated ``--repeat``
+times. The time of a first token, and the tokens per second after it without synchronization, are medians over these
+repetitions. Host time is that of one token on an idle device. The tokens are compared with those of eager, and the bits
+of the logits of a few tokens with Thunder's.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from benchmarks.common.ways import WAYS, choose_ways
 
 _NAMES = ("eager", "torch.compile", "reduce-overhead", "thunder", "fusioncache", "graphs", "cudnn", "cudnn graphs")
 _CHECKED = 8
-"""Of how many tokens of the first prompt the bits of all logits are compared."""
+"""Number of tokens after the first prompt whose logits are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceSpec(Place):
-    """What one process measures.
+    """Specification of one process.
 
     Attributes:
         way: its name.
         width: ``"narrow"`` or ``"real"``: of Llama-2-7b.
         layers: of the model.
         prompts: lengths of the prompts, in order.
-        tokens: how many are generated behind each prompt.
-        repeat: how often that is done again once everything is compiled, for the median.
+        tokens: number of tokens generated after each prompt.
+        repeat: number of repetitions after everything is compiled, for the median.
     """
 
     way: str
@@ -63,22 +63,22 @@ class InferenceSpec(Place):
 
     @property
     def cache_length(self) -> int:
-        """How many tokens the key-value cache has room for: a power of two."""
+        """Number of tokens that fit into the key-value cache: a power of two."""
         return 1 << (max(self.prompts) + self.tokens - 1).bit_length()
 
 
 class Generation:
-    """The tokens behind one prompt, each as soon as it is asked for: the core loop of litgpt's ``generate``.
+    """The tokens after one prompt, generated on demand: the core loop of litgpt's ``generate``.
 
-    Each token and its position lie where those before did, so that what is captured in a CUDA graph finds them there.
-    How far the cache is filled is not told as a number, ``input_pos_maxp1``: litgpt leaves that out for Thunder, which
-    would have another program for each token.
+    All tokens and positions are written to the same memory, where a captured CUDA graph reads them. The filled length
+    of the cache is not passed as a number, ``input_pos_maxp1``: litgpt omits it for Thunder, which would make another
+    program for each token.
 
     Args:
-        forward: the model, or what a way made of it: takes tokens and their positions, and returns logits.
+        forward: the model, eager or compiled: takes tokens and their positions, and returns logits.
         prompt: tokens of shape (length,).
-        places: a token of shape (1, 1) and its position of shape (1,), which are written.
-        observe: is given the logits of each token.
+        places: tensors for a token, of shape (1, 1), and its position, of shape (1,), which are overwritten.
+        observe: called with the logits of each token.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Generation:
         self._token, self._position = places
 
     def take(self) -> torch.Tensor:
-        """Returns the next token, of shape (1,), on the device of the prompt. Waits for nothing there."""
+        """Returns the next token, of shape (1,), on the device of the prompt. Does not wait for the device."""
         torch.compiler.cudagraph_mark_step_begin()
         prompt = self._prompt
         if prompt is None:
@@ -110,19 +110,19 @@ class Generation:
         return token
 
     def take_many(self, count: int) -> Iterator[torch.Tensor]:
-        """Yields that many tokens."""
+        """Yields the next ``count`` tokens."""
         for _ in range(count):
             yield self.take()
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What generates text.
+    """A compiled model that generates text.
 
     Attributes:
-        spec: what is measured.
-        compiled: the model as a way has it.
-        places: where tokens and positions lie.
+        spec: of the measurement.
+        compiled: the model, compiled in one way.
+        places: tensors for a token and its position.
     """
 
     spec: InferenceSpec
@@ -130,12 +130,12 @@ class Subject:
     places: tuple[torch.Tensor, torch.Tensor]
 
     def generate(self, length: int, **options: Any) -> Generation:
-        """Begins to generate behind the prompt of a length."""
+        """Returns a generation after the prompt of this length."""
         return Generation(self.compiled.call, make_prompt(self.spec, length), self.places, **options)
 
 
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns seconds and counts of the first two tokens of each prompt, what later ones take, and what they are."""
+    """Returns seconds and counts for the first two tokens of each prompt, times of later ones, and the tokens."""
     spec = InferenceSpec.read(options)
     if spec.device == "cpu":
         torch.set_num_threads(1)
@@ -164,13 +164,13 @@ def make_model(spec: InferenceSpec) -> nn.Module:
 
 
 def make_prompt(spec: InferenceSpec, length: int) -> torch.Tensor:
-    """Returns a prompt of shape (length,), the same one for one length in every process."""
+    """Returns a prompt of shape (length,), the same in every process."""
     generator = torch.Generator().manual_seed(length)
     return torch.randint(0, 512, (length,), generator=generator).to(spec.device)
 
 
 def _begin(subject: Subject, length: int) -> dict[str, Any]:
-    """Returns the seconds of the first and the second token behind a prompt, and what was compiled and traced."""
+    """Returns the seconds of the first and the second token after a prompt, and counts of compilations and traces."""
     before = subject.compiled.counts()
     generation = subject.generate(length)
     first, second = (time_call(generation.take, subject.spec.device) for _ in range(2))
@@ -178,7 +178,7 @@ def _begin(subject: Subject, length: int) -> dict[str, Any]:
 
 
 def _continue(subject: Subject, length: int) -> dict[str, Any]:
-    """Returns seconds of a first token, tokens a second behind it, all tokens, and bytes of a GPU's memory."""
+    """Returns the seconds of a first token, tokens per second after it, all tokens, and peak bytes of GPU memory."""
     spec = subject.spec
     if spec.device == "cuda":
         torch.cuda.empty_cache()
@@ -191,14 +191,14 @@ def _continue(subject: Subject, length: int) -> dict[str, Any]:
 
 
 def _generate(subject: Subject, length: int) -> tuple[float, float, list[torch.Tensor]]:
-    """Returns the seconds of a first token, those of all others, and the tokens."""
+    """Returns the seconds of the first token, the seconds of all others, and the tokens."""
     generation, tokens, device = subject.generate(length), list[torch.Tensor](), subject.spec.device
     first = time_call(lambda: tokens.append(generation.take()), device)
     return first, time_call(lambda: tokens.extend(generation.take_many(subject.spec.tokens - 1)), device), tokens
 
 
 def _check(model: nn.Module, subject: Subject) -> dict[str, Any]:
-    """Returns a digest of the logits of a few tokens, and how far they are from the model's own for the same tokens."""
+    """Returns a digest of the logits of a few tokens, and their largest error relative to the eager model."""
     first = subject.spec.prompts[0]
     prompt, logits = make_prompt(subject.spec, first), list[torch.Tensor]()
     generation = subject.generate(first, observe=lambda each: logits.append(each.clone()))
@@ -213,7 +213,7 @@ def _check(model: nn.Module, subject: Subject) -> dict[str, Any]:
 
 
 def _measure_host(subject: Subject) -> float:
-    """Returns milliseconds until a later token's forward pass is launched on a device that has nothing else to do."""
+    """Returns the milliseconds until a later token's forward pass is launched on an idle device."""
     generation, times = subject.generate(subject.spec.prompts[0]), []
     generation.take()
     for _ in range(subject.spec.tokens - 1):
@@ -264,7 +264,7 @@ def _count(name: str) -> Callable[[Point], str]:
 
 
 def _count_alike(point: Point, eager: Point) -> str:
-    """Returns how many of all tokens come as they do in eager, up to the first of each prompt that does not."""
+    """Returns how many of all tokens equal those of eager, up to the first difference after each prompt."""
     alike = total = 0
     for one, other in zip(point["later"], eager["later"], strict=True):
         pairs: Sequence[tuple[int, int]] = list(zip(one["tokens"], other["tokens"], strict=True))

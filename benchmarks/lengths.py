@@ -1,13 +1,13 @@
-"""What a sequence of lengths costs, step by step, beside torch.compile, Thunder, and padding; or other routing.
+"""Measures steps at a sequence of lengths, or with changing routing, beside torch.compile, Thunder and padding.
 
-Each way is a fresh process with empty cache directories, in which a model takes a training step at each of
-``--lengths``, then at ``--random`` lengths drawn between the two of ``--between``, each on other tokens. Every step is
-timed, with how often anything was compiled or traced in it (for torch.compile both are the graphs of Dynamo). In the
-end the first lengths are taken again, for the time of a later step and for the error against torch alone.
+Each way is a fresh process with empty cache directories. In it, a model takes a training step at each of ``--lengths``,
+then at ``--random`` lengths drawn from the range ``--between``, each on other tokens. Every step is timed, and its
+compilations and traces are counted (for torch.compile both are the graphs of Dynamo). At the end the first lengths are
+repeated, for the time of a later step and for the error against eager torch.
 
 With ``--multiples 1,64`` each way runs twice: once with the lengths as they are, and once with each rounded up to a
-multiple of 64, as a bucketed data loader pads. Seconds are lost to new lengths, as far as a length's first step takes
-longer than the median step, and to padding: the padded share of a median step.
+multiple of 64, as a bucketed data loader pads. The seconds lost to new lengths are the excess of each length's first
+step over the median step. The seconds lost to padding are the padded share of a median step.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from benchmarks.zoo import token_models
 
 _LITGPT: Mapping[str, str] = MappingProxyType({"llama": LLAMA, "mixtral": "Mixtral-8x7B-v0.1"})
 GPT_2 = "gpt2"
-"""Hugging Face's, which needs transformers, through ``thunderfx``."""
+"""Hugging Face's GPT-2, which needs transformers, through ``thunderfx``."""
 MODELS = (*_LITGPT, *token_models.MODELS, GPT_2)
 _WAYS = ("fusioncache", "torch.compile")
 _SEED = 17
@@ -52,19 +52,19 @@ _SEED = 17
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthsSpec(Place):
-    """What one process measures.
+    """Specification of one process.
 
     Attributes:
         way: its name.
         model: one of ``MODELS``.
         layers: of the model.
-        width: of a model of litgpt: ``"narrow"``, or ``"real"`` for the configuration's own.
+        width: of a model of litgpt: ``"narrow"``, or ``"real"`` for the configuration's.
         lengths: of the steps, in order.
-        later: how many more steps each of the first ``again`` distinct lengths gets when all are done, for the time of
-            a later step.
-        again: see there.
+        later: number of additional steps at each of the first ``again`` distinct lengths, which measure the time of a
+            later step.
+        again: see ``later``.
         batch: rows of tokens.
-        seconds: after which no other step begins; None for never.
+        seconds: after which no further step begins; None for no limit.
     """
 
     way: str
@@ -79,7 +79,7 @@ class LengthsSpec(Place):
 
 
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the seconds and the counts of each step, and how far its outputs are from those of torch alone."""
+    """Returns the seconds and the counts of each step, and times and errors of later steps."""
     spec = LengthsSpec.read(options)
     way = WAYS[spec.way]
     if spec.model == GPT_2 and way.compiler == "thunder.jit":
@@ -101,7 +101,7 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def make_model(spec: LengthsSpec) -> nn.Module:
     """Returns a model that takes tokens, from a fixed seed."""
-    block = 1 << (max(spec.lengths) - 1).bit_length()  # also what is padded has to fit
+    block = 1 << (max(spec.lengths) - 1).bit_length()  # padded inputs must fit, too
     if spec.model in _LITGPT:
         narrow = {"block_size": block} if spec.width == "narrow" else {}
         model: nn.Module = make_litgpt(
@@ -119,12 +119,12 @@ def make_model(spec: LengthsSpec) -> nn.Module:
 
 
 def make_inputs(spec: LengthsSpec, length: int, number: int) -> torch.Tensor:
-    """Returns tokens, the same ones for one step in every process. All models have words for them."""
+    """Returns the tokens of a step, the same in every process. They are in the vocabulary of every model."""
     return draw_tokens(token_models.VOCABULARY, (spec.batch, length), spec.device, 1000 * number + length)
 
 
 def time_later(spec: LengthsSpec, model: nn.Module, call: Call, length: int) -> dict[str, float]:
-    """Returns what later steps of a length take, and the worst relative L2 error there, gradients included."""
+    """Returns the times of later steps of a length, and the worst relative L2 error there, gradients included."""
     tokens = make_inputs(spec, length, 0)
     times = [take_step(model, call, tokens, spec.device)[0] for _ in range(spec.later)]
     found = [take_step(model, call, tokens, spec.device)[1], *_list_gradients(model)]
@@ -138,7 +138,7 @@ def _list_gradients(model: nn.Module) -> list[torch.Tensor]:
 
 
 def sequence_options(*, layers: int, lengths: Sequence[int], random: int, later: int) -> Callable[..., Any]:
-    """Adds the options that say which model takes which steps in which ways, with these defaults."""
+    """Adds the options for the model, its steps and the ways, with these defaults."""
     options = (
         click.option("--model", type=click.Choice(MODELS), default="llama"),
         layers_option(layers),
@@ -197,7 +197,7 @@ def main(
 
 
 def find_lost(steps: Sequence[Mapping[str, Any]], wanted: Sequence[int]) -> dict[str, float]:
-    """Returns the seconds that first steps of new lengths and padded tokens took.
+    """Returns the seconds lost to first steps of new lengths and to padding.
 
     Args:
         steps: each with its length and seconds.

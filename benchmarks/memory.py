@@ -1,18 +1,18 @@
-"""What recompute of the residual stream saves of a GPU's memory, and what it costs: a table of the trade.
+"""Measures the GPU memory that recompute of the residual stream saves, and its cost.
 
 A stack of blocks of OLMo-2 and of Gemma-2, both of which add *normalized* terms to the residual stream, is trained by
 Thunder with fusioncache: once without recompute, which is the reference, and then with each plan for the sums. Every
-point is a fresh process with empty cache directories, and says how much memory a step takes at most, how much of it is
-saved for backward, how long a step is, and whether the output and every gradient have the reference's bits.
+point is a fresh process with empty cache directories. It reports the peak memory of a step, the memory saved for
+backward, the time of a step, and whether the output and every gradient have the reference's bits.
 
-They are litgpt's configurations at their own widths and depth, with two changes. No layer of Gemma-2 has a sliding
-window: litgpt fills the window's mask row by row, which Thunder traces as regions by the thousand. So that model is
-Gemma-2-like, not Gemma-2. And there is next to no vocabulary, no head and no cross entropy: the backward pass starts
-from random numbers behind the last norm, because the logits' memory would hide that of the blocks.
+The models are litgpt's configurations at their original widths and depth, with two changes. No layer of Gemma-2 has a
+sliding window: litgpt fills the window's mask row by row, which Thunder traces as thousands of regions. So that model
+is Gemma-2-like, not Gemma-2. And the vocabulary is tiny, without a head and cross entropy: the backward pass starts
+from random numbers after the last norm, because the logits' memory would hide that of the blocks.
 
-The first step is made with algorithms that give the same bits every time, and is the one whose output and gradients are
-compared. ``saved`` is what autograd keeps in it between the passes: the storages of all tensors saved for backward,
-each once, other than the model's own and its input's. Later steps are those of ``benchmarks/common/steps.py``.
+The first step uses deterministic algorithms, and its output and gradients are compared. ``saved`` is the size of the
+tensors that autograd saves for backward in it: their storages, each counted once, except those of the model and its
+input. Later steps are those of ``benchmarks/common/steps.py``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MODELS = {"olmo-2": "OLMo-2-like", "gemma-2": "Gemma-2-like"}
 """Models of the zoo: in both a block adds normalized terms to the residual stream."""
 REFERENCE = "reference"
 AGAIN = "again"
-"""The reference once more: what does not have the same bits even then, no plan can be measured by."""
+"""The reference a second time: tensors whose bits differ even then cannot be used to judge a plan."""
 PLANS = (REFERENCE, AGAIN, "auto", "segmented", "carry", "inline", "fold")
 WIDTHS = ("narrow", "real")
 _DEFAULT_PLANS = ("reference", "again", "auto", "segmented", "carry", "inline")
@@ -63,11 +63,11 @@ class MemorySpec(Place):
         model: one of ``MODELS``.
         plan: ``"reference"`` or ``"again"`` for no recompute, else ``FusionCache``'s ``residual``.
         budget: ``FusionCache``'s ``memory_budget`` in MiB; None for none.
-        layers: of the model; None for as many as its configuration has.
-        sequence: tokens in a row of the input.
-        batch: its rows.
+        layers: of the model; None for the number in its configuration.
+        sequence: tokens per row of the input.
+        batch: rows of the input.
         width: of the model, one of ``WIDTHS``.
-        steps: timed ones after the first, and as many before these that are not.
+        steps: timed steps after the first, and as many untimed ones before these.
     """
 
     model: str
@@ -96,25 +96,25 @@ class MemorySpec(Place):
 
 
 _NO_WINDOW: dict[str, object] = {"sliding_window_size": None, "sliding_window_indices": [0] * 1024}
-"""The second for narrow models, which get a window whatever the first says."""
+"""The second item is for narrow models, which get a window regardless of the first."""
 _CHANGES = {**_NO_WINDOW, "padded_vocab_size": 512, "final_logit_softcapping": None}
 _SCALE = 1e-2
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is to be trained.
+    """A model to train.
 
     Attributes:
         workload: the model and its tokens.
-        cotangent: where the backward pass starts.
+        cotangent: the gradient that the backward pass starts from.
     """
 
     workload: zoo.Workload
     cotangent: torch.Tensor
 
     def forward(self, compiled: Callable[..., torch.Tensor]) -> torch.Tensor:
-        """Runs the forward pass of what was made of the model."""
+        """Runs the forward pass of the compiled model."""
         return compiled(*self.workload.inputs)
 
     def backward(self, output: torch.Tensor) -> None:
@@ -127,14 +127,14 @@ class Work:
 
 
 def make_work(spec: MemorySpec) -> Work:
-    """Returns the work of a specification, always from the same seed."""
+    """Returns the work of a specification, from a fixed seed."""
     size: Any = {"sequence": spec.sequence, "batch": spec.batch, "changes": _CHANGES}
-    # On the device from the start: to make billions of random weights on the CPU takes minutes.
+    # On the device from the start: making billions of random weights on the CPU takes minutes.
     with torch.device(spec.device):
         workload = zoo.make(spec.model, spec.layers, spec.device, spec.dtype, cast(Any, spec.width), **size)
         model: Any = workload.model
         model.lm_head = torch.nn.Identity()
-        # Not the same everywhere: a norm ends the model, whose gradient would vanish.
+        # Not constant: the model ends with a norm, whose gradient would vanish.
         shape = *workload.inputs[0].shape, model.config.n_embd
         return Work(workload, _SCALE * torch.randn(shape, dtype=getattr(torch, spec.dtype)))
 
@@ -180,10 +180,10 @@ def _first_step(spec: MemorySpec, work: Work, compiled: Any) -> dict[str, Any]:
 
 
 class Saved:
-    """Counts the bytes of storages that are saved for backward. All are alive until then, so that addresses tell.
+    """Counts the bytes of storages saved for backward. All are alive until then, so that addresses identify them.
 
     Args:
-        others: tensors that are kept anyway, whose storages do not count.
+        others: tensors that stay alive anyway, whose storages do not count.
     """
 
     def __init__(self, others: Iterable[torch.Tensor]):
@@ -192,7 +192,7 @@ class Saved:
         self._seen = {tensor.untyped_storage().data_ptr() for tensor in others}
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Counts a tensor, for ``saved_tensors_hooks``. The tensor stays as it is."""
+        """Counts a tensor, as a hook of ``saved_tensors_hooks``. Returns the tensor unchanged."""
         self.count += 1
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in self._seen:
@@ -202,7 +202,7 @@ class Saved:
 
 
 def _counts(transform: Any) -> dict[str, Any]:
-    """Returns what a transform counted and chose."""
+    """Returns the counts and the choices of a transform."""
     stats = transform.stats()
     return {
         "regions": stats.regions,
@@ -229,7 +229,7 @@ def describe_choices(choices: Iterable[Choice]) -> list[dict[str, Any]]:
 
 
 def name_plans(choices: Iterable[Mapping[str, Any]]) -> str:
-    """Returns the plans that were chosen, each named once."""
+    """Returns the names of the chosen plans, without duplicates."""
     return ", ".join(dict.fromkeys(choice["plan"] for choice in choices)) or "-"
 
 
@@ -279,12 +279,12 @@ def main(
 
 
 def list_plans(plans: Sequence[str], budgets: Sequence[int]) -> list[tuple[str, int | None]]:
-    """Returns the plans of a model with their budgets: the reference first, asked for or not."""
+    """Returns the plans of a model with their budgets: the reference first, even if not requested."""
     return [*((plan, None) for plan in dict.fromkeys((REFERENCE, *plans))), *(("auto", budget) for budget in budgets)]
 
 
 def set_against(point: Point, reference: Point | None) -> Point:
-    """Returns a point with what it has in common with the reference, and what it trades."""
+    """Returns a point with its bitwise comparison to the reference, and the differences in memory and time."""
     digests = point["digests"]
     expected = digests if reference is None else reference["digests"]
     differing = [name for name in dict.fromkeys([*expected, *digests]) if digests.get(name) != expected.get(name)]
@@ -299,12 +299,12 @@ def set_against(point: Point, reference: Point | None) -> Point:
 
 
 def format_gibibytes(size: int | None) -> str:
-    """Returns GiB with two digits behind the point."""
+    """Returns a size in GiB with two decimals."""
     return "-" if size is None else f"{size / 2**30:.2f}"
 
 
 def format_bitwise(point: Mapping[str, Any]) -> str:
-    """Says how many tensors have the reference's bits."""
+    """Returns how many tensors have the reference's bits."""
     return "-" if point["bitwise"] is None else f"{point['bitwise']} of {point['tensors']}"
 
 

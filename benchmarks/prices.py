@@ -1,10 +1,10 @@
 """Seconds of first and later steps without one accelerator, as ratios to those with all of them, in one run.
 
 For each accelerator the processes of ``benchmarks/budget`` run in turn without it and with all: a process with empty
-caches, which takes steps of three lengths, and a second process with the caches that this left. A ratio
-above 1 is what the accelerator saves. Beside it stand its lines of code and the names of Thunder that it alone needs.
+caches, which takes steps of three lengths, and a second process with the caches that it left. A ratio above 1 is the
+gain of the accelerator. The table also has its lines of code, and its number of Thunder's names beside the core's.
 
-The schedule of collectives needs several ranks, and CUDA graphs have a figure of their own: neither is measured here.
+The schedule of collectives needs several ranks, and CUDA graphs have a separate figure: neither is measured here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FOLDERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "schedule": ("accelerators/schedule",),
     }
 )
-"""The accelerators, each with the folders of the package that have its code."""
+"""The accelerators, each with the folders of the package that contain its code."""
 _ELSEWHERE = ("graphs", "schedule")
 
 
@@ -70,7 +70,7 @@ def main(run: Run, layers: int, steps: int, only: Sequence[str], repeat: int) ->
 
 
 def describe_accelerator(accelerator: str) -> Point:
-    """Returns the lines of code of an accelerator, and how many names of Thunder it needs beside those of the core."""
+    """Returns an accelerator's lines of code, and the number of Thunder's names that it needs but the core does not."""
     from fusioncache.thunder_adapter.capabilities import list_names
 
     package = ROOT / "fusioncache"
@@ -83,7 +83,7 @@ def describe_accelerator(accelerator: str) -> Point:
 
 
 def measure(series: Series, repeat: int) -> dict[str, Any]:
-    """Returns the median ratio of each figure without an accelerator to that with all, and the ratio of each pair."""
+    """Returns for each figure the ratios of all pairs: seconds without an accelerator to seconds with all of them."""
     pairs: list[Pair] = []
     try:
         for pair in series.run(repeat):

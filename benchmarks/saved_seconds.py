@@ -1,14 +1,14 @@
-"""What ``stats()`` says was saved, against the real difference between Thunder alone and fusioncache.
+"""Compares the saved seconds that ``stats()`` reports with the real difference between Thunder alone and fusioncache.
 
-All processes are fresh ones, with the same executors and, but for what a second process finds, empty caches. The real
-difference is that of the first training step. As ``stats()`` does, it leaves out the one-time start of the compiler,
-which is measured by itself, and faster tracing: ``alone`` is Thunder with the shortcuts of
+All processes are fresh and have the same executors. Caches are empty, except for what a second process loads. The real
+difference is that of the first training step. Like ``stats()``, it excludes the one-time start of the compiler, which
+is measured separately, and faster tracing: ``alone`` is Thunder with the shortcuts of
 ``fusioncache.tracing.install()``.
 
-Reported and real seconds agree if they differ by no more than 20%, or half a second. Medians count. Seconds are those
-of the CPU, of a process and of those that it starts, or those of the wall. Other processes of a host change those of
-the wall by more than a tenth from one process to the next. The clock of a whole process is replaced before fusioncache
-is imported, so that what is reported and what is real are seconds of the same clock.
+Reported and real seconds agree if they differ by no more than 20%, or half a second. Medians count. Seconds are CPU
+time, of a process and of its children, or wall time. Other processes of a host change wall time by more than a tenth
+from one process to the next. The clock of the whole process is replaced before fusioncache is imported, so that
+reported and real seconds are from the same clock.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from benchmarks.common.runner import Point, begin, pick
 _INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 
 STARTS, ALONE, OURS = "starts", "alone", "fusioncache"
-"""What a process does: it only starts the compiler, Thunder with our shortcuts in tracing, all of ours."""
+"""What a process runs: only the start of the compiler, Thunder with fusioncache's shortcuts, or all of fusioncache."""
 
 MODELS = ("gelu-stack", "llama-2", "pythia", "nothing-repeats")
-"""``gelu-stack`` is four linear layers and GELUs; in ``nothing-repeats`` no two regions are equal. The others are those
-of the zoo, narrow."""
+"""``gelu-stack`` is four linear layers and GELUs; in ``nothing-repeats`` no two regions are equal. The others are
+narrow models of the zoo."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class ProcessSpec:
     """A first step in a process of its own.
 
     Attributes:
-        way: what the process does.
+        way: ``STARTS``, ``ALONE`` or ``OURS``.
         model: one of ``MODELS``.
         layers: of a model of the zoo.
-        backend: compiles regions.
+        backend: the compiler of regions.
         device: ``"cpu"`` or ``"cuda"``.
-        clock: ``"cpu"`` for the CPU seconds of the process and of those that it starts, ``"wall"`` for seconds.
-        processor: what another process found that the processor can do; empty for one that is to find out.
+        clock: ``"cpu"`` for the CPU seconds of the process and of its children, ``"wall"`` for wall seconds.
+        processor: the instruction set that another process detected; empty to detect it.
     """
 
     way: str
@@ -66,12 +66,12 @@ class ProcessSpec:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two processes whose difference is what fusioncache saved.
+    """Two processes whose difference is the saving of fusioncache.
 
     Attributes:
-        name: for people.
+        name: in the table.
         alone: the role of the process without fusioncache.
-        ours: the role of the one with it.
+        ours: the role of the process with fusioncache.
     """
 
     name: str
@@ -92,7 +92,7 @@ def agrees(reported: float, real: float) -> bool:
 
 
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the seconds of a first step without the compiler's start, those of the start, and what is reported."""
+    """Returns the seconds of a first step without the compiler's start, those of the start, and reported seconds."""
     spec = ProcessSpec(**options)
     if spec.clock == "cpu":
         time.perf_counter = _read_cpu_seconds
@@ -148,7 +148,7 @@ def _take_step(spec: ProcessSpec, transform: Any) -> float:
 
 
 def _start(spec: ProcessSpec) -> float:
-    """Starts the compiler, and Dynamo, which only Thunder alone uses; returns the seconds."""
+    """Starts the compiler and also Dynamo, which only Thunder without fusioncache uses; returns the seconds."""
     import thunder  # noqa: F401
 
     from fusioncache.backends.api import make_backend
@@ -162,9 +162,9 @@ def _start(spec: ProcessSpec) -> float:
 
 
 def _know_processor() -> None:
-    """Has TorchInductor believe what the processor says that it can do: to try that out takes ten seconds of CPU time.
+    """Makes TorchInductor trust the processor's instruction sets: testing them takes ten seconds of CPU time.
 
-    It is part of the start, which no figure of a step has, and one process measures it.
+    The test is part of the start, which no figure of a step includes, and one process measures it.
     """
     from torch._inductor.cpu_vec_isa import VecISA
 
@@ -195,7 +195,7 @@ def _make_model(spec: ProcessSpec) -> tuple[torch.nn.Module, tuple[torch.Tensor,
 
 
 def _read_cpu_seconds() -> float:
-    """Returns the CPU seconds of this process and of those that it started and waited for."""
+    """Returns the CPU seconds of this process and of the children that it waited for."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(each.ru_utime + each.ru_stime for each in used)
 
@@ -243,9 +243,9 @@ class _Series:
     """Runs the processes of a model.
 
     Attributes:
-        directory: where their caches are.
+        directory: of their caches.
         about: fields of their specs.
-        processor: what the first process found that the processor can do.
+        processor: the instruction set that the first process detected.
         number: how often the processes of a model ran.
     """
 
@@ -255,13 +255,13 @@ class _Series:
     number: int = field(default=0)
 
     def start(self) -> float:
-        """Has a process only start the compiler; returns its seconds. All others know what the processor can do."""
+        """Runs a process that only starts the compiler; returns its seconds. Others use its instruction set."""
         said = self._call(STARTS, MODELS[0], "seed", self.directory / "inductor-seed")
         self.processor = said["processor"]
         return float(said["start"])
 
     def run(self, model: str) -> dict[str, Mapping[str, Any]]:
-        """Runs each process once; returns what it said, by its role."""
+        """Runs each process once; returns the results by role."""
         self.number += 1
 
         def call(way: str, caches: str, inductor: str) -> Mapping[str, Any]:
@@ -288,7 +288,7 @@ class _Series:
         return said
 
     def _headers(self) -> dict[str, str]:
-        """Returns the variable that has all processes find the headers that the first one compiled at its start."""
+        """Returns the variable by which all processes find the headers that the first one precompiled at its start."""
         if self.about["backend"] != "inductor":
             return {}
         folder = self.directory / "headers"
@@ -297,7 +297,7 @@ class _Series:
 
 
 def _compare(model: str, comparison: Comparison, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Point:
-    """Returns one point: medians of what was reported and of the real difference."""
+    """Returns one point: medians of the reported seconds and of the real difference."""
 
     def median_of(role: str, read: Callable[[Mapping[str, Any]], float]) -> float:
         return median(map(read, found[role]))

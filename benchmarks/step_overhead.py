@@ -1,15 +1,14 @@
-"""Host time of a later step, part by part, of a narrow Llama, or of one of real width.
+"""Measures the host time of a later step, part by part, of a narrow Llama or one of real width.
 
-Each way has a fresh process with empty cache folders. Before each part the device has nothing to do, so that the host
-is what is waited for: on a GPU forward and backward are the time until everything is launched; on a CPU what is
-computed is in them as well. The prologue is the part of the forward pass that checks the arguments and the model.
-Figures are medians of all steps, and of a way's ``--processes`` of their medians: on some hosts a process is slower
-than the next one at the same work. There ``--together`` compares ways in one process, in which they take their steps in
-turn.
+Each way has a fresh process with empty cache folders. The device is idle before each part, so that only the host limits
+it. On a GPU, forward and backward are the time until everything is launched; on a CPU they include the computation. The
+prologue is the part of the forward pass that checks the arguments and the model. Figures are medians of all steps, and
+with ``--processes`` medians of these: on some hosts a process is slower than the next one at the same work. There
+``--together`` compares ways in one process, in which they take steps in turn.
 
-A step of many, one right after the other, takes the time that is called wall. ``synchronized`` is what a step takes
-from one synchronization to the next, of as many steps again: with 10,000 of them it says how slow the slowest is. GiB
-are those of the GPU's memory that are allocated at most. What a GPU does in a step is summed by who made the kernels.
+The wall time is the time per step of many steps, one right after the other. ``synchronized`` is the time of a step from
+one synchronization to the next, over as many steps again: with 10,000 of them it shows the slowest. GiB is the peak of
+allocated GPU memory. The GPU time of a step is summed by the origin of its kernels.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ NAMES = (
     "reduce-overhead",
 )
 WARM_UP = 20
-"""How many steps come before those that count: by then all is compiled, and Thunder's prologue was rewritten."""
+"""Number of unmeasured first steps: after these all is compiled, and Thunder's prologue was rewritten."""
 _PROFILED = 3
-"""In how many steps kernels are watched."""
+"""Number of steps whose kernels are profiled."""
 
 KINDS = {
     "nvFuser": r"nvfuser",
@@ -57,7 +56,7 @@ KINDS = {
     "products": r"gemm|nvjet|cutlass|cublas|splitK|xmma|gemv",
     "copies and fills": r"^mem(cpy|set)|FillFunctor",
 }
-"""The kinds of kernels by what is in their names; the first that fits. Whatever is left is ``OTHERS``."""
+"""The kinds of kernels, by patterns of their names; the first match counts. Kernels without a match are ``OTHERS``."""
 OTHERS = "others of torch's"
 
 
@@ -67,7 +66,7 @@ class StepSpec(ModelSpec):
 
     Attributes:
         way: one of ``NAMES``.
-        steps: how many count.
+        steps: number of measured steps.
     """
 
     way: str
@@ -94,10 +93,10 @@ class Subject:
 
     @classmethod
     def prepare(cls, spec: StepSpec) -> Subject:
-        """Returns a model that has taken its first steps."""
+        """Returns a compiled model after its first steps, and its input."""
         model, example = make_model(spec)
         if spec.grad:
-            for parameter in model.parameters():  # what a graph returns may not stay where others are added to it
+            for parameter in model.parameters():  # otherwise gradients would accumulate in a graph's memory
                 parameter.grad = torch.zeros_like(parameter)
         subject = cls(spec, Compiled(WAYS[spec.way], spec.backend, model), example)
         for _ in range(WARM_UP):
@@ -105,23 +104,23 @@ class Subject:
         return subject
 
     def forward(self) -> torch.Tensor:
-        """Takes a forward pass."""
+        """Runs a forward pass."""
         with torch.set_grad_enabled(self.spec.grad):
             return self.compiled.call(self.example)
 
     def step(self) -> None:
-        """Takes a step, and waits for nothing."""
+        """Takes a step without waiting for the device."""
         output = self.forward()
         if self.spec.grad:
             output.backward(torch.ones_like(output))
 
     def take_many(self, count: int) -> None:
-        """Takes so many steps, one right after the other."""
+        """Takes ``count`` steps, one right after the other."""
         for _ in range(count):
             self.step()
 
     def take_apart(self, samples: Mapping[str, list[float]]) -> None:
-        """Notes milliseconds of the parts of one step. Before each part the device has nothing to do."""
+        """Adds the milliseconds of each part of one step to ``samples``. The device is idle before each part."""
         device = self.spec.device
         synchronize(device)
         start = time.perf_counter_ns()
@@ -142,11 +141,11 @@ class Subject:
 
 
 def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns milliseconds, medians of all steps that count, bytes, and what a GPU does, of each of the ``specs``.
+    """Returns median milliseconds of the measured steps, bytes, and a GPU's kernels, for each of the ``specs``.
 
-    Their steps are taken in turn. Bytes are only known of one that has the process for itself.
+    The specs take steps in turn. Bytes are only returned for a spec that has the process to itself.
     """
-    torch.set_num_threads(1)  # others wait for each other, and narrow layers have nothing for them to do
+    torch.set_num_threads(1)  # more threads wait for each other, and narrow layers have no work for them
     subjects = [Subject.prepare(StepSpec.read(each)) for each in argument["specs"]]
     samples: list[defaultdict[str, list[float]]] = [defaultdict(list) for _ in subjects]
     places = list(range(len(subjects)))
@@ -169,7 +168,7 @@ def _measure(subject: Subject, milliseconds: dict[str, float], *, alone: bool) -
 
 
 def summarize_parts(samples: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Returns medians of parts, and of whole steps what a tenth of them is quicker than, and the fastest one."""
+    """Returns the medians of parts and their sum, and the first decile and the minimum of whole steps."""
     found = {name: round(median(taken), 4) for name, taken in samples.items()}
     parts = [samples[name] for name in ("forward", "backward") if name in samples]
     steps = sorted(map(sum, zip(*parts, strict=True)))
@@ -179,7 +178,7 @@ def summarize_parts(samples: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def summarize_times(seconds: Sequence[float]) -> dict[str, float]:
-    """Returns quantiles in milliseconds: the least value that so many are not above."""
+    """Returns quantiles in milliseconds. A quantile is the least value that this share of values does not exceed."""
     ordered = sorted(seconds)
     found = {f"{share}": ordered[max(0, math.ceil(share * len(ordered)) - 1)] for share in (0.99, 0.999)}
     found = {"median": median(ordered), **found, "slowest": ordered[-1]}
@@ -187,10 +186,10 @@ def summarize_times(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def _measure_many(subject: Subject) -> tuple[float, dict[str, int | None]]:
-    """Returns milliseconds of a step of many, none of which is waited for, and bytes of the GPU's memory for these.
+    """Returns milliseconds per step of many without synchronization, and bytes of GPU memory for these.
 
-    Gradients are added up in a tensor of each parameter's, as in the other steps. Garbage is collected before: where
-    Python looks through all of a process, that takes as long as 30 steps, and comes once in thousands.
+    Gradients accumulate in one tensor per parameter, as in the other steps. Garbage is collected before: a full
+    collection takes as long as 30 steps, and happens once in thousands.
     """
     device, steps = subject.spec.device, subject.spec.steps
     gc.collect()
@@ -206,12 +205,12 @@ def _measure_many(subject: Subject) -> tuple[float, dict[str, int | None]]:
 
 
 def sort_kernel(name: str) -> str:
-    """Returns the kind of a kernel of this name."""
+    """Returns the kind of a kernel with this name."""
     return next((kind for kind, pattern in KINDS.items() if re.search(pattern, name, re.IGNORECASE)), OTHERS)
 
 
 def sum_kernels(kernels: Iterable[Kernel], steps: int) -> dict[str, dict[str, float]]:
-    """Returns milliseconds and how many kernels there were in one of so many steps, by kind."""
+    """Returns the milliseconds and the number of kernels per step, by kind."""
     taken: defaultdict[str, float] = defaultdict(float)
     counts = Counter[str]()
     for kernel in kernels:
@@ -257,7 +256,7 @@ def main(
     if not together:
         groups = [[spec] for group in groups for spec in group]
     found: dict[StepSpec, list[Point]] = {}
-    for group in groups * processes:  # those of one way do not follow each other
+    for group in groups * processes:  # so that processes of one way do not follow each other
         specs = [asdict(spec) for spec in group]
         said = run.ask({"ways": ", ".join(map(str, group))}, "benchmarks.step_overhead:measure", {"specs": specs})
         for spec, each in zip(group, said.get("subjects") or [said] * len(group), strict=True):
@@ -280,9 +279,9 @@ def _sum_gpu(point: Point) -> str | None:
 
 
 def make_point(spec: StepSpec, answers: Sequence[Point], mode: str) -> Point:
-    """Returns what one way's processes said, with medians of their times; what went wrong if none said anything.
+    """Returns the results of one way's processes, with medians of their times; the first error if all failed.
 
-    Kernels are those of the first one, as all of them do the same.
+    Kernels are those of the first process, because all run the same kernels.
     """
     rows, length = spec.tokens
     tokens = length if rows == 1 else None

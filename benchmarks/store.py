@@ -1,9 +1,9 @@
-"""Milliseconds to open, look up and list a store of many templates, its bytes on disk, and the command line on it.
+"""Measures opening, looking up and listing a store of many templates, its bytes on disk, and commands on it.
 
-Every figure of the store is that of one that was just opened. The files are in the operating system's memory, as they
-were just written. A look-up reads an entry and its artifacts and verifies every byte. Beside the store there is a
-record of as many templates. A command's figure is the median of fresh processes, from start to end, Python's own
-included.
+Every figure of the store is for a store that was just opened. The files are in the operating system's page cache,
+because they were just written. A look-up reads an entry and its artifacts and verifies every byte. There is also a
+record of as many templates. A command's figure is the median of fresh processes, from start to end, including the start
+of Python.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ BACKEND = "eager"
 
 
 def make_key(number: int, size: int) -> Key:
-    """Makes a key with a text of about this many characters."""
+    """Returns a key with a text of about ``size`` characters."""
     text = (f"template {number}\n" * (size // 14 + 1))[:size]
     digest = hashlib.sha256(text.encode()).hexdigest()
     return Key(digest, text, (Ingredient("ops", text, digest),))
 
 
 def fill(store: Store, keys: Sequence[Key], size: int) -> None:
-    """Saves two artifacts for each key: one of this many bytes, and a small one."""
+    """Saves two artifacts for each key: one of ``size`` bytes, and a small one."""
     chance = random.Random(0)
     for number, key in enumerate(keys):
         artifacts = {"code": chance.randbytes(size), "meta": b"%d" % number}
@@ -51,7 +51,7 @@ def fill(store: Store, keys: Sequence[Key], size: int) -> None:
 
 
 def measure(keys: Sequence[Key], lookups: int) -> dict[str, float]:
-    """Returns milliseconds by what was done with a store that has these keys."""
+    """Returns the milliseconds of each operation on a store with these keys."""
     chance = random.Random(1)
     store, opening = _time(lambda: Store.open(remote=""))
     chosen = chance.sample(keys, min(lookups, len(keys)))
@@ -77,7 +77,7 @@ def measure(keys: Sequence[Key], lookups: int) -> dict[str, float]:
 
 
 def measure_disk(path: Path) -> Iterator[Point]:
-    """Yields the bytes of content and bytes that the file system uses for it, by part of the store."""
+    """Yields the bytes of content, and the bytes that the file system uses for it, by part of the store."""
     for part in ("entries", "objects"):
         files = [file.stat() for file in [path / part, *(path / part).rglob("*")]]
         yield {"what": part, "bytes": sum(file.st_size for file in files)}
@@ -91,7 +91,7 @@ def _time[T](work: Callable[[], T]) -> tuple[T, float]:
 
 
 def time_process(arguments: Sequence[str], repeat: int) -> float:
-    """Returns the median milliseconds of so many processes of Python with these arguments."""
+    """Returns the median milliseconds of ``repeat`` Python processes with these arguments."""
     command = [sys.executable, *arguments]
     return median(
         _time(lambda: subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL))[1]
@@ -100,7 +100,7 @@ def time_process(arguments: Sequence[str], repeat: int) -> float:
 
 
 def list_commands(name: str) -> dict[str, list[str]]:
-    """Returns what is timed: arguments of Python by what a person would type."""
+    """Returns the timed commands: arguments of Python, by the command line that a user types."""
     listings = ("ls", "ls --limit 10", "ls --json", "ls --store")
     shown = ("dir", "stats", *listings, f"show {name}", f"graph {name}", "--help")
     timed = {f"fusioncache {line.replace(name, 'ID')}": ["-m", "fusioncache", *line.split()] for line in shown}
@@ -109,7 +109,7 @@ def list_commands(name: str) -> dict[str, list[str]]:
 
 
 def make_template(number: int, ops: int) -> Template:
-    """Makes a template with so many ops and a constant of its own."""
+    """Returns a template with ``ops`` operations and a constant of its own."""
     matrix = TensorType("float32", (64, 64), "cuda")
     written = [Op("prims.mul", (Ref(0), Const("float", float(number).hex())), (matrix,))]
     written += [Op("prims.tanh", (Ref(index),), (matrix,)) for index in range(1, ops)]
@@ -118,7 +118,7 @@ def make_template(number: int, ops: int) -> Template:
 
 
 def fill_record(count: int, ops: int) -> None:
-    """Records one run with so many templates, each of one region."""
+    """Records one run with ``count`` templates, each of one region."""
     ledger, regions = Ledger(), []
     for number in range(count):
         one = make_template(number, ops)

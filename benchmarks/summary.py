@@ -1,9 +1,9 @@
-"""What users wait for, in one table for a model: starts, new lengths and later steps, beside torch.compile.
+"""Measures the waits of users, in one table for a model: starts, new lengths and later steps, beside torch.compile.
 
-A series is three processes that share caches. The first finds them empty, and the model takes a training step at each
-of ``--lengths``, then at ``--random`` lengths drawn between the two of ``--between``. The second takes the same steps;
-the third takes as many at lengths that no process before it has used. Each process ends with later steps at the first
-lengths. Every way has ``--repeat`` series, in turn. A cell is the median of the series, with the least and the largest.
+A series is three processes that share caches. In the first the caches are empty, and the model takes a training step at
+each of ``--lengths``, then at ``--random`` lengths drawn from the range ``--between``. The second takes the same steps.
+The third takes as many steps at lengths that no earlier process has used. Each process ends with later steps at the
+first lengths. Every way has ``--repeat`` series, in turn. A cell is the median of the series, with minimum and maximum.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ PROCESSES = ("cold", "known lengths", "other lengths")
 
 
 def list_lengths(named: Sequence[int], count: int, between: tuple[int, int]) -> dict[str, tuple[int, ...]]:
-    """Returns the lengths of the steps of each process. Those of the last process are in no other one.
+    """Returns the lengths of the steps of each process. No other process has a length of the last one.
 
     Raises:
-        click.BadParameter: if there are not enough lengths between the two.
+        click.BadParameter: if the range has too few lengths.
     """
     free = sorted({*range(between[0], between[1] + 1)} - {*named})
     others = len(named)
@@ -75,11 +75,11 @@ _FIGURES: tuple[tuple[str, str, Callable[[Point], float]], ...] = (
     ("slowest later step, ms", "cold", lambda point: max(each["slowest_ms"] for each in point["later"])),
     ("worst error", "cold", lambda point: max(each["error"] for each in point["later"])),
 )
-"""What each row of the table is: its title, the process that it is of, and the value in that."""
+"""The rows of the table: title, process, and the function from a point of this process to the value."""
 
 
 def list_rows(points: Sequence[Point]) -> tuple[list[str], list[list[str]]]:
-    """Returns the names of the columns and the rows of the table: a column for each way, ratios to the last one.
+    """Returns the names of the columns and the rows of the table: a column for each way, and ratios to the last way.
 
     Args:
         points: of processes, each with ``way``, ``process`` and its steps.
@@ -108,7 +108,7 @@ def _write_ratio(own: Sequence[float], other: Sequence[float]) -> str:
 
 
 def run_series(run: Run, way: str, number: int, lengths: Mapping[str, tuple[int, ...]], common: Point) -> None:
-    """Runs the processes of a series and keeps their points. Behind one that fails the others do not run."""
+    """Runs the processes of a series and stores their points. After a process that fails, the others do not run."""
     with TemporaryDirectory(prefix="fusioncache-series-", ignore_cleanup_errors=True) as caches:
         for process in PROCESSES:
             spec = LengthsSpec(way=way, lengths=lengths[process], **common)

@@ -1,1 +1,1 @@
-"""The documents' tables and plots, made from the results that are kept in ``benchmarks/results``."""
+"""The documents' tables and plots, made from the results stored in ``benchmarks/results``."""

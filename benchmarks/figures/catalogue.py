@@ -1,4 +1,4 @@
-"""All commands of the benchmarks: the question that each answers, and its last results."""
+"""All benchmark commands, with the question that each answers and its last results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.figures.markdown import make_table
 
 COMMITS: Mapping[str, str] = MappingProxyType({"step": "b059860"})
-"""Commits by what results have in their place."""
+"""Commits by the placeholders that results contain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class Entry:
 
     Attributes:
         question: that it answers.
-        command: its name behind ``python -m benchmarks.``, and options; one of another kind begins with ``python``.
+        command: its name after ``python -m benchmarks.``, and options; other commands begin with ``python``.
         results: the files of its last results, below ``benchmarks/results`` and without their suffix.
-        minutes: that these took, where they do not say so themselves; 0 if that is not known.
-        page: the document that has the command with all options.
+        minutes: duration of the command, if its results do not contain it; 0 if unknown.
+        page: the document with all options of the command.
     """
 
     question: str
@@ -44,15 +44,15 @@ def _read_catalogue() -> dict[str, list[Entry]]:
 
 
 CATALOGUE: Mapping[str, Sequence[Entry]] = MappingProxyType(_read_catalogue())
-"""The commands by the section of ``docs/measurements.md`` that has them."""
+"""The commands by the section of ``docs/measurements.md`` that contains them."""
 
 
 def tabulate_commands(entries: Sequence[Entry], results: Mapping[str, Any]) -> str:
-    """Shows commands with their questions, and of their last results what they took, where, and at which commit.
+    """Returns a table of commands: their questions, and duration, machine and commit of their last results.
 
     Args:
         entries: the commands.
-        results: all of them, by their names.
+        results: all results, by name.
     """
     columns = ("<question", "<command", "minutes", "<machine", "<last result")
     return make_table(columns, [_list_cells(entry, results) for entry in entries])
@@ -75,6 +75,6 @@ def _name_machine(environment: Mapping[str, Any]) -> str:
 
 
 def name_commit(result: Mapping[str, Any]) -> str:
-    """Returns the first digits of the commit that a result is of, and whether files differed from it."""
+    """Returns the first digits of a result's commit, and whether files differed from it."""
     commit, _, changed = result["environment"]["commit"].partition("-")
     return COMMITS.get(commit, commit)[:7] + (" and changes" if changed else "")

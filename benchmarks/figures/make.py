@@ -1,4 +1,4 @@
-"""Writes the documents' tables and plots anew: ``python -m benchmarks.figures.make``, or ``make figures``."""
+"""Regenerates the documents' tables and plots: ``python -m benchmarks.figures.make``, or ``make figures``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RESIDUAL = ("residual-own", "residual-cached", "residual-uncached")
 
 
 def make_figures() -> dict[str, str]:
-    """Returns each table by its name in a document, with the commits that were measured."""
+    """Returns each table by its name in a document, with the measured commits."""
     results = {f"{path.parent.name}/{path.stem}": json.loads(path.read_text()) for path in list_results()}
     commands = {
         f"commands-{name}": catalogue.tabulate_commands(entries, results)
@@ -62,7 +62,7 @@ def make_figures() -> dict[str, str]:
 
 
 def list_results() -> list[Path]:
-    """Returns the files of all results that are kept."""
+    """Returns the files of all stored results."""
     return sorted(RESULTS.parent.glob("*/*.json"))
 
 
@@ -77,7 +77,7 @@ def _result(name: str, folder: Path = RESULTS) -> Any:
 
 
 def main(directory: Path = RESULTS) -> None:
-    """Fills the documents and draws the plots."""
+    """Inserts the tables into the documents and draws the plots."""
     for document, text in markdown.fill({path: path.read_text() for path in DOCUMENTS}, make_figures()).items():
         document.write_text(text)
     own, *others = map(_result, _RESIDUAL)

@@ -1,4 +1,4 @@
-"""Tables between two comments of Markdown files, and how the numbers in them are written."""
+"""Tables between two comments of Markdown files, and the format of the numbers in them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _BLOCK = re.compile(r"(?P<begin><!-- figure: (?P<name>[\w-]+) -->\n).*?(?P<end><
 
 
 def fill[Name](texts: Mapping[Name, str], figures: Mapping[str, str]) -> dict[Name, str]:
-    """Returns the texts with each block ``<!-- figure: NAME -->`` filled anew.
+    """Returns the texts with the content of each block ``<!-- figure: NAME -->`` replaced.
 
     Raises:
         ValueError: if a block has no figure, or a figure no block.
@@ -24,14 +24,14 @@ def fill[Name](texts: Mapping[Name, str], figures: Mapping[str, str]) -> dict[Na
 
 
 def make_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Makes a Markdown table. A column whose name starts with ``<`` is set flush left."""
+    """Returns a Markdown table. A column whose name starts with ``<`` is left-aligned."""
     head = [column.removeprefix("<") for column in columns]
     rule = ["---" if column.startswith("<") else "---:" for column in columns]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
 
 
 def format_seconds(value: float | None) -> str:
-    """Writes seconds with three digits, or two below a second."""
+    """Returns seconds with three digits, or with two decimals below a second; empty for None."""
     if value is None:
         return ""
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"

@@ -1,4 +1,4 @@
-"""Plots of results as files: the same figure is the same file."""
+"""Plots of results as files. The same figure always gives the same file."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 SUFFIXES = (".svg", ".png")
-"""What files of figures end in."""
+"""Suffixes of the files of figures."""
 
 _COLORS = ("#1b7837", "#7fbf7b", "#2166ac", "#b2182b", "#762a83", "#878787")
 
 
 def plot_starts(result: Mapping[str, Any], path: Path) -> None:
-    """Writes a log-log plot of the seconds to the first step, and of those compiling, over the number of layers.
+    """Writes a log-log plot of the seconds of the first step and of compiling, over the number of layers.
 
     Args:
         result: of ``benchmarks/starts``.
-        path: the file.
+        path: of the file.
 
     Raises:
         ModuleNotFoundError: if matplotlib is not installed.
@@ -31,7 +31,7 @@ def plot_starts(result: Mapping[str, Any], path: Path) -> None:
             name = f"{point['way']}{', warm' * (point['process'] == 'warm')}"
             lines.setdefault(name, []).append((point["layers"], point["seconds"]))
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "fusioncache"  # else each file has identifiers of its own
+    matplotlib.rcParams["svg.hashsalt"] = "fusioncache"  # otherwise each file has other identifiers
     figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
     for number, (name, points) in enumerate(lines.items()):
         color = _COLORS[number % len(_COLORS)]
@@ -53,7 +53,7 @@ def _label(axes: Any, result: Mapping[str, Any], ticks: list[int]) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(LogFormatter())  # labels where there would be too few
+    axes.yaxis.set_minor_formatter(LogFormatter())  # more labels if there are too few
     axes.set_xlabel("layers")
     axes.set_ylabel("seconds")
     axes.set_title(_describe(result), fontsize=10)
@@ -63,7 +63,7 @@ def _label(axes: Any, result: Mapping[str, Any], ticks: list[int]) -> None:
 
 
 def _describe(result: Mapping[str, Any]) -> str:
-    """Returns what was measured, and on what."""
+    """Returns a title with the models, the options and the machine."""
     options, environment = result["environment"]["options"], result["environment"]
     step = "forward and backward" if options["grad"] else "forward"
     recompute = "with" if options["recompute"] else "without"

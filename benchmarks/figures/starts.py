@@ -1,4 +1,4 @@
-"""Tables of first steps: of processes with empty caches, and of those that find what others left."""
+"""Tables of first steps, in processes with empty caches and in processes with the caches of earlier ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PROCESSES = ("cold", "warm")
 
 
 def _index(points: Iterable[Point], *names: str) -> dict[Any, Point]:
-    """Returns the points that have a result, by what is under these names."""
+    """Returns the points that have a result, by their values of these fields."""
     found = {tuple(point.get(name) for name in names): point for point in points if point.get("seconds")}
     return {key if len(names) > 1 else key[0]: point for key, point in found.items()}
 
@@ -24,10 +24,10 @@ def _say(point: Point | None, *, missing: str = "not measured") -> str:
 
 
 def compare_starts(processes: Result) -> str:
-    """Shows the README's table: seconds of the first step of two processes.
+    """Returns the README's table: seconds of the first step in two processes.
 
     Args:
-        processes: of ``benchmarks/starts``, for one model and depth.
+        processes: a result of ``benchmarks/starts``, for one model and depth.
     """
     found = _index(processes["points"], "way", "process")
     ways = ("thunder", "torch.compile", "fusioncache")
@@ -43,7 +43,7 @@ _PARTS = ("key", "reads", "load", "build", "guards", "kernels")
 
 
 def tabulate_parts(*results: Result) -> str:
-    """Shows what the first step of a second process consists of, beside those that keep less or otherwise."""
+    """Returns a table of the parts of first steps, of cold and of second processes, by way."""
     columns = ("<model", "<way", "<process", "first step", "tracing", *_PARTS, "rest", "traces")
     rows = []
     for result in results:
@@ -67,7 +67,7 @@ def _list_parts(point: Point) -> list[str]:
 
 
 def tabulate_cpu_starts(result: Result) -> str:
-    """Shows the first and the second start on a CPU, in seconds of processors, and what the first is to Thunder's."""
+    """Returns a table of first and second starts in CPU seconds, with the ratio of the first to Thunder's."""
     points = result["points"]
     found = _index(points, "model", "way", "process")
     columns = ("<model", "<way", "first start", "of it others", "to Thunder's", "second start", "later step")
@@ -86,7 +86,7 @@ def tabulate_cpu_starts(result: Result) -> str:
 
 
 def tabulate_hugging_face(result: Result) -> str:
-    """Shows CPU seconds of first steps through thunderfx, with and without programs."""
+    """Returns a table of the CPU seconds of first steps through thunderfx, with and without programs."""
     points = result["points"]
     found = _index(points, "model", "way", "process")
     columns = ("<model", "parts for Thunder", "first", "without programs", "second", "without programs", "ratio")
@@ -104,7 +104,7 @@ def tabulate_hugging_face(result: Result) -> str:
 
 
 def tabulate_around(result: Result) -> str:
-    """Shows CPU seconds of a second process in which Thunder and fusioncache have nothing to do, beside others."""
+    """Returns a table of a second process's CPU seconds: with and without programs, and with Thunder's parts eager."""
     found = _index(result["points"], "model", "way", "process")
     ways = ("fusioncache", "templates", "thunderfx-bare")
     rows = []
@@ -116,7 +116,7 @@ def tabulate_around(result: Result) -> str:
 
 
 def tabulate_peers(result: Result) -> str:
-    """Shows first and later steps of every way on the same work."""
+    """Returns a table of first and later steps of every way on the same work."""
     points = result["points"]
     found = _index(points, "way", "process")
     columns = ("<peer", "first step", "tracing", "compiling", "second process", "step", "host time")
@@ -132,7 +132,7 @@ def tabulate_peers(result: Result) -> str:
 
 
 def tabulate_modes(*results: Result) -> str:
-    """Shows first step and compiles where fusioncache recomputes, where nothing does, and where Thunder is made to."""
+    """Returns a table of first steps and compilations with recompute by fusioncache, by nothing, and by Thunder."""
     ours = ("layers", "own recompute: compiles", "compile seconds", "first step", "fusioncache's share")
     theirs = ("no recompute: compiles", "compile seconds", "first step", "own to it", "step, own to it")
     foreign = ("Thunder's recompute, cached: first step", "uncached: first step", "to own")
@@ -154,7 +154,7 @@ def tabulate_modes(*results: Result) -> str:
 
 
 def _list_compiles(point: Point | None) -> list[str]:
-    """Returns the cells of a point's compiles, their seconds, and its first step."""
+    """Returns the cells of a point: its compilations, their seconds, and its first step."""
     if point is None:
         return ["", "", "not run"]
     return [str(point["counts"]["compiles"]), format_seconds(point["seconds"]["compile"]), _say(point)]

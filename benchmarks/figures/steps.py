@@ -1,4 +1,4 @@
-"""Tables of steps: at many lengths, later ones, of generated tokens, and shared among devices."""
+"""Tables of steps: at many lengths, later steps, generation of tokens, and steps that devices share."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Point = Mapping[str, Any]
 
 
 def tabulate_lengths(result: Result) -> str:
-    """Shows what users wait for at many lengths, in three processes of a series, by way."""
+    """Returns a table of the waits of users at many lengths, in three processes of a series, by way."""
     return make_table(*list_rows(result["points"]))
 
 
 def tabulate_buckets(*results: Result) -> str:
-    """Shows the seconds of steps whose lengths are rounded up to a multiple, and how many are lost, by way."""
+    """Returns a table of the seconds of steps with lengths rounded up to a multiple, and the lost seconds, by way."""
     rows = []
     for point in (point for result in results for point in result["points"] if "error" not in point):
         seconds = [step["seconds"] for step in point["steps"]]
@@ -34,11 +34,11 @@ def tabulate_buckets(*results: Result) -> str:
 
 
 _FIRST = 10
-"""How many steps of experts are the first ones: what they compile and trace is not counted."""
+"""Number of first steps of experts whose compilations and traces are not counted."""
 
 
 def tabulate_experts(result: Result) -> str:
-    """Shows steps of experts with other routing in each, by way, with what is compiled and traced behind the tenth."""
+    """Returns a table of experts' steps with changing routing, by way, and compilations and traces after the tenth."""
     rows = []
     for point in result["points"]:
         later = point["steps"][_FIRST:]
@@ -54,7 +54,7 @@ def tabulate_experts(result: Result) -> str:
 
 
 def tabulate_jobs(*results: Result) -> str:
-    """Shows the first step of a job and of one after it, of the slowest rank, by the way that ranks share a model."""
+    """Returns a table of the slowest rank's first step in a job and in one after it, by peer."""
     found: dict[str, dict[int, Point]] = {}
     for point in (point for result in results for point in result["points"] if "error" not in point):
         found.setdefault(point["peer"], {})[point["job"]] = point
@@ -77,7 +77,7 @@ def _list_later_job(point: Point | None) -> list[str]:
 
 
 def tabulate_sequences(result: Result) -> str:
-    """Shows steps of a model whose layers and sequences ranks share, by peer and length; of the slower rank."""
+    """Returns a table of the slowest rank's steps if ranks share layers and sequences, by peer and length."""
     columns = ("<peer", "tokens", "step", "fastest", "slowest", "first step", "peak")
     rows = []
     for point in (point for point in result["points"] if "error" not in point):
@@ -95,7 +95,7 @@ def _list_sequence(ranks: Sequence[Point]) -> list[str]:
 
 
 def tabulate_orders(*results: Result) -> str:
-    """Shows steps of a shared model in Thunder's order of collectives, in ours, and by torch.compile where it ran."""
+    """Returns a table of shared steps in Thunder's order of collectives, fusioncache's, and torch.compile's if any."""
     columns = ("<model", "<shared by", "Thunder's order", "fusioncache", "torch.compile", "bytes at most")
     points = [point for result in results for point in result["points"] if "error" not in point]
     known = {(describe_setting(point), point["peer"]): point for point in points}
@@ -127,7 +127,7 @@ def _say_step(point: Point) -> str:
 
 
 def tabulate_times(*results: Result) -> str:
-    """Shows milliseconds of a later step on the host, and of one step of many in a row, by setting and way."""
+    """Returns a table of host milliseconds of a later step, and of wall time per step, by setting and way."""
     points = [point for result in results for point in result["points"] if "error" not in point]
     ways = list(dict.fromkeys(point["way"] for point in points))
     settings: dict[str, dict[str, str]] = {}
@@ -144,9 +144,9 @@ def _name_setting(point: Point) -> str:
 
 
 def tabulate_inference(*results: Result) -> str:
-    """Shows what generating text takes: first tokens by prompt, later ones, and what was compiled for them.
+    """Returns a table of text generation: times of first and later tokens, compilations and traces.
 
-    Tokens a second are the median of those behind each prompt.
+    Tokens per second are the median over the prompts.
     """
     columns = (
         "<model",

@@ -30,7 +30,7 @@ _STEPS = {
 
 
 def tabulate_first_step(result: Result) -> str:
-    """Shows the passes of a first step, with Thunder's own tracing and with the fast one."""
+    """Returns a table of the passes of a first step, with Thunder's original tracing and with the fast one."""
     points = result["points"]
     columns = [f"{point['layers']} layers, {point['tracing']}" for point in points]
     rows = ([name, *(format_seconds(point["seconds"][step]) for point in points)] for step, name in _STEPS.items())
@@ -38,7 +38,7 @@ def tabulate_first_step(result: Result) -> str:
 
 
 def tabulate_models(host: Result, exact: Result, *real: Result) -> str:
-    """Shows of every model what is shared, what is the same, and the host time of a step."""
+    """Returns a table of every model's regions, templates, tensors with the same bits, and host time of a step."""
     shallow, single = _by_model(host), _by_model(exact)
     deep = dict(shallow)
     for result in real:
@@ -60,7 +60,7 @@ def _by_model(result: Result) -> dict[str, Point]:
 
 
 def tabulate_memory(*results: Result) -> str:
-    """Shows what each plan saves of the memory, and what it costs."""
+    """Returns a table of the memory that each plan saves, and of its cost."""
     columns = ("<model", "layers", "<plan", "<chosen", "GiB saved for backward", "less", "peak, GiB", "less")
     points = [point for result in results for point in result["points"]]
     return make_table((*columns, "step", "to the reference's", "compiles", "bitwise"), map(_memory_row, points))
@@ -79,7 +79,7 @@ def _memory_row(point: Point) -> list[str]:
 
 
 def tabulate_prices(*results: Mapping[str, Any]) -> str:
-    """Returns a row for each accelerator, with its ratios from the result that measured it."""
+    """Returns a table with a row for each accelerator, and its ratios from the result that measured it."""
     points: dict[str, dict[str, Any]] = {}
     for result in results:
         for point in result["points"]:
@@ -100,7 +100,7 @@ def _write_ratios(ratios: Sequence[float]) -> str:
 
 
 def tabulate_saved_seconds(result: Result) -> str:
-    """Shows the seconds that were reported as saved, and the real difference."""
+    """Returns a table of the seconds that were reported as saved, and the real difference."""
     columns = ("<model", "<process", "Thunder alone", "fusioncache", "difference", "reported", "<within 20%, or 0.5 s")
     rows = [
         [
@@ -115,7 +115,7 @@ def tabulate_saved_seconds(result: Result) -> str:
 
 
 def tabulate_fuzzing(result: Result) -> str:
-    """Shows what decoders did with changed files."""
+    """Returns a table of the results of decoders on changed files."""
     columns = ("<kind of file", "inputs", "decoded", "refused", "crashed", "memory grew by")
     rows = (
         [
@@ -128,7 +128,7 @@ def tabulate_fuzzing(result: Result) -> str:
 
 
 def tabulate_remote(result: Result) -> str:
-    """Shows what hosts asked of a remote, how long their processes waited for loads, and what each host compiled."""
+    """Returns a table of a remote's requests per host, the waits of processes for loads, and compilations per host."""
     columns = ("<server", "<package", "hosts", "uploaded by", "requests of a host", "MB of a host", "median", "99%")
     rows = (
         [

@@ -1,1 +1,1 @@
-"""Many hosts that start at once, and one S3 server."""
+"""Measures many hosts that start at once with one S3 server, and fuzzes the decoders of their files."""

@@ -1,7 +1,7 @@
-"""What a remote is asked when a job starts on many hosts, how long their processes wait, and what is compiled twice.
+"""Measures the requests to a remote when a job starts on many hosts, the waits of processes, and repeated compilations.
 
 An S3 server runs on this machine. Each host is a process with a store of its own, which starts eight processes that
-load a model. The server and all of them share the cores of this machine, so hosts start within some minutes. With
+load a model. The server and all of them share the cores of this machine, so hosts start over several minutes. With
 ``--base`` an earlier state of the package does the same with fewer hosts.
 """
 
@@ -35,7 +35,7 @@ FAULTS: Mapping[str, Mapping[str, float]] = {
     "throttling": {"latency": 0.02, "most": 20},
     "full": {"latency": 0.02, "full": 1},
 }
-"""What is wrong with the server, by name."""
+"""Faults of the server, by name."""
 _HOSTS = Path(__file__).with_name("hosts.py")
 _EXACT = {"entries": 10, "size": 10_000, "processes": 8, "import_seconds": 1.0, "compile_seconds": 0.02}
 
@@ -67,15 +67,15 @@ def _ask(address: str, path: str, method: str = "GET", body: bytes | None = None
 
 
 def measure(address: str, state: Path, faults: str, hosts: int, within: float, pushing: int = 1) -> dict[str, Any]:
-    """Returns what hosts asked, and how they fared, at a server with these faults.
+    """Returns the requests, waits and compilations of hosts at a server with these faults.
 
     Args:
         address: of the server.
-        state: of the package.
+        state: the checkout of the package.
         faults: of the server.
-        hosts: how many.
-        within: the seconds in which they start.
-        pushing: how many hosts push the model at once before; with none all of them compile.
+        hosts: number of hosts.
+        within: the seconds within which they start.
+        pushing: number of hosts that push the model at once beforehand; with 0 the hosts compile.
     """
     environment = {
         **{"AWS_ENDPOINT_URL": address, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"},

@@ -1,8 +1,8 @@
-"""What decoders do with inputs that are none: files and artifacts in which bytes were changed at random.
+"""Fuzzes decoders with files and artifacts in which bytes were changed at random.
 
-Each is a right file with one to eight changes: a bit, a byte, a number, a part that is cut out, doubled or put in from
-another file. It either decodes or is refused; whatever else a decoder raises is a crash. Signatures are not verified,
-as they would refuse all of it.
+Each input is a valid file with one to eight changes: a bit, a byte, a number, a part that is cut out, duplicated or
+inserted from another file. It must either decode or be refused; any other exception of a decoder is a crash. Signatures
+are not verified, because they would reject every input.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NUMBERS = (b"0", b"-1", b"1e999", b"9223372036854775808", b"null", b"[]", b"{}"
 
 
 def make_inputs(folder: Path) -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
-    """Returns a right file of each kind, and what reads it."""
+    """Returns a valid file of each kind, and its decoder."""
     store = Store.open(folder / "store", remote="")
     fill(store, 3, 50)
     assert store.disk is not None
@@ -68,7 +68,7 @@ def make_inputs(folder: Path) -> dict[str, tuple[bytes, Callable[[bytes], object
 
 
 def make_artifacts(folder: Path) -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
-    """Returns a right artifact of each kind, and what reads it. They are of a model's programs for two lengths."""
+    """Returns a valid artifact of each kind, and its decoder. They are from a model's programs for two lengths."""
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
     cache = fusioncache.Cache(record=False, store=folder / "artifacts")
     transform = fusioncache.FusionCache(cache=cache, backend="eager", jobs=0)
@@ -127,7 +127,7 @@ def _read_pack(path: Path, content: bytes) -> object:
 
 
 def change(content: bytes, others: bytes, chance: random.Random) -> bytes:
-    """Returns the content with one to eight changes."""
+    """Returns the content with one to eight random changes."""
     changed = bytearray(content)
     for _ in range(chance.randint(1, 8)):
         place = chance.randrange(len(changed) + 1)
@@ -149,7 +149,7 @@ def change(content: bytes, others: bytes, chance: random.Random) -> bytes:
 
 
 def fuzz(read: Callable[[bytes], object], content: bytes, others: bytes, inputs: int, seed: int) -> Mapping[str, int]:
-    """Returns how many inputs decoded, were refused, or made the decoder crash, by the exception."""
+    """Returns how many inputs decoded, were refused, or made the decoder crash, by exception."""
     chance, found = random.Random(seed), Counter[str]()
     for _ in range(inputs):
         try:

@@ -1,7 +1,7 @@
-"""Hosts of a job, each a store of its own, and the processes of each.
+"""Hosts of a job, each with a store of its own, and the processes of each host.
 
-They load what a model needs, as a transform would. What they do not find they compile, which is to say they wait and
-save. It runs with an earlier state of the package as well: it uses what that has, too.
+The processes load the entries of a model, as a transform would. For a missing entry they sleep, in place of compiling,
+and save. This module also runs with an earlier state of the package, so it uses only names that both states have.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _BACKEND = "nvfuser"
 
 
 def make_key(name: str, number: int) -> Key:
-    """Makes a key as long as a small template's."""
+    """Returns a key as long as a small template's."""
     text = (f"{name} {number}\n" * 400)[:4000]
     digest = hashlib.sha256(text.encode()).hexdigest()
     return Key(digest, text, (Ingredient("ops", text, digest),))
 
 
 def fill(store: Store, entries: int, size: int) -> None:
-    """Saves what a model needs: entries of three artifacts each."""
+    """Saves the entries of a model, with three artifacts each."""
     chance = random.Random(0)
     for number in range(entries):
         artifacts = {name: chance.randbytes(size) for name in ("cubin", "request", "region")}
@@ -43,7 +43,7 @@ def fill(store: Store, entries: int, size: int) -> None:
 
 
 def push(store: Store, url: str) -> Any:
-    """Uploads what a store has, unsigned."""
+    """Uploads the entries of a store, unsigned."""
     try:
         from fusioncache.cache.exchange import push as push_packs
         from fusioncache.store.remote import Remote
@@ -56,7 +56,7 @@ def push(store: Store, url: str) -> Any:
 
 
 def fill_remote(argument: Mapping[str, Any]) -> dict[str, float]:
-    """Uploads a model from so many hosts at once. Returns what was uploaded, and by how many."""
+    """Uploads a model from several hosts at once. Returns the numbers of entries, of hosts and of failures."""
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
         stores = [Store.open(Path(folder, str(number)), remote="") for number in range(argument["hosts"])]
@@ -82,9 +82,9 @@ def _try(work: Callable[[], Any]) -> Any:
 
 
 def start_hosts(argument: Mapping[str, Any]) -> dict[str, Any]:
-    """Starts hosts within so many seconds. Returns for each of their processes the seconds and the compiles.
+    """Starts hosts at random times. Returns for each of their processes the seconds and the compilations.
 
-    Hosts and processes are forked from this one, which has imported the client of S3 and has no thread.
+    Hosts and processes are forks of this process, which has imported the S3 client and has no other thread.
     """
     warnings.simplefilter("ignore")
     import_module("s3fs")
@@ -118,9 +118,9 @@ def _start_host(folder: Path, argument: Mapping[str, Any]) -> None:
 
 
 def _start_process(folder: Path, answer: Path, argument: Mapping[str, Any]) -> None:
-    """Loads a model as one process does. Its seconds are those in which it waits for loads."""
+    """Loads a model in one process, and measures the seconds for which it waits for loads."""
     store = Store.open(folder, remote=argument["url"])
-    time.sleep(argument["import_seconds"])  # of torch and the model, beside which the index comes
+    time.sleep(argument["import_seconds"])  # importing torch and the model, while the index is fetched
     waited, compiled = 0.0, 0
     for number in range(argument["entries"]):
         key = make_key("model", number)

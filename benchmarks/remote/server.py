@@ -1,7 +1,7 @@
-"""A real S3 server (moto) that is slow, loses answers, throttles or is full, as a benchmark tells it to.
+"""A real S3 server (moto) that can be slow, lose answers, throttle or be full, as a benchmark configures it.
 
-``python -m benchmarks.remote.server PORT`` serves until it is ended. ``PUT /-/faults`` takes the faults of the next
-requests as JSON, and ``GET /-/counts`` returns what was asked since then.
+``python -m benchmarks.remote.server PORT`` serves until it is ended. ``PUT /-/faults`` sets the faults of the next
+requests from JSON, and ``GET /-/counts`` returns the counts since then.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Start = Callable[..., Any]
 
 
 class Faults:
-    """Stands in front of a server.
+    """WSGI middleware that adds faults to a server.
 
     Args:
-        app: the server, as WSGI calls it.
+        app: the WSGI application of the server.
 
     Attributes:
-        faults: ``latency`` in seconds, the share of answers that are ``lost``, ``most`` requests that are answered in a
-            second, and whether the bucket is ``full``.
-        counts: requests by their method, the bytes that were sent, and what was ``lost`` or ``throttled``.
+        faults: ``latency`` in seconds; ``lost``, the share of lost answers; ``most``, the number of requests per second
+            above which it throttles; and ``full``, whether the bucket is full.
+        counts: requests by method, bytes sent, and requests ``lost`` or ``throttled``.
     """
 
     def __init__(self, app: Callable[..., Iterable[bytes]]):
@@ -41,7 +41,7 @@ class Faults:
         self.faults: dict[str, float] = {}
 
     def __call__(self, environ: Mapping[str, Any], start: Start) -> Iterable[bytes]:
-        """See WSGI."""
+        """Answers a request, as WSGI specifies."""
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
         if path == "/-/faults":
             self.faults = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
@@ -64,7 +64,7 @@ class Faults:
         if random.random() < self.faults.get("lost", 0.0):
             with self._lock:
                 self.counts["lost"] += 1
-            time.sleep(30.0)  # no client waits as long
+            time.sleep(30.0)  # longer than any client waits
             return _SLOW_DOWN
         if self.faults.get("full") and method == "PUT":
             return _FULL
@@ -85,7 +85,7 @@ def _answer(start: Start, status: str, body: bytes) -> list[bytes]:
 
 
 def main(port: int) -> None:
-    """Serves on this machine alone."""
+    """Serves on localhost only."""
     import logging
 
     from moto.server import DomainDispatcherApplication, create_backend_app

@@ -1,1 +1,1 @@
-"""What the first steps of a process take, and those of a second one with the caches that it left."""
+"""Measures the first step of a process with empty caches, and of a second one with the caches that it left."""

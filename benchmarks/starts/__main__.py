@@ -1,16 +1,15 @@
-"""What a first step takes in a process with empty caches, and in a second one with the caches that this left.
+"""Measures a first step in a process with empty caches, and in a second process with the caches of the first.
 
-Each way takes one training step in a fresh process, ``cold``, and another one in a process that finds what the first
-one kept, ``warm``. ``benchmarks/common/ways.py`` lists the ways, and ``Compiled.split`` in
-``benchmarks/common/compiled.py`` says what the parts of a step are. Imports are no part of any figure; nor, with the
-clock of the wall, is what a process pays once for its compiler. With ``--clock cpu`` seconds are those of processors,
-of the process and of all that it waited for, such as a C++ compiler, on one thread: how busy a machine is does not
-matter.
+Each way takes one training step in a fresh process, ``cold``, and one in a process that uses the caches of the first,
+``warm``. ``benchmarks/common/ways.py`` lists the ways, and ``Compiled.split`` in ``benchmarks/common/compiled.py``
+defines the parts of a step. No figure includes imports. With the wall clock, the one-time start of a compiler is
+excluded, too. With ``--clock cpu``, seconds are CPU time on one thread, of the process and of all processes that it
+waited for, such as a C++ compiler. So they do not depend on the load of the machine.
 
-All of Thunder's ways must compute the same bits, where the trace is the same or sums are not rounded between regions.
+All of Thunder's ways must compute the same bits, if the trace is the same or sums are not rounded between regions.
 With ``--steps`` later steps are timed as well, and the first step's output and gradients are compared with those of
-eager torch in a wider dtype: an error may be twice that of eager torch. A process that fails costs its own results
-only.
+eager torch in a wider dtype: an error may be twice that of eager torch. If a process fails, only its own results are
+missing.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from benchmarks.zoo.catalogue import names
 
 COLD, WARM = "cold", "warm"
 _EXACT = ("float32", "float64")
-"""Types in which a sum has the same bits whether it crossed from one kernel to another or not."""
+"""Dtypes in which a sum has the same bits, whether or not it is passed from one kernel to another."""
 _DEFAULT = ("thunder", "templates", "fusioncache", "torch.compile")
 
 
@@ -81,7 +80,7 @@ def main(
     chosen = choose_ways(ways, run.machine.device)
     run.notes += [f"{name} skipped: it needs a GPU" for name in ways if WAYS[name] not in chosen]
     specs = []
-    # What takes longest and says least, processes that keep nothing, comes last.
+    # Ways that store nothing come last, because they take longest and matter least.
     for way, model, depth in product(sorted(chosen, key=lambda way: not way.keeps), models, layers):
         about = {"way": way.name, "model": model, "layers": depth, "tokens": TOKENS[options["width"]]}
         recompute = options["recompute"] and way.name != "own"
@@ -108,20 +107,20 @@ def main(
 
 @dataclass(slots=True)
 class _Series:
-    """Pairs of processes, and what they said so far.
+    """Pairs of processes and their results so far.
 
     Attributes:
-        run: keeps the points.
-        found: what processes said, by spec and which process of a pair they were.
+        run: contains the points.
+        found: results of processes, by spec and ``COLD`` or ``WARM``.
     """
 
     run: Run
     found: dict[tuple[StartSpec, str], list[Point]] = field(default_factory=dict)
 
     def run_pair(self, spec: StartSpec) -> None:
-        """Runs a process with empty cache directories and, if it leaves anything in them, another one."""
+        """Runs a process with empty cache directories and, if the way stores anything in them, a second process."""
         way = WAYS[spec.way]
-        # What helped the first process may still write when it has ended.
+        # Compile workers of the first process may still write after it has ended.
         with TemporaryDirectory(prefix="fusioncache-starts-", ignore_cleanup_errors=True) as directory:
             said: Point = {}
             for process in (COLD, WARM) if way.keeps else (COLD,):
@@ -144,14 +143,14 @@ class _Series:
 
 
 def make_points(found: Mapping[tuple[StartSpec, str], Sequence[Point]]) -> list[Point]:
-    """Returns the points by model and depth, the ways of each in the order in which they are compared."""
+    """Returns the points sorted by model, depth and way, with the ways in the order of ``WAYS``."""
     order = list(WAYS)
     places = sorted(found, key=lambda each: (each[0].model, each[0].layers, order.index(each[0].way), each[1]))
     return [_make_point(*place, found) for place in places]
 
 
 def _make_point(spec: StartSpec, process: str, found: Mapping[tuple[StartSpec, str], Sequence[Point]]) -> Point:
-    """Returns one point: medians of what its processes said, and whether they computed what all others did."""
+    """Returns one point: medians of its processes' results, and whether these agree with all other processes."""
     point: Point = {"model": spec.model, "layers": spec.layers, "way": spec.way, "process": process}
     said = found[spec, process]
     errors, good = [one for one in said if "error" in one], [one for one in said if "error" not in one]
@@ -169,7 +168,7 @@ def _make_point(spec: StartSpec, process: str, found: Mapping[tuple[StartSpec, s
 
 
 def _is_same(spec: StartSpec, good: Sequence[Point], found: Mapping[tuple[StartSpec, str], Sequence[Point]]) -> bool:
-    """True if the bits of a way's processes are those of all others that must have the same."""
+    """True if a way's processes have the same bits as all other processes that must have them."""
     digests = {
         one["digest"]
         for (other, _), each in found.items()

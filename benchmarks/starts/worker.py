@@ -1,4 +1,4 @@
-"""One process of ``benchmarks/starts``: the first step of a model one way, and later ones if they are asked for."""
+"""One process of ``benchmarks/starts``: the first step of a model in one way, and optional later steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from benchmarks.common.ways import WAYS, Way
 from benchmarks.zoo import Workload
 
 PARTS = ("key", "reads", "load", "build", "trace", "guards", "compile", "kernels", "rest")
-"""What a first step consists of: see ``Compiled.split``."""
+"""The parts of a first step: see ``Compiled.split``."""
 FROM_HUGGING_FACE = ("GPT-2", "BERT", "ViT", "T5", "Whisper", "LoRA")
 """The models of ``benchmarks/zoo/with_loss.py``, which needs transformers."""
 CLOCKS = ("wall", "cpu")
@@ -31,13 +31,13 @@ CLOCKS = ("wall", "cpu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartSpec(ModelSpec):
-    """What one process measures. The model is one of ``MODELS``, a name of the zoo, or one of ``FROM_HUGGING_FACE``.
+    """Specification of one process. The model is one of ``MODELS``, of the zoo, or of ``FROM_HUGGING_FACE``.
 
     Attributes:
         way: one of ``WAYS``.
-        clock: ``"cpu"`` for the processors' seconds of the process and of those that it starts.
-        recompute: whether Thunder's rematerialization is made to recompute the residual stream.
-        steps: how many later steps are timed, after as many that are not; 0 for none.
+        clock: ``"cpu"`` for the CPU seconds of the process and of its children, or ``"wall"``.
+        recompute: whether to make Thunder's rematerialization recompute the residual stream.
+        steps: number of timed later steps, after as many untimed ones; 0 for none.
     """
 
     way: str
@@ -51,7 +51,7 @@ class StartSpec(ModelSpec):
 
 
 def measure(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the seconds of each part of the first step, counts, a digest of the bits, and what later steps take."""
+    """Returns the seconds of each part of the first step, counts, a digest of the bits, and times of later steps."""
     spec = StartSpec.read(options)
     way = WAYS[spec.way]
     if spec.clock == "cpu":
@@ -59,12 +59,12 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     else:
         pay_once(way, spec.backend, spec.device, spec.dtype, grad=spec.grad)
     if way.exact:
-        # On a GPU to warn only would leave attention's gradients to differ; models of the zoo may have no other.
+        # With ``warn_only`` attention's gradients differ on a GPU, but the zoo's models may have no other algorithms.
         use_deterministic_algorithms(True, warn_only=spec.model not in MODELS)
     work = make_work(spec)
     if work.way == "thunderfx" and way.compiler == "thunder.jit":
         way = replace(way, compiler="thunderfx")
-    gc.collect()  # to look through all that imports left takes 0.2 s, and whose step that would be is chance
+    gc.collect()  # collecting what imports left takes 0.2 s, and would fall into a random step
     with recompute_sums() if spec.recompute else nullcontext():
         return _measure(spec, way, work)
 
@@ -85,7 +85,7 @@ def _measure(spec: StartSpec, way: Way, work: Workload) -> dict[str, Any]:
     if way.exact:
         found["digest"] = digest_all(tensors)
     if spec.steps:
-        kept = {name: tensor.cpu() for name, tensor in tensors.items()}  # the GPU will be needed for the reference
+        kept = {name: tensor.cpu() for name, tensor in tensors.items()}  # the reference needs the GPU's memory
         found["later"] = _measure_later(spec, work, compiled)
         del compiled, output, tensors
         found |= _check(spec, work, kept)
@@ -109,7 +109,7 @@ def _sum_with_cotangent(output: torch.Tensor) -> torch.Tensor:
 
 
 def take_step(spec: StartSpec, work: Workload, call: Any) -> torch.Tensor:
-    """Takes a step; leaves gradients in the model's parameters. Returns the output."""
+    """Takes a step, which leaves gradients in the model's parameters. Returns the output."""
     with nullcontext() if spec.grad else torch.no_grad():
         output: torch.Tensor = call(*work.inputs)
     if spec.grad:
@@ -118,7 +118,7 @@ def take_step(spec: StartSpec, work: Workload, call: Any) -> torch.Tensor:
 
 
 def count(compiled: Compiled) -> dict[str, Any]:
-    """Returns how many regions, compiles, loads and traces there were, and why something was not shared or stored."""
+    """Returns the numbers of regions, compilations, loads and traces, and reasons for not sharing or storing."""
     stats = compiled.stats
     counts: dict[str, Any] = {**compiled.counts(), "kernels": compiled.count_kernels()}
     if compiled.transform is None:
@@ -147,7 +147,7 @@ def _measure_later(spec: StartSpec, work: Workload, compiled: Compiled) -> dict[
 
 
 def _check(spec: StartSpec, work: Workload, found: Tensors) -> dict[str, Any]:
-    """Returns how far the first step's tensors are from the right ones; nothing if there is no memory for these."""
+    """Returns the errors of the first step's tensors; an empty dict if there is no memory for the reference."""
 
     def step(dtype: torch.dtype) -> dict[str, torch.Tensor]:
         work.model.zero_grad(set_to_none=True)
@@ -163,6 +163,6 @@ def _check(spec: StartSpec, work: Workload, found: Tensors) -> dict[str, Any]:
 
 
 def _read_clocks() -> tuple[float, float]:
-    """Returns the seconds of processors that this process used so far, and those of processes that it waited for."""
+    """Returns the CPU seconds of this process so far, and of the processes that it waited for."""
     own, children = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return own.ru_utime + own.ru_stime, children.ru_utime + children.ru_stime

@@ -1,4 +1,4 @@
-"""Which models there are, and what is known about their templates."""
+"""The catalogue of models, with the depth from which on their templates are complete."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Entry:
     """One model of the catalogue.
 
     Attributes:
-        name: of the model, here.
-        package: which it comes from, and whose configuration says how many layers it really has.
-        source: its configuration's name in litgpt, or what its classes in transformers start with.
+        name: of the model, in the catalogue.
+        package: that contains the model, and a configuration with its real number of layers.
+        source: the name of its configuration in litgpt, or the prefix of its classes in transformers.
         changes: of that configuration, other than widths.
-        steady: the number of layers from which on another layer brings no new template, as seen with fusioncache's own
+        steady: the number of layers from which on another layer adds no template, as measured with fusioncache's
             executor. nvFuser's regions are larger, and Gemma-2's may need an even number of layers to be compared.
         why: the reason for that number.
     """
@@ -54,7 +54,7 @@ ENTRIES = (
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names of the models there are."""
+    """Returns the names of all models."""
     return tuple(entry.name for entry in ENTRIES)
 
 
@@ -62,7 +62,7 @@ def find_entry(name: str) -> Entry:
     """Returns the model of this name.
 
     Raises:
-        KeyError: if there is none; the message lists those there are.
+        KeyError: if there is none; the message lists all names.
     """
     for found in ENTRIES:
         if found.name == name:

@@ -1,4 +1,4 @@
-"""Models of Hugging Face, with random weights from their own configurations. Nothing is downloaded."""
+"""Models of Hugging Face, with random weights from their default configurations. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.zoo.make import Built, Sizes, Way, Width
 _HEADS = {"GPT2": "LMHeadModel", "Llama": "ForCausalLM", "Bert": "ForMaskedLM", "ViT": "ForImageClassification"}
 _CLASSES, _PATCH, _PATCHES = 10, 8, 4
 
-# Random numbers are for the tests of dropout; a cache of keys and values is for generating.
+# Dropout is off, because other tests cover random numbers. A key-value cache is only needed for generation.
 _FIXED: dict[str, dict[str, Any]] = {
     "GPT2": {"use_cache": False, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
     "Llama": {"use_cache": False},
@@ -24,7 +24,7 @@ _FIXED: dict[str, dict[str, Any]] = {
 
 
 class Logits(torch.nn.Module):
-    """A model that is called with its inputs in turn, without the rest of what it returns."""
+    """A model that takes its inputs as positional arguments, and returns only its logits."""
 
     def __init__(self, model: torch.nn.Module, names: tuple[str, ...]):
         super().__init__()
@@ -37,7 +37,7 @@ class Logits(torch.nn.Module):
 
 
 def build(entry: Entry, layers: int | None, sizes: Sizes, width: Width) -> Built:
-    """Builds the model and its inputs, on the CPU."""
+    """Returns the model and its inputs, on the CPU."""
     source = entry.source
     make_config = getattr(transformers, f"{source}Config")
     real = make_config()
@@ -51,7 +51,7 @@ def build(entry: Entry, layers: int | None, sizes: Sizes, width: Width) -> Built
 
 
 def make_gpt2(layers: int, longest: int, device: str) -> torch.nn.Module:
-    """Returns a narrow GPT-2 that takes up to so many tokens, (batch, tokens), and returns logits."""
+    """Returns a narrow GPT-2 that takes (batch, tokens), with at most ``longest`` tokens, and returns logits."""
     embedding, heads, _, vocabulary = NARROW[device]
     widths = {"n_embd": embedding, "n_head": heads, "vocab_size": vocabulary, "n_positions": longest}
     config = transformers.GPT2Config(n_layer=layers, **widths, **_FIXED["GPT2"])
@@ -60,7 +60,7 @@ def make_gpt2(layers: int, longest: int, device: str) -> torch.nn.Module:
 
 def _narrow(source: str, real: Any, sizes: Sizes) -> dict[str, Any]:
     widths = {"hidden_size": sizes.embedding, "num_attention_heads": sizes.heads}
-    if source != "GPT2":  # there it is 4 times the other by itself
+    if source != "GPT2":  # where it is 4 times the embedding by default
         ratio = real.intermediate_size / real.hidden_size
         widths["intermediate_size"] = 8 * round(ratio * sizes.embedding / 8)
     if source == "ViT":
@@ -83,5 +83,5 @@ def _inputs(source: str, config: Any, sizes: Sizes) -> dict[str, torch.Tensor]:
 
 
 def _way() -> Way:
-    """Returns the way into Thunder. ``thunder.jit`` refuses models that set globals as they run, as version 5's do."""
+    """Returns the way into Thunder. ``thunder.jit`` refuses models that set globals while they run, as in version 5."""
     return "jit" if int(transformers.__version__.split(".")[0]) < 5 else "thunderfx"

@@ -1,4 +1,4 @@
-"""A model of the catalogue with its inputs and its loss, always from the same seed."""
+"""A model of the catalogue with its inputs and its loss, from a fixed seed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Way = Literal["jit", "thunderfx"]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How large inputs and narrow models are. Everything else follows from the real configuration."""
+    """Sizes of inputs and narrow models. Everything else follows from the real configuration."""
 
     batch: int
     sequence: int
@@ -39,7 +39,7 @@ _SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What a module of one package makes: the model, what it is called with, and how many classes it tells apart."""
+    """A model that a package's module makes, with its inputs and its number of classes."""
 
     model: torch.nn.Module
     inputs: tuple[torch.Tensor, ...]
@@ -51,15 +51,15 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A model that is ready to be trained or asked.
+    """A model that is ready for training or inference.
 
     Attributes:
         name: of the model.
         model: returns logits.
-        inputs: what to call it with.
+        inputs: arguments of the model.
         loss: takes the logits, returns a scalar.
         layers: of the model.
-        real_layers: how many its configuration has.
+        real_layers: number of layers in its configuration.
         way: into Thunder: ``"jit"`` for ``thunder.jit``, ``"thunderfx"`` for ``thunder.dynamo.thunderfx``.
     """
 
@@ -72,7 +72,7 @@ class Workload:
     way: Way
 
     def compile(self, executors: Sequence[Any], transforms: Sequence[Any] = ()) -> Callable[..., torch.Tensor]:
-        """Compiles the model with Thunder, by the way that works for it."""
+        """Returns the model compiled with Thunder, in the way that works for it."""
         import thunder
         from thunder.dynamo import thunderfx
 
@@ -91,21 +91,21 @@ def make(
     batch: int | None = None,
     changes: Mapping[str, object] | None = None,
 ) -> Workload:
-    """Makes a model, its inputs and its loss.
+    """Returns a model with its inputs and its loss.
 
     Args:
         name: one of ``names()``.
-        layers: how many; None for as many as its configuration has.
+        layers: number of layers; None for the number in its configuration.
         device: ``"cpu"`` or ``"cuda"``. Narrow models are wider on the latter.
-        dtype: of the parameters and of inputs that are no tokens, by torch's name.
-        width: ``"real"`` for the configuration's own widths.
-        sequence: tokens in a row of the input, which are few by default.
+        dtype: of the parameters and of floating-point inputs, by torch's name.
+        width: ``"real"`` for the widths of the configuration.
+        sequence: tokens per row of the input; few by default.
         batch: rows of the input.
-        changes: of litgpt's configuration, other than widths; they go before the catalogue's.
+        changes: of litgpt's configuration, other than widths; they override the catalogue's.
 
     Raises:
         KeyError: if there is no such model.
-        ModuleNotFoundError: if the package that it comes from is not installed.
+        ModuleNotFoundError: if the model's package is not installed.
     """
     import torch
 
@@ -125,7 +125,7 @@ def _move(value: torch.Tensor, model: torch.nn.Module, device: str) -> torch.Ten
     dtype = next(model.parameters()).dtype
     if not value.is_floating_point():
         return value.to(device)
-    # The lowest number of float32, which masks have, is an infinity in smaller types.
+    # Masks contain the lowest number of float32, which is an infinity in smaller dtypes.
     import torch
 
     return value.clamp(min=torch.finfo(dtype).min).to(device=device, dtype=dtype)

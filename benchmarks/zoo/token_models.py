@@ -1,4 +1,4 @@
-"""Small models of tokens: encoder and decoder, convolutions, experts."""
+"""Small models that take tokens: encoder and decoder, convolutions, experts."""
 
 import torch
 from torch import nn
@@ -8,7 +8,7 @@ VOCABULARY = 512
 
 
 class GroupedExperts(nn.Module):
-    """A router that picks two experts for each token, sorts the tokens by them, and multiplies all of them at once."""
+    """Mixture of experts: a router picks two for each token, and grouped products compute tokens sorted by expert."""
 
     def __init__(self, size: int, width: int, experts: int):
         super().__init__()
@@ -21,7 +21,7 @@ class GroupedExperts(nn.Module):
         return torch.topk(torch.softmax(self.router(x), -1), 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns what the experts make of tokens."""
+        """Returns the weighted outputs of the experts."""
         weights, chosen = self.route(x)
         order = torch.argsort(chosen.flatten(), stable=True)
         counts = functional.one_hot(chosen.flatten(), self.up.shape[0]).sum(0)
@@ -45,7 +45,7 @@ class RMSNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention of the tokens of ``x`` to those of ``y``, written out, with an added bias or a causal mask."""
+    """Attention of the tokens of ``x`` to the tokens of ``y``, in basic operations, with a bias or a causal mask."""
 
     def __init__(self, size: int, heads: int):
         super().__init__()
@@ -55,7 +55,7 @@ class Attention(nn.Module):
     def forward(
         self, x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor | None = None, causal: bool = False
     ) -> torch.Tensor:
-        """Takes (batch, tokens, size) twice, and returns what ``x`` becomes."""
+        """Takes (batch, tokens, size) twice, and returns the output in the shape of ``x``."""
         scores = self._split(self.q(x)) @ self._split(self.k(y)).transpose(-1, -2)
         if bias is not None:
             scores = scores + bias
@@ -83,7 +83,7 @@ class GatedMLP(nn.Module):
 
 
 class EncoderDecoder(nn.Module):
-    """As T5 is built: a bias by relative position that all layers share, and no scale of the scores."""
+    """A model like T5: a bias by relative position that all encoder layers share, and unscaled scores."""
 
     def __init__(self, layers: int = 3, size: int = 256, heads: int = 4):
         super().__init__()
@@ -117,7 +117,7 @@ class EncoderDecoder(nn.Module):
 
 
 class Convolutional(nn.Module):
-    """As ConvNeXt is built, in one dimension: depthwise convolution, norm of the channels, layer scale, residual."""
+    """A one-dimensional model like ConvNeXt: depthwise convolution, norm of the channels, layer scale, residual."""
 
     def __init__(self, layers: int = 3, size: int = 128):
         super().__init__()
@@ -139,7 +139,7 @@ class Convolutional(nn.Module):
 
 
 class Experts(nn.Module):
-    """Layers in which each token goes to two of eight experts, by one grouped product for all of them."""
+    """Layers in which each token goes to two of eight experts, with grouped products for all experts at once."""
 
     def __init__(self, layers: int = 3, size: int = 128):
         super().__init__()

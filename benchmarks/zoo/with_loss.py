@@ -67,7 +67,7 @@ def _whisper() -> tuple[nn.Module, Inputs]:
 
 
 class LoRA(nn.Module):
-    """A linear layer that is frozen, with a product of two narrow matrices beside it that is trained.
+    """A frozen linear layer plus a trained product of two narrow matrices.
 
     Args:
         layer: GPT-2's ``Conv1D``.
@@ -81,7 +81,7 @@ class LoRA(nn.Module):
         self.down, self.up = nn.Linear(inputs, rank, bias=False), nn.Linear(rank, outputs, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns what the layer returns, and the product times a half."""
+        """Returns the output of the layer plus half of the product's."""
         return self.layer(x) + 0.5 * self.up(self.down(x))
 
 
@@ -96,11 +96,11 @@ def _lora() -> tuple[nn.Module, Inputs]:
 MODELS: Mapping[str, Callable[[], tuple[nn.Module, Inputs]]] = MappingProxyType(
     {"GPT-2": _gpt2, "BERT": _bert, "ViT": _vit, "T5": _t5, "Whisper": _whisper, "LoRA": _lora}
 )
-"""What makes each model. LoRA is written by hand, on GPT-2: the benchmark does not need peft."""
+"""Functions that make each model. LoRA is implemented here, on GPT-2, so that the benchmark does not need peft."""
 
 
 class Loss(nn.Module):
-    """A model that is called with its inputs in turn, and returns its loss."""
+    """A model that takes its inputs as positional arguments, and returns its loss."""
 
     def __init__(self, model: nn.Module, names: tuple[str, ...]):
         super().__init__()
@@ -115,8 +115,8 @@ class Loss(nn.Module):
 def make(name: str) -> Workload:
     """Returns a model and its inputs, the same in each process.
 
-    Models are in training mode, but for Whisper: in training its layers draw whether they are left out, and Thunder
-    0.2.6 fails there. It has gradients all the same.
+    Models are in training mode, except Whisper: in training mode its layers are dropped at random, and Thunder 0.2.6
+    fails there. Whisper has gradients nevertheless.
     """
     torch.manual_seed(0)
     model, inputs = MODELS[name]()
