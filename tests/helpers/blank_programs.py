@@ -1,4 +1,4 @@
-"""Programs without what follows from their sizes, to be compared: digests, layouts, names of templates, seconds."""
+"""Programs without the parts that follow from sizes, to be compared: digests, layouts, template names, seconds."""
 
 import re
 from dataclasses import replace
@@ -8,7 +8,7 @@ from fusioncache.accelerators.programs.text import TemplateReference, TraceText
 
 
 def blank(program):
-    """Returns a program as it is filled in, with numbered names for its templates."""
+    """Returns a program without digests and layouts, with numbered names for its templates."""
     names = {name: f"template__{number}" for number, name in enumerate(list_templates(program))}
     return rename_templates(program, names).map_traces(_blank_trace)
 

@@ -1,4 +1,4 @@
-"""Models of small blocks, each with something that forbids to write a block out by what another one did, or nothing."""
+"""Models of small blocks, some of which do something that forbids to write a block out by copying another one."""
 
 import enum
 import functools
@@ -22,7 +22,7 @@ SESSIONS = []
 
 
 class Watched(session.Session):
-    """Notes itself, so that a test knows what became of the blocks of each model that was traced."""
+    """A session that registers itself in ``SESSIONS``, so that a test can check the blocks of each traced model."""
 
     def __init__(self, model):
         super().__init__(model)
@@ -82,7 +82,7 @@ def of(run, name="run"):
 
 
 def twice_if(condition):
-    """Returns the kind of blocks that compute twice as much where something is true of them."""
+    """Returns the kind of blocks that double their result if a condition on the block is true."""
     return of(lambda self, x: Block.run(self, x) * (2 if condition(self) else 1))
 
 
@@ -95,7 +95,7 @@ class MadeUp(Block):
 
 
 class Runs:
-    """What blocks compute in place of ``Block.run``."""
+    """Functions that replace ``Block.run``."""
 
     def catch(self, x):
         try:
@@ -176,11 +176,11 @@ ALIKE = {
     "a closure": of(Runs.close),
     "containers": CONTAINERS,
 }
-"""Kinds of blocks that are alike in spite of what they do."""
+"""Kinds of blocks that can be written out by another in spite of what they do."""
 
 
 class Ticking:
-    """What asks it for a number or a string is written in C, and counts."""
+    """An object whose conversions to a number and a string are called from C, and count in ``TICKS``."""
 
     def __index__(self):
         TICKS.append(1)
@@ -223,7 +223,7 @@ class Mode(enum.Enum):
 
 
 class Odd:
-    """An object with a name, and with answers of its own."""
+    """An object with a name, whose ``__eq__`` raises and that has no hash."""
 
     name = "odd"
 
@@ -239,12 +239,12 @@ class Holder:
 
 
 def give(argument):
-    """Returns how blocks are called with something more."""
+    """Returns a way to call blocks with an additional argument."""
     return lambda block, x, number, blocks, made: block(x, argument(number, made))
 
 
 def change_before(change):
-    """Returns how blocks are called when the last one is changed before."""
+    """Returns a way to call blocks that changes the last one before its call."""
 
     def call_changed(block, x, number, *_):
         if number == 4:
@@ -353,7 +353,7 @@ CALLED = {
     "set afterwards": (2, Block, set_after),
     "looked at before": (0, Block, lambda block, x, *_: block(x * block.linear.out_features)),
 }
-"""How many of five blocks are written out, of which kind, how they are called, and with what the model makes."""
+"""By the way to call five blocks: how many are written out, their kind, how to call them, what the model makes."""
 
 LATE = {
     "a block is used twice": lambda block, x, number, blocks, _: blocks[3](block(x)) if number == 4 else block(x),
@@ -364,7 +364,7 @@ LATE = {
 
 
 def forget():
-    """Makes everything as it was that blocks change when they are called."""
+    """Resets all state outside of blocks that their calls change."""
     global FLAG
     FLAG = False
     SHARED.calls = 0
@@ -378,7 +378,7 @@ class Doubled(nn.Linear):
 
 
 def put(name, *values):
-    """Returns changes that give an attribute of the second block each of these values."""
+    """Returns changes that set an attribute of the second block to each of these values."""
     return [lambda one, other, value=value: setattr(other, name, value) for value in values]
 
 
@@ -413,7 +413,7 @@ LISTED = {
     ],
 }
 CHANGES = {what: (what == "alike", changes) for what, changes in LISTED.items()}
-"""Whether the second of two blocks is written out all the same, and what makes it another one, or does not.
+"""Whether the second of two blocks is still written out, and the changes to it that are tried.
 
 Behind some changes less is written out. They are the last ones of their groups.
 """

@@ -1,4 +1,4 @@
-"""Models as Thunder alone derives them at each length, and as we do, call by call."""
+"""Models whose programs Thunder alone derives at each length, compared call by call with those of our transform."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 
 
 def train(compiled: Any, *args: Any, **kwargs: Any) -> list[Any]:
-    """Returns what comes of a step: the structure of the results, results, gradients of parameters and arguments."""
+    """Returns the results of a training step: their structure, the results, gradients of parameters and arguments."""
     parameters = compiled.parameters() if isinstance(compiled, torch.nn.Module) else ()
     given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor) and each.requires_grad]
     leaves = [*parameters, *(each for each in given if each.is_leaf)]
@@ -43,6 +43,6 @@ class BothWays:
 
     @property
     def underived(self) -> int:
-        """How many programs were filled in, or made by Thunder's passes alone."""
+        """Number of programs that were filled in, or made by Thunder's passes alone."""
         stats = self.transform.stats()
         return stats.programs_filled + stats.programs_replayed

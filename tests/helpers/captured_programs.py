@@ -1,4 +1,4 @@
-"""A program as Thunder would compile it, written by hand, whose captures can be watched without a GPU."""
+"""A handwritten program in the form that Thunder compiles, whose captures can be observed without a GPU."""
 
 import torch
 from fake_graphs import FakeRecorder
@@ -42,7 +42,7 @@ def capture(function, writes=False):
 
 
 class Layer:
-    """A layer that is called as Thunder calls what it compiled, captured if it is given what captures."""
+    """A layer that calls its functions as Thunder does; ``graphs``, if given, captures them."""
 
     def __init__(self, graphs=None, forward=compute, backward=compute_gradients):
         self.weight = torch.nn.Parameter(torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(1)))
@@ -67,7 +67,7 @@ def go_back(output, **options):
 
 
 def add_gradient(layer, seed):
-    """Goes forward and backward, and adds to the gradient that the weight has; returns the output."""
+    """Goes forward and backward, which adds to the weight's gradient; returns the output."""
     output = layer(make_input(seed))
     go_back(output)
     return output
@@ -88,7 +88,7 @@ def are_equal(ones, others):
 
 
 def are_alike(layers, act=step, *given):
-    """Whether a function gives the same outputs, and the same gradient of the weight, for a layer and a plain one."""
+    """True if a function gives equal outputs and an equal gradient of the weight for all of these layers."""
     results = []
     for each in layers:
         each.weight.grad = None

@@ -1,4 +1,4 @@
-"""What every way to sum a chain must compute, bit for bit."""
+"""The reference sum of a chain, which every way to sum it must equal bit for bit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def add_in_turn(args: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Returns the sum of which torch adds one term after the other in float32."""
+    """Returns the sum that torch computes in float32, one term after the other."""
     total = args[0].to(torch.float32, copy=True)
     for term in args[1:]:
         total += term

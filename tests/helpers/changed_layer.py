@@ -1,4 +1,4 @@
-"""A real model of which one layer was changed by one constant."""
+"""A real model in which one constant of one layer is changed."""
 
 import pytest
 
@@ -6,7 +6,7 @@ CHANGED_LAYER = 2
 
 
 def train_llama(layer, **options):
-    """Trains litgpt's Llama, narrow, for one step, in which the first norm of one layer may have another eps."""
+    """Trains a narrow Llama of litgpt for one step; with ``layer`` the first norm of that layer has another eps."""
     litgpt = pytest.importorskip("litgpt")
     import torch
     from models import compile_with, step

@@ -18,14 +18,14 @@ def call(*args: str, **options: str) -> Result:
 
 
 def get_output(*args: str) -> str:
-    """What a command prints that succeeds and has nothing to remark."""
+    """Returns the output of a command; asserts that it succeeds without messages on stderr."""
     result = call(*args)
     assert (result.exit_code, result.stderr) == (0, ""), result.output
     return result.stdout
 
 
 def get_error(*args: str, code: int = 1) -> str:
-    """What a command says that fails and prints nothing."""
+    """Returns the error message of a command; asserts that it fails with ``code`` and an empty stdout."""
     result = call(*args)
     assert (result.exit_code, result.stdout) == (code, ""), result.output
     return result.stderr
@@ -53,7 +53,7 @@ def save_run(monkeypatch):
 
 
 def save_two_runs(monkeypatch: MonkeyPatch) -> None:
-    """Records that run, and a minute later one that had only the second template."""
+    """Records the run of ``save_run``, and a run a minute later that had only the second template."""
     save_run(monkeypatch)
     save_other(monkeypatch, recorded.make_ledger(CAST))
 

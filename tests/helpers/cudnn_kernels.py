@@ -1,4 +1,4 @@
-"""torch's attention by cuDNN, played on a CPU: the same operations, computed step by step."""
+"""An emulation on the CPU of torch's cuDNN attention: the same operations, computed step by step."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,14 +20,14 @@ def find_scores(query: Any, key: Any, bias: Any, is_causal: bool, scale: float |
 
 
 def lay_out_like(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor with the dtype of another one, and if it has its shape also in its order, as torch does."""
+    """Returns ``other`` in the dtype of ``one``, and if their shapes are equal also in its memory order, like torch."""
     return torch.empty_like(one).copy_(other) if one.shape == other.shape else other.to(one.dtype)
 
 
 def play_forward(
     query: Any, key: Any, value: Any, bias: Any, saves: bool, dropout: float = 0.0, is_causal: bool = False, **rest: Any
 ) -> Any:
-    """Stands for ``_scaled_dot_product_cudnn_attention``; what it need not return is nothing that can be used."""
+    """Replaces ``_scaled_dot_product_cudnn_attention``; results that need not be returned are empty tensors."""
     assert dropout == 0.0
     assert bias is None or bias.stride(-1) == 1
     scores = find_scores(query, key, bias, is_causal, rest.get("scale"))
@@ -65,7 +65,7 @@ def play_kernels(kind: str, forward: Callable[..., Any], backward: Callable[...,
 
 @contextmanager
 def play_cudnn(patch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, ...]]]:
-    """Has a CPU compute attention as a GPU with cuDNN does; gives what torch was asked about each, by then."""
+    """Emulates cuDNN attention on the CPU; yields the arguments of all ``can_attend_with_cudnn`` calls so far."""
     asked: list[tuple[Any, ...]] = []
 
     def can_attend_with_cudnn(*given: Any) -> bool:

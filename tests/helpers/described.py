@@ -1,4 +1,4 @@
-"""What a describer made anew says of a value."""
+"""Descriptions of values by a new ``Describer``."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ def described(value: object) -> str:
 
 
 def walked(model: object) -> Mapping[str, object]:
-    """Returns a model's lines, and under a path of its own the classes that they name."""
+    """Returns a model's lines by path, and under ``classes`` the classes that they name."""
     describer = Describer()
     lines = dict(describer.walk("model", model))
     return {**lines, "classes": describer.list_classes()}

@@ -1,4 +1,4 @@
-"""What comes to torch's dispatcher."""
+"""Counts of the operations that reach torch's dispatcher."""
 
 from collections import Counter
 from typing import Any
@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Operations(TorchDispatchMode):
-    """Notes in ``names`` how often each operation comes to torch's dispatcher."""
+    """Counts in ``names`` the calls of each operation that reach torch's dispatcher."""
 
     def __init__(self) -> None:
         super().__init__()

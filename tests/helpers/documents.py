@@ -17,7 +17,7 @@ _INLINE = re.compile(r"`([^`\n]+)`")
 _PROGRAMS = ("fusioncache", "python", "python3.12", "pip", "make", "pytest", ".ci/run")
 _PROGRAMS += ("git", "patch", "du", "tail", "jq")
 _NO_COMMANDS = ("cli/ ", "store  ", "region  ", "run  ", "collective 1 is", "fusioncache: ")
-"""How blocks begin that name no language, and are drawings, tables or what a program prints."""
+"""Beginnings of blocks without a language that are drawings, tables or output of a program."""
 _REDIRECT = re.compile(r"(?<=\s)>>? ?\S+")
 _SHELL = f"""
 set -eo pipefail
@@ -27,16 +27,16 @@ for program in {" ".join(_PROGRAMS)}; do eval "function $program {{ say $program
 cd() {{ :; }}
 mktemp() {{ :; }}
 """
-"""Runs nothing: each program is a function that prints its name and its arguments, and others are not found."""
+"""A script that runs no program: each one is a function that prints its name and arguments; others are not found."""
 
 
 def read_blocks(language: str = "", path: Path = README) -> list[str]:
-    """The blocks of a document in one language; ``""`` for those that name none."""
+    """Returns the blocks of a document in one language; with ``""`` those without a language."""
     return [text for found, text in _BLOCK.findall(path.read_text()) if found == language]
 
 
 def read_session(path: Path = README) -> list[tuple[str, str]]:
-    """Each command line that a document shows behind a ``$``, without its comment, with what it prints."""
+    """Returns each command line behind a ``$`` in a document, without its comment, and the output shown for it."""
     shown = []
     for block in read_blocks(path=path):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
@@ -79,18 +79,18 @@ def _split_commands(script: str) -> list[list[str]]:
 
 
 def read_links(path: Path) -> list[str]:
-    """The targets of a document's links that lead to files and sections of this repository."""
+    """Returns the targets of a document's links that lead to files and sections of this repository."""
     return [target for target in _LINK.findall(path.read_text()) if not target.startswith("http")]
 
 
 def list_anchors(path: Path) -> set[str]:
-    """The anchors of a document's sections, as GitHub makes them of titles."""
+    """Returns the anchors of a document's sections, as GitHub makes them of titles."""
     titles = _TITLE.findall(_BLOCK.sub("", path.read_text()))
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def assert_shown(document: str, said: str) -> None:
-    """A command says what a document shows of it, but for seconds, ids, folders and where lines are broken."""
+    """Asserts that a command printed what a document shows, apart from seconds, ids, folders and line breaks."""
     text, place = _comparable(said), 0
     for part in re.split(r"^\.\.\.$", document, flags=re.MULTILINE):
         wanted = _comparable(part)

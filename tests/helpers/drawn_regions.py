@@ -34,7 +34,7 @@ class Sketch:
         return Ref(self.inputs - 1)
 
     def op(self, name: str, *args: Any, type_: ValueType | None = None, **kwargs: Any) -> Ref:
-        """An op with one result, of the type of its first operand unless told."""
+        """Adds an op with one result, by default of the type of its first operand; returns the result."""
         encoded = tuple(map(encode_literal, args))
         if type_ is None:
             type_ = next((self.types[arg.index] for arg in encoded if isinstance(arg, Ref)), TYPE)
@@ -60,7 +60,7 @@ def encode_literal(value: Any) -> Arg:
 
 
 def draw(*outputs: str, device: str = "cpu", **inputs: tuple[int, ...] | ValueType) -> Graph:
-    """Returns the region that computes expressions such as ``mul(x, sin(y))``, of inputs of 2 x 3 unless given."""
+    """Returns a region of expressions such as ``mul(x, sin(y))``; inputs have the shape 2 x 3 unless given."""
     tree = ast.parse(f"[{', '.join(outputs)}]", mode="eval").body
     called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call)}
     found = sorted((node.col_offset, node.id) for node in ast.walk(tree) if isinstance(node, ast.Name))
@@ -89,7 +89,7 @@ def draw(*outputs: str, device: str = "cpu", **inputs: tuple[int, ...] | ValueTy
 
 
 def _type_of(name: str, args: Sequence[Any], made: Const | None, types: Sequence[ValueType], device: str) -> ValueType:
-    """Returns the type of what an operation computes of values of these types, or makes of a dtype."""
+    """Returns the result type of an operation on arguments of these types; ``made`` is the dtype of a new tensor."""
     tensors = [types[arg.index] for arg in args if isinstance(arg, Ref)]
     literals = [arg for arg in args if not isinstance(arg, Ref)]
     old = next((type_ for type_ in tensors if isinstance(type_, TensorType)), TYPE if not tensors else tensors[0])
@@ -125,7 +125,7 @@ def _type_of(name: str, args: Sequence[Any], made: Const | None, types: Sequence
 
 
 def draw_residual(adds: int, *, dtype: str = "float32", swap: bool = False) -> Graph:
-    """``tanh(((x + a1) + a2) + ...)``; inputs stored in ``dtype``, sums in float32."""
+    """Returns ``tanh(((x + a1) + a2) + ...)`` with inputs in ``dtype`` and sums in float32."""
     sketch = Sketch()
     terms = [sketch.input(TensorType(dtype, (2, 3), "cpu")) for _ in range(adds + 1)]
     if dtype != "float32":
@@ -137,7 +137,7 @@ def draw_residual(adds: int, *, dtype: str = "float32", swap: bool = False) -> G
 
 
 def make_template(name="sin", *, type_=TYPE, constant=2.0, dims=(0,), both=False) -> Graph:
-    """Returns ``sum(2 * sin(x))`` in canonical form, and what is summed if asked."""
+    """Returns ``sum(2 * sin(x))`` in canonical form; with ``both`` the summed value is an output too."""
     s = Sketch()
     value = s.op("mul", s.op(name, s.input(type_)), constant)
     total = s.op("sum", value, dims)
@@ -145,7 +145,7 @@ def make_template(name="sin", *, type_=TYPE, constant=2.0, dims=(0,), both=False
 
 
 def scramble(graph: Graph, chance: random.Random) -> Graph:
-    """The same function: inputs, outputs and independent ops in another order, operands commuted, dead ops added."""
+    """Returns an equivalent graph: inputs, outputs and independent ops reordered, operands commuted, dead ops added."""
     inputs = chance.sample(range(len(graph.inputs)), len(graph.inputs))
     number = {old: new for new, old in enumerate(inputs)}
     ops: list[Op] = []
@@ -185,11 +185,11 @@ _NUMPY = {
     "pad": lambda value, filled, config: np.pad(value, [pair[:2] for pair in config], constant_values=filled),
     "slice_prim": lambda value, starts, ends: value[tuple(map(slice, starts, ends))],
 }
-"""Operations that numpy has under another name."""
+"""Operations that numpy has under another name, or with other arguments."""
 
 
 def evaluate(graph: Graph, inputs: Sequence[Any]) -> list[np.ndarray]:
-    """The outputs of a graph without parameters, computed op by op. Each value has the shape that its type says."""
+    """Returns the outputs of a graph without parameters, computed op by op; asserts the shape of each value."""
     values: list[Any] = list(inputs)
     sizes = {
         size.index: actual
@@ -222,7 +222,7 @@ def _literal(arg: Any, values: Sequence[Any]) -> Any:
 
 
 def evaluate_inlined(canonical: Canonical, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The outputs of a region, computed by its template with all adds written out."""
+    """Returns the outputs of a region, computed by its template with all adds written out."""
     binding = canonical.binding
     graph = inline(canonical.graph, binding.arities)
     results = evaluate(graph, [inputs[position] for position in binding.arguments])
@@ -230,7 +230,7 @@ def evaluate_inlined(canonical: Canonical, inputs: Sequence[np.ndarray]) -> list
 
 
 def evaluate_folded(canonical: Canonical, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The outputs of a region, computed by folds and the template's core."""
+    """Returns the outputs of a region, computed by folds and the template's core."""
     binding = canonical.binding
     args = [inputs[position] for position in binding.arguments]
     folded = fold(canonical.graph, binding.arities)

@@ -1,4 +1,4 @@
-"""Traces for ``cuda:0`` with Thunder's real nvFuser executor on machines without a GPU. Nothing of them can be run."""
+"""Traces for ``cuda:0`` with Thunder's real nvFuser executor on machines without a GPU. The traces cannot be run."""
 
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ import pytest
 
 @contextmanager
 def pretend_gpu():
-    """Lets Thunder believe that there is a GPU, so that its nvFuser executor imports and makes regions."""
+    """Makes Thunder detect a GPU, so that its nvFuser executor can be imported and makes regions."""
     import torch
 
     with (
@@ -22,7 +22,7 @@ def pretend_gpu():
 
 
 def find_nvfuser_executor() -> Any:
-    """Thunder's executor, or a skipped test where nvFuser is not installed."""
+    """Returns Thunder's nvFuser executor; skips the test where nvFuser is not installed."""
     pytest.importorskip("nvfuser_direct")
     from fusioncache.backends.nvfuser import definition
 

@@ -1,4 +1,4 @@
-"""Captures without a GPU: a replay runs the function again, into the memory that the capture had."""
+"""Captures without a GPU: a replay calls the function again, and writes its results into the memory of the capture."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ NOISE = 0xFF
 
 
 class Pool:
-    """Blocks of memory, each of which is free when only the pool owns it. Aliases own nothing, as on a GPU."""
+    """Blocks of memory. A block is free if only the pool owns it. Aliases own nothing, as on a GPU."""
 
     def __init__(self):
         self.blocks: list[torch.Tensor] = []
@@ -33,7 +33,7 @@ class Pool:
         return [block for block in self.blocks if torch._C._storage_Use_Count(block.untyped_storage()._cdata) == 2]
 
     def take(self, size: int) -> torch.Tensor:
-        """A view of a block, the oldest that is free and large enough."""
+        """Returns a view of the oldest block that is free and large enough; adds a block if there is none."""
         block = next((block for block in self.free() if block.numel() >= size), None)
         if block is None:
             block = torch.zeros(-(-max(size, 1) // ALIGNMENT) * ALIGNMENT, dtype=torch.uint8)
@@ -46,7 +46,7 @@ class Pool:
 
 @dataclass
 class FakeRecorder:
-    """Replays overwrite all that was free when they were captured, as kernels may with values in between."""
+    """A recorder whose replays overwrite all memory that was free at capture, as kernels may with intermediates."""
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     pools: dict[int, Pool] = field(default_factory=lambda: defaultdict(Pool))
@@ -80,14 +80,14 @@ class FakeRecorder:
         self.records += 1
         if self.error is not None:
             raise self.error
-        # As a graph has them, which owns nothing.
+        # Aliases, as a graph owns nothing.
         replayed = [Aliases().make(each) if is_plain(each) else each for each in arguments]
         outside = {find_memory(each) for each in arguments if isinstance(each, torch.Tensor) and not self.owns(each)}
         given = [Aliases().make_bytes(each) for each in arguments if is_plain(each)]
         contents = [each.clone() for each in given]
         results = list(function(arguments))
         assert not arguments
-        for each, content in zip(given, contents, strict=True):  # a capture does nothing
+        for each, content in zip(given, contents, strict=True):  # a capture executes nothing
             each.copy_(content)
         results = self._move(results, outside, memory)
         places = [Aliases().make_bytes(each) if self.owns(each) else None for each in results]
@@ -110,7 +110,7 @@ class FakeRecorder:
         return is_plain(value) and find_memory(value) in self.addresses()
 
     def _move(self, values, outside, pool):
-        """The values in memory of the pool, views as views, but for those that lie in what the function was given."""
+        """Returns the values moved to the pool's memory, views as views; those in memory of inputs or the pool stay."""
         memory, bases, firsts, moved_before, given = {}, {}, {}, {}, values.copy()
         for place, value in enumerate(given):
             if id(value) in moved_before:
@@ -145,14 +145,14 @@ def place_like(value, storage):
 
 
 def see_writes_of(one, other):
-    """Whether autograd is told by the other tensor of writes into the one, as by what was detached from it."""
+    """True if the tensors share a version counter, as a tensor and its ``detach()`` do."""
     before = other._version
     torch.autograd.graph.increment_version(one)
     return other._version != before
 
 
 def is_plain(value):
-    """Whether it is a tensor with memory that is the fake's business."""
+    """True for a tensor whose memory the fake manages: strided, on the CPU, not empty."""
     is_tensor = isinstance(value, torch.Tensor) and value.layout is torch.strided
     return is_tensor and value.device.type == "cpu" and value.numel() > 0
 

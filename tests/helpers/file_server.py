@@ -1,4 +1,4 @@
-"""A server of the files in a folder, over HTTP, that knows no ranges."""
+"""An HTTP server of the files in a folder, without support for ranges."""
 
 import threading
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ import pytest
 
 
 class Handler(SimpleHTTPRequestHandler):
-    """Serves files, says nothing on stderr, and fails for one path."""
+    """Serves files, logs nothing, and answers 500 for the path ``broken``."""
 
     broken: str | None = None
 

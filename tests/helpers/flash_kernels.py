@@ -1,4 +1,4 @@
-"""torch's flash attention, played on a CPU: what Thunder calls on a GPU, computed step by step, laid out as there."""
+"""An emulation on the CPU of torch's flash attention, which Thunder calls on a GPU: step by step, with its layouts."""
 
 from contextlib import contextmanager
 
@@ -10,12 +10,12 @@ from thunder.executors.utils import SpdaBackend
 
 
 def lay_out_as_query(query, other):
-    """Returns a tensor of the query's dtype, laid out as torch's kernel does: from the query with positions first."""
+    """Returns ``other`` in the query's dtype, in the layout of torch's kernel: like the query with positions first."""
     return torch.empty_like(query.transpose(1, 2)).transpose(1, 2).copy_(other)
 
 
 class FlashKernels:
-    """What stands for torch's kernels; ``copies`` are those that torch makes of what does not have positions first."""
+    """Replaces torch's kernels. ``copies`` counts tensors that torch would copy: those without positions first."""
 
     def __init__(self):
         self.copies = 0

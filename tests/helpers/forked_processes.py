@@ -1,6 +1,6 @@
 """Processes that start in a tenth of a second: forks of one that has imported torch, Thunder and fusioncache.
 
-What depends on the interpreter's start, the order of imports or a variable that is read at import needs another one.
+A test that depends on interpreter startup, import order or a variable read at import needs a new process instead.
 """
 
 import atexit
@@ -22,7 +22,7 @@ from repository import HELPERS, ROOT, import_path
 
 
 def use(monkeypatch: Any, shortcuts: bool = False) -> None:
-    """Lets the benchmarks' processes start so in this test. With shortcuts Thunder traces faster there, to the same."""
+    """Makes benchmarks fork their processes in this test. With shortcuts Thunder traces faster, to equal traces."""
     from benchmarks.common import processes
 
     started = {"run": partial(run, shortcuts=shortcuts)}
@@ -30,7 +30,7 @@ def use(monkeypatch: Any, shortcuts: bool = False) -> None:
 
 
 def run(command: Sequence[str], *, shortcuts: bool = False, **options: Any) -> CompletedProcess[Any]:
-    """What ``subprocess.run`` does, for ``[sys.executable, "-m", module, *arguments]`` and options as below."""
+    """Replaces ``subprocess.run`` for ``[sys.executable, "-m", module, *arguments]`` and the options below."""
     python, flag, module, *arguments = command
     assert (python, flag) == (sys.executable, "-m")
     output = options["stdout"]
@@ -45,7 +45,7 @@ def run(command: Sequence[str], *, shortcuts: bool = False, **options: Any) -> C
 
 
 def ask(module: str, *arguments: str, **variables: str) -> str:
-    """Returns what a module prints in such a process, whose environment is this one's but for these variables."""
+    """Returns what a module prints in a forked process, whose environment is this one's with these variables."""
     with tempfile.NamedTemporaryFile("r", suffix=".log") as output:
         command, environment = [sys.executable, "-m", module, *arguments], {**os.environ, **variables}
         done = run(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
@@ -56,7 +56,7 @@ def ask(module: str, *arguments: str, **variables: str) -> str:
 
 @cache
 def _server() -> subprocess.Popen[str]:
-    """One for all tests of this process. It ends when its standard input does."""
+    """Returns the server that all tests of this process share. It ends when its standard input is closed."""
     environment = {**os.environ, "PYTHONPATH": import_path(ROOT, HELPERS)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     server = subprocess.Popen([sys.executable, __file__], env=environment, cwd=ROOT, **pipes)
@@ -66,7 +66,7 @@ def _server() -> subprocess.Popen[str]:
 
 
 def _serve() -> None:
-    """Forks for each line, and answers each with the exit code."""
+    """Forks a process for each line of standard input, and answers with its exit code."""
     import quick_process  # isort: split
     import litgpt  # noqa: F401
     import thunder  # noqa: F401
@@ -74,7 +74,7 @@ def _serve() -> None:
     import fusioncache.transform.transform  # noqa: F401
 
     quick_process.take_vectors_on_trust()
-    gc.freeze()  # what is never looked through is not copied for each fork
+    gc.freeze()  # frozen objects are never traversed, so that forks do not copy them
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         child = os.fork()
@@ -86,7 +86,7 @@ def _serve() -> None:
 
 
 def _become(request: Mapping[str, Any]) -> None:
-    """Runs a module as ``python -m`` does, and ends."""
+    """Runs a module as ``python -m`` does, and exits the process."""
     from fusioncache import tracing
     from fusioncache.backends import torch_settings
 

@@ -1,4 +1,4 @@
-"""What a generalization says of a region, and the region that it says so of."""
+"""Matches of regions with generalizations, and instances of generalizations."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from fusioncache.template.skeleton import fill
 
 
 def find_values(generalization: Generalization, region: Generalization) -> tuple[Value, ...] | None:
-    """Returns the values of the variables with which a generalization is a region; None if it is no instance."""
+    """Returns the values of a generalization's variables for which it equals a region; None if it is no instance."""
     if generalization.skeleton != region.skeleton:
         return None
     assert not region.variables

@@ -9,7 +9,7 @@ import torch
 from litgpt import GPT, Config
 
 LENGTH = 64
-"""Tokens for which there is room in the cache."""
+"""Capacity of the key-value cache in tokens."""
 
 
 def make_model(layers: int = 1) -> GPT:
@@ -26,7 +26,7 @@ def make_prompt(length: int) -> torch.Tensor:
 
 
 def generate(call: Callable[..., Any], prompt: torch.Tensor, count: int) -> list[torch.Tensor]:
-    """Returns the logits of that many tokens, each of which is the most likely one behind those before."""
+    """Returns the logits of ``count`` steps of greedy decoding, of which the first one processes the prompt."""
     tokens, positions, found = prompt, torch.arange(prompt.shape[1], device=prompt.device), []
     for _ in range(count):
         logits = call(tokens, positions)
@@ -36,7 +36,7 @@ def generate(call: Callable[..., Any], prompt: torch.Tensor, count: int) -> list
 
 
 class Places:
-    """Token and position in tensors that stay where they are, so that a program that reads them can be captured."""
+    """Token and position in tensors at fixed addresses, so that a program that reads them can be captured."""
 
     def __init__(self) -> None:
         self.token = torch.zeros(1, 1, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""What there is where the commands of golden files look, by the headings of these files."""
+"""States of store and record in which the commands of golden files run, by the headings of these files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ FULL, PULLED, EMPTY = "a record of two runs, and a store", "a store without a re
 LONG = "long names, and lists that are long"
 _TEMPLATES = {"chain": CHAIN, "cast": CAST, "cast_new": make_cast_template("cast_new", "nvfuser=0.2.37")}
 _RUNS = dict(part.split("\n", 1) for part in _FILE.read_text().removeprefix("## ").split("\n## "))
-"""What is counted in runs, an event a line."""
+"""Scripts of the events that runs count, one event a line, by heading."""
 
 _MODEL = "MultimodalRetrievalAugmentedGenerationTransformerWithMixtureOfExpertsForConditionalGeneration"
 _SCRIPT = "finetune_the_multimodal_retrieval_augmented_generation_model_on_the_cluster.py"
@@ -85,7 +85,7 @@ _REASON = (
 
 
 def _play(script: str, ledger: Ledger) -> Ledger:
-    """Returns the ledger, in which the events of a run are counted."""
+    """Counts the events of a script in a ledger, and returns the ledger."""
     for line in script.splitlines():
         what, *words = shlex.split(line) or [""]
         template = _TEMPLATES.get(words[0]) or make_cast_template(words[0], words[0]) if words else CAST
@@ -178,7 +178,7 @@ def _make_long_region(number: int, digest: str, arities: tuple[int, ...]) -> Reg
 
 
 def _fill_long_store(store: Store) -> dict[str, str]:
-    """Saves programs, families and executables with long names. Returns the IDs of some."""
+    """Saves programs, families and executables with long names. Returns the IDs of some by word."""
     keys = []
     for seed in (1, 2):
         lines = [f"model.{_MODULE.format(number)}.dropout_probability {seed + number / 8}" for number in range(24)]
@@ -280,7 +280,7 @@ def _save_family(slot="family", outline=None):
 
 
 def _lay_code(patch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Records a run, and saves code with source, without it, and of another graph."""
+    """Records a run, and saves code with source, without source, and of another graph."""
     save_run(patch)
     store, matrix = Store.open(), TensorType("float32", (4, 4), "cpu")
     other = Graph((matrix,), (Op("prims.cos", (Ref(0),), (matrix,)),), (1,))
@@ -312,7 +312,7 @@ def _make_backends() -> Ledger:
 
 
 def _make_sizes() -> Ledger:
-    """Counts templates that differ in sizes: one was compiled for these, and serves others of any size."""
+    """Returns a ledger of templates that differ in sizes; the last one uses a generalization of the others."""
     alike = [make_scaled_template(2, 64), make_scaled_template(2, 96), make_scaled_template(3, 200)]
     ledger = make_ledger(*alike[:2], make_cast_template())
     ledger.count_region(alike[2], (), hit=False)
@@ -363,7 +363,7 @@ _RECORDS = {
     "a run that ended": "UPDATE runs SET content = json_set(TEXT, '$.ended', json('true'), '$.updated', started + 90)",
     "two runs of one script": "UPDATE runs SET content = json_set(TEXT, '$.command', 'train.py')",
 }
-"""What is changed in the record of two runs."""
+"""SQL that changes the record of two runs, by heading."""
 _PROGRAMS = {
     "two programs of one key": (_PROGRAM, _OTHER_READS),
     "a program, and one with another number": (
@@ -437,4 +437,4 @@ STATES: Mapping[str, Callable[[pytest.MonkeyPatch], Any]] = {
     **{there: partial(_change_record, script) for there, script in _RECORDS.items()},
     **{there: partial(_save_programs, programs) for there, programs in _PROGRAMS.items()},
 }
-"""What fills the directory of fusioncache; it returns what words in capitals stand for, in place of IDs."""
+"""Functions that fill fusioncache's directory, by heading; they return the IDs that words in capitals represent."""

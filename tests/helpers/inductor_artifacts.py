@@ -1,4 +1,4 @@
-"""Graphs for TorchInductor on the CPU, with arguments, and what is kept of them: compiled once for all tests."""
+"""Graphs for TorchInductor on the CPU, with arguments and artifacts, which are compiled once for all tests."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ ROWS, COLUMNS = FULL = (13, 40)
 
 
 def attention_like(dtype: str) -> Graph:
-    """Softmax, a norm, gelu, comparisons, a mask, sums both ways, views; an input and a view among the outputs."""
+    """Returns a graph of softmax, a norm, gelu, comparisons, a mask, sums both ways; it outputs an input and views."""
 
     def spread(column: str) -> str:
         return f"broadcast_in_dim({column}, {FULL}, (0,))"
@@ -84,7 +84,7 @@ def two() -> list[torch.Tensor]:
 
 
 def causal_mask() -> Graph:
-    """Nothing comes in: all that is known of where it runs is in what it makes."""
+    """Returns a graph without inputs: only the ops that create tensors name its device."""
     counted = "iota(6, start=0, step=1, device='cpu', dtype='int64')"
     columns, rows = (f"broadcast_in_dim({counted}, (6, 6), ({place},))" for place in (1, 0))
     return draw(f"where(gt({columns}, {rows}), -1e999, 0.0)", f"gt({columns}, {rows})")
@@ -102,7 +102,7 @@ CASES: dict[str, Callable[[], tuple[Graph, list[torch.Tensor]]]] = {
 
 
 def digest(outputs: Sequence[torch.Tensor]) -> str:
-    """Of dtypes, sizes, strides and every bit."""
+    """Returns a digest of dtypes, sizes, strides and every bit."""
     found = hashlib.sha256()
     for output in outputs:
         found.update(f"{output.dtype} {tuple(output.shape)} {output.stride()}".encode())

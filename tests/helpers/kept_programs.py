@@ -1,4 +1,4 @@
-"""Programs of models in a store, each with a key, reads and traces that a test can change in one thing."""
+"""Stored programs of models, each with a key, reads and traces of which a test can change one detail."""
 
 import hashlib
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ OWN_READS = (("attribute", SILU, OWN_SILU), ("global", "mine.EPS", "1e-05"))
 
 @dataclass(frozen=True, slots=True)
 class SavedProgram:
-    """A program of a ``Llama`` as a store gets it, with ``key`` in place of usual ingredients of its key."""
+    """A program of a ``Llama`` as it is stored; ``key`` overrides usual ingredients of its key."""
 
     key: Mapping[str, str] = field(default_factory=dict)
     reads: tuple[tuple[str, str, str], ...] = OWN_READS
@@ -70,7 +70,7 @@ class SavedProgram:
         return Key(_digest(text), text, tuple(parts))
 
     def make_text(self) -> ProgramText:
-        """Its traces: no backward, and an epilogue that does nothing."""
+        """Returns its traces: no backward, and an epilogue that does nothing."""
         template = TemplateReference("eager", (), TEMPLATE.graph, TEMPLATE.key.digest, ())
         context = {TEMPLATE.name: template, "torch": ModuleReference("torch")}
         return ProgramText(
@@ -88,7 +88,7 @@ class SavedProgram:
 
 
 def make_outline(length="args[0][1]", reason="compares", place="model.py:12", sizes=((2, 64), (2, 96))):
-    """Returns what is stored of programs that differ in their sizes, with one look at the length."""
+    """Returns the encoded outline of a family of programs, with one look at the length."""
     rows, length = Number(1, "args[0][0]"), Number(2, length)
     look = Look(">", length, 100, False, reason, place)
     return encode_outline(
@@ -97,7 +97,7 @@ def make_outline(length="args[0][1]", reason="compares", place="model.py:12", si
 
 
 def save_family(store, slot="family", outline=None, name="Llama", reads=OWN_READS[:1], arguments="args 1 mask"):
-    """Saves programs that differ in their sizes, and returns the digest of their key."""
+    """Saves a family of programs, and returns the digest of its key."""
     key, reads = SavedProgram({"arguments": arguments}).make_key(), encode_reads(Read(*read) for read in reads)
     assert store.save(key, slot, {"family": outline or make_outline(), "reads": reads}, name=name)
     return key.digest

@@ -1,4 +1,4 @@
-"""Layouts of tensors, and functions of torch's whose results lie as their arguments do, or otherwise."""
+"""Layouts of tensors, and torch functions, some of whose results have the layouts of their arguments."""
 
 from functools import partial
 
@@ -9,7 +9,7 @@ SHAPES = (2, 3, 4, 5), (1, 3, 4, 1)
 
 
 def in_order(*slowest_to_fastest):
-    """Returns what copies a tensor so that its first dimensions lie in this order, and the others behind."""
+    """Returns a function that copies a tensor with these dimensions slowest in memory, in order, before the others."""
 
     def lay(tensor):
         order = [each for each in slowest_to_fastest if each < tensor.ndim]
@@ -39,7 +39,7 @@ def step(tensor):
 
 
 def stride_oddly(tensor):
-    """A contiguous tensor, with any strides where these say nothing: in dimensions of one element."""
+    """Returns a contiguous copy, with odd strides where these mean nothing: in dimensions of one element."""
     tensor = tensor.contiguous().clone()
     strides = [7 if size == 1 else stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
     return tensor.as_strided(tensor.shape, strides)
@@ -122,7 +122,7 @@ CASES = {
     "no dimension": lambda x, y, m: (x.sum() + 1, torch.softmax(x.sum(), 0), x[0, 0, 0, 0] * y),
     "attention": lambda x, y, m: torch.softmax((x * 0.5 + y).masked_fill(m, -1e9), -1).transpose(1, 2) * 1.0,
 }
-"""Functions of two tensors of numbers and one of truth values. All claimed operations are in one of them."""
+"""Functions of two tensors of numbers and a boolean one. Together they use every claimed operation."""
 
 
 def make_arguments(lays, shape=SHAPES[0]):
@@ -132,7 +132,7 @@ def make_arguments(lays, shape=SHAPES[0]):
 
 
 def strides_of(results, *, apparent=False):
-    """Returns shape and strides of each result of a function, if asked without those of dimensions of one element."""
+    """Returns shape and strides of each result; ``apparent`` omits strides of dimensions of one element."""
     found = []
     for each in results if isinstance(results, tuple) else (results,):
         strides = zip(each.shape, each.stride(), strict=True)

@@ -1,4 +1,4 @@
-"""Programs written, read and built again in one process, as another process would do it."""
+"""Programs that are written, read and built again in one process, as another process would."""
 
 import thunder
 import torch
@@ -15,7 +15,7 @@ from fusioncache.transform.templates import TemplateCalls
 
 
 def write(compiled, transform, position=-1):
-    """Returns a program that Thunder derived for a compiled function, as its bytes say it."""
+    """Returns the program that Thunder derived for a compiled function; asserts that its encoding can be decoded."""
     entry = thunder.compile_stats(compiled).interpreter_cache[position]
     program = write_program(entry, thunder.compile_data(compiled).fn, find_references(transform.calls()))
     assert decode(encode(program)) == program
@@ -23,7 +23,7 @@ def write(compiled, transform, position=-1):
 
 
 def build(compiled, program, bytecode=None):
-    """Returns the entry of a program for a compiled function, over an empty cache, and the calls that it has."""
+    """Returns a program's cache entry for a compiled function, over an empty cache, and its template calls."""
     cache, calls = fusioncache.Cache(record=False, store=False), TemplateCalls(lambda template, collecting: None)
     data = thunder.compile_data(compiled)
     backends = RegionBackends("eager", "auto", cache, Ledger(cache.ledger))
@@ -39,7 +39,7 @@ def load(model, program, bytecode=None):
 
 
 def run(compiled, model, *args):
-    """Calls a model, and returns its outputs, then what it writes into its buffers, then every gradient there is."""
+    """Calls a model and goes backward; returns its outputs, then its buffers, then every gradient."""
     torch.manual_seed(3)
     parameters = list(model.parameters()) if isinstance(model, torch.nn.Module) else []
     for parameter in parameters:

@@ -1,4 +1,4 @@
-"""Small models that tests compile, and ways to look at what came of them."""
+"""Small models that tests compile, and functions that compile them and examine the results."""
 
 from typing import Any
 
@@ -68,7 +68,7 @@ def find_all_fused(compiled):
 
 
 def step(compiled: Any, model: torch.nn.Module, *inputs: torch.Tensor) -> list[torch.Tensor]:
-    """One forward and backward pass: the output, then every gradient."""
+    """Runs a forward and a backward pass; returns the output, then every gradient."""
     model.zero_grad()
     output = compiled(*inputs)
     output.sum().backward()
@@ -82,7 +82,7 @@ def are_same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
 def compile_with(
     model: Any, backend: str = "eager", cache: fusioncache.Cache | None = None, **options: Any
 ) -> tuple[Any, fusioncache.FusionCache]:
-    """Compiles a model with fusioncache, over a cache of its own unless told. Returns it and its transform."""
+    """Compiles a model with fusioncache, by default over a new cache. Returns it and its transform."""
     import thunder
 
     cache = fusioncache.Cache() if cache is None else cache
@@ -91,7 +91,7 @@ def compile_with(
 
 
 def compile_plain(model: Any) -> Any:
-    """Compiles a model with Thunder alone, whose regions fusioncache's executor makes."""
+    """Compiles a model with Thunder and without a transform; fusioncache's executor makes its regions."""
     import thunder
 
     return thunder.jit(model, executors=fusioncache.executors())

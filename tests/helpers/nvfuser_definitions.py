@@ -1,4 +1,4 @@
-"""The definitions that nvFuser is asked to compile, as texts, without a GPU."""
+"""The definitions that nvFuser would compile, as texts, without a GPU."""
 
 import fake_cuda
 import torch

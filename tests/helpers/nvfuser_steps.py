@@ -1,6 +1,6 @@
-"""Takes training steps of a model that Thunder hands to nvFuser, and prints what came of them as JSON.
+"""Takes training steps of a model whose regions Thunder gives to nvFuser, and prints the results as JSON.
 
-On ``cpu`` Thunder's real nvFuser executor takes tensors of the CPU for its own, and its regions run op by op.
+On ``cpu`` Thunder's real nvFuser executor accepts CPU tensors, and its regions run op by op.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from models import Blocks, step
 
 
 def take_steps(device: str, *, graphs: bool = False, **options: Any) -> dict[str, Any]:
-    """Returns the digest of three steps' results, counts, and how often Thunder derived anything."""
+    """Returns a digest of three steps' results, counts, and the number of programs that Thunder derived."""
     import thunder
 
     import fusioncache
@@ -45,7 +45,7 @@ if __name__ == "__main__":
     else:
         EXECUTOR = find_nvfuser_executor()
         nvfuserex_impl = importlib.import_module("thunder.executors.nvfuserex_impl")
-        # It asks for the type of a device by this name.
+        # The executor looks up the device type by this name.
         nvfuserex_impl.DeviceType = types.SimpleNamespace(CUDA=nvfuserex_impl.DeviceType.CPU)
         with pretend_gpu():
             FOUND = take_steps("cpu", executors=[EXECUTOR])

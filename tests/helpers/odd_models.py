@@ -1,6 +1,6 @@
-"""What one model may do in a process before another one, whose program is to be kept all the same.
+"""Actions of one model in a process that may affect whether programs of later models are stored.
 
-``python -m odd_models all STORE`` does all of it, and prints what became of the programs of another model behind each.
+``python -m odd_models all STORE`` does all of them, and prints the program counts of another model after each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LIBRARY = torch.library.Library("fusioncache_tests", "DEF")
 
 
 def call(function: Any, *args: Any, **options: Any) -> Any:
-    """Compiles and calls a function; what it raises is part of it."""
+    """Compiles and calls a function, and suppresses its exceptions."""
     with contextlib.suppress(Exception, KeyboardInterrupt):
         return compile_anew(function, STORE, jit=options)[0](*(args or (X,)))
 
@@ -114,7 +114,7 @@ def register_executors() -> None:
 
 
 HARMLESS = (torch._dynamo.reset, have_hooks, define_operations, fail, nest, replace_and_restore, register_executors)
-"""What changes nothing for later programs: a process that did none of this loads them."""
+"""Actions that later programs do not depend on: a process without these actions loads them."""
 
 
 def use_thunderfx():
@@ -145,13 +145,13 @@ def replace_for_good() -> None:
 
 
 LASTING = (use_thunderfx, add_methods)
-"""What later programs depend on: a process that did the same loads them."""
+"""Actions that later programs depend on: a process with the same actions loads them."""
 REFUSED = (register_operations, replace_for_good)
-"""What puts code of others into Thunder's tables: no program is kept from then on."""
+"""Actions that put foreign code into Thunder's tables: no program is stored from then on."""
 
 
 def list_programs(which: str) -> Iterator[tuple[str, Any]]:
-    """Yields what became of the program of another model behind each."""
+    """Yields the name of each action, and the program counts of another model after it."""
     for number, do in enumerate((*HARMLESS, *LASTING, *REFUSED)):
         if which == "all" or do not in HARMLESS:
             do()

@@ -1,4 +1,4 @@
-"""Models whose layers ranks cut, and what ranks that train one give, put together again."""
+"""Models whose layers are sharded over ranks, and functions that train them and join the ranks' results."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ COLUMN, ROW, GATHERED = ("embedding", "*.q", "*.k", "*.v", "*.gate", "*.up"), ("
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large a model is. Heads, groups of them, features of the gated part and the vocabulary are what ranks cut."""
+    """The sizes of a model. Ranks shard heads, groups of heads, features of the gated part and the vocabulary."""
 
     heads: int = 4
     groups: int = 2
@@ -138,7 +138,7 @@ def draw_tokens(sizes: Sizes, seed: int = 0) -> torch.Tensor:
 
 
 def join(ranks: Sequence[Values], wholes: Mapping[str, torch.Size]) -> Values:
-    """Returns whole values of what ranks have; what each has whole must be the same to the bit."""
+    """Returns whole tensors joined from the ranks' parts; asserts that unsharded ones are equal on all ranks."""
     joined = {}
     for name, first in ranks[0].items():
         parts = [rank[name] for rank in ranks]

@@ -1,4 +1,4 @@
-"""Pools whose process is a fork of the test's own, and whose workers play: what they do goes by a task's digest."""
+"""Pools whose process is a fork of the test's process; its fake workers do what a task's digest says."""
 
 import json
 import os
@@ -16,11 +16,11 @@ from fusioncache.accelerators.precompile import pool, workers
 from fusioncache.accelerators.precompile.entry_compiler import CompileTask, EntryCompiler, TaskOutcome
 
 WAIT = 240.0
-"""Seconds after which a test that waits for something fails: for what never happens, on however busy a machine."""
+"""Seconds after which a test stops waiting and fails; enough even on a busy machine."""
 
 
 class ForkedProcess:
-    """A function in a fork of this process, with as much of ``Popen`` as a pool needs."""
+    """Runs a function in a fork of this process, with the part of ``Popen``'s interface that a pool needs."""
 
     returncode: int | None = None
 
@@ -34,7 +34,7 @@ class ForkedProcess:
                 os._exit(1)
 
     def poll(self):
-        with self._reaping:  # the system tells the exit code to one thread alone
+        with self._reaping:  # the system returns the exit code to one thread only
             if self.returncode is None:
                 number, status = os.waitpid(self.pid, os.WNOHANG)
                 if number == self.pid:
@@ -55,13 +55,13 @@ class ForkedProcess:
 
 
 def fork_process(arguments: Sequence[str], connection: Connection, *, quiet: bool) -> ForkedProcess:
-    """Stands in for ``start_process``."""
+    """Replaces ``start_process``: forks this process instead."""
     owner = str(os.getpid())
     return ForkedProcess(lambda: workers.main(str(os.dup(connection.fileno())), owner, *arguments))
 
 
 def play(self: EntryCompiler, task: CompileTask) -> TaskOutcome:
-    """Stands in for ``EntryCompiler.compile``: does what the digest says, and leaves a line for it beside the store."""
+    """Replaces ``EntryCompiler.compile``: does what the digest says, and writes a line to a file beside the store."""
     assert self._store.directory is not None
     directory = self._store.directory.parent
     with (directory / "played").open("a") as file:
@@ -77,7 +77,7 @@ def play(self: EntryCompiler, task: CompileTask) -> TaskOutcome:
 
 
 def make_play(digest: str) -> CompileTask:
-    """Returns a task. What stands behind ``of`` is the code for any sizes that it needs. Each ``long`` is a weight."""
+    """Returns a task. Text after ``of`` is the code for any sizes that it needs. Each ``long`` adds to its weight."""
     code = digest.partition(" of ")[2]
     made = SimpleNamespace(general=SimpleNamespace(graph=code)) if code else None
     request = SimpleNamespace(graph=SimpleNamespace(ops=["long"] * digest.count("long"), inputs=[0], outputs=[]))
@@ -89,7 +89,7 @@ def make_plays(*digests: str) -> list[CompileTask]:
 
 
 def read_played(directory: Path) -> list[tuple[str, int]]:
-    """Returns what workers were given, each with the worker's process, in order."""
+    """Returns the digests of tasks that workers got, each with the worker's process ID, in order."""
     file = directory / "played"
     return [tuple(json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
 
@@ -102,7 +102,7 @@ def wait_until(done: Callable[[], object]) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Returns whether a process runs. One that has ended and was not waited for does not."""
+    """True if a process runs. A process that ended and was not waited for does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):  # it may be gone between opening and reading

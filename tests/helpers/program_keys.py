@@ -1,4 +1,4 @@
-"""Keys of programs, made as they are made when Thunder is asked for one, and what a change does to them."""
+"""Keys of programs, made as for a call of a compiled function, and the effects of changes on them."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class Model(torch.nn.Module):
 
 
 def jit(fn: Any, **options: Any) -> Any:
-    """Returns what Thunder compiles with our executor and our transform, unless other ones are given."""
+    """Compiles a function with Thunder, with our executor and our transform unless others are given."""
     usual = {"transforms": [fusioncache.FusionCache(backend="eager")], "executors": fusioncache.executors()}
     return thunder.jit(fn, **{**usual, **options})
 
 
 @contextmanager
 def called(jitted: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
-    """The moment of a call of a compiled function in which Thunder looks for a program: yields its compile data."""
+    """Enters the state in which Thunder looks up a program for a call; yields the function's compile data."""
     data, stats = jitted._lc_cd, jitted._lc_cs
     before = list(data.autocast_stack.stack)
     data.populate_cache_info({}, *args, **kwargs)
@@ -74,32 +74,32 @@ def called(jitted: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
 
 
 def key_of(jitted: Any, *args: Any, epoch: Epoch | None = None, **kwargs: Any) -> Key:
-    """Returns the key for a call of a compiled function. Unless something is known of Thunder, all is described."""
+    """Returns the key for a call of a compiled function. Without ``epoch`` everything is described anew."""
     with called(jitted, *args, **kwargs) as data:
         return make_key(data, args, kwargs, epoch or Epoch())[0]
 
 
 def foreign_in(jitted: Any, *args: Any, epoch: Epoch) -> list[str]:
-    """Returns the places of what others wrote and Thunder may run for a call of a compiled function."""
+    """Returns the places of foreign code that Thunder may run for a call of a compiled function."""
     with called(jitted, *args) as data:
         return make_key(data, args, {}, epoch)[1].foreign
 
 
 def assert_names(expected: str, key: Key, other: Key) -> None:
-    """Sees to it that two keys differ, and that their difference names this: a pattern of ``subject: value, value``."""
+    """Asserts that two keys differ, and that a difference matches a pattern of ``subject: value, value``."""
     assert other != key and other.digest != key.digest
     changes = [f"{change.subject}: {change.a}, {change.b}" for change in compare(key.texts, other.texts).changes]
     assert any(re.match(expected, change) for change in changes), changes
 
 
 def assert_same(key: Key, other: Key) -> None:
-    """Sees to it that two keys are equal; if they are not, their differences are shown."""
+    """Asserts that two keys are equal; shows their differences otherwise."""
     assert compare(key.texts, other.texts).changes == ()
     assert other == key and other.digest == key.digest
 
 
 def changed(owner: Any, name: Any, value: Any) -> AbstractContextManager[Any]:
-    """Gives an attribute of an object, or an item of a dict, another value for a while."""
+    """Sets an attribute of an object, or an item of a dict, temporarily to another value."""
     if isinstance(owner, dict):
         return mock.patch.dict(owner, {name: value})
     return mock.patch.object(owner, name, value, create=not hasattr(owner, name))

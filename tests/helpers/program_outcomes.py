@@ -1,4 +1,4 @@
-"""What a program on tensors returns, in every respect that a caller could notice."""
+"""Facts about the results of a program on tensors: everything that a caller can observe."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 Facts = dict[str, Any]
-"""What came of one call, by what it is of; equal if two calls cannot be told apart."""
+"""Facts of one call by name; equal if the two calls cannot be distinguished."""
 
 
 def find_difference(found, expected):
@@ -17,14 +17,14 @@ def find_difference(found, expected):
 
 
 def find_strange(found: Facts, *others: Facts) -> str | None:
-    """What is said of the kinds of results, but not of their numbers, that none of the others says."""
+    """Returns the facts of results, except bits, that agree with none of the other calls; None if there are none."""
     names = [name for name in found if not name.endswith("bits") and not name.startswith(("input", "gradient"))]
     wrong = [name for name in names if all(found[name] != other.get(name) for other in others)]
     return "\n".join(f"{name}: {found[name]}, not {[other.get(name) for other in others]}" for name in wrong) or None
 
 
 def observe(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Facts:
-    """Calls a function of tensors that returns tensors, then goes backward from all of its results."""
+    """Returns the facts of a call of a function from tensors to tensors, and of a backward pass from all results."""
     results = function(*inputs)
     facts: Facts = {}
     others = [(f"input {number}", tensor) for number, tensor in enumerate(inputs)]
@@ -44,7 +44,7 @@ def observe(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Fac
 
 
 def _write(tensor: torch.Tensor) -> str:
-    """Returns what torch says of a write into a tensor, which depends on what that is a view of."""
+    """Returns ``yes``, or torch's error for a write into a tensor, which depends on the base of the view."""
     try:
         tensor.mul_(2)
     except RuntimeError as error:
@@ -54,7 +54,7 @@ def _write(tensor: torch.Tensor) -> str:
 
 def _facts(tensor: torch.Tensor) -> Iterator[tuple[str, Any]]:
     yield "type", (tensor.dtype, tuple(tensor.shape))
-    # In memory a dimension of one element has no stride, and no elements have none.
+    # Strides mean nothing in dimensions of one element, and in tensors without elements.
     strides = zip(tensor.shape, tensor.stride(), strict=True)
     yield "strides", [stride for size, stride in strides if size > 1] if tensor.numel() else []
     yield "autograd", (tensor.requires_grad, tensor.is_leaf)
@@ -67,7 +67,7 @@ def _bits(tensor: torch.Tensor) -> bytes:
 
 
 def _neighbours(tensor: torch.Tensor, others: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, int]]:
-    """What lies in the same memory, and how many bytes further on."""
+    """Yields the tensors in the same memory, each with its offset in bytes."""
     for what, other in others if tensor.numel() else ():
         if other.numel() and other.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
             yield what, other.data_ptr() - tensor.data_ptr()

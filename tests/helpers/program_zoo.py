@@ -1,7 +1,7 @@
-"""What people compile, each as small as can be, and a process that trains all of it over stores.
+"""Minimal models of the kinds that people compile, and a process that trains all of them over stores.
 
 ``python program_zoo.py DIRECTORY [load]`` prints digests of results and counts of programs as JSON. With ``load``
-nothing may be interpreted, and some cases run again, with their programs derived and compared.
+no function may be interpreted, and some cases run again, with their programs derived and compared.
 """
 
 import collections
@@ -96,7 +96,7 @@ CASES = {
 
 
 def run_case(name, directory):
-    """Takes three steps; says what came out of each, what the parameters and buffers were, and what was loaded."""
+    """Takes three steps; returns a digest of outputs, parameters and buffers, and the counts of programs."""
     torch.manual_seed(0)
     make, options, *inputs = CASES[name]
     model, found = make(), hashlib.sha256()

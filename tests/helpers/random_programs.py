@@ -51,7 +51,7 @@ KINDS = (*(IDENTITIES, VIEWS, UNARY, COMMUTING) * 2, COMMUTING, CONVERSIONS, BIN
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A tensor to be made: its layout counts, and its values are random."""
+    """A tensor to be made, with random values. Programs depend on its layout."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -60,7 +60,7 @@ class Argument:
 
     def make(self, seed: int) -> torch.Tensor:
         chance = torch.Generator().manual_seed(seed)
-        dtype = self.dtype if self.dtype.is_complex else torch.float32  # of complex numbers both parts
+        dtype = self.dtype if self.dtype.is_complex else torch.float32  # both parts of complex numbers are random
         made = self._laid_out(lambda *shape: (torch.rand(shape, generator=chance, dtype=dtype) + 0.5).to(self.dtype))
         return made.detach().requires_grad_(self.differentiable)
 
@@ -77,7 +77,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class RandomProgram:
-    """A function of tensors: expressions, each of which is one value, and which of the values it returns."""
+    """A function of tensors: ``steps`` are expressions that make one value each, ``results`` the returned values."""
 
     arguments: tuple[Argument, ...]
     steps: tuple[str, ...]
@@ -98,13 +98,13 @@ class RandomProgram:
         return [argument.make(seed + number) for number, argument in enumerate(self.arguments)]
 
     def commuted(self, chance: random.Random) -> RandomProgram:
-        """The same program with some commuting operands exchanged."""
+        """Returns the program with the operands of some commutative operations exchanged."""
         commuting = re.compile(r"([xv]\d+) (\+|\*|==|!=) ([xv]\d+)")
         steps = (commuting.sub(r"\3 \2 \1", step) if chance.random() < 0.7 else step for step in self.steps)
         return replace(self, steps=tuple(steps))
 
     def repeated(self, chance: random.Random) -> RandomProgram:
-        """The program, then once more, commuted, on running sums of its arguments: regions of a trace that share."""
+        """Returns the program, then a commuted copy on running sums of its arguments: regions of a trace that share."""
         start, inputs = len(self.steps), len(self.arguments)
         offset = {"x": start, "v": start + inputs}
 
@@ -116,12 +116,12 @@ class RandomProgram:
         return RandomProgram(self.arguments, steps, (*self.results, *map(renamed, self.results)))
 
     def laid_out_anew(self, chance: random.Random) -> RandomProgram:
-        """The same program for arguments that lie in memory otherwise."""
+        """Returns the program for arguments with other layouts."""
         return replace(self, arguments=tuple(replace(each, layout=chance.choice(LAYOUTS)) for each in self.arguments))
 
 
 def make_random_program(seed: int) -> RandomProgram:
-    """A program that torch runs. Equal seeds give equal ones."""
+    """Returns a program that torch can run. Equal seeds give equal programs."""
     chance = random.Random(seed)
     main = chance.choice(SHAPES)
     differentiates, writes = chance.random() < 0.7, chance.random() < 0.1
@@ -149,7 +149,7 @@ def _arguments(chance: random.Random, main: tuple[int, ...], differentiates: boo
 
 
 def _step(chance: random.Random, values: dict[str, torch.Tensor], writes: bool) -> tuple[str, torch.Tensor] | None:
-    """An expression that torch can compute of these values, with its result; None if this one cannot be computed."""
+    """Returns an expression of these values and its result; None if torch cannot compute it, or it is too large."""
     form = chance.choice(WRITES if writes and chance.random() < 0.2 else chance.choice(KINDS))
     names = list(values)
     a, b = chance.choice([*names, *names[-2:]]), chance.choice(names)

@@ -11,7 +11,7 @@ CONSTANTS = (0.0, -0.0, 1.0, 0.1, -3.5)
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
-    """Small graphs with much sharing, chains of adds, conversions and constants."""
+    """Draws small graphs with much sharing, chains of adds, conversions and constants."""
     sketch = Sketch()
     dtypes = st.sampled_from(["float32", "float32", "float16"])
     inputs = [sketch.input(TensorType(draw(dtypes), (2, 3), "cpu")) for _ in range(draw(st.integers(1, 6)))]
@@ -28,7 +28,7 @@ def graphs(draw: st.DrawFn) -> Graph:
             value = sketch.op(draw(st.sampled_from(BINARY)), draw(pick), draw(pick))
         elif kind == "shared":
             one, value = draw(pick), draw(pick)
-            for _ in range(draw(st.integers(2, 30))):  # every value is used twice: as many ways up as Fibonacci numbers
+            for _ in range(draw(st.integers(2, 30))):  # each value has two uses: paths grow like Fibonacci numbers
                 one, value = value, sketch.op("add", one, value)
         else:
             value = draw(pick)

@@ -1,4 +1,4 @@
-"""The ``train.py`` of a recipe: compiles a small model, and prints how much it compiled and what its result is."""
+"""The ``train.py`` of a recipe: compiles a small model, and prints the counts of compilations and its result."""
 
 import thunder
 import torch

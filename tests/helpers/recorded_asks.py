@@ -1,4 +1,4 @@
-"""Helpers that compile nothing, and remember what they are asked for."""
+"""Helpers that compile nothing and record their requests."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,7 +7,7 @@ from fusioncache.ir import Key
 
 
 class Recorder(Helpers):
-    """What calls are going to ask for, now and later, and what they did ask for, by the digests of the keys."""
+    """Records requests that are handed over, now and for later, and keys that calls wait for, by the keys' digests."""
 
     def __init__(self) -> None:
         self.handed: dict[str, Ask] = {}

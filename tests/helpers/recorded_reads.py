@@ -1,4 +1,4 @@
-"""Records what Thunder reads while it interprets a function, and compares it with what is there later."""
+"""Records Thunder's reads while it interprets a function, and compares them with the values at a later time."""
 
 import contextlib
 from unittest import mock
@@ -11,18 +11,18 @@ from fusioncache.accelerators.programs.text import find_difference
 
 
 class Interpreted(BaseException):
-    """Thunder has interpreted the function; what its passes do is not needed."""
+    """Raised once Thunder has interpreted the function, as its passes are not needed."""
 
 
 def describe_key(function):
-    """Makes a describer that has described what the key of a program of this function is made of."""
+    """Returns a describer that has walked a function, as for the key of its program."""
     describer = Describer()
     list(describer.walk("model", function))
     return describer
 
 
 def record(function, *args):
-    """Returns the recorder of the trace of a call."""
+    """Returns the recorder that was active while a call was traced."""
     recorder = Recorder(describe_key(function))
     own = thunder.thunder_general_jit
 
@@ -37,6 +37,6 @@ def record(function, *args):
 
 
 def compare(reads, function):
-    """Returns the kind and the name of the first read that differs now; None if none does."""
+    """Returns kind and name of the first read whose value differs now; None if none does."""
     found = find_difference(reads, describe_key(function))
     return None if found is None else f"{found.read.kind} {found.read.name}"

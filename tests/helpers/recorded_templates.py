@@ -21,7 +21,7 @@ STARTED = 1_700_000_000.0
 
 
 def make_chain_template(name: str | None = None, options: str = "nvfuser=0.2.36") -> Template:
-    """``tanh(head + term + ...) * 0.5`` with bfloat16 terms."""
+    """Returns the template ``tanh(head + term + ...) * 0.5`` with bfloat16 terms."""
     ops = (
         Op("residual", (Ref(0), Const("dtype", "bfloat16")), (FLOAT32,)),
         Op("prims.tanh", (Ref(1),), (FLOAT32,)),
@@ -35,7 +35,7 @@ def make_cast_template(name=None, options="nvfuser=0.2.36"):
 
 
 def make_scaled_template(*shape: int, factor: float = 0.5) -> Template:
-    """A product with a number; those of other shapes and numbers are the same but for that."""
+    """Returns a product with a number; templates of other shapes and numbers differ in nothing else."""
     return _template(draw(f"mul(x, {factor!r})", x=shape), None, "")
 
 
@@ -51,12 +51,12 @@ def count_compile(ledger: Ledger, template: Template, seconds: float, alone: Alo
 def count_load(
     ledger: Ledger, template: Template, seconds: float, compile_seconds: float = 0.0, alone: Alone | None = None
 ) -> None:
-    """Counts a function that was loaded for a template, and what compiling it took where it was compiled."""
+    """Counts a function that was loaded for a template; ``compile_seconds`` is the time of its original compilation."""
     ledger.tell(template, CompileEvent("eager", seconds, True, compile_seconds, template, alone=alone))
 
 
 def make_ledger(*templates: Template, seconds: float = 1.0) -> Ledger:
-    """A ledger that saw one region of each, and compiled it."""
+    """Returns a ledger that counted one region of each template, and its compilation."""
     ledger = Ledger()
     for template in templates:
         ledger.count_region(template, (), hit=False)
@@ -88,7 +88,7 @@ def save_ledger(
     started: float = STARTED,
     argv: Sequence[str] = ("train.py", "--depth", "4"),
 ) -> None:
-    """Records a run whose id, start, process (4321) and command line are known."""
+    """Records a run with a fixed id, start, process (4321) and command line."""
     with monkeypatch.context() as patch:
         patch.setattr(recorder.uuid, "uuid4", lambda: SimpleNamespace(hex=run))
         patch.setattr(recorder.time, "time", lambda: started)
@@ -99,7 +99,7 @@ def save_ledger(
 
 
 def begin_run(ledger: Ledger) -> RecordWriter:
-    """Records what a ledger has so far. Returns the writer, for what comes later."""
+    """Records the state of a ledger so far. Returns the writer, for later states."""
     writer = RecordWriter(ledger)
     writer.save()
     return writer

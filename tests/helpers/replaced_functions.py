@@ -1,4 +1,4 @@
-"""A function, and what replaces it."""
+"""A function and its replacement."""
 
 from functools import wraps
 

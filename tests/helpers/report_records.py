@@ -1,4 +1,4 @@
-"""Reports of models that need not be trained, of benchmarks that need not be run, and of records that do harm."""
+"""Reports of models without training, of benchmarks without runs, and of hostile records."""
 
 import re
 from dataclasses import replace
@@ -15,7 +15,7 @@ from fusioncache.observe.record.stats import Stats
 
 HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m\x00\n{{ 7 * 7 }}</style></title>"
 SHOWN = "<script>alert(1)</script>\"'&\\x1b[31m\\x00\\n{{ 7 * 7 }}</style></title>"
-"""The same as a page shows it."""
+"""``HOSTILE`` as a page shows it."""
 
 
 def make_region_record(number, module="", layer=None, trace="forward", digest=None, **fields):
@@ -61,7 +61,7 @@ def make_placement(name="all_gather float32 (8,)", **fields):
 
 
 def save_hostile_run(monkeypatch: MonkeyPatch) -> Contents:
-    """A run in which every text from outside would do harm."""
+    """Records a run in which every text from outside is hostile; returns the contents of its report."""
     chain, cast = make_chain_template(name=HOSTILE, options=HOSTILE), make_cast_template(options=HOSTILE)
     ledger = make_ledger(chain, cast, seconds=0.5)
     ledger.count_bypass(HOSTILE)
@@ -94,7 +94,7 @@ def read_newest() -> Contents:
 
 
 class Page(HTMLParser):
-    """A report taken apart. Its lines have targets of links and texts of tooltips in brackets."""
+    """A parsed report. Its lines contain link targets and tooltips in brackets."""
 
     def __init__(self, html: str):
         super().__init__()
@@ -111,7 +111,7 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        """All that is shown, with runs of blanks as one."""
+        """All text that is shown, with each run of blanks as one blank."""
         return " ".join(self.lines)
 
     def section(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Where the parts of the repository are."""
+"""Paths of the parts of the repository."""
 
 import os
 import sys
@@ -12,5 +12,5 @@ README = ROOT / "README.md"
 
 
 def import_path(*folders: Path | str) -> str:
-    """Returns the ``PYTHONPATH`` of a process that finds what these folders hold, and all that is found here."""
+    """Returns a ``PYTHONPATH`` of these folders and all that this process imports from."""
     return os.pathsep.join([*map(str, folders), *filter(None, sys.path)])

@@ -1,4 +1,4 @@
-"""What Thunder makes of a program, with and without shortcuts in its tracing."""
+"""Traces that Thunder makes of a program, with and without shortcuts in its tracing."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from benchmarks.equality.traces import read_texts
 from fusioncache import tracing
 
 OWN = ("frames", "containers")
-"""Shortcuts with which Thunder's own traces are made where those with others are held against them, in half the time.
-Whether traces stay the same with these is for ``test_hostile_programs.py``."""
+"""Shortcuts for Thunder's traces when traces with other shortcuts are compared with them. They halve the time.
+``test_hostile_programs.py`` checks that these shortcuts do not change traces."""
 
 
 def trace_with(groups: Iterable[str], program: Callable[..., Any], *args: Any) -> list[str]:
-    """Traces with these groups of shortcuts alone; returns the text of every trace, or what is raised."""
+    """Traces with only these groups of shortcuts; returns the text of every trace, or type and message of the error."""
     tracing.uninstall()
     tracing.install(groups)
     compiled = thunder.jit(program)

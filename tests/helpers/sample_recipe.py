@@ -1,4 +1,4 @@
-"""A recipe that says something of everything, for tests of stored nvFuser kernels."""
+"""A recipe with every kind of part, for tests of stored nvFuser kernels."""
 
 import struct
 
@@ -37,7 +37,7 @@ def pack_words(*numbers):
 
 
 def make_elf(machine=190, sections=((1, 64, 16), (8, 64, 10**6)), programs=((64, 16),)):
-    """A file with these parts, and 32 bytes of contents."""
+    """Returns an ELF file with these sections and program headers, and 32 bytes of contents."""
     header = bytearray(64)
     header[:6] = b"\x7fELF\x02\x01"
     header[18:20] = machine.to_bytes(2, "little")

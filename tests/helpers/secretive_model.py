@@ -1,6 +1,6 @@
 """Models that hold secrets wherever a model may hold them: tests put another one in the place of SEED, and run a copy.
 
-What has a name that says so is a plain word, as a bad password is. What has none is no word.
+Secrets whose names reveal them are plain words, like bad passwords. The others are no words.
 """
 
 import enum

@@ -1,4 +1,4 @@
-"""Processes that train one model together under Thunder's ``fsdp`` or ``ddp``, over gloo or on GPUs of their own."""
+"""Processes that train one model together under Thunder's ``fsdp`` or ``ddp``, over gloo or with one GPU each."""
 
 import os
 import tempfile
@@ -46,7 +46,7 @@ class TiedModel(torch.nn.Module):
 
 
 def make_model(width: int = 16, vocabulary: int = 33, blocks: int = 2) -> torch.nn.Module:
-    """Makes a small language model, the same on every rank; its vocabulary is padded for two ranks."""
+    """Returns a small language model, the same on every rank; its vocabulary is padded for two ranks."""
     torch.manual_seed(0)
     return torch.nn.Sequential(
         torch.nn.Embedding(vocabulary, width),
@@ -57,7 +57,7 @@ def make_model(width: int = 16, vocabulary: int = 33, blocks: int = 2) -> torch.
 
 
 def share(jitted: Any, mode: str) -> Any:
-    """Has Thunder share a jitted model among the ranks: ``ddp``, ``zero2`` or ``zero3``."""
+    """Returns a jitted model that is distributed over the ranks: ``ddp``, ``zero2`` or ``zero3``."""
     from thunder.distributed import FSDPType, ddp, fsdp
 
     if mode == "ddp":
@@ -70,7 +70,7 @@ def device_of(model: Any) -> torch.device:
 
 
 def train(jitted: Any, rank: int, steps: int = 3) -> list[torch.Tensor]:
-    """Returns loss and gradients of some steps of training, each rank with data of its own."""
+    """Returns loss and gradients of some training steps. Each rank draws other data."""
     seen = []
     optimizer = torch.optim.SGD(jitted.parameters(), lr=0.1)
     for step in range(steps):
@@ -85,7 +85,7 @@ def train(jitted: Any, rank: int, steps: int = 3) -> list[torch.Tensor]:
 
 
 def list_calls(trace: Any) -> list[str]:
-    """Returns the names of a trace's calls, of collectives what travels; of several together, each."""
+    """Returns the names of a trace's calls; for gathers and reduces, kind and message of each merged one."""
     kinds = (Kind.GATHER, Kind.REDUCE)
     return [
         f"{kind} {text}" if (kind := kind_of(symbol)) in kinds else str(kind or symbol.sym.name)
@@ -100,7 +100,7 @@ def copy_weights(jitted: Any) -> dict[str, torch.Tensor]:
 
 
 def count_saved(trace: Any) -> int:
-    """Returns how many gathered parameters, and views of such, a forward trace saves for backward."""
+    """Returns how many gathered parameters, and views of them, a forward trace saves for backward."""
     gathered: set[str] = set()
     for symbol in trace.bound_symbols:
         taken = {proxy.name for proxy in symbol.flat_proxy_args}
@@ -110,14 +110,14 @@ def count_saved(trace: Any) -> int:
 
 
 def run_ranks(work: Callable[[int], Any], world: int = 2, backend: str = "gloo") -> list[Any]:
-    """Returns what a function of the rank returns in each process of a job, which imports it anew."""
+    """Returns the result of a function of the rank from each process of a job, which imports the function anew."""
     with tempfile.TemporaryDirectory() as folder:
         _start(work, world, backend, folder)
         return [torch.load(f"{folder}/{rank}", weights_only=True) for rank in range(world)]
 
 
 def run_with_losses(work: Callable[[int], Any], patience: float) -> Any:
-    """Returns what a function returns in the first process of a job of two, of which the other one may be lost."""
+    """Returns the result of a function from the first process of a job of two, of which the second one may be lost."""
     with tempfile.TemporaryDirectory() as folder:
         first, second = _start(work, 2, "gloo", folder, join=False).processes
         first.join(patience)
@@ -130,7 +130,7 @@ def run_with_losses(work: Callable[[int], Any], patience: float) -> Any:
 
 
 def _start(work: Callable[[int], Any], world: int, backend: str, folder: str, **options: bool) -> Any:
-    # Each process would import for itself what is not there when it is forked.
+    # Each process would itself import modules that are not loaded when it is forked.
     modules = ["quick_process", "thunder", "pytest", "fusioncache.distributed", "sharded_training"]
     torch.multiprocessing.set_forkserver_preload(modules)
     options["start_method"] = "spawn" if backend == "nccl" else "forkserver"
@@ -142,7 +142,7 @@ def _run(rank: int, world: int, folder: str, work: Callable[[int], Any], backend
     os.environ["LOCAL_RANK"] = str(rank)
     if backend == "nccl":
         torch.cuda.set_device(rank)
-    # Its time limit is not torch's own.
+    # The time limit replaces torch's default.
     where = {"init_method": f"file://{folder}/meeting", "timeout": timedelta(minutes=5)}
     torch.distributed.init_process_group(backend, rank=rank, world_size=world, **where)
     torch.save(work(rank), f"{folder}/{rank}")

@@ -1,4 +1,4 @@
-"""Private keys that tests sign with: the same each time."""
+"""Private keys that tests sign with. Equal names give equal keys."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""Random regions that can be drawn at any sizes: what they compute is the same, whatever falls together."""
+"""Random regions that can be drawn at any sizes: they compute the same function even if sizes coincide."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from fusioncache.template.generalization import Generalization, find_places, wri
 from fusioncache.template.plan import inline
 
 WIDEST = 13
-"""What is padded is padded to this."""
+"""The size that is padded to."""
 
 Step = tuple[str, int, int]
-"""What is computed, and of which of the values so far."""
+"""A kind of operation, the number of its operand among the values so far, and a number that makes all other choices."""
 
 Shape = tuple[str, ...]
-"""The sizes of a tensor, as what they are: see ``Setting.sizes``."""
+"""The symbolic sizes of a tensor: see ``Setting.sizes``."""
 INPUTS: tuple[Shape, ...] = (("B", "T", "D"), ("B", "T", "D"), ("B", "D", "T"), ("T", "D"), ("D", "T"), ("D",), ("T",))
 
 
@@ -40,7 +40,7 @@ class Setting:
 
 
 def _choose(step: Step, setting: Setting, values: Mapping[Ref, Shape]) -> tuple[str, Shape, Sequence[object]]:
-    """Returns an operation, the shape of its result and its arguments; a sine if the step does not fit its value."""
+    """Returns an operation, the shape of its result and its arguments; a sine if the step does not fit its operand."""
     name, one, other = step
     value, shape = list(values.items())[one % len(values)]
     halved, widened = (tuple(new if size == "T" else size for size in shape) for new in ("T//2", "M"))
@@ -84,7 +84,7 @@ def recipes() -> st.SearchStrategy[list[Step]]:
 
 
 def settings_of_sizes(sizes: st.SearchStrategy[int] | None = None) -> st.SearchStrategy[Setting]:
-    """Sizes that often fall together, with each other and with what is special."""
+    """Returns a strategy of settings whose sizes often coincide, with each other and with special sizes."""
     sizes = st.sampled_from([0, 1, 2, 3, 4, 5, 7, 8, 12, 13]) if sizes is None else sizes
     numbers = st.tuples(*[st.sampled_from([0.1, 0.25, 3.0, -1.0])] * 2)
     return st.builds(Setting, sizes, sizes, sizes, numbers)
@@ -102,7 +102,7 @@ def draw_region(recipe, setting):
 def evaluate_general(
     general: Generalization, values: Sequence[Value], canonical: Canonical, inputs: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """The outputs of a region, computed by the graph of a generalization that has these values for it."""
+    """Returns the outputs of a region, computed by the graph of a generalization with these values of its variables."""
     places, binding = find_places(general), canonical.binding
     numbers = [value for value, place in zip(values, places, strict=True) if place is None]
     slots, terms = binding.arguments[: len(binding.slots)], binding.arguments[len(binding.slots) :]

@@ -1,4 +1,4 @@
-"""Keys and artifacts that go by a number, and processes that use a store of them."""
+"""Keys and artifacts that are derived from a number, and processes that use a store of them."""
 
 import hashlib
 import os
@@ -20,7 +20,7 @@ from fusioncache.store.remote import Remote
 
 BACKEND = "eager"
 ENTRY_BYTES = 1200
-"""More than the file of an entry with such a key takes, and less than twice that."""
+"""More than the file size of an entry with such a key, and less than twice that."""
 NOBODY = 65534
 
 
@@ -31,30 +31,30 @@ def make_numbered_key(text: object) -> Key:
 
 
 def make_artifacts(number: int, size: int = 3000) -> dict[str, bytes]:
-    """What is always stored for a number: an artifact of its own, an empty one, and one that all share."""
+    """Returns the artifacts of a number: one of its own, an empty one, and one that all numbers share."""
     return {"code": random.Random(number).randbytes(size), "empty": b"", "shared": b"shared" * 10}
 
 
 def save(store: Store, *numbers: int) -> None:
-    """Stores what belongs to these numbers, and sees that it is there."""
+    """Stores the artifacts of these numbers; asserts that each is stored."""
     for number in numbers:
         key, artifacts = make_numbered_key(number), make_artifacts(number)
         assert store.save(key, BACKEND, artifacts, name=f"template_{number}", seconds=number)
 
 
 def push_new(store: Store, url: str, *numbers: int) -> None:
-    """Saves what belongs to these numbers, and pushes that."""
+    """Saves the artifacts of these numbers, and pushes them."""
     save(store, *numbers)
     assert push(store, Remote(url)).entries == len(numbers)
 
 
 def find_present(store: Store, *numbers: int) -> list[int]:
-    """Those of the numbers that the store has an entry for, seen without using it."""
+    """Returns the numbers for which the store has an entry, without using the entries."""
     return [number for number in numbers if store.entry(make_numbered_key(number).digest, BACKEND)]
 
 
 def load(store: Store, number: int) -> bool:
-    """Whether the store has what belongs to this number. It must have that or nothing."""
+    """True if the store has the artifacts of this number; asserts that it has exactly these or none."""
     found = store.load(make_numbered_key(number), BACKEND)
     assert found is None or dict(found) == make_artifacts(number)
     return found is not None
@@ -80,13 +80,13 @@ def age_entry(store: Store, number: int, seconds: float) -> None:
 
 
 def find_litter(directory: Path) -> list[str]:
-    """Files that are being written, or were."""
+    """Returns the names of temporary files, of unfinished and of aborted writes."""
     return [file.name for file in directory.rglob("tmp-*")]
 
 
 @contextmanager
 def collect_warnings() -> Iterator[list[str]]:
-    """The messages of all warnings of ours, also of those that were shown before."""
+    """Yields a list that gets the messages of all our warnings at the end, also of those that were shown before."""
     messages: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -95,9 +95,9 @@ def collect_warnings() -> Iterator[list[str]]:
 
 
 def fork(work: Callable[[], object]) -> int:
-    """Starts a process that does this, and ends with status 0 if nothing is raised. Returns its number."""
+    """Forks a process that calls ``work``, and exits with status 0 if nothing is raised. Returns its ID."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that some other thread is running, of the test runner's
+        warnings.simplefilter("ignore")  # that another thread is running: one of the test runner
         child = os.fork()
         if child:
             return child
@@ -110,7 +110,7 @@ def fork(work: Callable[[], object]) -> int:
 
 
 def drop_root() -> None:
-    """From now on permissions bind this process, also if it was root's."""
+    """Makes permissions apply to this process from now on, even if it runs as root."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setgid(NOBODY)
@@ -118,7 +118,7 @@ def drop_root() -> None:
 
 
 def wait_for(child: int) -> int:
-    """How a process ended: its status, or minus the number of the signal."""
+    """Returns the exit status of a process, or minus the number of the signal that ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 

@@ -22,7 +22,7 @@ CODE = b"run it op by op"
 
 
 class PersistentEager(Eager):
-    """Counts what it is asked for. Without a reason to refuse it keeps one artifact."""
+    """An eager backend that records its calls. It makes one artifact unless it has a reason to refuse."""
 
     def __init__(
         self, environment: Mapping[str, str] | None = None, refuse: str | None = None, *, lasting: bool = True
@@ -69,7 +69,7 @@ def make_unary_region(name="cos", device="cpu"):
 
 
 class Process:
-    """This class has what one process has: a cache of its own, over a directory that others have too."""
+    """The state of one process: its own cache, over a directory that it shares with other processes."""
 
     def __init__(self, directory: Path, backend: Any = None, ranks: Ranks | None = None):
         self.backend = backend or PersistentEager()
@@ -84,7 +84,7 @@ class Process:
         return self.executables.builder(self.backend.environment())
 
     def key(self, source: Graph, *inputs: Any) -> Key:
-        """Returns what names the entry of a region with inputs of this layout."""
+        """Returns the key of the store entry of a region for inputs of these layouts."""
         canonical = canonicalize(source)
         layouts = layouts_of([inputs[index] for index in canonical.binding.arguments])
         builder = self.builder()

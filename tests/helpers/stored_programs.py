@@ -1,4 +1,4 @@
-"""Models compiled as in one process after the other, over a directory of programs that all of them share."""
+"""Models compiled as by one process after the other, over one directory of stored programs."""
 
 import contextlib
 import sys
@@ -11,7 +11,7 @@ import torch
 import fusioncache
 
 _TOOL = 5
-"""A number that neither debuggers, nor profilers, nor coverage have in ``sys.monitoring``."""
+"""A tool ID of ``sys.monitoring`` that debuggers, profilers and coverage do not use."""
 
 
 def compile_anew(
@@ -29,7 +29,7 @@ def compile_anew(
 
 @contextlib.contextmanager
 def without_interpreter() -> Iterator[None]:
-    """Has what is traced here raise where the interpreter begins: programs depend on Thunder's own functions."""
+    """Makes Thunder's interpreter raise, by monitoring: a patch would replace functions that programs depend on."""
     from thunder.core import interpreter
 
     monitoring, code = sys.monitoring, interpreter.interpret.__code__

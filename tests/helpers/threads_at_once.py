@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 def run_at_once(*works: Callable[[], object]) -> None:
-    """Does each of these on a thread of its own once all threads are there. Raises what one of them raises."""
+    """Calls each function on its own thread once all threads have started. Raises the error of one that fails."""
     barrier = threading.Barrier(len(works))
 
     def run(work: Callable[[], object]) -> None:

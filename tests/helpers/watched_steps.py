@@ -1,4 +1,4 @@
-"""Takes steps in a process of its own, and prints what of ours came in between in the later ones, as JSON."""
+"""Takes steps in its own process, and prints as JSON what interrupts the later ones."""
 
 import gc
 import json
@@ -20,7 +20,7 @@ _PATIENCE = 120.0
 
 @contextmanager
 def watch():
-    """Yields a counter of audit events, records of loggers, warnings and collections, for the time of the body."""
+    """Yields a counter of audit events, log records, warnings and garbage collections during the body."""
     events, is_watching = Counter(), True
 
     def note(what, detail):
@@ -32,7 +32,7 @@ def watch():
     logging.getLogger().addHandler(handler)
     logging.getLogger().setLevel(logging.DEBUG)
     warnings.showwarning = lambda message, *_args, **_options: note("warning", message)
-    gc.disable()  # what is collected now is asked for
+    gc.disable()  # only explicit collections happen now
     gc.callbacks.append(lambda phase, _: note("gc", phase))
     sys.addaudithook(lambda event, args: note(event, args[:1]))
     yield events
@@ -41,7 +41,7 @@ def watch():
 
 
 def run_while_locked(steps):
-    """Takes steps, once before and then while another thread has every lock of the package; tells whether they end."""
+    """Takes steps, then takes them while another thread holds every lock of the package; True if they end."""
     ready, done, held = (threading.Event() for _ in range(3))
 
     def take():

@@ -1,7 +1,7 @@
-"""Small programs that are hard to trace, and all that can be told of how Thunder traces and runs them.
+"""Small programs that are hard to trace, and facts about how Thunder traces and runs them.
 
-A program is a function that is given ``run``, and calls compiled functions through it, again after it has changed what
-they read. A file of programs is one subject.
+A program is a function of ``run``. It calls compiled functions through ``run``, and calls them again after it has
+changed values that they read. Each file of programs has one subject.
 """
 
 import inspect

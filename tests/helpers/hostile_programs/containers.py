@@ -259,7 +259,7 @@ CHANGED_BEHIND = (
         [lambda v: v.k, lambda v: getattr(v, "k", 3), lambda v: vars(v).get("k", 4)],
     ),
 )
-"""What is made in the trace, what functions that are written in C do to it, and how it is read before and after."""
+"""Values made in the trace, changes of them by functions written in C, and reads before and after."""
 
 
 def changed_behind_the_interpreter(run):

@@ -1,4 +1,4 @@
-"""Runs a program, and notes all that can be told of each call: result, error, state, traces, which calls were traced."""
+"""Runs a program, and records what each call shows: result, error, state, traces, which calls were traced."""
 
 import re
 import traceback
@@ -15,7 +15,7 @@ X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
 
 def answering(base=object, /, **answers):
-    """Returns a class of which methods return these values, or are these functions."""
+    """Returns a class whose methods return these values, or are these functions."""
     methods = {
         name: answer if callable(answer) else lambda self, *given, answer=answer: answer
         for name, answer in answers.items()
@@ -24,9 +24,9 @@ def answering(base=object, /, **answers):
 
 
 def observe(program):
-    """Runs a program, and returns each fact under its name, in order."""
+    """Runs a program, and returns the facts by name, in order."""
     torch.manual_seed(0)
-    RemovableHandle.next_id = 0  # hooks are known by numbers, which are in the traces
+    RemovableHandle.next_id = 0  # hooks have numbers, which occur in the traces
     runner = Runner()
     program(runner)
     assert runner.facts, "it has to call something"
@@ -35,12 +35,12 @@ def observe(program):
 
 
 class Runner:
-    """Compiles what a program calls, once each, and notes what comes of every call.
+    """Compiles each function that a program calls once, and records facts about every call.
 
     Attributes:
-        events: what a program says happened while it ran.
-        facts: what was noted so far, by name.
-        options: of ``thunder.jit`` for what is called for the first time.
+        events: reported by the program while it ran.
+        facts: recorded so far, by name.
+        options: of ``thunder.jit`` for functions that are called for the first time.
     """
 
     def __init__(self):
@@ -74,12 +74,12 @@ class Runner:
                 self.note(name, text)
 
     def note(self, name, fact):
-        """Notes a fact of the last call."""
+        """Records a fact about the last call."""
         self.facts[f"call {self._calls}, {name}"] = re.sub(r"0x[0-9a-f]{6,}", "0x", str(fact))
 
 
 def describe(value):
-    """Returns a text that is the same for two values that cannot be told apart."""
+    """Returns a text that is equal for two values that cannot be distinguished."""
     if isinstance(value, torch.Tensor):
         whole = value.detach().resolve_conj().contiguous().reshape(-1)
         bits = bytes(whole.view(torch.uint8).tolist()).hex()
@@ -105,7 +105,7 @@ def _compute_gradients(function, args, result):
 
 
 def _describe_error(error):
-    """Tells type, message, what it came from, and where in the programs it was raised."""
+    """Returns type, message and places in the programs of an error and of the errors that it came from."""
     lines = []
     while error is not None and len(lines) < 9:
         places = [

@@ -1,4 +1,4 @@
-"""What is outside and changes between calls: globals, builtins of a function's own, options of the compiler."""
+"""External state that changes between calls: globals, builtins of one function, options of the compiler."""
 
 import builtins
 import sys

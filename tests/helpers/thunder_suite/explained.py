@@ -1,4 +1,4 @@
-"""Tests of Thunder's that cannot end the same way, and why."""
+"""Tests of Thunder that cannot have the same outcome, and the reasons."""
 
 _BY_NAME = "looks for fused calls by the name nvFusion"
 

@@ -1,4 +1,4 @@
-"""What runs left behind: how each test ended, what fusioncache did in it, and which tests end otherwise with it."""
+"""Results of runs: the outcome of each test, fusioncache's counts in it, and tests whose outcomes differ with it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNREACHED = "unreached"
 
 @dataclass(frozen=True)
 class Result:
-    """How a test ended, and what fusioncache did. A test without a result is missing, or unreached in a stopped run."""
+    """Outcome of a test and fusioncache's counts. A test without a result is missing, or unreached in a stopped run."""
 
     outcome: str
     message: str = ""
@@ -25,7 +25,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Run:
-    """All results of one run of pytest, by test id, and whether it came to its end by itself."""
+    """All results of one run of pytest, by test id, and whether the run was complete."""
 
     results: dict[str, Result]
     finished: bool = True
@@ -36,7 +36,7 @@ class Run:
 
 @dataclass
 class Difference:
-    """A test whose outcomes differ, why it has to if it has to, and how later runs of both ended."""
+    """A test whose outcomes differ, the reason if it must differ, and the outcomes of later runs of both."""
 
     id: str
     without: Result
@@ -46,7 +46,7 @@ class Difference:
 
     @property
     def counts_against(self) -> bool:
-        """Whether it differs for no known reason, and in more than half of its further runs as well."""
+        """True if it differs for no known reason, and in more than half of its further runs as well."""
         differing = sum(without != with_ for without, with_ in self.reruns)
         return not self.explained and (not self.reruns or 2 * differing > len(self.reruns))
 
@@ -67,21 +67,21 @@ def find_differences(runs: Sequence[Run], explained: Mapping[str, str]) -> list[
 
 
 def load(file: Path) -> Run:
-    """Reads what the plugin or ``write_record`` wrote; of two ends of a test the later one counts."""
+    """Returns the run that the plugin or ``write_record`` wrote; the later of two outcomes of a test counts."""
     events = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     results = {event.pop("id"): Result(**event) for event in events if "id" in event}
     return Run(results, any("finished" in event for event in events))
 
 
 def write_record(file: Path, run: Run) -> None:
-    """Writes how each test of a whole run ended, for ``load``, behind a line with what that depends on."""
+    """Writes the outcomes of a whole run, for ``load``, after a line with the versions that they depend on."""
     ends = [{"id": id_, "outcome": result.outcome} for id_, result in sorted(run.results.items())]
     events = [{"versions": find_versions()}, *ends, {"finished": 0}]
     file.write_text("".join(json.dumps(event) + "\n" for event in events))
 
 
 def find_versions() -> dict[str, str]:
-    """Returns what the ends of Thunder's tests depend on besides fusioncache."""
+    """Returns the versions that outcomes of Thunder's tests depend on besides fusioncache, and if CUDA is available."""
     import torch
 
     versions = {name: version(name) for name in ("lightning-thunder", "torch", "litgpt")}

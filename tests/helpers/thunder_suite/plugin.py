@@ -1,4 +1,4 @@
-"""A pytest plugin: picks and seeds tests, writes down how each ended; puts ``FusionCache`` into ``thunder.jit``."""
+"""A pytest plugin: selects and seeds tests, records their outcomes, and adds ``FusionCache`` to ``thunder.jit``."""
 
 import functools
 import json
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 VARIABLE = "FUSIONCACHE_THUNDER_SUITE"
-"""Names the file of settings that ``run.py`` writes."""
+"""The variable with the path of the settings file that ``run.py`` writes."""
 
 
 def _pick(ids: list[str], settings: dict[str, Any]) -> set[str]:
@@ -40,7 +40,7 @@ def _forward_nvfuser() -> None:
 
 
 class _Injector:
-    """Puts ``FusionCache`` into each call of ``thunder.jit``, and counts what became of the calls of a test."""
+    """Adds ``FusionCache`` to each call of ``thunder.jit``, and collects the counts of a test."""
 
     def __init__(self, backend: str):
         import thunder
@@ -58,7 +58,7 @@ class _Injector:
             for name, value in list(getattr(module, "__dict__", {}).items()):
                 if value is own:
                     setattr(module, name, jit)
-        if backend == "eager":  # what is bypassed is not to wait for a compiler either
+        if backend == "eager":  # bypassed regions must not wait for a compiler either
             sys.modules["fusioncache.transform.executor"].best_backend = lambda device: "eager"  # type: ignore[attr-defined]
 
     def start(self) -> None:
@@ -72,14 +72,14 @@ class _Injector:
         for stats in (transform.stats() for transform in self._transforms):
             counts.update(regions=stats.regions, hits=stats.hits, misses=stats.misses, compiles=stats.compiles)
             counts.update({f"bypassed: {reason}": number for reason, number in stats.bypasses.items()})
-        return dict(counts)  # workers send no subclass of it
+        return dict(counts)  # workers cannot send a subclass of it
 
     def _add_fusioncache(self, options: dict[str, Any]) -> dict[str, Any]:
         from fusioncache import FusionCache
 
         given = options.get("transforms")
         if given is not None and not isinstance(given, list | tuple):
-            return options  # what Thunder says to it is what the test is about
+            return options  # the test is about Thunder's response to it
         if self._makes_regions:
             options = options | self._add_executor(options)
         if any(isinstance(transform, FusionCache) for transform in given or ()):
@@ -89,7 +89,7 @@ class _Injector:
         return options | {"transforms": [*(given or ()), transform]}
 
     def _add_executor(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Returns the given executors, with fusioncache's ahead of PyTorch's, which takes what is left."""
+        """Returns the given executors with fusioncache's ahead of PyTorch's, which takes the remaining operations."""
         from thunder.extend import get_executor, resolve_executors
 
         from fusioncache.transform.executors import NAME

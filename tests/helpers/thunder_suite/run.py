@@ -42,7 +42,7 @@ class Runner:
     directory: Path
 
     def run(self, name: str, end: float, only: Sequence[str]) -> Run:
-        """Runs all tests or those with these ids, until a time of the clock; with fusioncache if the name begins so."""
+        """Runs all tests or these ids until ``end``; with fusioncache if ``name`` begins with ``fusioncache``."""
         started, results = time.monotonic(), self.directory / f"{name}.jsonl"
         inject = self.backend if name.startswith("fusioncache") else None
         settings = {"results": str(results), "inject": inject, "selections": self.selections, "only": list(only)}

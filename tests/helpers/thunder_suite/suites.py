@@ -1,4 +1,4 @@
-"""Which of Thunder's tests are run where: of each file those with a pattern in their names, every how many."""
+"""Selections of Thunder's tests by suite: for each file a pattern of test names, and n to run every n-th test."""
 
 # Files whose tests run without a GPU and call thunder.jit. Interpreter tests make no regions, and the files of single
 # libraries (apex, cudnn, flash attention, transformer engine) skip everything where these are missing.
@@ -10,7 +10,7 @@ _CPU = (
 )
 _SAMPLES = {"auto_register_torchops": 20, "grad": 8, "ops": 20}
 
-# What PyTorch's executor is asked to run, and what runs on the CPU there, makes no regions.
+# Tests of PyTorch's executors, and tests on the CPU in that suite, make no regions.
 _WITH_REGIONS = r"^(?!.*(_torch_c(pu|uda)|_torchcompile_|_cpu_|\[(cpu|meta)))"
 
 # In about 9 minutes on an H200 with 14 processes.
