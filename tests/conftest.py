@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures and settings of all tests."""
 
 import itertools
 import os
@@ -11,24 +11,24 @@ import pytest
 import quick_process
 from hypothesis import HealthCheck, settings
 
-# On a busy machine everything takes longer. What hangs ends by pytest's own limit.
+# A busy machine makes everything slower. Pytest's time limit ends tests that hang.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
-# Else processes that compile would start beside imports, on machines with a GPU.
+# Otherwise imports would start processes that compile, on machines with a GPU.
 os.environ["FUSIONCACHE_JOBS"] = "0"
 
 
 @pytest.fixture(scope="session")
 def _directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Names of directories, one for each test. Pytest would look through all that there are for each new one."""
+    """Returns an iterator of directories, one for each test. Pytest would list all existing ones for each new one."""
     directory = tmp_path_factory.mktemp("fusioncache")
     return (directory / str(number) for number in itertools.count())
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _default_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keeps what fixtures of whole files do, and what threads write after a test, out of the user's directory."""
+    """Keeps files of module fixtures, and of threads that outlive a test, out of the user's directory."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("FUSIONCACHE_DIR", str(tmp_path_factory.mktemp("between-tests")))
         # Python would run stale bytecode of a module that a test writes twice within a second, with equal lengths.
@@ -42,23 +42,23 @@ def _own_environment(_directories: Iterator[Path], monkeypatch: pytest.MonkeyPat
     directory = next(_directories)
     directory.mkdir()
     monkeypatch.setenv("FUSIONCACHE_DIR", str(directory))
-    # Most tests count what a process compiles that finds nothing. Those of the store say so.
+    # Most tests count compilations without stored entries. Tests of the store enable it.
     monkeypatch.setenv("FUSIONCACHE_STORE", "0")
-    # And what it compiles itself, on machines with many cores as well.
+    # They count compilations of this process, also on machines with many cores.
     monkeypatch.setenv("FUSIONCACHE_JOBS", "0")
-    # A worker of pytest-xdist has the terminal's width there, which commands go by.
+    # In workers of pytest-xdist it is the terminal's width, which commands would use.
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
 @pytest.fixture
 def eager_regions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regions that Thunder's executor compiles by itself run op by op: compilers are tested elsewhere."""
+    """Runs regions op by op that Thunder's executor compiles without a template: compilers are tested elsewhere."""
     monkeypatch.setattr("fusioncache.transform.executor.best_backend", lambda device: "eager")
 
 
 @pytest.fixture
 def lonely_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regions of one operation are not shared."""
+    """Declines to share regions of one operation."""
     from fusioncache.ir.errors import Declined, Scope
     from fusioncache.transform import sharing
 
@@ -73,7 +73,7 @@ def lonely_operations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def store() -> Any:
-    """The store of this test's directory."""
+    """Returns the store of this test's directory."""
     from fusioncache.store import Store
 
     return Store.open()
@@ -92,7 +92,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures, which may trace a model
 def pytest_runtest_setup() -> None:
-    """Forgets modules of earlier tests, over which Thunder would fail if one dies while it iterates over them."""
+    """Clears Dynamo's list of modules of earlier tests: Thunder fails if one dies while it iterates over them."""
     quick_process.take_vectors_on_trust()
     guard = sys.modules.get("torch._dynamo.mutation_guard")
     if guard is not None:

@@ -1,4 +1,4 @@
-"""A net under refactorings: what is made of real models, printed, and held against what is committed.
+"""A safety net for refactorings: programs of real models as texts, compared with the committed texts.
 
-``make golden`` compares, ``make golden REWRITE=1`` writes anew. ``texts.py`` says what is left out of the texts.
+``make golden`` compares, ``make golden REWRITE=1`` rewrites. ``texts.py`` says what the texts leave out.
 """

@@ -1,4 +1,4 @@
-"""Compares what is made of models of the zoo with what is committed; without a name, of all.
+"""Compares the golden texts of models of the zoo with the committed ones; without a name, of all models.
 
 Exit code 1 if anything differs, or if a model fails.
 """
@@ -28,7 +28,7 @@ def main(models: Sequence[str], rewrite: bool, folder: Path, jobs: int) -> None:
     chosen = models or zoo.names()
     differing = []
     with ThreadPoolExecutor(jobs) as pool:
-        # Those of the end of the list take longest.
+        # Models at the end of the list take longest.
         futures = {pool.submit(print_model, model): model for model in reversed(chosen)}
         for future in as_completed(futures):
             model = futures[future]
@@ -44,16 +44,16 @@ def main(models: Sequence[str], rewrite: bool, folder: Path, jobs: int) -> None:
 
 
 def print_model(model: str, modes: Sequence[str] = MODES) -> list[Section]:
-    """Returns the sections of one model, which a fresh process prints."""
+    """Returns the sections of one model, which a new process prints."""
     paths = [str(processes.ROOT), str(processes.ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {"PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    environment["PYTHONHASHSEED"] = "0"  # the inputs of some regions follow the order of a set of Thunder's
+    environment["PYTHONHASHSEED"] = "0"  # Thunder orders the inputs of some regions by a set
     spec = {"model": model, "modes": list(modes)}
     return [Section(**each) for each in processes.call("golden.worker", spec, environment=environment)]
 
 
 def finish(model: str, sections: Sequence[Section], folder: Path, *, rewrite: bool) -> bool:
-    """Writes the file of a model, or prints how it differs; returns whether it is as committed."""
+    """Rewrites the file of a model, or prints its differences; True if no difference is left."""
     path = name_file(folder, model)
     lines = find_differences(model, load(path), sections)
     if rewrite:

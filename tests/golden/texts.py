@@ -1,8 +1,8 @@
-"""Golden texts: their sections, what is left out of them, and where two of a model differ.
+"""Golden texts: their sections, their normalization, and differences between two texts of a model.
 
-``normalize`` leaves out what differs between two runs, checkouts or machines. Left out are also all seconds of
-``stats()`` and the texts of ingredients that are not of a graph. Nothing is sorted but the reasons of ``stats()``, the
-entries of the store, and names of ingredients.
+``normalize`` removes differences between runs, checkouts and machines. Texts also omit all seconds of ``stats()`` and
+the texts of ingredients that are not of a graph. Only the reasons of ``stats()``, the entries of the store and the
+names of ingredients are sorted.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 DATA = Path(__file__).with_name("data") / version("lightning-thunder")
-"""The texts of the installed Thunder: each supported version prints traces of its own."""
+"""The texts of the installed Thunder: each supported version prints other traces."""
 MOST_LINES = 40
-"""So many lines are shown of the diff of one section."""
+"""Number of lines that are shown of the diff of one section."""
 _HEADING = "=== "
 _SUFFIX = ".txt.xz"
 _TIMES = re.compile(r"took \d+ (?:milli|micro)?seconds")
@@ -32,7 +32,7 @@ _NAME = re.compile(r"(?<=_)[0-9a-f]{8}(?![0-9a-f])")
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One part of what is printed: its title says mode, length and part, and no other section of a model has it."""
+    """One part of the output. Its title names mode, length and part, and is unique in the texts of a model."""
 
     title: str
     text: str
@@ -68,7 +68,7 @@ def list_models(folder: Path) -> set[str]:
 
 
 def normalize(text: str, digests: Mapping[str, str]) -> str:
-    """Returns a text without milliseconds, addresses, folders, and digests of templates' keys but for ``digests``."""
+    """Returns a text without durations, addresses and folders; ``digests`` replace the digests of templates' keys."""
     text = _TIMES.sub("took some time", text)
     text = _NAME.sub(lambda found: digests.get(found[0], found[0]), text)
     for folder in _list_folders():
@@ -78,14 +78,14 @@ def normalize(text: str, digests: Mapping[str, str]) -> str:
 
 @cache
 def _list_folders() -> tuple[str, ...]:
-    """Returns the folders that are left out of paths, those within others first."""
+    """Returns the folders that are removed from paths, inner folders first."""
     folders = [*filter(None, sys.path), tempfile.gettempdir()]
     names = {os.path.join(name, "") for folder in folders for name in (folder, os.path.realpath(folder))}
     return tuple(sorted(names, key=lambda name: (-len(name), name)))
 
 
 def find_differences(model: str, golden: Sequence[Section], found: Sequence[Section]) -> list[str]:
-    """Returns lines that say how what was found differs from what is committed; none if it does not."""
+    """Returns lines that show how the found sections differ from the committed ones; none if they do not."""
     expected, printed = ({each.title: each.text for each in sections} for sections in (golden, found))
     lines: list[str] = []
     for title in dict.fromkeys([*expected, *printed]):

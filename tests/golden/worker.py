@@ -21,19 +21,19 @@ from golden.texts import Section, normalize
 FORWARD = "forward"
 MODES = (FORWARD, "training")
 LENGTHS = (24, 40, 17, 64, 33, 16, 48, 60)
-"""Tokens in a row, in order. 16 and 64 are widths of the models as well."""
+"""Sequence lengths, in order. 16 and 64 are also widths of the models."""
 _ROWS = (3, 5, 2, 8, 4, 6, 7, 9)
-"""Rows of the inputs, in order, of a model whose inputs have no length: that of images."""
+"""Batch sizes, in order, for a model whose inputs have no length: the one of images."""
 _FEW = 2
-"""After so many lengths the counts are printed for the first time: the second one makes a program for any length."""
+"""The counts are first printed after so many lengths: the second one makes a program for any length."""
 _LAYERS = 2
 _BATCH = 2
 _DIRECTORY = "FUSIONCACHE_DIR"
 
 
 def print_model(spec: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Returns the sections of a ``model`` in some ``modes``, each from a process that has done nothing but imports."""
-    # Before anything is imported that reads them.
+    """Returns the sections of a ``model`` in some ``modes``, each from a process that has only done imports."""
+    # Before imports that read them.
     for name in [name for name in os.environ if name.startswith(("FUSIONCACHE_", "THUNDER_")) and name != _DIRECTORY]:
         del os.environ[name]
     model, package = spec["model"], zoo.find_entry(spec["model"]).package
@@ -43,7 +43,7 @@ def print_model(spec: Mapping[str, Any]) -> list[dict[str, str]]:
     versions = "\n".join(f"{name} {version(name).partition('+')[0]}" for name in names)  # without local builds
     sections = [Section("versions", versions)]
     for mode in spec["modes"]:
-        with ProcessPoolExecutor(1, mp_context=get_context("fork")) as process:  # its state reaches no other mode
+        with ProcessPoolExecutor(1, mp_context=get_context("fork")) as process:  # modes share no state
             sections += process.submit(_print_mode, model, mode).result()
     return [asdict(section) for section in sections]
 
@@ -56,7 +56,7 @@ def _print_mode(model: str, mode: str) -> list[Section]:
 
 
 class _Printer:
-    """Prints a compiled model. ``known`` has the entries of Thunder's caches that were printed, by identity."""
+    """Prints a compiled model. ``known`` contains the printed entries of Thunder's caches, by identity."""
 
     def __init__(self, model: str, mode: str):
         import torch
@@ -65,7 +65,7 @@ class _Printer:
         from benchmarks.common.thunder_jit import executors
 
         torch.set_num_threads(1)
-        # Dynamo leaves a model to torch after eight graphs.
+        # By default Dynamo gives a model up after eight graphs.
         torch._dynamo.config.recompile_limit = 8 * len(LENGTHS)
         self.mode = mode
         self.workload = zoo.make(model, _LAYERS, sequence=max(LENGTHS), batch=max(_BATCH, max(_ROWS)))
@@ -104,7 +104,7 @@ class _Printer:
         output.backward(cotangent(output))
 
     def _print_programs(self, where: str, *, in_full: bool) -> Iterator[Section]:
-        """Yields a section for each trace of the programs that are new: in full, or one with digests of all."""
+        """Yields a section for each trace of the new programs with ``in_full``, otherwise one with digests of all."""
         found = list(self._find_new())
         lines = []
         for name, text in found:
@@ -174,7 +174,7 @@ def _list_entries(function: Any) -> list[Any]:
     import thunder
 
     entries = thunder.compile_stats(function).interpreter_cache
-    return [entries[position] for position in range(len(entries))]  # iterating may ask the store
+    return [entries[position] for position in range(len(entries))]  # iteration may query the store
 
 
 def _digest_graph(template: Any) -> str:

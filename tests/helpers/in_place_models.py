@@ -1,4 +1,4 @@
-"""Models that write into their buffers, and an executor whose regions hold the writes."""
+"""Models that write into their buffers, and an executor whose regions contain the writes."""
 
 import thunder
 import torch

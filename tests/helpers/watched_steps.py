@@ -1,4 +1,4 @@
-"""Takes steps in its own process, and prints as JSON what interrupts the later ones."""
+"""Takes steps in its own process, and prints as JSON the events that interrupt later steps."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""Values as JSON, and texts of keys: what was written comes back, and nothing else passes for it."""
+"""Values as JSON, and texts of keys: decoding returns what was encoded, and refuses everything else."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The table of operations, with every trait stated once more, and its errors."""
+"""The table of operations: every trait, stated a second time, and its errors."""
 
 from dataclasses import fields, replace
 

@@ -1,4 +1,4 @@
-"""A forked child can use what its parent had in memory, whatever the parent's other threads were at."""
+"""A forked child can use its parent's memory, whichever code the parent's other threads were running."""
 
 import os
 import re
@@ -23,7 +23,7 @@ from fusioncache.process import forks
 
 
 def ends_well(work) -> bool:
-    """Whether a forked child does this and ends."""
+    """True if a forked child runs this without an error."""
 
     def child():
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -35,7 +35,7 @@ def ends_well(work) -> bool:
 
 @contextmanager
 def stopped_halfway(work):
-    """Does something on a thread that stops where it calls what it is given, until the block is over."""
+    """Runs ``work`` on a thread that stops where ``work`` calls its argument, until the block ends."""
     halfway, go_on = threading.Event(), threading.Event()
 
     def stop():
@@ -58,7 +58,7 @@ def model(x):
 
 
 def test_a_thread_compiles_while_another_one_forks(monkeypatch):
-    """The same template, in the same cache, and in the very same model."""
+    """Both compile the same template, in the same cache, and in the very same model."""
     own = Eager.compile
     cache = fusioncache.Cache(record=False, store=False)
     shared, _ = compile_with(model, cache=cache)
@@ -188,5 +188,5 @@ def test_a_thread_that_imports_for_long_holds_no_fork_up(monkeypatch):
 
     with stopped_halfway(use):
         assert ends_well(use)
-    use()  # the parent's is as it was
+    use()  # the parent's state is unchanged
     assert ends_well(use)

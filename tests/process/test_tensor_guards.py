@@ -1,4 +1,4 @@
-"""Torch's guards of tensors: what they notice, and that none is used that notices less."""
+"""Torch's guards of tensors: the changes they notice, and that guards that miss one are not used."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ def make():
     return [torch.zeros(2, 3), torch.nn.Parameter(torch.zeros(4)), torch.zeros(2, dtype=torch.complex64)]
 
 
-OTHERS = {  # besides the changes that a process tries itself
+OTHERS = {  # besides the changes that each process tries
     "shape of one element more": (1, torch.nn.Parameter(torch.zeros(5))),
     "strides of the same size": (1, torch.nn.Parameter(torch.zeros(8)[::2])),
     "dtype of the same size": (0, torch.zeros(2, 3, dtype=torch.float16).to(torch.bfloat16)),
@@ -45,7 +45,7 @@ def test_each_change_alone_is_noticed(name, grad):
 
 
 class Strange(torch.Tensor):
-    """Strides that code of its own tells, which does not."""
+    """A tensor whose strides come from ``__torch_dispatch__``, which does not implement them."""
 
     @staticmethod
     def __new__(cls):
@@ -60,7 +60,7 @@ class Strange(torch.Tensor):
 @pytest.mark.parametrize("is_nested", [True, False], ids=["nested", "strange"])
 @pytest.mark.parametrize("wrap", [torch.Tensor.detach, torch.nn.Parameter])
 def test_tensors_without_strides_do_not_end_the_process(wrap, is_nested):
-    """Torch's own guards do."""
+    """Torch's guards do end it."""
     made = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]) if is_nested else Strange()
     other, like = wrap(made) if is_nested else made, wrap(torch.zeros(2, 3))
     assert guard_tensors([other]) is None
@@ -85,7 +85,7 @@ def test_there_is_no_guard_of_other_values_and_a_guard_keeps_no_tensor():
 
 @pytest.fixture
 def other_torch(monkeypatch):
-    """Sets the guards of another torch's."""
+    """Yields a function that replaces torch's guards, as another version of torch may."""
 
     def set_guards(guards):
         monkeypatch.setattr(torch._C._dynamo.guards, "TensorGuards", guards)
@@ -98,7 +98,7 @@ def other_torch(monkeypatch):
 
 @pytest.mark.parametrize("missed", range(1, 12))
 def test_guards_that_miss_a_change_are_not_used(missed, other_torch):
-    """Each change is tried with guards of its own, and those of one change notice nothing."""
+    """Each change is tried with separate guards. The guards of one change notice nothing."""
     made, own = [], torch._C._dynamo.guards.TensorGuards
 
     def make_guards(*tensors, **options):

@@ -1,4 +1,4 @@
-"""Every variable of fusioncache's own is a setting, is documented, and refuses what it cannot be."""
+"""Every variable of fusioncache is a setting, is documented, and refuses invalid values."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Warnings, none of which ends the call that says it, and the line that says what is being compiled."""
+"""Warnings, none of which ends the call that issues it, and the line that names what is being compiled."""
 
 import io
 import logging
@@ -50,7 +50,7 @@ def test_a_model_runs_where_warnings_are_errors_and_everything_goes_wrong(tmp_pa
 
 
 def set_terminal(monkeypatch) -> io.StringIO:
-    """Returns a terminal to which everything is said at once."""
+    """Returns a terminal to which messages are written without delay."""
     made = io.StringIO()
     monkeypatch.setattr(made, "isatty", lambda: True)
     assert warning.SILENCE == 5.0

@@ -1,4 +1,4 @@
-"""Which texts are written, what stands for the others, and who may read the files."""
+"""Texts that are written, the text that replaces all others, and the permissions of files."""
 
 import os
 import re

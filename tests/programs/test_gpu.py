@@ -1,4 +1,4 @@
-"""What only a GPU can show: real nvFuser kernels, cached and uncached, bit for bit."""
+"""Tests that need a GPU: real nvFuser kernels, cached and uncached, bit for bit."""
 
 from contextlib import nullcontext
 
@@ -89,7 +89,7 @@ def test_reductions_behind_a_float32_stream_keep_every_bit(function):
 
 
 def test_reductions_behind_a_folded_bfloat16_stream_may_add_in_another_order(monkeypatch):
-    """The sum keeps every bit. What is reduced from it is within one rounding to bfloat16, or a few of float32."""
+    """The sum keeps every bit. Its reductions are within one rounding to bfloat16, or a few of float32."""
     monkeypatch.setattr(sharing, "choose_plan", lambda *_: Plan.FOLD)
     inputs = [torch.randn(64, 513, device="cuda", dtype=torch.bfloat16) for _ in range(9)]
     compiled, _ = cached(normed)

@@ -1,8 +1,8 @@
-"""A program is kept, one thing changes, and the next process does not load it, but says what changed.
+"""A program is stored, one thing changes, and the next process does not load it but reports the change.
 
-Each change goes the whole way: another transform compiles the model over the store that has its program. Where it would
-derive the program again, Thunder's interpreter is taken away. The same model without any change is loaded, before and
-after. What changes most often is in ``tests/spec/test_spec_noticing_changes.py``.
+Each change is tested end to end: another transform compiles the model over the store that has its program, with
+Thunder's interpreter disabled: to derive it again raises. The unchanged model's program is loaded, before and
+after. The most frequent changes are in ``tests/spec/test_spec_noticing_changes.py``.
 """
 
 import builtins
@@ -28,7 +28,7 @@ Change = Callable[[Mutable], AbstractContextManager[Any]]
 
 
 class Marking(thunder.Transform):
-    """A transform of others, which says what it depends on."""
+    """A third-party transform with a cache key."""
 
     def __init__(self, key: str):
         self.key = key
@@ -38,7 +38,7 @@ class Marking(thunder.Transform):
 
 
 class Claiming(OperatorExecutor):
-    """An executor of others, which says what it depends on."""
+    """A third-party executor with a cache key."""
 
     def __init__(self, key: str):
         super().__init__("claiming")
@@ -54,7 +54,7 @@ def make_options(transform: str = "a", executor: str = "a") -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Mutable, torch.Tensor]:
-    """A store with the program of the model, the model, and the input that it is for."""
+    """Returns a store with the program of the model, the model, and the program's input."""
     directory = tmp_path_factory.mktemp("programs")
     torch.manual_seed(0)
     model, x = Mutable(), torch.randn(3, 4)
@@ -65,18 +65,18 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Mutable, torch.
 
 
 def put(find: Callable[[Mutable], Any], name: str, value: Any) -> Change:
-    """Sets an attribute of something."""
+    """Returns a change that sets an attribute of an object."""
     return lambda model: mock.patch.object(find(model), name, value)
 
 
 def put_item(find: Callable[[Mutable], Any], **items: Any) -> Change:
-    """Sets items of a dict."""
+    """Returns a change that sets items of a dict."""
     return lambda model: mock.patch.dict(find(model), items)
 
 
 @contextlib.contextmanager
 def swapped(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Sets what cannot be deleted again."""
+    """Sets an attribute that cannot be deleted, and restores it."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -90,7 +90,7 @@ def env(**variables: str) -> Change:
 
 
 def map_entry(function: Callable[..., Any], symbol: Any) -> Change:
-    """Has Thunder make something else of a function of torch."""
+    """Returns a change of the operation that Thunder makes of a function of torch."""
     return lambda model: mock.patch.dict(thunder.torch._torch_to_thunder_function_map, {function: symbol})
 
 
@@ -100,7 +100,7 @@ def forward_hook(module: Any, args: Any, output: Any) -> Any:
 
 own = mutated_model
 CHANGES: dict[str, tuple[Change, str]] = {
-    # What the model is made of.
+    # The model.
     "attribute": (put(lambda m: m, "scale", 3.0), "`model.scale`"),
     "new attribute": (put_item(lambda m: vars(m), fresh=1), "`model.fresh`"),
     "forward of one object": (put_item(lambda m: vars(m.first), forward=torch.tanh), "`model.first.forward`"),
@@ -118,7 +118,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
         "`mutated_model.Base.bias_scale`",
     ),
     "method": (put(lambda m: Norm, "forward", lambda self, x: x), "`mutated_model.Norm.forward` is <function"),
-    # What interpreted code looks up.
+    # Names that interpreted code looks up.
     "global number": (put(lambda m: own, "GAIN", 2.5), "mutated_model.GAIN"),
     "item of a global dict": (put_item(lambda m: own.CONFIG, eps=1e-2), "mutated_model.CONFIG"),
     "code of a global function": (
@@ -129,7 +129,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "function of torch": (put(lambda m: functional, "linear", lambda x, weight, bias=None: x @ weight), "linear"),
     "function of torch's C code": (put(lambda m: torch, "rsqrt", torch.sqrt), "torch.rsqrt"),
     "builtin": (put(lambda m: builtins, "min", lambda *args: 3), "min"),
-    # What is around.
+    # The environment.
     "autocast": (lambda m: torch.autocast("cpu", torch.bfloat16), "autocast"),
     "default device": (lambda m: torch.device("meta"), ""),
     "variable of the environment that the model reads": (env(MUTATED_MODEL="1"), "the variable `MUTATED_MODEL`"),
@@ -139,7 +139,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
 
 
 def load(kept: tuple[Any, Mutable, torch.Tensor], *args: Any, jit: Any = None, **options: Any) -> Any:
-    """Loads the program, and returns the transform that did it. Nothing can be derived meanwhile."""
+    """Loads the program without Thunder's interpreter, and returns the transform."""
     directory, model, x = kept
     compiled, transform = compile_anew(model, directory, jit=jit or make_options(), explain=True, **options)
     with without_interpreter():
@@ -215,7 +215,7 @@ SAME: dict[str, Change] = {
 
 @pytest.mark.parametrize("what", SAME)
 def test_what_does_not_matter_leaves_the_program_as_it_is(kept, what):
-    """It is loaded, and what Thunder derives now has the same texts."""
+    """It is loaded, and a program that Thunder derives now has the same texts."""
     directory, model, x = kept
     with SAME[what](model):
         assert counts(load(kept)) == (1, 0, {})

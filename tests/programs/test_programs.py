@@ -32,7 +32,7 @@ def _eager(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def compare(program: RandomProgram, relaid: RandomProgram, cache: fusioncache.Cache) -> tuple[int, str | None]:
-    """Returns how many calls Thunder could make, and what differed from Thunder alone, or from eager torch and that."""
+    """Returns how many calls Thunder could make, and any difference from Thunder alone, or from all other ways."""
     function, executors = program.function(), fusioncache.executors()
     plain, bare = thunder.jit(function, executors=executors), thunder.jit(function, executors=[])
     ours, _ = compile_with(function, cache=cache)
@@ -51,13 +51,13 @@ def compare(program: RandomProgram, relaid: RandomProgram, cache: fusioncache.Ca
 def try_to_observe(function: Callable[..., Any], program: RandomProgram) -> Facts | None:
     try:
         return observe(function, program.inputs())
-    except Exception:  # whatever Thunder or torch raises: the program is not ours to judge
+    except Exception:  # Thunder or torch fails: there is nothing to compare with
         return None
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_random_programs_return_what_they_return_without_fusioncache():
-    """They share one cache. Each comes with its operands commuted, with itself in one trace, and in another layout."""
+    """They share one cache. Each also runs with operands commuted, twice in one trace, and in another layout."""
     cache, calls, differences = fusioncache.Cache(record=False, store=False), 0, []
     for seed in range(int(FIRST or 0), int(LAST)):
         chance, program = random.Random(seed), make_random_program(seed)

@@ -1,4 +1,4 @@
-"""What people do with a model, with and without fusioncache: the same bits, and shared templates.
+"""Usual uses of a model, with and without fusioncache: the same bits, and shared templates.
 
 On the CPU regions run op by op, in both; on a GPU nvFuser compiles them, in both.
 """
@@ -44,7 +44,7 @@ def make_model(device: str, dropout: float = 0.0, checkpointed: bool = False) ->
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr(executor, "best_backend", executor.best_backend)  # to be put back
+    monkeypatch.setattr(executor, "best_backend", executor.best_backend)  # restored after the test
     deterministic = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     use_backend(name_backend(request.param))
@@ -65,7 +65,7 @@ Scenario = Callable[[torch.nn.Module, Any], list[torch.Tensor]]
 
 
 def run(device: str, scenario: Scenario, **options: Any) -> tuple[list[torch.Tensor], Any]:
-    """Returns what a scenario gives, and the compiled model. Without fusioncache it gives the same bits."""
+    """Returns a scenario's tensors and the compiled model; asserts that bits without fusioncache are equal."""
     regions, results = executors(name_backend(device)), []
     transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend=name_backend(device))
     for transforms in ([], [transform]):
@@ -108,7 +108,7 @@ def test_training_with_dropout_that_draws_the_same_numbers(device):
 
 
 def test_torch_autocast(device):
-    # What Thunder derives of a function after a call under autocast it derives under autocast too.
+    # After a call under autocast, Thunder derives other programs of the function under autocast too.
     def scenario(model, compiled):
         with torch.autocast(device, torch.bfloat16):
             logits = compiled(make_tokens(device))
@@ -132,12 +132,12 @@ def test_activation_checkpointing(device):
 
 
 def count_saved(compiled: Any) -> int:
-    """How many values the forward pass returns: the output, and what it saves for the backward pass."""
+    """Returns the number of values that the forward pass returns: the output, and saved tensors."""
     return len(thunder.last_traces(compiled)[-1].bound_symbols[-1].flat_proxy_args)
 
 
 class AsPlugin(fusioncache.Plugin):
-    """A plugin around a transform that is there already."""
+    """A plugin around an existing transform."""
 
     def __init__(self, transform: fusioncache.FusionCache):
         super().__init__(cache=transform.cache)
@@ -156,7 +156,7 @@ def capture_by_plugin(model, transforms):
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("compile_", [capture_by_transform, capture_by_plugin])
 def test_thunders_cuda_graphs(compile_, grad):
-    """Graphs of Thunder's regions and of shared ones are replayed: alike, and each from its own input."""
+    """CUDA graphs of Thunder's regions and of shared ones replay equally, each from its own input."""
     model = make_model("cuda").requires_grad_(grad)
     transform = fusioncache.FusionCache(cache=fusioncache.Cache())
     results = []

@@ -1,4 +1,4 @@
-"""Nothing that may be secret is in what a run leaves behind, nor in what is printed of it, whatever holds it."""
+"""Nothing that may be secret is in the files or the output of a run, wherever the model holds it."""
 
 import base64
 import gzip
@@ -30,7 +30,7 @@ COMMANDS = (
 
 
 def list_commands() -> list[list[str]]:
-    """All commands that show what there is, those about programs for each program of the model."""
+    """Returns all commands that show stored data; those about programs for each program of the model."""
     listed = json.loads(call("ls", "--programs", "--json").stdout)["programs"]
     ids = [one["id"] for one in listed if one["name"] == "Model"]
     assert len(ids) == 2
@@ -42,7 +42,7 @@ def list_commands() -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory):
-    """What three processes left behind, of which two had the same secrets: contents by file, and what was printed."""
+    """Yields the directory and the output by command of three processes, of which two had the same secrets."""
     folder, home = tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("secrets") / "home"
     variables = {"FUSIONCACHE_LOG": str(home / "log.jsonl"), "FUSIONCACHE_EXPLAIN": "1", "FUSIONCACHE_DIR": str(home)}
     home.mkdir(0o700)
@@ -68,14 +68,14 @@ def left(tmp_path_factory):
 
 
 def spell(word: str) -> list[bytes]:
-    """A word in all the ways in which it may be written."""
+    """Returns a word in all encodings in which it may be written."""
     plain = word.encode()
     encoded = [base64.b64encode(b"." * shift + plain)[4 if shift else 0 : -4] for shift in range(3)]
     return [plain, plain.hex().encode(), json.dumps(word)[1:-1].encode(), *(each for each in encoded if len(each) > 4)]
 
 
 def expand(content: bytes) -> list[bytes]:
-    """A content, and what comes of it where it is compressed."""
+    """Returns a content and its decompressed forms."""
     found = [content]
     for open_ in (zlib.decompress, gzip.decompress, lzma.decompress):
         try:
@@ -86,7 +86,7 @@ def expand(content: bytes) -> list[bytes]:
 
 
 def list_blobs(path) -> list[bytes]:
-    """All values in a file of sqlite that are bytes: compressed, as they may be, they are no part of its text."""
+    """Returns all bytes values in a file of sqlite: compressed ones are not in the text of the file."""
     with closing(sqlite3.connect(path)) as database:
         tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         rows = [row for table in tables for row in database.execute(f"SELECT * FROM {table}")]

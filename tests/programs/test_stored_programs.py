@@ -1,6 +1,6 @@
-"""Programs in other processes: nothing is interpreted, every bit is the same, whatever the seed and the directory.
+"""Programs in other processes: nothing is interpreted and all bits are equal, for any hash seed and directory.
 
-What processes keep at once is in ``test_candidates.py``.
+``test_candidates.py`` tests programs that processes store at the same time.
 """
 
 import json
@@ -21,7 +21,7 @@ _ON_A_GPU = [pytest.param(("cuda", *more), marks=pytest.mark.gpu) for more in ((
 
 
 def run_script(script: Path, seed: int, *arguments: str, **variables: str) -> dict[str, Any]:
-    """Returns what a process found whose sets have an order of their own."""
+    """Returns the result of a process with this hash seed, which determines the order of sets."""
     environment = os.environ | {"PYTHONPATH": import_path(script.parent), "PYTHONHASHSEED": str(seed)} | variables
     command = [sys.executable, str(script), *arguments]
     done = subprocess.run(command, capture_output=True, env=environment, text=True, cwd=script.parent)
@@ -31,7 +31,7 @@ def run_script(script: Path, seed: int, *arguments: str, **variables: str) -> di
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What the process did that filled a store, and what another one did over that: elsewhere, with another seed."""
+    """Returns the results of a process that fills a store, and of one that uses it elsewhere with another seed."""
     folder = tmp_path_factory.mktemp("zoo")
     store = str(folder / "store")
     moved = folder / "elsewhere"
@@ -49,7 +49,7 @@ def test_a_second_process_loads_all_and_verify_mode_derives_the_same(found, case
 
 
 def test_programs_are_kept_whatever_others_did_but_for_code_in_thunders_tables(tmp_path):
-    """The later process does nothing of what is harmless."""
+    """The later process does none of the harmless actions."""
     for which, expected in (("all", [0, 1, {}]), ("lasting", [1, 0, {}])):
         found = json.loads(forks.ask("odd_models", which, str(tmp_path)).splitlines()[-1])
         assert len(found) > 10
@@ -60,7 +60,7 @@ def test_programs_are_kept_whatever_others_did_but_for_code_in_thunders_tables(t
 
 
 def take_steps(directory: Path, seed: int, arguments: tuple[str, ...], **variables: str) -> dict[str, Any]:
-    """Three training steps with nvFuser: on a GPU with its kernels, else in a fork all but these."""
+    """Takes three training steps with nvFuser: with its kernels on a GPU, else without them in a fork."""
     here = {"FUSIONCACHE_DIR": str(directory), "FUSIONCACHE_STORE": "1", **variables}
     if arguments == ("cpu",):
         return json.loads(forks.ask("nvfuser_steps", *arguments, **here).splitlines()[-1])

@@ -1,7 +1,7 @@
-"""Thunder's own tests end with fusioncache as they do without, and a difference would be seen.
+"""Thunder's tests have the same outcomes with fusioncache as without, and a difference is noticed.
 
-How they end without is written down, with the versions of what that depends on; with others they run here. One that
-ends otherwise than that runs again in both ways. To write it down anew: ``python tests/helpers/thunder_suite/run.py
+Outcomes without fusioncache are recorded, with the versions that they depend on; with others they run here. A test
+with another outcome runs again in both ways. To record outcomes anew: ``python tests/helpers/thunder_suite/run.py
 --only tests/helpers/thunder_suite/ci.jsonl --record tests/helpers/thunder_suite/ci.jsonl``.
 """
 
@@ -22,7 +22,7 @@ _NEEDED = ("pytest_benchmark", "looseversion", "litgpt", "xdist")  # by Thunder'
 @pytest.mark.skipif(bool([name for name in _NEEDED if find_spec(name) is None]), reason="needs " + ", ".join(_NEEDED))
 def test_thunders_own_tests_end_alike(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
-    # Each job imports and collects all anew, and the other core has the other tests of this run to do.
+    # Each job would import and collect everything again, and the other core runs other tests of this session.
     command = [sys.executable, _SCRIPT, "--only", _RECORD, "--jobs", "0", "--time-limit", "1700", "--reruns", "1"]
     command += ["--backend", "eager", "--json", result, "--directory", tmp_path / "runs"]
     is_up_to_date = json.loads(_RECORD.read_text().splitlines()[0])["versions"] == find_versions()

@@ -1,6 +1,6 @@
-"""Every command and every piece of code that a document shows is run by a test, or it is said here why none runs it.
+"""Every command and code block of a document is run by a test, or this file has the reason why none runs it.
 
-Nothing is run here: a command must be in a table, and take the options that it is shown with.
+Nothing is run here: a command must be in a table, and accept the options it is shown with.
 """
 
 import ast
@@ -44,7 +44,7 @@ RUN_BY = {
     **{f"fusioncache {name}": f"cli/golden/{name}-80.txt" for name in COMMANDS},
     **{f"benchmarks.{name}": f"benchmarks/{file}.py" for file, names in _BENCHMARKS.items() for name in names.split()},
 }
-"""Files that do what a command does, on small work and without a GPU, by the command's name."""
+"""Files that do the work of a command, on small inputs and without a GPU, by the command's name."""
 NOT_RUN = {
     ".ci/run": "it runs all tests",
     "make test": "it runs all tests",
@@ -60,7 +60,7 @@ NOT_RUN = {
     "tail": "it never ends",
     "jq": "a program that the package does not need",
 }
-"""Why no test runs a command, by the command's name."""
+"""Reasons why no test runs a command, by the command's name."""
 CODE_RUN_BY = {"README.md": "repository/test_readme.py", "docs/train.md": "repository/test_readme.py"}
 CODE_NOT_RUN = {
     "docs/attention.md": "it needs a GPU: tests/accelerators/attention",
@@ -71,7 +71,7 @@ CODE_NOT_RUN = {
     "docs/tensor-parallel.md": "it needs several processes: tests/distributed/test_tensor_parallel.py starts them",
     "docs/upstream.md": "it needs a GPU: tests/backends/test_repeats_gpu.py",
 }
-"""Why no test runs the Python code of a page."""
+"""Reasons why no test runs the Python code of a page."""
 _OURS = {name: getattr(fusioncache, name) for name in ("FusionCache", "Cache", "Plugin", "executors")}
 _OURS |= {"fusioncache": fusioncache, "distributed": distributed}
 _OPTIONS_OF_OURS = re.compile(r"(?:fusioncache\.)?(?:FusionCache|Cache|Plugin|executors)\(")
@@ -125,7 +125,7 @@ def _parse(command: click.Command, words: Sequence[str]) -> None:
 
 @pytest.fixture(scope="module")
 def commands() -> list[tuple[str, list[str]]]:
-    """Returns each command of all documents and of their tables of benchmarks, with the page that has it."""
+    """Returns each command of all documents and of their tables of benchmarks, with its page."""
     shown = [(page.name, words) for page in DOCUMENTS for words in read_commands(page)]
     for entry in chain.from_iterable(CATALOGUE.values()):
         line = entry.command if entry.command.startswith("python ") else f"python -m benchmarks.{entry.command}"

@@ -1,4 +1,4 @@
-"""The golden texts: that they are there, what a difference looks like, and that one model is as they say."""
+"""The golden texts: they exist, differences are shown, and one model agrees with its text."""
 
 import sys
 import tempfile

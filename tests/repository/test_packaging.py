@@ -1,4 +1,4 @@
-"""What is built from a checkout has all that a user needs."""
+"""Distributions built from a checkout contain all that a user needs."""
 
 import shutil
 import subprocess

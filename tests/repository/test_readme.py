@@ -1,4 +1,4 @@
-"""What the README, the other documents and the examples show is what the code does, and is short."""
+"""README, other documents and examples show what the code does, and are short."""
 
 import io
 import json
@@ -66,12 +66,12 @@ def test_two_processes_do_what_is_shown(tmp_path, monkeypatch):
         if line == "fusioncache stats":
             assert_shown(shown, get_output("stats"))
         else:
-            # A whole process: what it did is on record when it ends.
+            # A whole process, whose record is complete when it ends.
             subprocess.run([sys.executable, "-W", "ignore", "train.py"], cwd=tmp_path, check=True)
 
 
 def test_the_code_on_training_runs_from_top_to_bottom(monkeypatch):
-    # What is shown compiles with whatever is there. What compiles is none of what the page says, and takes minutes.
+    # The page's code compiles with the best backend, which takes minutes and does not affect what the page shows.
     for module in (executor, shared_region):
         monkeypatch.setattr(module, "best_backend", lambda device: "eager")
     use_backend("eager")
@@ -110,7 +110,7 @@ def test_install_lines_name_extras_that_there_are(page):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = ",".join(re.findall(r'pip install "\.\[([\w,]+)\]"', page.read_text())).split(",")
     assert "nvfuser" in named and project["optional-dependencies"].keys() >= set(named)
-    assert "replaces" in page.read_text()  # pip takes a newer torch away
+    assert "replaces" in page.read_text()  # pip replaces a newer torch
 
 
 def test_links_lead_somewhere():
@@ -157,7 +157,7 @@ def test_the_page_on_changes_of_thunder_has_each_patch_once():
 
 
 def test_the_page_of_public_names_is_up_to_date_and_has_a_section_for_each():
-    pytest.importorskip("griffe")  # the page is made where the package is developed
+    pytest.importorskip("griffe")  # only development environments make the page
     from docs import api_page
 
     page = api_page.PAGE.read_text()
@@ -171,7 +171,7 @@ EXAMPLES = ROOT / "examples"
 
 @pytest.fixture
 def example(monkeypatch):
-    """Imports an example by its name, as a program does that is in that folder."""
+    """Returns a function that imports an example by its name, as a program in its folder does."""
 
     def load(name):
         monkeypatch.syspath_prepend(EXAMPLES)
@@ -235,7 +235,7 @@ def test_the_notebook_is_committed_without_outputs_and_runs_from_top_to_bottom(c
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory):
-    """The record of two runs, as it was and as it was changed, and what the second one explained as it went."""
+    """Returns the directory with the record of two runs, and explanations of the second, whose model is changed."""
     said = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stderr(said):
         directory = tmp_path_factory.mktemp("session")
@@ -267,7 +267,7 @@ def test_the_page_on_slow_starts_and_the_map_show_the_changed_layer(session, mon
 def run_recipe(
     lines: list[str], home: Path, variables: dict[str, str], places: dict[str, str], patch: pytest.MonkeyPatch
 ) -> list[str]:
-    """Returns what the lines print, with ``variables`` that are set before, and other folders in their ``places``."""
+    """Returns what the lines print, with ``variables`` set before, and with other folders in their ``places``."""
     home.mkdir(exist_ok=True)
     known, exported, said = {"PWD": str(home), "TMPDIR": str(home), **variables}, dict[str, str](), []
     for name in ("FUSIONCACHE_STORE", "FUSIONCACHE_TRUST", "FUSIONCACHE_REMOTE", "FUSIONCACHE_SIGNING_KEY"):

@@ -1,6 +1,6 @@
 """The structure of the package: imports run one way, template/ is pure, imports are cheap, texts use the field's terms.
 
-Folders of tests are those of the package, and a test asks nothing that is another file's own.
+Folders of tests are those of the package, and a test uses no private name of another file.
 """
 
 import ast
@@ -54,7 +54,7 @@ def imports(path: Path) -> set[str]:
 
 
 RECORDS = "fusioncache.observe.record.observations"
-"""What plans are told in: values that know neither torch nor Thunder."""
+"""The module of the values that describe plans, without torch and Thunder."""
 
 
 def test_imports_run_one_way():
@@ -88,7 +88,7 @@ def test_only_these_folders_know_thunder_and_torch():
 
 
 def test_names_of_thunder_come_through_the_adapters_list():
-    """Others take them from a module that does no more than import them, so that ``names.txt`` knows of each."""
+    """Other modules take them from a module that only imports them, so that ``names.txt`` lists each."""
     _, *body, last = ast.parse(PACKAGE.joinpath("thunder_adapter", "api.py").read_text()).body
     assert {type(node) for node in body} <= {ast.Import, ast.ImportFrom}
     assert ast.unparse(last) == "call_waiting()"
@@ -101,7 +101,7 @@ def test_all_warnings_go_one_way():
 
 
 def test_architecture_shows_the_folders_in_the_order_of_their_imports():
-    """A folder imports from folders that stand below it in the picture, never from one above or beside it."""
+    """A folder imports from folders that are below it in the picture, never from one above or beside it."""
     (picture,) = re.findall(r"^```\n(cli/  .*?)```$", (DOCS / "architecture.md").read_text(), re.DOTALL | re.MULTILINE)
     rows = [re.findall(r"(\w+)/(?=  )", line) for line in picture.splitlines()]
     floors = {folder: floor for floor, row in enumerate(rows) for folder in row}
@@ -131,12 +131,12 @@ def test_unknown_names_are_refused():
 
 
 def test_thunder_and_fusioncache_are_imported_in_any_order():
-    # What needs names of Thunder's at once imports Thunder in the midst of importing those.
+    # Modules that need Thunder's names at once import Thunder while they are being imported.
     modules = ("thunder_adapter.api", "accelerators.programs.build", "backends.refused_operations")
     orders = ["thunder, fusioncache", *(f"fusioncache.{module}, thunder" for module in modules)]
     uses = [f"import {order}; assert thunder.get_executor('fusioncache')" for order in orders]
     uses += ["import fusioncache; fusioncache.executors()", "import fusioncache; fusioncache.Plugin()"]
-    # Forks of a process that has torch, with what Thunder imports of it: that takes most of the time.
+    # Forks of a process that has torch and its parts that Thunder imports, which takes most of the time.
     program = f"""
 import os, sys
 import torch._dynamo, torch._inductor.codecache, torch.distributed.tensor
@@ -156,10 +156,10 @@ TESTS = ROOT / "tests"
 OTHER_FOLDERS = {"helpers", "programs", "repository", "benchmarks", "golden", "spec"}
 FILES = sorted(TESTS.rglob("*.py"))
 THUNDERS = {"_call_ctx", "_implmap"}
-"""Attributes of Thunder's, which the package sets as well."""
+"""Attributes of Thunder that the package sets as well."""
 PARTS = {"_Compiling", "_HEADER", "_current_device", "_current_stream", "_get_device", "_left_uninitialized", "_memset"}
 PARTS |= {"_nvfuser", "_packed", "_refuse_arguments", "_remove"}
-"""Parts of a stored run of nvFuser's, which without a GPU are tested one by one."""
+"""Parts of a stored run of nvFuser, which are tested one by one without a GPU."""
 
 
 def is_private(name: str) -> bool:
@@ -168,7 +168,7 @@ def is_private(name: str) -> bool:
 
 @cache
 def find_private_names() -> frozenset[str]:
-    """Returns what the package defines for one file or class only, whatever that is."""
+    """Returns all names that the package defines for one file or class only."""
     names: set[str] = set()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -197,7 +197,7 @@ def find_root(node: ast.AST) -> str:
 
 OF_OTHERS = {"_constraints", "_fields", "_lookasides", "_modules", "_name", "_parameters", "_replace"}
 OF_OTHERS |= {"_setup_frame_and_run_python_function"}
-"""Private names of ours that Thunder's, torch's or Python's own objects have as well."""
+"""Private names of ours that objects of Thunder, torch or Python have as well."""
 
 
 def find_uses(tree: ast.AST) -> Iterator[str]:
@@ -242,7 +242,7 @@ _PRIVATE = (
     r"|foretold|foresight|indifferen\w*|movers?"
 )
 _PRIVATE_IN_CODE = re.compile(rf"(?:\b|_)(?:{_PRIVATE}|bury|what it is that)(?:\b|_)", re.IGNORECASE)
-"""Words that no code, comment or document of the package has."""
+"""Words that no code, comment or document of the package contains."""
 _BANNED = re.compile(
     rf"\b(?:{_PRIVATE}|bur(?:y|ied)|handed over|taken out|took the place of|was there before"
     r"|(?:its|their) own sizes|general hits?|kept code|not kept|keeps nothing|lies? over each other|travel together"
@@ -253,7 +253,7 @@ _BANNED = re.compile(
 
 
 def _list_literals(path: Path) -> Iterator[tuple[str, str]]:
-    """Yields where each text of a module is that is not for those who change it: all but docstrings."""
+    """Yields place and text of each string of a module, except docstrings, which are for developers."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):

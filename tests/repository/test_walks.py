@@ -1,6 +1,6 @@
-"""How many functions and files a value passes on its way: a limit for each walk.
+"""Limits of the number of functions and files that a value passes through, for each walk.
 
-A function is a stop if one of its arguments is the value, or has it in a tuple, a list, a dict or a dataclass, at most
+A function is a stop if one of its arguments is the value, or contains it in a tuple, list, dict or dataclass, at most
 three deep. A return is a step into a file that the value has left before. Only the main thread is followed.
 """
 
@@ -20,10 +20,10 @@ LIMITS = {
     "call": {"stops": 16, "files": 8, "returns": 4},  # arguments of a region's first call
     "stored program": {"files": 7},
     "loaded program": {"files": 5},
-    "length": {"files": 21},  # a third one
+    "length": {"files": 21},  # a third length
 }
 LENGTHS = (67, 97, 193)
-"""The last one is followed. It is no other number of the model."""
+"""The last one is followed. No other number of the model equals it."""
 
 
 def list_parts(value: Any) -> Sequence[Any]:

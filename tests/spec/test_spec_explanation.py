@@ -1,4 +1,4 @@
-"""The command line says what was shared, and why something was compiled or traced again."""
+"""The command line shows what was shared, and why something was compiled or traced again."""
 
 import json
 
@@ -28,7 +28,7 @@ def ask(*arguments):
 
 @pytest.fixture
 def runs(monkeypatch):
-    """Two runs on record that differ in the width of the model."""
+    """Records two runs that differ in the width of the model."""
     for width in (8, 16):
         train(width)
 

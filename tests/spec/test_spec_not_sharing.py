@@ -12,7 +12,7 @@ def tanh_of_product(a, b):
 
 
 def count_templates(*calls):
-    """Returns how many templates these calls have, each a function with its arguments, that share one cache."""
+    """Returns the number of templates of calls that share one cache, each a function with its arguments."""
     cache = fusioncache.Cache()
     for function, args in calls:
         transform = fusioncache.FusionCache(backend="eager", cache=cache, sizes="static")

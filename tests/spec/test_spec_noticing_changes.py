@@ -1,4 +1,4 @@
-"""A stored program is loaded only if everything that it depends on is as it was."""
+"""A stored program is loaded only if everything that it depends on is unchanged."""
 
 import pytest
 import thunder

@@ -31,7 +31,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
-    """What two processes say that run one script with one store, one after the other."""
+    """Returns the output of two processes that run one script with one store, one after the other."""
     folder, said = tmp_path_factory.mktemp("store"), []
     (folder / "train.py").write_text(SCRIPT)
     for _ in range(2):

@@ -41,7 +41,7 @@ def test_a_second_model_with_the_same_cache_compiles_nothing():
 
 
 def count_compiles(*functions):
-    """Returns how many compiles these functions of two matrices need that share one cache."""
+    """Returns the number of compiles of these functions of two matrices, which share one cache."""
     cache = fusioncache.Cache()
     for function in functions:
         compile_model(function, cache)[0](torch.randn(2, 3), torch.randn(2, 3))

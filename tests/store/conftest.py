@@ -1,4 +1,4 @@
-"""What several tests of the store start from."""
+"""Fixtures of several tests of the store."""
 
 import io
 import os
@@ -22,7 +22,7 @@ def _nothing(what: str, path: str) -> None:
 
 
 class Faulty(AbstractFileSystem):
-    """Files in memory, the same for all instances, below ``faulty://``."""
+    """A file system in memory, below ``faulty://``; all instances share its files."""
 
     protocol = "faulty"
     files: ClassVar[dict[str, bytes]] = {}
@@ -88,15 +88,15 @@ class _Counted(io.BytesIO):
 
 @pytest.fixture(autouse=True)
 def _trusts_all_and_is_in_no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FUSIONCACHE_TRUST", "unsigned")  # what is signed has tests of its own
+    monkeypatch.setenv("FUSIONCACHE_TRUST", "unsigned")  # other tests cover signatures
     monkeypatch.setattr(read_through, "WAIT_SECONDS", 60.0)  # a busy machine is no slow remote
-    # What was written is not forced onto the disk, which takes most of the time of many saves.
+    # Nothing is forced onto the disk, which takes most of the time of many saves.
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that a user without rights can reach, and has."""
+    """Yields a folder that an unprivileged user owns and can reach."""
     path = Path(tempfile.mkdtemp()).resolve()
     if os.geteuid() == 0:
         os.chown(path, NOBODY, NOBODY)
@@ -106,7 +106,7 @@ def open_folder() -> Iterator[Path]:
 
 @pytest.fixture
 def files() -> Iterator[type[Faulty]]:
-    """The file system of remotes that fail as a test says."""
+    """Yields the file system of remotes, whose failures a test sets."""
     fsspec.register_implementation("faulty", Faulty, clobber=True)
     yield Faulty
     Faulty.files.clear()
@@ -116,7 +116,7 @@ def files() -> Iterator[type[Faulty]]:
 
 @pytest.fixture
 def url(files: type[Faulty], monkeypatch: pytest.MonkeyPatch) -> str:
-    """Of a remote that no other test uses, and that is asked without pauses."""
+    """Returns the URL of a remote that no other test uses, with retries without pauses."""
     monkeypatch.setattr(transport, "PAUSES", (0.0, 0.0))
     monkeypatch.setattr(remote, "READ_BACK_SECONDS", (0.0, 0.0))
     return f"faulty://{uuid.uuid4().hex}/shared"
@@ -124,11 +124,11 @@ def url(files: type[Faulty], monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def here(tmp_path: Path) -> Store:
-    """A store that asks no remote."""
+    """Returns a store without a remote."""
     return Store.open(tmp_path / "here", remote="")
 
 
 @pytest.fixture
 def there(tmp_path: Path) -> Store:
-    """Another one."""
+    """Returns another store without a remote."""
     return Store.open(tmp_path / "there", remote="")

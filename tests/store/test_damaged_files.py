@@ -1,6 +1,6 @@
-"""A file that is not what was saved: a load takes it for none, an audit finds it, and the next save replaces it.
+"""Damaged files: a load treats one as missing, an audit finds it, and the next save replaces it.
 
-Whatever is in the place of a file, the store and the record work again at the next save, and nothing is lost.
+With anything else in the place of a file, store and record work again at the next save, and nothing is lost.
 """
 
 import itertools
@@ -60,7 +60,7 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "for all to write": (lambda path: path.chmod(0o666), BY_OTHERS, BY_OTHERS),
     "another user's": (lambda path: os.chown(path, 12345, 12345), BY_OTHERS, BY_OTHERS),
 }
-"""What happened to a file, and what an audit says of an entry whose file, or whose object, that is."""
+"""Damages of a file, each with an audit's reason if it is an entry's file, or an object."""
 
 
 def find_code(store: Store, number: int) -> Path:
@@ -163,7 +163,7 @@ def test_an_entry_of_another_format_is_left_alone(store, monkeypatch):
     assert (found.entries, found.other, found.damaged) == (2, 1, ())
     Store.open(max_bytes=1).sweep()
     assert find_entry(store, 1).read_bytes() == content
-    # What it needs is not known here, so nothing goes that it could need.
+    # Its objects are unknown here, so none that it could need is removed.
     assert find_code(store, 1).exists()
     monkeypatch.setattr(entry, "FORMAT", 2)
     assert load(Store.open(), 1)
@@ -225,7 +225,7 @@ def make_store(path: Path) -> Store:
 
 
 def is_still_there(root: Path, thing: str) -> bool:
-    """Whether what a thing held was not lost."""
+    """True if the contents of the thing were not lost."""
     if thing == "a file":
         return [(root / aside).read_text() for aside in find_aside(root)] == [PRECIOUS]
     if thing == "a folder":
@@ -234,7 +234,7 @@ def is_still_there(root: Path, thing: str) -> bool:
 
 
 def check_works(path: Path) -> None:
-    """A process that finds it so saves what is missing; the next one finds everything, and can clean up."""
+    """Asserts that a process can save missing entries, and that the next one finds all entries and can sweep."""
     with collect_warnings():
         first = Store.open(path, remote="")
         for number in (1, 2):
@@ -264,7 +264,7 @@ def test_the_next_save_heals_what_is_in_the_place_of_a_file(tmp_path, place, thi
 
 
 def test_what_cannot_be_read_heals(open_folder):
-    """An entry and an object are written anew. Other files may be unreadable on purpose, and are set aside."""
+    """An entry and an object are written again. Other files may be unreadable on purpose, and are set aside."""
 
     def work():
         drop_root()
@@ -322,7 +322,7 @@ def test_what_was_set_aside_is_listed_and_left(tmp_path):
     assert (result.exit_code, result.stderr.splitlines()) == (0, expected)
     assert call("clear", "-y", "--store", "--dir", str(root)).exit_code == 0
     assert [(root / each / "thesis").read_text() for each in find_aside(root)] == [PRECIOUS] * 2
-    # They make no directory of the store's a foreign one.
+    # With them the directory is still one of a store.
     (root / "format").unlink()
     assert Store.open(root, remote="").directory == root
 

@@ -1,6 +1,6 @@
-"""A push brings what a remote lacks, in one pack for each model; a pull brings what the store lacks.
+"""A push uploads entries that a remote lacks, in one pack for each model; a pull fetches entries the store lacks.
 
-Keys of these entries name no operations, so all of them are in the pack of no model; those of programs have their own.
+Keys of these entries name no operations, so all are in the pack without a model; programs have their own packs.
 """
 
 import errno
@@ -92,7 +92,7 @@ def test_a_push_that_breaks_off_leaves_nothing_half_and_is_repeated_at_once(url,
     else:
         assert broken > 5
     files.fault = lambda what, path: None
-    push(here, Remote(url))  # which its own claim does not keep from it
+    push(here, Remote(url))  # its own claim does not block it
     assert pull(there, Remote(url)).entries == 2
     assert load(there, 1) and load(there, 2)
 
@@ -144,7 +144,7 @@ def test_what_is_broken_here_is_not_pushed_and_is_pulled_again(url, here, there)
 
 
 def test_programs_of_another_format_are_not_pushed(url, here, there):
-    """Those before format 5 hold texts of the user's."""
+    """Programs before format 5 contain texts of the user."""
     old, new = SavedProgram({"program format": "4"}), SavedProgram({"program format": str(PROGRAM_FORMAT)})
     for program in (old, new):
         program.save(here)
@@ -298,7 +298,7 @@ def test_more_files_than_a_remote_has_are_not_listed(monkeypatch, files, here, t
     save(here, 3)
     with pytest.raises(StoreError, match="could not list: it lists more than 2 files, as no remote does"):
         push(here, Remote(ROOT))
-    assert pull(there, Remote(ROOT)).entries == 3  # which lists nothing
+    assert pull(there, Remote(ROOT)).entries == 3  # a pull lists nothing
 
 
 def test_strange_names_in_a_listing_lead_nowhere(monkeypatch, files, here, there):
@@ -351,7 +351,7 @@ def test_a_file_that_comes_slowly_is_given_up_also_by_the_thread_that_reads_it(m
 
 def test_no_more_is_read_than_is_wanted(files):
     Transport(ROOT).put_file("x", b"x" * 1_000_000)
-    assert len(Transport(ROOT).fetch_file("x", 10)) == files.reads == 11  # which shows that there is more
+    assert len(Transport(ROOT).fetch_file("x", 10)) == files.reads == 11  # one byte more shows that the file is longer
     assert Transport(ROOT).fetch_file("y", 10) is None
 
 

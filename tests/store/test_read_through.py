@@ -1,4 +1,4 @@
-"""A load that misses brings the pack that has it: one process of a machine asks, and what goes wrong costs a second."""
+"""A load that misses fetches the pack with the entry: one process of a machine asks, and a failure costs a second."""
 
 import logging
 import os
@@ -46,17 +46,17 @@ def _quick(monkeypatch):
 
 
 def reads(files) -> list[str]:
-    """The files that were asked for, each once for each request."""
+    """Returns the requested files, one item for each request."""
     return [path.rpartition("/shared/")[2].partition("/")[0] for what, path in files.calls if what == "open"]
 
 
 def process(store: Store, url: str) -> Store:
-    """The store as another process of the machine opens it."""
+    """Returns the store as another process of the machine opens it."""
     return Store.open(find_root(store), remote=url)
 
 
 def watch(store: Store) -> Counter:
-    """What a store tells from now on of what comes from other machines, by its name and a reason or a part."""
+    """Returns counts of what a store reports from now on about other machines, by name and by reason or part."""
     told: Counter = Counter()
     store.watch(lambda name, number=1, *, of=None: told.update({(name, of): number}))
     return told
@@ -105,7 +105,7 @@ def test_what_is_pushed_later_is_seen_when_the_index_here_has_aged(url, here, th
         for note in folder.iterdir():
             os.utime(note, (time.time() + 3600.0, time.time() + 3600.0))  # the clock was set back since
     assert load(process(there, url), 2)
-    assert len([*folder.glob("pack-*")]) == 1 and not {*folder.glob("pack-*")} & {*notes}  # they go with their index
+    assert len([*folder.glob("pack-*")]) == 1 and not {*folder.glob("pack-*")} & {*notes}  # removed with their index
 
 
 def test_an_entry_of_a_revoked_key_comes_again_from_the_next_one(url, here, there, monkeypatch):
@@ -179,7 +179,7 @@ INDEXES = {
 
 
 def check_is_refused(url: str, files, store: Store, *asked: str) -> None:
-    """One process warns once, another one asks for nothing that was refused, and what is compiled instead is saved."""
+    """Asserts that one process warns once, another one requests nothing refused, and a later save is stored."""
     files.calls.clear()
     reader = process(store, url)
     with collect_warnings() as messages:
@@ -221,7 +221,7 @@ def test_a_damaged_pack_is_refused(url, files, here, there, tmp_path, damage):
     if damage == "gone":
         del files.files[one]
         reasons = {"a pack that is not there"}
-    elif damage == "another pack":  # which is signed, and has what an older index said
+    elif damage == "another pack":  # a signed one, as an older index listed it
         files.files[one] = files.files[other]
         reasons = {"a pack under another name", "a pack of another length"}
     else:
@@ -239,7 +239,7 @@ def test_what_is_gone_is_pushed_again(url, files, here, there, tmp_path):
     before = Remote(url).fetch_index(read_trust())
     del files.files[files.find("/index")]
     save(here, 2)
-    push(here, Remote(url))  # which lists the pack that is there
+    push(here, Remote(url))  # the index lists the existing pack
     after = Remote(url).fetch_index(read_trust())
     assert before.packs[0].digest in {pack.digest for pack in after.packs} and after.serial > before.serial
     assert pull(there, Remote(url)).entries == 2
@@ -348,7 +348,7 @@ def test_what_fails_twice_is_tried_again_and_a_dead_remote_is_asked_by_no_proces
 
 @pytest.fixture
 def slow(files) -> Iterator[threading.Event]:
-    """What lets the remote answer, which it does not before."""
+    """Yields an event without which the remote does not answer."""
     release = threading.Event()
     yield release
     release.set()
@@ -427,7 +427,7 @@ def test_credentials_are_never_shown(files, here, tmp_path, caplog, capfd, crede
     said += [*messages, str(reader.bypasses), caplog.text, *capfd.readouterr()]
     assert "faulty://host/shared" in said[0]
     shown = "\n".join(said)
-    # In a message of the backend, only what is in the URL can be known to be secret.
+    # In a backend's message, only parts of the URL can be recognized as secrets.
     for secret in SECRETS:
         assert secret not in url or secret not in shown
 
@@ -460,4 +460,4 @@ def test_a_server_that_sends_more_than_it_says_is_not_listened_to(tmp_path, ther
 
     with serve(tmp_path / "endless", Endless) as url:
         assert len(transport.Transport(url).fetch_file("index", 1000)) == 1001
-    assert sum(sent) < 50_000_000  # what the two ends hold in between
+    assert sum(sent) < 50_000_000  # buffers of both ends

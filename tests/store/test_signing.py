@@ -1,7 +1,7 @@
-"""Only what a trusted key signed comes from another machine, and it stays only as long as that key is trusted.
+"""Only what a trusted key signed is accepted from other machines, and only while that key is trusted.
 
-Each attack takes a right entry or a right pack, changes one thing as a writer of the remote could, and is refused. Some
-are signed by the trusted key, as if its holder had made a mistake: what is wrong is found out all the same.
+Each attack takes a valid entry or pack, changes one thing as a writer of the remote could, and is refused. Some
+are signed by the trusted key, as if its holder had made a mistake: the fault is still found.
 """
 
 import hashlib
@@ -45,21 +45,21 @@ CI, EVE = make_signing_key("ci"), make_signing_key("eve")
 
 @pytest.fixture(autouse=True)
 def _trusts_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user who trusts one key."""
+    """Trusts one key."""
     monkeypatch.delenv(TRUST.name)
     put_key(CI.public, "ci", "trusted")
 
 
 @pytest.fixture
 def shared(tmp_path: Path, here: Store) -> Path:
-    """A remote with two entries that are signed, in a folder."""
+    """Returns the folder of a remote with two signed entries."""
     save(here, 1, 2)
     assert push(here, Remote(str(tmp_path / "shared")), key=CI).entries == 2
     return tmp_path / "shared"
 
 
 def refused_for(there: Store, shared: Path) -> str:
-    """Pulls, and sees that nothing came. Returns what the error says."""
+    """Returns the error of a pull; asserts that no entry was pulled."""
     with pytest.raises(StoreError) as raised:
         pull(there, Remote(str(shared)))
     assert not find_present(there, 1, 2)
@@ -91,7 +91,7 @@ FORGERIES = {
     "a signature of zeros": (lambda content, sign: content.replace(content.split()[4], b"0" * 128), WRONG_SIGNATURE),
     "a key that is no point": (lambda content, sign: content.replace(CI.public.encode(), b"f" * 64), NOT_TRUSTED),
 }
-"""Attacks on an entry and on a pack, which are signed anew by other functions."""
+"""Attacks on an entry and on a pack; ``sign`` signs their contents anew."""
 
 
 def forge(sign: Callable[..., bytes]) -> dict[str, tuple[Callable[[bytes], bytes], str]]:
@@ -99,7 +99,7 @@ def forge(sign: Callable[..., bytes]) -> dict[str, tuple[Callable[[bytes], bytes
 
 
 def change_body(content: bytes, **fields: object) -> bytes:
-    """An entry with a right checksum and these fields, signed by the trusted key."""
+    """Returns an entry with a valid checksum and these fields, signed by the trusted key."""
     body = {**json.loads(split_origin(content)[1].partition(b"\n")[2]), **fields}
     return sign_body(json.dumps(body, separators=(",", ":")).encode())
 
@@ -118,7 +118,7 @@ ATTACKS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "no entry": (lambda content: CI.sign(b"#!/bin/sh\n"), "a damaged entry"),
     "a pack": (lambda content: CI.sign(b"fusioncache pack 1 2\n{}"), "a damaged entry"),
     "too long": (lambda content: b"x" * (LARGEST + 1), "an entry that is too long"),
-    "a key with the digest of another": (  # it would keep the place of the right one
+    "a key with the digest of another": (  # it would block the valid entry
         lambda content: change_body(content, text="2"),
         "an entry whose key has another digest",
     ),
@@ -143,7 +143,7 @@ WRONG_FIELDS = {
     "origin": ({"key": CI.public, "signature": "0" * 128},),
     "surplus": (1,),
 }
-"""What no field of an entry may be, even if a trusted key signed it: no name in it becomes a path, for example."""
+"""Invalid values of an entry's fields, even if a trusted key signed it: no name in it becomes a path, for example."""
 WRONG_BODIES = (b"", b"[]", b"null", b"{}", b"[" * 100_000, b'{"pid": ' + b"9" * 5000 + b"}")
 ATTACKS |= {
     f"a body {body[:10]!r}": (lambda content, body=body: sign_body(body), "a damaged entry") for body in WRONG_BODIES
@@ -170,7 +170,7 @@ def test_an_attack_on_an_entry_is_refused(here, attack):
 
 
 def test_what_is_learned_here_does_not_take_the_place_of_what_came(there, shared):
-    """It has what the other machine said in it, and would stay when its key is revoked."""
+    """It contains data of the other machine, and would stay when that machine's key is revoked."""
     pull(there, Remote(str(shared)))
     key, learned = make_numbered_key(1), {**make_artifacts(1), "more": b""}
     assert not there.replace(key, BACKEND, learned)
@@ -247,7 +247,7 @@ def test_keys_are_revoked_at_once_and_whatever_they_are_called(monkeypatch):
     run_at_once(*[partial(put_key, key, f"key-{key[-1]}", "revoked") for key in keys])
     assert {key for state, key, _ in list_keys() if state == "revoked"} == {*keys}
 
-    # Two that are in the variable may have one name.
+    # Two keys in the variable may have one name.
     monkeypatch.setenv(TRUST.name, f"{CI.public},{EVE.public}")
     for key in (CI, EVE):
         put_key(key.public, "same", "revoked")
@@ -274,7 +274,7 @@ def test_a_revoked_key_or_one_whose_parts_do_not_belong_together_signs_nothing(h
 
 
 def make_key(number: int) -> object:
-    """A key whose text is one, as a pack's manifest needs."""
+    """Returns a key with a valid key text, as a pack's manifest needs."""
     return make_numbered_key(write_key({"ops": str(number), "architecture": f"machine {number % 2}"}))
 
 
@@ -298,7 +298,7 @@ def bring(path: Path, store: Store):
 
 @pytest.fixture
 def packed(tmp_path: Path, here: Store) -> Path:
-    """A pack of three entries."""
+    """Returns a pack of three entries."""
     fill(here, 1, 2, 3)
     pack_all(here, tmp_path / "pack")
     return tmp_path / "pack"
@@ -319,7 +319,7 @@ def test_what_was_packed_is_brought_once_and_not_when_its_key_was_revoked(packed
 
 
 def test_a_pack_of_a_trusted_key_brings_no_entry_of_another_one(tmp_path, here, there, monkeypatch):
-    """CI passes on what another key signed: its entries keep that signature."""
+    """CI passes on entries that another key signed: they keep that signature."""
     fill(here, 1)
     pack_all(here, tmp_path / "eves", key=EVE)
     monkeypatch.setenv(TRUST.name, f"{CI.public},{EVE.public}")
@@ -344,14 +344,14 @@ def test_a_pack_that_cannot_be_written_leaves_nothing(tmp_path, here, monkeypatc
 
 
 def split(content: bytes) -> tuple[bytes, bytes]:
-    """The manifest, and what is behind it."""
+    """Returns the manifest of a pack, and the bytes behind it."""
     head, _, rest = split_origin(content)[1].partition(b"\n")
     size = int(head.split()[-1])
     return rest[:size], rest[size:]
 
 
 def resign_pack(content: bytes, key=CI, **fields: object) -> bytes:
-    """The pack with a manifest that has other values, signed anew."""
+    """Returns the pack with other values in its manifest, signed anew."""
     text, rest = split(content)
     manifest = json.loads(text)
     for name, change in fields.items():
@@ -402,7 +402,7 @@ FILE_ATTACKS = {
 
 
 def swap_entries(content: bytes) -> bytes:
-    """The files of two entries, each under the name of the other, with their checksums."""
+    """Returns a pack in which two entries have the file of each other, with their checksums."""
     text, rest = split(content)
     first, second = json.loads(text)["entries"][:2]
     end = first["size"] + second["size"]

@@ -1,4 +1,4 @@
-"""A store: what is saved is loaded, for the very same key; what goes first when it is full; what it says of itself."""
+"""A store: it loads what was saved, only for an equal key; which entries it removes first when full; its reports."""
 
 import errno
 import os
@@ -104,7 +104,7 @@ def test_the_nearest_key_is_of_the_same_graph_and_backend_and_the_newest_of_thos
     for key in (other_graph, far, *near):
         assert store.save(key, "eager", {"code": b"code"})
     assert find(missed) == near[2].digest
-    assert find(near[2]) == near[1].digest  # as if it had been thrown away
+    assert find(near[2]) == near[1].digest  # as if it had been removed
     assert find(make_region_key(driver="5", recipe="3")) == far.digest
     assert find(missed, "inductor") == find(make_region_key(4.0)) == find(make_numbered_key(1)) == ""
 
@@ -134,7 +134,7 @@ def test_the_least_recently_used_go_first(tmp_path):
     save(store, *range(6))
     for number, ago in enumerate((50, 10, 40, 20, 30, 60)):
         age_entry(store, number, ago)
-    # Loading says when, and then its process has ended.
+    # A load updates the time of use, for other processes as well.
     reader = Store.open(tmp_path / "store")
     assert load(reader, 5)
     small = Store.open(tmp_path / "store", max_bytes=_room(2.5))

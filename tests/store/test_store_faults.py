@@ -1,4 +1,4 @@
-"""Whatever happens to a store, a load gives what was saved for this key or nothing, and nothing is raised."""
+"""With any fault of a store, a load returns what was saved for its key or nothing, and nothing is raised."""
 
 import errno
 import os
@@ -38,7 +38,7 @@ ROOT = os.geteuid() == 0
 
 
 def _assert_memory_only(message: str, path: Path | None = None) -> None:
-    """Opening costs one warning, touches nothing, and gives a store in which nothing is."""
+    """Asserts that opening warns once, touches no file, and returns a store that stays empty."""
     with collect_warnings() as messages:
         store = Store.open(path)
     assert len(messages) == 1
@@ -238,7 +238,7 @@ def test_saves_and_loads_wait_once_for_a_holder_that_is_stopped(store, monkeypat
     clock.sleep = lambda seconds: setattr(clock, "slept", clock.slept + seconds)
     monkeypatch.setattr(locks, "time", clock)
     save(store, 1, 2, 3)
-    holder = FileLock(find_root(store) / "locks" / "store")  # this process is to locks of files as any other
+    holder = FileLock(find_root(store) / "locks" / "store")  # file locks treat this process as any other
     assert holder.acquire(0.0)
     with collect_warnings() as messages:
         for number in (11, 12, 13):
@@ -274,7 +274,7 @@ def test_a_full_disk_at_any_call_costs_one_warning(store, monkeypatch, name):
         with collect_warnings() as messages, monkeypatch.context() as patch:
             patch.setattr(os, name, full)
             saved = store.save(make_numbered_key(step), BACKEND, make_artifacts(step))
-        assert saved == (not failed) or name in ("open", "mkdir")  # neither locks nor folders that are there are vital
+        assert saved == (not failed) or name in ("open", "mkdir")  # neither locks nor existing folders are vital
         assert len(messages) <= 1
         assert find_litter(find_root(store)) == []
         with collect_warnings():

@@ -1,4 +1,4 @@
-"""Generalizations: their texts and keys, what falls together, what is a hole, and that they compute the same."""
+"""Generalizations: their texts and keys, coinciding sizes, holes, and equal results."""
 
 import itertools
 import math
@@ -39,7 +39,7 @@ def of(graph: Graph) -> Generalization:
 
 
 def norm(batch: int, length: int, width: int, eps: float = 1e-5) -> Generalization:
-    """An RMS norm whose rows leave as one dimension."""
+    """Returns an RMS norm whose rows are merged into one dimension in the end."""
     shape = batch, length, width
     scale = f"broadcast_in_dim(rsqrt(add(mul(sum(mul(x, x), (2,)), 0.5), {eps})), {shape}, (0, 1))"
     product = f"mul(mul(x, {scale}), broadcast_in_dim(weight, {shape}, (2,)))"
@@ -117,7 +117,7 @@ quick = settings(max_examples=40)
 
 
 def alike(recipe, drawn: list[Setting]) -> list[Generalization]:
-    """The regions of a recipe at these sizes that have the skeleton of the first one."""
+    """Returns the regions of a recipe at these sizes that have the skeleton of the first one."""
     found = [of(draw_region(recipe, setting)) for setting in drawn]
     return [one for one in found if one.skeleton == found[0].skeleton]
 
@@ -133,7 +133,7 @@ def test_a_skeleton_and_what_was_in_its_holes_are_the_region(recipe, setting):
 @quick
 @given(recipes())
 def test_regions_at_sizes_in_one_order_have_the_same_size_in_the_same_hole(recipe):
-    """That is, no two sizes are equal, and what is ordered by sizes is ordered alike."""
+    """In one order: no two sizes are equal, and everything ordered by sizes has the same order."""
     here, there = Setting(3, 11, 17, (0.1, 3.0)), Setting(4, 10, 19, (0.2, 5.0))
     one, other = (of(draw_region(recipe, setting)) for setting in (here, there))
     assert one.skeleton == other.skeleton
@@ -179,7 +179,7 @@ def test_the_way_a_generalized_region_is_written_does_not_matter(recipe, setting
 @quick
 @given(recipes(), several, settings_of_sizes(), st.data())
 def test_regions_share_only_if_they_compute_the_same(recipe, drawn, setting, data):
-    """Regions at sizes of which none went into the generalization, too, and of another recipe with one other step."""
+    """Also regions at sizes that were not generalized, and regions of a recipe with one other step."""
     general = generalize(alike(recipe, drawn))
     place, step = data.draw(st.integers(0, len(recipe) - 1)), data.draw(recipes())[0]
     for steps in (recipe, [*recipe[:place], step, *recipe[place + 1 :]]):
@@ -194,7 +194,7 @@ def test_regions_share_only_if_they_compute_the_same(recipe, drawn, setting, dat
 
 
 def region(text: str, type_: TensorType | None = None) -> Graph:
-    """What is computed of ``x``, in canonical order."""
+    """Returns the graph of an expression of ``x``, in canonical order."""
     return canonicalize(draw(text, x=type_ or (2, 3))).graph
 
 
@@ -290,7 +290,7 @@ KEYWORDS = {"prims.full": MAKES, "prims.iota": {**MAKES, "start": Const("int", "
 
 
 def draw_runnable(recipe: list[Step], setting: Setting) -> Graph:
-    """A region that Thunder can run: drawings leave out what tells nothing about sizes."""
+    """Returns a region that Thunder can run: drawings omit keywords that say nothing about sizes."""
     graph = draw_region(recipe, setting)
     ops = tuple(replace(op, kwargs=tuple(sorted(KEYWORDS.get(op.name, {}).items()))) for op in graph.ops)
     return replace(graph, ops=ops)

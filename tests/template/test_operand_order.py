@@ -1,4 +1,4 @@
-"""Where the order of a region's operands shows: the layout of what it returns, and what follows from that."""
+"""Effects of the order of a region's operands: the layout of its results, and the consequences."""
 
 import random
 from functools import reduce
@@ -34,7 +34,7 @@ TURNED = draw("mul(sin(transpose(a, (1, 0))), cos(b))", a=(6, 4), b=(4, 6))
         (TURNED, (((6, 4), (1, 6)), ROWS), True),  # and back again: for torch alone it would not
         (draw("sub(sin(a), cos(b))", a=(4, 6), b=(4, 6)), (ROWS, COLUMNS), True),
         (draw("sub(sin(transpose(a, (1, 0))), cos(b))", a=(6, 4), b=(4, 6)), (((6, 4), (4, 1)), ROWS), False),
-        (PLAIN, (((4, 7), (7, 1)), ROWS), True),  # not what Thunder was told
+        (PLAIN, (((4, 7), (7, 1)), ROWS), True),  # another shape than in the trace
         (draw("mul(flip(a, (0,)), b)", a=(4, 6), b=(4, 6)), (ROWS, ROWS), True),  # of unknown layout
     ],
 )
@@ -43,7 +43,7 @@ def test_results_depend_on_the_order_of_operands_with_different_layouts(graph, l
 
 
 def strided(chance: random.Random, shape: tuple[int, ...]) -> torch.Tensor:
-    """A tensor with its dimensions in any order, with gaps, or expanded."""
+    """Returns a tensor with its dimensions in any order, with gaps, or expanded."""
     order = chance.sample(range(len(shape)), len(shape))
     kind, which = chance.choice(("plain", "plain", "gaps", "expanded")), chance.randrange(max(len(shape), 1))
     sizes = list(shape)
@@ -72,7 +72,7 @@ KERNELS = (
 
 
 def test_strides_are_those_of_torch():
-    """To the last one, also where they say nothing: in dimensions of one element."""
+    """All strides, also those without a meaning: of dimensions of one element."""
     chance = random.Random(0)
     for _ in range(600):
         shape = tuple(chance.choice((1, 2, 3, 3)) for _ in range(chance.randint(0, 4)))
@@ -89,7 +89,7 @@ def test_strides_are_those_of_torch():
 
 
 def compare(function, args, cache=None):
-    """Compares results, to their strides, with those of Thunder without fusioncache. Returns the transform."""
+    """Compares results and their strides with Thunder's without fusioncache. Returns the transform."""
     compiled, transform = compile_with(function, cache=cache or fusioncache.Cache(record=False, store=False))
     for found, expected in zip(compiled(*args), compile_plain(function)(*args), strict=True):
         assert torch.equal(found, expected) and found.stride() == expected.stride()
@@ -120,7 +120,7 @@ def test_a_chain_of_terms_that_lie_differently_is_not_folded():
 
 
 PRODUCTS = {False: draw("mul(sin(x), y)"), True: draw("mul(y, sin(x))", x=(2, 3))}
-"""The same product, with its operands the other way round if commuted."""
+"""The same product, if commuted with its operands exchanged."""
 
 
 @pytest.mark.parametrize(("x", "loads"), [(X, [True]), (X.mT.contiguous().mT, [False])])
@@ -135,7 +135,7 @@ def test_a_stored_executable_is_loaded_for_the_other_order_only_where_operands_l
 
 
 def test_a_fold_that_is_a_region_of_its_own_does_not_pass_for_another_order(tmp_path):
-    """An executable is asked without a region as well, by folds: what it was given then is the first region's only."""
+    """Folds call an executable without a region as well: the function made then is the first region's only."""
     process = Process(tmp_path)
     executable = process.executable(PRODUCTS[False])
     args = [(X.mT.contiguous().mT, Y)[index] for index in canonicalize(PRODUCTS[False]).binding.arguments]

@@ -1,4 +1,4 @@
-"""Regions and templates: which share, what is in their keys, and that a template computes what its regions do."""
+"""Regions and templates: which regions share, the contents of keys, and that a template computes its regions."""
 
 import math
 import random
@@ -79,7 +79,7 @@ DIFFERENT = {
         f"operands of {name}": (draw(f"{name}(sin(x), tanh(y))"), draw(f"{name}(tanh(y), sin(x))"))
         for name in ("sub", "div", "lt", "maximum", "minimum", "pow")
     },
-    # Each is made of two products, of which torch and compilers contract one into the sum.
+    # Each consists of two products, of which torch and compilers contract one into the sum.
     "factors of a complex product": (draw("mul(floor(x), y)", **COMPLEX), draw("mul(y, floor(x))", **COMPLEX)),
     # A compiler contracts one of two products into the add; which one depends on their order.
     **{
@@ -206,21 +206,21 @@ def test_strings_in_attributes_are_quoted():
 
 
 def draw_chain(ops: int) -> Graph:
-    """``x = sin(x) + x``, again and again, on one input: as deep as a graph can be, and all of it shared."""
+    """Returns ``x = sin(x) + x``, repeated on one input: as deep as a graph can be, and all of it shared."""
     sines = (Op("prims.sin", (Ref(value),), (TYPE,)) for value in range(0, ops, 2))
     sums = (Op("prims.add", (Ref(value + 1), Ref(value)), (TYPE,)) for value in range(0, ops, 2))
     return Graph((TYPE,), tuple(op for pair in zip(sines, sums, strict=True) for op in pair), (ops,))
 
 
 def draw_wide(ops: int) -> Graph:
-    """``tanh`` of many inputs that nothing tells apart: as much symmetry as a graph can have."""
+    """Returns ``tanh`` of many interchangeable inputs: as much symmetry as a graph can have."""
     written = tuple(Op("prims.tanh", (Ref(value),), (TYPE,)) for value in range(ops))
     return Graph((TYPE,) * ops, written, tuple(range(ops, 2 * ops)))
 
 
 @pytest.mark.parametrize("shape", [draw_chain, draw_wide, draw_residual])
 def test_neither_depth_nor_symmetry_is_a_limit(shape):
-    """Python's own limit of nested calls is 1,000."""
+    """Python's limit of nested calls is 1,000."""
     canonical, is_chain = canonicalize(shape(2_500)), shape is draw_residual
     assert (make_key(canonical.graph, {}) == key(shape(2_498))) is is_chain
     assert sum(canonical.binding.arities) == (2_500 if is_chain else 0)

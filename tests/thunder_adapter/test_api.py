@@ -1,4 +1,4 @@
-"""What fusioncache expects of the names that it takes from Thunder; the list of them is what the sources use."""
+"""The names that fusioncache takes from Thunder: expectations of them, and their list, which equals their uses."""
 
 import ast
 import importlib.util
@@ -26,22 +26,22 @@ _ACCELERATORS = {
     "lean steps": "accelerators/steps accelerators/attention transform/grouped_products.py",
     "schedule": "accelerators/schedule distributed",
 }
-"""Where the code of an accelerator is. All else is the core's."""
+"""Paths of the code of each accelerator. All other code is the core's."""
 _CORE_API = "api"
-"""What is imported from this module is the core's, whichever file imports it: all else works on bound symbols, too."""
+"""Names imported from this module belong to the core, in any file: all other code works on bound symbols, too."""
 _NVFUSER = "nvfuser_executor"
 """A module that cannot be imported without nvFuser."""
 
 
 def _find_accelerator(path: Path) -> str:
-    """Returns the accelerator that a file of the package belongs to, or ``core``: of nested places the inner one's."""
+    """Returns the accelerator that a file of the package belongs to, or ``core``; of nested paths, the inner one's."""
     places = [(place, name) for name, places in _ACCELERATORS.items() for place in places.split()]
     found = [(len(place), name) for place, name in places if path.is_relative_to(PACKAGE / place)]
     return max(found, default=(0, "core"))[1]
 
 
 def _write_names() -> str:
-    """Returns the names as text, in the format of ``names.txt``: those that are imported, and attributes of modules."""
+    """Returns the names as text, in the format of ``names.txt``: imported ones, and attributes of modules."""
     names: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for path in PACKAGE.rglob("*.py"):
         for module, name in _list_names_of(path):
@@ -73,14 +73,14 @@ def _list_names_of(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _find_api(module: str | None) -> str:
-    """Returns the name of a module of the adapter that gives others names of Thunder; empty if it is another module."""
+    """Returns the name of an adapter module that provides names of Thunder; empty for any other module."""
     package, _, name = (module or "").rpartition(".")
     return name if package == "fusioncache.thunder_adapter" and name.endswith("api") else ""
 
 
 @cache
 def _read_api(api: str) -> dict[str, tuple[str, str]]:
-    """Returns what a module of the adapter has of Thunder: under its name there, the module and the name in that."""
+    """Returns Thunder's names in a module of the adapter: for each local name its module and its name there."""
     if api != _CORE_API:
         names = {name: (module, name) for module, names in NAMES.items() for name in names.split()}
         modules = {name: module.rpartition(".")[::2] for name, module in MODULES.items()}
@@ -90,7 +90,7 @@ def _read_api(api: str) -> dict[str, tuple[str, str]]:
 
 
 def _read_imports(tree):
-    """Yields the name here of each import from Thunder, its module, and its name there."""
+    """Yields local name, module and original name of each import from Thunder."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found = [(alias.asname or alias.name, alias.name, "") for alias in node.names]
@@ -124,7 +124,7 @@ def test_each_name_is_used_and_each_use_has_a_name():
 
 
 def test_the_list_has_every_name_that_the_package_uses():
-    """``REWRITE_GOLDEN=1`` writes it anew."""
+    """``REWRITE_GOLDEN=1`` rewrites it."""
     path = PACKAGE / "thunder_adapter" / "names.txt"
     if os.environ.get("REWRITE_GOLDEN"):
         path.write_text(_write_names())
@@ -143,6 +143,6 @@ def test_this_thunder_has_every_name_and_one_that_is_gone_is_found(monkeypatch):
 
 @pytest.mark.parametrize("module", NAMES)
 def test_no_table_is_bound_by_its_name(module):
-    """Another may take its place in Thunder: it is an attribute of Thunder's module, and asked for where it is read."""
+    """Thunder may replace a table, so it is read as an attribute of Thunder's module at each use."""
     fixed = (FunctionType, ModuleType, ContextVar, api.Symbol, type, int, str)
     assert [name for name in NAMES[module].split() if not isinstance(getattr(accelerator_api, name), fixed)] == []

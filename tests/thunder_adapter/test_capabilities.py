@@ -1,6 +1,6 @@
-"""A capability is there if its sources are known or its probe passes; an accelerator is off without those it needs.
+"""A capability works if its sources are known or its probe passes; an accelerator is off without those it needs.
 
-In a Thunder that was not tried regions are shared if it behaves as expected, and all else is off.
+In an untested version of Thunder, regions are shared if it behaves as expected, and all else is off.
 """
 
 import dis
@@ -73,7 +73,7 @@ def test_every_capability_is_there_and_probes_leave_everything_as_it_was():
 
 
 def pass_on(own):
-    """Returns what does the same as a handler of instructions, from another source."""
+    """Returns an equivalent handler of instructions with other source code."""
     return lambda inst, /, **state: own(inst, **state)
 
 
@@ -87,7 +87,7 @@ def test_instructions_with_another_source_are_accepted_if_they_are_observed(monk
     assert hooks.are_installed()
 
 
-@pytest.mark.parametrize("name", [each for each in hooks.INSTRUCTIONS if dis.opmap[each] < 256])  # others are never met
+@pytest.mark.parametrize("name", [each for each in hooks.INSTRUCTIONS if dis.opmap[each] < 256])  # others never occur
 def test_an_instruction_that_is_not_observed_is_a_problem(monkeypatch, name):
     monkeypatch.setattr(hooks, "watch_instruction", lambda own: lambda handler: handler)
     monkeypatch.setattr(hooks, "INSTRUCTIONS", (name,))
@@ -160,7 +160,7 @@ def other_version(monkeypatch):
 
 @pytest.fixture
 def unusable(other_version, monkeypatch):
-    """A version of Thunder that lacks what regions are read with."""
+    """Makes Thunder a version that lacks a name with which regions are read."""
     monkeypatch.setattr(capabilities, "find_problem", lambda: "it lacks thunder.core.trace.from_trace")
 
 
@@ -214,7 +214,7 @@ def test_regions_are_shared_where_all_else_is_off(other_version, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1")
 def test_accelerators_are_on_in_a_version_that_behaves_as_expected(other_version):
-    """Templates are verified first; a program is stored once all of its templates were, and loaded from then on."""
+    """Templates are verified first; a program is stored once all its templates are, and loaded from then on."""
     counts = []
     for _ in range(3):
         transform = fusioncache.FusionCache(cache=fusioncache.Cache(store=True), backend="eager")
@@ -227,7 +227,7 @@ def test_accelerators_are_on_in_a_version_that_behaves_as_expected(other_version
 
 @pytest.fixture
 def asked_anew(monkeypatch):
-    """Has nothing of this Thunder known in a test."""
+    """Clears the cached results of checks of this Thunder for a test."""
     for name in ("find_problem", "find_missing_name"):
         monkeypatch.setattr(capabilities, name, functools.cache(getattr(capabilities, name).__wrapped__))
 
@@ -240,7 +240,7 @@ def test_a_name_that_is_missing_is_a_problem(monkeypatch):
 
 
 def add(more):
-    """Has what is compiled add something that it gets the result and the arguments for."""
+    """Returns a ``jit`` whose functions add ``more`` of their arguments to their result."""
 
     def jit(function, **options):
         compiled = JIT(function, **options)
@@ -283,7 +283,7 @@ def test_a_model_runs_and_one_warning_says_what_to_install(unusable):
     (reason, count), *others = cache.stats().bypasses.items()
     assert (count, others, cache.stats().regions) == (2, [], 0) and "lightning-thunder==0.2.6" in reason
     assert dict(RecordReader().runs()[0].stats.bypasses) == {reason: 2}
-    unknown = object()  # which has nothing that it could be asked for
+    unknown = object()  # it has no attribute of a trace
     assert transform.transform_trace_post_optimization(unknown, executors_list=()) is unknown
 
 

@@ -1,4 +1,4 @@
-"""The table of what is replaced in Thunder: each row fits, and a row that does not fit replaces nothing."""
+"""The table of Thunder's patches: each row fits, and a row that does not fit replaces nothing."""
 
 import importlib
 import inspect
@@ -14,7 +14,7 @@ from fusioncache.thunder_adapter import installation
 from fusioncache.thunder_adapter.installation import Patch, PatchGroup, digest_source, find_misfit, list_patches
 
 GROUPS = {name: group for name, group in list_patches().items() if name != "vector probes"}
-"""Without those that tests of this repository replace themselves."""
+"""Without the group that tests of this repository replace."""
 ROWS = [row for group in GROUPS.values() for row in group.rows]
 
 
@@ -24,7 +24,7 @@ def shorten_more(function):
 
 @pytest.fixture
 def home(monkeypatch):
-    """A module with one function."""
+    """Yields a module with one function."""
     module = ModuleType("thunder.home")
     module.original = original
     monkeypatch.setitem(sys.modules, "thunder.home", module)
@@ -35,7 +35,7 @@ def home(monkeypatch):
 
 @pytest.fixture
 def install(home, monkeypatch):
-    """Has a table of these rows only, and installs them."""
+    """Returns a function that makes these rows the whole table, and installs them."""
 
     def install_rows(*rows, whole=False):
         monkeypatch.setattr(installation, "list_patches", lambda: {"tried": PatchGroup("tried", whole, "", rows)})
@@ -67,7 +67,7 @@ def test_each_row_fits_and_has_a_maker():
 
 
 def read_all():
-    """Returns what Thunder has where a row replaces something."""
+    """Returns the current value at the place of each row in Thunder."""
     places = [row.locate() for row in ROWS if row.maker and not row.is_idle]
     return [holder[name] if isinstance(holder, dict) else vars(holder)[name] for holder, name in places]
 
@@ -108,7 +108,7 @@ CHANGES = {
 }
 """Changes of one function's file, each alone."""
 _BEHIND = {"a comment behind it", "what comes behind it", "lines behind it"}
-"""Those of which the function as it runs has nothing: Python leaves out what comes behind a ``return``."""
+"""Changes that are not in the running function: Python omits code behind a ``return``."""
 
 
 def compile_written(folder, text):
@@ -122,7 +122,7 @@ def compile_written(folder, text):
 def test_a_source_ends_with_the_last_line_of_its_code_and_of_what_is_in_it(tmp_path):
     written = compile_written(tmp_path, WRITTEN)
     without = FunctionType(written.__code__.replace(co_linetable=b"", co_consts=()), {})
-    for function in (written, without):  # Python may be told to keep no positions
+    for function in (written, without):  # Python may run without positions
         assert installation.read_source(function) == inspect.getsource(written)
     with pytest.raises(OSError):
         installation.read_source(FunctionType(written.__code__.replace(co_filename="gone.py"), {}))

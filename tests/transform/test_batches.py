@@ -1,4 +1,4 @@
-"""Where this process compiles for itself, its first call compiles for all calls, and later ones find what they need."""
+"""Without workers, a process's first call compiles for all calls, and later calls find what they need."""
 
 import shutil
 from pathlib import Path
@@ -16,14 +16,14 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInduct
 
 
 class Job:
-    """A model with TorchInductor and a store, and what was compiled at once."""
+    """A model with TorchInductor and a store, which counts regions that are compiled together."""
 
     def __init__(self, store: Path):
         torch.manual_seed(0)
         self.compiled, self.transform = compile_anew(Small(), store, "inductor")
 
     def step(self, *, trains: bool = True) -> tuple[list[torch.Tensor], list[int]]:
-        """Returns output and gradients, and of how many regions each run of the compiler for several was."""
+        """Returns output and gradients, and the number of regions of each compiler run for several."""
         x = torch.randn(3, 5, 16, generator=torch.Generator().manual_seed(0))
         together = mock.Mock(wraps=persistence.compile_kernels)
         with mock.patch.object(persistence, "compile_kernels", together), torch.set_grad_enabled(trains):

@@ -1,4 +1,4 @@
-"""Of ever new lengths a process holds few programs and all that belongs to them, and a store holds few families."""
+"""With ever new lengths, a process holds few programs with their state, and a store holds few families."""
 
 import gc
 import random
@@ -57,7 +57,7 @@ def few(monkeypatch):
 
 @pytest.fixture
 def known(few, tmp_path):
-    """A model that is compiled for some lengths already: those of the first programs, and as many as are held."""
+    """Returns a model, and its transform, after calls with as many lengths as programs are held."""
     compiled, transform = compile_anew(Cell(), tmp_path / "store")
     for length in range(2, 2 + MOST):
         train(compiled, make_input(length))
@@ -70,12 +70,12 @@ def test_nothing_is_held_for_each_length(few, tmp_path):
     for length in range(2, 122):
         train(compiled, make_input(length))
         if length % 15 == 1:
-            for number in range(600):  # of ingredients the last 512 are remembered
+            for number in range(600):  # the last 512 ingredients are cached
                 make_scaled_template(2, factor=float(number))
             gc.collect()
             counted.append(Counter(map(type, gc.get_objects())))
-        if len(counted) > 4 and length % 15 == 1:  # the first count makes what counting needs
-            # What a length holds grows each time. What Python and earlier tests' libraries keep may do so by chance.
+        if len(counted) > 4 and length % 15 == 1:  # the first count allocates what counting needs
+            # Objects of a length grow each time. Objects of Python and of earlier tests' libraries may grow by chance.
             steps = [after - before for before, after in pairwise(counted[1:])]
             grown = [kind for kind in counted[-1] if min(step[kind] for step in steps) >= 15 / 2]
             if not grown:
@@ -114,7 +114,7 @@ def test_a_program_that_left_goes_backward_once_more(known):
 
 
 def test_the_program_leaves_that_was_not_taken_for_longest_and_has_no_memory_of_its_own(known, monkeypatch):
-    """As what was captured in a CUDA graph has."""
+    """A program captured in a CUDA graph has memory of its own."""
     compiled, _ = known
     entries = [*entries_of(compiled)]
     monkeypatch.setattr(program_list, "is_idle", lambda entry: entry is not entries[1])
@@ -147,7 +147,7 @@ def test_entries_of_the_sizes_are_asked_first_and_then_all_whatever_was_done_to_
 
 
 def test_forms_that_were_not_met_for_long_are_forgotten(tmp_path, monkeypatch):
-    """A form is what a program has besides sizes: here a number that is no size."""
+    """A form is everything in a program besides sizes: here a number that is no size."""
     monkeypatch.setattr(lengths, "MOST_FORMS", 2)
     compiled, _ = compile_anew(lambda x, scale: torch.tanh(x) * scale, tmp_path)
 

@@ -1,4 +1,4 @@
-"""Each argument of ``FusionCache``, and each of its variables: what programs depend on is in ``cache_key``."""
+"""Arguments and variables of ``FusionCache``: everything that programs depend on is in ``cache_key``."""
 
 import inspect
 from typing import Any
@@ -21,7 +21,7 @@ IN_KEY: dict[str, tuple[Any, Any]] = {
     "residual": ("fold", "carry"),
     "schedule": ("auto", "thunder"),
 }
-"""Two values of each argument that changes what becomes of a trace."""
+"""Two values of each argument that changes traces."""
 
 NOT_IN_KEY: dict[str, tuple[str, Any]] = {
     "cache": ("says where programs and templates are kept", None),
@@ -34,7 +34,7 @@ NOT_IN_KEY: dict[str, tuple[str, Any]] = {
     "programs": ("says whether programs are loaded and kept", False),
     "verify": ("tries what is loaded, and keeps nothing", True),
 }
-"""Each other argument: why it needs no place in the key, and another value than its default."""
+"""Each other argument: why the key does not need it, and a value other than its default."""
 
 
 def key_with(**options: Any) -> str:
@@ -68,7 +68,7 @@ VALUES = {
     "FUSIONCACHE_PASSES": "0",
     "FUSIONCACHE_ACCELERATORS": "lean steps, schedule, residual",  # those whose options are in the key
 }
-"""A value of each variable: all of them say where things are, or stand for an argument that is not in the key."""
+"""A value of each variable. Each names a location, or sets an argument that is not in the key."""
 
 
 def test_no_variable_of_ours_changes_a_trace(monkeypatch, tmp_path):

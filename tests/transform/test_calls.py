@@ -1,4 +1,4 @@
-"""A later call of a model goes a shorter way than Thunder's, which only a count of functions tells."""
+"""Later calls of a model take a shorter path than Thunder's, which only a count of functions shows."""
 
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -36,13 +36,13 @@ class Model(torch.nn.Module):
 
 
 def both(**options):
-    """The same model twice, called in our way and in Thunder's."""
+    """Returns the same model twice, called in our way and in Thunder's."""
     return [compile_with(Model(**options), programs=False, lean=lean)[0] for lean in ("auto", "thunder")]
 
 
 @pytest.fixture(scope="module")
 def pair():
-    """The same model in both ways, after a few steps. Tests leave it as it is."""
+    """Returns the same model in both ways, after a few steps. Tests do not change it."""
     compiled = both()
     for each in 4 * compiled:
         each(X).sum().backward()
@@ -103,7 +103,7 @@ CALLS = {
     "of another size": (nullcontext, [X[:2]], {}),
     "a parameter": (nullcontext, [torch.nn.Parameter(X.clone())], {}),
 }
-"""In which context a model is called, and with which arguments."""
+"""Contexts in which a model is called, and its arguments."""
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -175,7 +175,7 @@ STEPS = {
     go_back_in_another_order: "",
     go_back_under_autocast: "",
 }
-"""Steps, each with what torch says of it."""
+"""Steps, each with torch's error, which may be empty."""
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)

@@ -1,4 +1,4 @@
-"""Whatever changed since the first lengths is seen at a further one: in the same process, and in a later one."""
+"""Changes since the first lengths are noticed at a further one: in the same process, and in a later one."""
 
 import contextlib
 import shutil
@@ -98,7 +98,7 @@ def _stored(tmp_path_factory):
 
 @pytest.fixture(name="store")
 def _store(stored, tmp_path):
-    """A copy of it, where ``BothWays`` looks."""
+    """Returns a copy of the store, where ``BothWays`` looks."""
     return shutil.copytree(stored, tmp_path / "store")
 
 
@@ -112,7 +112,7 @@ def _pair(tmp_path_factory):
 
 @pytest.mark.parametrize("fills", [True, False])
 def test_the_program_is_thunders_to_the_letter(tmp_path, monkeypatch, fills):
-    """Traces with the names of templates, their graphs and regions: filled in, and by Thunder's own passes."""
+    """Compares traces with names of templates, graphs and regions: of filled in programs, and of Thunder's passes."""
     model, *pair = make_known(tmp_path / "store")
     if not fills:
         monkeypatch.setattr(Lengths, "fill", lambda *_: None)
@@ -134,7 +134,7 @@ def test_the_program_is_thunders_to_the_letter(tmp_path, monkeypatch, fills):
 
 
 def switch(change, value, former):
-    """Changes a setting of torch's, and returns what undoes that."""
+    """Changes a setting of torch, and returns a function that undoes that."""
     change(value)
     return lambda: change(former)
 
@@ -147,10 +147,10 @@ CHANGES = {
     "a global": lambda _, patch: patch.setitem(globals(), "SCALE", 5.0),
     "the code of a function": lambda _, patch: patch.setattr(scale, "__code__", (lambda x: x * 9.0).__code__),
 }
-"""Each with a function that changes it, and returns what undoes that, if ``patch`` does not.
+"""Each with a function that changes it, and returns a function that undoes that, unless ``patch`` does.
 
-What is known of a length goes by the key of a program but for sizes, and by what was read. Other tests say what is in
-these: ``test_program_mutations.py``, ``test_last_key.py``. These changes show that both are asked.
+Data about a length is stored under the key of a program without sizes, with its reads. Other tests cover their
+contents: ``test_program_mutations.py``, ``test_last_key.py``. These changes show that both are checked.
 """
 LATER = {
     **{name: CHANGES[name] for name in ("the default dtype", "an attribute", "a global")},
@@ -160,12 +160,12 @@ LATER = {
 
 
 def check_changed(change, both, length):
-    """Asserts that a changed model gives what it gives with Thunder, which may be an error."""
+    """Asserts that a changed model returns what it returns with Thunder, which may be an error."""
 
     def attempt(compiled):
         try:
             return train(compiled, tokens(length))
-        except (AssertionError, RuntimeError) as error:  # Thunder holds parameters and buffers of the beginning
+        except (AssertionError, RuntimeError) as error:  # Thunder holds the original parameters and buffers
             return [type(error), str(error)]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -275,7 +275,7 @@ def _step(tmp_path_factory):
 
 @pytest.mark.parametrize("change", BATCHES.values(), ids=BATCHES)
 def test_whatever_else_in_a_batch_is_another_one_is_another_program(change, step):
-    """As far as Thunder's prologue sees it: not in which order keys are, where there is a program for the sizes."""
+    """As far as Thunder's prologue checks it: not the order of keys where the sizes have a program."""
     for length in (18, 21):  # a length that there was, and one that there was not
         step.check(change(make_batch(length)))
         step.check(make_batch(length))
@@ -329,7 +329,7 @@ def test_a_later_process_fills_in_each_length_and_leaves_nothing_in_the_store(st
     assert thunder.cache_misses(both.compiled) == 0
     stats = both.transform.stats()
     assert stats.programs_made == 0
-    assert not stats.bypasses  # or its regions would be on record with the templates of another length
+    assert not stats.bypasses  # or its regions would be recorded with the templates of another length
     assert list_entries() == before
 
 
@@ -370,7 +370,7 @@ def test_a_family_that_came_keeps_its_signature_and_goes_with_its_key(store, tmp
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("length", [400, 1])
 def test_a_length_on_the_other_side_is_derived(tmp_path, length):
-    """Of a comparison of the model's, or of 1, which is never general."""
+    """Of a comparison of the model, or of 1, which is never general."""
     both = BothWays(Model(), tmp_path)
     both.check(tokens(length))
     filled, loaded, reasons = counts(both.transform)
@@ -378,7 +378,7 @@ def test_a_length_on_the_other_side_is_derived(tmp_path, length):
     (reason,) = reasons
     assert ("compares: args[0][1] < 300" in reason) is (length == 400)
     train(both.compiled, tokens(40))
-    assert both.underived == 1  # what was known is known still
+    assert both.underived == 1  # the family is still usable
 
 
 def test_a_number_that_was_constant_by_chance_is_learned_for_later_processes(store, tmp_path):
@@ -390,7 +390,7 @@ def test_a_number_that_was_constant_by_chance_is_learned_for_later_processes(sto
     both = BothWays(Model(), tmp_path)
     both.check(tokens(33, 4))
     assert counts(both.transform) == (1, 0, {}) and thunder.cache_misses(both.compiled) == 0
-    assert len(list_slots(store)) == 1  # in the stead of what was there
+    assert len(list_slots(store)) == 1  # it replaces the old one
 
 
 REFUSE = Mock(side_effect=Declined("they differ in more than numbers", Scope.LENGTH))
@@ -406,7 +406,7 @@ REFUSE = Mock(side_effect=Declined("they differ in more than numbers", Scope.LEN
 def test_a_family_with_other_templates_is_seen_and_a_wrong_one_is_forgotten(
     store, monkeypatch, owner, methods, reason, is_kept
 ):
-    """If a program is derived that is none of it, nothing says that those that it fills in are right."""
+    """If a derived program does not belong to it, programs that it fills in may be wrong."""
     for name, method in methods.items():
         monkeypatch.setattr(owner, name, method)
     compiled, transform = compile_anew(Model(), store)
@@ -448,7 +448,7 @@ def make_input(length):
 
 
 def read_decisions(directory):
-    """Returns what was decided for the family in a store."""
+    """Returns the functions whose decisions are stored in the family of a store."""
     store = Store.open(directory, remote="")
     (kept,) = list_slots(directory)
     form = program_key_of(read_key(store.entry(kept.digest, kept.backend).text))
@@ -458,7 +458,7 @@ def read_decisions(directory):
 
 @pytest.fixture(name="both")
 def _both(tmp_path):
-    """The model in both ways, in a process over a store that another one has left which had two lengths."""
+    """Returns the model in both ways, over a store that another process filled at two lengths."""
     model = Attention().to("cuda", torch.bfloat16)
     compiled, _ = compile_anew(model, tmp_path / "store")
     for length in (64, 96):
@@ -466,7 +466,7 @@ def _both(tmp_path):
     return BothWays(model, tmp_path)
 
 
-@pytest.mark.gpu  # which kernel there is for an attention is asked again at each length
+@pytest.mark.gpu  # the kernel of an attention is chosen again at each length
 def test_attention_is_filled_in_by_a_later_process(both, tmp_path):
     assert read_decisions(tmp_path / "store") == {"_fused_sdp_choice"}
     for number, length in enumerate((200, 65), 1):

@@ -1,4 +1,4 @@
-"""What our executor puts into regions gives what Thunder gives without it: for any operation and any arguments."""
+"""Operations in regions of our executor compute what Thunder computes without it: for any operation and arguments."""
 
 import os
 import warnings
@@ -29,7 +29,7 @@ VALUES = ((1.5, -2.0, 0.75), (3.0, 1.25, -0.5), (-1.0, 2.5, 4.0))
 RANDOM = {"bernoulli", "exponential", "rrelu", "put_grad"}
 
 
-# Numbers of classes of a user's own.
+# Numbers of a user's classes.
 Real, Whole = type("Real", (float,), {}), type("Whole", (int,), {})
 Member = IntEnum("Member", {"TWO": 2})
 NUMBERS = {"bool": (True,), "int": (3, Whole(3), -2, Member.TWO), "float": (2.5, Real(2.5)), "complex": (1 + 2j,)}
@@ -45,7 +45,7 @@ def tensor_of(dtype, shape, number):
 
 
 class Case:
-    """An operation with arguments: tensors, and numbers that the trace has as literals."""
+    """An operation with arguments: tensors, and numbers that are literals in the trace."""
 
     def __init__(self, operation, args):
         self.tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
@@ -65,7 +65,7 @@ class Case:
 
 
 class Comparison:
-    """Compares Thunder without us, the eager backend, and what runs where it fails."""
+    """Compares Thunder without us, the eager backend, and the fallback if that fails."""
 
     def __init__(self):
         cache = fusioncache.Cache(record=False, store=False)
@@ -75,7 +75,7 @@ class Comparison:
         self.counts: Counter[str] = Counter()
 
     def compare(self, case):
-        """Says what is wrong; None if nothing is."""
+        """Returns the outcomes if they differ, otherwise None."""
         ours = None
         with suppress(Exception):
             ours = transform_for_execution(case.trace, (self.executor, *THUNDERS))
@@ -102,7 +102,7 @@ def is_rounded(tensor):
 
 
 def are_alike(found, expected, tolerance=0.0):
-    """Compares everything; of numbers with a point all bits, or as many as two ways to round them have in common."""
+    """True if everything is equal; with a tolerance floating-point numbers may differ by roundings."""
     if list(map(type, found)) != list(map(type, expected)):
         return False
     for one, other in zip(found, expected, strict=True):
@@ -124,7 +124,7 @@ PATTERNS = ("t", "tt", "tn", "nt", "ttt", "ttn", "tnt", "ntt", "tnn")
 
 
 def all_operations(executor):
-    """Each of Thunder's operations for torch that may be in a region, with the patterns that it can be traced in."""
+    """Yields each of Thunder's torch operations that may be in a region, with each pattern that can be traced."""
     for name, symbol in sorted(vars(ltorch).items()):
         is_known = isinstance(symbol, Symbol) and OpTags.AUTO_REGISTERED not in (symbol.tags or ())
         if not is_known or name.startswith("_") or name.endswith("_") or name in RANDOM:
@@ -144,7 +144,7 @@ def try_case(operation, args):
 
 
 def list_kinds(pattern):
-    """Yields a dtype or a kind of number for each operand: for two, each with itself and with one of each category."""
+    """Yields a dtype or kind of number for each operand: for two, each with itself and with one of each category."""
     for chosen in product(*(DTYPES if each == "t" else NUMBERS for each in pattern)):
         dtypes = {kind for each, kind in zip(pattern, chosen, strict=True) if each == "t"}
         are_equal = len(dtypes) == 1 and (len(pattern) < 3 or chosen.count("complex") < 2)

@@ -1,4 +1,4 @@
-"""Collectives: which sums ranks make in place, and how they find that they differ. All ranks are in one process."""
+"""Collectives: which sums ranks make in place, and how ranks notice differences. All ranks are in one process."""
 
 import pytest
 import thunder
@@ -36,7 +36,7 @@ def reduce(value, **options):
 
 
 def region(compute):
-    """A function whose calls in a trace are one bound symbol each, as a compiler's are."""
+    """Returns a function whose calls in a trace are one bound symbol each, as a compiler's are."""
 
     def call(*args):
         return Symbol("region0", meta=compute, is_fusion=True)(*args)
@@ -125,7 +125,7 @@ def test_a_dense_gradient_is_what_comes_out_and_another_one_stays_as_it_is(job):
 
 
 class Group:
-    """It stands for a process group, where each tensor becomes one more."""
+    """Replaces a process group; its all-reduce adds 1 to each tensor."""
 
     def allreduce_coalesced(self, tensors, options):
         for tensor in tensors:
@@ -177,7 +177,7 @@ def test_ranks_that_do_the_same_go_on_and_what_one_runs_again_keeps_no_other_wai
 
 
 def test_programs_are_compared_at_their_place_among_all_that_ran():
-    """A rank derives a program anew, the other one does not: what each derives next is not taken for the other's."""
+    """One rank derives a program again, the other does not: their next programs are not taken for each other."""
     one, other = make_ranks()
     kept = other.derive(*LONG)
     for _ in range(3):

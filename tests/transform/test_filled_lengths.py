@@ -1,4 +1,4 @@
-"""Programs at one length after the other, here and in a later process: always Thunder's own result."""
+"""Programs at several lengths, here and in a later process: results are always Thunder's."""
 
 import math
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class Table(Program):
 
 
 def of_product(compute: Callable) -> Callable:
-    """Returns a function of the parameter as well, so that there is a gradient of it."""
+    """Returns a function that takes the parameter too, so that it has a gradient."""
     return lambda weight, x, *more: compute(x @ weight, *more)
 
 
@@ -63,13 +63,13 @@ def with_unused(count, size=7):
 
 
 FEW = (64, 96, 40, 96)
-"""Lengths. The third is the width as well."""
+"""Lengths. The third one equals the width."""
 MORE = (*FEW, 100, (200, 3))
 
 
 @dataclass(frozen=True)
 class Case:
-    """A program, its sizes one after the other, and how many of its programs are filled in or made by passes alone."""
+    """A program, its sizes in order, and how many of its programs are filled in or made by passes alone."""
 
     compute: Callable
     filled: int = 1
@@ -124,7 +124,7 @@ CASES = {
         lambda w, x: {"all": [x.shape[0], (math.prod(x.shape),)], x.shape[1]: x @ w}, 0, later=NONE
     ),
     "then the longest": Case(of_product(torch.mul), 1, 1, (10, 12, 9, 8, 12, 10), later=TABLE, program=Table),
-    # Programs that are told a number, as Dynamo does that.
+    # Programs with a number as an argument, as Dynamo passes it.
     "makes as many": Case(
         of_product(lambda x, n: x + torch.arange(n)[:, None] + torch.ones(n, WIDTH).sum(0)), make=with_number
     ),
@@ -137,14 +137,14 @@ CASES = {
         (6, 9, 5, (9, 7), (30, 6), (30, 41), (30, 42)),
         with_number,
     ),
-    # An argument of which nothing is computed may have any size.
+    # An unused argument may have any size.
     "both vary": Case(leave_out, 2, 0, ((2, 2), (3, 3), (4, 4), (5, 5)), with_unused, (((6, 6), True),)),
     "it varies": Case(leave_out, 2, 0, ((2, 7), (2, 9), (2, 3), (2, 5)), with_unused, (((2, 8), True),)),
-    # As long as both were the same, it is not known which of them is checked for which.
+    # While both were equal, it is unknown which of them each check is of.
     "both were the same": Case(leave_out, 1, 1, ((2, 2), (3, 3), (4, 9), (5, 6)), with_unused),
     "both were 1": Case(leave_out, 1, 0, ((2, 7), (3, 9), (4, 1), (1, 4), (5, 6)), with_unused),
 }
-"""What else programs do with sizes is in ``test_watched_lengths.py``, before Thunder's passes."""
+"""``test_watched_lengths.py`` tests other uses of sizes, before Thunder's passes."""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -180,7 +180,7 @@ def store(batch):
     ids=["pops", "stores", "adds"],
 )
 def test_what_a_program_does_to_its_batch_is_what_it_does_with_thunder(compute, filled, tmp_path):
-    """Thunder 0.2.6 does it while it traces, and not later."""
+    """Thunder 0.2.6 changes the batch while it traces, and not later."""
     own, (compiled, transform) = thunder.jit(compute), compile_anew(compute, tmp_path)
     for length in (10, 14, 18, 18):
         outcomes = []
@@ -197,7 +197,7 @@ def test_what_a_program_does_to_its_batch_is_what_it_does_with_thunder(compute, 
 
 
 SCALE = 8
-"""A number that programs read, and that may be a length by chance."""
+"""A number that programs read, and that may equal a length."""
 
 
 @of_product
@@ -231,7 +231,7 @@ def test_what_is_no_integer_above_1_is_interpreted(tmp_path):
 
 
 def test_where_what_ranks_exchange_has_a_size_of_an_argument_passes_go_over_each_length(tmp_path, monkeypatch):
-    """Where it is put depends on how much it is. Here a product stands for it."""
+    """The place of a collective depends on its bytes. Here a product replaces it."""
     monkeypatch.setattr(lengths, "is_collective", lambda symbol: symbol.sym.name == "matmul")
     both = BothWays(Program(rows), tmp_path)
     for length in (40, 41, 42):
@@ -261,18 +261,18 @@ LOOKS = {
 
 
 def call(function, part):
-    """Returns the results, and then the memory that the argument is a part of, of which others have copies."""
+    """Returns the results, then the whole memory of the argument, which is a copy."""
     whole = part.untyped_storage().clone()
     try:
         results = function(torch.empty(0).set_(whole, part.storage_offset(), part.shape, part.stride()))
-    except RuntimeError as error:  # of a write into what is wider than its memory
+    except RuntimeError as error:  # a write into an expanded tensor
         results = str(error)
     return [*tree_leaves(results), torch.empty(0).set_(whole)]
 
 
 @pytest.mark.parametrize("name", LOOKS)
 def test_what_depends_on_a_layout_is_what_it_is_with_thunder(name, tmp_path):
-    """Thunder's prologue sees no strides, so that it is asked where no program is there for the sizes."""
+    """Thunder's prologue checks no strides, so a layout is only read where no program exists for the sizes."""
     own, (compiled, transform) = thunder.jit(LOOKS[name]), compile_anew(LOOKS[name], tmp_path)
     for number, make_layout in enumerate(LAYOUTS.values()):
         for length in (10, 14, 18, 22, 14):

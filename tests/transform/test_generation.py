@@ -1,4 +1,4 @@
-"""Text that is generated a token at a time, with a key-value cache: each mode has its program, each token none."""
+"""Text generation a token at a time, with a key-value cache: each mode has a program, further tokens need none."""
 
 import pytest
 import thunder
@@ -12,7 +12,7 @@ from fusioncache.accelerators.steps.tokens import COPIES, MASKS
 PROMPTS = (7, 12, 9, 20, 5)
 
 
-@pytest.mark.usefixtures("eager_regions")  # what Thunder alone runs is to have the same bits
+@pytest.mark.usefixtures("eager_regions")  # Thunder alone must compute the same bits
 @torch.no_grad()
 def test_fifty_tokens_behind_five_prompts_take_three_traces_and_none_in_a_later_process(tmp_path):
     plain, (compiled, transform) = compile_plain(make_model()), compile_anew(make_model(), tmp_path)
@@ -25,7 +25,7 @@ def test_fifty_tokens_behind_five_prompts_take_three_traces_and_none_in_a_later_
     for one, other in zip(find_caches(compiled._model), find_caches(plain._model), strict=True):
         assert torch.equal(one[:, :, :written], other[:, :, :written])
     stats = transform.stats()
-    # One for a first length, one for any other, one for a token behind a prompt.
+    # One for a first length, one for any other, one for a token after a prompt.
     assert thunder.cache_misses(compiled) == 3
     assert stats.programs_filled == len(PROMPTS) - 2
     assert stats.compiles == compiles
@@ -57,13 +57,13 @@ CHANGES = (
     (lambda model: model.set_kv_cache(batch_size=2), 1),
     (lambda model: model.set_kv_cache(batch_size=1, dtype=torch.float64), 1),
 )
-"""What may change between two tokens, each with the programs that it takes. Where it takes none, numbers change."""
+"""Changes between two tokens, each with its number of new programs. Without new ones, results change."""
 
 
 @pytest.mark.usefixtures("eager_regions")
 @torch.no_grad()
 def test_what_changes_between_two_tokens_is_noticed(tmp_path):
-    """Thunder has the buffers that the model had when it was compiled: a program that replaces one tells it."""
+    """Thunder holds the buffers from compilation: a program that replaces one has to set it."""
     plain, (compiled, _) = compile_plain(make_model()), compile_anew(make_model(), tmp_path)
     both = (compiled, plain)
 
@@ -88,9 +88,9 @@ def test_what_changes_between_two_tokens_is_noticed(tmp_path):
 
 
 def generate_behind(lean, directory):
-    """Returns logits and caches of tokens behind two prompts, and what was taken out of their programs."""
+    """Returns logits and caches of tokens after two prompts, and the operations removed from their programs."""
     model = make_model(layers=3).to("cuda", torch.bfloat16)
-    model.mask_cache = None  # it is no buffer, and would stay where it was made
+    model.mask_cache = None  # it is no buffer, and would not move to the GPU
     model.set_kv_cache(batch_size=1, device="cuda", dtype=torch.bfloat16)
     compiled, transform = compile_anew(model, directory, "nvfuser", lean=lean)
     found = [each for length in (7, 12) for each in generate(compiled, make_prompt(length).cuda(), 20)]

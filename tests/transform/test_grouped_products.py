@@ -22,8 +22,8 @@ FORMS = {
     "columns": ((4, 8, 16), (16, 40), [8, 24, 32, 40]),
     "batch": ((4, 8, 16), (4, 16, 32), []),
 }
-"""Shapes of two operands, and where the groups end. On a GPU torch asks for multiples of eight: the process ends where
-groups of others, or empty ones, do not lie one after the other."""
+"""Shapes of two operands, and ends of groups. On a GPU torch needs multiples of eight: the process ends if groups of
+other sizes, or empty ones, do not lie one after the other."""
 
 
 def product(a, b, ends=None):
@@ -45,7 +45,7 @@ def in_columns(matrices):
 
 
 def assert_bits_of_torch(compiled, form, dtype, device="cpu"):
-    """Each operand in rows and in columns: what torch computes, laid out as torch does. One program is for all."""
+    """Asserts torch's results and layouts for each operand in rows and in columns, with one program for all."""
     *shapes, ends = FORMS[form]
     a, b = (torch.randn(shape, device=device).to(dtype) for shape in shapes)
     for left, right in itertools.product((a, in_columns(a)), (b, in_columns(b))):
@@ -65,12 +65,12 @@ def test_every_form_has_the_bits_of_torch_in_every_layout(form, dtype):
 
 
 def test_gradients_may_lie_in_any_way_and_other_groups_are_no_other_program():
-    """Torch itself refuses the gradient of a sum, which is one number in each place, and rows of five numbers."""
+    """Torch refuses the gradient of a sum, which is one expanded number, and rows of five numbers."""
     compiled, transform = compile_with(lambda a, b, ends: product(a * 2, b, ends).sum())
     a, b, compiles = torch.randn(20, 8), in_columns(torch.randn(3, 8, 5)), set()
     with pytest.raises(RuntimeError, match="strides"):
         differentiate(lambda *args: product(*args).sum(), a, b, tensor_of([4, 9, 20]))
-    for ends in ([4, 9, 20], [5, 5, 20], [0, 20, 20]):  # of the last ones some are empty
+    for ends in ([4, 9, 20], [5, 5, 20], [0, 20, 20]):  # some of the last groups are empty
         ours = differentiate(compiled, a, b, tensor_of(ends))
         own = differentiate(lambda a, b, ends: multiply_in_a_loop(a * 2, b, ends).sum(), a, b, ends)
         torch.testing.assert_close(ours, own)
@@ -99,7 +99,7 @@ def test_what_torch_cannot_compute_is_refused(change, message):
 
 
 def train_experts(backend="eager", device="cpu", dtype=torch.float32, **tolerances):
-    """Trains experts, compares each step with torch's own, and returns what was counted."""
+    """Trains experts, compares each step with torch's, and returns the counts."""
     torch.manual_seed(0)
     model = Experts().to(device, dtype)
     plain = copy.deepcopy(model)
@@ -152,7 +152,7 @@ def test_experts_train_on_a_gpu():
 
 @pytest.mark.gpu
 def test_groups_of_any_size_on_a_gpu_whose_gradient_lies_in_columns():
-    """One of them is empty. Torch itself would end the process."""
+    """One group is empty. Torch would end the process."""
     a, b = torch.randn(24, 16, device="cuda").bfloat16(), torch.randn(4, 16, 32, device="cuda").bfloat16()
     ends, grad = [3, 3, 17, 24], in_columns(torch.randn(24, 32, device="cuda").bfloat16())
     compiled = thunder.jit(product, executors=["torch"], transforms=[fusioncache.FusionCache()])

@@ -1,4 +1,4 @@
-"""Regions that write into their inputs, once for each call, and reads of what is written, however it is grouped."""
+"""Regions that write into their inputs, once for each call, and reads of written memory, for any grouping."""
 
 from dataclasses import replace
 
@@ -121,7 +121,7 @@ def test_a_read_comes_in_front_of_the_write_that_follows_it(program, compile_pro
 
 
 def test_what_meets_the_memory_of_a_write_stays_on_its_side_of_it():
-    """Both inputs may lie in one memory. Thunder's own grouping keeps this order wherever it was tried."""
+    """Both inputs may share memory. Thunder's grouping keeps this order wherever it was tried."""
 
     def write_between(x, y):
         view, made = ltorch.transpose(x, 0, 1), y + 1
@@ -143,7 +143,7 @@ def test_what_meets_the_memory_of_a_write_stays_on_its_side_of_it():
 
 
 def test_no_region_has_operations_of_forward_and_of_backward(monkeypatch):
-    """Thunder parts the two behind the executor, and sorts a trace with writes so that they may alternate."""
+    """Thunder separates the two after the executor, and sorts a trace with writes so that they may alternate."""
     monkeypatch.setattr(executor, "keeps_order", lambda *given: False)
     own = next(each for each in fusioncache.executors() if each.name == "fusioncache")
 

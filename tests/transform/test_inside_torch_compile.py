@@ -1,4 +1,4 @@
-"""A compiled function inside ``torch.compile`` is not traced, and does what it does elsewhere, as in Thunder alone."""
+"""A compiled function inside ``torch.compile`` is not traced, and works as elsewhere, as with Thunder alone."""
 
 import copy
 from contextlib import contextmanager
@@ -20,12 +20,12 @@ pytestmark = pytest.mark.usefixtures("eager_regions")
 LENGTHS = (3, 5, 3)
 FOLDERS = tuple(str(Path(package.__file__).parent) for package in (thunder, fusioncache))
 GENERATED = ("thunder.", "fusioncache.")
-"""What names of files begin with in which what Thunder writes, and we rewrite, does not stand."""
+"""Prefixes of the file names of code that Thunder generates and we rewrite; no such file exists."""
 
 
 @contextmanager
 def note_frames():
-    """Yields a list that has the file of each frame that Dynamo compiled in the body, after that."""
+    """Yields a list that gets, at the end of the body, the file of each frame that Dynamo compiled in it."""
     files: list[str] = []
     utils.set_compilation_metrics_limit(10_000)
     utils.clear_compilation_metrics()
@@ -112,7 +112,7 @@ OTHERS = {
 
 
 def outcome(make, call, x):
-    """What comes of a call: the numbers of a tensor, or the kind of an error."""
+    """Returns the outcome of a call: dtype and numbers of a tensor, or the type of an error."""
     try:
         result = make(call)(x)
         return result.dtype, result.tolist()

@@ -1,4 +1,4 @@
-"""In a later step nothing of ours makes it wait: no lock that others may have, no disk, compiler, log or collector."""
+"""Later steps wait for nothing of ours: for no lock that others may hold, no disk, compiler, log or collector."""
 
 import json
 import os
@@ -11,20 +11,20 @@ from repository import HELPERS, import_path
 
 
 def check_steps(tmp_path, backend, sizes):
-    """Asserts that nothing came in between in later steps of a process of its own, see ``watched_steps.py``."""
+    """Asserts that nothing interrupts later steps of a separate process, see ``watched_steps.py``."""
     output = tmp_path / "steps.log"
     command = [sys.executable, "-m", "watched_steps", backend, json.dumps(sizes)]
     environment = {**os.environ, "FUSIONCACHE_DIR": str(tmp_path / "own"), "PYTHONPATH": import_path(HELPERS)}
     environment.pop("FUSIONCACHE_STORE", None)
     with output.open("w") as file:
-        run = subprocess.run if backend == "nvfuser" else forks.run  # what has asked for a GPU cannot be forked
+        run = subprocess.run if backend == "nvfuser" else forks.run  # a process that uses a GPU cannot be forked
         code = run(command, cwd=HELPERS, env=environment, stdout=file, stderr=file).returncode
     text = output.read_text()
     assert code == 0, text
-    (found,) = (line for line in text.splitlines() if line.startswith("{"))  # libraries may say something as they end
+    (found,) = (line for line in text.splitlines() if line.startswith("{"))  # libraries may print at exit
     found = json.loads(found)
     assert found["locks"] > 10
-    # What is the same: nothing was compiled, loaded, traced or counted.
+    # For "same": nothing was compiled, loaded, traced or counted.
     assert {**found, "locks": 0} == {"events": {}, "locks": 0, "free": True, "garbage": 0, "same": True}
 
 

@@ -1,4 +1,4 @@
-"""Compiling beside tracing: each template is compiled once, by one process, and nothing of it reaches a result."""
+"""Workers compile during tracing: each template is compiled once, by one process, and no result changes."""
 
 import json
 import os
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process")
 
 
 class Logging(PersistentEager):
-    """Leaves a line for each compilation, of whichever process: the process, and the graph."""
+    """Writes a line for each compilation of any process: the process and the graph."""
 
     folder = Path()
     before: Callable[[Graph], object] = staticmethod(lambda graph: None)
@@ -39,7 +39,7 @@ class Logging(PersistentEager):
 
 @pytest.fixture(scope="module", autouse=True)
 def _logging() -> Iterator[None]:
-    """Has every process compile with the backend that logs, and pools be made of forks."""
+    """Makes every process compile with the logging backend, and pools consist of forks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ahead, "LOOK_SECONDS", 60.0)  # news of a worker may be late on a busy machine
         patch.setattr(ahead, "backend_class", lambda name: Logging)
@@ -53,7 +53,7 @@ def _logging() -> Iterator[None]:
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(Logging, "folder", tmp_path)
     yield
-    end_pools()  # before what a test patches goes back
+    end_pools()  # before a test's patches are undone
 
 
 def end_pools() -> None:
@@ -63,7 +63,7 @@ def end_pools() -> None:
 
 
 def read(folder: Path) -> tuple[list[int], Counter[str]]:
-    """Returns which process made each compilation, and how often each graph was compiled."""
+    """Returns the process of each compilation, and how often each graph was compiled."""
     file = folder / "compiled"
     lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     return [process for process, _ in lines], Counter(graph for _, graph in lines)
@@ -101,7 +101,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], Mappi
 
 
 def check_compiled_beside(job: Job, folder: Path, expected: tuple[list[Any], Mapping[str, int]]) -> Stats:
-    """Asserts that a step has the results of one that compiles by itself, and that workers compiled all for it."""
+    """Asserts that a step has the results of one without workers, and that workers compiled everything."""
     assert are_equal(job.run(), expected[0])
     stats, (processes, graphs) = job.transform.stats(), read(folder)
     assert graphs == expected[1] and os.getpid() not in processes
@@ -129,7 +129,7 @@ def test_what_a_loaded_program_misses_is_compiled_beside(tmp_path, monkeypatch, 
 
 
 def test_what_no_worker_has_begun_is_compiled_here_and_what_one_is_at_is_waited_for(tmp_path, monkeypatch, expected):
-    """One worker, that does not end with its first one before this process has compiled another."""
+    """There is one worker, which ends its first task only after this process has compiled another one."""
     here = os.getpid()
 
     def before(graph: Graph) -> None:
@@ -146,7 +146,7 @@ def test_what_no_worker_has_begun_is_compiled_here_and_what_one_is_at_is_waited_
 
 
 def test_what_was_made_under_other_settings_is_not_taken(tmp_path, monkeypatch, expected):
-    """They change when all is compiled, before the first call: what calls ask for then is something else."""
+    """Settings change when all is compiled, before the first call: calls then ask for other entries."""
     setting, own = {"machine": "here"}, Logging.environment
     monkeypatch.setattr(Logging, "environment", lambda self: {**own(self), "settings": str(setting)})
     job = Job(tmp_path, 2)

@@ -1,6 +1,6 @@
-"""The life of a program: derived and kept by one transform, loaded by another one over the same store.
+"""The life of a program: derived and stored by one transform, loaded by another one over the same store.
 
-Its templates are called as they were, or not at all.
+Its templates are called as before, or not at all.
 """
 
 import copy
@@ -39,7 +39,7 @@ from fusioncache.transform.templates import TemplateCalls
 
 
 def keep(directory):
-    """Derives and keeps a program. Returns its model and its input."""
+    """Derives and stores a program. Returns its model and its input."""
     torch.manual_seed(0)
     model, x = Cell(), torch.randn(3, 4)
     compiled, transform = compile_anew(model, directory)
@@ -93,7 +93,7 @@ def test_a_failed_guard_of_a_loaded_program_is_a_reason(later, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(ProgramStore, "build", lambda *args: build(*args)._replace(prologue_fn=fail))
         assert torch.equal(compiled(x), model(x))
-    # It is derived, and kept beside the one that did not fit.
+    # It is derived, and stored beside the one that did not fit.
     assert counts(transform) == (0, 1, {"its guards fail for these inputs": 1})
     assert len(thunder.compile_stats(compiled).interpreter_cache) == 1
 
@@ -150,7 +150,7 @@ def test_a_program_is_not_kept_if_its_key_changes_meanwhile(tmp_path, monkeypatc
         return traces
 
     monkeypatch.setattr(transform, "transform_traces_pre_prologue", change)
-    with pytest.raises(RuntimeError, match=r"Expected 5.0 to be equal"):  # Thunder's own guard sees it as well
+    with pytest.raises(RuntimeError, match=r"Expected 5.0 to be equal"):  # Thunder's guard notices it as well
         compiled(x)
     assert counts(transform) == (0, 0, {"`model.scale` changed while the program was traced": 1})
 
@@ -233,7 +233,7 @@ def test_verify_mode_raises_where_a_stored_program_is_another_one(tmp_path, monk
 
 @pytest.fixture(scope="module")
 def derived():
-    """A model and its program."""
+    """Returns a model and its program."""
     model = Blocks(2)
     compiled, transform = compile_with(model, cache=fusioncache.Cache(record=False, store=False))
     run(compiled, model, torch.randn(3, 16))
@@ -288,7 +288,7 @@ class Taken(Exception): ...
 
 
 def rewrite(traces):
-    """Returns our transform, after it got traces of a GPU."""
+    """Returns our transform after it has transformed traces of a GPU."""
     transform = fusioncache.FusionCache(cache=fusioncache.Cache(store=False))
     for trace in traces:
         transform.transform_trace_post_optimization(trace)

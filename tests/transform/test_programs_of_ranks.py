@@ -1,6 +1,6 @@
-"""Programs of models that ranks share: made by one job, loaded and filled in by another, as they would be traced.
+"""Programs of distributed models: made by one job, loaded and filled in by another, equal to traced ones.
 
-On two GPUs collectives travel together over NCCL and average, and nvFuser makes the regions.
+On two GPUs collectives over NCCL are merged and compute averages, and nvFuser makes the regions.
 """
 
 import os
@@ -39,7 +39,7 @@ from fusioncache.ir import Key
 from fusioncache.observe.record.observations import PlacementRecord
 
 MODES = ("zero3", "ddp", "hybrid", "rows")
-"""ZeRO3 does all that ZeRO2 does, and more; so does what cuts layers and rows, of what cuts layers alone."""
+"""ZeRO3 includes all that ZeRO2 does; sharding layers and rows includes all that sharding layers alone does."""
 VOCABULARY, WIDTH, LENGTHS = 33, 6, (12, 10, 8)
 
 
@@ -60,7 +60,7 @@ def find_device() -> str:
 
 
 def make_shared(mode: str, group: Any = None, **given: Any) -> Any:
-    """Shares a model in one way; the first rank of the mesh has another copy than the second one."""
+    """Returns a model distributed in one mode; in a mesh each of the two ranks has its own replica."""
     torch.manual_seed(0)
     device, model = find_device(), TiedModel(VOCABULARY)
     backend = "auto" if device == "cuda" else "eager"
@@ -88,7 +88,7 @@ def take_step(jitted: Any, seed: int, length: int, *, alone: bool = False) -> li
 
 
 def write_statements(jitted: Any) -> list[str]:
-    """Returns the statements of the final traces, without the numbers by which equal names are told apart."""
+    """Returns the statements of the final traces, without the numbers that distinguish equal names."""
     traces = thunder.last_traces(jitted)[-1], thunder.last_backward_traces(jitted)[-1]
     lines = [line.strip() for trace in traces for line in str(trace).split("\n")]
     return [
@@ -99,7 +99,7 @@ def write_statements(jitted: Any) -> list[str]:
 
 
 def compare(seed: int, ones: Any, others: Any, length: int, **given: Any) -> tuple[bool, bool]:
-    """Takes the same step of two models; returns whether all bits are equal, and whether their programs are."""
+    """Takes the same step of two models; returns whether all bits, and whether their programs are equal."""
     pairs = zip(*(take_step(each, seed + length, length, **given) for each in (ones, others)), strict=True)
     return all(torch.equal(*pair) for pair in pairs), write_statements(ones) == write_statements(others)
 
@@ -119,7 +119,7 @@ def describe(jitted: Any) -> dict[str, Any]:
 
 
 def run_all(rank: int, folder: Path, run_one: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    """Runs models whose programs are kept, and others whose programs are not; ranks that cut layers have one batch."""
+    """Runs models with stored programs, and models without; ranks that shard layers have one batch."""
     os.environ["FUSIONCACHE_DIR"], os.environ["FUSIONCACHE_STORE"] = str(folder), "1"
     seeds = {mode: 0 if mode == "rows" else 100 * rank for mode in MODES}
     return {
@@ -133,7 +133,7 @@ def run_first(rank: int, seed: int, mode: str, kept: Any, traced: Any) -> dict[s
     found = {**describe(kept), "all": thunder.cache_misses(traced)}
     if mode != "rows":  # there ranks have as many rows each
         with pytest.MonkeyPatch.context() as patch:
-            if rank == 1:  # which derives its length, where the other one fills in another
+            if rank == 1:  # it derives its length, while the other rank fills in another one
                 patch.setattr(Lengths, "fill", lambda self, derivation: None)
             equal.append(compare(seed, kept, traced, (7, 9)[rank]))
     equal.append(compare(seed, kept, traced, LENGTHS[0]))
@@ -143,7 +143,7 @@ def run_first(rank: int, seed: int, mode: str, kept: Any, traced: Any) -> dict[s
 
 
 def run_later(rank: int, seed: int, mode: str, kept: Any, traced: Any) -> dict[str, Any]:
-    """Loads a length that the first job had, and then fills in one of its own, unless ranks cut layers."""
+    """Loads a length of the first job, and then fills in a new one, unless ranks shard layers."""
     first, loaded = compare(seed, kept, traced, LENGTHS[0]), describe(kept)
     if mode == "rows":
         other = make_shared(mode, torch.distributed.new_group([0, 1]))
@@ -167,7 +167,7 @@ def found(backend, tmp_path_factory):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_from_the_third_length_on_nothing_is_traced_and_programs_and_bits_are_those_of_traced_ones(found, mode):
-    """Ranks may have lengths of their own, of which one fills one in and another derives one. Cut layers are traced."""
+    """Ranks may have different lengths: one fills a program in, another derives one. Sharded layers are traced."""
     for rank in (each[mode] for each in found[0]):
         assert set(rank["equal"]) == {(True, True)}
         # One of two ranks puts a program into the store where both derive it or fill it in.
@@ -187,7 +187,7 @@ def test_a_later_job_loads_a_length_and_fills_in_its_own(found, mode, backend):
         assert (rank["first"]["made"], rank["first"]["loaded"], rank["first"]["traced"]) == (0, 1, 0)
         assert (rank["loaded"], rank["filled"], rank["traced"]) == (1, int(mode != "rows"), 0), rank
         assert rank["reasons"] == {} or backend == "nccl"
-        # Where collectives are placed, and what ranks tell each other before they first run a trace, is there as well.
+        # Placements of collectives, and agreements of ranks before they first run a trace, are loaded as well.
         traces = 1 + (mode != "ddp")
         assert rank["first"]["placed"] == earlier["placed"][:traces] and len(rank["first"]["placed"]) == traces
         assert rank["first"]["agreements"] == earlier["agreements"] == traces

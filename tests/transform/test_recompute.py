@@ -112,7 +112,7 @@ def saved(compiled) -> dict[str, int]:
 
 @functools.cache
 def reference(kind: str, depth: int = 4, dtype=torch.float32) -> tuple[list[torch.Tensor], dict[str, int]]:
-    """What a step of this stack computes, and what it saves, where nothing is recomputed: traced once for all tests."""
+    """Returns results and saved tensors of a step of this stack without recomputation; traced once for all tests."""
     model, x = stack(kind, depth, dtype)
     plain, transform = compile_with(model)
     results = train(model, plain, x)
@@ -122,7 +122,7 @@ def reference(kind: str, depth: int = 4, dtype=torch.float32) -> tuple[list[torc
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("scaled", "none")])
 def test_kinds_of_streams_keep_every_bit(kind):
-    """In bfloat16, which rounds the most; one is of two dtypes already. On a GPU it is all kinds."""
+    """In bfloat16, which rounds the most; one kind has two dtypes already. On a GPU all kinds are tried."""
     dtype = torch.float32 if kind == "mixed" else torch.bfloat16
     model, x = stack(kind, dtype=dtype)
     expected, before = reference(kind, dtype=dtype)
@@ -138,7 +138,7 @@ def test_kinds_of_streams_keep_every_bit(kind):
         assert all(choice.plan is ResidualPlan.CARRY for choice in transform.choices())
 
 
-# Two branches in the plan that takes a stream apart in the most ways: with the plan that is chosen, they are above.
+# Two branches with the plan that splits a stream the most: the test above covers them with the chosen plan.
 @pytest.mark.parametrize(
     ("kind", "residual"), [*(("post", plan.value) for plan in ResidualPlan), ("parallel", "segmented")]
 )
@@ -168,7 +168,7 @@ def test_what_torchinductor_would_not_round_is_left_alone(kind, dtype, monkeypat
 
 
 def choose(depth: int, sums: int | None = None):
-    """Returns the chosen plan, how many sums are alive at most with a budget of some, and the number of templates."""
+    """Returns the chosen plan, the peak number of live sums with a budget of ``sums``, and the number of templates."""
     model, x = stack("post", depth)
     size = 4 * SIZE * 4
     options = {} if sums is None else {"memory_budget": sums * size}
@@ -197,7 +197,7 @@ def traces_of(depth: int):
 
 @pytest.mark.parametrize("order", ["fFbB", "fFB", "FfBb"])
 def test_traces_of_two_models_may_come_in_any_order(order):
-    """Of the models f and F the forward traces, then the backward traces b and B: one of them may never come."""
+    """f and F are forward traces of two models, b and B their backward traces: one of them may never come."""
     transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False), backend="eager", recompute="residual")
     models, new = {"f": traces_of(4), "F": traces_of(5)}, {}
     for name in order:
@@ -285,7 +285,7 @@ def plans(transform) -> list[ResidualPlan]:
 def made(*types, layers: int, dtype=torch.bfloat16):
     """Returns a model with streams, and its input. Backward may not save the input, so a stream starts behind it.
 
-    In float32 Thunder saves what backward needs.
+    In float32 Thunder saves the tensors that backward needs.
     """
     torch.manual_seed(0)
     parts = [part for each in types for part in (torch.nn.Linear(10, 10, bias=False), each(layers, 10))]

@@ -1,4 +1,4 @@
-"""What is read out of a fused call, what is refused with a reason, and what makes two regions differ."""
+"""Regions that are read from fused calls, reasons for refusals, and differences that make two regions unequal."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ SHAPE = (2, 3)
 
 
 def fusion_of(build, *inputs, device="cpu"):
-    """The call of the fused symbols that ``build`` binds; it returns the outputs. An input is a shape or makes one."""
+    """Returns the fused call of what ``build`` binds; it returns the outputs. An input is a shape or a factory."""
     trace = TraceCtx(None)
     with tracectx(trace):
         where = devices.Device(device)
@@ -69,11 +69,11 @@ def filled(device):
 def test_the_device_type_counts_and_the_index_does_not_but_of_what_is_made_elsewhere():
     one, other = (read(filled(gpu), SHAPE, device=gpu) for gpu in ("cuda:0", "cuda:1"))
     assert one == other != read(filled("cpu"), SHAPE)
-    # What is made where the inputs are is made there on each GPU.
+    # A tensor made on the inputs' GPU is made on that GPU, whichever it is.
     assert dict(one.ops[0].kwargs)["device"] == Const("device", "cuda")
     assert find_fixed_gpu(one) is None
     assert bind(one, gpu=3).bound_symbols[0].kwargs["device"] is devices.Device("cuda:3")
-    # What is made elsewhere stays there.
+    # A tensor made on another GPU stays there.
     region = read(lambda x: (prims.sin(x), full_on("cuda:1")), SHAPE, device="cuda:0")
     assert dict(region.ops[1].kwargs)["device"] == Const("device", "cuda:1")
     assert find_fixed_gpu(region) == 1
@@ -187,7 +187,7 @@ PARTS = (Graph, Op, Const, Ref, TensorType, NumberType)
 def test_every_field_of_a_part_is_compared(part):
     assert part.__dataclass_params__.eq and part.__dataclass_params__.frozen
     names = [field.name for field in dataclasses.fields(part) if field.compare and field.hash is None]
-    assert vars(part)["__slots__"] == tuple(names)  # there is nothing else
+    assert vars(part)["__slots__"] == tuple(names)  # there are no other slots
 
 
 LITERALS = (1, 1.0, True, "1", 0.0, -0.0, 0, False, None, 1j, float("nan"), float("inf"), 1e-5, 1.1e-5)

@@ -29,7 +29,7 @@ def draw_layouts(seed, count, mixed):
 
 @pytest.fixture(autouse=True)
 def nothing_unknown(caplog):
-    """What is not known of a layout is logged, and else stays as it is."""
+    """Asserts that no layout was unknown, which would be logged and left as it is."""
     caplog.set_level(logging.INFO, logger="fusioncache")
     yield
     assert not [record for record in caplog.records if "is not known" in record.getMessage()]
@@ -45,7 +45,7 @@ def test_each_claimed_operation_gives_the_strides_of_torch():
         for shape in SHAPES:
             ambiguous = shape is SHAPES[1]
             if ambiguous and name == "batch_norm":
-                continue  # of one column it is not known where its channels are, and torch has two answers
+                continue  # with one column the channels' dimension is ambiguous, and torch has two answers
             for lays in draw_layouts(name, 3, mixed=1)[:: 1 + 2 * ambiguous]:
                 arguments = make_arguments(lays, shape)
                 expected, found = plain(*arguments), ours(*arguments)
@@ -114,7 +114,7 @@ def test_two_names_for_one_result_are_two_tensors_with_one_memory():
 
 
 def test_a_result_is_the_argument_where_it_is_for_torch_and_else_a_tensor_of_its_own():
-    """``to`` returns what it is given where there is nothing to do."""
+    """``to`` returns its argument where there is nothing to do."""
     same, _ = compile_with(lambda w: (torch.zeros(2), w.to(torch.float32)), programs=False)
     shaped, _ = compile_with(lambda w: (torch.zeros(2), w.reshape(6, 6).to(torch.float32)), programs=False)
     for _ in range(2):
@@ -126,7 +126,7 @@ def test_a_result_is_the_argument_where_it_is_for_torch_and_else_a_tensor_of_its
 
 
 def test_a_view_of_what_is_an_argument_all_the_same_is_not_left_out():
-    """Behind a name for an argument, so that what is returned is a view of it, and not the argument."""
+    """It follows an alias of an argument, so that the result is a view of the argument, and not the argument."""
 
     def function(p):
         view = p.to(torch.float32).expand(4, 4)[0:4]
@@ -141,7 +141,7 @@ def test_a_view_of_what_is_an_argument_all_the_same_is_not_left_out():
 
 @pytest.mark.parametrize("of_argument", [True, False])
 def test_a_view_that_a_compiler_does_not_tell_autograd_of_is_made_one(of_argument):
-    """A write into it would change, unnoticed, what autograd saved of the other tensor."""
+    """Otherwise a write into it would change, unnoticed, what autograd saved of the other tensor."""
     graph = draw("transpose(x, (1, 0))") if of_argument else draw("neg(x)", "transpose(neg(x), (1, 0))")
 
     def run(args):

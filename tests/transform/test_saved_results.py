@@ -1,4 +1,4 @@
-"""A result of attention is saved once for backward, as what is multiplied; attention, which is played, copies none."""
+"""A result of attention is saved once for backward, as the product's operand; emulated attention makes no copy."""
 
 import pytest
 import thunder
@@ -91,18 +91,18 @@ TWICE = {
     },
     "something is written in place": {"writes": True},
 }
-"""What is saved as before: each differs from a layer by one thing."""
+"""Layers whose results are saved as before: each differs in one thing."""
 
 
 @pytest.fixture(autouse=True)
 def kernels(eager_regions):
-    """What is played. What Thunder alone runs is to have the same bits."""
+    """Yields the emulated kernels. Thunder alone must compute the same bits."""
     with pytest.MonkeyPatch.context() as patch, play_flash_attention(patch) as kernels:
         yield kernels
 
 
 def call_once(call, length=6):
-    """Returns outputs, the sum of their squares, and an input that is no leaf: it lies as a program gives it."""
+    """Returns outputs, the sum of their squares, and an input that is no leaf, with the layout that a program makes."""
     torch.manual_seed(length)
     x = torch.randn(2, length, WIDTH, requires_grad=True).sin()
     outputs = tree_leaves(call(x))
@@ -159,7 +159,7 @@ def test_what_is_written_between_forward_and_backward_is_noticed_as_before(tmp_p
 
 
 def test_lengths_are_filled_in_and_a_later_process_loads_the_same(tmp_path, kernels, monkeypatch):
-    monkeypatch.setattr(Definitions, "refuse_foreign", lambda self: None)  # what plays the kernels is not known
+    monkeypatch.setattr(Definitions, "refuse_foreign", lambda self: None)  # the emulation is foreign code
     model = Layer()
     compiled, transform = compile_anew(model, tmp_path)
     for length in (6, 8, 10, 12):
@@ -173,7 +173,7 @@ def test_lengths_are_filled_in_and_a_later_process_loads_the_same(tmp_path, kern
 
 
 def test_thunders_transform_for_graphs_captures_what_is_saved_once(tmp_path, monkeypatch):
-    """It looks for the collection of saved tensors at a place of its own. Parts are not captured but run."""
+    """It expects the saved tensors at a fixed place. Here its parts run without captures."""
     from thunder.transforms.cudagraph import CUDAGraphRunner, CUDAGraphTransform
 
     monkeypatch.setattr(

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.gpu
 SIZE, HEADS = 64, 4
 WIDTH = SIZE * HEADS
 LENGTHS, REPEATABLE = (64, 48, 33, 200, 17), 64
-"""And up to which one torch's kernel computes the same gradients each time: more blocks add up in any order."""
+"""And up to which length torch's kernel repeats its gradients exactly: more blocks add up in any order."""
 
 
 class Layer(torch.nn.Module):

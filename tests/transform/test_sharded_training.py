@@ -1,8 +1,8 @@
-"""Ranks train as people do under Thunder's ``fsdp`` and ``ddp``: collectives move, and no bit does.
+"""Ranks train as usual under Thunder's ``fsdp`` and ``ddp``: collectives move, and no bit changes.
 
 The model has tied and frozen parameters that three ranks do not divide, a buffer and dropout. Each step adds up
 gradients of two batches, under DDP the first one without a collective in its backward pass; then gradients are clipped,
-and a fused AdamW changes the shards. The second step has a length of its own. In the end all is saved, spoiled, loaded,
+and a fused AdamW changes the shards. The second step has another length. In the end all is saved, overwritten, loaded,
 and trained on.
 """
 
@@ -43,7 +43,7 @@ ORDERS: dict[str, dict[str, Any]] = {
     "auto": {"bucket_bytes": 4096},
     "narrow": {"in_flight_bytes": 1},
 }
-"""Thunder's order, and ours: as it is, and with one message in flight."""
+"""Thunder's order, and ours: by default, and with one message in flight."""
 RUNS = [*product(MODES, ("thunder", "auto")), ("zero3", "narrow")]
 GPU_ORDERS = {"thunder": {"schedule": "thunder"}, "auto": {"bucket_bytes": 0}, "together": {"bucket_bytes": 2**20}}
 WORLD, VOCABULARY, LENGTHS = 3, 37, (8, 12)
@@ -115,7 +115,7 @@ def describe(jitted: Any, transform: fusioncache.FusionCache) -> dict[str, Any]:
 
 
 def save_and_load(jitted: Any, optimizer: torch.optim.Optimizer, tokens: torch.Tensor, folder: Path) -> dict[str, Any]:
-    """Trains for a step more, twice: the second time with a new optimizer, from what was saved and loaded."""
+    """Trains one more step twice: the second time with a new optimizer, from the loaded checkpoint."""
 
     def find_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         state = distributed.optimizer_state_dict(jitted, optimizer)
@@ -154,7 +154,7 @@ def run_in_place(mode: str) -> dict[str, Any]:
 
 
 def run_differing(rank: int) -> str:
-    """Returns what ends a rank if one of them has another vocabulary."""
+    """Returns the error of a rank if one of them has another vocabulary."""
     jitted, _ = jit(TiedModel(33 * (1 + rank)), "zero2")
     try:
         jitted(torch.zeros(2, 8, dtype=torch.int64))
@@ -169,7 +169,7 @@ def trained(tmp_path_factory) -> list[dict[Any, Any]]:
 
 
 def computing(calls: list[str]) -> list[str]:
-    """Returns what computes: neither collectives nor views of whole parameters."""
+    """Returns the calls that compute: neither collectives nor views of whole parameters."""
     others = ("gather", "reduce", "wait", "agree", "torch_slice", "expand", "unsqueeze", "unpack_trivial")
     return sorted(call for call in calls if not call.startswith(others))
 
@@ -201,9 +201,9 @@ def test_all_bits_are_those_of_thunders_order_and_the_sequence_is_the_same_on_al
             assert sequence(ours[direction]) == sequence(first[direction])
             assert computing(ours[direction]) == computing(theirs[direction])
         assert not ours["bypasses"]
-        # One rank compiles what all ask for; eager regions are counted, not kept.
+        # One rank compiles templates that all need; eager regions are counted, not stored.
         assert ours["templates"] == first["templates"] and ours["compiles"] == len(set(ours["templates"]))
-        # Under DDP gradients are added up where they lie but for the tied one; under ZeRO3 no whole parameter is saved.
+        # Under DDP gradients are summed in place but for the tied one; under ZeRO3 no whole parameter is saved.
         assert ours["in place"] == (TRAINED - 1) * (mode == "ddp" and order != "thunder")
         assert ours["saved"] == WHOLE * (mode == "zero2" or (mode, order) == ("zero3", "thunder"))
 
@@ -251,7 +251,7 @@ def test_where_something_is_written_in_place_the_order_stays(trained):
     for run in trained[0]["written in place"]:
         assert in_flight(run["forward"]) == len(sequence(run["forward"])) == 6
         assert run["bypasses"][reason] == 1
-    # What is gathered again behind a write might be something else.
+    # A parameter that is gathered again after a write might differ.
     found = [run["bypasses"].get(f"whole parameters are saved: {reason}", 0) for run in trained[0]["written in place"]]
     assert found == [0, 1]
 
@@ -265,7 +265,7 @@ def test_a_rank_that_differs_is_refused_with_the_difference_and_nothing_hangs():
 
 
 def lose_a_rank(rank: int) -> str:
-    """Returns what ends a rank whose other one stands still behind the forward pass."""
+    """Returns the error of a rank if the other one stops after the forward pass."""
     jitted = share_at_once(TiedModel(VOCABULARY), "zero2")
     tokens = torch.zeros(2, 8, dtype=torch.int64)
     jitted(tokens).sum().backward()

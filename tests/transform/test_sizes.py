@@ -1,6 +1,6 @@
-"""Regions that differ only in sizes: what is compiled and loaded for each, in one process and in those after it.
+"""Regions that differ only in sizes: compilations and loads for each, in one process and in later ones.
 
-Each result is what torch computes, and lies as that does.
+Each result equals torch's, in its layout as well.
 """
 
 import gc
@@ -35,7 +35,7 @@ from fusioncache.verification.verifier import VerificationError
 
 
 class Storing(PersistentEager):
-    """Stores what TorchInductor would, for layouts as it tells them apart, without a compiler."""
+    """Stores what TorchInductor would, with its distinctions of layouts, without a compiler."""
 
     compiles = True
 
@@ -90,7 +90,7 @@ def call(compiled: Callable, function: Callable, *inputs: torch.Tensor) -> None:
 
 
 def run(store: Path | bool, *calls: Sequence[Any], function: Callable = scale, **options: Any) -> Stats:
-    """What a process does that has a cache and a transform of its own. A call is tensors, or the shape of one."""
+    """Calls a function with a new cache and transform; returns the counts. A call is tensors, or the shape of one."""
     cache = fusioncache.Cache(store=store, record=False)
     compiled, transform = compile_with(function, cache=cache, **options)
     for each in calls:
@@ -105,7 +105,7 @@ def counts(stats: Stats) -> tuple[int, int, int, int]:
 
 
 def process(expected: tuple[int, int, int, int], *calls: Sequence[Any], **options: Any) -> tuple:
-    """What a process compiles, loads, generalizes and finds to be general, what it calls, and its options."""
+    """Returns a process: its compiles, loads, generalizations and general hits, its calls and its options."""
     return expected, calls, options
 
 
@@ -115,12 +115,12 @@ def lay_out(length: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 TWO = [process((1, 0, 0, 0), (3, 6)), process((1, 0, 1, 0), (3, 9))]
-"""A process with one length, and one with another: the second length, although that process saw no other one."""
+"""Processes with one length each: the second one generalizes, although it has seen only one length."""
 HISTORIES = {
     "nothing is compiled for lengths that no process had": [
         *TWO,
         process((0, 1, 0, 4), (3, 50), (3, 6), (3, 9), (3, 7)),
-        # The static one of the first length, and the general code.
+        # The static code of the first length, and the general code.
         process((0, 2, 0, 3), (3, 6), (3, 50), (3, 9), (3, 7)),
         process((0, 1, 0, 1), (3, 50)),  # a loaded program
     ],
@@ -184,7 +184,7 @@ def test_what_code_depends_on_is_in_its_key(store, monkeypatch):
 
 @pytest.mark.parametrize(("word", "expected"), [(SIZES_SLOT, (1, 0, 0, 0)), (GENERAL_LAYOUT, (1, 0, 1, 0))])
 def test_what_is_damaged_is_compiled(store, word, expected):
-    """The end of each object of the entries of a slot, or with an ingredient, is cut off."""
+    """The end of each object of the entries in a slot, or with an ingredient, is cut off."""
     damaged, opened = 0, Store.open(store)
     for summary in opened.entries():
         entry = opened.entry(summary.digest, summary.backend)
@@ -200,11 +200,11 @@ def test_what_is_damaged_is_compiled(store, word, expected):
 
 
 class Deriving(Storing):
-    """Makes code for one size of code for any sizes, as nvFuser does."""
+    """Derives code for one size from code for any sizes, as nvFuser does."""
 
     derives_sizes = True
     generals: ClassVar[list[Any]] = []
-    """What was compiled for any sizes in a process."""
+    """Code that was compiled for any sizes in a process."""
     refusals: ClassVar[list[Declined]] = []
 
     def persist_size(self, made, region, args):
@@ -219,7 +219,7 @@ class Deriving(Storing):
 
 @pytest.fixture
 def derive(monkeypatch) -> Callable[..., Stats]:
-    """Does as ``run`` with a backend that derives code for one size, and compares how much is compiled for any."""
+    """Returns ``run`` with a backend that derives code for one size; it checks how much is compiled for any."""
     monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda name, **_: Deriving())
 
     def run_deriving(store: Path | bool, *calls: Any, refusals: Sequence[Declined] = (), **options: Any) -> Stats:
@@ -233,7 +233,7 @@ def derive(monkeypatch) -> Callable[..., Stats]:
 
 
 def list_entries(store: Path, of_sizes: str | None) -> list[Entry]:
-    """Returns the entries of code that is made of code for any sizes, or else that is compiled alone."""
+    """Returns the entries of code that is derived from code for any sizes, or else compiled alone."""
     opened = Store.open(store)
     entries = [opened.entry(one.digest, one.backend) for one in opened.entries() if is_compiled(one.backend)]
     return [entry for entry in entries if read_key(entry.text).get(SIZES) == of_sizes]
@@ -257,7 +257,7 @@ def test_what_is_made_for_a_size_is_loaded_and_what_is_compiled_for_it_alone_com
     derive(tmp_path, 6, 9, 12)
     assert (list_lengths(tmp_path, None), list_lengths(tmp_path, ANY_SIZES)) == ([6], [9, 12])
     assert counts(derive(tmp_path, 9, 12, 6)) == (0, 3, 0, 2)
-    assert counts(derive(tmp_path, 12, 20, 21)) == (1, 1, 1, 2)  # the first one that is not there
+    assert counts(derive(tmp_path, 12, 20, 21)) == (1, 1, 1, 2)  # 20 is the first new one
     assert counts(derive(tmp_path, 6, 9, sizes="static")) == (1, 1, 0, 0)
     assert counts(derive(tmp_path, 9, 12)) == (0, 2, 0, 1)
 
@@ -303,7 +303,7 @@ def test_code_of_any_sizes_may_differ_in_sums_whichever_transform_called_it_firs
 
 
 class Beside(Recorder):
-    """Does what it is asked for, as another process would, when the call that asks for it waits."""
+    """Compiles an ask, as another process would, when the call that needs it waits."""
 
     def __init__(self, store: Path):
         super().__init__()
@@ -319,7 +319,7 @@ class Beside(Recorder):
 
 @pytest.fixture
 def beside(tmp_path, monkeypatch) -> None:
-    """Has another process compile what calls are going to ask for."""
+    """Emulates another process that compiles what calls will ask for."""
 
     def find(cache: fusioncache.Cache, *_: Any, **__: Any) -> Helpers:
         cache.helpers = cache.helpers or Beside(tmp_path)
@@ -366,7 +366,7 @@ def test_code_of_any_sizes_that_does_not_run_says_nothing_of_code_for_one(tmp_pa
 
 
 def test_a_refusal_keeps_no_tensor_alive(monkeypatch):
-    """The error would keep the frames that it came through: a whole model, and what is computed with it."""
+    """The error would keep the frames of its traceback alive: a whole model, and what is computed with it."""
 
     def refuse(*_):
         raise Declined("no", Scope.GENERAL)
@@ -386,7 +386,7 @@ def test_a_refusal_keeps_no_tensor_alive(monkeypatch):
 
 
 def test_where_general_code_is_not_for_a_size_or_fails_sizes_have_their_own(monkeypatch):
-    """Conditions decide: at first code is for sizes up to six, as if a compiler had found that out."""
+    """Conditions decide: the first general code is for sizes up to six, as if a compiler had found that limit."""
     compile_general = Eager.compile_general
 
     def compile_some(*given):

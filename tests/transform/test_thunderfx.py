@@ -1,4 +1,4 @@
-"""Behind Dynamo: what is compiled at each length, how long a first step takes, and what does not go to Thunder."""
+"""Models behind Dynamo: compilations at each length, the duration of a first step, and parts without Thunder."""
 
 from itertools import pairwise, product
 
@@ -100,7 +100,7 @@ def train(compiled, length, rows):
 
 
 def run(compiled, model, sizes):
-    """Returns how many programs are derived in each call, and checks what these return."""
+    """Returns the number of programs derived in each call; asserts the results of the calls."""
     counted = [0]
     for length, rows in sizes:
         torch.testing.assert_close(train(compiled, length, rows), train(model, length, rows))
@@ -112,13 +112,13 @@ def run(compiled, model, sizes):
 def test_rows_and_lengths_may_both_vary(tmp_path):
     compiled, transform = compile_behind_dynamo(flattens, store=tmp_path, dynamic=True)
     assert run(compiled, flattens, ((24, 2), (36, 3), (25, 2), (7, 7), (9, 4))) == [1, 1, 0, 1, 0]
-    # A pass asks whether there are as many rows as the length. It does where the one length is tried as well.
+    # A pass compares the number of rows with the length. It does so where that length is tried as well.
     assert all("args[1][0]" in reason for reason in transform.stats().passes_repeated)
     assert len(transform.stats().passes_repeated) == 2
 
 
 def test_a_number_of_tokens_that_no_argument_tells(tmp_path):
-    """What is computed before and behind the choice are graphs of their own."""
+    """The operations before and after the choice are separate graphs."""
     compiled, transform = compile_behind_dynamo(picks, store=tmp_path)
     traced = run(compiled, picks, ((8, 2), (13, 2), (9, 2), (30, 2), (21, 2)))
     assert all(traced[:2])

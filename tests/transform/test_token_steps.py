@@ -1,4 +1,4 @@
-"""Programs of a token write rows in place, where Thunder makes two copies of all, and prepare masks once."""
+"""Programs of a token write rows in place, where Thunder makes two copies of all rows, and prepare masks once."""
 
 from collections import Counter
 
@@ -21,7 +21,7 @@ from fusioncache.accelerators.steps.views import NOTHING
 from fusioncache.transform.rewrite import derive
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
-"""What Thunder alone runs is to have the same bits."""
+"""Thunder alone must compute the same bits."""
 ROWS, PLACES = torch.arange(1.0, 7.0).reshape(2, 3), torch.tensor([3, 1])
 
 
@@ -89,7 +89,7 @@ ACTS = {
 
 
 def look(compiled, model, *args):
-    """Returns which results share the buffer's memory, or what is raised; the results, and what is in the buffer."""
+    """Returns which results share the buffer's memory, or the error's type; then the results and the buffer."""
     try:
         results = tree_leaves(compiled(*args))
     except Exception as error:
@@ -108,7 +108,7 @@ def assert_alike(one, other):
 
 
 def compare(act, *args):
-    """Has Thunder, and us, do the same to a buffer twice; returns how many copies were taken out of our program."""
+    """Asserts that Thunder and we do the same to a buffer, twice; returns how many copies our program omits."""
     plain, model = Cache(act), Cache(act)
     alone = compile_plain(plain)
     compiled, transform = compile_with(model, programs=False)
@@ -125,11 +125,11 @@ def test_values_memory_and_the_buffer_are_thunders(act, writes):
 
 @torch.no_grad()
 def test_arguments_that_torch_refuses_in_place_or_at_all():
-    assert compare(write, ROWS, torch.tensor([2, 2])) == 2  # the last one stays
+    assert compare(write, ROWS, torch.tensor([2, 2])) == 2  # the last write counts
     compare(write, ROWS[:1], PLACES[:1].reshape(()))
     shared = torch.arange(12.0).reshape(4, 3)
     compare(lambda cache, one, other: one.index_copy_(0, torch.arange(2), other) * 2, shared, shared[:2])
-    if IS_FIRST:  # later versions, alone, write rows twice that overlap
+    if IS_FIRST:  # later versions of Thunder alone write overlapping rows twice
         integers = torch.arange(8).reshape(4, 2)
         compare(lambda cache, one, other: one.index_copy_(0, torch.arange(3), other) * 2, shared, shared[1:])
         compare(lambda cache, one, places: one.index_copy_(0, places, one[2:] + 1) * 2, integers, integers[:2, 1])
@@ -146,7 +146,7 @@ def test_what_is_wider_than_its_memory_raises_as_in_torch():
 def test_rows_that_lie_in_the_buffer_are_read_before_any_is_written():
     found = [torch.arange(30.0).reshape(6, 5) for _ in range(2)]
     for each, change in zip(found, (write_rows_, lambda a, *args: a.copy_(torch.index_copy(a, *args))), strict=True):
-        change(each[:, ::2], 0, torch.tensor([1, 2, 3]), each[:3, ::2])  # torch does not find that they overlap
+        change(each[:, ::2], 0, torch.tensor([1, 2, 3]), each[:3, ::2])  # torch does not notice that they overlap
     assert torch.equal(*found)
 
 
@@ -197,13 +197,13 @@ def test_inference_tensors_and_version_counters():
         kept = torch.zeros(5, 3)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         saved.backward()
-    with torch.no_grad():  # regions of Thunder's write into it as well
+    with torch.no_grad():  # regions of Thunder write into it as well
         assert write_rows_(kept, 0, PLACES, ROWS) is kept
     assert torch.equal(kept[PLACES], ROWS)
 
 
 def copies_of_its_own():
-    """Returns executors of which one makes the copy with the rows in it, in a way of its own."""
+    """Returns executors of which one has another implementation of the copy with new rows."""
     import thunder.torch as ltorch
 
     def copy(a, dim, index, source):
@@ -233,7 +233,7 @@ def test_where_rows_are_not_written_in_place(options):
 
 
 class Counts(TorchDispatchMode):
-    """Counts operations, and bytes that they write."""
+    """Counts operations, and the bytes that copies write."""
 
     def __init__(self):
         super().__init__()
@@ -275,7 +275,7 @@ HEADS, KEYS, SIZE = 2, 5, 8
 
 
 def play_kernel(query, key, value, bias, saves, dropout=0.0, causal=False, *, scale=None):
-    """What the kernel computes; the mask's strides are among what it returns, as it could go by them."""
+    """Replaces the kernel; also returns the mask's strides, which the kernel may depend on."""
     found = torch.nn.functional.scaled_dot_product_attention(query, key, value, bias, scale=scale)
     return found, torch.tensor(bias.stride()), torch.tensor(saves), torch.zeros((), dtype=torch.int64)
 
@@ -362,7 +362,7 @@ LEFT = {one_layer: 1, of_a_view: 1, that_is_written: 1, of_numbers: 1, two_layer
 
 @pytest.mark.parametrize("compute", LEFT, ids=lambda each: each.__name__)
 def test_what_has_to_stay_stays(compute):
-    """Of several rows of queries a prepared mask would be large, and live long."""
+    """A prepared mask for several rows of queries would be large, and live long."""
     assert MASKS not in simplify(trace_of(compute, LEFT[compute])).taken
 
 

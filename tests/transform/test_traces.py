@@ -1,4 +1,4 @@
-"""Traces without what changes nothing: what is left out of them, and that they compute the same."""
+"""Traces without operations that have no effect: which ones are removed, and that results are equal."""
 
 import random
 from collections import Counter
@@ -101,7 +101,7 @@ def test_numbers_of_other_types_are_others():
 
 
 def evaluate(trace):
-    """Returns what is compared of the results, and which share memory with which values or are the very same."""
+    """Returns the results and their strides, which of them share memory with which values, and which are identical."""
     torch.manual_seed(0)
     args = [torch.randn(shape) for shape in SHAPES]
     found = trace.python_callable()(*args)
@@ -117,7 +117,7 @@ def check_same(one, other):
 
 
 def random_compute(seed):
-    """A random program of views and products of what came before, which returns some of its values."""
+    """Returns a random function of views and products of earlier values, which returns some of its values."""
 
     def compute(x, w, v):
         rng, values, done = random.Random(seed), [x, w, v], []

@@ -1,6 +1,6 @@
-"""Whole programs through Thunder on the CPU, without a compiler: what the transform makes of their traces, and how.
+"""Whole programs through Thunder on the CPU, without a compiler: the traces that the transform makes, and its passes.
 
-Its passes have one list, one signature, one way to fail, and leave traces behind in files.
+Passes have one list, one signature, one way to fail, and write traces to files.
 """
 
 import re
@@ -31,7 +31,7 @@ def cache() -> fusioncache.Cache:
 
 
 def check(model, compiled):
-    """Takes a step, whose results are those that Thunder has without the transform."""
+    """Takes a step; asserts that results are Thunder's without the transform."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(10, 10 if isinstance(model, Residual) else 16, generator=generator)
     assert are_same(step(compiled, model, x), step(compile_plain(model), model, x))
@@ -63,7 +63,7 @@ def test_the_default_cache_is_shared_and_others_are_not():
 
 @pytest.mark.parametrize("backend", ["eager", "inductor", None])
 def test_numbers_that_are_sizes_are_those_of_each_call(cache, backend):
-    """One region takes sizes as numbers: all of its tensors lie as before, and its result has another shape."""
+    """One region takes sizes as numbers: all its tensors keep their layout, and its result has another shape."""
 
     def function(x):
         return x + torch.arange(0, 8).unsqueeze(0) * 2
@@ -122,12 +122,12 @@ def test_what_another_executor_claimed_stays_with_it():
 
 
 def note(name, error=None):
-    """Returns a pass that writes its name behind a trace, or raises."""
+    """Returns a pass that appends its name to a trace, or raises."""
     return SimpleNamespace(name=name, apply=Mock(side_effect=error or (lambda trace, context: [*trace, name])))
 
 
 def run(passes, **left):
-    """Returns what passes make of an empty trace, and what they report; a backward trace has something left."""
+    """Returns the trace that passes make of an empty one, and their reports; with ``left`` it is a backward trace."""
     reports, context = Mock(), TraceContext(is_backward=bool(left), notes=SimpleNamespace(), left=left)
     return run_passes(passes, [], context, reports), reports
 
@@ -145,7 +145,7 @@ def test_a_pass_that_fails_or_declines_leaves_the_trace_to_the_others():
     assert trace == [last]
     reports.report_left.assert_called_once_with("in place")
     reports.report_failure.assert_called_once_with(f"pass {first!r}: a trace", error)
-    # Unless a backward trace lacks what its forward trace saved less of.
+    # Unless its forward trace saved less on account of the pass.
     with pytest.raises(KeyError):
         run([note(first, error)], **{first: "saved less"})
 

@@ -1,4 +1,4 @@
-"""Regions that a compiler does not take, and numbers of odd types: they give what Thunder gives without regions."""
+"""Regions that a compiler rejects, and numbers of odd types: results are Thunder's without regions."""
 
 import copy
 from enum import IntEnum, StrEnum
@@ -23,7 +23,7 @@ X = torch.linspace(-2, 3, 12).reshape(3, 4)
 
 
 class Compiled(list):
-    """Stands for TorchInductor: notes what it compiles, and fails when it is told to."""
+    """Replaces TorchInductor: records what it compiles, and raises ``error`` if there is one."""
 
     error: Exception | None = TypeError("Dynamo takes no such number\nand more")
 
@@ -40,10 +40,10 @@ class Compiled(list):
 
 @pytest.fixture
 def compiler(monkeypatch):
-    """Takes TorchInductor's place where our executor compiles a region by itself."""
+    """Replaces TorchInductor where our executor compiles a region without a template."""
     warn_once.cache_clear()
     compiled = Compiled()
-    monkeypatch.setattr(executor, "has_transform", lambda: True)  # that it is missing is warned of elsewhere
+    monkeypatch.setattr(executor, "has_transform", lambda: True)  # other tests cover the warning of a missing transform
     monkeypatch.setattr(executor, "inductor_function", compiled)
     monkeypatch.setattr(executor, "best_backend", lambda device: "inductor")
     return compiled
@@ -84,7 +84,7 @@ def test_out_of_memory_is_not_hidden(compiler):
 
 @pytest.mark.parametrize("loaded", [False, True])
 def test_what_takes_a_templates_place_compiles_nothing(compiler, monkeypatch, loaded):
-    """Dynamo, which could not take a region for its template, is not asked about the same region once more."""
+    """Dynamo, which rejected a region for its template, does not get the same region again."""
     torch.manual_seed(0)
     model, x = Blocks(2), torch.randn(3, 16)
     compiled, transform = compile_with(copy.deepcopy(model))
@@ -98,7 +98,7 @@ def test_what_takes_a_templates_place_compiles_nothing(compiler, monkeypatch, lo
 
 
 class Real(float):
-    """A number of a class of the user's own, which answers otherwise when Python asks for its value."""
+    """A number of a user's class, which answers differently when Python asks for its value."""
 
     def __float__(self):
         return 7.0
@@ -131,7 +131,7 @@ VALUES = [(Real(2.0), "a"), (Real("nan"), Text("a")), (Whole(2), Text("a")), (Me
 
 @pytest.mark.parametrize("early", [False, True])
 def test_numbers_of_derived_classes_are_what_torch_reads_in_them(early):
-    """At the first call, and where prologues are rewritten: for a value of another class all is derived anew."""
+    """At the first call, and where prologues are rewritten: a value of another class makes a new program."""
     for number, name in VALUES:
         torch.manual_seed(0)
         model = Scaled(number if early else 2.0, name if early else "b")
@@ -179,7 +179,7 @@ ERRORS = {"compile": MESSAGE, "once": "CUDA error: out of resources"}
 
 
 class Picky(PersistentEager):
-    """Rejects regions with an erf beside a sin, as nvFuser would; or they do not launch, or fail once."""
+    """Rejects regions with an erf and a sin, as nvFuser would; or they do not launch, or fail once."""
 
     compiles = derives_sizes = True
 
@@ -220,7 +220,7 @@ class Model(torch.nn.Module):
 
 
 def train(backend, store, monkeypatch, inputs=(X, X)):
-    """Returns results, counts and warnings of a process that takes steps, as eager PyTorch does."""
+    """Returns results, counts and warnings of steps of a process; asserts that results are eager PyTorch's."""
     monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda name, **_: backend)
     model = Model()
     cache = fusioncache.Cache(store=store, record=False)

@@ -1,6 +1,6 @@
-"""What becomes of each region of a model, where it comes from, and why it was compiled; it agrees with the counts.
+"""The outcome, the source and the reason of compilation of each region of a model, in agreement with the counts.
 
-If Thunder makes no region: why, and what to do, once, and in the record of the run.
+If Thunder makes no region: the reason and advice, once, and in the record of the run.
 """
 
 import linecache
@@ -69,7 +69,7 @@ def test_a_bypassed_region_carries_its_reason(cache, lonely_operations):
 
 @pytest.mark.parametrize("make", [lambda: Blocks(3), lambda: Residual(4)], ids=["blocks", "streams"])
 def test_a_run_that_loads_has_on_record_what_the_run_that_derived_has(make, tmp_path, monkeypatch):
-    """But that a template could not be compiled, which only the process can say."""
+    """Except that a template could not be compiled, which only the compiling process records."""
     torch.manual_seed(0)
     model, found = make(), []
     x = torch.ones(10, 10 if isinstance(model, Residual) else 16)
@@ -113,7 +113,7 @@ def test_regions_carry_their_layer_their_module_and_the_users_line(cache):
     (library,) = forward[0].source.lines
     assert library.library and library.file.endswith("normalization.py")
     assert [found.library for found in forward[3].source.lines] == [False, True]
-    # Backward regions have those of the operations that they are the gradient of.
+    # Backward regions have the lines of the operations that they are the gradient of.
     assert [line in each.source.lines for each in backward[1:-1]] == [True] * 8
 
 
@@ -267,7 +267,7 @@ def test_regions_without_the_transform_are_said_once_to_be_compiled_one_by_one(m
 
 
 def test_the_check_keeps_no_program_from_being_stored(monkeypatch, tmp_path):
-    """Our executor stands for nvFuser."""
+    """Our executor replaces nvFuser."""
     monkeypatch.setattr(executors, "problem", lambda *names: None)
     *others, check = fusioncache.executors()
     assert fusioncache.executors()[-1] is check  # the same object each time, so that lists of executors stay equal

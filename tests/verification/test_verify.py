@@ -1,4 +1,4 @@
-"""Verify mode: what each template computes is compared with each of its regions, compiled on its own, and marked."""
+"""Verify mode: results of each template are compared with those of each region, compiled alone, and marked."""
 
 import copy
 import os
@@ -50,7 +50,7 @@ def reports() -> list[Path]:
 
 @pytest.fixture
 def own_calls(monkeypatch) -> Counter:
-    """How often each region's own function is called."""
+    """Returns counts of the calls of each region's own function."""
     calls: Counter = Counter()
     real = Fallback.__call__
 
@@ -64,7 +64,7 @@ def own_calls(monkeypatch) -> Counter:
 
 @pytest.fixture
 def wrong(monkeypatch):
-    """Lets the templates' compiler make executables whose results are changed by a function."""
+    """Returns a function that lets ``change`` alter the results of all executables of templates."""
 
     def use(change, backend=Eager) -> None:
         real = backend.compile
@@ -80,13 +80,13 @@ def wrong(monkeypatch):
 
 @pytest.fixture
 def untried(monkeypatch):
-    """A version of Thunder that was not tried."""
+    """Makes Thunder an untested version."""
     warn_once.cache_clear()
     monkeypatch.setattr(thunder, "__version__", "0.3.0.dev1")
 
 
 def compare_steps(**options):
-    """Takes two steps with verified templates, compares them with plain ones, and returns what was counted."""
+    """Takes two steps with verified templates, compares them with plain ones, and returns the counts."""
     model, x = Residual(2), torch.randn(10, 10)
     compiled, transform = compile_(model, **options)
     expected = step(compile_plain(model), model, x)
@@ -146,7 +146,7 @@ def test_two_chains_take_their_arities_first(own_calls):
 
 
 def count_in_place(steps=3, **options):
-    """Returns what models compute that write in place, without a cache and with one, and the transform."""
+    """Returns results of models that write in place, without a cache and with one, and the transform."""
     transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", **options)
     expected = run_counters(steps, "cpu", [InPlaceExecutor()])
     return expected, run_counters(steps, "cpu", [InPlaceExecutor()], [transform]), transform
@@ -211,7 +211,7 @@ def test_one_wrong_bit_is_found_and_written_down(wrong):
 
 
 def test_a_binding_that_is_wrong_for_a_later_region_is_found(monkeypatch):
-    """The first region of the template is right: only each site's own function can tell."""
+    """The first region of the template is right: only each site's own function shows the error."""
     real, seen = sharing.canonicalize, []
 
     def canonicalize_wrongly(region):
@@ -233,7 +233,7 @@ def test_a_binding_that_is_wrong_for_a_later_region_is_found(monkeypatch):
 
 
 def write_wrongly(run, args):
-    """Changes an element of what is written in place."""
+    """Runs a function, and then changes an element of each argument that was written in place."""
     results = run(args)
     written = {result.data_ptr() for result in results}
     for arg in (arg for arg in args if arg.data_ptr() in written):
@@ -273,7 +273,7 @@ def test_when_regions_are_verified(verify, said, expected, monkeypatch):
 
 
 def normed(dtype: str) -> Graph:
-    """A stream of two terms; its sum, a function of it, what is left of its mean, and whether it is above that."""
+    """Returns a stream of two terms: its sum, a function of it, row sums, differences from these, and comparisons."""
     total = "add(convert_element_type(x, 'float32'), convert_element_type(y, 'float32'))"
     row = f"sum({total}, (1,))"
     wide = f"broadcast_in_dim({row}, (4, 9), (0,))"
@@ -409,7 +409,7 @@ def test_nothing_is_compared_while_a_cuda_graph_is_captured():
 
 
 def test_sums_may_be_added_up_in_another_order_and_every_bit_of_a_map_must_be_the_same(monkeypatch):
-    """What is compiled for any sizes gives numbers that are a bit larger, as sums in another order may be."""
+    """Code for any sizes returns slightly larger numbers, as sums in another order may."""
     compile_general = Eager.compile_general
 
     def compile_larger(self, general, args, values):

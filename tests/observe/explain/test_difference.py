@@ -1,6 +1,6 @@
 """Pairs of keys that differ in one thing: the first sentence names that thing and nothing else.
 
-Keys of programs, and what these read, are compared by line.
+Keys and reads of programs are compared by line.
 """
 
 import random
@@ -30,7 +30,7 @@ _CASES = Path(__file__).with_name("differences.txt")
 
 
 def parts(graph: Graph, **environment: str | None) -> Parts:
-    """The ingredients of a region's key."""
+    """Returns the ingredients of a region's key."""
     said = {**ENVIRONMENT, **environment}
     key = make_key(canonicalize(graph).graph, {name: text for name, text in said.items() if text is not None})
     return key.texts
@@ -40,7 +40,7 @@ BASE = parts(make_template("tanh"))
 
 
 def _read_cases() -> Iterator[tuple[str, Parts, Parts, list[str]]]:
-    """Yields title, keys and sentences of each case. A says what differs from the first case, B what differs from A."""
+    """Yields title, keys and sentences of each case. A is a change of the first case, B is a change of A."""
     base: dict[str, str] = {}
     for section in _CASES.read_text().removeprefix("## ").split("\n## "):
         title, *lines = section.splitlines()
@@ -74,7 +74,7 @@ def test_one_thing_differs(a, b, sentences):
 
 
 def random_layer(seed: int, changed: float | None = None) -> Graph:
-    """Many ops that share values, half of them commutative; perhaps with one constant changed."""
+    """Returns many ops that share values, half of them commutative; ``changed`` replaces one constant."""
     chance = random.Random(seed)
     s = Sketch()
     values = [s.input(chance.choice([TYPE, TensorType("float64", (2, 3), "cpu")])) for _ in range(3)]
@@ -112,7 +112,7 @@ def test_the_nearest_is_the_one_that_differs_least():
     assert explain_miss(BASE, [])[0] is None
     changed = parts(random_layer(7, 7.25))
     assert explain_miss(changed, [*near, *far])[0] == 3 + 7
-    # One that differs in sizes alone is nearest, also behind many with fewer ingredients.
+    # A key that differs in sizes alone is nearest, also behind many that differ in fewer ingredients.
     key = {"inputs": "%0: float32[12] cpu", "ops": "%1: float32[12] cpu = sin(%0)", "attributes": "12"}
     relative = {name: text.replace("12", "8") for name, text in key.items()}
     others = [{**key, "ops": "\n".join([key["ops"]] * number)} for number in range(2, 40)]

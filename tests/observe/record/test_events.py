@@ -1,6 +1,6 @@
-"""What happens, as it happens: log records and the lines of a file, which processes share, are what was counted.
+"""Events as they happen: log records, and the lines of a file that processes share, agree with the counts.
 
-What counts as saved, without a clock, and what a notebook shows of the counts.
+Also the saved seconds, without a clock, and the counts as a notebook shows them.
 """
 
 import io
@@ -52,7 +52,7 @@ def events(file: Path) -> list[Event]:
 
 
 def check(told: list[Event], stats: Stats) -> None:
-    """There is an event for each thing that was counted, and none besides."""
+    """Asserts that there is one event for each count, and no other."""
     counts = Counter(event.what for event in told)
     untouched = sum(event.what == "bypass" and event.template is None for event in told)
     assert counts["hit"] + counts["miss"] + untouched == stats.regions
@@ -125,7 +125,7 @@ def test_processes_share_a_file(file):
     pids = {number: fork(partial(work, number)) for number in (1, 2)}
     assert [wait_for(pid) for pid in pids.values()] == [0, 0]
     first, *told = events(file)
-    assert first.what == "unkept"  # what was there stays
+    assert first.what == "unkept"  # earlier lines stay
     expected = {(pid, f"{number}" * 300): 500 for number, pid in pids.items()}
     assert Counter((event.pid, event.reason) for event in told) == expected
 
@@ -186,7 +186,7 @@ def test_a_stream_that_is_gone_costs_nothing(monkeypatch, caplog, stream):
         gone.close()
     monkeypatch.setattr("sys.stderr", gone)
     publish(EventStream("stderr"), "unkept", reason="one")
-    assert [record.what for record in caplog.records] == ["unkept"]  # the logger gets it all the same
+    assert [record.what for record in caplog.records] == ["unkept"]  # the logger gets it nevertheless
 
 
 def test_hits_and_loads_save_no_more_than_what_thunder_alone_spends():
@@ -203,7 +203,7 @@ def test_hits_and_loads_save_no_more_than_what_thunder_alone_spends():
     for hit in (False, True):
         ledger.count_region(CAST, (), hit=hit)
     count_load(ledger, CAST, 0.25, 2.0, Alone(2.5, 0.5))
-    assert ledger.stats().saved_seconds == 2.5 - 0.25 + 0.5  # a load saves a compile less what it took
+    assert ledger.stats().saved_seconds == 2.5 - 0.25 + 0.5  # a load saves a compile minus its own seconds
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""What a run leaves on disk, while it goes on and later: that it is what was counted, once, and how it is found.
+"""The record of a run on disk, during the run and later: it has each count once, and can be found.
 
-Of regions beside a program, what comes back is what a run had, and anything else is refused.
+Observations that are stored with a program are read as the run had them; anything else is refused.
 """
 
 import gc
@@ -180,7 +180,7 @@ input()
 
 
 def _read_counts():
-    """The rows of `stats -v` that are counts: the job may still add to its seconds after the last compilation."""
+    """Returns the rows of `stats -v` that are counts: the job may add seconds even after its last compilation."""
     rows = [line.split() for line in get_output("stats", "-v").splitlines()]
     return [row for row in rows if row and row[-1].isdecimal()]
 
@@ -194,7 +194,7 @@ def test_a_job_that_goes_on_and_one_that_was_killed():
         said = []
 
         def is_written():
-            """What follows shortly on a template is written beside the steps."""
+            """True if the job's compilations are in the record, which it writes while its steps go on."""
             said.append(_read_counts())
             return ["compiles", str(before.compiles)] in said[-1]
 
@@ -280,7 +280,7 @@ OF_TYPE = {
 
 
 def build(kind, /, **given):
-    """Values of a kind: each field that is not given has any value of its type, and is registered for other kinds."""
+    """Returns a strategy for a class: fields that are not given have any value. Registers it for fields of others."""
     types = get_type_hints(kind)
     strategy = st.builds(kind, **{name: given[name] if name in given else OF_TYPE[types[name]] for name in types})
     OF_TYPE.update({kind: strategy, tuple[kind, ...]: st.lists(strategy, max_size=3).map(tuple)})

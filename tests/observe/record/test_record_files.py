@@ -1,4 +1,4 @@
-"""The file of the record: it has a size and an age that it keeps to, and no other file and no model is ever harmed."""
+"""The file of the record: it keeps to its limits of size and age, and no other file and no model is harmed."""
 
 import os
 import shutil
@@ -63,7 +63,7 @@ def test_runs_that_were_not_saved_for_long_go_and_the_one_that_is_written_stays(
     save_ledger(monkeypatch, make_ledger(make_cast_template()), run="much later", started=STARTED + 1000 * DAY)
     assert read_ids() == ["much later"]
     monkeypatch.setattr(database, "MOST_RUNS", 1)
-    save_ledger(monkeypatch, make_ledger(make_cast_template()), run="now", started=STARTED)  # whatever the clock says
+    save_ledger(monkeypatch, make_ledger(make_cast_template()), run="now", started=STARTED)  # regardless of the clock
     assert read_ids() == ["now"]
 
 
@@ -119,7 +119,7 @@ def test_processes_that_write_at_once_and_one_that_is_killed_keep_to_it(monkeypa
     os.kill(killed, signal.SIGKILL)
     assert [wait_for(child) for child in (one, other, killed)] == [0, 0, -signal.SIGKILL]
     runs = RecordReader().runs()
-    assert runs and record_path().stat().st_size <= 300_000 + 100_000  # what the newest adds is its own
+    assert runs and record_path().stat().st_size <= 300_000 + 100_000  # the newest run may exceed the limit
     newest = max(runs, key=lambda run: run.updated)
     assert len(RecordReader().templates(newest.id)) == 20
     known = RecordReader().lifetime().runs
