@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fusioncache.accelerators.attention import NAME as ATTENTION
 from fusioncache.accelerators.graphs.graph_capture import CudaGraphs
 from fusioncache.accelerators.precompile.pool import end_unwanted
-from fusioncache.accelerators.programs.programs import ProgramStore, should_keep_programs
+from fusioncache.accelerators.programs.programs import ProgramKeeper, should_keep_programs
 from fusioncache.accelerators.registry import Options, find_unwanted, make_accelerators
 from fusioncache.accelerators.residual.plans import Choice, ResidualPlan
 from fusioncache.accelerators.residual.recompute import ResidualOptions, ResidualStreams
@@ -22,7 +22,7 @@ from fusioncache.cache.generals import choose_sizes
 from fusioncache.template.plan import Plan
 from fusioncache.thunder_adapter.accelerator_api import Plugin as ThunderPlugin
 from fusioncache.thunder_adapter.accelerator_api import PluginPolicy
-from fusioncache.thunder_adapter.capabilities import explain_limits, find_disabled_accelerators
+from fusioncache.thunder_adapter.capabilities import explain_limits, find_off
 from fusioncache.transform.executors import list_executors
 from fusioncache.transform.passes import Accelerator
 from fusioncache.transform.provenance.misses import should_explain
@@ -145,9 +145,7 @@ class FusionCache(TemplateTransform):
         check_lean(lean)
         keeps, shares, ahead = should_keep_programs(programs), choose_sizes(sizes), check_lengths(lengths)
         wanted = Options(fast_tracing, keeps, shares, graphs, lean, moving, streams, jobs, ahead)
-        options = wanted.without(
-            find_unwanted(accelerators) | (find_disabled_accelerators().keys() if explain_limits() else set())
-        )
+        options = wanted.without(find_unwanted(accelerators) | (find_off().keys() if explain_limits() else set()))
         when, explains = choose_when(verify), should_explain(explain)
         plan = options.residual.plan
         super().__init__(
@@ -176,9 +174,9 @@ class FusionCache(TemplateTransform):
         return self._find(CudaGraphs)
 
     @property
-    def program_keeper(self) -> ProgramStore | None:
+    def program_keeper(self) -> ProgramKeeper | None:
         """The accelerator that loads and stores programs; None if it is off."""
-        return self._find(ProgramStore)
+        return self._find(ProgramKeeper)
 
     def choices(self) -> tuple[Choice, ...]:
         """Returns how the sums of each residual stream are computed, and the costs of the alternatives.

@@ -14,7 +14,7 @@ from typing import Any
 from fusioncache.accelerators.graphs.graph_capture import make_graphs
 from fusioncache.accelerators.precompile.ahead import Precompilation, find_precompilation
 from fusioncache.accelerators.programs.program_list import order_entries
-from fusioncache.accelerators.programs.programs import ProgramStore
+from fusioncache.accelerators.programs.programs import ProgramKeeper
 from fusioncache.accelerators.residual.chaining import Compilers
 from fusioncache.accelerators.residual.plans import ResidualPlan
 from fusioncache.accelerators.residual.recompute import ResidualOptions, ResidualStreams
@@ -128,7 +128,7 @@ def make_accelerators(
     if stores:
         replays = options.sizes is not Sizes.STATIC
         helpers = precompilation.helpers if precompilation else None
-        yield ProgramStore(
+        yield ProgramKeeper(
             transform, helpers, explains=explains, verifies=compares, replays=replays, lengths=options.lengths
         )
     if graphs := make_graphs(options.graphs, transform.ledger, verifies=compares):

@@ -362,7 +362,7 @@ def _writing(bound_symbol: Any) -> Iterator[Any]:
         yield from _writing(inner)
 
 
-_FIRST_FAKE_SIZE, _FAKE_SIZE_STEP = 1_000_003, 10_007
+_FAKE_SIZE, _FAKE_STEP = 1_000_003, 10_007
 """The value of the first symbolic size for Thunder, and the distance from each one to the next. Neither these values
 nor their differences are tensor sizes, so that one that is mistaken for a constant size is noticed."""
 
@@ -482,12 +482,9 @@ def _proxy(name: str, type_: ValueType, proxies: dict[int, Any]) -> Any:
         return TensorProxy(name, shape=shape, device=device, dtype=thunder_dtype(type_.dtype))
     number = {"int": IntegerProxy, "bool": IntegerProxy, "float": FloatProxy, "complex": ComplexProxy}
     # Thunder distinguishes bool from int by the value, and treats a size of 1 as a broadcast dimension.
-    value = {
-        "int": _AnySize(_FIRST_FAKE_SIZE + int(name[1:]) * _FAKE_SIZE_STEP),
-        "bool": False,
-        "float": 2.0,
-        "complex": 2j,
-    }[type_.python_type]
+    value = {"int": _AnySize(_FAKE_SIZE + int(name[1:]) * _FAKE_STEP), "bool": False, "float": 2.0, "complex": 2j}[
+        type_.python_type
+    ]
     return number[type_.python_type](name, value, constraint=CONSTRAINT.DYNAMIC)
 
 

@@ -309,7 +309,7 @@ class Builder:
                 raise Declined(reason.removeprefix(_REJECTED), Scope.GENERAL)
             if reason.startswith(_REJECTED):
                 raise RejectedRegion(reason.removeprefix(_REJECTED))
-            self.refused(unstored_reason(reason))
+            self.refused(unstored(reason))
             return self._compile(task, args, key if task.instance else None)
         try:
             return replace(task.load(artifacts, args), key=key, loaded=True, compile_seconds=artifacts.seconds)
@@ -378,7 +378,7 @@ class Builder:
             if compiled.reason is None:
                 return None
             logger.info("cannot be stored: %s", compiled.reason)
-            self.refused(unstored_reason(compiled.reason))
+            self.refused(unstored(compiled.reason))
             if not compiled.lasting:
                 return None
             artifacts = {REFUSED: compiled.reason.encode()}
@@ -389,17 +389,17 @@ class Builder:
     ) -> StoredArtifacts | None:
         """Stores artifacts if they still match the key: settings may change while a process compiles."""
         if self.backend.environment() != self.environment or self.key(task) != key:
-            self.refused(unstored_reason("settings changed while it was compiled"))
+            self.refused(unstored("settings changed while it was compiled"))
             return None
         assert self.store is not None
         artifacts = {**artifacts, **task.describe()}
         self.store.save(key, self.backend.name, artifacts, name=template_name(task.graph, key), seconds=seconds)
         if self.store.directory is None:
-            self.refused(unstored_reason("the store's directory cannot be used"))
+            self.refused(unstored("the store's directory cannot be used"))
         return StoredArtifacts(artifacts, seconds)
 
 
-def unstored_reason(reason: str) -> str:
+def unstored(reason: str) -> str:
     """Returns the reason that is counted, at each start, for compiling a function again that cannot be stored."""
     return f"cannot be stored: {reason}"
 

@@ -97,16 +97,12 @@ def diagnose(directory: Path | None) -> dict[str, Any]:
     if problem:
         return {**found, "advice": (_advise_import(versions),), "sources": ""}
     from fusioncache.backends.api import problem as find_problem
-    from fusioncache.thunder_adapter.capabilities import explain_limits, explain_unusable, find_disabled_accelerators
+    from fusioncache.thunder_adapter.capabilities import explain_limits, explain_unusable, find_off
     from fusioncache.thunder_adapter.versions import explain_fault, find_faults, read_digest
 
     compilers = {"nvFuser on a GPU": ("nvfuser", "cuda"), "TorchInductor on a CPU": ("inductor", "cpu")}
     found |= {"capabilities": tuple(_report_capabilities()), "misfits": tuple(_report_misfits())}
-    found |= {
-        "unusable": explain_unusable() or "",
-        "limits": explain_limits() or "",
-        "off": dict(find_disabled_accelerators()),
-    }
+    found |= {"unusable": explain_unusable() or "", "limits": explain_limits() or "", "off": dict(find_off())}
     found["faults"] = tuple(map(explain_fault, find_faults()))
     found["backends"] = {name: find_problem(*compiler) or "" for name, compiler in compilers.items()}
     remote = found["remote"] and found["remote"]["problem"]

@@ -61,7 +61,7 @@ class OpTraits:
         adds: a compiler may contract it with a product among its operands into one rounding.
         passes_product: for contraction, its result counts as its operand.
         never_product: its result is never the direct result of a multiplication.
-        reduces_in_any_order: it sums elements of one tensor in an order that the compiler chooses for every kernel.
+        reorders_sums: it sums elements of one tensor in an order that the compiler chooses for every kernel.
         indexes: the integers among its operands may be positions in others.
         random: it draws random numbers.
         seeded: it draws them from a seed and an offset that are its operands, so that it is a function of these.
@@ -88,7 +88,7 @@ class OpTraits:
     adds: bool = False
     passes_product: bool = False
     never_product: bool = False
-    reduces_in_any_order: bool = False
+    reorders_sums: bool = False
     indexes: bool = False
     random: bool = False
     seeded: bool = False
@@ -144,13 +144,13 @@ _ROWS: tuple[tuple[str, OpTraits], ...] = (
     ("slice_prim", OpTraits(fusible=True, shape_only=True, passes_product=True, size_arguments=((1,), (2,)))),
     ("stride_order unfold view", OpTraits(shape_only=True)),
     ("amax amin", replace(_REDUCTION, never_product=True)),
-    ("sum", replace(_REDUCTION, never_product=True, reduces_in_any_order=True)),
-    ("prod var var_mean", replace(_REDUCTION, reduces_in_any_order=True)),
+    ("sum", replace(_REDUCTION, never_product=True, reorders_sums=True)),
+    ("prod var var_mean", replace(_REDUCTION, reorders_sums=True)),
     ("cat", _REDUCTION),
     ("pad", OpTraits(fusible=True, contiguous=True, size_arguments=((2, None, 0), (2, None, 1)))),
     ("iota", OpTraits(allocates=True, contiguous=True, never_product=True, size_arguments=_FIRST)),
-    ("_grouped_mm convolution cumsum linear matmul", OpTraits(reduces_in_any_order=True)),
-    ("embedding_backward index_add index_put scatter_add", OpTraits(reduces_in_any_order=True, indexes=True)),
+    ("_grouped_mm convolution cumsum linear matmul", OpTraits(reorders_sums=True)),
+    ("embedding_backward index_add index_put scatter_add", OpTraits(reorders_sums=True, indexes=True)),
     ("uniform_philox", replace(_RANDOM, seeded=True, contiguous=True, size_arguments=_FIRST)),
     ("get_and_update_rng_state multinomial randint randn uniform", _RANDOM),
     ("copy_ update_aliases", _WRITES),
@@ -183,7 +183,7 @@ def _opaque(name: str) -> OpTraits:
     composite = not name.startswith("prims.")
     return OpTraits(
         composite=composite,
-        reduces_in_any_order=composite,
+        reorders_sums=composite,
         writes=name.endswith("_") and not name.endswith("__"),
         indexes=any(word in name for word in _INDEXING),
         random=any(word in name for word in _DRAWING),

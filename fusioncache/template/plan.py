@@ -91,7 +91,7 @@ def folding_is_bitwise(template: Graph) -> bool:
     )
     if writes_in_place(template):
         return False
-    return not (stored_exactly and any(op_traits(op.name).reduces_in_any_order for op in template.ops))
+    return not (stored_exactly and any(op_traits(op.name).reorders_sums for op in template.ops))
 
 
 def fold_widths(arity: int) -> tuple[int, ...]:
@@ -347,7 +347,7 @@ def reordered_values(graph: Graph) -> Mapping[int, Reordered]:
     for op, first in graph.results():
         used = [index for _, index in operands(op)]
         sources = [behind[index] for index in used if index in behind]
-        if op_traits(op.name).reduces_in_any_order:
+        if op_traits(op.name).reorders_sums:
             sources += _sums(op, [types[index] for index in used])
         types += op.outputs
         for index, type_ in enumerate(op.outputs):

@@ -439,7 +439,7 @@ def examine(capability: Capability, *, thorough: bool = False) -> Finding:
 
 
 @cache
-def find_disabled_accelerators() -> Mapping[str, str]:
+def find_off() -> Mapping[str, str]:
     """Returns the accelerators that are off in the installed Thunder, each with the reason."""
     off: dict[str, str] = {}
     for capability in CAPABILITIES:
@@ -458,7 +458,7 @@ def _run(probe: Callable[[], str | None]) -> str | None:
 
 def explain_limits() -> str | None:
     """Returns which accelerators are off in this Thunder, why, and advice; None if all are on and it was tried."""
-    off = find_disabled_accelerators()
+    off = find_off()
     if is_tried() and not off:
         return None
     known = "differs from the one that was tried" if read_version() in TRIED else "was not tried"

@@ -341,13 +341,13 @@ _installed: list[tuple[Replacement, Any, Any]] = []
 """The installed replacements of this process, each with the original function and the shortcut."""
 accepted_capabilities: set[str] = set()
 """The capabilities whose sources are accepted without a known digest."""
-_installed_capabilities: dict[str, tuple[Replacement, ...]] = {}
+_installed_groups: dict[str, tuple[Replacement, ...]] = {}
 """The capabilities that are installed, with their replacements. Without it a later call would read sources again."""
 
 
 def list_installed() -> tuple[str, ...]:
     """Returns the names of the capabilities that are installed."""
-    return tuple(_installed_capabilities)
+    return tuple(_installed_groups)
 
 
 def accept_any_source(capability: str) -> None:
@@ -471,7 +471,7 @@ def _put_all(name: str, replacements: tuple[Replacement, ...], importers: Import
     try:
         for replacement in replacements:
             _put(replacement, importers)
-        _installed_capabilities[name] = replacements
+        _installed_groups[name] = replacements
     except Exception as error:  # however this Thunder differs, tracing goes on
         logger.info("tracing does without the shortcuts of %s", name, exc_info=error)
 
@@ -479,9 +479,7 @@ def _put_all(name: str, replacements: tuple[Replacement, ...], importers: Import
 def _is_in_place(name: str) -> bool:
     """True if a capability is installed, and no replacement of it was removed or replaced by other code."""
     ours = {id(new) for _, _, new in _installed}
-    return name in _installed_capabilities and all(
-        id(replacement.get()) in ours for replacement in _installed_capabilities[name]
-    )
+    return name in _installed_groups and all(id(replacement.get()) in ours for replacement in _installed_groups[name])
 
 
 def _put(replacement: Replacement, importers: Importers | None) -> None:
@@ -532,7 +530,7 @@ def uninstall() -> None:
             replacement, own, new = _installed.pop()
             replacement.swap(new, own, importers)
             _lookasides().pop(new, None)
-        _installed_capabilities.clear()
+        _installed_groups.clear()
 
 
 def read_sources() -> dict[str, str]:

@@ -171,7 +171,7 @@ def find_saved(trace: Any) -> tuple[Any, ...]:
     return tuple(tensors)
 
 
-def replace_saved(returning: Any, left: Sequence[Any]) -> Any:
+def swap_saved(returning: Any, left: Sequence[Any]) -> Any:
     """Returns the return statement of a forward trace with other saved tensors.
 
     Args:
@@ -181,12 +181,12 @@ def replace_saved(returning: Any, left: Sequence[Any]) -> Any:
     return returning.from_bsym(args=(returning.args[0], (tuple(left), returning.args[1][1])))
 
 
-def replace_saved_arguments(trace: Any, left: Sequence[Any]) -> tuple[Any, ...]:
+def swap_arguments(trace: Any, left: Sequence[Any]) -> tuple[Any, ...]:
     """Returns the arguments of a backward trace with other saved tensors."""
     return ([list(left), *trace.args[0][1:]], *trace.args[1:])
 
 
-def replace_unpacking(symbols: Sequence[Any], saved: Sequence[str], left: Sequence[Any]) -> Iterator[Any]:
+def swap_unpacking(symbols: Sequence[Any], saved: Sequence[str], left: Sequence[Any]) -> Iterator[Any]:
     """Yields the bound symbols of a backward trace that unpacks other saved tensors.
 
     Args:

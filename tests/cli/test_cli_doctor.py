@@ -38,7 +38,7 @@ def test_all_works_here(tmp_path):
 
 def forget() -> None:
     """Clears what was found out, so that everything is examined anew."""
-    capabilities.find_disabled_accelerators.cache_clear()
+    capabilities.find_off.cache_clear()
     installation.uninstall()
 
 

@@ -31,7 +31,7 @@ FACTS = {
     "passes_product": "abs neg broadcast_in_dim convert_element_type reshape slice_prim squeeze transpose",
     "never_product": "add sub eq ne lt le gt ge sum amax amin full iota maximum minimum floor ceil sign bitwise_and "
     "bitwise_or bitwise_xor residual torch.full_like",
-    "reduces_in_any_order": "sum prod var var_mean cumsum linear matmul convolution embedding_backward scatter_add "
+    "reorders_sums": "sum prod var var_mean cumsum linear matmul convolution embedding_backward scatter_add "
     "index_add index_put _grouped_mm",
     "indexes": "embedding_backward index_add index_put scatter_add",
     "random": "get_and_update_rng_state multinomial randint randn uniform uniform_philox",
@@ -72,7 +72,7 @@ def test_numbers_that_decide_how_tensors_lie_are_told_apart(graph, shaping):
     assert shaping_inputs(graph) == shaping
 
 
-COMPOSITE = OpTraits(composite=True, reduces_in_any_order=True)
+COMPOSITE = OpTraits(composite=True, reorders_sums=True)
 UNKNOWN_OPERATIONS = {
     "prims.digamma": OpTraits(),
     "torch.softmax": COMPOSITE,

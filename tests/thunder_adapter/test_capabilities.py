@@ -27,7 +27,7 @@ from fusioncache.thunder_adapter.capabilities import (
     ACCELERATORS,
     CAPABILITIES,
     examine,
-    find_disabled_accelerators,
+    find_off,
     list_capabilities,
 )
 from fusioncache.thunder_adapter.installation import list_patches
@@ -43,10 +43,10 @@ JIT = thunder.jit
 def _as_before(monkeypatch):
     monkeypatch.setattr(installation, "accepted_capabilities", set())
     installation.uninstall()
-    find_disabled_accelerators.cache_clear()
+    find_off.cache_clear()
     yield
     installation.uninstall()
-    find_disabled_accelerators.cache_clear()
+    find_off.cache_clear()
 
 
 def find(name):
@@ -107,7 +107,7 @@ def test_what_is_not_observed_or_twice_is_a_problem(monkeypatch, maker):
 def test_a_probe_that_fails_turns_accelerators_off(monkeypatch):
     monkeypatch.setitem(HANDLERS, "IS_OP", pass_on(HANDLERS["IS_OP"]))
     monkeypatch.setattr(hooks, "watch_instruction", lambda name: lambda handler: handler)
-    off = find_disabled_accelerators()
+    off = find_off()
     assert set(off) == {"programs", "sizes", "tracing"} and "was observed 0 times" in off["programs"]
 
 
@@ -120,7 +120,7 @@ def test_without_a_probe_another_source_is_a_problem(monkeypatch):
     name = "_maybe_update_proxy_name"
     own = getattr(jit_ext, name)
     monkeypatch.setattr(jit_ext, name, lambda *args, **options: own(*args))
-    assert find_disabled_accelerators() == {"sizes": "thunder.core.jit_ext:_maybe_update_proxy_name has another source"}
+    assert find_off() == {"sizes": "thunder.core.jit_ext:_maybe_update_proxy_name has another source"}
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_without_a_probe_another_source_is_a_problem(monkeypatch):
 )
 def test_an_accelerator_is_off_without_a_name(monkeypatch, accelerator, off):
     monkeypatch.setattr(capabilities, "find_missing", lambda of: ["thunder.gone"] if of == accelerator else [])
-    assert find_disabled_accelerators() == dict.fromkeys(off, "Thunder has no thunder.gone")
+    assert find_off() == dict.fromkeys(off, "Thunder has no thunder.gone")
 
 
 def test_entries_that_are_no_list_or_are_not_looked_through_are_a_problem(monkeypatch):
@@ -195,7 +195,7 @@ def train(transform):
 def test_regions_are_shared_where_all_else_is_off(other_version, monkeypatch):
     off = dict.fromkeys(ACCELERATORS, "Thunder has no thunder.core.jit_ext.JitCtx")
     for module in (capabilities, fusion_cache):
-        monkeypatch.setattr(module, "find_disabled_accelerators", lambda: off)
+        monkeypatch.setattr(module, "find_off", lambda: off)
     installation.uninstall()
     cache = fusioncache.Cache(store=True)
     options = {"lean": "auto", "schedule": "auto", "programs": True, "graphs": True, "fast_tracing": True}

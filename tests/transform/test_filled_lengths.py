@@ -232,7 +232,7 @@ def test_what_is_no_integer_above_1_is_interpreted(tmp_path):
 
 def test_where_what_ranks_exchange_has_a_size_of_an_argument_passes_go_over_each_length(tmp_path, monkeypatch):
     """The place of a collective depends on its bytes. Here a product replaces it."""
-    monkeypatch.setattr(lengths, "is_collective", lambda symbol: symbol.sym.name == "matmul")
+    monkeypatch.setattr(lengths, "exchanges", lambda symbol: symbol.sym.name == "matmul")
     both = BothWays(Program(rows), tmp_path)
     for length in (40, 41, 42):
         train(both.compiled, make(length))

@@ -28,7 +28,7 @@ from thunder.core import prims
 import fusioncache
 from fusioncache.accelerators.programs import derivation
 from fusioncache.accelerators.programs.program_list import ProgramList
-from fusioncache.accelerators.programs.programs import ProgramStore
+from fusioncache.accelerators.programs.programs import ProgramKeeper
 from fusioncache.accelerators.programs.template_loader import TemplateLoader, refer_to
 from fusioncache.accelerators.programs.text import TemplateReference
 from fusioncache.backends.eager import Eager
@@ -67,13 +67,13 @@ def test_a_program_is_loaded_and_nothing_is_interpreted_also_by_threads_at_their
     assert counts(transform) == (1, 0, {})
     assert (thunder.cache_hits(compiled), thunder.cache_misses(compiled)) == (3, 0)
     compiled, transform = compile_anew(model, tmp_path)
-    build, together, outputs = ProgramStore.build, threading.Barrier(4, timeout=240), []
+    build, together, outputs = ProgramKeeper.build, threading.Barrier(4, timeout=240), []
 
     def build_together(*args):
         together.wait()  # none finds what another one has loaded
         return build(*args)
 
-    monkeypatch.setattr(ProgramStore, "build", build_together)
+    monkeypatch.setattr(ProgramKeeper, "build", build_together)
     run_at_once(*[lambda: outputs.append(compiled(x).detach())] * 4)
     assert are_same(outputs, [results[0]] * 4)
     assert counts(transform) == (4, 0, {})
@@ -89,9 +89,9 @@ def test_a_model_that_is_changed_after_loading_is_guarded_as_by_thunder(later):
 
 def test_a_failed_guard_of_a_loaded_program_is_a_reason(later, monkeypatch):
     compiled, transform, model, x = later
-    build, fail = ProgramStore.build, mock.Mock(side_effect=ValueError("another guard"))
+    build, fail = ProgramKeeper.build, mock.Mock(side_effect=ValueError("another guard"))
     with monkeypatch.context() as patch:
-        patch.setattr(ProgramStore, "build", lambda *args: build(*args)._replace(prologue_fn=fail))
+        patch.setattr(ProgramKeeper, "build", lambda *args: build(*args)._replace(prologue_fn=fail))
         assert torch.equal(compiled(x), model(x))
     # It is derived, and stored beside the one that did not fit.
     assert counts(transform) == (0, 1, {"its guards fail for these inputs": 1})
@@ -120,7 +120,7 @@ def test_only_one_transform_with_thunders_own_cache_keeps_programs(tmp_path, tra
 @pytest.mark.parametrize(
     ("what", "expected"),
     [
-        ("programs.ProgramStore.describe", (0, 0, {"failed: KeyError": 2})),
+        ("programs.ProgramKeeper.describe", (0, 0, {"failed: KeyError": 2})),
         ("programs.build_program", (0, 2, {"failed: KeyError": 1})),
     ],
 )
@@ -215,14 +215,14 @@ def test_regions_that_cannot_be_read_are_not_counted_and_the_program_is_loaded(t
 
 
 def test_verify_mode_raises_where_a_stored_program_is_another_one(tmp_path, monkeypatch):
-    write = ProgramStore.write
+    write = ProgramKeeper.write
 
     def write_another(*args):
         text = write(*args)
         source = text.computation.source.replace("torch.nn.functional.linear(", "torch.add(")
         return replace(text, computation=replace(text.computation, source=source))
 
-    monkeypatch.setattr(ProgramStore, "write", write_another)
+    monkeypatch.setattr(ProgramKeeper, "write", write_another)
     model, x = keep(tmp_path)
     compiled, transform = compile_anew(model, tmp_path, verify=True)
     with pytest.raises(fusioncache.VerificationError, match="its forward trace differs") as raised:

@@ -394,7 +394,7 @@ def _record(function: ForwardFunction, inside: Sequence[Any], memory: GraphMemor
     return recording, seen[-1]
 
 
-MAX_CAPTURES_PER_KIND = 4
+MAX_CAPTURES = 4
 """How many captures one kind of call may have, for calls that each come before the backward of the previous one."""
 MAX_RECAPTURES = 24
 """How often one kind of call may be captured in all. Captures of a call that needs more do not stay valid."""
@@ -485,13 +485,11 @@ class ForwardCaptures:
         self._captured.remove(captured)
 
     def _make_room(self) -> None:
-        if len(self._captured) < MAX_CAPTURES_PER_KIND:
+        if len(self._captured) < MAX_CAPTURES:
             return
         idle = next((each for each in self._captured if not self._memory.is_leased(each.name)), None)
         if idle is None:
-            raise Declined(
-                f"more than {MAX_CAPTURES_PER_KIND} calls before the backward pass of the first", Scope.CAPTURE
-            )
+            raise Declined(f"more than {MAX_CAPTURES} calls before the backward pass of the first", Scope.CAPTURE)
         self._memory.remove(idle.name)
 
     def _divide(self) -> tuple[list[int], list[int]]:

@@ -15,14 +15,7 @@ from typing import Any
 
 import torch
 
-from fusioncache.accelerators.layers.recording import (
-    BlockRecording,
-    ProvenanceCopier,
-    State,
-    find_owner,
-    find_value,
-    name_of,
-)
+from fusioncache.accelerators.layers.recording import BlockRecording, Copies, State, find_owner, find_value, name_of
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.thunder_adapter.api import NumberProxy, Proxy, TensorProxy, tree_flatten, tree_map
 from fusioncache.thunder_adapter.hooks import has_type
@@ -191,7 +184,7 @@ class BlockReplay:
             others[id(old.provenance)] = new.provenance
             if is_proxy(old.value):
                 self._proxies[old.value.name] = new.value
-        self._copies = ProvenanceCopier(others)
+        self._copies = Copies(others)
         self._template, self._context = template, context
         self._trace = context.computation_trace
 

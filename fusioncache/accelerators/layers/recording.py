@@ -65,7 +65,7 @@ def find_owner(origin: Any, root: Any, module: Any) -> tuple[int, str] | None:
     return id(find_value(origin.inputs[0], root, module)), origin.inputs[1].value
 
 
-class ProvenanceCopier:
+class Copies:
     """Copies of provenance records for another block, with those of the block and its arguments replaced."""
 
     def __init__(self, others: Mapping[int, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from fusioncache.backends.api import OnStart, Progress, device_types_of, ignore_start, make_backend, process_starts
 from fusioncache.backends.torch_settings import apply_torch_settings
-from fusioncache.cache.executable import REGION, REQUEST, Builder, unstored_reason
+from fusioncache.cache.executable import REGION, REQUEST, Builder, unstored
 from fusioncache.cache.peers import Ranks
 from fusioncache.cache.relatives import RELATIVES, decode_relatives
 from fusioncache.ir import (
@@ -416,8 +416,4 @@ class EntryCompiler:
 def _outcome_of(artifacts: Mapping[str, bytes]) -> TaskOutcome:
     """Returns the outcome for artifacts stored for this environment: an executable or a refusal."""
     reason = artifacts.get(REFUSED)
-    return (
-        TaskOutcome("ready")
-        if reason is None
-        else TaskOutcome("refused", unstored_reason(reason.decode(errors="replace")))
-    )
+    return TaskOutcome("ready") if reason is None else TaskOutcome("refused", unstored(reason.decode(errors="replace")))

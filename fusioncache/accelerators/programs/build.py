@@ -180,7 +180,7 @@ call of a template; else None."""
 FUNCTION_OBJECT = "__function_obj"
 """The global name under which a prologue finds the compiled module or function."""
 
-_COMMON_GLOBALS = frozenset({FUNCTION_OBJECT, "__builtins__", "__global_dicts", "no_autocast", "thunder"})
+_SHARED = frozenset({FUNCTION_OBJECT, "__builtins__", "__global_dicts", "no_autocast", "thunder"})
 
 
 def write_program(entry: Any, function: object, find_reference: FindReference) -> ProgramText:
@@ -271,9 +271,7 @@ class _TraceWriter:
             raise Declined(f"its {name} {error}", Scope.PROGRAM) from error
         imported = _imported_names(source)
         # An attribute may have the name of a global. That adds a superfluous reference, which is harmless.
-        names = sorted(
-            function.__globals__.keys() & list_names(function.__code__) - imported - _COMMON_GLOBALS - {name}
-        )
+        names = sorted(function.__globals__.keys() & list_names(function.__code__) - imported - _SHARED - {name})
         context = {used: self._refer(used, function.__globals__[used]) for used in names}
         return TraceText(name, source, context)
 

@@ -125,9 +125,9 @@ def _are_same(now: Iterable[Any], before: Iterable[Any]) -> bool:
     return all(map(is_, chain(now, end), chain(before, end)))
 
 
-type ForeignDefinitions = Mapping[int, Any]
+type Foreign = Mapping[int, Any]
 """Foreign functions and classes, by identity."""
-_NOTHING: ForeignDefinitions = MappingProxyType({})
+_NOTHING: Foreign = MappingProxyType({})
 
 _MAY_BE_SECRET = frozenset({str, bytes, list, tuple, set, frozenset, dict})
 _MOST_WRAPPERS = 30
@@ -153,7 +153,7 @@ class KnownNames:
     """
 
     names: Mapping[int | FunctionType, str] = field(default_factory=dict)
-    met: Mapping[int | FunctionType, ForeignDefinitions] = field(default_factory=dict)
+    met: Mapping[int | FunctionType, Foreign] = field(default_factory=dict)
     held: tuple[Any, ...] = ()
     fingerprints: tuple[Fingerprint, ...] = ()
     described: tuple[tuple[Any, object, str], ...] = ()
@@ -197,7 +197,7 @@ class Definitions:
         self,
         describer: Describer,
         earlier: KnownNames | None = None,
-        met: ForeignDefinitions = _NOTHING,
+        met: Foreign = _NOTHING,
         *,
         is_lasting: bool = False,
     ):

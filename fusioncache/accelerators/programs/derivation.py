@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fusioncache.accelerators.programs.definitions import Definitions
-from fusioncache.accelerators.programs.programs import Call, Candidate, ProgramStore, store_program
+from fusioncache.accelerators.programs.programs import Call, Candidate, ProgramKeeper, store_program
 from fusioncache.accelerators.programs.recorder import Recorder
 from fusioncache.accelerators.programs.text import ProgramText, Read, ReadDifference
 from fusioncache.accelerators.sizes.journal import FirstTraces, Journal
@@ -169,7 +169,7 @@ class Derivation:
     """The derivation of a program by Thunder for one call.
 
     Attributes:
-        program_store: stores the program.
+        keeper: stores the program.
         call: the call.
         key: of the program, computed before the derivation.
         definitions: named the values in the key; its describer described the rest of the key.
@@ -185,7 +185,7 @@ class Derivation:
         program: the derived program, once it is written as data.
     """
 
-    program_store: ProgramStore
+    keeper: ProgramKeeper
     call: Call
     key: Key
     definitions: Definitions
@@ -205,7 +205,7 @@ class Derivation:
 
     def __post_init__(self) -> None:
         """Stores the number of the run's next forward trace: that of this program, if no other thread derives one."""
-        self._trace_number = self.program_store.ledger.history.traces
+        self._trace_number = self.keeper.ledger.history.traces
 
     def begin(self) -> None:
         """Starts the helpers that will compile its templates, and clears Thunder's cache of earlier derivatives.
@@ -214,12 +214,12 @@ class Derivation:
         """
         from fusioncache.thunder_adapter.accelerator_api import vjp_utils
 
-        self.program_store.start_helpers()
+        self.keeper.start_helpers()
         vjp_utils._cache.clear()
 
     def has_equal_reads(self, candidate: Candidate) -> bool:
         """True if the reads of a stored program are unchanged. Records the first difference, or the slot as tried."""
-        difference = self.program_store.find_difference(candidate.reads, self.definitions.describer)
+        difference = self.keeper.find_difference(candidate.reads, self.definitions.describer)
         if difference is not None:
             self.differences.append(difference)
             return False
@@ -228,8 +228,8 @@ class Derivation:
 
     def explain(self) -> None:
         """Prints why no stored program fits the call, if explanations are requested."""
-        store = self.program_store.cache.store
-        if self.program_store.explains and store is not None:
+        store = self.keeper.cache.store
+        if self.keeper.explains and store is not None:
             explain_program_miss(self.call.name, self.key, self.differences, store)
 
     def record[T](self, interpret: Callable[[], T]) -> T:
@@ -240,7 +240,7 @@ class Derivation:
             recorder = Recorder(self.definitions.describer)
             recorder.__enter__()
         except Exception as error:
-            self.program_store.report_failure(error)
+            self.keeper.report_failure(error)
             return interpret()
         try:
             return interpret()
@@ -257,32 +257,32 @@ class Derivation:
         seconds = time.perf_counter() - self._started
         if self.expected is not None:
             compare_programs(self.call.name, self.expected.text, entry)
-        if self.program_store.verifies or not self.is_kept:
+        if self.keeper.verifies or not self.is_kept:
             return False
         try:
-            with self.program_store.time("record"), without_collector():
+            with self.keeper.time("record"), without_collector():
                 return self._keep(entry, seconds)
         except Exception as error:
-            self.program_store.report_failure(error)
+            self.keeper.report_failure(error)
             return False
 
     def _keep(self, entry: Any, seconds: float) -> bool:
-        store = self.program_store.cache.store
+        store = self.keeper.cache.store
         if store is None or (self._recorder is None and self.reads is None):
             return False
-        text = self.program_store.write(entry, self.call)
+        text = self.keeper.write(entry, self.call)
         if self._recorder is not None:
             reads = self._recorder.reads()
             self._check_key()
             self.reads = reads
         assert self.reads is not None
-        regions = collect_regions(self.program_store.ledger, self._trace_number)
+        regions = collect_regions(self.keeper.ledger, self._trace_number)
         self.program = KnownProgram(text, self.sizes, regions)
         about: dict[str, Any] = {"name": self.call.name, "seconds": seconds, "unfit": self.unfit, "regions": regions}
         kept = store_program(store, self.key, text, self.reads, **about)
         if kept:
-            self.program_store.ledger.emit("program made", model=self.call.name)
-            self.program_store.cache.write_record()
+            self.keeper.ledger.emit("program made", model=self.call.name)
+            self.keeper.cache.write_record()
         return kept
 
     @property
@@ -296,7 +296,7 @@ class Derivation:
         Raises:
             Declined: if the key of the call differs now.
         """
-        now, _ = self.program_store.describe(self.call)
+        now, _ = self.keeper.describe(self.call)
         if now != self.key:
             differences = compare_program_keys(self.key.texts, now.texts)
             what = differences[0].what if differences else "something"

@@ -30,13 +30,7 @@ from itertools import chain
 from types import CodeType, ModuleType
 from typing import Any
 
-from fusioncache.accelerators.programs.definitions import (
-    Definitions,
-    Fingerprint,
-    ForeignDefinitions,
-    KnownNames,
-    find_unrelated,
-)
+from fusioncache.accelerators.programs.definitions import Definitions, Fingerprint, Foreign, KnownNames, find_unrelated
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.introspection import is_added
 from fusioncache.accelerators.programs.options import is_shared, read_executor
@@ -335,7 +329,7 @@ class KnownMap:
 
     executors: tuple[Any, ...]
     text: str
-    met: ForeignDefinitions
+    met: Foreign
     names: KnownNames
 
 

@@ -24,7 +24,7 @@ from weakref import ref
 
 from fusioncache.accelerators.graphs.graph_capture import capture_entry, is_idle
 from fusioncache.accelerators.programs.derivation import Derivation
-from fusioncache.accelerators.programs.programs import MAX_KINDS, Call, Candidate, ProgramStore, find_program_store
+from fusioncache.accelerators.programs.programs import MAX_KINDS, Call, Candidate, ProgramKeeper, find_keeper
 from fusioncache.accelerators.sizes.lengths import Lengths
 from fusioncache.accelerators.sizes.values import ArgumentSizes, find_sizes
 from fusioncache.process import forks
@@ -247,30 +247,30 @@ class ProgramList(list[Any]):
 
     def _search(self, asked: _PendingCall) -> Iterator[Any]:
         """Yields an entry for each program that may fit a call. If none fits, Thunder derives one. Never raises."""
-        started, program_store = time.perf_counter(), None
+        started, keeper = time.perf_counter(), None
         try:
             self.expect(None)
             self.compile_data = None if asked.compile_data is None else ref(asked.compile_data)
-            program_store = find_program_store(asked.compile_data)
-            if program_store is not None:
-                yield from self._find(program_store, Call(asked.compile_data, asked.args, asked.kwargs), started)
+            keeper = find_keeper(asked.compile_data)
+            if keeper is not None:
+                yield from self._find(keeper, Call(asked.compile_data, asked.args, asked.kwargs), started)
         except Exception as error:
             self.expect(None)
-            if program_store is not None:
-                program_store.report_failure(error)
+            if keeper is not None:
+                keeper.report_failure(error)
 
-    def _find(self, program_store: ProgramStore, call: Call, started: float) -> Iterator[Any]:
-        key, definitions = program_store.describe(call)
+    def _find(self, keeper: ProgramKeeper, call: Call, started: float) -> Iterator[Any]:
+        key, definitions = keeper.describe(call)
         if key.digest in self.derived:
             return
-        derivation = Derivation(program_store, call, key, definitions)
-        for candidate in program_store.candidates(key):
+        derivation = Derivation(keeper, call, key, definitions)
+        for candidate in keeper.candidates(key):
             if not derivation.has_equal_reads(candidate):
                 continue
-            if program_store.verifies:
+            if keeper.verifies:
                 derivation.expected = candidate
                 break
-            yield from self._try(candidate, derivation, partial(program_store.note_loaded, candidate, call, started))
+            yield from self._try(candidate, derivation, partial(keeper.note_loaded, candidate, call, started))
         filled = None if derivation.expected else self.lengths.fill(derivation)
         if filled is not None:
             yield from self._try(filled, derivation, partial(self._note_filled, filled, derivation))
@@ -278,22 +278,22 @@ class ProgramList(list[Any]):
 
     def _try(self, candidate: Candidate, derivation: Derivation, note: Callable[[], None]) -> Iterator[Any]:
         """Yields the entry of a program if it can be built. If Thunder requests the next entry, its guards failed."""
-        entry = derivation.program_store.build(candidate, derivation.call)
+        entry = derivation.keeper.build(candidate, derivation.call)
         if entry is not None:
             yield self._watch(entry, note, derivation)
-            derivation.program_store.refuse("its guards fail for these inputs")
+            derivation.keeper.refuse("its guards fail for these inputs")
 
     def _derive(self, derivation: Derivation) -> None:
         """Explains why no program fits, if that is enabled, and expects Thunder to derive one now."""
         derivation.explain()
         if self.kept >= MAX_KINDS:
-            derivation.program_store.refuse(f"more than {MAX_KINDS} kinds of input in one process")
+            derivation.keeper.refuse(f"more than {MAX_KINDS} kinds of input in one process")
             derivation.is_kept = False
         self.expect(derivation)
 
     def _note_filled(self, candidate: Candidate, derivation: Derivation) -> None:
         self.derived.add(derivation.key.digest)
-        derivation.program_store.note_filled(candidate, derivation.call)
+        derivation.keeper.note_filled(candidate, derivation.call)
 
     def _watch(self, entry: Any, note: Callable[[], None], derivation: Derivation) -> Any:
         """Returns an entry that is added to the list when its prologue has returned without raising.

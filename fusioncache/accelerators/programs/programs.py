@@ -227,7 +227,7 @@ class Call:
         return str(getattr(named, "__qualname__", type(function).__qualname__))
 
 
-class ProgramStore(Accelerator):
+class ProgramKeeper(Accelerator):
     """The accelerator that stores whole programs, and loads those that other processes stored.
 
     Args:
@@ -448,8 +448,8 @@ class ProgramStore(Accelerator):
             warn(f"programs are neither loaded nor stored: {type(error).__name__}")
 
 
-def find_program_store(compile_data: Any) -> ProgramStore | None:
-    """Returns the program store of a compiled function; None if they are not stored.
+def find_keeper(compile_data: Any) -> ProgramKeeper | None:
+    """Returns the keeper of the programs of a compiled function; None if they are not stored.
 
     This is so without a store, for a function with two fusioncache transforms (each would count the programs), and for
     one with a cache option other than constant values.
@@ -460,5 +460,5 @@ def find_program_store(compile_data: Any) -> ProgramStore | None:
         return None
     transforms = getattr(compile_data, "transforms", None) or ()
     ours = [each for each in transforms if hasattr(each, "program_keeper")]
-    program_store = ours[0].program_keeper if len(ours) == 1 else None
-    return program_store if program_store is not None and program_store.cache.store is not None else None
+    keeper = ours[0].program_keeper if len(ours) == 1 else None
+    return keeper if keeper is not None and keeper.cache.store is not None else None

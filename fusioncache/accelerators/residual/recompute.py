@@ -28,9 +28,9 @@ from fusioncache.transform.rewrite import (
     find_saved,
     free_numbers,
     fuse,
-    replace_saved,
-    replace_saved_arguments,
-    replace_unpacking,
+    swap_arguments,
+    swap_saved,
+    swap_unpacking,
 )
 
 
@@ -81,7 +81,7 @@ def drop_sums(
     if recompute is None:
         return trace, None
     done = trace.bound_symbols[-1]
-    symbols = [*trace.bound_symbols[:-1], replace_saved(done, recompute.left)]
+    symbols = [*trace.bound_symbols[:-1], swap_saved(done, recompute.left)]
     return derive(trace, symbols, "Residual sums not saved by fusioncache", start), recompute
 
 
@@ -170,10 +170,10 @@ def rebuild_sums(trace: Any, recompute: Recompute) -> Any:
         RuntimeError: if this is not the backward trace of that forward trace. Then it cannot run unchanged either.
     """
     start = time.perf_counter()
-    symbols = list(replace_unpacking(trace.bound_symbols, recompute.saved, recompute.left))
+    symbols = list(swap_unpacking(trace.bound_symbols, recompute.saved, recompute.left))
     symbols = list(_Rebuilder(trace, recompute).insert_calls(symbols))
     new = derive(trace, symbols, "Residual sums rebuilt by fusioncache", start)
-    new.args = replace_saved_arguments(trace, recompute.left)
+    new.args = swap_arguments(trace, recompute.left)
     return new
 
 

@@ -35,9 +35,9 @@ from fusioncache.transform.rewrite import (
     derive,
     make_symbol,
     rebind,
-    replace_saved,
-    replace_saved_arguments,
-    replace_unpacking,
+    swap_arguments,
+    swap_saved,
+    swap_unpacking,
     unpacks_saved,
 )
 
@@ -293,7 +293,7 @@ def save_shards(trace: Any) -> tuple[Any, Resharding | None]:
         taken += taken[:1]
     order = [symbol for symbol in trace.bound_symbols if id(symbol) in gathering]
     found = Resharding(tuple(proxy.name for proxy in tensors), taken, tuple(order))
-    symbols = [*trace.bound_symbols[:-1], replace_saved(returning, taken)]
+    symbols = [*trace.bound_symbols[:-1], swap_saved(returning, taken)]
     return derive(trace, symbols, "Shards saved by fusioncache", start), found
 
 
@@ -324,10 +324,10 @@ def gather_again(trace: Any, resharding: Resharding) -> Any:
     """
     start = time.perf_counter()
     symbols: list[Any] = []
-    for symbol in replace_unpacking(trace.bound_symbols, resharding.saved, resharding.left):
+    for symbol in swap_unpacking(trace.bound_symbols, resharding.saved, resharding.left):
         symbols.append(symbol)
         if unpacks_saved(symbol):
             symbols += resharding.gathering
     new = derive(trace, symbols, "Parameters gathered again by fusioncache", start)
-    new.args = replace_saved_arguments(trace, resharding.left)
+    new.args = swap_arguments(trace, resharding.left)
     return new

@@ -66,10 +66,10 @@ def kind_of(bound_symbol: Any) -> Kind | None:
 
 def has_collectives(symbols: Iterable[Any]) -> bool:
     """True if there is a collective among bound symbols that may be moved."""
-    return any(map(is_collective, symbols))
+    return any(map(exchanges, symbols))
 
 
-def is_collective(symbol: Any) -> bool:
+def exchanges(symbol: Any) -> bool:
     """True if a bound symbol is a collective, which all ranks have to run in the same order."""
     return kind_of(symbol) in COLLECTIVES
 

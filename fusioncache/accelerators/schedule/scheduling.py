@@ -27,13 +27,7 @@ from fusioncache.accelerators.schedule.collective_passes import (
     save_shards,
     wants_resharding,
 )
-from fusioncache.accelerators.schedule.collectives import (
-    group_of,
-    has_collectives,
-    is_collective,
-    read_calls,
-    read_message,
-)
+from fusioncache.accelerators.schedule.collectives import exchanges, group_of, has_collectives, read_calls, read_message
 from fusioncache.accelerators.schedule.order import Bounds, Placement, choose_budget, schedule_calls
 from fusioncache.cache.peers import find_job_store
 from fusioncache.process import forks
@@ -177,7 +171,7 @@ def find_stretches(symbols: Iterable[Any]) -> tuple[GroupSequence, ...]:
     found: dict[str, list[str]] = defaultdict(list)
     groups: dict[str, tuple[Any, tuple[int, ...]]] = {}
     for symbol in symbols:
-        if is_collective(symbol):
+        if exchanges(symbol):
             message, group = read_message(symbol), group_of(symbol)
             groups[group.group_name] = group, message.ranks
             found[group.group_name].append(message.text)
@@ -201,7 +195,7 @@ def agree_first(trace: Any) -> Any:
     agreement = CollectiveAgreement(
         find_stretches(trace.bound_symbols), distributed.get_rank(), store, counts_of_process()
     )
-    first = next(index for index, symbol in enumerate(trace.bound_symbols) if is_collective(symbol))
+    first = next(index for index, symbol in enumerate(trace.bound_symbols) if exchanges(symbol))
     symbols = list(trace.bound_symbols)
     symbols.insert(first, make_symbol("agree_on_collectives", agreement, None).bind(output=None))
     return derive(trace, symbols, "Collectives told to other ranks by fusioncache", start)
@@ -357,7 +351,7 @@ def _can_coalesce(symbols: Iterable[Any]) -> bool:
     """True if collectives may be coalesced: over NCCL only, for which this is made. Gloo was once seen to abort."""
     from torch.distributed import get_backend
 
-    return all(get_backend(group_of(symbol)) == "nccl" for symbol in symbols if is_collective(symbol))
+    return all(get_backend(group_of(symbol)) == "nccl" for symbol in symbols if exchanges(symbol))
 
 
 def _names_argument(symbol: Any) -> bool:

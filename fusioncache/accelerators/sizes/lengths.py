@@ -24,7 +24,7 @@ from fusioncache.accelerators.programs.key import differ_in_arguments, form_key
 from fusioncache.accelerators.programs.options import find_groups
 from fusioncache.accelerators.programs.programs import Candidate
 from fusioncache.accelerators.programs.text import Read
-from fusioncache.accelerators.schedule.collectives import is_collective
+from fusioncache.accelerators.schedule.collectives import exchanges
 from fusioncache.accelerators.sizes.families import (
     Family,
     PassJournal,
@@ -121,7 +121,7 @@ class Form:
         for family in families:
             try:
                 check_reads(family.reads, derivation)
-                with derivation.program_store.time("fill"):
+                with derivation.keeper.time("fill"):
                     return _fill(family, derivation)
             except Exception as error:  # Thunder can derive the program instead
                 if is_declined(error, Scope.LENGTH):
@@ -139,7 +139,7 @@ class Form:
             self._families = []  # set first, so that an error does not repeat at each call
             for family in _load_families(derivation, self._key):
                 self._families.append(family)
-                self._to_compile += ((family, length) for length in derivation.program_store.lengths)
+                self._to_compile += ((family, length) for length in derivation.keeper.lengths)
         return tuple(self._families)
 
     def _compile_lengths(self, derivation: Derivation) -> None:
@@ -163,22 +163,20 @@ class Form:
             program: the program at whose sizes the passes run.
             others: the candidates for the second program.
         """
-        reads, program_store = derivation.reads, derivation.program_store
+        reads, keeper = derivation.reads, derivation.keeper
         assert reads is not None
         try:
-            with program_store.time("passes"), without_collector():
+            with keeper.time("passes"), without_collector():
                 passes = record_pass_guards(journal, program.sizes, derivation.call.compile_data, _look)
                 family = _find_family(reads, passes, program, others)
         except Exception as error:
             is_expected = is_declined(error, Scope.LENGTH)
             logger.info("it is not known what Thunder's passes look at", exc_info=error)
-            program_store.ledger.count(
-                "passes_repeated", of=str(error) if is_expected else f"failed: {type(error).__name__}"
-            )
+            keeper.ledger.count("passes_repeated", of=str(error) if is_expected else f"failed: {type(error).__name__}")
             return
         self._families = [*(each for each in self._families or () if not each.is_same(family)), family]
         _keep(family, derivation, self._key)
-        self._to_compile += ((family, length) for length in program_store.lengths)
+        self._to_compile += ((family, length) for length in keeper.lengths)
         self._compile_lengths(derivation)
 
     def learn(self, derivation: Derivation, journal: Journal | None) -> None:
@@ -226,7 +224,7 @@ class Lengths:
             derivation: the program.
             interpret: makes Thunder interpret the function.
         """
-        if not derivation.program_store.replays:
+        if not derivation.keeper.replays:
             return derivation.record(lambda: _interpret_as_called(derivation, interpret))
         if is_distributed_elsewhere(derivation.call.compile_data):
             self._count_shared(derivation)
@@ -239,12 +237,8 @@ class Lengths:
 
     def fill(self, derivation: Derivation) -> Candidate | None:
         """Returns the filled-in program that Thunder would derive for a call; None if no family fits."""
-        program_store = derivation.program_store
-        if (
-            not program_store.replays
-            or program_store.verifies
-            or is_distributed_elsewhere(derivation.call.compile_data)
-        ):
+        keeper = derivation.keeper
+        if not keeper.replays or keeper.verifies or is_distributed_elsewhere(derivation.call.compile_data):
             return None
         form = self._find_form(derivation)
         return None if self._find_reason(derivation) else form.fill(derivation)
@@ -279,7 +273,7 @@ class Lengths:
                 reason = reason or f"failed: {type(error).__name__}"
             else:
                 derivation.reads = way.instance.reads
-                derivation.program_store.ledger.emit("program replayed", model=derivation.call.name)
+                derivation.keeper.ledger.emit("program replayed", model=derivation.call.name)
                 return traces.results()
         if reason is not None:
             self._count(derivation, reason)
@@ -288,7 +282,7 @@ class Lengths:
     @staticmethod
     def _do_again(way: WatchedProgram, derivation: Derivation) -> FirstTraces:
         check_reads(way.instance.reads, derivation)
-        with derivation.program_store.time("replay"):
+        with derivation.keeper.time("replay"):
             return replay(way.journal, derivation.sizes, derivation.call.compile_data)
 
     def _interpret(self, derivation: Derivation, interpret: Interpret) -> Any:
@@ -375,7 +369,7 @@ class Lengths:
     @staticmethod
     def _count(derivation: Derivation, reason: str) -> None:
         logger.info("a program is interpreted at another length: %s", reason)
-        derivation.program_store.ledger.count("programs_interpreted", of=reason)
+        derivation.keeper.ledger.count("programs_interpreted", of=reason)
 
 
 def is_distributed_elsewhere(compile_data: Any) -> bool:
@@ -436,7 +430,7 @@ def _look(trace: Any) -> None:
         Declined: if the bytes of a collective depend on a size: its placement depends on them.
     """
     for symbol in trace.bound_symbols:
-        proxies = (*symbol.flat_proxy_args, *symbol.flat_proxy_outs) if is_collective(symbol) else ()
+        proxies = (*symbol.flat_proxy_args, *symbol.flat_proxy_outs) if exchanges(symbol) else ()
         if any(type(size) in SYMBOLIC for proxy in proxies for size in getattr(proxy, "shape", ())):
             raise Declined("a collective's bytes depend on a size", Scope.LENGTH)
     look_at_sizes(trace)
@@ -450,33 +444,33 @@ def check_reads(reads: tuple[Read, ...], derivation: Derivation) -> None:
     Raises:
         Declined: if one differs.
     """
-    difference = derivation.program_store.find_difference(reads, derivation.definitions.describer)
+    difference = derivation.keeper.find_difference(reads, derivation.definitions.describer)
     if difference is not None:
         raise Declined(f"the {difference.read.kind} {difference.read.name} has changed", Scope.LENGTH)
 
 
 def _fill(family: Family, derivation: Derivation) -> Candidate:
-    program_store, call = derivation.program_store, derivation.call
-    filled, regions = family.fill(derivation.sizes, lambda found: program_store.identify(found, call))
+    keeper, call = derivation.keeper, derivation.call
+    filled, regions = family.fill(derivation.sizes, lambda found: keeper.identify(found, call))
     return Candidate("", filled.text, family.reads, 0.0, None, regions, filled.compiled)
 
 
 def _count_repeated(derivation: Derivation, reason: str) -> None:
     logger.info("Thunder's passes go over a program at another length: %s", reason)
-    derivation.program_store.ledger.count("passes_repeated", of=reason)
+    derivation.keeper.ledger.count("passes_repeated", of=reason)
 
 
 def _load_families(derivation: Derivation, form: Key) -> Iterator[Family]:
     """Yields the stored families of a form whose templates have the same digests in this process."""
-    program_store = derivation.program_store
-    if program_store.cache.store is None:
+    keeper = derivation.keeper
+    if keeper.cache.store is None:
         return
-    with program_store.time("load"):
-        found = find_families(program_store.cache.store, form)
+    with keeper.time("load"):
+        found = find_families(keeper.cache.store, form)
     for family in found:
         known = family.known[0].text
         try:
-            identities = program_store.identify(known.templates(), derivation.call)
+            identities = keeper.identify(known.templates(), derivation.call)
             here = [identities[name].digest for name in list_templates(known)]
         except Exception as error:  # Thunder can derive the program instead
             logger.info("a stored family is not used", exc_info=error)
@@ -498,25 +492,25 @@ def _keep(family: Family, derivation: Derivation, form: Key) -> None:
 
 def _compile_length(family: Family, length: int, derivation: Derivation) -> None:
     """Queues the templates of a family at one length for compilation in the background. Never raises."""
-    program_store, call = derivation.program_store, derivation.call
+    keeper, call = derivation.keeper, derivation.call
     try:
-        with program_store.time("fill"):
-            templates = family.fill_templates(length, lambda found: program_store.identify(found, call))
-            program_store.compile_later(templates.values(), call)
+        with keeper.time("fill"):
+            templates = family.fill_templates(length, lambda found: keeper.identify(found, call))
+            keeper.compile_later(templates.values(), call)
     except Exception as error:  # a call of this length compiles them itself
         is_expected = is_declined(error, Scope.LENGTH)
         logger.info("nothing is compiled for length %s", length, exc_info=error)
         reason = f"length {length}: {error if is_expected else type(error).__name__}"
-        program_store.ledger.count("lengths_refused", of=reason)
+        keeper.ledger.count("lengths_refused", of=reason)
 
 
 def _update_store(derivation: Derivation, tell: Callable[[Store], object]) -> None:
     """Changes the store, if there is one. Reports errors without raising: this process does not need the store."""
-    store = derivation.program_store.cache.store
+    store = derivation.keeper.cache.store
     if store is None:
         return
     try:
-        with derivation.program_store.time("record"), without_collector():
+        with derivation.keeper.time("record"), without_collector():
             tell(store)
     except Exception as error:
-        derivation.program_store.report_failure(error)
+        derivation.keeper.report_failure(error)

@@ -52,12 +52,8 @@ def record_pass_guards(
     try:
         with support_symbols(), compile_data_and_stats(compiled, find_stats(compiled)), langctx(compiled.langctx):
             symbols = {place: listener.make_symbols(each, sizes[place]) for place, each in numbered.items()}
-            traces = _apply(
-                _apply_distributed_transforms(
-                    journal, replay_computation(journal, symbols, compiled), symbols, compiled
-                ),
-                compiled,
-            )
+            computation = replay_computation(journal, symbols, compiled)
+            traces = _apply(_distribute(journal, computation, symbols, compiled), compiled)
             for trace in traces:
                 then(trace)
         found = TraceSizes(symbol for trace in traces for symbol in trace.bound_symbols)
@@ -141,9 +137,7 @@ def _find_place() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def _apply_distributed_transforms(
-    journal: Journal, computation: Any, symbols: Mapping[Place, tuple[Any, ...]], compiled: Any
-) -> Any:
+def _distribute(journal: Journal, computation: Any, symbols: Mapping[Place, tuple[Any, ...]], compiled: Any) -> Any:
     """Returns the computation trace after Thunder's preprocessing and distributed transforms (DDP, FSDP)."""
     from fusioncache.thunder_adapter.accelerator_api import transform_common
 

@@ -108,7 +108,7 @@ class Operations:
         value = getattr(result, "value", None)
         return operation is self._getter and callable(value) and not isinstance(value, int)
 
-    def reduces_in_any_order(self, function: Any, values: Sequence[Any]) -> bool:
+    def reorders_sums(self, function: Any, values: Sequence[Any]) -> bool:
         """True if Python's ``sum`` is called with tensors. Its additions are not interpreted, as it is C code."""
         items = values[0] if function is sum and values else ()
         return type(items) in (list, tuple) and any(isinstance(each, self._tensor) for each in items)
@@ -279,9 +279,7 @@ class Watch(Observer, LookListener):
         operation = self._operations.find(fn, self._compiled)
         if operation is not None and found is not None:
             return partial(self._call, operation, found, _name(fn))
-        if found is None and self._operations.reduces_in_any_order(
-            fn, [each.value for each in (*args, *kwargs.values())]
-        ):
+        if found is None and self._operations.reorders_sums(fn, [each.value for each in (*args, *kwargs.values())]):
             return partial(self._call, fn, partial(self._call_itself, fn), _name(fn))
         if found is None and not is_opaque(fn):
             return None

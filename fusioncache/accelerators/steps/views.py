@@ -48,14 +48,7 @@ from fusioncache.accelerators.attention import NAME as ATTENTION
 from fusioncache.backends.bound_symbols import leaves_of, symbol_name, written_values
 from fusioncache.ir.ops import op_traits
 from fusioncache.thunder_adapter.api import PrimIDs, Proxy, TensorProxy, torchex, tracectx, tree_flatten, variableify
-from fusioncache.transform.rewrite import (
-    deletes,
-    derive,
-    find_saved,
-    replace_saved,
-    replace_saved_arguments,
-    replace_unpacking,
-)
+from fusioncache.transform.rewrite import deletes, derive, find_saved, swap_arguments, swap_saved, swap_unpacking
 
 NEW_VIEWS = frozenset({"permute", "transpose", "unsqueeze", "squeeze", "expand", "torch_slice_prim_impl"})
 """Torch's views that return a new tensor each time, even if they change nothing."""
@@ -365,7 +358,7 @@ def save_once(trace: Any) -> tuple[Any, SavedResults | None]:
     left = {name: proxy for name, proxy in saved.items() if name not in found}
     left |= {joined.name: joined for joined in found.values()}
     results = SavedResults(tuple(saved), tuple(left.values()), found, {name: saved[name] for name in found})
-    done = replace_saved(symbols[-1], results.left)
+    done = swap_saved(symbols[-1], results.left)
     return derive(trace, [*symbols[:-1], done], "Results of attention saved once by fusioncache", start), results
 
 
@@ -432,10 +425,10 @@ def view_results(trace: Any, results: SavedResults) -> Any:
         RuntimeError: if this is not the backward trace of that forward trace. Then it cannot run unchanged either.
     """
     start = time.perf_counter()
-    symbols = replace_unpacking(trace.bound_symbols, results.saved, results.left)
+    symbols = swap_unpacking(trace.bound_symbols, results.saved, results.left)
     placed = list(_insert_views(trace, symbols, results))
     new = derive(trace, placed, "Results of attention viewed by fusioncache", start)
-    new.args = replace_saved_arguments(trace, results.left)
+    new.args = swap_arguments(trace, results.left)
     return new
 
 

@@ -16,7 +16,7 @@ from fusioncache.backends.api import Backend, Compiled, Description, GeneralFunc
 from fusioncache.backends.bound_symbols import bind, define_source, on_each_gpu, torch_function
 from fusioncache.backends.inductor import artifacts
 from fusioncache.backends.inductor.artifacts import Package, describe, fake
-from fusioncache.backends.inductor.carried_region import TensorizedRegion, numbers_to_tensors, without_numbers
+from fusioncache.backends.inductor.carried_region import TensorRegion, numbers_to_tensors, without_numbers
 from fusioncache.backends.inductor.environment import artifact_environment, inductor_settings
 from fusioncache.backends.inductor.joined_kernels import collect_kernels
 from fusioncache.backends.inductor.persistence import (
@@ -231,7 +231,7 @@ class Inductor(Backend):
         code = load(artifacts, carried, carried.carry(args, general.values[0]))
         return carried.wrap(partial(fit, code, partial(self._compile_source, carried)))
 
-    def _compile_source(self, carried: TensorizedRegion, args: Sequence[Any]) -> Run:
+    def _compile_source(self, carried: TensorRegion, args: Sequence[Any]) -> Run:
         """Returns a function of a region for tensors of any kind. It takes the variables behind its arguments."""
 
         def make(gpu: int) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ anyway."""
 
 
 @dataclass(frozen=True, slots=True)
-class TensorizedRegion:
+class TensorRegion:
     """A general region that takes tensors in place of the numbers of its arithmetic.
 
     Its arguments are those of the region, followed by a tensor for each variable that is such a number. Its variables
@@ -90,12 +90,12 @@ class TensorizedRegion:
         return fit
 
 
-def without_numbers(region: Graph) -> TensorizedRegion:
+def without_numbers(region: Graph) -> TensorRegion:
     """Returns a region for arguments of one layout as a general region without variables."""
-    return TensorizedRegion(GeneralRegion(region, (), (region,), ((),)), {}, {})
+    return TensorRegion(GeneralRegion(region, (), (region,), ((),)), {}, {})
 
 
-def numbers_to_tensors(general: GeneralRegion) -> TensorizedRegion:
+def numbers_to_tensors(general: GeneralRegion) -> TensorRegion:
     """Returns a general region with tensors in place of the numbers of its arithmetic.
 
     Raises:
@@ -108,7 +108,7 @@ def numbers_to_tensors(general: GeneralRegion) -> TensorizedRegion:
         if isinstance(type_, NumberType) and type_.python_type == "float"
     }
     variables = [variable for variable, place in enumerate(general.places) if place is None]
-    return TensorizedRegion(
+    return TensorRegion(
         general,
         {index: dtype for index, dtype in dtypes.items() if index < own},
         {variables[index - own]: dtype for index, dtype in dtypes.items() if index >= own},

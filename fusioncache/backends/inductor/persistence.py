@@ -36,7 +36,7 @@ from fusioncache.backends.inductor.artifacts import (
     read_signature,
     unpack,
 )
-from fusioncache.backends.inductor.carried_region import TensorizedRegion, without_numbers
+from fusioncache.backends.inductor.carried_region import TensorRegion, without_numbers
 from fusioncache.backends.inductor.joined_kernels import (
     CollectedKernel,
     Kernel,
@@ -67,7 +67,7 @@ class Code:
 
 
 def persist(
-    carried: TensorizedRegion,
+    carried: TensorRegion,
     args: Sequence[Any],
     values: Sequence[Value],
     mode: str | None,
@@ -107,7 +107,7 @@ def persist(
     return Compiled(None, None, reason, lasting)
 
 
-def load(artifacts: Mapping[str, bytes], carried: TensorizedRegion, args: Sequence[Any]) -> Code:
+def load(artifacts: Mapping[str, bytes], carried: TensorRegion, args: Sequence[Any]) -> Code:
     """Returns the code of artifacts. Compiles nothing and runs nothing.
 
     Raises:
@@ -199,9 +199,7 @@ def _find_collected(lowered: Package) -> list[CollectedKernel]:
     return [function for function in lowered.functions.values() if isinstance(function, CollectedKernel)]
 
 
-def _lower(
-    carried: TensorizedRegion, inputs: Sequence[TensorKind], values: Sequence[Value], mode: str | None
-) -> Package:
+def _lower(carried: TensorRegion, inputs: Sequence[TensorKind], values: Sequence[Value], mode: str | None) -> Package:
     """Returns TorchInductor's code of a region that can be persisted. Its ``alone_seconds`` are those of this call."""
     begun = time.perf_counter()
     function = define_source(carried.source(gpu=0))
@@ -214,7 +212,7 @@ def _lower(
     return replace(lowered, alone_seconds=time.perf_counter() - begun)
 
 
-def refuse_unpersistable(carried: TensorizedRegion) -> None:
+def refuse_unpersistable(carried: TensorRegion) -> None:
     """Raises an error before compilation if a region is known not to be persistable.
 
     Raises:
@@ -317,7 +315,7 @@ def _kind_of_layout(shape: Sequence[int], strides: Sequence[int]) -> Hashable:
     return order
 
 
-def _check_conditions(conditions: Sequence[str], carried: TensorizedRegion) -> None:
+def _check_conditions(conditions: Sequence[str], carried: TensorRegion) -> None:
     """Checks that conditions are in their language, and that they mention each size and stride.
 
     Raises:
@@ -337,7 +335,7 @@ def _name(variable: int) -> str:
     return f"v{variable}"
 
 
-def _list_layout_names(carried: TensorizedRegion) -> Iterator[str]:
+def _list_layout_names(carried: TensorRegion) -> Iterator[str]:
     for number, type_ in enumerate(carried.types):
         for dimension in range(len(type_.shape)):
             yield from (f"size_{number}_{dimension}", f"stride_{number}_{dimension}")
@@ -356,7 +354,7 @@ Layout = tuple[list[str], list[str]]
 """Sizes and strides of a tensor, as texts in the names of variables."""
 
 
-def _describe_layouts(carried: TensorizedRegion, inputs: Sequence[TensorKind]) -> Iterator[Layout]:
+def _describe_layouts(carried: TensorRegion, inputs: Sequence[TensorKind]) -> Iterator[Layout]:
     """Yields the layouts of arguments. Strides that follow from sizes are written as products, others as constants."""
     shapes = [type_.shape for type_ in carried.types]
     names = {

@@ -37,7 +37,7 @@ _DESCRIBED = ("function", "cubin", "grid", "block", "shared")
 """The fields of a launch that are shown to people."""
 _REJECTS = ("INTERNAL ASSERT FAILED", "NVF_ERROR", "NVRTC compile error")
 """Texts in nvFuser's errors for a graph that it cannot compile."""
-_CUDA_ERROR = re.compile(r"CUDA[ _]ERROR|CUDA error|out of memory|OutOfMemory", re.IGNORECASE)
+_OF_CUDA = re.compile(r"CUDA[ _]ERROR|CUDA error|out of memory|OutOfMemory", re.IGNORECASE)
 """Matches nvFuser's errors for a failed CUDA call."""
 _CAUSE_PREFIXES = ("Error from segmentation group", "Expected ")
 """How lines with the cause of an error begin, the most specific first."""
@@ -177,11 +177,7 @@ class NvFuser(Backend):
     def find_rejection(cls, error: Exception) -> str | None:
         """See ``Backend``. nvFuser's checks and NVRTC reject a graph; errors of CUDA depend on the machine's state."""
         text = str(error)
-        if (
-            not isinstance(error, RuntimeError)
-            or not any(sign in text for sign in _REJECTS)
-            or _CUDA_ERROR.search(text)
-        ):
+        if not isinstance(error, RuntimeError) or not any(sign in text for sign in _REJECTS) or _OF_CUDA.search(text):
             return None
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         said = next((line for start in _CAUSE_PREFIXES for line in lines if line.startswith(start)), lines[0])

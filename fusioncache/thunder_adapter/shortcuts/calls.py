@@ -34,7 +34,7 @@ from fusioncache.thunder_adapter.shortcuts.values import (
     find_function,
     is_wrapped,
     look_up_builtins,
-    needs_full_interpretation,
+    needs_every_step,
     pass_stack,
     wrap_globals,
 )
@@ -160,10 +160,7 @@ def _make_leap_check() -> Callable[[Any], bool]:
 
     def may_leap(frame: Any) -> bool:
         args, kwargs = frame.localsplus[:2]
-        if (
-            not (is_wrapped(args, tuple) and is_wrapped(kwargs, dict) and not kwargs.value)
-            or needs_full_interpretation()
-        ):
+        if not (is_wrapped(args, tuple) and is_wrapped(kwargs, dict) and not kwargs.value) or needs_every_step():
             return False
         kinds = set(map(type, args.value))
         if TensorProxy not in kinds or not kinds.issubset((TensorProxy, *_PLAIN)):
@@ -254,7 +251,7 @@ def shorten_calls(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def _interpret_call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if needs_full_interpretation():
+        if needs_every_step():
             return original(fn, *args, **kwargs)
         if type(fn) is FunctionType:
             do = natives.get(id(fn.__code__))
@@ -277,7 +274,7 @@ def shorten_arguments(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def wrap_args_from_list(lst: Any) -> Any:
-        if not (is_wrapped(lst, list, tuple) and lst.value) or needs_full_interpretation():
+        if not (is_wrapped(lst, list, tuple) and lst.value) or needs_every_step():
             return original(lst)
         pass_stack(lst)
         take = find_function(type(lst.value).__getitem__)
@@ -373,7 +370,7 @@ def shorten_binary_operation(original: Callable[..., Any]) -> Callable[..., Any]
     def _binary_op(stack: Any, op: Any, a: Any, b: Any) -> Any:
         if not (is_wrapped(a, TensorProxy, *_NUMBERS) and is_wrapped(b, TensorProxy, *_NUMBERS)):
             return original(stack, op, a, b)
-        if needs_full_interpretation():
+        if needs_every_step():
             return original(stack, op, a, b)
         names = wrap_globals(original)
         if is_wrapped(a, TensorProxy) or is_wrapped(b, TensorProxy):

@@ -14,7 +14,7 @@ from fusioncache.thunder_adapter.shortcuts.values import (
     call_method,
     is_wrapped,
     look_up_builtins,
-    needs_full_interpretation,
+    needs_every_step,
     pass_stack,
     wrap_globals,
 )
@@ -37,7 +37,7 @@ def shorten_next(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def _next_lookaside(iterator: Any, *default: Any) -> Any:
-        if len(default) > 1 or needs_full_interpretation():
+        if len(default) > 1 or needs_every_step():
             return original(iterator, *default)
         names = wrap_globals(original)
         if is_wrapped(iterator, SequenceIter) and _is_plain(iterator):
@@ -91,7 +91,7 @@ def shorten_for_iter(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def for_iter_handler(inst: Any, /, stack: Any, inst_ptr: int, **kwargs: Any) -> Any:
         iterator = stack.getitem_wrapped(-1)
-        if not is_wrapped(iterator, *iterators) or needs_full_interpretation():
+        if not is_wrapped(iterator, *iterators) or needs_every_step():
             return original(inst, stack=stack, inst_ptr=inst_ptr, **kwargs)
         names = wrap_globals(original)
         look_up_builtins(names, "next")

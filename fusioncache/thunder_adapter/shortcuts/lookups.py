@@ -33,7 +33,7 @@ from fusioncache.thunder_adapter.shortcuts.values import (
     is_wrapped,
     keeps_history,
     look_up_builtins,
-    needs_full_interpretation,
+    needs_every_step,
     wrap_globals,
 )
 
@@ -216,7 +216,7 @@ def shorten_make_cell(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def make_cell_handler(inst: Any, /, frame: Any, **kwargs: Any) -> Any:
         make = find_function(CellType.__new__)
-        if make is not interpreter._cell_new_provenance_tracking_lookaside or needs_full_interpretation():
+        if make is not interpreter._cell_new_provenance_tracking_lookaside or needs_every_step():
             return original(inst, frame=frame, **kwargs)
         value, code, kind = frame.localsplus[inst.arg], frame.code, interpreter.wrap_const(CellType)
         if isinstance(value, interpreter.Py_NULL):
@@ -268,7 +268,7 @@ def make_truth_test() -> Callable[[Any, bool], bool | None]:
     def tell(value: Any, anew: bool) -> bool | None:
         if not is_wrapped(value, *_PLAIN, *_SIZED):
             return None
-        if needs_full_interpretation() or interpreter.get_interpretercompilectx().lookaside(bool, value) is not usual:
+        if needs_every_step() or interpreter.get_interpretercompilectx().lookaside(bool, value) is not usual:
             return None
         if type(value.value) is bool:
             return value.value  # type: ignore[no-any-return]

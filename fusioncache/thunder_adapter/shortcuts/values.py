@@ -21,7 +21,7 @@ def keeps_history() -> bool:
     return kept
 
 
-def needs_full_interpretation() -> bool:
+def needs_every_step() -> bool:
     """True if more than a trace is made: a history is recorded, or values of unknown origin are reported."""
     interpreter, jit_ext, allow = _interpreter_and_options()
     if interpreter.get_interpretercompilectx()._fn_lookaside is not jit_ext.general_jit_lookaside:

@@ -118,7 +118,7 @@ def test_unknown_source_is_left_alone(monkeypatch, caplog, error):
     places, own = all_replacements(), in_place()
     hooked = [each.key for each in find_replacements("hooks")]
     monkeypatch.setattr(installation, "accepted_capabilities", set())
-    capabilities.find_disabled_accelerators.cache_clear()
+    capabilities.find_off.cache_clear()
     for name, module in list(sys.modules.items()):
         if name.startswith("fusioncache.thunder_adapter.") and hasattr(module, "digest_source"):
             monkeypatch.setattr(module, "digest_source", digest)
@@ -127,7 +127,7 @@ def test_unknown_source_is_left_alone(monkeypatch, caplog, error):
     changed = [each.key for each, before in zip(places, own, strict=True) if each.get() is not before]
     assert set(changed) == {"dis", *hooked}
     assert "thunder.core.interpreter:globals_lookup has another source" in caplog.text
-    capabilities.find_disabled_accelerators.cache_clear()
+    capabilities.find_off.cache_clear()
 
 
 RELIED = {

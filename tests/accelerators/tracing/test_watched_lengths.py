@@ -116,7 +116,7 @@ def unpacks(x):
     return first.sum() * values + len(others) + others[0].mean()
 
 
-def reduces_in_any_order(x):
+def reorders_sums(x):
     items = [x.shape[1], x, x * 2, x.shape[0], x[:, : x.shape[1] // 2].mean()]
     total = sum(items) * 2 + sum((x, x + len(items)), start=x.sum()) + sum([x])
     return total[:, : sum(x.shape) - x.shape[0] - 9] * sum([x.shape[1], 3], start=x.shape[0])
@@ -177,7 +177,7 @@ class Parts(torch.nn.Module):
         return x
 
 
-SAME = [moves_sizes, makes_masks, computes_with_tensors, counts_elements, unpacks, reduces_in_any_order]
+SAME = [moves_sizes, makes_masks, computes_with_tensors, counts_elements, unpacks, reorders_sums]
 SAME = {each.__name__: each for each in SAME}
 SAME |= {"names sizes": lambda x: x.reshape(Named(x.shape[0], x.shape[1] * 8)) + 1, "modules in a list": Parts()}
 LOOKING = {
