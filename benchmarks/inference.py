@@ -20,7 +20,7 @@ import click
 import torch
 from torch import nn
 
-from benchmarks.common.compiled import Compiled, pay_once, subtract, time_call
+from benchmarks.common.compiled import Compiled, subtract, time_call, warm_up
 from benchmarks.common.errors import relative_error
 from benchmarks.common.models import LLAMA, WIDTHS, Place, make_litgpt
 from benchmarks.common.options import (
@@ -139,7 +139,7 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     spec = InferenceSpec.read(options)
     if spec.device == "cpu":
         torch.set_num_threads(1)
-    pay_once(WAYS[spec.way], spec.backend, spec.device, spec.dtype, grad=False)
+    warm_up(WAYS[spec.way], spec.backend, spec.device, spec.dtype, grad=False)
     model = make_model(spec)
     compiled = Compiled(WAYS[spec.way], spec.backend, model)
     with torch.inference_mode():

@@ -26,7 +26,7 @@ import click
 import torch
 from torch import nn
 
-from benchmarks.common.compiled import Compiled, pay_once, subtract
+from benchmarks.common.compiled import Compiled, subtract, warm_up
 from benchmarks.common.errors import find_worst
 from benchmarks.common.models import LLAMA, SEED, WIDTHS, Place, draw_tokens, make_litgpt
 from benchmarks.common.options import (
@@ -84,7 +84,7 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     way = WAYS[spec.way]
     if spec.model == GPT_2 and way.compiler == "thunder.jit":
         way = replace(way, compiler="thunderfx")
-    pay_once(way, spec.backend, spec.device, spec.dtype)
+    warm_up(way, spec.backend, spec.device, spec.dtype)
     model = make_model(spec)
     named: dict[str, Any] = {"lengths": sorted(set(spec.lengths))} if way.names else {}
     compiled = Compiled(way, spec.backend, model, **named)

@@ -27,7 +27,7 @@ import click
 import torch
 
 from benchmarks import zoo
-from benchmarks.common.compiled import pay_once
+from benchmarks.common.compiled import warm_up
 from benchmarks.common.models import Place
 from benchmarks.common.options import (
     Numbers,
@@ -143,7 +143,7 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns bytes, seconds, choices and digests of one point."""
     spec = MemorySpec.read(options)
     use_deterministic_algorithms(True, warn_only=True)
-    pay_once(WAYS["fusioncache"], spec.backend, spec.device, spec.dtype)
+    warm_up(WAYS["fusioncache"], spec.backend, spec.device, spec.dtype)
     work = make_work(spec)
     transform = make_transform(spec.backend, **spec.options())
     compiled = work.workload.compile(executors(spec.backend), [transform])
@@ -258,7 +258,7 @@ def main(
             if "error" not in point:
                 say(f"{spec}: step {1e3 * point['steady']['step']:.1f} ms\n")
                 reference = point if plan == REFERENCE else reference
-                point = set_against(point, reference)
+                point = compare_plans(point, reference)
             run.keep(point)
     columns = {
         "<model": pick("model"),
@@ -283,7 +283,7 @@ def list_plans(plans: Sequence[str], budgets: Sequence[int]) -> list[tuple[str, 
     return [*((plan, None) for plan in dict.fromkeys((REFERENCE, *plans))), *(("auto", budget) for budget in budgets)]
 
 
-def set_against(point: Point, reference: Point | None) -> Point:
+def compare_plans(point: Point, reference: Point | None) -> Point:
     """Returns a point with its bitwise comparison to the reference, and the differences in memory and time."""
     digests = point["digests"]
     expected = digests if reference is None else reference["digests"]

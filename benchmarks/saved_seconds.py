@@ -100,7 +100,7 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
 
     use_backend(spec.backend)
     if spec.processor:
-        _know_processor()
+        _trust_instruction_sets()
     said = _measure_ours(spec) if spec.way == OURS else _measure_alone(spec)
     processor = _find_processor(spec)
     if spec.processor not in ("", processor):
@@ -161,7 +161,7 @@ def _start(spec: ProcessSpec) -> float:
     return time.perf_counter() - begun
 
 
-def _know_processor() -> None:
+def _trust_instruction_sets() -> None:
     """Makes TorchInductor trust the processor's instruction sets: testing them takes ten seconds of CPU time.
 
     The test is part of the start, which no figure of a step includes, and one process measures it.

@@ -119,7 +119,7 @@ class Subject:
         for _ in range(count):
             self.step()
 
-    def take_apart(self, samples: Mapping[str, list[float]]) -> None:
+    def time_parts(self, samples: Mapping[str, list[float]]) -> None:
         """Adds the milliseconds of each part of one step to ``samples``. The device is idle before each part."""
         device = self.spec.device
         synchronize(device)
@@ -151,7 +151,7 @@ def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
     places = list(range(len(subjects)))
     for _ in range(subjects[0].spec.steps):
         for place in places:
-            subjects[place].take_apart(samples[place])
+            subjects[place].time_parts(samples[place])
         places.reverse()
     alone = len(subjects) == 1
     pairs = zip(subjects, samples, strict=True)
@@ -204,7 +204,7 @@ def _measure_many(subject: Subject) -> tuple[float, dict[str, int | None]]:
     return taken, peak
 
 
-def sort_kernel(name: str) -> str:
+def classify_kernel(name: str) -> str:
     """Returns the kind of a kernel with this name."""
     return next((kind for kind, pattern in KINDS.items() if re.search(pattern, name, re.IGNORECASE)), OTHERS)
 
@@ -214,7 +214,7 @@ def sum_kernels(kernels: Iterable[Kernel], steps: int) -> dict[str, dict[str, fl
     taken: defaultdict[str, float] = defaultdict(float)
     counts = Counter[str]()
     for kernel in kernels:
-        kind = sort_kernel(kernel.name)
+        kind = classify_kernel(kernel.name)
         taken[kind] += kernel.end - kernel.start
         counts[kind] += 1
     return {

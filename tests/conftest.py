@@ -57,7 +57,7 @@ def eager_regions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def lonely_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+def decline_single_op_regions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Declines to share regions of one operation."""
     from fusioncache.ir.errors import Declined, Scope
     from fusioncache.transform import sharing
@@ -93,7 +93,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)  # before fixtures, which may trace a model
 def pytest_runtest_setup() -> None:
     """Clears Dynamo's list of modules of earlier tests: Thunder fails if one dies while it iterates over them."""
-    quick_process.take_vectors_on_trust()
+    quick_process.skip_vector_checks()
     guard = sys.modules.get("torch._dynamo.mutation_guard")
     if guard is not None:
         guard.GenerationTracker.clear()

@@ -176,7 +176,7 @@ def _sum_seconds(name: str) -> float:
     return sum(utils.compilation_time_metrics.get(name, ()))
 
 
-def pay_once(way: Way, backend: str, device: str, dtype: str, *, grad: bool = True) -> None:
+def warm_up(way: Way, backend: str, device: str, dtype: str, *, grad: bool = True) -> None:
     """Triggers the one-time costs of a process, with operations and a shape that no model has."""
     if way.compiler == "torch.compile" and backend != "eager":
         from torch._inductor.async_compile import AsyncCompile

@@ -91,7 +91,7 @@ def digest(texts: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TracedModule:
     """A module with its options for ``thunder.jit`` and its inputs."""
 
     module: torch.nn.Module
@@ -105,26 +105,26 @@ class Piece:
         return read_texts(compiled)
 
 
-class Stand(torch.nn.Module):
+class RecordingModule(torch.nn.Module):
     """Replaces a module that Thunder compiled: runs the original module, and records the inputs of each call."""
 
-    def __init__(self, module: torch.nn.Module, options: Mapping[str, Any], pieces: list[Piece]):
+    def __init__(self, module: torch.nn.Module, options: Mapping[str, Any], pieces: list[TracedModule]):
         super().__init__()
         self._run, self._options, self._pieces = [module], options, pieces  # in a list it is not a submodule
 
     def forward(self, *inputs: Any) -> Any:
         """Runs the module."""
-        self._pieces.append(Piece(self._run[0], self._options, inputs))
+        self._pieces.append(TracedModule(self._run[0], self._options, inputs))
         return self._run[0](*inputs)
 
 
-def find_pieces(workload: Workload, executors: Sequence[Any]) -> list[Piece]:
+def find_traced_modules(workload: Workload, executors: Sequence[Any]) -> list[TracedModule]:
     """Returns the parts of a model that Thunder traces."""
     if workload.way == "jit":
-        return [Piece(workload.model, {"executors": list(executors)}, workload.inputs)]
-    pieces: list[Piece] = []
+        return [TracedModule(workload.model, {"executors": list(executors)}, workload.inputs)]
+    pieces: list[TracedModule] = []
     torch.compiler.reset()  # Dynamo counts compilations of a forward function over all models, and stops at 8
-    with mock.patch.object(thunder, "jit", lambda module, **options: Stand(module, options, pieces)):
+    with mock.patch.object(thunder, "jit", lambda module, **options: RecordingModule(module, options, pieces)):
         workload.compile(executors)(*workload.inputs)
     return pieces
 
@@ -170,7 +170,7 @@ def describe_call(
     return (*lines, *describer.list_classes().items(), repr(state), repr(options["cache_option"])), describer
 
 
-def name_sets(kinds: Sequence[str], groups: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def list_shortcut_sets(kinds: Sequence[str], groups: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yields the name and the groups of each set of shortcuts that is compared with Thunder alone.
 
     Args:
@@ -195,11 +195,11 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
 
     use_backend(options["backend"])
     workload = make(*(options[name] for name in ("model", "layers", "device", "dtype")))
-    pieces = find_pieces(workload, executors(options["backend"]))
+    pieces = find_traced_modules(workload, executors(options["backend"]))
     seconds: dict[str, float] = {}
     own, seconds["none"] = trace(pieces, ())
     differing = {}
-    for name, groups in name_sets(options["kinds"], tuple(TRACING)):
+    for name, groups in list_shortcut_sets(options["kinds"], tuple(TRACING)):
         found, seconds[name] = trace(pieces, groups)
         difference = find_difference(own, found)
         if difference:
@@ -217,7 +217,7 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def trace(pieces: Sequence[Piece], groups: Sequence[str]) -> tuple[dict[str, str], float]:
+def trace(pieces: Sequence[TracedModule], groups: Sequence[str]) -> tuple[dict[str, str], float]:
     """Returns the texts of all traces with these groups of shortcuts, and the CPU seconds of tracing.
 
     With shortcuts the reads are recorded, as for programs that are stored. If tracing fails, the error is the text.
@@ -235,7 +235,7 @@ def trace(pieces: Sequence[Piece], groups: Sequence[str]) -> tuple[dict[str, str
         tracing.uninstall()
 
 
-def _trace(piece: Piece) -> list[tuple[str, str]]:
+def _trace(piece: TracedModule) -> list[tuple[str, str]]:
     try:
         return list(piece.trace().items())
     except Exception as error:

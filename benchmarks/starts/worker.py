@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from benchmarks import zoo
-from benchmarks.common.compiled import Compiled, pay_once
+from benchmarks.common.compiled import Compiled, warm_up
 from benchmarks.common.errors import Tensors, judge
 from benchmarks.common.models import MODELS, ModelSpec, count_layers, make_model
 from benchmarks.common.rematerialization import recompute_sums
@@ -57,7 +57,7 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     if spec.clock == "cpu":
         torch.set_num_threads(1)
     else:
-        pay_once(way, spec.backend, spec.device, spec.dtype, grad=spec.grad)
+        warm_up(way, spec.backend, spec.device, spec.dtype, grad=spec.grad)
     if way.exact:
         # With ``warn_only`` attention's gradients differ on a GPU, but the zoo's models may have no other algorithms.
         use_deterministic_algorithms(True, warn_only=spec.model not in MODELS)

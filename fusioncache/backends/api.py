@@ -18,7 +18,7 @@ from typing import Any, ClassVar, cast
 
 from fusioncache.ir import Arithmetic, Declined, GeneralInstance, GeneralRegion, Graph, Scope, TensorType, Value
 from fusioncache.ir.template import ArgumentLayouts, Option
-from fusioncache.observe.record.observations import Alone
+from fusioncache.observe.record.observations import ThunderCost
 from fusioncache.process import forks
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
@@ -179,7 +179,7 @@ class Backend(ABC):
             Exception: if nothing can be compiled here. The compile that follows reports why.
         """
 
-    def alone(self, seconds: float, operations: int, *, loaded: bool) -> Alone:
+    def alone(self, seconds: float, operations: int, *, loaded: bool) -> ThunderCost:
         """Returns the seconds that plain Thunder spends on the regions of one executable.
 
         Args:
@@ -187,7 +187,7 @@ class Backend(ABC):
             operations: the number of operations of the regions.
             loaded: whether it was loaded. Then the compiler's cache on disk may contain its code as well.
         """
-        return Alone(seconds, seconds)
+        return ThunderCost(seconds, seconds)
 
     @abstractmethod
     def layout(self, layouts: ArgumentLayouts) -> Hashable:

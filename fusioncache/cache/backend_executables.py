@@ -25,7 +25,7 @@ from fusioncache.backends.torch_settings import is_out_of_memory, read_torch_set
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.executable import Builder, BuiltFunction, Executable, OnBuild, RejectedRegion
 from fusioncache.cache.generals import FoundGeneral, Generation, ServedGeneral, Sizes, check_general
-from fusioncache.cache.peers import Ask
+from fusioncache.cache.peers import StoreRequest
 from fusioncache.ir import Declined, Graph, Instance, Scope
 from fusioncache.ir.template import ArgumentLayouts, layouts_of
 from fusioncache.observe.record.ledger import Ledger
@@ -243,7 +243,7 @@ class BackendExecutables:
 
     def foresee(
         self, graph: Graph, instance: Instance | None, generation: Generation | None, layouts: ArgumentLayouts
-    ) -> Ask | None:
+    ) -> StoreRequest | None:
         """Returns the store request of a graph's first call with arguments of these layouts.
 
         None if there is no request, if it cannot be foreseen, or if a function for any sizes will serve the call.

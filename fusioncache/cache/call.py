@@ -21,13 +21,13 @@ from fusioncache.cache.backend_executables import BackendExecutables, BuildReque
 from fusioncache.cache.executable import BuiltFunction, Executable, RejectedRegion, reorder
 from fusioncache.cache.folded_chains import FoldedChains
 from fusioncache.cache.generals import Generation, ServedGeneral
-from fusioncache.cache.peers import Ask
+from fusioncache.cache.peers import StoreRequest
 from fusioncache.cache.results import with_torch_layouts
 from fusioncache.ir import Graph, Instance, NumberType, Scope, Template, TensorType, is_declined
 from fusioncache.ir.ops import RESIDUAL, draws, may_run_again, shaping_inputs
 from fusioncache.ir.template import ArgumentLayouts, layouts_of
 from fusioncache.observe.record.events import CompileEvent
-from fusioncache.observe.record.observations import ANY_SIZES, Alone
+from fusioncache.observe.record.observations import ANY_SIZES, ThunderCost
 from fusioncache.process.collector import without_collector
 from fusioncache.process.warning import progress_line, warn
 from fusioncache.template.generalization import identity_instance
@@ -292,7 +292,7 @@ class TemplateCall:
         graphs = [step.graph for chain in folded.chains for step in chain.folds]
         return [self.compiler.executable(graph) for graph in [*graphs, folded.core.graph] if graph is not None]
 
-    def foresee(self, arities: Arities, layouts: ArgumentLayouts) -> list[Ask]:
+    def foresee(self, arities: Arities, layouts: ArgumentLayouts) -> list[StoreRequest]:
         """Stores these argument layouts. Returns the store requests of the first call with them.
 
         For folds, only requests with contiguous terms are foreseen.
@@ -491,12 +491,12 @@ class TemplateCall:
         )
         self._ledger.tell(self.template, event)
 
-    def _alone(self, seconds: float, loaded: bool) -> Alone:
+    def _alone(self, seconds: float, loaded: bool) -> ThunderCost:
         return self.compiler.backend.alone(seconds, len(self.template.graph.ops), loaded=loaded)
 
     def _note_plan(self, arities: Arities, plan: str) -> None:
         self._note(arities, plan=plan)
 
 
-def _without_none(asks: Sequence[Ask | None]) -> list[Ask]:
+def _without_none(asks: Sequence[StoreRequest | None]) -> list[StoreRequest]:
     return [ask for ask in asks if ask is not None]

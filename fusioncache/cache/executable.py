@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fusioncache.backends.api import Backend, Compiled, OnStart, Run, ignore_start, process_starts
-from fusioncache.cache.peers import Ask, Helpers, Ranks, RankTurn, Wait
+from fusioncache.cache.peers import Helpers, Ranks, RankTurn, StoreRequest, Wait
 from fusioncache.cache.relatives import RELATIVES, encode_relatives
 from fusioncache.ir import Declined, GeneralInstance, Graph, Instance, Key, Scope, is_declined
 from fusioncache.ir.graph import inverse, pick, picker
@@ -221,14 +221,14 @@ class Builder:
         """Returns the task's key in the store."""
         return task.key({**self.environment, **(self.backend.artifact_environment() or {})})
 
-    def foresee(self, task: Task[Run]) -> Ask | None:
+    def foresee(self, task: Task[Run]) -> StoreRequest | None:
         """Returns the store request that ``build`` will make; None if the store is not used for this task."""
         if self.store is None or self.backend.find_obstacle(task.graph) is not None:
             return None
         assert task.request is not None and task.instance is not None
-        return Ask(self.key(task), task.request, task.instance, task.made)
+        return StoreRequest(self.key(task), task.request, task.instance, task.made)
 
-    def has(self, ask: Ask, *, refused: bool = False) -> bool:
+    def has(self, ask: StoreRequest, *, refused: bool = False) -> bool:
         """True if the store has an entry with artifacts; with ``refused``, if the entry says that there are none."""
         entry = self.store.entry(ask.key.digest, ask.request.backend) if self.store else None
         return entry is not None and refused is any(part.name == REFUSED for part in entry.artifacts)
@@ -493,7 +493,7 @@ class Executable:
 
     def foresee(
         self, layouts: ArgumentLayouts, instance: Instance | None = None, made: GeneralInstance | None = None
-    ) -> Ask | None:
+    ) -> StoreRequest | None:
         """Returns the store request of the first call with these layouts; None if it cannot be foreseen.
 
         It cannot be foreseen if the executable was called before: an existing function may serve these layouts, too.

@@ -26,7 +26,7 @@ from fusioncache.store import StoredArtifacts
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class StoreRequest:
     """A store request that a call will make.
 
     Attributes:
@@ -66,13 +66,13 @@ class Helpers(Protocol):
     def get_ready(self) -> None:
         """Starts the compiling processes, because a program is about to be traced. Does not wait."""
 
-    def hand_over(self, asks: Sequence[Ask]) -> int:
+    def hand_over(self, asks: Sequence[StoreRequest]) -> int:
         """Requests compiles of what the store lacks, and returns how many there will be."""
 
-    def hand_over_later(self, asks: Sequence[Ask], on_done: Callable[[], object]) -> int:
+    def hand_over_later(self, asks: Sequence[StoreRequest], on_done: Callable[[], object]) -> int:
         """Requests compiles for when helpers are idle; returns how many. Calls ``on_done`` as each one ends."""
 
-    def expect(self, asks: Callable[[], Sequence[Ask]], handed_over: Callable[[int], object]) -> None:
+    def expect(self, asks: Callable[[], Sequence[StoreRequest]], handed_over: Callable[[int], object]) -> None:
         """Notes requests to hand over once a call's entry is missing; ``handed_over`` then receives their number.
 
         The store usually has all entries of a loaded program. Then nothing is compiled.

@@ -31,7 +31,7 @@ from fusioncache.template.strides import Strided, strides_of
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _Argument:
     """An argument of a call.
 
     Attributes:
@@ -249,14 +249,14 @@ def with_torch_layouts(
     try:
         with torch.inference_mode(False):  # in inference mode tensors do not record that they are views
             given = [
-                _Given(
+                _Argument(
                     torch.empty_strided(arg.shape, arg.stride(), dtype=arg.dtype, device="meta"),
                     id(arg),
                     arg.untyped_storage()._cdata,
                     arg.storage_offset(),
                 )
                 if isinstance(arg, torch.Tensor)
-                else _Given(arg, id(arg))
+                else _Argument(arg, id(arg))
                 for arg in args
             ]
             inputs = pick([each.expected for each in given], instance.inputs)
@@ -281,7 +281,7 @@ def _fix(fixes: Sequence[Fix], args: Sequence[Any], results: Sequence[Any]) -> S
     return fixed
 
 
-def _find_fixes(given: Sequence[_Given], expected: Sequence[Any], results: Sequence[Any]) -> list[Fix]:
+def _find_fixes(given: Sequence[_Argument], expected: Sequence[Any], results: Sequence[Any]) -> list[Fix]:
     """Returns the corrections that make results as expected.
 
     Args:
@@ -325,7 +325,7 @@ def _has_strides(tensor: Any, expected: Any) -> bool:
     return all(size == 1 or one == other for size, one, other in pairs)
 
 
-def _find_wrong_views(group: Mapping[int, Any], base: _Given, results: Sequence[Any]) -> list[int]:
+def _find_wrong_views(group: Mapping[int, Any], base: _Argument, results: Sequence[Any]) -> list[int]:
     """Returns the positions of results that should be views of an argument, and are not the right ones."""
     return [
         index
@@ -409,7 +409,7 @@ def _write(part: Any, values: Any) -> None:
 
 
 def _find_same(
-    given: Sequence[_Given], expected: Sequence[Any], results: Sequence[Any], changed: Collection[int]
+    given: Sequence[_Argument], expected: Sequence[Any], results: Sequence[Any], changed: Collection[int]
 ) -> Iterator[Fix]:
     """Yields fixes for results that are the same object as an argument or another result, but should not be."""
     objects: dict[int, list[Any]] = defaultdict(list)
@@ -425,7 +425,7 @@ def _find_same(
 
 
 def _find_unlike(
-    given: Sequence[_Given], expected: Sequence[Any], results: Sequence[Any], changed: Collection[int]
+    given: Sequence[_Argument], expected: Sequence[Any], results: Sequence[Any], changed: Collection[int]
 ) -> Iterator[Fix]:
     """Yields fixes that set torch's strides in dimensions of size 1, where they do not affect addressing."""
     for index, (result, tensor) in enumerate(zip(results, expected, strict=True)):

@@ -163,7 +163,7 @@ def test_the_interpreter_can_be_forbidden_and_its_traces_are_counted():
 
 def test_what_dynamo_cuts_out_is_traced_as_thunder_gets_it_and_reads_the_same_again():
     x = torch.linspace(-1, 1, 32).reshape(2, 16)
-    (piece,) = traces.find_pieces(Workload("block", Block(), (x,), torch.sum, 1, 1, "thunderfx"), [])
+    (piece,) = traces.find_traced_modules(Workload("block", Block(), (x,), torch.sum, 1, 1, "thunderfx"), [])
     texts = piece.trace()
     assert {"prologue 1", "forward 1", "backward 1", "epilogue 1"} <= texts.keys() and "linear" in texts["forward 1"]
     assert traces.find_difference(texts, piece.trace()) is None

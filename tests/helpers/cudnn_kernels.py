@@ -53,7 +53,7 @@ def play_backward(
 
 
 @contextmanager
-def play_kernels(kind: str, forward: Callable[..., Any], backward: Callable[..., Any]) -> Iterator[None]:
+def emulate_kernels(kind: str, forward: Callable[..., Any], backward: Callable[..., Any]) -> Iterator[None]:
     library = torch.library.Library("aten", "IMPL")
     library.impl(f"_scaled_dot_product_{kind}_attention", forward, "CPU")
     library.impl(f"_scaled_dot_product_{kind}_attention_backward", backward, "CPU")
@@ -64,7 +64,7 @@ def play_kernels(kind: str, forward: Callable[..., Any], backward: Callable[...,
 
 
 @contextmanager
-def play_cudnn(patch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, ...]]]:
+def emulate_cudnn(patch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, ...]]]:
     """Emulates cuDNN attention on the CPU; yields the arguments of all ``can_attend_with_cudnn`` calls so far."""
     asked: list[tuple[Any, ...]] = []
 
@@ -73,5 +73,5 @@ def play_cudnn(patch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, ...]]]:
         return True
 
     patch.setattr(executor, "can_attend_with_cudnn", can_attend_with_cudnn)
-    with play_kernels("cudnn", play_forward, play_backward):
+    with emulate_kernels("cudnn", play_forward, play_backward):
         yield asked

@@ -126,7 +126,7 @@ class FakeRecorder:
             base, storage = find_base(value), memory[old].untyped_storage()
             if id(base) not in bases:
                 first, first_moved = firsts.get(old, (base, None))
-                if first.dtype == base.dtype and first is not base and see_writes_of(first, base):
+                if first.dtype == base.dtype and first is not base and share_version_counter(first, base):
                     bases[id(base)] = first_moved.detach().as_strided(base.shape, base.stride(), base.storage_offset())
                 else:
                     bases[id(base)] = place_like(base, storage)
@@ -144,7 +144,7 @@ def place_like(value, storage):
     return torch.empty(0, dtype=value.dtype).set_(storage, value.storage_offset(), value.shape, value.stride())
 
 
-def see_writes_of(one, other):
+def share_version_counter(one, other):
     """True if the tensors share a version counter, as a tensor and its ``detach()`` do."""
     before = other._version
     torch.autograd.graph.increment_version(one)

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import thunder.torch as ltorch
 import torch
-from cudnn_kernels import play_backward, play_forward, play_kernels
+from cudnn_kernels import emulate_kernels, play_backward, play_forward
 from thunder.executors import sdpaex
 from thunder.executors.utils import SpdaBackend
 
@@ -42,5 +42,5 @@ def play_flash_attention(patch):
     patch.setattr(known[name], "checker", lambda *args, **options: True)
     patch.setattr(sdpaex, "_fused_sdp_choice", lambda *args, **options: SpdaBackend.FLASH_ATTENTION)
     patch.setattr(sdpaex, "_input_dtype_check_fused_scaled_dot_product_attention", lambda *args: None)
-    with play_kernels("flash", kernels.forward, kernels.backward):
+    with emulate_kernels("flash", kernels.forward, kernels.backward):
         yield kernels

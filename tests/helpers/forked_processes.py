@@ -73,7 +73,7 @@ def _serve() -> None:
 
     import fusioncache.transform.transform  # noqa: F401
 
-    quick_process.take_vectors_on_trust()
+    quick_process.skip_vector_checks()
     gc.freeze()  # frozen objects are never traversed, so that forks do not copy them
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:

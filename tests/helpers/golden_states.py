@@ -40,7 +40,7 @@ from fusioncache.cli.report import MOST_ROWS
 from fusioncache.ir import Graph, Key, NumberType, Op, Ref, Template, TensorType
 from fusioncache.observe.record.database import record_path
 from fusioncache.observe.record.ledger import Ledger
-from fusioncache.observe.record.observations import ANY_SIZES, Alone, FlightRecord, Line, RegionRecord, Source
+from fusioncache.observe.record.observations import ANY_SIZES, FlightRecord, Line, RegionRecord, Source, ThunderCost
 from fusioncache.observe.record.stats import NOT_GIVEN
 from fusioncache.process.settings import DIRECTORY
 from fusioncache.store import Store, entry
@@ -112,7 +112,7 @@ def _play(script: str, ledger: Ledger) -> Ledger:
             case "load":
                 count_load(ledger, template, *numbers)
             case "general":
-                ledger.count_general_hit(template, Alone(numbers[0], numbers[0]))
+                ledger.count_general_hit(template, ThunderCost(numbers[0], numbers[0]))
     return ledger
 
 
@@ -317,7 +317,7 @@ def _make_sizes() -> Ledger:
     ledger = make_ledger(*alike[:2], make_cast_template())
     ledger.count_region(alike[2], (), hit=False)
     ledger.count("generalizations")
-    ledger.count_general_hit(alike[2], Alone(0.25, 0.25))
+    ledger.count_general_hit(alike[2], ThunderCost(0.25, 0.25))
     ledger.count("own_sizes", of="random numbers")
     regions = [make_region_record(number, digest=template.key.digest) for number, template in enumerate(alike)]
     ledger.history.add(regions[0], *(replace(region, plan=ANY_SIZES) for region in regions[1:]))

@@ -16,7 +16,7 @@ def find_difference(found, expected):
     return "\n".join(f"{name}: {found.get(name)} in place of {expected.get(name)}" for name in wrong) or None
 
 
-def find_strange(found: Facts, *others: Facts) -> str | None:
+def find_unexplained(found: Facts, *others: Facts) -> str | None:
     """Returns the facts of results, except bits, that agree with none of the other calls; None if there are none."""
     names = [name for name in found if not name.endswith("bits") and not name.startswith(("input", "gradient"))]
     wrong = [name for name in names if all(found[name] != other.get(name) for other in others)]

@@ -25,7 +25,7 @@ with mock.patch.object(sys, "addaudithook", lambda hook: None):
     import filelock  # noqa: F401
 
 
-def take_vectors_on_trust() -> None:
+def skip_vector_checks() -> None:
     """Makes TorchInductor, once imported, trust the processor's flags for other vector instruction sets as well."""
     kinds = sys.modules.get("torch._inductor.cpu_vec_isa")
     if kinds is not None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from fusioncache.cache.peers import Ask, Helpers, Wait
+from fusioncache.cache.peers import Helpers, StoreRequest, Wait
 from fusioncache.ir import Key
 
 
@@ -10,15 +10,15 @@ class Recorder(Helpers):
     """Records requests that are handed over, now and for later, and keys that calls wait for, by the keys' digests."""
 
     def __init__(self) -> None:
-        self.handed: dict[str, Ask] = {}
-        self.later: dict[str, Ask] = {}
+        self.handed: dict[str, StoreRequest] = {}
+        self.later: dict[str, StoreRequest] = {}
         self.wanted: set[str] = set()
 
-    def hand_over(self, asks: Sequence[Ask]) -> int:
+    def hand_over(self, asks: Sequence[StoreRequest]) -> int:
         self.handed |= {ask.key.digest: ask for ask in asks}
         return len(asks)
 
-    def hand_over_later(self, asks: Sequence[Ask], on_done: Callable[[], object]) -> int:
+    def hand_over_later(self, asks: Sequence[StoreRequest], on_done: Callable[[], object]) -> int:
         new = {ask.key.digest: ask for ask in asks if ask.key.digest not in self.later}
         self.later |= new
         for _ in new:

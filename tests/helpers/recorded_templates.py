@@ -12,7 +12,7 @@ from fusioncache.observe.record import database as recorder
 from fusioncache.observe.record.database import RecordWriter, record_path
 from fusioncache.observe.record.events import CompileEvent
 from fusioncache.observe.record.ledger import Ledger
-from fusioncache.observe.record.observations import Alone
+from fusioncache.observe.record.observations import ThunderCost
 from fusioncache.template.key import make_key, template_name
 
 FLOAT32 = TensorType("float32", (10, 10), "cuda")
@@ -44,12 +44,12 @@ def _template(graph: Graph, name: str | None, options: str) -> Template:
     return Template(graph, key, name or template_name(graph, key))
 
 
-def count_compile(ledger: Ledger, template: Template, seconds: float, alone: Alone | None = None) -> None:
+def count_compile(ledger: Ledger, template: Template, seconds: float, alone: ThunderCost | None = None) -> None:
     ledger.tell(template, CompileEvent("eager", seconds, template=template, alone=alone))
 
 
 def count_load(
-    ledger: Ledger, template: Template, seconds: float, compile_seconds: float = 0.0, alone: Alone | None = None
+    ledger: Ledger, template: Template, seconds: float, compile_seconds: float = 0.0, alone: ThunderCost | None = None
 ) -> None:
     """Counts a function that was loaded for a template; ``compile_seconds`` is the time of its original compilation."""
     ledger.tell(template, CompileEvent("eager", seconds, True, compile_seconds, template, alone=alone))

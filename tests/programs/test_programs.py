@@ -12,7 +12,7 @@ import pytest
 import thunder
 import torch
 from models import compile_with
-from program_outcomes import Facts, find_difference, find_strange, observe
+from program_outcomes import Facts, find_difference, find_unexplained, observe
 from random_programs import Argument, RandomProgram, make_random_program
 
 import fusioncache
@@ -42,7 +42,7 @@ def compare(program: RandomProgram, relaid: RandomProgram, cache: fusioncache.Ca
             return calls, None
         found = observe(ours, arguments.inputs())
         others = [facts for each in (bare, function) if (facts := try_to_observe(each, arguments)) is not None]
-        difference = find_difference(found, expected) or (find_strange(found, *others) if others else None)
+        difference = find_difference(found, expected) or (find_unexplained(found, *others) if others else None)
         if difference:
             return calls, f"{program.source}\nfor {arguments.arguments}:\n{difference}"
     return 2, None

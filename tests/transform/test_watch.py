@@ -58,7 +58,7 @@ def test_regions_on_disk_agree_with_the_counts(cache):
     assert all((region.plan, region.reason) == ("inline", None) and region.ops for region in regions)
 
 
-def test_a_bypassed_region_carries_its_reason(cache, lonely_operations):
+def test_a_bypassed_region_carries_its_reason(cache, decline_single_op_regions):
     trained(Blocks(2), cache)
     left = [region for region in cache.ledger.history.records(RegionRecord) if region.outcome == "bypass"]
     assert {(region.digest, region.plan, region.reason) for region in left} == {(None, None, "a lonely operation")}

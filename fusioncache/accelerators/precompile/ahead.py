@@ -30,7 +30,7 @@ from fusioncache.accelerators.precompile.pool import CompilePool, choose_jobs, f
 from fusioncache.backends.api import Backend, backend_class
 from fusioncache.backends.bound_symbols import outputs_of
 from fusioncache.cache.cache import Cache
-from fusioncache.cache.peers import Ask, Helpers, Wait, find_job_store
+from fusioncache.cache.peers import Helpers, StoreRequest, Wait, find_job_store
 from fusioncache.cache.results import expect_layouts, strided_of
 from fusioncache.ir import Binding, Graph, Key, TensorType, operands
 from fusioncache.ir.ops import RESHAPE, op_traits
@@ -215,7 +215,9 @@ class AskHelpers(Helpers):
 
     def __init__(self, store: Store):
         self._store = store
-        self._expected: deque[tuple[Callable[[], Sequence[Ask]], Callable[[int], object]]] = deque(maxlen=MOST_EXPECTED)
+        self._expected: deque[tuple[Callable[[], Sequence[StoreRequest]], Callable[[int], object]]] = deque(
+            maxlen=MOST_EXPECTED
+        )
         self._lock = forks.lock()
         self._starting = 0.0
         # The memory stays in torch's allocator, because this process needs it soon.
@@ -224,11 +226,11 @@ class AskHelpers(Helpers):
     def get_ready(self) -> None:
         """See ``Helpers``. Does nothing here."""
 
-    def hand_over_later(self, asks: Sequence[Ask], on_done: Callable[[], object]) -> int:
+    def hand_over_later(self, asks: Sequence[StoreRequest], on_done: Callable[[], object]) -> int:
         """See ``Helpers``. Compiles none here."""
         return 0
 
-    def expect(self, asks: Callable[[], Sequence[Ask]], handed_over: Callable[[int], object]) -> None:
+    def expect(self, asks: Callable[[], Sequence[StoreRequest]], handed_over: Callable[[int], object]) -> None:
         """See ``Helpers``."""
         with self._lock:
             self._expected.append((asks, handed_over))
@@ -245,14 +247,14 @@ class AskHelpers(Helpers):
             logger.info("nothing that was expected is compiled ahead", exc_info=error)
         return bool(expected)
 
-    def _is_stored(self, ask: Ask) -> bool:
+    def _is_stored(self, ask: StoreRequest) -> bool:
         return self._store.entry(ask.key.digest, ask.request.backend) is not None
 
     def _note_start(self, title: str, seconds: float) -> None:
         self._starting += seconds
 
 
-def _make_task(ask: Ask, device: int | None) -> CompileTask:
+def _make_task(ask: StoreRequest, device: int | None) -> CompileTask:
     return CompileTask(ask.request, ask.instance, ask.key.digest, device, ask.made)
 
 
@@ -267,13 +269,13 @@ class PoolHelpers(AskHelpers):
     def __init__(self, store: Store, pool: CompilePool):
         super().__init__(store)
         self._pool = pool
-        self._tasks: dict[Key, tuple[Ask, Future[TaskOutcome]]] = {}
+        self._tasks: dict[Key, tuple[StoreRequest, Future[TaskOutcome]]] = {}
         self._tried: dict[Key, float] = {}
-        self._later: deque[tuple[Ask, Callable[[], object]]] = deque()
+        self._later: deque[tuple[StoreRequest, Callable[[], object]]] = deque()
         self._fed = 0
         forks.register(self)
 
-    def hand_over(self, asks: Sequence[Ask]) -> int:
+    def hand_over(self, asks: Sequence[StoreRequest]) -> int:
         """See ``Helpers``."""
         device = gpu_in_use()
         with self._lock:
@@ -287,7 +289,7 @@ class PoolHelpers(AskHelpers):
             future.add_done_callback(lambda _: self._submit_deferred())
         return len(missing)
 
-    def hand_over_later(self, asks: Sequence[Ask], on_done: Callable[[], object]) -> int:
+    def hand_over_later(self, asks: Sequence[StoreRequest], on_done: Callable[[], object]) -> int:
         """See ``Helpers``."""
         with self._lock:
             known = {*self._tasks, *(ask.key for ask, _ in self._later)}
@@ -335,7 +337,7 @@ class PoolHelpers(AskHelpers):
         self._tasks, self._tried, self._fed = {}, {}, 0
         self._later.clear()
 
-    def _wait_for(self, ask: Ask, future: Future[TaskOutcome]) -> Wait:
+    def _wait_for(self, ask: StoreRequest, future: Future[TaskOutcome]) -> Wait:
         """Waits while another process compiles this, and compiles other tasks meanwhile."""
         begun, starting, others = time.perf_counter(), self._starting, 0.0
         # Code for one size is derived by the worker that holds code for any. This process would have to compile that.
@@ -355,7 +357,7 @@ class PoolHelpers(AskHelpers):
         started += start_within(time.perf_counter() - begun - others - started, future.result())
         return Wait(beside=True, on_others=others, on_start=started)
 
-    def _is_taken(self, ask: Ask) -> bool:
+    def _is_taken(self, ask: StoreRequest) -> bool:
         """True if another process or thread is compiling this."""
         with self._store.take_turn(ask.key, ask.request.backend, 0.0) as turn:
             return turn.alone == TOO_LONG
@@ -396,10 +398,10 @@ class BatchCompiler(AskHelpers):
     def __init__(self, store: Store, backend: str):
         super().__init__(store)
         self._backend_name = backend
-        self._asks: dict[Key, Ask] = {}
+        self._asks: dict[Key, StoreRequest] = {}
         self._made: dict[Key, float] = {}
 
-    def hand_over(self, asks: Sequence[Ask]) -> int:
+    def hand_over(self, asks: Sequence[StoreRequest]) -> int:
         """See ``Helpers``. Returns 0, because none is compiled beside this process."""
         with self._lock:
             for ask in asks:
@@ -418,7 +420,7 @@ class BatchCompiler(AskHelpers):
             seconds = self._made.pop(key, None)
         return Wait() if seconds is None else Wait(here=seconds)
 
-    def _compile(self, asks: Sequence[Ask]) -> Wait:
+    def _compile(self, asks: Sequence[StoreRequest]) -> Wait:
         """Compiles these asks together. The call of the first one waits."""
         self._asks.clear()
         first, line, start = asks[0], progress_line(), time.perf_counter()

@@ -47,10 +47,10 @@ from fusioncache.accelerators.programs.text import (
 )
 from fusioncache.cache.generals import Generation
 from fusioncache.cache.packing import TEMPLATES, write_templates
-from fusioncache.cache.peers import Ask, Helpers
+from fusioncache.cache.peers import Helpers, StoreRequest
 from fusioncache.humanize import format_duration
 from fusioncache.ir import Key, Scope, is_declined
-from fusioncache.observe.record.kept_regions import KeptRegions, decode_regions
+from fusioncache.observe.record.kept_regions import ProgramRecords, decode_regions
 from fusioncache.process.settings import PROGRAMS
 from fusioncache.process.warning import warn
 from fusioncache.store import Store, StoredArtifacts
@@ -97,7 +97,7 @@ class Candidate:
     reads: tuple[Read, ...]
     seconds: float
     bytecode: bytes | None
-    regions: bytes | KeptRegions | None = None
+    regions: bytes | ProgramRecords | None = None
     compiled: CompiledProgram | None = None
 
 
@@ -358,7 +358,7 @@ class ProgramKeeper(Accelerator):
         if self._helpers is None:
             return
 
-        def foresee() -> list[Ask]:
+        def foresee() -> list[StoreRequest]:
             uses = [(each.digest, use) for each in program.templates().values() for use in each.uses if use.layouts]
             wanted = [
                 (call, use.arities, layouts)
@@ -402,7 +402,7 @@ class ProgramKeeper(Accelerator):
         self._count_regions(candidate.regions, call)
         self.cache.write_record_later()
 
-    def _count_regions(self, content: bytes | KeptRegions | None, call: Call) -> None:
+    def _count_regions(self, content: bytes | ProgramRecords | None, call: Call) -> None:
         """Counts the regions of a program that was loaded or filled in, and adds them to the record.
 
         Args:

@@ -15,7 +15,7 @@ from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.call import Fallback, TemplateCall
 from fusioncache.cache.generals import Generation
-from fusioncache.cache.peers import Ask
+from fusioncache.cache.peers import StoreRequest
 from fusioncache.ir import Declined, Graph, Scope, Template
 from fusioncache.template.plan import Plan, inline
 from fusioncache.transform.rewrite import fuse
@@ -110,7 +110,7 @@ class TemplateLoader:
             taken.add(identities[name].name)
         return identities
 
-    def foresee(self, reference: TemplateReference) -> Iterator[Ask]:
+    def foresee(self, reference: TemplateReference) -> Iterator[StoreRequest]:
         """Yields the store requests of a template's first calls in a later program. Code for any sizes has none."""
         template, executables = self._find_template(reference)
         for use in reference.uses if executables.backend.derives_sizes else ():

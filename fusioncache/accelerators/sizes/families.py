@@ -62,7 +62,7 @@ from fusioncache.accelerators.sizes.sizes import (
 from fusioncache.accelerators.sizes.values import ArgumentSizes, Place
 from fusioncache.ir import Key, codec
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.observe.record.kept_regions import KeptRegions, decode_regions
+from fusioncache.observe.record.kept_regions import ProgramRecords, decode_regions
 from fusioncache.store import Store
 from fusioncache.store.entry import FAMILY_SLOTS, is_family
 from fusioncache.store.store import WRITE_SECONDS
@@ -393,7 +393,7 @@ class Family:
         """
         self._general.prepare()
 
-    def fill(self, sizes: ArgumentSizes, identify: Identify) -> tuple[FilledProgram, KeptRegions | None]:
+    def fill(self, sizes: ArgumentSizes, identify: Identify) -> tuple[FilledProgram, ProgramRecords | None]:
         """Returns the program for arguments of these sizes, and the records of its regions or None.
 
         Raises:
@@ -412,7 +412,7 @@ class Family:
         sizes = scale_sizes(self.known[0].sizes, self.known[1].sizes, length)
         return self._general.fill_templates(self.passes.check(sizes), identify)[0]
 
-    def _fill_regions(self, digests: Sequence[str]) -> KeptRegions | None:
+    def _fill_regions(self, digests: Sequence[str]) -> ProgramRecords | None:
         """Returns the records of the regions with the digests of the filled-in templates; None if there are none."""
         kept = self._regions
         if kept is None:

@@ -35,7 +35,7 @@ from fusioncache.ir import Arithmetic, Declined, GeneralRegion, Graph, Scope, Va
 from fusioncache.ir.keys import write_values
 from fusioncache.ir.ops import writes_in_place
 from fusioncache.ir.template import ArgumentLayouts, Option, layouts_of
-from fusioncache.observe.record.observations import Alone
+from fusioncache.observe.record.observations import ThunderCost
 
 MODULES = (
     "torch._inductor.compile_fx",
@@ -56,7 +56,7 @@ the result. The shares are at the lower end of the measured ones, so that too li
 saved."""
 
 
-def compile_alone(seconds: float, operations: int, *, loaded: bool) -> Alone:
+def compile_alone(seconds: float, operations: int, *, loaded: bool) -> ThunderCost:
     """Returns the seconds that plain Thunder spends on the regions of one executable, whose compile took ``seconds``.
 
     If TorchInductor's cache on disk contains any graphs, it is assumed to contain those of a loaded executable, too:
@@ -66,9 +66,9 @@ def compile_alone(seconds: float, operations: int, *, loaded: bool) -> Alone:
 
     first = seconds * (1 + DYNAMO_SHARE * operations)
     if not config.fx_graph_cache or config.force_disable_caches:
-        return Alone(first, first)
+        return ThunderCost(first, first)
     again = seconds * min(AGAIN_SHARE + AGAIN_OPERATION_SHARE * operations, 1.0)
-    return Alone(again if loaded and _has_graphs() else first, again)
+    return ThunderCost(again if loaded and _has_graphs() else first, again)
 
 
 def _has_graphs() -> bool:
@@ -167,7 +167,7 @@ class Inductor(Backend):
                 like = fake([("float32", (2, 3), (3, 1))])
                 artifacts.compile_graph(lambda x: [x - 3 if is_cpu else x.t()], like, None)
 
-    def alone(self, seconds: float, operations: int, *, loaded: bool) -> Alone:
+    def alone(self, seconds: float, operations: int, *, loaded: bool) -> ThunderCost:
         """See ``Backend``."""
         return compile_alone(seconds, operations, loaded=loaded)
 

@@ -25,7 +25,7 @@ from fusioncache.backends.torch_settings import read_variables, write_settings, 
 from fusioncache.ir import AS_WRITTEN, Arithmetic, GeneralInstance, Graph
 from fusioncache.ir.keys import write_values
 from fusioncache.ir.template import ArgumentLayouts, Option
-from fusioncache.observe.record.observations import Alone
+from fusioncache.observe.record.observations import ThunderCost
 
 LEAST_MEMORY = 2 << 30
 """The least free memory of a GPU, in bytes, for which a process that only compiles may use it."""
@@ -155,11 +155,11 @@ class NvFuser(Backend):
             definition.add_output(definition.ops.neg(x))
         definition.execute([torch.ones(2, device="cuda")])
 
-    def alone(self, seconds: float, operations: int, *, loaded: bool) -> Alone:
+    def alone(self, seconds: float, operations: int, *, loaded: bool) -> ThunderCost:
         """See ``Backend``. nvFuser compiles an equal region again, unless this Thunder caches definitions."""
         from fusioncache.backends.nvfuser.definition import nvfuser_executor
 
-        return Alone(seconds, 0.0 if hasattr(nvfuser_executor().create_fd, "num_fusions") else seconds)
+        return ThunderCost(seconds, 0.0 if hasattr(nvfuser_executor().create_fd, "num_fusions") else seconds)
 
     def layout(self, layouts: ArgumentLayouts) -> Hashable:
         """Returns contiguity and stride order of each tensor: a definition is written for exactly these."""

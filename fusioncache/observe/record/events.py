@@ -20,7 +20,7 @@ from typing import Any, Literal
 from fusioncache.humanize import escape_controls, format_duration
 from fusioncache.ir import Graph, Key, Template
 from fusioncache.ir.keys import BACKEND
-from fusioncache.observe.record.observations import Alone
+from fusioncache.observe.record.observations import ThunderCost
 from fusioncache.process.files import open_privately
 from fusioncache.process.settings import LOG
 from fusioncache.process.warning import warn
@@ -112,7 +112,7 @@ class CompileEvent:
     key: Key | None = None
     helped: bool = False
     general: bool = False
-    alone: Alone | None = None
+    alone: ThunderCost | None = None
 
 
 CompileObserver = Callable[[CompileEvent], None]

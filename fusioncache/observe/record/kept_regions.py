@@ -22,7 +22,7 @@ _MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class KeptRegions:
+class ProgramRecords:
     """The records of one program.
 
     Attributes:
@@ -40,7 +40,7 @@ class KeptRegions:
 class _Artifact:
     """The encoded form: sources of regions have no lines, but an index into one list of all lines."""
 
-    kept: KeptRegions
+    kept: ProgramRecords
     lines: tuple[tuple[Line, ...], ...] = ()
     places: tuple[int, ...] = ()
 
@@ -53,10 +53,10 @@ def encode_regions(
     regions: Iterable[RegionRecord], choices: Iterable[ChoiceRecord], placements: Iterable[PlacementRecord] = ()
 ) -> bytes:
     """Returns regions, streams and placements of one program as bytes. Equal records have equal bytes."""
-    return _encode(KeptRegions(_mark(regions), _mark(choices), _mark(placements)))
+    return _encode(ProgramRecords(_mark(regions), _mark(choices), _mark(placements)))
 
 
-def decode_regions(content: bytes, model: str | None, trace_number: int) -> KeptRegions:
+def decode_regions(content: bytes, model: str | None, trace_number: int) -> ProgramRecords:
     """Returns the decoded records, with the model and trace number of this run.
 
     Args:
@@ -68,7 +68,7 @@ def decode_regions(content: bytes, model: str | None, trace_number: int) -> Kept
         ValueError: if the bytes are invalid.
     """
     found, run = _decode(content), (model, trace_number)
-    return KeptRegions(_mark(found.regions, *run), _mark(found.choices, *run), _mark(found.placements, *run))
+    return ProgramRecords(_mark(found.regions, *run), _mark(found.choices, *run), _mark(found.placements, *run))
 
 
 def _mark[T: (RegionRecord, ChoiceRecord, PlacementRecord)](
@@ -80,7 +80,7 @@ def _mark[T: (RegionRecord, ChoiceRecord, PlacementRecord)](
 
 def pack_trace(regions: Sequence[RegionRecord]) -> bytes:
     """Returns the regions of one trace in compressed form."""
-    return zlib.compress(_encode(KeptRegions(tuple(regions))))
+    return zlib.compress(_encode(ProgramRecords(tuple(regions))))
 
 
 def unpack_trace(content: bytes) -> tuple[RegionRecord, ...]:
@@ -108,14 +108,14 @@ def unpack(content: bytes) -> bytes:
     return found
 
 
-def _encode(kept: KeptRegions) -> bytes:
+def _encode(kept: ProgramRecords) -> bytes:
     lines: dict[tuple[Line, ...], int] = {}
     places = tuple(lines.setdefault(region.source.lines, len(lines)) for region in kept.regions)
     regions = tuple(replace(region, source=replace(region.source, lines=())) for region in kept.regions)
     return encode_record(_Artifact(replace(kept, regions=regions), tuple(lines), places), format=FORMAT)
 
 
-def _decode(content: bytes) -> KeptRegions:
+def _decode(content: bytes) -> ProgramRecords:
     found = codec.decode(_Artifact, content, "regions", format=FORMAT)
     regions = (
         replace(region, source=replace(region.source, lines=found.lines[place]))

@@ -19,7 +19,7 @@ from typing import Any
 
 from fusioncache.ir import Template
 from fusioncache.observe.record.events import CompileEvent, CompileObserver, EventFile, EventStream, What, publish
-from fusioncache.observe.record.observations import Alone, Phases, Record, RegionRecord, Source
+from fusioncache.observe.record.observations import Phases, Record, RegionRecord, Source, ThunderCost
 from fusioncache.observe.record.stats import PROGRAM_RECORD, AllTemplates, Stats, TemplateStats
 from fusioncache.process import forks
 from fusioncache.process.forks import LruMap
@@ -52,7 +52,7 @@ _OF_TEMPLATE: Mapping[str, float] = MappingProxyType(
 )
 """Those of them that are also counted for each template."""
 
-_NOTHING_ALONE = Alone(0.0, 0.0)
+_NOTHING_ALONE = ThunderCost(0.0, 0.0)
 
 _Kind = tuple[str | None, tuple[int, ...]]
 """A template's digest and arities. Regions with the same ones share amendments that are made at their calls."""
@@ -157,7 +157,7 @@ class _TemplateCounts:
     number: int
     counts: dict[str, Any] = field(default_factory=lambda: defaultdict(int, _OF_TEMPLATE))
     arities: set[tuple[int, ...]] = field(default_factory=set)
-    alone: Alone = _NOTHING_ALONE
+    alone: ThunderCost = _NOTHING_ALONE
     saved: float = 0.0
     frozen: TemplateStats | None = None
 
@@ -283,7 +283,7 @@ class Ledger:
             self.count("helped", event.helped)
         else:
             counts = {"compiles": 1, "compile_seconds": seconds}
-        self._count_template(template, counts, event.alone or Alone(compiled, compiled))
+        self._count_template(template, counts, event.alone or ThunderCost(compiled, compiled))
         publish(self._log, "load" if event.loaded else "compile", template, seconds=seconds)
         for observer in [observer for ledger in self._lineage for observer in ledger.observers]:
             observer(event)
@@ -296,7 +296,7 @@ class Ledger:
         """Counts a compile whose result could not be stored."""
         self.emit("unkept", reason=reason)
 
-    def count_general_hit(self, template: Template, alone: Alone | None = None) -> None:
+    def count_general_hit(self, template: Template, alone: ThunderCost | None = None) -> None:
         """Counts a graph of this template that needs no compile, because a function for any sizes serves it.
 
         Args:
@@ -363,7 +363,7 @@ class Ledger:
         self,
         template: Template,
         counts: Mapping[str, float],
-        alone: Alone = _NOTHING_ALONE,
+        alone: ThunderCost = _NOTHING_ALONE,
         arities: tuple[int, ...] | None = None,
     ) -> None:
         """Adds to fields of ``Stats`` and to the template's own counts, with the time that Thunder alone spends."""
@@ -373,7 +373,7 @@ class Ledger:
                 for name, number in counts.items():
                     found.counts[name] += number
                     ledger._counts[name] += number
-                found.alone = Alone(found.alone.first + alone.first, found.alone.again + alone.again)
+                found.alone = ThunderCost(found.alone.first + alone.first, found.alone.again + alone.again)
                 # Another transform may have compiled the template.
                 everywhere = parent._templates.get(template.key.digest) if parent else None
                 ledger._saved += found.save(max(found.alone.again, everywhere.alone.again if everywhere else 0.0))

@@ -18,7 +18,7 @@ Side = Annotated[str, re.compile("forward|backward")]
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class ThunderCost:
     """The seconds that Thunder alone spends on the regions that one executable serves.
 
     Attributes:

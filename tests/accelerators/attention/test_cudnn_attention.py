@@ -3,7 +3,7 @@
 import pytest
 import thunder
 import torch
-from cudnn_kernels import play_cudnn
+from cudnn_kernels import emulate_cudnn
 from stored_programs import compile_anew, without_interpreter
 from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
@@ -23,7 +23,7 @@ def _eager_regions(eager_regions):
 @pytest.fixture
 def asked():
     """Simulates cuDNN; yields a list of the queries about support for each attention."""
-    with pytest.MonkeyPatch.context() as patch, play_cudnn(patch) as asked:
+    with pytest.MonkeyPatch.context() as patch, emulate_cudnn(patch) as asked:
         yield asked
 
 

@@ -27,7 +27,7 @@ from fusioncache.accelerators.precompile.ahead import PoolHelpers
 from fusioncache.accelerators.precompile.entry_compiler import NO_WORKER, EntryCompiler, TaskOutcome
 from fusioncache.accelerators.precompile.pool import CompilePool, find_pool, start_default_pool
 from fusioncache.accelerators.precompile.warm import Warmed
-from fusioncache.cache.peers import Ask
+from fusioncache.cache.peers import StoreRequest
 from fusioncache.ir import Key
 from fusioncache.process.warning import warn_once
 from fusioncache.store import Store, read_through
@@ -464,7 +464,7 @@ def make_waiting_pool():
 
 def make_ask(number=0, made=None):
     request = SimpleNamespace(backend="inductor", graph=make_unary_region())
-    return Ask(Key(str(number), "", ()), request, None, made)
+    return StoreRequest(Key(str(number), "", ()), request, None, made)
 
 
 def test_a_call_waits_for_code_that_no_worker_has_begun_to_make(tmp_path, monkeypatch):

@@ -29,7 +29,7 @@ from store_contents import fork, wait_for
 import fusioncache
 from fusioncache.observe.record.events import SCHEMA, Event, EventFile, EventStream, open_log, publish
 from fusioncache.observe.record.ledger import Ledger, repeats_of
-from fusioncache.observe.record.observations import Alone
+from fusioncache.observe.record.observations import ThunderCost
 from fusioncache.observe.record.stats import Stats
 from fusioncache.process.settings import LOG
 from fusioncache.template.key import make_key
@@ -194,7 +194,7 @@ def test_hits_and_loads_save_no_more_than_what_thunder_alone_spends():
     ledger = Ledger(parent)
     for hit in (False, True, True):
         ledger.count_region(CAST, (), hit=hit)
-    count_compile(ledger, CAST, 1.0, Alone(1.25, 0.125))
+    count_compile(ledger, CAST, 1.0, ThunderCost(1.25, 0.125))
     assert ledger.stats().saved_seconds == parent.stats().saved_seconds == 0.25 + 2 * 0.125
     other = Ledger(parent)  # a second model
     other.count_region(CAST, (), hit=True)
@@ -202,7 +202,7 @@ def test_hits_and_loads_save_no_more_than_what_thunder_alone_spends():
     ledger = make_ledger()
     for hit in (False, True):
         ledger.count_region(CAST, (), hit=hit)
-    count_load(ledger, CAST, 0.25, 2.0, Alone(2.5, 0.5))
+    count_load(ledger, CAST, 0.25, 2.0, ThunderCost(2.5, 0.5))
     assert ledger.stats().saved_seconds == 2.5 - 0.25 + 0.5  # a load saves a compile minus its own seconds
 
 
