@@ -206,25 +206,25 @@ _TEMPLATE_COLUMNS = (
 @click.command()
 @click.argument("a", metavar="[A]", required=False, type=ANY_ID)
 @click.argument("b", metavar="[B]", required=False, type=ANY_ID)
-@click.option("--all", "everything", is_flag=True, help="Print all lines, and in what the traces of programs differ.")
+@click.option("--all", "everything", is_flag=True, help="Print all lines, and how the traces of programs differ.")
 @run_option
 @directory_option
 @json_option
 def explain(
     a: str | None, b: str | None, everything: bool, run_id: str | None, directory: Path | None, as_json: bool
 ) -> None:
-    """Say why a run compiled, or in what two templates, executables or programs differ.
+    """Show why a run compiled, or how templates or programs differ.
 
-    Without A, it lists the templates that the newest run compiled. One sentence for each names the nearest template
-    known before, and in what the two differ; a line at the end counts what was loaded from the store.
+    Without A, it lists the templates that the newest run compiled. For each, one sentence names the nearest template
+    known before, and how it differs. A line at the end counts the templates that were loaded from the store.
 
-    A and B are starts of IDs or names, or the whole, as 'ls' and 'ls --store' list them. Without B, A is compared with
-    the nearest of all others. One sentence says what differs first of all; differences that follow from others are left
-    out. Below it the lines that differ stand side by side, each operation (op) beside the one in its place: | marks a
-    line that differs, < and > a line that only A or only B has.
+    A and B are IDs or names of templates or executables from 'ls' and 'ls --store', or their starts. Without B, A is
+    compared with the nearest of all others. One sentence names the first difference and the number of others. It omits
+    differences that follow from others. Below it, differing lines are side by side, each operation (op) beside its
+    counterpart. | marks a differing line, < and > a line of only A or only B.
 
-    A and B may also be programs, as 'ls --programs' lists them; a model's name is its newest program. What differs is a
-    line of their keys, or something that Thunder read while it traced.
+    A and B may also be programs from 'ls --programs'. As A, a model's name means its newest program. Programs differ in
+    lines of their keys, or in reads (outside values that were recorded in tracing).
 
     \b
     Examples:
@@ -266,14 +266,14 @@ def explain(
 @click.argument("new", type=RUN_ID, required=False)
 @json_option
 def diff(old: str | None, new: str | None, as_json: bool) -> None:
-    """Show what changed from run OLD to run NEW.
+    """Show the differences between run OLD and run NEW.
 
-    Both are starts of run IDs or parts of run names, as 'stats --runs' lists them. Without NEW it is the newest run;
-    without both, the newest run and the one before it. Templates are the same if their keys are, so a change of a
-    version makes all of them new. 'fusioncache explain' compares programs, templates and executables.
+    OLD and NEW are starts of run IDs or parts of run names from 'stats --runs'. NEW is the newest run by default.
+    Without both, it compares the newest run with the one before. Templates are the same if their keys are, so a change
+    of a version makes all of them new. 'fusioncache explain' compares programs, templates and executables.
 
-    The seconds of what was loaded are those that compiling or tracing it took before it was stored. What was saved is
-    an estimate: 'stats --help' says of what.
+    The seconds of loaded executables and programs are those of compiling or tracing them before they were stored. Saved
+    seconds are an estimate, see 'stats --help'.
 
     \b
     Examples:

@@ -321,7 +321,7 @@ run_option = click.option(
     "run_id",
     type=RUN_ID,
     metavar="ID",
-    help="Another run than the last: the start of its id or a part of its name, see 'stats --runs'.",
+    help="The run, if not the newest: start of its ID or part of its name, see 'stats --runs'.",
 )
 
 
@@ -336,12 +336,12 @@ directory_option = click.option(
     metavar="DIRECTORY",
     type=click.Path(path_type=Path),
     callback=_home,
-    help="The store, if it is not where it is by default.",
+    help="The directory of the store, if not the default.",
 )
-dry_run_option = click.option("--dry-run", is_flag=True, help="Remove nothing and say what would be removed.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Remove nothing, and print what would be removed.")
 
 
-unsigned_option = click.option("--unsigned", is_flag=True, help="Do not sign what was compiled here.")
+unsigned_option = click.option("--unsigned", is_flag=True, help="Sign no entry of this machine, pack or index.")
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 

@@ -44,12 +44,12 @@ _COLUMNS = (
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, directory: Path | None, as_json: bool) -> None:
-    """Show what works with the installed Thunder, torch and compilers, and why the rest does not.
+    """Show which features work here, and why the others do not.
 
-    Each capability of Thunder is probed, which takes some seconds with the imports. A function of Thunder that differs
-    from the source that fusioncache was written for is shown as a diff. The remote that FUSIONCACHE_REMOTE names is
-    read, and written to if it can be. The exit status is 0 if everything works, 1 if something is off or differs, and 2
-    if nothing is shared.
+    It checks the installed Thunder, torch and compilers. It probes each capability of Thunder, which takes some seconds
+    with the imports. It shows a diff of each Thunder function whose source differs from the known one. It reads the
+    remote in FUSIONCACHE_REMOTE, and writes to it if possible. The exit status is 0 if everything works, 1 if something
+    is off or differs, and 2 if nothing is shared.
 
     \b
     Examples:

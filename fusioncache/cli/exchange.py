@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def _copy_options(command: Callable[..., None]) -> Callable[..., None]:
-    dry_run = click.option("--dry-run", is_flag=True, help="Copy nothing and say what would be copied.")
+    dry_run = click.option("--dry-run", is_flag=True, help="Copy nothing, and print what would be copied.")
     return click.argument("url", callback=check_url)(directory_option(dry_run(json_option(command))))
 
 
@@ -42,15 +42,15 @@ def _copy_options(command: Callable[..., None]) -> Callable[..., None]:
 @_copy_options
 @unsigned_option
 def push(url: str, directory: Path | None, dry_run: bool, as_json: bool, unsigned: bool) -> None:
-    """Copy what was compiled here to URL, signed.
+    """Copy the entries of the store to URL, signed.
 
-    It is signed with the key that 'fusioncache keys new' makes, or that FUSIONCACHE_SIGNING_KEY has. Machines that
-    trust this key run it. What came from elsewhere keeps the signature that it has.
+    It signs with the key that 'fusioncache keys new' makes, or with the one in FUSIONCACHE_SIGNING_KEY. Machines that
+    trust this key run the entries. Entries from other machines keep their signatures.
 
-    URL is one of fsspec: s3://bucket/folder, gs://bucket/folder, file:///folder, or a path. Entries that
-    are there already stay as they are. The last folder of URL is made if needed; the folder above it has to exist.
+    URL is an fsspec URL such as s3://bucket/folder, gs://bucket/folder or file:///folder, or a path. Entries that are
+    there already stay as they are. The last folder of URL is made if needed; the folder above it must exist.
 
-    What talks to s3 and gs is installed by pip install "fusioncache[s3]" and "fusioncache[gs]".
+    pip install "fusioncache[s3]" or "fusioncache[gs]" installs support for s3 or gs.
 
     \b
     Examples:
@@ -71,16 +71,16 @@ def push(url: str, directory: Path | None, dry_run: bool, as_json: bool, unsigne
 @click.command()
 @_copy_options
 def pull(url: str, directory: Path | None, dry_run: bool, as_json: bool) -> None:
-    """Copy what was compiled elsewhere from URL.
+    """Copy entries from URL into the store.
 
-    Entries that are here already stay as they are. Of those that come, the signature is verified before anything else,
-    and then every byte: only what was signed by a key on 'fusioncache keys list' or in FUSIONCACHE_TRUST comes. Instead
-    of copying all of it, FUSIONCACHE_REMOTE=URL brings what a process needs. 'fusioncache stats' shows what came.
+    Entries that are here already stay as they are. It verifies the signature of each new entry first, and then every
+    byte. It accepts only entries signed by a key on 'fusioncache keys list' or in FUSIONCACHE_TRUST. Instead of copying
+    all, FUSIONCACHE_REMOTE=URL fetches the entries that a process needs. 'fusioncache stats' shows the fetched entries.
 
-    What came before an error stays, and the next pull goes on from there. A pack is not read for more than a minute.
+    After an error, copied entries stay, and the next pull continues there. Reading one pack stops after a minute.
 
-    URL is one that 'fusioncache push' takes, or http://host/folder with a copy of such a place: that is read by what
-    pip install "fusioncache[http]" installs.
+    URL is one that 'fusioncache push' takes, or http://host/folder with a copy of such a remote. pip install
+    "fusioncache[http]" installs support for http.
 
     \b
     Examples:
@@ -142,19 +142,19 @@ def _describe_copy(what: str, url: str, dry_run: bool, copied: CopyResult) -> st
 
 
 @click.command()
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The file.")
-@click.option("--model", default="", metavar="NAME", help="Only what this model needs, see 'ls --programs'.")
-@click.option("--device", default="", metavar="TEXT", help="Only what is for devices with this in their name.")
-@click.option("--driver", default="", metavar="TEXT", help="Only what is for drivers with this in their number.")
-@click.option("--version", default="", metavar="TEXT", help="Only what is for versions with this, as 'torch 2.10'.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="File to write.")
+@click.option("--model", default="", metavar="NAME", help="Only entries that this model needs, see 'ls --programs'.")
+@click.option("--device", default="", metavar="TEXT", help="Omit entries for devices without TEXT in the name.")
+@click.option("--driver", default="", metavar="TEXT", help="Omit entries for drivers without TEXT in the number.")
+@click.option("--version", default="", metavar="TEXT", help="Omit entries for versions without TEXT, as 'torch 2.10'.")
 @directory_option
 @json_option
 @unsigned_option
 def pack(output: Path, model: str, directory: Path | None, as_json: bool, unsigned: bool, **only: str) -> None:
-    """Write what was compiled here into one file, signed.
+    """Write entries of the store into one signed file.
 
-    With --model it has that model's programs and families and all executables with the operations of its templates, for
-    each length and device that the store knows. 'fusioncache unpack' reads it on another machine.
+    With --model, the file has that model's programs and families, and all executables with the operations of its
+    templates, for each layout and device in the store. 'fusioncache unpack' reads it on another machine.
 
     \b
     Examples:
@@ -175,19 +175,19 @@ def pack(output: Path, model: str, directory: Path | None, as_json: bool, unsign
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--list", "lists", is_flag=True, help="Bring nothing and say what is in the file.")
-@click.option("--all", "all_machines", is_flag=True, help="Bring what is for other machines, too.")
-@click.option("--dry-run", is_flag=True, help="Bring nothing and say what would be brought.")
+@click.option("--list", "lists", is_flag=True, help="Copy nothing, and list what is in the file.")
+@click.option("--all", "all_machines", is_flag=True, help="Copy entries for other machines, too.")
+@click.option("--dry-run", is_flag=True, help="Copy nothing, and print what would be copied.")
 @directory_option
 @json_option
 def unpack(file: Path, lists: bool, all_machines: bool, dry_run: bool, directory: Path | None, as_json: bool) -> None:
-    """Bring what a pack has for this machine into the store.
+    """Copy the entries of a pack for this machine into the store.
 
-    The signature of the file is verified before anything in it is read, and then that of each entry, and every byte.
-    What is for other devices, drivers or versions is left out, with the reason; --json has it for each entry. With
-    --all it comes, too, as where a container image is built without a GPU.
+    It verifies the signature of the file before it reads anything in it, and then that of each entry, and every byte.
+    It omits entries for other devices, drivers or versions, and prints the reasons; --json has the reason of each
+    entry. With --all it copies these, too, for example into a container image built without a GPU.
 
-    Exits with 1 if something is wrong with any of it.
+    It exits with 1 if the file or an entry is refused, such as a damaged one.
 
     \b
     Examples:

@@ -266,9 +266,8 @@ _NEAREST, _FURTHER, _FURTHEST = 8.0, 6.0, 140.0
 def graph(id_: str, output: Path | None, directory: Path | None, as_json: bool) -> None:
     """Draw one template, or one executable of the store, as SVG.
 
-    ID is the start of an ID or of a name, or the whole, as 'ls' and 'ls --store' list them. A residual chain (a sum
-    with any number of terms) is one operation in the picture; its terms are not drawn. Browsers show SVG. --json prints
-    the nodes and edges.
+    ID is an ID or a name from 'ls' or 'ls --store', or its start. A residual chain (a sum with any number of terms) is
+    one operation in the picture, without its terms. Browsers show SVG. --json prints the nodes and edges.
 
     \b
     Examples:

@@ -93,26 +93,28 @@ COMMANDS = {
 @click.group(cls=LazyGroup, lazy=COMMANDS)
 @click.version_option(__version__, prog_name="fusioncache")
 def main() -> None:
-    """See what fusioncache shared, what it compiled and why; look after its record and store.
+    """Show what fusioncache shared and compiled, and why. Maintain its record and store.
 
-    The record says what runs did, and the store has what they compiled. Both are in $FUSIONCACHE_DIR if that is set,
-    else in the platform's cache directory. An ID is the start of one that a list shows, or the start of a name.
+    The record is the database of what runs did. The store is the directory of entries that processes share. Both are in
+    $FUSIONCACHE_DIR if that is set, else in the platform's cache directory. An ID is the start of one in a list, or the
+    start of a name.
 
     \b
     Words:
-        run         one cache of one process                (stats --runs)
+        run         what one cache did in one process       (stats --runs)
         region      operations that Thunder hands to a compiler as one
-        template    what equal regions share, compiled once (ls)
+        template    a region without accidental differences;
+                    equal regions share it, compiled once   (ls)
         hit, miss   a region whose template is known, or new
-        bypass      a region that runs as Thunder made it, with the reason
-        executable  what a compiler made of a template for
+        bypass      a region that stays as Thunder made it, with the reason
+        executable  the compiled code of a template for
                     one layout of its inputs                (ls --store)
-        program     what Thunder makes of a model for
-                    one kind of input                       (ls --programs)
-        family      programs that differ in lengths only    (ls --families)
+        program     the traces that Thunder makes of a
+                    model for one kind of input             (ls --programs)
+        family      programs that differ only in sizes      (ls --families)
         key         the text of all that a result depends on, in ingredients
-        entry       what the store has under a key: an executable, a
-                    program or a family; its objects are the files in it
+        entry       an executable, a program or a family in the
+                    store, under its key; its files are objects
         guard       a condition that inputs must meet, so that a program
                     of a family is used
 

@@ -81,21 +81,21 @@ type Lines = Iterator[tuple[str, str]]
 @click.command()
 @run_option
 @click.option("--runs", "all_runs", is_flag=True, help="List all recorded runs instead, newest first.")
-@click.option("-v", "--verbose", is_flag=True, help="Print every count of stats(), one a line.")
+@click.option("-v", "--verbose", is_flag=True, help="Print every count of stats(), one per line.")
 @json_option
 def stats(run_id: str | None, all_runs: bool, verbose: bool, as_json: bool) -> None:
     """Show what a run shared, compiled, loaded and saved.
 
-    It is the newest run, or the one that --run names: by the start of its id, by its script for the newest run of that,
-    by any part of its name (script, model or time) that no other run has, or as 'last'. What a run counts is on record
-    half a second after the first call of a template, so a run may still go on, or have been killed.
+    It is the newest run by default. --run names a run by the start of its ID, its script, a part of its name (script,
+    model or time), or 'last'. A script means its newest run, and a part must be in the name of one run only. The record
+    has the counts of a run half a second after the first call of a template. The run may thus still be running, or was
+    killed.
 
-    The saved seconds are an estimate: the seconds that the process would have spent longer without fusioncache on
-    compiling regions and on deriving programs, less what fusioncache itself took for that. Less than nothing is a loss.
-    A region that shares its template saves what Thunder alone spends on a further equal region. An executable or a
-    program that is loaded saves what making it took. The one-time start of a compiler is shown by itself: it is part of
-    no compile, and Thunder alone spends it as well. All runs are those on record and those that the record has
-    forgotten since.
+    The saved seconds are an estimate. They are the additional seconds of compiling regions and tracing programs without
+    fusioncache, minus its own seconds for this. A negative number is a loss. A hit saves the seconds that Thunder alone
+    needs for a further equal region. A loaded executable or program saves the seconds of making it. The one-time start
+    of a compiler is separate: it is part of no compile, and Thunder alone needs it, too. All runs include those removed
+    from the record.
 
     \b
     Examples:
@@ -358,34 +358,35 @@ _PLURALS: Mapping[StoredKind, str] = {"executable": "executables", "program": "p
 @run_option
 @click.option("--store", is_flag=True, help="List the executables of the store instead, newest first.")
 @click.option("--programs", is_flag=True, help="List the programs instead, newest first.")
-@click.option("--families", is_flag=True, help="List the families of programs instead.")
-@click.option("--name", metavar="TEXT", help="Only those with this in their name.")
-@click.option("--text", metavar="TEXT", help="Only templates with this in an ingredient of their key.")
+@click.option("--families", is_flag=True, help="List the families instead, newest first.")
+@click.option("--name", metavar="TEXT", help="Only items with TEXT in their name.")
+@click.option("--text", metavar="TEXT", help="Only templates with TEXT in an ingredient of their key.")
 @click.option(
-    "--sort", type=click.Choice(list(_SORTED_BY)), help="What comes first: the largest number, or the first name."
+    "--sort", type=click.Choice(list(_SORTED_BY)), help="Sort by this: the largest number or first name first."
 )
-@click.option("--limit", type=click.IntRange(min=1), metavar="NUMBER", help="At most that many.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="NUMBER", help="List at most this many.")
 @directory_option
 @json_option
 def ls(run_id: str | None, directory: Path | None, as_json: bool, **only: Any) -> None:
-    """List the templates of the newest run, those that took longest to compile first.
+    """List the templates of a run, or the entries of the store.
 
-    Arities are the numbers of residual terms (terms of a sum of any length) that regions had: 1-31 is each from 1 to
-    31, a slash stands between the chains of a template that has several, and - means no chain. The size of a template
-    is its number of operations (ops).
+    It lists the templates of the newest run by default, sorted by compile time, the longest first. Arities are the
+    numbers of terms in the residual chains (sums of any length) of its regions. 1-31 is each from 1 to 31, a slash
+    separates the chains of one template, and - means no chain. The size of a template is its number of operations
+    (ops).
 
-    --store lists the executables of the store: what a compiler made of a template for one layout of its inputs. A
-    template with residual terms is compiled in parts, which other templates share. Some entries are only notes that an
-    executable cannot be stored; the reason stands below the list.
+    --store lists executables: the compiled code of a template for one layout of its inputs. A template with residual
+    chains is compiled in parts, which other templates share. Some entries only note that an executable cannot be
+    stored, with the reason below the list.
 
-    --programs lists the programs of the store: what Thunder makes of a model for one kind of input. A process that
-    finds one there does not trace. The seconds are those that tracing took.
+    --programs lists programs: the traces that Thunder makes of a model for one kind of input. A process that finds its
+    program there does not trace. The seconds are those of tracing.
 
-    --families lists families: programs that differ in lengths only. A process fills in the program of a further length
-    from them.
+    --families lists families: programs that differ only in sizes. From them, a process fills in a program with other
+    sizes.
 
-    A terminal gets what fits it: the start of each ID, which is all that the commands need, and names without their
-    middle. A file, or a program such as cat, gets all of it. IDs work in every command that takes one.
+    A terminal shows the start of each ID, which is enough for all commands, and names without their middle. A file, or
+    a program such as cat, gets the full text. Every command that takes an ID takes these.
 
     \b
     Examples:

@@ -66,15 +66,15 @@ _LOOKED_AT = 1000
     default=_FILE,
     help=f"The file to write, {_FILE} by default.",
 )
-@click.option("--open", "open_", is_flag=True, help="Open it in the browser.")
-@click.option("-y", "--force", is_flag=True, help="Overwrite a file that is no report.")
+@click.option("--open", "open_", is_flag=True, help="Open the file in the browser.")
+@click.option("-y", "--force", is_flag=True, help="Overwrite a file that is not a report.")
 @json_option
 def report(run_id: str | None, output: Path, open_: bool, force: bool, as_json: bool) -> None:
     """Write a run as one HTML file that needs no network.
 
-    It shows what was shared on a map of the model, each template with its ops, why each miss was one, what was left
-    out, where the time went, and what was chosen for the residual streams. With --json it prints what the report is
-    made of, and writes no file.
+    The file has a map of the model with the shared regions, each template with its ops, the reason of each miss, all
+    that was bypassed or left out, the time of each phase, and the choices for residual streams. --json prints the data,
+    and writes no file.
 
     \b
     Examples:

@@ -110,41 +110,39 @@ type Describers = Mapping[str, Callable[[], Part]]
 
 @click.command()
 @click.argument("id_", metavar="ID", type=ANY_ID, required=False)
-@click.option("--parameters", is_flag=True, help="Only what may differ between regions that share it.")
-@click.option("--regions", is_flag=True, help="Only the regions that have it: model, trace, and line of the source.")
-@click.option("--definition", is_flag=True, help="Print its nvFuser definition, as Python. Needs nvFuser, and no GPU.")
-@click.option("--code", is_flag=True, help="Print the C++ or CUDA that the compiler generated, from the store.")
+@click.option("--parameters", is_flag=True, help="Only the values that may differ between its regions.")
+@click.option("--regions", is_flag=True, help="Only its regions: model, trace, and source line.")
+@click.option("--definition", is_flag=True, help="Print its nvFuser definition in Python. Needs nvFuser, but no GPU.")
+@click.option("--code", is_flag=True, help="Print the C++ or CUDA code that the compiler generated, from the store.")
 @click.option("--repro", is_flag=True, help="Print a script that runs the template alone and times it.")
 @click.option("--trace", "traces", type=click.Choice(TRACES), multiple=True, help="Print this trace of a program.")
-@click.option("--reads", is_flag=True, help="Only what Thunder read besides the ingredients of a program's key.")
+@click.option("--reads", is_flag=True, help="Only the reads of a program or family, without its key.")
 @click.option("--passes", is_flag=True, help="Print each trace of the last process after each pass. Takes no ID.")
 @directory_option
 @json_option
 def show(id_: str | None, as_json: bool, directory: Path | None, passes: bool, **chosen: Any) -> None:
-    """Show one template, executable, program or family: what its key is made of, and what is known of it.
+    """Show one template, executable, program or family.
 
-    ID is the start of an ID or of a name, or the whole, as 'ls', 'ls --store', 'ls --programs' and 'ls --families' list
-    them.
+    ID is an ID or a name from 'ls', 'ls --store', 'ls --programs' or 'ls --families', or its start.
 
-    A template: the counts of the newest run that had it, the ingredients of its key, and its regions. Where the
-    operations (ops) say constant0 or attribute0, the constants and attributes below them say what that is. An
-    executable that the store cannot hold is counted with the reason.
+    Of a template, it shows the counts of the newest run that had it, the ingredients of its key, and its regions. In
+    the operations (ops), constant0 or attribute0 refers to the constants and attributes below them. Executables that
+    the store cannot hold are counted by reason.
 
-    An executable, which a compiler made of a template for one layout of inputs: who compiled it and when, and the
-    ingredients of its key.
+    Of an executable (the compiled code of a template for one layout of its inputs), it shows the compiler, machine and
+    time of its compile, and the ingredients of its key.
 
-    A program, which Thunder makes of a model for one kind of input: the ingredients of its key, and what Thunder read
-    besides. --trace and --reads are for programs.
+    Of a program (the traces that Thunder makes of a model for one kind of input), it shows the ingredients of its key,
+    and its reads: the other values that it depends on. --trace is for programs, --reads for programs and families.
 
-    A family, which is programs that differ in lengths only: the sizes of these programs, and the guards: conditions
-    under which the program of a further length is filled in from them.
+    Of a family (programs that differ only in sizes), it shows these sizes, its reads, and its guards: conditions under
+    which a program with other sizes is filled in.
 
-    --passes is for people who work on passes. A process that runs with FUSIONCACHE_PASSES=1 writes each trace
-    as Thunder made it, and again after each pass that changed it. The first is printed whole, the others as
-    differences.
+    --passes helps to develop passes. A process with FUSIONCACHE_PASSES=1 writes each trace as Thunder made it, and
+    again after each pass that changed it. The first is printed whole, the others as differences.
 
-    Options that name a part leave out all others; several can be given. Of a template with residual terms, the
-    definition and the script have the most terms that any region had.
+    Options for parts omit all other parts; several can be given. With residual chains, the definition and the script
+    have the most terms that any region had.
 
     \b
     Examples:

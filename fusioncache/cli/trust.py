@@ -37,10 +37,11 @@ def _check_key(context: click.Context, parameter: click.Parameter, value: str) -
 
 @click.group()
 def keys() -> None:
-    """Make a key to sign with, and say whose entries run here.
+    """List, make, trust and revoke the keys that sign entries.
 
-    What 'fusioncache push' and 'fusioncache pack' write is signed. What another machine compiled runs here only if the
-    key that signed it is trusted: it is on the list that these commands keep, or in FUSIONCACHE_TRUST.
+    'fusioncache push' and 'fusioncache pack' sign the entries that they write. An entry from another machine runs here
+    only if its signing key is trusted. A key is trusted if it is on the list of these commands, or in
+    FUSIONCACHE_TRUST.
 
     \b
     Examples:
@@ -54,10 +55,10 @@ def keys() -> None:
 @click.argument("name", callback=_check_name)
 @json_option
 def new(name: str, as_json: bool) -> None:
-    """Make the private key with which this user signs, called NAME.
+    """Make this user's private key for signatures, called NAME.
 
     It is in a file that only this user can read. FUSIONCACHE_SIGNING_KEY can have the content of that file instead, as
-    in a CI job. The public key goes to the machines that are to trust it.
+    in a CI job. Give the public key to the machines that are to trust it.
     """
     key = make_own_key(name)
     if as_json:
@@ -71,9 +72,10 @@ def new(name: str, as_json: bool) -> None:
 @click.argument("key", callback=_check_key)
 @click.argument("name", callback=_check_name)
 def trust(key: str, name: str) -> None:
-    """Run here what was signed with KEY, a public key that is to be called NAME.
+    """Trust the public key KEY, and call it NAME.
 
-    Trust those whose code you would run: what they sign is machine code. A key that was revoked is trusted again.
+    Entries that it signed run here. Trust a key only if you would run its owner's code: entries are machine code. A
+    revoked key is trusted again.
     """
     put_key(key, name, "trusted")
     say(f"what {name} signs runs here now")
@@ -82,9 +84,9 @@ def trust(key: str, name: str) -> None:
 @keys.command()
 @click.argument("key")
 def revoke(key: str) -> None:
-    """Run nothing more that was signed with KEY: a public key, its start, or its name.
+    """Revoke KEY, and run no more entries that it signed.
 
-    That holds for what is in the store already, too: it counts as not there, and is compiled again.
+    KEY is a public key, its start, or its name. Entries of KEY in the store count as missing, and are made again.
     """
     found = _find(key, require_trust())
     put_key(found[0], found[1], "revoked")
@@ -114,7 +116,7 @@ def _find(wanted: str, trust_: Trust) -> tuple[str, str]:
 @keys.command("list")
 @json_option
 def list_(as_json: bool) -> None:
-    """List the keys that are trusted or revoked, and this user's own."""
+    """List the trusted and the revoked keys, and this user's own key."""
     rows = [{"state": state, "name": name, "key": key} for state, key, name in list_keys()]
     own = read_own_key()
     listed = {row["key"] for row in rows}

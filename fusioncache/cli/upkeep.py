@@ -52,17 +52,17 @@ _DAMAGE_COLUMNS = (Column("what"), Column("id", cut=True), Column("reason", fold
 
 
 @click.command()
-@click.option("--store", "store_only", is_flag=True, help="Only the store.")
-@click.option("--record", "record_only", is_flag=True, help="Only the record.")
+@click.option("--store", "store_only", is_flag=True, help="Clear only the store.")
+@click.option("--record", "record_only", is_flag=True, help="Clear only the record.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @dry_run_option
 @directory_option
 @json_option
 def clear(store_only: bool, record_only: bool, yes: bool, dry_run: bool, directory: Path | None, as_json: bool) -> None:
-    """Remove everything from the store, and the record of all runs.
+    """Remove the entries of the store, and the record of all runs.
 
-    It asks first. A running process keeps what it has loaded, and compiles again what it needs later. What another
-    version of fusioncache wrote stays. Where there is nothing to remove, it says so.
+    It asks first. A running process keeps its loaded entries, and makes others again when it needs them. Entries of
+    another version of fusioncache stay. If there is nothing to remove, it prints that.
 
     \b
     Examples:
@@ -106,12 +106,12 @@ def _open_to_clear(path: Path) -> DiskStore:
 
 
 @click.command()
-@click.option("--max-bytes", type=BYTES, metavar="SIZE", help="The most that may stay, as in 500MB.  [default: 2GiB]")
-@click.option("--record-bytes", type=BYTES, metavar="SIZE", help="The same of the record.  [default: 64MiB]")
-@click.option("--max-age", type=AGE, metavar="AGE", help="The longest to stay unused, as in 30d.  [default: 90d]")
-@click.option("--remote", metavar="URL", callback=check_url, help="Remove packs there, and nothing here.")
-@click.option("--written", type=AGE, metavar="AGE", help="With --remote: also what was written longer ago.")
-@click.option("--version", default="", metavar="VERSION", help="With --remote: also what other versions wrote.")
+@click.option("--max-bytes", type=BYTES, metavar="SIZE", help="Largest store size, as in 500MB.  [default: 2GiB]")
+@click.option("--record-bytes", type=BYTES, metavar="SIZE", help="Largest record size.  [default: 64MiB]")
+@click.option("--max-age", type=AGE, metavar="AGE", help="Longest time without use, as in 30d.  [default: 90d]")
+@click.option("--remote", metavar="URL", callback=check_url, help="Remove packs from URL, and nothing here.")
+@click.option("--written", type=AGE, metavar="AGE", help="With --remote: also packs written longer ago than AGE.")
+@click.option("--version", default="", metavar="VERSION", help="With --remote: also packs of any other version.")
 @unsigned_option
 @dry_run_option
 @directory_option
@@ -128,14 +128,15 @@ def prune(
     directory: Path | None,
     as_json: bool,
 ) -> None:
-    """Make the store and the record fit their limits, or a remote.
+    """Reduce the store and the record, or a remote, to their limits.
 
-    What is too old goes, and then what was not used for longest, until the rest fits; of the record it is the oldest
-    runs. Without options it applies the limits that every process applies. A running process keeps what it has loaded.
-    The newest run stays, and so does what another version of fusioncache wrote. --dir limits it to that store.
+    It removes entries beyond the age limit, and then the least recently used ones until the rest fits. From the record,
+    it removes the oldest runs. Without options, it applies the limits that every process applies. A running process
+    keeps its loaded entries. The newest run and the entries of another version of fusioncache stay. With --dir, it
+    prunes only that store.
 
-    With --remote, packs go that no machine which pushes has used for --max-age, and those of which a newer one has
-    every entry. It is safe while others push and load.
+    With --remote, it removes a pack if no machine that pushes has used it for --max-age. It also removes a pack if a
+    newer one has all its entries, or if a revoked key signed it. Other machines may push and load meanwhile.
 
     \b
     Examples:
@@ -179,13 +180,13 @@ def prune(
 
 
 @click.command()
-@click.option("--remove", is_flag=True, help="Remove what is damaged. It is compiled again when it is needed.")
+@click.option("--remove", is_flag=True, help="Remove damaged files. A process that needs them compiles again.")
 @directory_option
 @json_option
 def verify(remove: bool, directory: Path | None, as_json: bool) -> None:
-    """Read everything in the store and list what is damaged.
+    """Read all files of the store, and list the damaged ones.
 
-    Exits with 1 if anything damaged stays. Nothing damaged is ever used: a process that meets it compiles instead.
+    It exits with 1 if a damaged file remains. No process uses a damaged file: it compiles instead.
 
     \b
     Examples:
@@ -213,10 +214,10 @@ def verify(remove: bool, directory: Path | None, as_json: bool) -> None:
 @click.command("dir")
 @json_option
 def dir_(as_json: bool) -> None:
-    """Print the directory that the record and the store are in.
+    """Print the directory of the record and the store.
 
-    It need not exist yet. --json adds the paths of the record and the store, and the remote store that
-    FUSIONCACHE_REMOTE names, from which missing entries come.
+    It need not exist yet. --json adds the paths of the record and the store, and the remote in FUSIONCACHE_REMOTE.
+    Processes fetch missing entries from that remote.
 
     \b
     Examples:
@@ -237,9 +238,9 @@ def dir_(as_json: bool) -> None:
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the script for completion in SHELL. It completes commands, options and IDs.
+    """Print the completion script for SHELL.
 
-    IDs come from the record and the store at the moment of completion.
+    The script completes commands, options and IDs. Each completion reads the IDs from the record and the store.
 
     \b
     Examples:
@@ -269,22 +270,22 @@ def _read_store(ctx: click.Context, parameter: click.Parameter, value: str | Non
 
 @click.command()
 @click.argument("store", required=False, callback=_read_store)
-@click.option("--jobs", type=click.IntRange(1), help="How many processes compile; by default a few.")
-@click.option("--dry-run", is_flag=True, help="Compile nothing and say what would be compiled.")
-@click.option("--lengths", type=LENGTHS, default=(), help="For these too, as in 32:512:32 or 64,96.")
+@click.option("--jobs", type=click.IntRange(1), help="Number of processes that compile; a few by default.")
+@click.option("--dry-run", is_flag=True, help="Compile nothing, and print what would be compiled.")
+@click.option("--lengths", type=LENGTHS, default=(), help="Compile for these lengths, too, as in 32:512:32 or 64,96.")
 @json_option
 def warm(store: Path | None, jobs: int | None, dry_run: bool, lengths: tuple[int, ...], as_json: bool) -> None:
-    """Compile what STORE knows, before a job needs it.
+    """Compile the templates of STORE before a job needs them.
 
-    STORE is a directory; or nothing, for the store that caches use, into which 'fusioncache pull' copies. What other
-    versions or machines compiled is compiled again for this device and these versions. If nothing has changed since the
-    last time, it ends at once.
+    STORE is a directory. The default is the store that caches use. 'fusioncache pull' copies into it. Templates that
+    other versions or machines compiled are compiled again for this device and these versions. If nothing has changed
+    since the last time, it ends at once.
 
-    With --lengths it also compiles what models need at lengths that no process has used, if STORE has their programs at
-    two lengths. 32:512:32 is 32, 64 and so on up to 512. Code for any sizes that STORE has serves all lengths already.
+    With --lengths, it also compiles for lengths that no process has used, if STORE has programs of the model at two
+    lengths. 32:512:32 means 32, 64 and so on up to 512. Code for any sizes in STORE serves all lengths already.
 
-    Exits with 1 if something is damaged or fails to compile. What is left out because it is for another machine, or
-    because the store cannot hold it, is counted with the reason.
+    It exits with 1 if an entry is damaged or fails to compile. It counts omitted templates by reason, such as another
+    machine, or an executable that the store cannot hold.
 
     \b
     Examples:
