@@ -329,7 +329,7 @@ _SOURCES = Path(__file__).with_name("sources.json.xz")
 
 TRACING = (
     *("containers", "frames", "natives", "cells", "values", "constraints", "attributes", "conditions"),
-    *("operators", "iteration", "leaps", "collector", "flattening", "signatures", "symbols", "mapping", "lookups"),
+    *("operators", "iteration", "leaps", "collector", "flattening", "signatures", "symbols", "mapping"),
     *("dead_code", "min_cut", "regions", "printing", "tensors"),
     # Last, because they wrap the shortcuts of others.
     *("hooks", "layers"),

@@ -53,31 +53,6 @@ def _paused(context: Any) -> Iterator[None]:
     collect_if_due(time.perf_counter() - begun)
 
 
-def shorten_producers(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a ``producers`` that compares names, where Thunder makes variables of proxies and compares those."""
-    from thunder.core.utils import ProxyDict
-
-    from fusioncache.thunder_adapter.api import PrimIDs
-
-    skip = (PrimIDs.COMMENT, PrimIDs.PRINT, PrimIDs.RETURN)
-
-    @wraps(original)
-    def producers(trace_or_bsyms: Any, *, _map_to_numbers: bool = False) -> Any:
-        bsyms = trace_or_bsyms if isinstance(trace_or_bsyms, list) else trace_or_bsyms.bound_symbols
-        found = ProxyDict()
-        by_name = found._dict
-        for index, bsym in enumerate(bsyms):
-            if bsym.sym.id in skip:
-                continue
-            for out in bsym.flat_proxy_outs:
-                name = out.name
-                if by_name.get(name) is None and name not in [each.name for each in bsym.flat_proxy_args]:
-                    by_name[name] = index if _map_to_numbers else bsym
-        return found
-
-    return producers
-
-
 def shorten_remove_noop(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a ``_remove_noop_subsymbols`` that no longer checks for the tag once an operation lacks it.
 
@@ -149,7 +124,10 @@ def shorten_dce(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shorten_region(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a ``Region.__init__`` that finds inputs and outputs by name, with membership tests in constant time."""
+    """Returns a ``Region.__init__`` that finds inputs and outputs by name, with membership tests in constant time.
+
+    Thunder compares operations in pairs. In passes with symbolic sizes each such comparison would become a guard.
+    """
     from thunder.core.utils import OrderedSet
     from thunder.executors import utils as executor_utils
 

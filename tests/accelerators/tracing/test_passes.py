@@ -6,7 +6,6 @@ from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 from functools import partial, wraps
 from itertools import pairwise, product
-from types import SimpleNamespace
 
 import networkx
 import pytest
@@ -259,7 +258,6 @@ def call(function, *args):
 
 MADE_UP = [*make_up()]
 SYMBOLS = [(each,) for each in (*MADE_UP, *TRACED)]
-LISTS = [TRACED, MADE_UP, SimpleNamespace(bound_symbols=TRACED)]
 ALL = [(tree,) for tree in (*TREES, *(symbol.args for symbol in MADE_UP))]
 CASES = {
     "flatten": (call, pytree.tree_flatten, symbols.shorten_flatten, ALL),
@@ -273,10 +271,6 @@ CASES = {
         name: (ask_for_leaves, vars(BoundSymbol)[name], getattr(symbols, f"shorten_{name}"), SYMBOLS)
         for name in ("flat_args", "flat_outs", "flat_proxy_args", "flat_proxy_outs")
     },
-    "producers": (
-        lambda producers, some, numbers: producers(some, _map_to_numbers=numbers),
-        *(utils.producers, traces.shorten_producers, [*product(LISTS, (False, True))]),
-    ),
     "no operation": (
         *(ask_to_remove, transform_common._remove_noop_subsymbols, traces.shorten_remove_noop),
         [(symbol,) for symbol in (*list_dead(), *TRACED)],
@@ -303,7 +297,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("ask", "own", "shorten", "inputs"), CASES.values(), ids=CASES)
-@pytest.mark.parametrize("groups", [(), ("symbols", "lookups")], ids=str)
+@pytest.mark.parametrize("groups", [(), ("symbols", "mapping")], ids=str)
 def test_answers_are_thunders_own(ask, own, shorten, inputs, groups):
     expected, shortcut = [outcome(ask, own, *args) for args in inputs], shorten(own)
     tracing.install(groups)
