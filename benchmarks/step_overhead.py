@@ -231,7 +231,7 @@ def sum_kernels(kernels: Iterable[Kernel], steps: int) -> dict[str, dict[str, fl
 @click.option("--tokens", type=Numbers(), help="In one row, as in 128,2048. By default 64 in each of two rows.")
 @click.option("--mode", type=click.Choice(["training", "inference"]), default="training", help="Or forward alone.")
 @count_option("--steps", 200, "Steps that count.")
-@count_option("--processes", 1, "For each way; the medians of theirs count.")
+@count_option("--processes", 1, "For each way; their medians count.")
 @limit_option
 @click.option("--together", is_flag=True, help="All ways in one process, a step of each in turn.")
 def main(

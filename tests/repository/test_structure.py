@@ -241,7 +241,8 @@ _PRIVATE = (
     r"nobody|somebody|anybody|whoever|vouch\w*|nursery|offspring|lessons?|witness\w*|bystanders?|tenants?|promise\w*"
     r"|foretold|foresight|indifferen\w*|movers?"
 )
-_PRIVATE_IN_CODE = re.compile(rf"(?:\b|_)(?:{_PRIVATE}|bury|what it is that)(?:\b|_)", re.IGNORECASE)
+_RIDDLES = r"bury|what it is that|tells|(?:is|are) told|taken down|those who|of (?:theirs|ours)|whatever"
+_PRIVATE_IN_CODE = re.compile(rf"(?:\b|_)(?:{_PRIVATE}|{_RIDDLES})(?:\b|_)", re.IGNORECASE)
 """Words that no code, comment or document of the package contains."""
 _BANNED = re.compile(
     rf"\b(?:{_PRIVATE}|bur(?:y|ied)|handed over|taken out|took the place of|was there before"

@@ -253,7 +253,7 @@ def _belongs(asked: Request, instance: Instance, entry: Entry) -> bool:
 
 FAILED, NOT_STORED = "failed", "not stored"
 DIED = "worker died"
-ELSEWHERE, OTHER_KEY = "another process is at it", "other settings here"
+ELSEWHERE, OTHER_KEY = "another process compiles it", "other settings here"
 
 Result = Literal["compiled", "ready", "refused"]
 
