@@ -177,7 +177,7 @@ class BlockRecording:
         self.refusal = self.refusal or reason
 
     def note_read(self, wrapper: Any, value: Any, proxy: Any, symbols: int, names: int) -> None:
-        """Records that a value of the block got a proxy. From now on notices looks at it if it is a number or text."""
+        """Records that a value of the block got a proxy. If it is a number or text, later looks at it are noticed."""
         position = len(self.reads)
         self.reads.append(BlockRead(wrapper.provenance, value, proxy, symbols, names, wrapper))
         if isinstance(value, int | float | str):

@@ -237,7 +237,7 @@ def _number(fusion: Any) -> int:
 
 
 def _check(new: Any, old: Any) -> Any:
-    """Returns the new trace, if it defines each value that it uses once, and before the use.
+    """Returns the new trace, if it defines each value once, and before all uses.
 
     Raises:
         RuntimeError: if it does not.

@@ -32,7 +32,7 @@ class Kind(StrEnum):
 
 
 COLLECTIVES = frozenset({Kind.GATHER, Kind.REDUCE})
-"""The kinds of calls that are moved, and that all ranks must run in the same order."""
+"""The kinds that start a collective: all ranks must run these in the same order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,11 @@ from fusioncache.ir.errors import Declined, Scope
 from fusioncache.observe.record.observations import BoundRecord, FlightRecord, PeakRecord, PlacementRecord
 
 _SHARES = 16
-"""The minimum number of batches into which all messages are split, so that most of them overlap computation."""
+"""Divides the bytes of all gathers, or of all reduces if more, into batches, so that most overlap computation."""
 
 
 def choose_budget(graph: CallGraph, most: int) -> int:
-    """Returns how many bytes may be coalesced: a small share of all, at most the given number."""
+    """Returns how many bytes one call may coalesce: a small share of all, at most the given number."""
     total: dict[Kind, int] = defaultdict(int)
     for index, call in enumerate(graph.calls):
         if call.kind in COLLECTIVES:
@@ -43,8 +43,8 @@ def choose_budget(graph: CallGraph, most: int) -> int:
 def batch_gathers(graph: CallGraph, needs: Needs, budget: int) -> tuple[tuple[int, ...], ...]:
     """Returns the gathers in order of need, in batches that are coalesced. Takes n log n.
 
-    A batch has consecutive gathers of one channel with at most the budget's bytes, all of which can be started by the
-    time the first one must be.
+    A batch is one gather, or consecutive ones of one channel with at most the budget's bytes, all of which can be
+    started by the time the first one must be.
     """
     gathers = [index for index, call in enumerate(graph.calls) if call.kind is Kind.GATHER]
     gathers.sort(key=lambda index: (needs.needed[index], index))
@@ -84,7 +84,7 @@ class Bounds:
     Attributes:
         gathering: bytes of gathers that may be in flight; one batch of any size always may.
         reducing: the same for reduces.
-        batch: bytes of small messages that are coalesced; 0 coalesces none.
+        batch: bytes of small messages that one call may coalesce; 0 coalesces none.
     """
 
     gathering: int

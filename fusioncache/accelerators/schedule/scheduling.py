@@ -202,10 +202,10 @@ def agree_first(trace: Any) -> Any:
 
 
 IN_FLIGHT_BYTES = 512 * 2**20
-"""The default limit of bytes in flight: weights of nine matrix products of a 7b model, at which an H200 hides most."""
+"""The default limit of bytes in flight: nine weight matrices of a 7b model. An H200 then hides most transfers."""
 
 BUCKET_BYTES = 256 * 2**20
-"""The default limit of bytes that are coalesced."""
+"""The default limit of bytes that one call coalesces."""
 _LOST = (
     "under Thunder's fsdp, what runs inside of no_sync() leaves no gradients at all, and the model is trained on the "
     "other batches alone; leave no_sync() out, and gradients of several batches add up"
@@ -219,7 +219,7 @@ class CollectiveOptions:
     Attributes:
         moves: whether collectives are moved.
         in_flight_bytes: the limit for gathers, and for reduces, in flight.
-        bucket_bytes: the limit for small collectives that are coalesced; None chooses it for each trace.
+        bucket_bytes: the limit for small collectives that one call coalesces; None chooses it for each trace.
     """
 
     moves: bool
@@ -270,7 +270,7 @@ class Collectives(Accelerator):
         self._report_left = report_left
 
     def passes(self) -> Sequence[Pass]:
-        """Returns the passes, or only the one that warns if collectives are not to be moved."""
+        """Returns the passes; if collectives are not to be moved, only the one that warns."""
         last = NamedPass("agreement", self._agree)
         moving = NamedPass(_SHARDS, _save_shards), NamedPass("collectives", self._place), last
         return moving if self.options.moves else (last,)

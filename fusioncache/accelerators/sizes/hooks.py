@@ -69,7 +69,7 @@ def support_symbols() -> Iterator[None]:
 
 
 def keep_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Replaces ``tree_map`` so that mapping ``int`` leaves symbols: ``int`` itself can return only plain integers."""
+    """Replaces ``tree_map`` so that mapping ``int`` keeps symbols: ``int`` itself can return only plain integers."""
 
     @_wraps(original)
     def tree_map(func: Callable[..., Any], tree: Any, /, *rests: Any, **options: Any) -> Any:
@@ -297,7 +297,7 @@ def watch_identity(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def watch_comparison(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the ``COMPARE_OP`` handler to report sizes that other objects read without calling them, as floats do.
+    """Wraps the ``COMPARE_OP`` handler to report sizes that are read without a call of their methods, as by floats.
 
     A comparison with a tensor is recorded as an operation that is not interpreted.
     """

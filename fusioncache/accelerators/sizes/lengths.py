@@ -60,7 +60,7 @@ MOST_AT_ONCE = 16
 """For how many user-given lengths templates are filled in at each new length: the call waits for that."""
 
 SHARED = "the model is distributed over ranks"
-"""The reason why the programs of a distributed model are interpreted at each length."""
+"""The reason why each length is interpreted if ``is_distributed_elsewhere``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -360,7 +360,7 @@ class Lengths:
         self._count(derivation, reason)
 
     def _count_shared(self, derivation: Derivation) -> None:
-        """Counts a program of a distributed model as interpreted, unless it is the first one of its form."""
+        """Counts a program as interpreted for ``SHARED``, unless it is the first of its form."""
         reason = self._find_reason(derivation)
         if reason is not None:
             self._count(derivation, reason)

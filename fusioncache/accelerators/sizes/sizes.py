@@ -144,7 +144,7 @@ def evaluate(expression: Expression, numbers: Mapping[int, Any]) -> Any:
         numbers: the values of the numbers in it, by position.
 
     Raises:
-        ArithmeticError: if it divides by zero, or a float in it is not usual.
+        ArithmeticError: if it divides by zero, or a result is a float that is not usual.
         KeyError: if a variable has no value.
     """
     if isinstance(expression, Number):
