@@ -53,7 +53,7 @@ REMOTE = Setting("FUSIONCACHE_REMOTE")
 TRUST = Setting("FUSIONCACHE_TRUST", f"{_SIGNER}(?:,{_SIGNER})*", _SIGNERS)
 """Public keys that are trusted besides those on the user's list, separated by commas."""
 SIGNING_KEY = Setting("FUSIONCACHE_SIGNING_KEY")
-"""The private key that signs entries for a remote or a pack, in place of the user's file."""
+"""The private key that signs entries, packs and indexes, in place of the user's file."""
 LOG = Setting("FUSIONCACHE_LOG", r"(?![-01]\Z).*", "stderr, stdout or a file, such as ./1")
 """Where events are written: stderr, stdout or a file."""
 EXPLAIN = Setting("FUSIONCACHE_EXPLAIN", *_SWITCH)

@@ -98,7 +98,7 @@ class ProgressLine:
             self._stream, self._ended = None, time.monotonic()
 
     def say(self, text: str) -> None:
-        """Changes the text of the line, if it is shown."""
+        """Changes the text of the line, shown or not."""
         self._text = text
         if self._shown:
             self._write()

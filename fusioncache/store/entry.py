@@ -2,7 +2,7 @@
 
 The name of an entry is the digest of its key and a word: the backend that compiled it, or one of these slots:
 
-- ``program`` and more: programs. Reads beside the key may differ between processes, so a key can have several programs.
+- ``program`` and more: programs. Values read beside the key may differ between processes, so a key can have several.
 - ``sizes``: the sizes that regions of one skeleton had.
 - ``family`` and more: families, the common part of programs at several lengths. A form may have several.
 - ``splits``: the operations that Thunder supports in Dynamo's graphs.

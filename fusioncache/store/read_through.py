@@ -96,7 +96,7 @@ class ReadThrough:
         try:
             if not wait((future,), max(left, 0.0)).done:
                 if not self._index.done():
-                    self._note("late")  # later processes do not wait for it as well; if it arrives, they use it
+                    self._note("late")  # later processes then need not wait for it; if it arrives, they use it
                 self._fail(
                     f"{self._remote} takes more than {WAIT_SECONDS:.0f} s. What still comes is for later processes"
                 )

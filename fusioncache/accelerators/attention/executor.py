@@ -7,7 +7,7 @@ that preference: it is not enough that torch could run cuDNN. The results of all
 The operations take the query as (rows, queries, heads, size), the order that a linear layer after attention needs. They
 transpose it themselves, as a view. torch gives a result the memory layout of the query, and a gradient that of its
 operand. So if the query is contiguous in this order, nothing is copied after attention or in the backward pass. All
-other tensors have heads before positions, as in torch. If the program transposed a result, it would be a view.
+other tensors have heads before positions, as in torch: a result that programs must transpose is a view.
 
 torch also saves the random number state and the offsets of sequences of several lengths for backward. The operations
 here do not, because there is no dropout.

@@ -236,7 +236,7 @@ class Copier:
         ]
 
     def _find_roots(self, tensors: Sequence[Any], indices: Sequence[int], aliases: Aliases) -> Iterator[_Root]:
-        """Yields the base tensors in one memory. A tensor that is alone there is its own base: its base is unused."""
+        """Yields the base tensors in one memory. A tensor that is alone there counts as one: its base is unused."""
         groups: dict[int, tuple[Any, list[int]]] = {}
         for index in indices:
             base = find_base(tensors[index]) if len(indices) > 1 else tensors[index]
@@ -372,7 +372,7 @@ class Arguments:
                 self._by_memory.setdefault(find_memory(tensor), []).append((position, tensor))
 
     def find_origin(self, result: Any) -> int | _View | None:
-        """Returns the position of the argument that a result is, or a view if it is one of them; None if neither."""
+        """Returns the position of the argument that a result is, or a ``_View`` of one; None if neither."""
         position = self._positions.get(id(result))
         if position is not None:
             return position

@@ -150,7 +150,7 @@ class KindReader:
         device: of all of them.
 
     Raises:
-        Declined: if there is no tensor, one that is not ordinary, or several devices.
+        Declined: if there is no tensor, one is not ordinary, or not all are on one device.
     """
 
     def __init__(self, arguments: Sequence[Any]):

@@ -197,7 +197,7 @@ def _follow(op: Any, source: Strided | None, type_: Any, *, view: bool) -> Strid
 
 
 MOST_EXPECTED = 64
-"""The maximum number of loaded programs whose possible asks are stored."""
+"""The maximum number of loaded programs whose possible requests are stored."""
 MOST_ASKS = 512
 """The maximum number of regions that are compiled together."""
 WAIT_SECONDS = 320.0
@@ -410,7 +410,7 @@ class BatchCompiler(AskHelpers):
         return 0
 
     def wait_for(self, key: Key) -> Wait:
-        """Compiles all asks that were handed over, if this is one and is not stored. See ``Helpers``."""
+        """Compiles all requests that were handed over, if this is one and is not stored. See ``Helpers``."""
         with self._lock:
             ask = self._asks.pop(key, None)
             if ask is not None:
@@ -421,7 +421,7 @@ class BatchCompiler(AskHelpers):
         return Wait() if seconds is None else Wait(here=seconds)
 
     def _compile(self, asks: Sequence[StoreRequest]) -> Wait:
-        """Compiles these asks together. The call of the first one waits."""
+        """Compiles these requests together. The call of the first one waits."""
         self._asks.clear()
         first, line, start = asks[0], progress_line(), time.perf_counter()
         with self._store.take_turn_together(first.key, self._backend_name):

@@ -177,7 +177,7 @@ class Survey:
     """The entries of a store that can be compiled again.
 
     Attributes:
-        entries: the number of entries, except for programs, which only tracing makes.
+        entries: the number of entries that backends compiled: not programs, which only tracing makes.
         tasks: one for each distinct request; the longest compiles come first.
         refused: the number of entries that cannot be compiled again, by reason.
     """

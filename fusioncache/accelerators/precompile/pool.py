@@ -318,7 +318,7 @@ def _start(pool: CompilePool, entries: Sequence[Entry], *, waits: bool = False) 
 
 
 def _expects_tasks(entries: Sequence[Entry], backend: str) -> bool:
-    """True if a process will probably compile: the store is empty, or has families, whose lengths vary.
+    """True if a process will probably compile: the store is empty, or has models called at several lengths.
 
     Such a model may be called at a length that is not stored. That call would have to wait for the pool's imports.
     """

@@ -37,7 +37,7 @@ class Warmed:
     """The result of ``warm``.
 
     Attributes:
-        known: the number of entries in the store. Entries of one template for several versions count as one template.
+        known: the number of entries that backends compiled. Those of one template for several versions are one.
         ready: the number of templates that were stored for this environment before.
         compiled: the number of templates that were compiled and stored; in a dry run, that would be compiled.
         refused: the number of other templates, by reason.

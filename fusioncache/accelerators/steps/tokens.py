@@ -215,7 +215,7 @@ def row_replacements() -> Iterator[Replacement]:
 
 
 def register_row_operator() -> Any:
-    """Returns the operation of Thunder's executor for torch. A process has one."""
+    """Returns ``write_rows_`` of Thunder's executor for torch. A process has one."""
     tags = (OpTags.DONT_DCE, OpTags.IN_PLACE)
     return ex.opmap.get(WRITE_ROWS) or ex.register_operator(WRITE_ROWS, meta=infer, fn=write_rows_, tags=tags)
 
