@@ -184,7 +184,7 @@ class Backend(ABC):
 
         Args:
             seconds: how long compiling the executable took, here or in the process that compiled it.
-            operations: the number of operations of the regions.
+            operations: the number of operations of each region.
             loaded: whether it was loaded. Then the compiler's cache on disk may contain its code as well.
         """
         return ThunderCost(seconds, seconds)

@@ -60,7 +60,7 @@ class Eager(Backend):
 def run_one_by_one(graph: Graph) -> Run:
     """Returns a function that runs a graph operation by operation, for any layout. Runs nothing yet.
 
-    Thunder uses the values of some inputs to decide which operations run, so there is one function per such values.
+    Thunder uses the values of some inputs to decide which operations run, so each set of values has a function.
 
     Args:
         graph: without parameters; its operations may come from any executor.

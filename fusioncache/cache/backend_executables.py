@@ -5,7 +5,7 @@ compiles. Measured on an H200 (a backward region of ConvNeXt, 62 operations): it
 59 us to run; one operation after the other takes 0.1 s and 383 to 424 us. Each half is a graph like any other and is
 stored like one. The store also has a note that the whole is rejected, so that the next process does not compile it.
 
-From nvFuser's code for any sizes, code for each size is derived at its first call or beside it: see
+From nvFuser's code for any sizes, code for each size is derived at its first call, or before it by a helper: see
 ``Backend.persist_size``.
 """
 

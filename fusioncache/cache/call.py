@@ -253,7 +253,7 @@ class TemplateCall:
         self.target = CallTarget(template, name or template.name, function, takes_arities=self._chains > 1)
 
     def allow(self, arities: Arities, plan: Plan, fallback: Fallback, instance: Instance | None = None) -> None:
-        """Allows calls for regions with these arities, and stores one such region. The first call for them wins."""
+        """Allows calls for regions with these arities, and stores one such region. Later ones change nothing."""
         instance = self._instances.setdefault(arities, instance)
         self._regions.setdefault(arities, AllowedRegions(arities, plan, fallback, instance))
 

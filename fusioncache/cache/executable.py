@@ -97,7 +97,7 @@ class Task[F]:
 
     Attributes:
         backend: compiles.
-        graph: its name in the store.
+        graph: the graph by which the store names it.
         region: the region to compile.
         key: returns its key in the store for an environment.
         compile: compiles the function.

@@ -1,8 +1,8 @@
 """Regions that differ only in sizes and numbers, and the general functions that they share, in this process and later.
 
-For each skeleton the store has the sizes and numbers of its regions, so that a later process generalizes with these. It
-has no code for them, and cannot make a result wrong: each process fills the holes of its own skeleton, and decides
-itself if a region is an instance of the generalization.
+For each skeleton the store has the sizes and numbers of its regions, so that a later process generalizes with these.
+These entries have no code, and cannot make a result wrong: each process fills the holes of its own skeleton, and
+decides itself if a region is an instance of the generalization.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Generation:
 
 
 def choose_sizes(sizes: str | None) -> Sizes:
-    """Returns when sizes share a compilation: the option of ``FusionCache``, or if that is None, the environment's.
+    """Returns when regions share a compilation: the option of ``FusionCache``, or if that is None, the environment's.
 
     Raises:
         ValueError: if the option or the environment is none of auto, static and dynamic.

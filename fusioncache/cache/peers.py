@@ -75,7 +75,7 @@ class Helpers(Protocol):
     def expect(self, asks: Callable[[], Sequence[StoreRequest]], handed_over: Callable[[int], object]) -> None:
         """Notes requests to hand over once a call's entry is missing; ``handed_over`` then receives their number.
 
-        The store usually has all entries of a loaded program. Then nothing is compiled.
+        The store usually has all entries of a loaded program. Then ``asks`` is not called.
         """
 
     def note_missing(self) -> bool:

@@ -30,7 +30,7 @@ class Relatives:
     outputs: tuple[int, ...]
 
     def find_own(self, region: Graph) -> Instance:
-        """Returns a region in its own order, given in the order of its template.
+        """Returns a region, which is given in the order of its template, in its own.
 
         Raises:
             ValueError: if the order is that of another region.
@@ -46,7 +46,7 @@ class Relatives:
 
 
 def encode_relatives(regions: tuple[Graph, ...], own: Instance) -> bytes:
-    """Returns as JSON regions of other sizes, with the order of a region that was generalized with them."""
+    """Encodes regions of other sizes as JSON, with the order of a region that was generalized with them."""
     return codec.encode(Relatives(regions, own.region.outputs, own.inputs, own.outputs), format=FORMAT)
 
 

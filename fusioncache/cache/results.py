@@ -401,7 +401,7 @@ def _copy_all(group: Mapping[int, Any]) -> Fix:
 
 
 def _write(part: Any, values: Any) -> None:
-    """Copies values into a view, and each element of its memory only once."""
+    """Copies values into a view, and writes each element of its memory only once."""
     for dimension, stride in enumerate(part.stride()):
         if stride == 0:
             part, values = part.narrow(dimension, 0, 1), values.narrow(dimension, 0, 1)

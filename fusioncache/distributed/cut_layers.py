@@ -99,7 +99,7 @@ class _Partitioner:
         # Else its results are numbers or its arguments.
 
     def _compute_elements(self, symbol: Any) -> bool:
-        """Computes a part of an elementwise operation. Returns False if its operands are not cut alike."""
+        """Computes a part of an elementwise operation, if that is possible. Returns whether it did."""
         (given,) = symbol.flat_proxy_outs
         cuts = [(value, cut) for value in symbol.flat_proxy_args if (cut := self._values.cut_of(value))]
         dims = {align_right(cut.dim, value.ndim, given.ndim) for value, cut in cuts}

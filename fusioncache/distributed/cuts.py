@@ -112,7 +112,7 @@ class CutValues:
         return self._cuts.get(getattr(value, "name", ""))
 
     def now(self, value: Any) -> Any:
-        """Returns the value that replaces a value in the new trace: a part of it if it is cut."""
+        """Returns what replaces a value in the new trace: a part of it if it is cut."""
         return self._now.get(getattr(value, "name", ""), value)
 
     def give(self, value: Any, new: Any, cut: Cut | None) -> None:

@@ -25,7 +25,7 @@ class TensorType:
 
     Attributes:
         dtype: Thunder's full dtype name, such as ``bfloat16``; weak dtypes end in ``_``.
-        shape: one entry per dimension: its size, or the value of a symbolic size.
+        shape: one entry per dimension: its size, or a ``Ref`` to a symbolic size.
         device: the device's type, such as ``cuda``; the index is not part of a type.
     """
 

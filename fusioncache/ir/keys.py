@@ -228,7 +228,7 @@ _KINDS = (
     IngredientKind("recipe", Level.ARTIFACT),
     # The settings of torch, of the compiler and of the process that the compiler reads.
     _values("settings", "the setting {}"),
-    # Present if code for one size was made from code for any sizes: names these. Its sums may have other bits.
+    # ``ANY_SIZES`` if code for one size was made from code for any, else absent. Sums may have other bits.
     IngredientKind("sizes", Level.ARTIFACT, phrase="code for any sizes"),
     # The versions of the compiler, torch and Thunder.
     _values("versions", "the {} version"),

@@ -207,7 +207,7 @@ def _platform() -> str:
 
 @cache
 def _vector_units() -> str:
-    """Names the units that TorchInductor chooses from. It chooses by test compiles, so by what the key contains."""
+    """Names the units that TorchInductor chooses from, by test compiles that depend only on the key."""
     import torch
 
     asked = ("_is_avx2_supported", "_is_avx512_supported", "_is_vnni_supported", "_is_amx_tile_supported")

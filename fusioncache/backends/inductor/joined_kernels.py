@@ -237,7 +237,7 @@ def read_kernel(function: Any) -> Kernel:
 
 @contextmanager
 def collect_kernels() -> Iterator[None]:
-    """Replaces the compilation of kernels by TorchInductor: in the body each becomes a ``CollectedKernel``.
+    """Makes TorchInductor compile no kernel in the body: each becomes a ``CollectedKernel``.
 
     Vector instructions are probed by ``can_use``, with any version of torch.
     """

@@ -121,7 +121,7 @@ class KernelDatabase:
             os.environ[_DIRECTORY_VARIABLE] = before
 
     def note_compiled(self) -> None:
-        """Records that kernels were compiled. A database that is not open by now is elsewhere for good."""
+        """Records that kernels were compiled. If the database is not open by now, nvFuser opened it elsewhere."""
         with self._lock:
             self._lost = not self._opened
 

@@ -289,7 +289,7 @@ def _make_view(output: View) -> Make:
 
 
 def _make_alias(output: Fresh) -> Make:
-    """Returns a function for an output in the memory of another one of its dtype. It is thrice as fast as a part."""
+    """Returns a function for an output in the memory of another one of its dtype: thrice as fast as ``_make_part``."""
     shape, strides, allocation = output.layout.shape, output.layout.strides, output.allocation
     first = output.offset // getattr(torch, output.layout.dtype).itemsize
     reinterpret = guards._reinterpret_tensor  # type: ignore[attr-defined]
@@ -451,7 +451,7 @@ class StoredRun:
         self.run = write_run(recipe, write_outputs(recipe), {**named, **self._list_names()})
 
     def load(self, device: int) -> LoadedSteps:
-        """Returns this thread's steps on a device, which must be the current one. Each thread has steps of its own.
+        """Returns this thread's steps on a device, which must be the current one. So no thread waits for another.
 
         Raises:
             ValueError: if they do not fit the cubins.

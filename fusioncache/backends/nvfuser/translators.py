@@ -166,7 +166,7 @@ def _without_distributed() -> Iterator[None]:
 
 @contextmanager
 def pretend_gpu() -> Iterator[None]:
-    """Allows to import Thunder's translators where there is no GPU, or where none may be opened.
+    """Makes Thunder's translators importable where there is no GPU, or none may be opened.
 
     The only fact from here that the imported modules store is that there is a GPU.
     """
