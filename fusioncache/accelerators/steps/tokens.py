@@ -141,8 +141,8 @@ def find_masks(symbols: Sequence[Any]) -> Iterator[tuple[int, tuple[Any, ...]]]:
 def _is_attention(symbol: Any) -> bool:
     from fusioncache.thunder_adapter.accelerator_api import sdpaex
 
-    is_torch_tensor_op = symbol.sym.executor is sdpaex.sdpa_ex and symbol.sym.id == sdpaex.sdpea_gradfwd.id
-    return is_torch_tensor_op and len(symbol.args) >= 4
+    is_own = symbol.sym.executor is sdpaex.sdpa_ex and symbol.sym.id == sdpaex.sdpea_gradfwd.id
+    return is_own and len(symbol.args) >= 4
 
 
 def _is_preparation(symbol: Any) -> bool:
