@@ -253,7 +253,7 @@ def _write_code(one: StoredEntry, about: Description, damaged: Sequence[str]) ->
 _LONGEST_LABEL = 40
 _LETTER, _PADDING, _HEIGHT, _BETWEEN, _MARGIN = 6.7, 10.0, 36.0, 14.0, 12.0
 _NEAREST, _FURTHER, _FURTHEST = 8.0, 6.0, 140.0
-"""How far an edge extends to the right: a constant part, a part for each row that it spans, and at most."""
+"""How far an edge extends to the right: a constant part, a part for each row that it spans, and the limit."""
 
 
 @click.command()

@@ -337,7 +337,7 @@ def _graph(template: ReportTemplate) -> Markup | None:
     except ValueError:
         return None
     lines = svg_text(picture, f"ops of {template.stats.name}", styled=False).split("\n")
-    return Markup("\n".join(map(escape_controls, lines)))  # svg_text escapes all but these
+    return Markup("\n".join(map(escape_controls, lines)))  # svg_text leaves control characters
 
 
 def cut_slices(phases: Phases) -> list[dict[str, Any]]:

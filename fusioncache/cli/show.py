@@ -260,7 +260,7 @@ def _print_parts(
     if not as_json:
         click.echo("\n\n".join(filter(None, [heading, *(text.rstrip("\n") for text, _ in found.values())])))
         return
-    data = {"seen_in" if name == "regions" else name: part for name, (_, part) in found.items()}  # also a count
+    data = {"seen_in" if name == "regions" else name: part for name, (_, part) in found.items()}  # also a count's name
     print_json({**about, **data})
 
 

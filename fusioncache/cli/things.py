@@ -528,7 +528,7 @@ def _make_unknown_error(wanted: str, directory: Path | None, kinds: Sequence[Kin
 
 
 def find_record(run: str | None) -> RecordReader | None:
-    """Returns the record; None if it has no runs but there is a store, as after a pull.
+    """Returns the record; None if it has no runs or is missing, and there is a store, as after a pull.
 
     Args:
         run: the ID or name of the requested run; None if the user gave none.

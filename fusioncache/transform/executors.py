@@ -101,7 +101,7 @@ def _nvfuser_origin(wrapper: Any) -> Origin:
 def why_unfused(compilation: Compilation) -> str | None:
     """Returns the reason why a trace has no region, with advice; None if executors fuse, or if this is not known.
 
-    It is left to the user, because other executors compute other bits, and take time to compile.
+    The user has to act, because other executors compute other bits, and take time to compile.
     """
     if compilation.fuses is not False:
         return None

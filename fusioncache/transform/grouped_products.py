@@ -2,7 +2,7 @@
 
 A grouped product multiplies groups of rows, columns or matrices, each by its own matrix. A tensor of offsets has the
 end of each group, so that other group sizes are other numbers, but no other program. Thunder 0.2.6 has the operation,
-but its test if torch can run it raises, it has neither a gradient nor torch's argument names, and it takes one of the
+but its check of torch's support raises, it has neither a gradient nor torch's argument names, and it takes one of the
 four forms. This module adds what is missing; it is uninstalled with the shortcuts in tracing:
 
 ========================  =============  ========================================================

@@ -2,8 +2,8 @@
 
 Thunder 0.2.6 calls a transform with the forward trace and later with the backward trace, and no argument connects the
 two calls. However, the two traces share one object: ``trace.names``, the set of the names in use, which each derived
-trace inherits. So a backward trace is recognized by that set, even if other threads compile in between. A foreign
-transform may have given its traces other sets. Then the forward trace is the last one of the current compilation.
+trace inherits. So a backward trace is recognized by it, despite compilations in between on any thread. A
+foreign transform may have given its traces other sets. Then the forward trace is the last of the current compilation.
 
 A context lives as long as Thunder holds the forward trace. So nothing is left over if the backward trace never comes,
 because there is none or because of a failure in between.

@@ -45,7 +45,7 @@ class TraceContext:
         is_backward: whether it is a backward trace.
         notes: records the outcome of its regions.
         generation: the program that the trace belongs to; None if not known.
-        left: the data that passes left for its forward trace, by pass name. Empty for a forward trace.
+        left: the data that the passes of its forward trace left, by pass name. Empty for a forward trace.
         leaves: receives the data that a pass leaves for the backward trace, by pass name.
     """
 

@@ -275,7 +275,7 @@ def _find_layout(called: Any, maker: Any) -> PlainLayout | None:
 
 
 def _computes_elementwise(called: Any, operands: Sequence[Any]) -> bool:
-    """True if several computing primitives, all of them elementwise, compute the result from the operands."""
+    """True if several computing primitives, all elementwise, compute the result from operands that broadcast to it."""
     shape = called.output.shape
     traits = [op_traits(symbol_name(leaf.sym) or "") for leaf in flatten(called)]
     return (

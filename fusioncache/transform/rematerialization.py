@@ -45,7 +45,7 @@ def make_safe_rematerialize(original: Callable[[Any], Any]) -> Callable[[Any], A
 
 
 def rematerialize(trace: Any) -> Any:
-    """Returns the trace after Thunder's ``rematerialize``, with cuts that let backward read no more unsafe values.
+    """Returns the trace after Thunder's ``rematerialize``, with cuts that add no unsafe reads to backward.
 
     Args:
         trace: a fused joint trace, before forward and backward are split. Other traces are left to Thunder.

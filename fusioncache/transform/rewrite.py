@@ -47,7 +47,7 @@ def call_of(fusion: Any, binding: Binding, target: CallTarget, plain: Region) ->
 
 
 def _name_again(source: Any, target: Any, function: Callable[[Any], Any]) -> Any:
-    """Returns a bound symbol that names a value again. To autograd a tensor returned twice differs from its alias."""
+    """Returns a bound symbol that names a value again. For autograd, a tensor returned twice is not its alias."""
     return make_symbol(function.__name__, function, target).bind(source, output=target)
 
 

@@ -26,7 +26,7 @@ class RegionBackends:
 
     Args:
         name: the backend that the user selected, or ``"auto"``.
-        fold: how long chains are summed; see ``FusionCache``.
+        fold: the kernels that sum long chains; see ``FusionCache``.
         cache: has the executables.
         ledger: counts.
         sizes: which regions that differ only in sizes share a compilation.

@@ -20,7 +20,7 @@ type Environments = Callable[[BackendExecutables], Mapping[str, str]]
 
 
 def read_once() -> Environments:
-    """Returns a function that reads the environment of each backend at its first call, and then repeats it."""
+    """Returns a function that reads a backend's environment at the first call for it, and then repeats it."""
     return remember(lambda executables: executables.backend.environment())
 
 
@@ -32,7 +32,7 @@ class _TemplateGroup:
     """The calls of one template: one for each way in which regions write it. Each call keeps its group alive.
 
     Args:
-        called: called at the end of each first call for a layout, with the seconds of a full garbage collection after.
+        called: called at the end of each first call for a layout, with the seconds of a full collection after it.
 
     Attributes:
         calls: the calls.
@@ -53,7 +53,7 @@ class TemplateCalls:
     A call lives as long as a program uses it. Of unused calls the most recent ones stay.
 
     Args:
-        called: called at the end of each first call for a layout, with the seconds of a full garbage collection after.
+        called: called at the end of each first call for a layout, with the seconds of a full collection after it.
     """
 
     def __init__(self, called: Callable[[Template, float], None]):

@@ -46,7 +46,7 @@ class TemplateTransform(Transform):
     Args:
         cache: has the templates; None for the default cache of the process.
         backend: the name of the backend that compiles, or ``"auto"``.
-        fold: how long chains are summed; see ``FusionCache``.
+        fold: the kernels that sum long chains; see ``FusionCache``.
         plan: for long sums; None for the cheapest.
         sizes: which regions that differ only in sizes share a compilation.
         verify: when templates are compared with regions; None for never. In an untested Thunder they always are.
@@ -196,7 +196,7 @@ class TemplateTransform(Transform):
         return trace
 
     def _count_first_call(self, template: Template, collecting: float) -> None:
-        """Counts a template's compiles and loads, at the end of its first call for a layout.
+        """Counts the collection after a first call for a layout, saves the record, and explains a miss.
 
         Args:
             template: the template that was called.

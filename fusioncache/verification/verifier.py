@@ -221,7 +221,7 @@ def _shield(part: Callable[[], str | None]) -> str | None:
 
 
 def _definitions(site: Site, args: Sequence[Any]) -> Iterator[tuple[str, Callable[[], str | None]]]:
-    """Yields titles and definitions of the region and of its template; None if the compiler has no text."""
+    """Yields titles and definitions of the region and of its template; None if the compiler takes no text."""
     instance, template, backend = site.instance, site.call.template, site.backend
     yield f"the region {site.fusion.sym.name} as Thunder wrote it", lambda: str(site.fusion)
     yield "the region as it was read", lambda: graph_text(instance.region)

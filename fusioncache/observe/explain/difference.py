@@ -1,4 +1,4 @@
-"""The differences of two keys: in words, side by side, to the nearest key, and between keys with other sizes only."""
+"""The differences of two keys: in words, side by side, from the nearest key, and of keys that differ only in sizes."""
 
 from __future__ import annotations
 

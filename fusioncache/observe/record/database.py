@@ -106,7 +106,7 @@ def open_for_writing(path: Path) -> Iterator[sqlite3.Connection]:
         database.execute("PRAGMA synchronous = OFF")
         _first(database, "PRAGMA user_version")
         protect(path)  # while a new one is empty; sqlite's files beside it get its permissions
-        # On a file with pages this pragma has no effect, but writes to the file.
+        # On a file with pages, even a foreign one, this pragma only writes to it.
         if _first(database, "PRAGMA page_count") == 0:
             database.execute("PRAGMA auto_vacuum = FULL")
         # A transaction that begins with a read fails at once if another process writes; this one waits for its turn.

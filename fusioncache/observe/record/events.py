@@ -148,7 +148,7 @@ class EventFile:
 
 
 class EventStream:
-    """Writes a line for each event that takes time, and one for each distinct bypass or refusal.
+    """Writes a line for each event that takes time, and each distinct line of others once.
 
     Hits and misses are left out, because they are too many to read.
 

@@ -287,7 +287,7 @@ class Phases:
         keeping_programs: recording Thunder's reads while it traces, and writing programs into the store.
         recording: writing the record. The last save is missing, because its duration would be part of that record.
         starting: the one-time start of compilers in this process.
-        compiling: in the backend: lowering, compiling, and the first execution, because that is when nvFuser compiles.
+        compiling: in the backend: lowering, compiling, and the execution that ends it, because nvFuser compiles then.
         loading: executables from the store.
         first_execution: the first call of each template for each layout, once its executables were built. On a GPU that
             is launching them, not waiting for them. If a template could not be compiled, it includes compiling and
@@ -350,7 +350,7 @@ class Lifetime:
     Attributes:
         since: start of the first run, in seconds since the epoch.
         runs: number of runs.
-        regions: the sum of ``Stats.regions`` over all runs; all other fields are such sums.
+        regions: the sum of ``Stats.regions`` over all runs; all fields below are such sums.
         hits: see above.
         compiles: see above.
         compile_seconds: see above.

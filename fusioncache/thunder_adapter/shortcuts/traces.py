@@ -1,4 +1,4 @@
-"""Shortcuts for whole traces: producers of proxies, dead code, inputs and outputs of regions, minimum cuts.
+"""Shortcuts for whole traces: dead code, inputs and outputs of regions, minimum cuts.
 
 The garbage collector is paused while Thunder traces and transforms: it would scan millions of objects that stay alive.
 
