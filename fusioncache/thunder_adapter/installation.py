@@ -421,7 +421,7 @@ def find_replacements(capability: str, *, any_source: bool = False) -> tuple[Rep
 def install(capabilities: Iterable[str] = TRACING) -> None:
     """Installs shortcuts that make Thunder trace faster in this process. A second call does nothing.
 
-    A function stays as it is if its source cannot be read, or no shortcut was written for it.
+    A function stays as it is if its source cannot be read, or no shortcut was written for its source.
 
     Args:
         capabilities: names from ``TRACING``; by default all.
