@@ -3,7 +3,7 @@
 Thunder interprets Python code, so these are calls of functions written in C and of functions that have a lookaside. A
 call is allowed if its function is on the list and ``native`` confirms that the arguments run no code of their own.
 Calls of Thunder's operations are allowed too, because the key's function map covers them. After any other call the
-program is not stored. A check gets the judge of the trace, the function, and the arguments in the interpreter's
+program is not stored. A check gets the trace's ``CallChecker``, the function, and the arguments in the interpreter's
 wrappers. It returns why the call must not be made.
 
 Mutating an object has no lasting effect if the object was created in the same trace, or if Thunder repeats the mutation
@@ -80,7 +80,7 @@ class CreatedObjects:
         self._made[id(value)] = value
 
     def follow(self, step: int, wrapped: Any = None) -> None:
-        """Records a step of a call of ``list`` if it directly follows the previous step; otherwise resets the sequence.
+        """Records a step of a call of ``list`` that begins or directly continues the sequence; otherwise resets it.
 
         Args:
             step: one of the numbers above.
@@ -368,7 +368,7 @@ def find_checks() -> Mapping[int, tuple[Any, Check]]:
 
 
 def list_unchecked() -> frozenset[int]:
-    """Returns the identities of the functions that accept any arguments, except for ``getattr``."""
+    """Returns the ids of the functions that are allowed with any arguments, except for ``getattr``."""
     return frozenset(identity for identity, (_, check) in find_checks().items() if check is _allow) - {id(getattr)}
 
 
@@ -474,7 +474,7 @@ class CallChecker:
         self.queries: dict[tuple[str, tuple[Any, ...]], Any] = {}
 
     def consume(self, value: Any) -> bool:
-        """True if a value is a running interpreted generator. Its yielded values are checked from then on."""
+        """True if a value is an unfinished interpreted generator. Its yielded values are checked from then on."""
         if not is_interpreted(value):
             return False
         frame = value.gi_frame.f_locals.get("frame") if value.gi_frame is not None else None

@@ -146,7 +146,7 @@ class KnownNames:
 
     Attributes:
         names: by the identity of the value, or by the function itself.
-        met: the foreign functions and classes in a value, by the key of its name.
+        met: the foreign functions and classes in each value, by its key in ``names``.
         held: the values, kept alive so that their identities stay valid.
         fingerprints: of the tables among the values, and of the tables that contain the values.
         described: the foreign values, each with its own name and its description.

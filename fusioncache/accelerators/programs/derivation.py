@@ -181,7 +181,7 @@ class Derivation:
         sizes: of its arguments.
         journal: the journal of its tracing, if sizes were watched.
         first: Thunder's first traces, if its transforms write into the traces that they are given.
-        reads: the reads of the derivation, once they are recorded.
+        reads: recorded, or those of the replayed journal; None until they are known.
         program: the derived program, once it is written as data.
     """
 

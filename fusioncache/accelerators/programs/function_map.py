@@ -255,7 +255,7 @@ def _read_parts(definitions: Definitions) -> Iterator[NamedValue]:
 
 
 def _read_pytrees(definitions: Definitions) -> Iterator[NamedValue]:
-    """Yields the flatten functions of each class registered with optree: Thunder sees the parts of its instances."""
+    """Yields how optree flattens and unflattens each registered class: Thunder sees the parts of its instances."""
     for cls, entry in _list_pytrees():
         functions = (entry.flatten_func, entry.unflatten_func)
         yield f"pytree.{write_callable(cls)}", " ".join(map(definitions.name, functions))

@@ -94,7 +94,7 @@ def _read_devices() -> Iterator[NamedValue]:
     if not torch.cuda.is_initialized():
         return
     devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    # Without indices and counts, so that ranks on different GPUs and machines with more GPUs of a kind share programs.
+    # By kind without counts, so that machines with more GPUs of a kind share programs.
     kinds = sorted({f"{device.name} {device.major}.{device.minor}" for device in devices})
     yield "cuda.devices", ", ".join(kinds)
     yield "cuda.current_device", torch.cuda.current_device()
@@ -131,7 +131,7 @@ def read_variables_of_thunder() -> Iterator[NamedValue]:
 
 
 FORMAT = PROGRAM_FORMAT
-"""Version of the key's format, of a program's text and of its reads. A change of one of these increments it."""
+"""Version of the formats of a program's key, text and reads. A change of one of these increments it."""
 
 
 def make_key(
@@ -167,8 +167,8 @@ def make_key(
 def form_key(key: Key, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
     """Returns the form of a program: its key without the sizes of arguments, but with the number of dimensions of each.
 
-    No program has this key. The form of a tensor has the memory order of its dimensions. The form of an integer
-    argument only says that it is above 1.
+    No program has this key. The form of a tensor has the memory order of its dimensions. Of an integer above 1, unless
+    it is in a container, the form only says that.
 
     Args:
         key: of a program.
@@ -177,7 +177,7 @@ def form_key(key: Key, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
     """
     tensors, integers = find_tensors(args, kwargs), find_integers(args, kwargs)
     values = read_values(key.texts["arguments"])
-    # Followed by the device: a tensor's storage offset may be written between the two.
+    # With the device: else a layout without an offset would match the start of one with an offset.
     found = Counter((_name_argument(place), f" {write_layout(each)} {each.device}") for place, each in tensors.items())
     for place, tensor in tensors.items():
         name, layout = _name_argument(place), f" {write_layout(tensor)} {tensor.device}"
@@ -218,7 +218,7 @@ def _name_argument(place: Place) -> str:
 
 
 def read_process(compile_data: Any) -> dict[str, Iterable[str]]:
-    """Returns the lines of the ingredients that are the same for all programs of a process, by ingredient name."""
+    """Returns the lines of the ingredients that describe the process, not one program, by ingredient name."""
     return {
         "state": write_lines(read_state(compile_data)),
         "program versions": write_lines(read_versions()),

@@ -1,8 +1,8 @@
 """Checks whether an operation in C may run foreign Python code that Thunder does not interpret.
 
 A comparison runs ``__eq__``, ``isinstance`` runs ``__instancecheck__``, ``hasattr`` runs a property, a key of a dict
-runs ``__hash__``. The recorder cannot observe what such code reads, so it must not run. These predicates are true only
-of objects and classes that are known to run none. This module also names functions and finds their packages.
+runs ``__hash__``. The recorder cannot observe what such code reads, so it must not run. The checks here accept only
+objects and classes that are known to run none. This module also names functions and finds their packages.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def is_plain_member(value: Any) -> bool:
 
 
 def is_hashed_by_identity(value: Any) -> bool:
-    """True if the type of an object, or of a class its metaclass, inherits hashing and equality from ``object``."""
+    """True if the type of a value (of a class: its metaclass) inherits hashing and equality from ``object``."""
     return _is_as_in_object(type(value), "__hash__", "__eq__")
 
 
@@ -196,7 +196,7 @@ def is_class(value: Any) -> bool:
 
 
 def is_compared_by_identity(value: Any) -> bool:
-    """True if the type of an object, or of a class its metaclass, compares by identity and runs no Python code."""
+    """True if the type of a value (of a class: its metaclass) compares by identity and runs no Python code."""
     if id(type(value)) in _COMPARED_BY_IDENTITY:
         return True
     return _is_as_in_object(type(value), "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
@@ -423,7 +423,7 @@ def is_operation(fn: Any) -> bool:
 
 
 def _unwrap(function: Any) -> Any:
-    """Returns the function or symbol that an interpreter's wrapper calls; the wrapper itself if that is ambiguous."""
+    """Returns the function or symbol that an interpreter's wrapper calls; if it has none or several, the wrapper."""
     cells = getattr(function, "__closure__", None) or ()
     held = [cell.cell_contents for cell in cells if isinstance(cell.cell_contents, Symbol | types.FunctionType)]
     return held[0] if len(held) == 1 else function

@@ -61,7 +61,7 @@ def read_groups(compile_data: Any) -> Iterator[NamedValue]:
     """Yields the properties of the job that a program depends on; nothing if the model is not distributed.
 
     Raises:
-        Declined: if a group cannot be described, because this rank is not in it or it was destroyed.
+        Declined: if a group cannot be described, such as one without this rank or one that was destroyed.
     """
     groups = find_groups(compile_data)
     if not groups:

@@ -217,7 +217,7 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The name of the called module's class or function; for a Dynamo graph, of its part of the user's code."""
+        """Name of the called function, or of the module's class; for a Dynamo graph, of its part of the user's code."""
         import torch
 
         function = self.compile_data.fn

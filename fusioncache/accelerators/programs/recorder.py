@@ -312,7 +312,7 @@ class Recorder(hooks.Observer):
     def _would_keep(self) -> bool:
         try:
             Account(self._notes, self._describer.copy(), self._late.copy()).reads()
-        except Exception:  # reads() raises it again at the end of the trace
+        except Exception:  # of any kind: reads() decides at the end
             return False
         return True
 

@@ -77,7 +77,7 @@ def describe_operation(definitions: Definitions, symbol: Any, node: Any, options
     """
     try:
         name = definitions.name(symbol)
-        if definitions.foreign or definitions.is_foreign(symbol):  # the key had none: this or an earlier symbol is it
+        if definitions.foreign or definitions.is_foreign(symbol):  # met after the key was made, which had none
             return None
         args = [_write(each) for each in (tuple(node.args), dict(node.kwargs))]
     except Exception as error:  # on any error the splitter tries the operation
@@ -214,7 +214,7 @@ class SupportedOperations:
 
 
 def _nothing() -> None:
-    """Dummy function for a ``CompileData``, like the splitter's when it tries operations."""
+    """Dummy function for a ``CompileData`` like the one that the splitter makes to try operations."""
 
 
 @cache

@@ -125,7 +125,7 @@ class Memory:
         unknown: why an attribute of a class has no value, by the names of class and attribute.
         graphs: the digest of each class with all classes reachable from it, by class id.
         handlers: the handler for the instances of each class, by class id.
-        layouts: where the instances of each class store their state, by class id.
+        layouts: where instances of each class of modules store their state, by class id.
         path_counts: how many objects are named after each path.
         values: how many values were written.
         lasting: how many ``lasting~`` names there are.
@@ -169,7 +169,7 @@ class Memory:
 MOST_VALUES = 1_000_000
 DEEPEST = 150
 LONGEST_TEXT = 10_000
-"""How many characters of one text are written: a vocabulary may be a part of a model. The rest is in a digest."""
+"""How many characters of one text are written before its digest: a vocabulary may be a part of a model."""
 _ABOUT_SECRETS = frozenset({"name", "type", "_name_"})
 """Fields beside the value of a secret that are themselves not secret."""
 
