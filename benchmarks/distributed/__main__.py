@@ -1,7 +1,7 @@
 """Measures a training step that several devices share: time, exposed communication, memory, compilations.
 
 All ranks take the same steps of a Llama (forward, cross entropy, backward), each with tokens of its own. ``exposed``
-is the time in which only NCCL's kernels ran, from torch's profiler; on a CPU there is none. At the end each peer trains
+is the time in which only NCCL's kernels ran, from torch's profiler; not measured on a CPU. At the end each peer trains
 for three steps. fusioncache's losses and gradients must have the bits of the peer with Thunder's order of collectives,
 whose name ends in ``-thunder-order``. Peers ending in ``-cudnn`` use cuDNN's attention, as torch's peers do on an H100.
 ``thunder-zero3``, ``thunder-zero2`` and ``thunder-ddp`` are Thunder without fusioncache. ``hybrid`` needs an even

@@ -155,7 +155,7 @@ def trace_recorded(
 def describe_call(
     function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...] | None, Describer]:
-    """Returns the key of a call, without its reads, and the describer; the key is None if a value is declined."""
+    """Returns the key of a call, without its reads, and the describer. The key is None if it cannot be made."""
     describer = Describer()
     state = (
         torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled(),

@@ -62,7 +62,7 @@ def find_entry(name: str) -> Entry:
     """Returns the model of this name.
 
     Raises:
-        KeyError: if there is none; the message lists all names.
+        KeyError: if it does not exist; the message lists all names.
     """
     for found in ENTRIES:
         if found.name == name:

@@ -272,7 +272,7 @@ _NVFUSER_EXECUTOR = "thunder.executors.nvfuserex_impl"
 
 
 def symbol_name(symbol: Any) -> str | None:
-    """Returns the name by which ``symbol_named`` finds this same Thunder symbol; None if there is none."""
+    """Returns the name by which ``symbol_named`` finds this same Thunder symbol, or None."""
     if symbol.id is None:
         return None
     by_id, by_name = _tables(_NVFUSER_EXECUTOR in sys.modules)

@@ -269,7 +269,7 @@ class BackendExecutables:
     def _find_general(
         self, region: Graph, generation: Generation | None, environment: Mapping[str, str]
     ) -> FoundGeneral | None:
-        """Returns the general executable that may serve a region; None if there is none.
+        """Returns the general executable that may serve a region, or None.
 
         With a generation, the region joins its relatives.
         """

@@ -75,7 +75,7 @@ class Cache:
         return self._templates.get_or_make(key, lambda: Template(graph, key, template_name(graph, key)))
 
     def executable(self, graph: Graph, environment: Mapping[str, str], make: Callable[[], Executable]) -> Executable:
-        """Returns the executable for a graph without parameters, and makes it if there is none."""
+        """Returns the executable for a graph without parameters, and makes it at the first call."""
         return self._executables.get_or_make(graph_key(graph, environment), make)[0]
 
     @property

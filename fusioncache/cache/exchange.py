@@ -332,7 +332,7 @@ def _trust_own(key: SigningKey | None) -> Trust:
 
 
 def _find_index(remote: Remote, trust: Trust, disk: DiskStore | None = None, *, renews: bool = False) -> Index:
-    """Returns the remote's index; an empty one if there is none.
+    """Returns the remote's index; an empty one if it has no index.
 
     Args:
         remote: has the index.

@@ -71,7 +71,7 @@ class BuiltFunction[F]:
         made_here: whether it was loaded because this process had compiled it while it waited for a helper.
         shifted: a correction in seconds: adds earlier work for this function, subtracts the compiler's start and
             waiting.
-        exact: a faster function with the same results, for the exact layouts of the build; None if there is none.
+        exact: a faster function with the same results, for the exact layouts of the build, or None.
     """
 
     run: F

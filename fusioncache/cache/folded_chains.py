@@ -86,7 +86,7 @@ class FoldedChains:
         return add
 
     def _find_own_sum(self, chain: ChainFolds, args: Sequence[Any]) -> Sum | None:
-        """Returns the backend's function to sum a chain of such arguments; None if there is none, or if it fails."""
+        """Returns the backend's function to sum a chain of such arguments; None if it lacks one or fails."""
         terms = args[chain.terms.start : chain.terms.stop]
         try:
             return self.compiler.backend.sum_chain(chain.dtype, args[chain.head], terms, self._on_compile)

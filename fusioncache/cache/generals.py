@@ -290,7 +290,7 @@ class _Place:
         name: of the function of these programs.
         instances: the holes of the regions that were not instances of the earlier ones.
         function: the function in this process; None until one of its regions is added here.
-        last: the number of the last program with an instance; None if there is none.
+        last: the number of the last program with an instance, or None.
     """
 
     name: str
@@ -373,7 +373,7 @@ class GeneralRegions:
             return found or _join(relatives, holes, generation, sizes, builder)
 
     def find(self, region: Graph, builder: Builder) -> FoundGeneral | None:
-        """Returns the general executable that may serve a region of a later program; None if there is none."""
+        """Returns the general executable that may serve a region of a later program, or None."""
         with self._lock:
             return _find_general(self._find_relatives(skeleton_of(region), builder), read_holes(region))
 
@@ -383,7 +383,7 @@ class GeneralRegions:
 
 
 def _find_general(relatives: _Relatives, holes: Holes, generation: Generation | None = None) -> FoundGeneral | None:
-    """Returns the newest general executable with the region of these holes as an instance; None if there is none."""
+    """Returns the newest general executable with the region of these holes as an instance, or None."""
     for general, place in reversed(relatives.generals):
         values = general.values_of(holes)
         if values is not None:

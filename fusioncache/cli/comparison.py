@@ -363,7 +363,7 @@ def _compare_programs(a: NamedThing, b: NamedThing, everything: bool) -> Compari
 
 
 def _find_line(first: ProgramDifference, program: NamedThing) -> str | None:
-    """Returns the line of the model's source that contains the differing name; None if there is none."""
+    """Returns the line of the model's source that contains the differing name, or None."""
     sources = _read_traces(program).values() if first.name else ()
     return next(filter(None, (find_source_line(source, first.name) for source in sources)), None)
 

@@ -69,7 +69,7 @@ def diagnose(directory: Path | None) -> dict[str, Any]:
     """Returns all findings about this machine. Every probe runs, also for functions with a known source.
 
     - ``status``: the exit status: 0 if all works, 1 if something is off, 2 if nothing is shared.
-    - ``versions``: the installed versions by name; None if there is none.
+    - ``versions``: the installed versions by name, or None.
     - ``store``: the store on disk: its path, whether it exists and is writable, its bytes, permissions and any problem.
     - ``remote``: its address, the number of packs in its index, the index's signer and time, whether it is writable,
       and any problem; None if ``FUSIONCACHE_REMOTE`` names none.

@@ -73,7 +73,7 @@ def find_locations(regions: Iterable[RegionRecord]) -> tuple[SourceLocation, ...
 
 
 def find_line(region: RegionRecord) -> Line | None:
-    """Returns the source line of a region: the first of the user's, or else of a library's; None if there is none."""
+    """Returns the source line of a region: the first of the user's, or else of a library's, or None."""
     return next(iter(region.source.lines), None)
 
 

@@ -60,7 +60,7 @@ def open_existing(directory: Path | None) -> Directory:
     """Opens the directory of an existing store.
 
     Raises:
-        StoreError: if there is none, or it cannot be used.
+        StoreError: if it does not exist, or it cannot be used.
     """
     path = directory or default_path()
     if not path.exists():
@@ -78,7 +78,7 @@ def open_store(directory: Path | None, *, make: bool) -> Store:
     """Opens the store in a directory.
 
     Raises:
-        StoreError: if there is none and ``make`` is False, or it cannot be used.
+        StoreError: if it does not exist and ``make`` is False, or it cannot be used.
     """
     # Both raise an error where Store.open would go on in memory.
     found = open_directory(directory or default_path()) if make else open_existing(directory)
@@ -422,7 +422,7 @@ def pick(wanted: str, directory: Path | None, kinds: Sequence[Kind], *, newest: 
 
     Raises:
         click.ClickException: if there is no such thing, or there are several.
-        RecordError: if there is none elsewhere, and the record cannot be read.
+        RecordError: if it does not exist elsewhere, and the record cannot be read.
     """
     found = find_candidates(wanted, directory, kinds)
     if not found:

@@ -58,7 +58,7 @@ def take_part(shape: Sequence[int], dim: int, ranks: int) -> Shape:
 
 
 def follow_reshape(old: Sequence[int], new: Sequence[int], dim: int, ranks: int) -> int | None:
-    """Returns the dimension along which a tensor is cut after a reshape; None if there is none.
+    """Returns the dimension along which a tensor is cut after a reshape, or None.
 
     The parts stay the same if the sizes in front of the new dimension have the same product as those in front of the
     old one, and the number of ranks divides the new dimension.

@@ -141,7 +141,7 @@ class LruMap[K: Hashable, V]:
             return value, False
 
     def get(self, key: K) -> V | None:
-        """Returns the value of ``key``; None if there is none. Does not wait for a thread that is making it."""
+        """Returns the value of ``key``, or None. Does not wait for a thread that is making it."""
         with self._lock:
             if key not in self._values:
                 return None

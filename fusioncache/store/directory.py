@@ -229,7 +229,7 @@ class EntryFolder(_Shards):
     names = ID
 
     def get(self, id_: str) -> Entry | None:
-        """Returns the entry; None if there is none.
+        """Returns the entry, or None.
 
         Raises:
             Refusal: if the file is damaged, of another format, or of another entry.
@@ -278,7 +278,7 @@ class ObjectFolder(_Shards):
         return digest
 
     def get(self, digest: str, size: int) -> bytes | None:
-        """Returns the content with this digest; None if there is none.
+        """Returns the content with this digest, or None.
 
         Raises:
             Refusal: if the file has another content.

@@ -61,7 +61,7 @@ def is_owned(status: os.stat_result) -> bool:
 
 
 def read_private(path: Path, limit: int) -> bytes | None:
-    """Returns the content of a file; None if there is none.
+    """Returns the content of a file, or None.
 
     Checks the file's owner and permissions at each read. The checks at opening do not suffice, because a user who may
     rename a folder above the store can replace it at any time.

@@ -268,7 +268,7 @@ class Remote:
         raise StoreError(f"{self} has an index that others write all the time: push again")
 
     def _find_index(self, trust: Trust) -> Index:
-        """Returns the index; an empty one if there is none or it is refused."""
+        """Returns the index; an empty one if it is missing or refused."""
         try:
             found = self.fetch_index(trust)
         except Refusal:

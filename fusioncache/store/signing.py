@@ -226,7 +226,7 @@ def require_trust() -> Trust:
 
 
 def read_own_key() -> SigningKey | None:
-    """Returns the signing key: that of ``FUSIONCACHE_SIGNING_KEY``, else this user's; None if there is none.
+    """Returns the signing key: that of ``FUSIONCACHE_SIGNING_KEY``, else this user's, or None.
 
     Raises:
         StoreError: if it is not a key, or others could have written its file.

@@ -124,7 +124,7 @@ class Store:
 
     @property
     def disk(self) -> DiskStore | None:
-        """The contents of the directory; None if there is none."""
+        """The contents of the directory, or None."""
         return self._disk
 
     @property
@@ -277,7 +277,7 @@ class Store:
     def find_nearest(self, key: Key, backend: str) -> Entry | None:
         """Returns the stored entry with the nearest key, among those of the same graph and backend.
 
-        The nearest key differs in the fewest ingredients; of several, the newest entry is taken. None if there is none.
+        The nearest key differs in the fewest ingredients; of several, the newest. None if there is no other.
         Never raises. Reads all entries.
         """
         own = tuple((part.name, part.digest) for part in key.ingredients)

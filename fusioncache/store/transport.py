@@ -256,7 +256,7 @@ class Transport:
         self._opened: tuple[int, Any, str] | None = None
 
     def fetch_file(self, path: str, limit: int, expected: int = 0) -> bytes | None:
-        """Returns the content of a file; None if there is none.
+        """Returns the content of a file, or None.
 
         Args:
             path: of the file.

@@ -62,7 +62,7 @@ class Replacement:
     around: bool = False
 
     def get(self) -> Any:
-        """Returns the holder's current value, for a class only its own; None if there is none."""
+        """Returns the holder's current value, for a class only its own, or None."""
         if isinstance(self.holder, dict):
             return self.holder.get(self.key)
         if isinstance(self.holder, type):

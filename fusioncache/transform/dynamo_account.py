@@ -34,7 +34,7 @@ class DynamoClock:
     """Measures Dynamo's own seconds while it compiles a frame.
 
     Attributes:
-        started: start time of the frame; None while there is none.
+        started: start time of the frame; None outside a frame.
         elsewhere: seconds since then in which it waited for Thunder's backend.
         transforms: fusioncache's transforms with which parts of the frame's graph were compiled.
         caller: fusioncache's transform of the model that is being called.

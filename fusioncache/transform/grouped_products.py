@@ -137,7 +137,7 @@ def infer_product(a: Any, b: Any, offsets: Any) -> Any:
 
 
 def find_shape(a: tuple[int, ...], b: tuple[int, ...], offsets: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Returns the shape of the grouped product of tensors of these shapes; None if there is none."""
+    """Returns the shape of the grouped product of tensors of these shapes, or None."""
     match a, b, offsets:
         case (m, k), (g, also_k, n), (also_g,) if (k, g) == (also_k, also_g):
             return m, n

@@ -6,7 +6,7 @@ trace inherits. So a backward trace is recognized by it, despite compilations in
 foreign transform may have given its traces other sets. Then the forward trace is the last of the current compilation.
 
 A context lives as long as Thunder holds the forward trace. So nothing is left over if the backward trace never comes,
-because there is none or because of a failure in between.
+because the function has no gradients or a failure came in between.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class TemplateCalls:
         return tuple(call for group in self._groups.values() for call in group.calls)
 
     def find_template(self, digest: str) -> Template | None:
-        """Returns the called template whose key has this digest; None if there is none."""
+        """Returns the called template whose key has this digest, or None."""
         group = self._groups.get(digest)
         return group.calls[0].template if group and group.calls else None
 
@@ -78,7 +78,7 @@ class TemplateCalls:
         executables: BackendExecutables,
         generation: Generation | None = None,
     ) -> TemplateCall:
-        """Returns the call of a template for such regions. Makes one for this program if there is none."""
+        """Returns the call of a template for such regions. Makes it at the first request of this program."""
         group = self._find_group(template.key.digest)
         call = next((call for call in group.calls if call.claim_all(instances)), None)
         if call is None:

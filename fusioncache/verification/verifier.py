@@ -50,7 +50,7 @@ _ALIGNMENT = 64
 
 
 def describe_difference(found: Any, expected: Any, rule: Reordered | None) -> str | None:
-    """Returns the difference of a result; None if there is none. Without a rule every bit must be the same."""
+    """Returns the difference of a result, or None. Without a rule every bit must be the same."""
     if _describe(found) != _describe(expected):
         return f"is {_describe(found)} where the region has {_describe(expected)}"
     if not isinstance(expected, torch.Tensor):
@@ -111,7 +111,7 @@ class VerifiedTemplates:
     """The templates that were verified.
 
     Attributes:
-        store: has the list; None if there is none.
+        store: has the list, or None.
         sources: the digest of the sources of the installed Thunder, which makes the regions.
     """
 

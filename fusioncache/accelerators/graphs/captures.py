@@ -275,7 +275,7 @@ class CapturedForward:
         return [given if own is None else own for given, own in zip(saved, self._inputs, strict=True)]
 
     def find_backward(self, kind: CallKind) -> CapturedBackward | None:
-        """Returns a backward capture for gradients of a kind that may be replayed now; None if there is none."""
+        """Returns a backward capture for gradients of a kind that may be replayed now, or None."""
         return next((each for each in self.backwards if each.kind == kind and each.is_free()), None)
 
     def find_backward_pool(self, kind: CallKind) -> int:
@@ -454,7 +454,7 @@ class ForwardCaptures:
         """Captures the program for a call.
 
         Raises:
-            Declined: if it cannot be captured: not now if ``refused`` is None, else not at all.
+            Declined: if the capture is refused: only for now if ``refused`` is None, else permanently.
             Exception: any other error of the capture.
         """
         if not self._memory.allows_capture():

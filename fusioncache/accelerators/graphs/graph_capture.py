@@ -357,7 +357,7 @@ class CudaGraphs(Accelerator):
 
         Args:
             forward: the computation, as Thunder compiled it.
-            backward: the backward function; None if there is none.
+            backward: the backward function, or None.
             why_forward: the reason why forward is not captured; None if it can be.
             why_backward: the same for backward.
         """

@@ -141,7 +141,7 @@ class GradientLeases:
         return self._out[pool].keys() <= safe
 
     def find_pool(self, others: Collection[int]) -> int | None:
-        """Returns a pool for a capture, other than the given ones; None if there is none now.
+        """Returns a pool for a capture, other than the given ones; None while all are in use.
 
         Memory of the pool that is not lent now is released to the capture. If there is no pool, all current leases are
         recalled: their programs return copies from now on.

@@ -118,11 +118,11 @@ class CompilePool:
 
     @property
     def pid(self) -> int | None:
-        """The id of the pool process; None if there is none."""
+        """The id of the pool process, or None."""
         return self._process.pid if self._process else None
 
     def start(self) -> bool:
-        """Starts the pool process if there is none, and returns True if one exists. Does not wait."""
+        """Starts the pool process if it is not running; True if it runs now. Does not wait."""
         with self._lock:
             if self._process is None and not self.has_failed:
                 self.environment = _read_environment()

@@ -157,7 +157,7 @@ class Resolver:
 
 
 def find_implementation(executor: Any, name: str) -> Any:
-    """Returns the function with which an executor implements an operation; None if there is none.
+    """Returns the function with which an executor implements an operation, or None.
 
     Thunder stores it only in the closure of the operation's ``_bind_postprocess``, which is called on a dummy symbol
     here.

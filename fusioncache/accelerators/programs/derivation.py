@@ -145,7 +145,7 @@ class KnownProgram:
     Attributes:
         text: its traces.
         sizes: of its arguments.
-        regions: the encoded record of its regions; None if there is none.
+        regions: the encoded record of its regions, or None.
     """
 
     text: ProgramText

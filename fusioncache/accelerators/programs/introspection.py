@@ -204,7 +204,7 @@ def find_qualified(module: object, name: str) -> Any:
     """Returns the object with a qualified name in a module, read from the namespaces of classes.
 
     Raises:
-        LookupError: if there is none, or the module has not been imported.
+        LookupError: if it does not exist, or the module has not been imported.
     """
     first, *others = name.split(".")
     found = find_module(module).get(first, ABSENT)
@@ -253,7 +253,7 @@ def find_question(name: str) -> Any:
     """Returns the function that answers a query.
 
     Raises:
-        LookupError: if there is none, or it is not a function written in C.
+        LookupError: if it does not exist, or it is not a function written in C.
     """
     module, _, last = name.rpartition(".")
     found = find_attribute(module, last)

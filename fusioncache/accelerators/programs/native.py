@@ -333,7 +333,7 @@ def is_internal(namespace: Mapping[str, Any]) -> bool:
 
 
 def find_user_frame() -> Any:
-    """Returns the innermost interpreted frame that is not the interpreter's; None if there is none.
+    """Returns the innermost interpreted frame that is not the interpreter's, or None.
 
     The interpreter also interprets small helper functions that replace a call or an access; these act for their caller.
     """

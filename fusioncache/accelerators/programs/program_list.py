@@ -127,7 +127,7 @@ class _PendingCall(NamedTuple):
     context: Context
 
     def go_on(self, search: Iterator[Any]) -> Any:
-        """Returns the next entry of a search; None if there is none."""
+        """Returns the next entry of a search, or None."""
         # The decoded program stays alive, and a collection that finds this may take as long as everything else.
         with without_collector():
             return self.context.run(next, search, None)

@@ -88,7 +88,7 @@ class Candidate:
         reads: of its derivation.
         seconds: that deriving it took.
         bytecode: the stored code objects of the traces; None if they are missing.
-        regions: a run's record of the traces' regions, as bytes if it is stored; None if there is none.
+        regions: a run's record of the traces' regions, as bytes if it is stored, or None.
         compiled: the code objects of the traces, if this process has them already.
     """
 
@@ -305,7 +305,7 @@ class ProgramKeeper(Accelerator):
             yield candidate
 
     def find_difference(self, reads: Iterable[Read], describer: Describer) -> ReadDifference | None:
-        """Returns the first read of a program that gives another result now; None if there is none.
+        """Returns the first read of a program that gives another result now, or None.
 
         A description depends on what the describer described before. So each candidate gets a copy that has described
         the key and nothing else, like the describer with which the reads were recorded.
@@ -406,7 +406,7 @@ class ProgramKeeper(Accelerator):
         """Counts the regions of a program that was loaded or filled in, and adds them to the record.
 
         Args:
-            content: the record of them, as bytes if it was stored; None if there is none. That of a filled-in program
+            content: the record of them, as bytes if it was stored, or None. That of a filled-in program
                 is decoded, and has no choices for residual streams.
             call: that the program is for.
         """

@@ -231,7 +231,7 @@ def _find_again(kind: str, definition: Any) -> tuple[str, Any]:
     """Returns the name of a function or a class in a read, and the object that is found under it.
 
     Raises:
-        Declined: if there is none.
+        Declined: if it does not exist.
     """
     name = f"{definition.__module__}:{definition.__qualname__}"
     try:

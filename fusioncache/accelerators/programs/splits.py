@@ -176,7 +176,7 @@ class SupportedOperations:
     """The answers of this process. Dynamo holds a lock while it compiles: one graph is split at a time.
 
     Attributes:
-        current: those for the graph that is being split; None if there is none, or stored answers cannot be used.
+        current: those for the graph that is being split; None if there are none, or stored ones cannot be used.
         known: digests of supported operations, loaded or found here, by key.
     """
 

@@ -306,7 +306,7 @@ class ReadDifference:
 
     Attributes:
         read: from when the program was derived.
-        now: the description of the current value; None if there is none.
+        now: the description of the current value, or None.
     """
 
     read: Read
@@ -329,7 +329,7 @@ def decode_reads(content: bytes) -> tuple[Read, ...]:
 
 
 def find_difference(reads: Iterable[Read], describer: Describer) -> ReadDifference | None:
-    """Returns the first read that gives another result now; None if there is none.
+    """Returns the first read that gives another result now, or None.
 
     It imports nothing, and calls nothing that it finds except the queries. A module that has not been imported is a
     difference: the effects of importing it are unknown.

@@ -181,7 +181,7 @@ class _Parents:
             self._origin.update(dict.fromkeys(line.results, self._skip_conversions(operands[0])))
 
     def parent(self, name: str) -> str | None:
-        """Returns the first available value of the same type among the addends of a value; None if there is none."""
+        """Returns the first available value of the same type among the addends of a value, or None."""
         return self._addends.get(self._origin.get(name, name), {}).get(self._types[name])
 
     def _skip_conversions(self, name: str) -> str:

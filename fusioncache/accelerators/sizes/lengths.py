@@ -184,7 +184,7 @@ class Form:
 
         Args:
             derivation: of the program.
-            journal: a proved journal for programs with its reads; None if there is none.
+            journal: a proved journal for programs with its reads, or None.
         """
         program, reads = derivation.program, derivation.reads
         if program is None or reads is None:
@@ -391,7 +391,7 @@ def note_form(derivation: Derivation) -> Key:
 
 
 def _find_foreign_transform(compile_data: Any) -> str | None:
-    """Returns the name of a transform that may change Thunder's first traces; None if there is none.
+    """Returns the name of a transform that may change Thunder's first traces, or None.
 
     The transform of ``thunderfx`` returns a new prologue with fewer checks, and does not change the given traces.
     """

@@ -63,7 +63,7 @@ def find_sizes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> ArgumentSizes:
 
 
 def explain_fixed(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Returns which argument has sizes that are not treated as lengths, and why; None if there is none."""
+    """Returns which argument has sizes that are not treated as lengths, and why, or None."""
     for place, value in _list_places(args, kwargs):
         reason = _explain(place, value)
         if reason is not None:

@@ -439,7 +439,7 @@ def read_signature(artifacts: Mapping[str, bytes]) -> Signature:
     """Returns the signature among artifacts.
 
     Raises:
-        ValueError: if there is none of this format.
+        ValueError: if it does not exist of this format.
     """
     if _SIGNATURE not in artifacts:
         raise ValueError(f"artifacts without {_SIGNATURE}")

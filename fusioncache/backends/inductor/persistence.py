@@ -238,7 +238,7 @@ def find_obstacle(graph: Graph) -> str | None:
 
 
 def find_mode() -> str | None:
-    """Returns the name of an active torch mode, which may replace operations in a trace; None if there is none."""
+    """Returns the name of an active torch mode, which may replace operations in a trace, or None."""
     from torch.overrides import _get_current_function_mode_stack
     from torch.utils._device import DeviceContext
     from torch.utils._python_dispatch import _get_current_dispatch_mode_stack

@@ -144,7 +144,7 @@ class Pairing:
         self.outputs_a, self.outputs_b = self._compare_outputs()
 
     def value_in_a(self, value: int) -> int | None:
-        """Returns the value of A that corresponds to a value of B; None if there is none."""
+        """Returns the value of A that corresponds to a value of B, or None."""
         node = self.to_a.get(self.b.node_of[value])
         return None if node is None else node + self.b.result_index(value)
 

@@ -111,7 +111,7 @@ def compare_read(kind: str, name: str, before: str, after: str | None) -> Progra
         kind: of the read, such as ``global``.
         name: of the value that was read.
         before: its description when the program was made.
-        after: its description now; None if there is none.
+        after: its description now, or None.
     """
     return ProgramDifference(kind, name, _name_read(kind, name), before, after)
 

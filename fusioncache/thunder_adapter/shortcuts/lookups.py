@@ -179,7 +179,7 @@ def _may_be_member(obj: Any, name: Any, known: Any) -> bool:
 
 
 def _get_member(module: Any, name: Any, getter: Any) -> Any:
-    """Returns a parameter, buffer or submodule of a module; None if there is none or Thunder has to find it."""
+    """Returns a parameter, buffer or submodule of a module, or None if Thunder has to find it."""
     from thunder.core.interpreter import get_interpretercompilectx, wrap_attribute, wrap_const
 
     if get_interpretercompilectx().lookaside(getter.value, module, name) is not None:

@@ -248,7 +248,7 @@ def own_module(symbol: Any, parameters: Mapping[str, Module]) -> Module:
 
 
 def layer_of(module: Module) -> int | None:
-    """Returns the first number in the path of a module; None if there is none."""
+    """Returns the first number in the path of a module, or None."""
     return next((int(part) for part in module if part.isdigit()), None)
 
 
