@@ -16,8 +16,7 @@ from torch import nn
 Call = Callable[..., torch.Tensor]
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
-"""The variable without which torch's deterministic algorithms raise. Torch parses it in each matrix product, which
-doubles the time of a step of a narrow model."""
+"""The variable without which torch's deterministic algorithms raise. Torch parses it at each matrix product."""
 
 
 def synchronize(device: str) -> None:
