@@ -3,7 +3,8 @@
 nvFuser 0.2.36 cannot compile some regions, which then fail under Thunder alone as well. Half of such a region mostly
 compiles. Measured on an H200 (a backward region of ConvNeXt, 62 operations): its halves take 1.1 s to compile and 42 to
 59 us to run; one operation after the other takes 0.1 s and 383 to 424 us. Each half is a graph like any other and is
-stored like one. The store also has a note that the whole is rejected, so that the next process does not compile it.
+stored like one. The store also has a note that the whole is rejected, so that the next process does not compile it. At
+further sizes the region counts as rejected, and helpers compile its pieces.
 
 From nvFuser's code for any sizes, code for each size is derived at its first call, or before it by a helper: see
 ``Backend.persist_size``.
@@ -23,7 +24,15 @@ from fusioncache.backends.api import Backend, Run
 from fusioncache.backends.eager import run_one_by_one
 from fusioncache.backends.torch_settings import is_out_of_memory, read_torch_settings
 from fusioncache.cache.cache import Cache
-from fusioncache.cache.executable import Builder, BuiltFunction, Executable, OnBuild, RejectedRegion
+from fusioncache.cache.executable import (
+    Builder,
+    BuiltFunction,
+    Executable,
+    OnBuild,
+    Piece,
+    RejectedRegion,
+    Rejection,
+)
 from fusioncache.cache.generals import FoundGeneral, Generation, ServedGeneral, Sizes, check_general
 from fusioncache.cache.peers import StoreRequest
 from fusioncache.ir import Declined, Graph, Instance, Scope
@@ -31,6 +40,7 @@ from fusioncache.ir.template import ArgumentLayouts, layouts_of
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.template.generalization import in_order_of_template
 from fusioncache.template.skeleton import skeleton_of
+from fusioncache.template.strides import lay_out_alike
 from fusioncache.template.writer import GraphPart, cut, take
 
 logger = logging.getLogger("fusioncache")
@@ -41,8 +51,8 @@ LEAST_OPERATIONS = 8
 
 def run_in_pieces(
     region: Graph, args: Sequence[Any], build: Callable[[Graph, Sequence[Any]], Run]
-) -> tuple[Run, tuple[bool, ...]]:
-    """Returns a function that runs a rejected region piece by piece, and for each piece whether it is compiled.
+) -> tuple[Run, tuple[Piece, ...]]:
+    """Returns a function that runs a rejected region piece by piece, and the pieces.
 
     Each piece is run once to make the arguments of the next one.
 
@@ -56,7 +66,7 @@ def run_in_pieces(
     """
     pending, values = deque(_halve(region, 0, len(region.ops))), dict(enumerate(args))
     steps: list[tuple[GraphPart, Run]] = []
-    compiled: list[bool] = []
+    pieces: list[Piece] = []
     while pending:
         start, stop, compiles = pending.popleft()
         part = take(region, start, stop)
@@ -72,7 +82,7 @@ def run_in_pieces(
             continue
         values.update(zip(part.outputs, results, strict=True))
         steps.append((part, run))
-        compiled.append(compiles)
+        pieces.append(Piece(start, stop, compiles, layouts_of(given)))
 
     def run_all(args: Sequence[Any]) -> Sequence[Any]:
         values = dict(enumerate(args))
@@ -80,7 +90,7 @@ def run_in_pieces(
             values.update(zip(part.outputs, compute([values[number] for number in part.inputs]), strict=True))
         return [values[number] for number in region.outputs]
 
-    return run_all, tuple(compiled)
+    return run_all, tuple(pieces)
 
 
 def _halve(region: Graph, start: int, stop: int) -> list[tuple[int, int, bool]]:
@@ -186,17 +196,15 @@ class BackendExecutables:
         """
         environment = self.backend.environment()
         executable = self._find_executable(asked.graph, asked.instance, environment)
+        region = _find_region(executable, asked)
+        rejected = None if executable.is_built else self._find_rejection(region, environment)
+        if rejected is not None:
+            raise RejectedRegion(rejected.reason)
         if asked.generation is not None:
-            region = _find_region(executable, asked)
             found = self._find_general(region, asked.generation, environment)
             run = None if found is None else self._serve_general(executable, region, args, asked, found)
             if run is not None:
                 return run
-        rejections = self._cache.rejections
-        if len(rejections) and not executable.is_built:
-            rejected = rejections.get(self._name_rejection(executable, asked))
-            if rejected is not None:
-                raise RejectedRegion(rejected)
         try:
             return executable.run_for(args, asked.layouts, asked.on_build, asked.instance)
         except Exception as error:
@@ -218,8 +226,8 @@ class BackendExecutables:
 
     def run_rejected(
         self, args: Sequence[Any], asked: BuildRequest, rejection: RejectedRegion
-    ) -> tuple[Run, tuple[bool, ...]]:
-        """Returns a function that runs a rejected region piece by piece, and for each piece whether it is compiled.
+    ) -> tuple[Run, tuple[Piece, ...]]:
+        """Returns a function that runs a rejected region piece by piece, and the pieces.
 
         Raises:
             Exception: if there is no way to run it.
@@ -230,23 +238,26 @@ class BackendExecutables:
         def build(graph: Graph, args: Sequence[Any]) -> Run:
             return self.run_for(args, replace(piece, graph=graph, layouts=layouts_of(args)))
 
-        run, compiled = run_in_pieces(_find_region(executable, asked), args, build)
+        region = _find_region(executable, asked)
+        run, pieces = run_in_pieces(region, args, build)
         if rejection.is_new:
             executable.reject(asked.layouts, rejection, asked.instance)
-        name = self._name_rejection(executable, asked)
-        self._cache.rejections.get_or_make(name, lambda: str(rejection))
-        return run, compiled
+        name = _name_rejection(region, self.backend.environment())
+        self._cache.rejections.get_or_make(name, lambda: Rejection(str(rejection), pieces))
+        return run, pieces
 
-    def _name_rejection(self, executable: Executable, asked: BuildRequest) -> Hashable:
-        """Returns the key of a rejection, which regions share that differ only in sizes."""
-        return skeleton_of(_find_region(executable, asked)), *sorted(self.backend.environment().items())
+    def _find_rejection(self, region: Graph, environment: Mapping[str, str]) -> Rejection | None:
+        """Returns the rejection of a region, which regions share that differ only in sizes, or None."""
+        rejections = self._cache.rejections
+        return rejections.get(_name_rejection(region, environment)) if len(rejections) else None
 
     def foresee(
         self, graph: Graph, instance: Instance | None, generation: Generation | None, layouts: ArgumentLayouts
-    ) -> StoreRequest | None:
-        """Returns the store request of a graph's first call with arguments of these layouts.
+    ) -> list[StoreRequest]:
+        """Returns the store requests of a graph's first call with arguments of these layouts.
 
-        None if there is no request, if it cannot be foreseen, or if a function for any sizes will serve the call.
+        There are several if the graph will run in pieces. There are none if they cannot be foreseen, or if a function
+        for any sizes will serve the call.
 
         Args:
             graph: without parameters.
@@ -257,9 +268,30 @@ class BackendExecutables:
         environment = self.backend.environment()
         executable = self._find_executable(graph, instance, environment)
         if executable.is_built:
-            return None
+            return []
         region = in_order_of_template(executable.source_for(layouts, instance))
-        found = self._find_general(region, generation, environment)
+        rejected = self._find_rejection(region, environment)
+        if rejected is not None:
+            pieces = (piece for piece in rejected.pieces if piece.is_compiled)
+            return [ask for piece in pieces for ask in self._foresee_piece(region, piece, generation)]
+        ask = self._foresee_whole(executable, region, instance, generation, layouts)
+        return [] if ask is None else [ask]
+
+    def _foresee_piece(self, region: Graph, piece: Piece, generation: Generation | None) -> list[StoreRequest]:
+        """Returns the store requests of a piece of a rejected region that is known at other sizes."""
+        graph = take(region, piece.start, piece.stop).graph
+        layouts = lay_out_alike(piece.layouts, graph)
+        return [] if layouts is None else self.foresee(graph, None, generation, layouts)
+
+    def _foresee_whole(
+        self,
+        executable: Executable,
+        region: Graph,
+        instance: Instance | None,
+        generation: Generation | None,
+        layouts: ArgumentLayouts,
+    ) -> StoreRequest | None:
+        found = self._find_general(region, generation, self.backend.environment())
         if found is None:
             return executable.foresee(layouts, instance)
         if not self.backend.derives_sizes:
@@ -301,6 +333,11 @@ class BackendExecutables:
             return None
         asked.on_general(served)
         return served.run
+
+
+def _name_rejection(region: Graph, environment: Mapping[str, str]) -> Hashable:
+    """Returns the key of a rejection, which regions share that differ only in sizes."""
+    return skeleton_of(region), *sorted(environment.items())
 
 
 def _note_made(asked: BuildRequest, found: FoundGeneral, executable: Executable, built: BuiltFunction[Run]) -> None:

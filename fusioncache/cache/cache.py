@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fusioncache.cache.executable import Executable
+from fusioncache.cache.executable import Executable, Rejection
 from fusioncache.cache.generals import GeneralRegions
 from fusioncache.cache.peers import Helpers, Ranks
 from fusioncache.ir import Graph, Key, Template
@@ -49,7 +49,7 @@ class Cache:
         helpers: the processes that compile for this one; None if there are none.
         batch: compiles in this process instead, where that pays; None if not.
         generals: functions for regions that differ only in sizes.
-        rejections: the reasons why a compiler rejected regions, by skeleton and environment.
+        rejections: the regions that a compiler rejected, by skeleton and environment.
     """
 
     def __init__(self, *, capacity: int = 4096, record: bool = True, store: bool | str | Path | None = None):
@@ -64,7 +64,7 @@ class Cache:
         self.helpers: Helpers | None = None
         self.batch: Helpers | None = None
         self.generals = GeneralRegions(capacity)
-        self.rejections: LruMap[Hashable, str] = LruMap(capacity)
+        self.rejections: LruMap[Hashable, Rejection] = LruMap(capacity)
         self._lock = forks.lock()
 
     def template(self, graph: Graph, environment: Mapping[str, str]) -> tuple[Template, bool]:

@@ -18,7 +18,7 @@ from fusioncache.backends.api import Run
 from fusioncache.backends.eager import run_one_by_one
 from fusioncache.backends.torch_settings import is_device_lost, is_out_of_memory
 from fusioncache.cache.backend_executables import BackendExecutables, BuildRequest
-from fusioncache.cache.executable import BuiltFunction, Executable, RejectedRegion, reorder
+from fusioncache.cache.executable import BuiltFunction, Executable, Piece, RejectedRegion, reorder
 from fusioncache.cache.folded_chains import FoldedChains
 from fusioncache.cache.generals import Generation, ServedGeneral
 from fusioncache.cache.peers import StoreRequest
@@ -303,11 +303,11 @@ class TemplateCall:
         graph = inline(self.template.graph, arities)
         if regions.plan is Plan.INLINE or depends_on_operand_order(graph, layouts):
             instance = self._compiled_instance(arities)
-            return _without_none([self.compiler.foresee(graph, instance, self._generation, layouts)])
+            return self.compiler.foresee(graph, instance, self._generation, layouts)
         if layouts != contiguous_layouts(graph):
             return []
-        executables = self.executables(arities)
-        return _without_none([one.foresee(contiguous_layouts(one.graph) or ()) for one in executables])
+        asks = (one.foresee(contiguous_layouts(one.graph) or ()) for one in self.executables(arities))
+        return [ask for ask in asks if ask is not None]
 
     def _begin(self, args: Sequence[Any], arities: Arities | None) -> tuple[Run, Sequence[Any]]:
         if arities is None:
@@ -370,13 +370,13 @@ class TemplateCall:
             if not may_run_again(self.template.graph):  # each piece is run to make the next one's arguments
                 raise rejection
             asked = self._request(call.regions, call.layouts)
-            run, compiled = self.compiler.run_rejected(call.args, asked, rejection)
+            run, pieces = self.compiler.run_rejected(call.args, asked, rejection)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
             call.failures.append(("compile", error))
             return self._run_operations(call)
-        self._report_rejection(call.regions.arities, rejection, compiled)
+        self._report_rejection(call.regions.arities, rejection, pieces)
         self._rejected.add(run)
         return run
 
@@ -386,12 +386,12 @@ class TemplateCall:
             return None
         return self.compiler.reject_launch(self._request(call.regions, call.layouts), error)
 
-    def _report_rejection(self, arities: Arities, rejection: RejectedRegion, compiled: Sequence[bool]) -> None:
+    def _report_rejection(self, arities: Arities, rejection: RejectedRegion, pieces: Sequence[Piece]) -> None:
         """Reports how a rejected region runs: in pieces, of which some are compiled."""
         title, digest = self.compiler.backend.title, self.template.key.digest
-        compilers = " and ".join(dict.fromkeys(title if is_compiled else "torch" for is_compiled in compiled))
-        pieces = f" in {len(compiled)} pieces" if len(compiled) > 1 else ""
-        reason = f"rejected by {title}: runs{pieces} by {compilers}"
+        compilers = " and ".join(dict.fromkeys(title if piece.is_compiled else "torch" for piece in pieces))
+        number = f" in {len(pieces)} pieces" if len(pieces) > 1 else ""
+        reason = f"rejected by {title}: runs{number} by {compilers}"
         logger.info("%s is %s: %s", self.template.name, reason, rejection)
         self._note(arities, reason=reason)
         if self._ledger.count_bypass(reason, self.template):
@@ -496,7 +496,3 @@ class TemplateCall:
 
     def _note_plan(self, arities: Arities, plan: str) -> None:
         self._note(arities, plan=plan)
-
-
-def _without_none(asks: Sequence[StoreRequest | None]) -> list[StoreRequest]:
-    return [ask for ask in asks if ask is not None]

@@ -57,6 +57,36 @@ class RejectedRegion(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of a rejected region: the operations from ``start`` to ``stop``.
+
+    Attributes:
+        start: the number of its first operation.
+        stop: the number of the operation behind it.
+        is_compiled: whether it is compiled; otherwise torch runs its operations.
+        layouts: of its arguments at its first run.
+    """
+
+    start: int
+    stop: int
+    is_compiled: bool
+    layouts: ArgumentLayouts
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A region that a compiler rejects at any sizes.
+
+    Attributes:
+        reason: the compiler's, in one line.
+        pieces: that replaced the region at some sizes.
+    """
+
+    reason: str
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BuiltFunction[F]:
     """A function, with its origin and cost.
 
@@ -234,12 +264,19 @@ class Builder:
         return entry is not None and refused is any(part.name == REFUSED for part in entry.artifacts)
 
     def load(self, task: Task[Run], args: Sequence[Any]) -> BuiltFunction[Run] | None:
-        """Returns the same as ``build`` if that need not compile; None otherwise."""
+        """Returns the same as ``build`` if that need not compile; None otherwise.
+
+        Raises:
+            RejectedRegion: if the store says that the compiler rejects the region.
+        """
         if self.store is None or self.backend.find_obstacle(task.graph) is not None:
             return None
         start, key = time.perf_counter(), self.key(task)
         stored = self.store.load(key, self.backend.name)
-        built = None if stored is None or REFUSED in stored else self._load(task, args, key, stored)
+        if stored is None or REFUSED in stored:
+            _raise_stored_rejection(stored or {})
+            return None
+        built = self._load(task, args, key, stored)
         return built and replace(built, seconds=time.perf_counter() - start)
 
     def build[F](self, task: Task[F], args: Sequence[Any]) -> BuiltFunction[F]:
@@ -307,8 +344,7 @@ class Builder:
             reason = artifacts[REFUSED].decode(errors="replace")
             if task.made:
                 raise Declined(reason.removeprefix(_REJECTED), Scope.GENERAL)
-            if reason.startswith(_REJECTED):
-                raise RejectedRegion(reason.removeprefix(_REJECTED))
+            _raise_stored_rejection(artifacts)
             self.refused(unstored(reason))
             return self._compile(task, args, key if task.instance else None)
         try:
@@ -397,6 +433,13 @@ class Builder:
         if self.store.directory is None:
             self.refused(unstored("the store's directory cannot be used"))
         return StoredArtifacts(artifacts, seconds)
+
+
+def _raise_stored_rejection(artifacts: Mapping[str, bytes]) -> None:
+    """Raises ``RejectedRegion`` if stored artifacts are a note that the compiler rejects the region."""
+    reason = artifacts.get(REFUSED, b"").decode(errors="replace")
+    if reason.startswith(_REJECTED):
+        raise RejectedRegion(reason.removeprefix(_REJECTED))
 
 
 def unstored(reason: str) -> str:

@@ -9,6 +9,7 @@ import thunder
 import torch
 from loaded_programs import load, no_interpretation, run, write
 from models import Blocks, are_same, compile_with, find_all_fused, step
+from recorded_asks import Recorder
 from store_contents import collect_warnings
 from store_processes import PersistentEager
 
@@ -219,11 +220,13 @@ class Model(torch.nn.Module):
         return torch.erf(h) * 2
 
 
-def train(backend, store, monkeypatch, inputs=(X, X)):
+def train(backend, store, monkeypatch, inputs=(X, X), helpers=None):
     """Returns results, counts and warnings of steps of a process; asserts that results are eager PyTorch's."""
     monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda name, **_: backend)
+    monkeypatch.setattr("fusioncache.accelerators.precompile.ahead.find_helpers", lambda *args, **_: helpers)
     model = Model()
     cache = fusioncache.Cache(store=store, record=False)
+    cache.helpers = helpers
     compiled, transform = compile_with(model, "auto", cache, programs=False, jobs=0)
     with collect_warnings() as messages:
         found = [step(compiled, model, x) for x in inputs]
@@ -248,14 +251,27 @@ def test_a_rejected_region_runs_in_pieces_and_the_next_process_knows_it(tmp_path
     assert dict(stats.bypasses) == {reason: 1}
 
 
+INPUTS = [torch.linspace(-1, 1, 4 * length).reshape(length, 4) for length in (3, 5, 7, 9)]
+
+
+@pytest.mark.usefixtures("eager_regions")
+def test_pieces_of_a_rejected_region_are_handed_over_at_further_lengths(tmp_path, monkeypatch):
+    unforeseen = []
+    for lengths in (1, 4):
+        recorder = Recorder()
+        train(Picky(), tmp_path / f"{lengths}", monkeypatch, INPUTS[:lengths], recorder)
+        unforeseen.append(len(recorder.wanted - recorder.handed.keys()))
+    # Of each length the backward region, whose gradient is expanded; of the first also the two pieces.
+    assert unforeseen == [1 + 2, 4 + 2]
+
+
 @pytest.mark.usefixtures("eager_regions")
 def test_pieces_of_a_rejected_region_get_code_that_is_made_of_code_for_any_sizes(tmp_path, monkeypatch):
-    inputs = [torch.linspace(-1, 1, 4 * length).reshape(length, 4) for length in (3, 5, 7, 9)]
-    for rejected, expected in ((4, (8, 0, 4, 8)), (1, (0, 16, 0, 12))):  # for any sizes the first length is new then
+    for rejected, expected in ((1, (8, 0, 4, 8)), (0, (0, 16, 0, 12))):
         backend = Picky()
-        _, stats, _ = train(backend, tmp_path, monkeypatch, inputs)
+        _, stats, _ = train(backend, tmp_path, monkeypatch, INPUTS)
         assert (stats.compiles, stats.loads, stats.generalizations, stats.general_hits) == expected
-        assert list(stats.bypasses.values()) == [len(inputs)] and backend.rejected == rejected
+        assert list(stats.bypasses.values()) == [len(INPUTS)] and backend.rejected == rejected
 
 
 @pytest.mark.usefixtures("eager_regions")

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from fusioncache.accelerators.precompile.entry_compiler import (
@@ -28,7 +29,7 @@ from fusioncache.accelerators.precompile.entry_compiler import (
 )
 from fusioncache.accelerators.precompile.pool import CompilePool, choose_jobs, find_pool
 from fusioncache.backends.api import Backend, backend_class
-from fusioncache.backends.bound_symbols import outputs_of
+from fusioncache.backends.bound_symbols import outputs_of, torch_dtype
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.peers import Helpers, StoreRequest, Wait, find_job_store
 from fusioncache.cache.results import expect_layouts, strided_of
@@ -49,7 +50,6 @@ from fusioncache.transform.transform import TemplateTransform
 logger = logging.getLogger("fusioncache")
 
 
-_VIEWS = frozenset({"permute", "transpose", "expand", "unsqueeze", "squeeze", "reshape"})
 _VIEW_IMPLEMENTATIONS = ("torch_slice_prim_impl", "torch_prims_reshape_impl")
 _CONTIGUOUS = frozenset({"linear", "matmul", "_grouped_mm", "embedding", "embedding_backward", "arange"})
 """Torch operations with contiguous results for any operands. Grouped products: if rows have a multiple of 16 bytes, as
@@ -127,31 +127,55 @@ class LayoutPrediction:
             self._note(proxy, found[index] if len(found) == len(results) else None)
 
     def _ask_torch(self, symbol: Any, name: str) -> Sequence[Strided | None]:
-        """Returns the layouts of an operation's results, from torch's meta functions; empty if they are unknown."""
-        import torch
+        """Returns the layouts of an operation's results, from torch's meta functions; empty if they are unknown.
 
-        if name in _VIEWS:
-            function: Callable[..., Any] = getattr(torch.Tensor, name)
-        elif name in _VIEW_IMPLEMENTATIONS:
-            function = symbol._call_ctx[name]
-        elif name == _FLASH_BACKWARD and symbol.args[1].shape[-1] % _FLASH_MULTIPLE == 0:
+        Raises:
+            Exception: if torch's function needs more than shapes, or a layout is unknown.
+        """
+        from torch.utils._pytree import tree_map
+
+        if name == _FLASH_BACKWARD and symbol.args[1].shape[-1] % _FLASH_MULTIPLE == 0:
             return [_flash_gradient_layout(self._layout_of(proxy)) for proxy in symbol.args[1:4]]
-        elif name in _GRADIENTS:
+        if name in _GRADIENTS:
             layout = self._layout_of(symbol.args[_GRADIENTS[name]])
             return [layout] if layout is not None and layout.is_contiguous else []
-        else:
+        function = _find_function(symbol, name)
+        if function is None or not symbol.flat_proxy_args:  # without a tensor torch would allocate the result
             return []
-        layouts = [self._layout_of(arg) if hasattr(arg, "name") else arg for arg in symbol.args]
-        if None in layouts:
-            return []
-        args = [_make_meta(arg) if isinstance(arg, Strided) else arg for arg in layouts]
-        return [strided_of(function(*args, **symbol.kwargs))]
+        args, kwargs = tree_map(self._make_argument, (tuple(symbol.args), dict(symbol.kwargs)))
+        results = function(*args, **kwargs)
+        return [strided_of(result) for result in (results if isinstance(results, tuple) else (results,))]
+
+    def _make_argument(self, value: Any) -> Any:
+        """Returns a meta tensor for a tensor, and numbers and None as they are.
+
+        Raises:
+            ValueError: for other arguments, and for a tensor of unknown layout.
+        """
+        if value is None or isinstance(value, int | float):
+            return value
+        layout = self._layout_of(value)
+        if layout is None:
+            raise ValueError("an argument without a known layout")
+        return _make_meta(layout, torch_dtype(value.dtype.full_name))
 
 
-def _make_meta(layout: Strided) -> Any:
+def _find_function(symbol: Any, name: str) -> Callable[..., Any] | None:
+    """Returns torch's function of an operation, which also computes layouts; None if it is not torch's."""
     import torch
 
-    return torch.empty_strided(layout.shape, layout.strides, device="meta")
+    if name in _VIEW_IMPLEMENTATIONS:
+        function: Callable[..., Any] = symbol._call_ctx[name]
+        return function
+    module = symbol.sym.module
+    known = module in (torch, torch.nn.functional, torch.Tensor)
+    return attrgetter(name.removeprefix("torch."))(module) if known else None
+
+
+def _make_meta(layout: Strided, dtype: Any = None) -> Any:
+    import torch
+
+    return torch.empty_strided(layout.shape, layout.strides, dtype=dtype, device="meta")
 
 
 def _flash_gradient_layout(heads: Strided | None) -> Strided | None:

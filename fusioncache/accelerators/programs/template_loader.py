@@ -116,8 +116,8 @@ class TemplateLoader:
         for use in reference.uses if executables.backend.derives_sizes else ():
             if use.plan is Plan.INLINE:
                 graph, instance = inline(template.graph, use.arities), use.instance.compiled
-                asks = (executables.foresee(graph, instance, None, layouts) for layouts in use.layouts)
-                yield from (ask for ask in asks if ask is not None)
+                for layouts in use.layouts:
+                    yield from executables.foresee(graph, instance, None, layouts)
 
     def _find_template(self, reference: TemplateReference) -> tuple[Template, BackendExecutables]:
         executables = self.backends.find_backend(reference.backend, dict(reference.options))
