@@ -274,7 +274,11 @@ class BackendExecutables:
         if rejected is not None:
             pieces = (piece for piece in rejected.pieces if piece.is_compiled)
             return [ask for piece in pieces for ask in self._foresee_piece(region, piece, generation)]
-        ask = self._foresee_whole(executable, region, instance, generation, layouts)
+        found, derives = self._find_general(region, generation, environment), self.backend.derives_sizes
+        if found is not None and self.backend.generalizes and not derives:
+            return []
+        made = found.instance if found is not None and derives and not refuses_general(region) else None
+        ask = executable.foresee(layouts, instance, made)
         return [] if ask is None else [ask]
 
     def _foresee_piece(self, region: Graph, piece: Piece, generation: Generation | None) -> list[StoreRequest]:
@@ -282,21 +286,6 @@ class BackendExecutables:
         graph = take(region, piece.start, piece.stop).graph
         layouts = lay_out_alike(piece.layouts, graph)
         return [] if layouts is None else self.foresee(graph, None, generation, layouts)
-
-    def _foresee_whole(
-        self,
-        executable: Executable,
-        region: Graph,
-        instance: Instance | None,
-        generation: Generation | None,
-        layouts: ArgumentLayouts,
-    ) -> StoreRequest | None:
-        found = self._find_general(region, generation, self.backend.environment())
-        if found is None:
-            return executable.foresee(layouts, instance)
-        if not self.backend.derives_sizes:
-            return None if self.backend.generalizes else executable.foresee(layouts, instance)
-        return executable.foresee(layouts, instance, None if refuses_general(region) else found.instance)
 
     def _find_general(
         self, region: Graph, generation: Generation | None, environment: Mapping[str, str]

@@ -58,11 +58,9 @@ class RejectedRegion(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a rejected region: the operations from ``start`` to ``stop``.
+    """A piece of a rejected region: the operations from ``start`` to ``stop``, without the last.
 
     Attributes:
-        start: the number of its first operation.
-        stop: the number of the operation behind it.
         is_compiled: whether it is compiled; otherwise torch runs its operations.
         layouts: of its arguments at its first run.
     """
@@ -75,12 +73,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A region that a compiler rejects at any sizes.
-
-    Attributes:
-        reason: the compiler's, in one line.
-        pieces: that replaced the region at some sizes.
-    """
+    """A region that a compiler rejects, the compiler's reason, and the pieces that replaced it at some sizes."""
 
     reason: str
     pieces: tuple[Piece, ...]
@@ -273,10 +266,10 @@ class Builder:
             return None
         start, key = time.perf_counter(), self.key(task)
         stored = self.store.load(key, self.backend.name)
-        if stored is None or REFUSED in stored:
-            _raise_stored_rejection(stored or {})
+        if stored is not None and REFUSED in stored:
+            _raise_stored_rejection(stored)
             return None
-        built = self._load(task, args, key, stored)
+        built = None if stored is None else self._load(task, args, key, stored)
         return built and replace(built, seconds=time.perf_counter() - start)
 
     def build[F](self, task: Task[F], args: Sequence[Any]) -> BuiltFunction[F]:
@@ -436,8 +429,8 @@ class Builder:
 
 
 def _raise_stored_rejection(artifacts: Mapping[str, bytes]) -> None:
-    """Raises ``RejectedRegion`` if stored artifacts are a note that the compiler rejects the region."""
-    reason = artifacts.get(REFUSED, b"").decode(errors="replace")
+    """Raises ``RejectedRegion`` if a stored note that there is no code says that the compiler rejects the region."""
+    reason = artifacts[REFUSED].decode(errors="replace")
     if reason.startswith(_REJECTED):
         raise RejectedRegion(reason.removeprefix(_REJECTED))
 

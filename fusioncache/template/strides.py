@@ -91,7 +91,18 @@ def lay_out_alike(layouts: ArgumentLayouts, graph: Graph) -> ArgumentLayouts | N
 def _pack_alike(other: Strided, shape: tuple[int, ...]) -> Strided | None:
     if len(shape) != len(other.shape) or not _is_dense(other):
         return None
-    return _pack(shape, sorted(range(len(shape)), key=lambda axis: (-other.strides[axis], axis)))
+    packed = _pack(shape, sorted(range(len(shape)), key=lambda axis: (-other.strides[axis], axis)))
+    return Strided(shape, tuple(_scale_stride(axis, other, packed) for axis in range(len(shape))))
+
+
+def _scale_stride(axis: int, other: Strided, packed: Strided) -> int:
+    """Returns a stride of a packed layout. That of a single element follows the dimension that it equals in another."""
+    if packed.shape[axis] == 1:
+        for index, (size, stride) in enumerate(zip(other.shape, other.strides, strict=True)):
+            if size > 1 and other.strides[axis] in (size * stride, stride):
+                whole = other.strides[axis] == size * stride
+                return packed.strides[index] * (packed.shape[index] if whole else 1)
+    return packed.strides[axis]
 
 
 def strides_of(op: Op, operands: Sequence[Strided | None], shape: tuple[int, ...]) -> Strided | None:

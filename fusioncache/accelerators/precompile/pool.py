@@ -34,7 +34,7 @@ from fusioncache.accelerators.precompile.entry_compiler import (
     TaskOutcome,
     gpu_in_use,
 )
-from fusioncache.accelerators.precompile.workers import PackedTask
+from fusioncache.accelerators.precompile.workers import PackedTask, has_room
 from fusioncache.backends.api import backend_class
 from fusioncache.backends.torch_settings import read_variables
 from fusioncache.cache.cache import Cache
@@ -51,9 +51,11 @@ logger = logging.getLogger("fusioncache")
 END_SECONDS = 5.0
 """How long the pool process may take to end."""
 
-MOST = 4
-"""More processes gain little: a first step has some ten templates, and one or two of them take half of the time."""
-_CORES_OF_A_RANK = {"nvfuser": 3, "inductor": 4}
+MOST = 8
+"""More processes gain little: a first step has 10 to 25 templates, and two or three of them take half of the time."""
+FEW = 4
+"""The largest number of processes that open a GPU with little free memory: see ``workers.ROOM_BYTES``."""
+_CORES_OF_A_RANK = {"nvfuser": 2, "inductor": 4}
 """Cores of a rank that justify one more process, by backend. A C++ compiler takes memory as well."""
 _RANKS_HERE = "LOCAL_WORLD_SIZE"
 _DEFAULT = "nvfuser"
@@ -91,7 +93,7 @@ class CompilePool:
         quiet: whether to discard the stderr of the processes.
 
     Attributes:
-        jobs: the argument.
+        jobs: the argument; less once tasks are for a GPU with little free memory.
         backend: the argument.
         environment: the variables that a worker depends on, as of the start of the processes.
         is_wanted: whether a cache asked for the pool. One that was started beside imports may stay unused.
@@ -142,6 +144,7 @@ class CompilePool:
     def open_early(self, device: int | None) -> None:
         """Starts all workers and lets them open a GPU before the first task, when many tasks are expected."""
         if self.start():
+            self._limit_jobs()
             self._send({}, device)
 
     def submit(self, tasks: Sequence[CompileTask]) -> list[Future[TaskOutcome]]:
@@ -149,6 +152,8 @@ class CompilePool:
         futures: list[Future[TaskOutcome]] = [Future() for _ in tasks]
         with self._lock:  # else the process could end in between, and no future would be set
             if self.start():
+                if not self._numbers:
+                    self._limit_jobs()
                 numbers = range(self._numbers, self._numbers + len(tasks))
                 self._numbers += len(tasks)
                 self._futures |= zip(numbers, futures, strict=True)
@@ -181,14 +186,19 @@ class CompilePool:
             self._connection.close()
             process.returncode = 0  # it is not a child of this process, so ``Popen`` must not wait for it
 
+    def _limit_jobs(self) -> None:
+        """Lowers the number of processes if the GPU in use has little free memory, which models may need."""
+        if self.jobs > FEW and gpu_in_use() is not None and not has_room():
+            self.jobs = FEW
+
     def _send(self, tasks: dict[int, PackedTask], device: int | None = None) -> None:
         """Sends tasks from a thread, because the pool process does not read while it imports."""
-        connection = self._connection
+        connection, jobs = self._connection, self.jobs
         assert connection is not None
 
         def write() -> None:
             with self._sending, suppress(OSError):
-                connection.send((tasks, device))
+                connection.send((tasks, device, jobs))
 
         threading.Thread(target=write, daemon=True, name="fusioncache pool").start()
 

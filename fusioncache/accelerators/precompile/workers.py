@@ -147,8 +147,9 @@ class Workers:
     def _has_tasks(self) -> bool:
         return bool(self._waiting) or any(worker.task is not None for worker in self._workers)
 
-    def _add(self, tasks: dict[int, PackedTask], device: int | None) -> None:
-        """Adds tasks. If there are none, all workers are started, so that they open the GPU and wait."""
+    def _add(self, tasks: dict[int, PackedTask], device: int | None, jobs: int) -> None:
+        """Adds tasks for at most ``jobs`` workers. If there are none, all start, so that they open the GPU and wait."""
+        self._jobs = jobs
         self._is_early = self._is_early and not tasks
         self._since = self._clock()
         self._waiting |= tasks

@@ -180,14 +180,17 @@ def test_workers_that_are_of_no_use_are_not_tried_again(tmp_path, monkeypatch, d
         assert not pool.start() and reasons(pool, "a") == ["no worker starts"]
 
 
-def test_workers_that_start_early_wait_for_the_first_task(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("jobs", "room", "expected"), [(2, False, 2), (6, True, 6), (6, False, pools.FEW)])
+def test_workers_that_start_early_wait_for_the_first_task(tmp_path, monkeypatch, jobs, room, expected):
     monkeypatch.setattr(workers, "REST_SECONDS", 0.0)
+    monkeypatch.setattr(pools, "gpu_in_use", lambda: 0)
+    monkeypatch.setattr(pools, "has_room", lambda: room)
     opened = tmp_path / "opened"
     give_device(monkeypatch, lambda number: note(opened, f"{os.getpid()} "))
-    with make_pool(tmp_path, 2, "other") as pool:
+    with make_pool(tmp_path, jobs, "other") as pool:
         pool.open_early(0)
-        wait_until(lambda: opened.exists() and len(opened.read_text().split()) == 2)
-        assert reasons(pool, "a") == ["a"]
+        wait_until(lambda: opened.exists() and len(opened.read_text().split()) == expected)
+        assert reasons(pool, "a") == ["a"] and len(opened.read_text().split()) == expected
     assert {pid for _, pid in read_played(tmp_path)} < set(map(int, opened.read_text().split()))
 
 
@@ -410,7 +413,7 @@ NONE = {
     "no nvFuser": lambda patch: patch.setattr(pools, "find_spec", lambda name: None),
     "few cores": lambda patch: (
         patch.delenv("FUSIONCACHE_JOBS"),
-        patch.setattr(pools, "count_cores", lambda: 3),
+        patch.setattr(pools, "count_cores", lambda: 2),
     ),
     "a store that others can write": lambda patch: (default_path().mkdir(parents=True), default_path().chmod(0o777)),
 }
