@@ -4,7 +4,7 @@ nvFuser 0.2.36 cannot compile some regions, which then fail under Thunder alone 
 compiles. Measured on an H200 (a backward region of ConvNeXt, 62 operations): its halves take 1.1 s to compile and 42 to
 59 us to run; one operation after the other takes 0.1 s and 383 to 424 us. Each half is a graph like any other and is
 stored like one. The store also has a note that the whole is rejected, so that the next process does not compile it. At
-further sizes the region counts as rejected, and helpers compile its pieces.
+further sizes, also in later processes, the region counts as rejected, and helpers compile its pieces.
 
 From nvFuser's code for any sizes, code for each size is derived at its first call, or before it by a helper: see
 ``Backend.persist_size``.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -24,22 +24,21 @@ from fusioncache.backends.api import Backend, Run
 from fusioncache.backends.eager import run_one_by_one
 from fusioncache.backends.torch_settings import is_out_of_memory, read_torch_settings
 from fusioncache.cache.cache import Cache
-from fusioncache.cache.executable import (
-    Builder,
-    BuiltFunction,
-    Executable,
-    OnBuild,
+from fusioncache.cache.executable import Builder, BuiltFunction, Executable, OnBuild, RejectedRegion
+from fusioncache.cache.generals import (
+    FoundGeneral,
+    Generation,
     Piece,
-    RejectedRegion,
     Rejection,
+    ServedGeneral,
+    Sizes,
+    check_general,
 )
-from fusioncache.cache.generals import FoundGeneral, Generation, ServedGeneral, Sizes, check_general
 from fusioncache.cache.peers import StoreRequest
 from fusioncache.ir import Declined, Graph, Instance, Scope
 from fusioncache.ir.template import ArgumentLayouts, layouts_of
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.template.generalization import in_order_of_template
-from fusioncache.template.skeleton import skeleton_of
 from fusioncache.template.strides import lay_out_alike
 from fusioncache.template.writer import GraphPart, cut, take
 
@@ -197,12 +196,11 @@ class BackendExecutables:
         environment = self.backend.environment()
         executable = self._find_executable(asked.graph, asked.instance, environment)
         region = _find_region(executable, asked)
-        rejected = None if executable.is_built else self._find_rejection(region, environment)
-        if rejected is not None:
-            raise RejectedRegion(rejected.reason)
-        if asked.generation is not None:
-            found = self._find_general(region, asked.generation, environment)
-            run = None if found is None else self._serve_general(executable, region, args, asked, found)
+        found = self._find_general(region, asked.generation, environment)
+        if isinstance(found, Rejection) and not executable.is_built:
+            raise RejectedRegion(found.reason)
+        if isinstance(found, FoundGeneral) and asked.generation is not None:
+            run = self._serve_general(executable, region, args, asked, found)
             if run is not None:
                 return run
         try:
@@ -240,16 +238,11 @@ class BackendExecutables:
 
         region = _find_region(executable, asked)
         run, pieces = run_in_pieces(region, args, build)
-        if rejection.is_new:
-            executable.reject(asked.layouts, rejection, asked.instance)
-        name = _name_rejection(region, self.backend.environment())
-        self._cache.rejections.get_or_make(name, lambda: Rejection(str(rejection), pieces))
+        is_derived = rejection.is_new and executable.reject(asked.layouts, rejection, asked.instance)
+        if self._sizes is not Sizes.STATIC and not is_derived:
+            builder = self.builder(self.backend.environment())
+            self._cache.generals.reject(region, Rejection(str(rejection), pieces), builder)
         return run, pieces
-
-    def _find_rejection(self, region: Graph, environment: Mapping[str, str]) -> Rejection | None:
-        """Returns the rejection of a region, which regions share that differ only in sizes, or None."""
-        rejections = self._cache.rejections
-        return rejections.get(_name_rejection(region, environment)) if len(rejections) else None
 
     def foresee(
         self, graph: Graph, instance: Instance | None, generation: Generation | None, layouts: ArgumentLayouts
@@ -270,11 +263,10 @@ class BackendExecutables:
         if executable.is_built:
             return []
         region = in_order_of_template(executable.source_for(layouts, instance))
-        rejected = self._find_rejection(region, environment)
-        if rejected is not None:
-            pieces = (piece for piece in rejected.pieces if piece.is_compiled)
-            return [ask for piece in pieces for ask in self._foresee_piece(region, piece, generation)]
         found, derives = self._find_general(region, generation, environment), self.backend.derives_sizes
+        if isinstance(found, Rejection):
+            pieces = (piece for piece in found.pieces if piece.is_compiled)
+            return [ask for piece in pieces for ask in self._foresee_piece(region, piece, generation)]
         if found is not None and self.backend.generalizes and not derives:
             return []
         made = found.instance if found is not None and derives and not refuses_general(region) else None
@@ -289,8 +281,8 @@ class BackendExecutables:
 
     def _find_general(
         self, region: Graph, generation: Generation | None, environment: Mapping[str, str]
-    ) -> FoundGeneral | None:
-        """Returns the general executable that may serve a region, or None.
+    ) -> FoundGeneral | Rejection | None:
+        """Returns the rejection of a region at its own or other sizes, or the general executable that may serve it.
 
         With a generation, the region joins its relatives.
         """
@@ -322,11 +314,6 @@ class BackendExecutables:
             return None
         asked.on_general(served)
         return served.run
-
-
-def _name_rejection(region: Graph, environment: Mapping[str, str]) -> Hashable:
-    """Returns the key of a rejection, which regions share that differ only in sizes."""
-    return skeleton_of(region), *sorted(environment.items())
 
 
 def _note_made(asked: BuildRequest, found: FoundGeneral, executable: Executable, built: BuiltFunction[Run]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fusioncache.cache.executable import Executable, Rejection
+from fusioncache.cache.executable import Executable
 from fusioncache.cache.generals import GeneralRegions
 from fusioncache.cache.peers import Helpers, Ranks
 from fusioncache.ir import Graph, Key, Template
@@ -48,8 +48,7 @@ class Cache:
         ranks: the other processes of a distributed job.
         helpers: the processes that compile for this one; None if there are none.
         batch: compiles in this process instead, where that pays; None if not.
-        generals: functions for regions that differ only in sizes.
-        rejections: the regions that a compiler rejected, by skeleton and environment.
+        generals: regions that differ only in sizes, with their general functions and rejections.
     """
 
     def __init__(self, *, capacity: int = 4096, record: bool = True, store: bool | str | Path | None = None):
@@ -64,7 +63,6 @@ class Cache:
         self.helpers: Helpers | None = None
         self.batch: Helpers | None = None
         self.generals = GeneralRegions(capacity)
-        self.rejections: LruMap[Hashable, Rejection] = LruMap(capacity)
         self._lock = forks.lock()
 
     def template(self, graph: Graph, environment: Mapping[str, str]) -> tuple[Template, bool]:
@@ -157,7 +155,6 @@ class Cache:
         self._keys.clear()
         self._executables.clear()
         self.generals.clear()
-        self.rejections.clear()
 
 
 def _read_store_option(store: bool | str | Path | None) -> bool | str | Path:

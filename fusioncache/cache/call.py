@@ -18,9 +18,9 @@ from fusioncache.backends.api import Run
 from fusioncache.backends.eager import run_one_by_one
 from fusioncache.backends.torch_settings import is_device_lost, is_out_of_memory
 from fusioncache.cache.backend_executables import BackendExecutables, BuildRequest
-from fusioncache.cache.executable import BuiltFunction, Executable, Piece, RejectedRegion, reorder
+from fusioncache.cache.executable import BuiltFunction, Executable, RejectedRegion, reorder
 from fusioncache.cache.folded_chains import FoldedChains
-from fusioncache.cache.generals import Generation, ServedGeneral
+from fusioncache.cache.generals import Generation, Piece, ServedGeneral
 from fusioncache.cache.peers import StoreRequest
 from fusioncache.cache.results import with_torch_layouts
 from fusioncache.ir import Graph, Instance, NumberType, Scope, Template, TensorType, is_declined

@@ -57,29 +57,6 @@ class RejectedRegion(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A piece of a rejected region: the operations from ``start`` to ``stop``, without the last.
-
-    Attributes:
-        is_compiled: whether it is compiled; otherwise torch runs its operations.
-        layouts: of its arguments at its first run.
-    """
-
-    start: int
-    stop: int
-    is_compiled: bool
-    layouts: ArgumentLayouts
-
-
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """A region that a compiler rejects, the compiler's reason, and the pieces that replaced it at some sizes."""
-
-    reason: str
-    pieces: tuple[Piece, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class BuiltFunction[F]:
     """A function, with its origin and cost.
 
@@ -514,14 +491,15 @@ class Executable:
         """Returns the same as ``run_for`` if that need not compile; None otherwise."""
         return self._known(layouts, instance) or self._build(args, layouts, on_build, instance, self._builder.load)
 
-    def reject(self, layouts: ArgumentLayouts, rejection: RejectedRegion, instance: Instance | None = None) -> None:
+    def reject(self, layouts: ArgumentLayouts, rejection: RejectedRegion, instance: Instance | None = None) -> bool:
         """Stores that the compiler rejects the region for arguments of this layout, under the key it was compiled with.
 
-        If that was the key of code for any sizes, later processes compile the region for its own sizes.
+        Returns whether that was the key of code for any sizes. Others then compile the region for its own sizes.
         """
         _, made = self._exact.get((layouts, self._own(layouts, instance), True), (None, None))
         task = self._builder.region_task(self.graph, self.source_for(layouts, instance), layouts, made)
         self._builder.reject(task, rejection)
+        return made is not None
 
     def source_for(self, layouts: ArgumentLayouts, instance: Instance | None = None) -> Instance:
         """Returns the region that would be compiled for arguments of these layouts."""

@@ -1,8 +1,9 @@
 """Regions that differ only in sizes and numbers, and the general functions that they share, in this process and later.
 
-For each skeleton the store has the sizes and numbers of its regions, so that a later process generalizes with these.
-These entries have no code, and cannot make a result wrong: each process fills the holes of its own skeleton, and
-decides itself if a region is an instance of the generalization.
+For each skeleton the store has the sizes and numbers of its regions, so that a later process generalizes with these. If
+the compiler rejects such regions, it has the pieces that run in their place. These entries have no code, and cannot
+make a result wrong: each process fills the holes of its own skeleton, decides itself if a region is an instance of the
+generalization, and cuts a rejected region itself.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def choose_sizes(sizes: str | None) -> Sizes:
     return Sizes(sizes)
 
 
-FORMAT = 2
+FORMAT = 3
 _SIZES = "sizes"
 _MOST_STORED = 64
 """How many places are stored for one skeleton: the newest."""
@@ -112,40 +113,64 @@ class StoredGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class _KeptPlaces:
-    """The places that are stored for one skeleton."""
+class Piece:
+    """A piece of a rejected region: the operations from ``start`` to ``stop``, without the last.
 
-    places: tuple[StoredGroup, ...]
+    Attributes:
+        is_compiled: whether it is compiled; otherwise torch runs its operations.
+        layouts: of its arguments at its first run.
+    """
+
+    start: int
+    stop: int
+    is_compiled: bool
+    layouts: ArgumentLayouts
 
 
-def read_places(store: Store, key: Key) -> tuple[StoredGroup, ...]:
-    """Returns the places that are stored for a skeleton. Removes an entry that does not decode. Never raises."""
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A region that a compiler rejects, the compiler's reason, and the pieces that replaced it at some sizes."""
+
+    reason: str
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRegions:
+    """The stored regions of one skeleton: their places, and their rejection or None."""
+
+    places: tuple[StoredGroup, ...] = ()
+    rejection: Rejection | None = None
+
+
+def read_regions(store: Store, key: Key) -> StoredRegions:
+    """Returns the stored regions of a skeleton. Removes an entry that does not decode. Never raises."""
     artifacts = store.peek(key, SIZES_SLOT)
     if artifacts is None:
-        return ()
+        return StoredRegions()
     try:
-        return codec.decode(_KeptPlaces, artifacts.get(_SIZES, b""), "sizes", format=FORMAT).places
+        return codec.decode(StoredRegions, artifacts.get(_SIZES, b""), "sizes", format=FORMAT)
     except ValueError as error:
         store.discard(key, SIZES_SLOT, f"sizes that do not decode: {type(error).__name__}")
-        return ()
+        return StoredRegions()
 
 
-def keep_place(store: Store, key: Key, place: StoredGroup, name: str) -> None:
-    """Adds a place to those stored for a skeleton, and removes those that it includes. Never raises.
+def keep_regions(store: Store, key: Key, new: StoredRegions, name: str) -> None:
+    """Adds regions to those stored for a skeleton, and removes places that new ones include. Never raises.
 
     Args:
-        store: has the places.
+        store: has the regions.
         key: of the skeleton.
-        place: the new place.
+        new: the new regions.
         name: a readable name for the entry.
     """
     with store.take_turn(key, SIZES_SLOT, WRITE_SECONDS):
-        known = read_places(store, key)
-        if any(_covers(other, place) for other in known):
-            return
-        places = [*(other for other in known if not _covers(place, other)), place][-_MOST_STORED:]
-        content = codec.encode(_KeptPlaces(tuple(places)), format=FORMAT)
-        store.replace(key, SIZES_SLOT, {_SIZES: content}, name=name)
+        known = read_regions(store, key)
+        places = [place for place in new.places if not any(_covers(other, place) for other in known.places)]
+        others = [other for other in known.places if not any(_covers(place, other) for place in places)]
+        found = StoredRegions((*others, *places)[-_MOST_STORED:], known.rejection or new.rejection)
+        if found != known:
+            store.replace(key, SIZES_SLOT, {_SIZES: codec.encode(found, format=FORMAT)}, name=name)
 
 
 def _covers(place: StoredGroup, other: StoredGroup) -> bool:
@@ -314,10 +339,11 @@ class _Place:
 
 @dataclass(slots=True)
 class _Relatives:
-    """The places and generalizations of one skeleton, under the settings of one environment."""
+    """The places, generalizations and rejection of one skeleton, under the settings of one environment."""
 
     skeleton: Skeleton
     key: Key | None = None
+    rejection: Rejection | None = None
     places: list[_Place] = field(default_factory=list)
     generals: list[tuple[GeneralExecutable, _Place]] = field(default_factory=list)
 
@@ -357,8 +383,12 @@ class GeneralRegions:
         """Removes all of them. Users of compiled functions keep these, and stored places stay in the store."""
         self._relatives.clear()
 
-    def join(self, region: Graph, generation: Generation, sizes: Sizes, builder: Builder) -> FoundGeneral | None:
+    def join(
+        self, region: Graph, generation: Generation, sizes: Sizes, builder: Builder
+    ) -> FoundGeneral | Rejection | None:
         """Adds a region to its place. Returns the executable that may serve it; None if it is the first one there.
+
+        A rejected region joins no place: its rejection is returned.
 
         Args:
             region: with inputs and outputs in the order of its template.
@@ -368,14 +398,25 @@ class GeneralRegions:
         """
         with self._lock:
             relatives = self._find_relatives(skeleton_of(region), builder)
+            if relatives.rejection is not None:
+                return relatives.rejection
             holes = read_holes(region)
             found = _find_general(relatives, holes, generation)
             return found or _join(relatives, holes, generation, sizes, builder)
 
-    def find(self, region: Graph, builder: Builder) -> FoundGeneral | None:
-        """Returns the general executable that may serve a region of a later program, or None."""
+    def find(self, region: Graph, builder: Builder) -> FoundGeneral | Rejection | None:
+        """Returns the general executable that may serve a region of a later program, or its rejection, or None."""
         with self._lock:
-            return _find_general(self._find_relatives(skeleton_of(region), builder), read_holes(region))
+            relatives = self._find_relatives(skeleton_of(region), builder)
+            return relatives.rejection or _find_general(relatives, read_holes(region))
+
+    def reject(self, region: Graph, rejection: Rejection, builder: Builder) -> None:
+        """Notes that the compiler rejects a region, also for later processes. The first rejection stays."""
+        with self._lock:
+            relatives = self._find_relatives(skeleton_of(region), builder)
+            if relatives.rejection is None:
+                relatives.rejection = rejection
+                _keep(relatives, StoredRegions(rejection=rejection), builder)
 
     def _find_relatives(self, skeleton: Skeleton, builder: Builder) -> _Relatives:
         identity = skeleton, tuple(sorted(builder.environment.items()))
@@ -435,7 +476,9 @@ def _read_relatives(skeleton: Skeleton, builder: Builder) -> _Relatives:
         return _Relatives(skeleton)
     relatives = _Relatives(skeleton, graph_key(skeleton, builder.environment))
     assert relatives.key is not None
-    for kept in read_places(builder.store, relatives.key):
+    stored = read_regions(builder.store, relatives.key)
+    relatives.rejection = stored.rejection
+    for kept in stored.places:
         try:
             regions = _fill_each(skeleton, kept.instances)  # raises for values that no region has in its holes
             place = _Place(kept.function, kept.instances)
@@ -449,11 +492,15 @@ def _read_relatives(skeleton: Skeleton, builder: Builder) -> _Relatives:
 
 
 def _keep_place(relatives: _Relatives, place: _Place, builder: Builder) -> None:
-    """Stores a place for later processes, if there is a store and the function has a name."""
-    if relatives.key is None or builder.store is None or not place.name:
-        return
-    name = template_name(relatives.skeleton, relatives.key)
-    keep_place(builder.store, relatives.key, StoredGroup(place.name, place.instances), name)
+    """Stores a place for later processes, if its function has a name."""
+    if place.name:
+        _keep(relatives, StoredRegions((StoredGroup(place.name, place.instances),)), builder)
+
+
+def _keep(relatives: _Relatives, new: StoredRegions, builder: Builder) -> None:
+    """Stores regions for later processes, if there is a store."""
+    if relatives.key is not None and builder.store is not None:
+        keep_regions(builder.store, relatives.key, new, template_name(relatives.skeleton, relatives.key))
 
 
 def _keep_last[T](kept: list[T], new: T) -> None:

@@ -9,11 +9,14 @@ from fusioncache.cache.generals import (
     FoundGeneral,
     GeneralRegions,
     Generation,
+    Piece,
+    Rejection,
     Sizes,
     StoredGroup,
+    StoredRegions,
     check_general,
-    keep_place,
-    read_places,
+    keep_regions,
+    read_regions,
 )
 from fusioncache.ir import Const, Declined, GeneralInstance, Graph, NumberType, Op, Ref, TensorType
 from fusioncache.store.entry import SIZES_SLOT, is_compiled
@@ -123,25 +126,45 @@ def place(*regions: Graph, function: str = "f") -> StoredGroup:
     return StoredGroup(function, tuple(map(read_holes, regions)))
 
 
+def keep(store, place: StoredGroup) -> None:
+    keep_regions(store, KEY, StoredRegions((place,)), "mul")
+
+
+def read(store, key=KEY) -> tuple[StoredGroup, ...]:
+    return read_regions(store, key).places
+
+
+REJECTION = Rejection("too long", (Piece(0, 1, True, (((2, 64), (64, 1)), None)), Piece(1, 3, False, ())))
+
+
+def test_a_rejection_comes_back_and_the_first_one_stays(store):
+    keep(store, place(product(2, 64)))
+    keep_regions(store, KEY, StoredRegions(rejection=REJECTION), "mul")
+    keep_regions(store, KEY, StoredRegions(rejection=Rejection("too short", ())), "mul")
+    keep(store, place(product(2, 64), function="g"))
+    found = read_regions(store, KEY)
+    assert found == StoredRegions((place(product(2, 64)), place(product(2, 64), function="g")), REJECTION)
+
+
 def test_a_place_comes_back_and_goes_on(store):
     regions = (product(2, 64), product(3, 96, factor=-0.7))
-    keep_place(store, KEY, place(*regions), "mul")
-    (kept,) = read_places(store, KEY)
+    keep(store, place(*regions))
+    (kept,) = read(store)
     assert kept == place(*regions) and tuple(fill(SKELETON, each) for each in kept.instances) == regions
     assert not is_compiled(SIZES_SLOT)
     later = [place(*regions, product(2, 96)), place(regions[0])]
     later += [place(product(2, 64, factor=0.7)), place(regions[0], function="g")]
     for each in later:
-        keep_place(store, KEY, each, "mul")
-    assert read_places(store, KEY) == (later[0], *later[2:])
+        keep(store, each)
+    assert read(store) == (later[0], *later[2:])
     # Each skeleton and each environment has its own.
     keys = [graph_key(skeleton_of(product(2, 3, 4)), ENVIRONMENT)]
     keys += [graph_key(SKELETON, {**ENVIRONMENT, name: "another"}) for name in ENVIRONMENT]
-    assert [read_places(store, key) for key in keys] == [()] * (1 + len(ENVIRONMENT))
+    assert [read(store, key) for key in keys] == [()] * (1 + len(ENVIRONMENT))
     assert graph_key(skeleton_of(product(7, 9, factor=5.0)), ENVIRONMENT) == KEY
 
 
-PLACE = '{"format":2,"places":[{"function":"f","instances":%s}]}'
+PLACE = '{"format":3,"places":[{"function":"f","instances":%s}],"rejection":null}'
 
 
 @pytest.mark.parametrize(
@@ -149,7 +172,8 @@ PLACE = '{"format":2,"places":[{"function":"f","instances":%s}]}'
     [
         "",
         "{",
-        '{"format":1,"places":[]}',
+        '{"format":2,"places":[]}',
+        '{"format":3,"places":[],"rejection":"too long"}',
         PLACE % "[]",
         PLACE % "[[2.5]]",
         PLACE.replace('"f"', "1") % "[[2]]",
@@ -159,10 +183,10 @@ PLACE = '{"format":2,"places":[{"function":"f","instances":%s}]}'
 def test_sizes_that_do_not_decode_are_removed(store, content):
     assert store.save(KEY, SIZES_SLOT, {"sizes": content.encode()})
     with pytest.warns(RuntimeWarning, match="sizes that do not decode"):
-        assert read_places(store, KEY) == ()
+        assert read_regions(store, KEY) == StoredRegions()
     assert store.peek(KEY, SIZES_SLOT) is None
-    keep_place(store, KEY, place(product(2, 64)), "mul")
-    assert len(read_places(store, KEY)) == 1
+    keep(store, place(product(2, 64)))
+    assert len(read(store)) == 1
 
 
 ODD = [(0, 1), (0, Const("float", "0x1p0")), (2, 2), (2, Const("float", "x")), (2, Const("float", "0x1p99999"))]

@@ -257,12 +257,13 @@ INPUTS = [torch.linspace(-1, 1, 4 * length).reshape(length, 4) for length in (3,
 @pytest.mark.usefixtures("eager_regions")
 def test_pieces_of_a_rejected_region_are_handed_over_at_further_lengths(tmp_path, monkeypatch):
     unforeseen = []
-    for lengths in (1, 4):
-        recorder = Recorder()
-        train(Picky(), tmp_path / f"{lengths}", monkeypatch, INPUTS[:lengths], recorder)
+    for lengths in (slice(1), slice(3), slice(3, 4)):
+        backend, recorder = Picky(), Recorder()
+        train(backend, tmp_path, monkeypatch, INPUTS[lengths], recorder)
         unforeseen.append(len(recorder.wanted - recorder.handed.keys()))
-    # Of each length the backward region, whose gradient is expanded; of the first also the two pieces.
-    assert unforeseen == [1 + 2, 4 + 2]
+        assert backend.rejected == (lengths == slice(1))
+    # The backward region of each length, whose gradient is expanded; at the very first length also both pieces.
+    assert unforeseen == [1 + 2, 3, 1]
 
 
 @pytest.mark.usefixtures("eager_regions")
