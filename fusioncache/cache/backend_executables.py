@@ -200,6 +200,7 @@ class BackendExecutables:
         if isinstance(found, Rejection) and not executable.is_built:
             raise RejectedRegion(found.reason)
         if isinstance(found, FoundGeneral) and asked.generation is not None:
+            found.executable.note_layouts(asked.layouts)
             run = self._serve_general(executable, region, args, asked, found)
             if run is not None:
                 return run
@@ -270,8 +271,9 @@ class BackendExecutables:
         if found is not None and self.backend.generalizes and not derives:
             return []
         made = found.instance if found is not None and derives and not refuses_general(region) else None
-        ask = executable.foresee(layouts, instance, made)
-        return [] if ask is None else [ask]
+        expected = [layouts] if found is None else found.executable.correct_layouts(layouts, graph)
+        asks = (executable.foresee(each, instance, made) for each in expected)
+        return [ask for ask in asks if ask is not None]
 
     def _foresee_piece(self, region: Graph, piece: Piece, generation: Generation | None) -> list[StoreRequest]:
         """Returns the store requests of a piece of a rejected region that is known at other sizes."""

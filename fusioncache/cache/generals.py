@@ -41,6 +41,7 @@ from fusioncache.store.store import WRITE_SECONDS
 from fusioncache.template.generalization import RegionFamily, fit_holes, make_family
 from fusioncache.template.key import general_key, graph_key, template_name
 from fusioncache.template.skeleton import Skeleton, fill, read_holes, skeleton_of
+from fusioncache.template.strides import lay_out_alike
 
 logger = logging.getLogger("fusioncache")
 
@@ -238,7 +239,26 @@ class GeneralExecutable:
         self._builder = builder
         self._functions: dict[Hashable, BuiltFunction[GeneralFunction] | str] = {}
         self._made: set[Hashable] = set()
+        self._seen: dict[ArgumentLayouts, None] = {}
         self._lock = forks.lock()
+
+    def note_layouts(self, layouts: ArgumentLayouts) -> None:
+        """Notes the layouts of the arguments of a call."""
+        with self._lock:
+            self._seen[layouts] = None
+            while len(self._seen) > _MOST_SEEN:
+                del self._seen[next(iter(self._seen))]
+
+    def correct_layouts(self, layouts: ArgumentLayouts, graph: Graph) -> list[ArgumentLayouts]:
+        """Returns predicted layouts of arguments, or those of earlier calls at other sizes if these all lie otherwise.
+
+        Args:
+            layouts: as predicted.
+            graph: with the new sizes.
+        """
+        seen = [lay_out_alike(each, graph) for each in self._seen]
+        known = [each for each in dict.fromkeys(seen) if each is not None]
+        return [layouts] if layouts in known or not known else known
 
     def values_of(self, holes: Sequence[Value]) -> tuple[Value, ...] | None:
         """Returns the variables' values for which the generalization equals a region; None if it is not an instance.
@@ -298,6 +318,8 @@ class GeneralExecutable:
             return f"compile failed: {type(error).__name__}"
 
 
+_MOST_SEEN = 4
+"""How many layouts of earlier calls of a general executable are noted: the newest."""
 _MOST = 64
 """How many places, and how many generalizations, of one skeleton are stored in memory."""
 MOST_ELEMENTS = 2**31 - 1

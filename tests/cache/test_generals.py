@@ -57,6 +57,20 @@ def test_one_general_function_serves_all_lengths_and_a_more_general_one_other_si
     assert all(each is wide for each in later)  # the newest one, also where both fit
 
 
+def test_layouts_of_earlier_calls_correct_predicted_ones():
+    seen = Seen()
+    executable = [seen.find(number, 2, length) for number, length in enumerate((64, 96))][-1].executable
+    row, column = (((2, 50), (50, 1)),), (((2, 50), (1, 2)),)
+    assert executable.correct_layouts(row, region(2, 50)) == [row]
+    executable.note_layouts((((2, 96), (1, 2)),))
+    assert [executable.correct_layouts(each, region(2, 50)) for each in (row, column)] == [[column], [column]]
+    executable.note_layouts((((2, 96), (96, 1)),))
+    assert executable.correct_layouts(row, region(2, 50)) == [row]
+    for gap in range(2, 6):  # with gaps, so nothing is known of other sizes; the oldest are forgotten
+        executable.note_layouts((((2, 96), (96 * gap, 1)),))
+    assert executable.correct_layouts(column, region(2, 50)) == [column]
+
+
 def test_a_region_that_is_asked_for_and_then_called_is_in_one_place():
     seen = Seen()
     assert [seen.find(0, 2, 64) for _ in range(2)] == [None, None]

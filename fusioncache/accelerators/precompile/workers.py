@@ -46,6 +46,8 @@ REST_SECONDS, STAY_SECONDS, IDLE_SECONDS = 5.0, 30.0, 300.0
 """Seconds for which idle workers keep the GPU open: with little free memory, with enough, and with enough while they
 hold code for any sizes. The pool process ends after the last of these without a task. The second length comes soon,
 and others follow: live workers save the half second in which new ones would open the GPU."""
+LONG_SECONDS = 0.2
+"""Seconds from which a task of known code compiled a kernel. Finding the kernels takes a tenth of that."""
 ANSWER_SECONDS = 3.0
 """How long idle workers may take to answer, or to end before they are killed."""
 
@@ -64,6 +66,7 @@ class _WorkerProcess:
         connection: to the worker.
         is_ready: whether it has started, so that it can take tasks.
         task: the number of its current task; None for none.
+        code: the number of the general region whose code its last task needed; None for none.
         codes: the numbers of the general regions whose code it holds.
     """
 
@@ -71,6 +74,7 @@ class _WorkerProcess:
     connection: Connection
     is_ready: bool = False
     task: int | None = None
+    code: int | None = None
     codes: set[int] = field(default_factory=set)
 
     def end(self, deadline: float) -> None:
@@ -84,8 +88,11 @@ class _WorkerProcess:
 class Workers:
     """Scheduler of the workers, which live while there are tasks, or while the code that they hold may serve more.
 
-    A task that needs code for any sizes goes to the worker that holds it; others go to any free worker. If a worker
-    dies, its task is refused, and another replaces it. If one dies before it is ready, all are given up.
+    A task that needs code for any sizes goes to a worker that holds it; others go to any free worker. nvFuser compiles
+    some code again at most sizes, which takes as long in any worker. So if the code took ``LONG_SECONDS`` at the last
+    size, any free worker takes the task while those that hold the code are busy.
+
+    If a worker dies, its task is refused, and another replaces it. If one dies before it is ready, all are given up.
 
     Args:
         connection: to the process that sends the tasks.
@@ -107,6 +114,8 @@ class Workers:
         self._clock = clock
         self._workers: list[_WorkerProcess] = []
         self._waiting: dict[int, PackedTask] = {}
+        self._seconds: dict[int | None, float] = {}
+        """The seconds of the last task of each code."""
         self._is_early, self._is_unfit = True, False
         self._longest = 0.0
         self._since = self._looked = clock()
@@ -197,23 +206,28 @@ class Workers:
             return False
 
     def _hand_out(self) -> None:
-        """Sends waiting tasks, the longest first, to the worker that holds their code, or else to any free worker."""
-        for number, task in sorted(self._waiting.items(), key=lambda each: -each[1].weight):
+        """Sends waiting tasks, the longest first, to a worker that holds their code, or else to any free worker."""
+        for number, task in sorted(self._waiting.items(), key=self._order):
             free = [worker for worker in self._workers if worker.is_ready and worker.task is None]
             if not free:
                 break
-            keeper = next((worker for worker in self._workers if task.code in worker.codes), None)
-            if keeper is not None and keeper not in free:
+            holding = [worker for worker in self._workers if task.code in worker.codes]
+            idle = [worker for worker in holding if worker in free]
+            if holding and not idle and self._seconds.get(task.code, 0.0) < LONG_SECONDS:
                 continue
-            worker = keeper or min(free, key=lambda worker: len(worker.codes))
+            worker = min(idle or free, key=lambda worker: len(worker.codes))
             try:
                 worker.connection.send_bytes(task.content)
             except OSError:  # it died, and its closed connection is read next
                 continue
             del self._waiting[number]
-            worker.task = number
+            worker.task, worker.code = number, task.code
             if task.code is not None:
                 worker.codes.add(task.code)
+
+    def _order(self, numbered: tuple[int, PackedTask]) -> tuple[float, float]:
+        _, task = numbered
+        return -self._seconds.get(task.code, 0.0), -task.weight
 
     def _receive(self, worker: _WorkerProcess) -> None:
         """Reads a worker's message (it is ready, or the outcome of its task), or detects that it died."""
@@ -227,6 +241,8 @@ class Workers:
         number, worker.task, worker.is_ready = worker.task, None, True
         self._is_unfit |= outcome == NO_WORKER
         if number is not None and outcome != NO_WORKER:
+            if worker.code is not None:
+                self._seconds[worker.code] = outcome.seconds
             self._report(number, outcome)
 
     def _report(self, number: int, outcome: TaskOutcome) -> None:

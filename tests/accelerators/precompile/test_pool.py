@@ -75,8 +75,9 @@ def test_a_worker_that_dies_costs_its_own_task(tmp_path, monkeypatch, jobs):
     assert Warmed(2, 0, 0, {"worker died": 2}, 0, 0.0).failed == 2
 
 
-def test_one_worker_does_all_that_needs_the_same_code(tmp_path):
+def test_one_worker_does_all_that_needs_the_same_code(tmp_path, monkeypatch):
     """Other workers do the rest meanwhile."""
+    monkeypatch.setattr(workers, "LONG_SECONDS", float("inf"))
     with make_pool(tmp_path, 3) as pool:
         futures = pool.submit(make_plays("wait go of A", "1 of A", "wait go of B", "2 of B", "3 of A", "rest"))
         assert (futures[-1].result().reason, *reasons(pool, "more")) == ("rest", "more")
@@ -87,6 +88,16 @@ def test_one_worker_does_all_that_needs_the_same_code(tmp_path):
     played = read_played(tmp_path)
     done = sorted([digest for digest, other in played if other == pid] for pid in {pid for _, pid in played})
     assert done == [["rest", "more"], ["wait go of A", "1 of A", "3 of A"], ["wait go of B", "2 of B", "4 of B"]]
+
+
+def test_another_worker_does_what_compiles_its_code_again_anyway(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "LONG_SECONDS", 0.0)
+    with make_pool(tmp_path, 2) as pool:
+        assert reasons(pool, "1 of A") == ["1 of A"]
+        waiting, other = pool.submit(make_plays("wait go of A", "2 of A"))
+        assert other.result().reason == "2 of A" and not waiting.done()
+        (tmp_path / "go").touch()
+        waiting.result()
 
 
 def give_room(monkeypatch: pytest.MonkeyPatch, look: Callable[[], object]) -> None:
