@@ -1,5 +1,7 @@
 """Layouts of arguments are predicted from a trace: the requests that are handed over are those that calls make."""
 
+from collections.abc import Callable, Sequence
+
 import pytest
 import thunder
 import torch
@@ -9,6 +11,7 @@ from recorded_asks import Recorder
 from store_processes import PersistentEager
 
 import fusioncache
+from fusioncache.cache.peers import StoreRequest
 
 
 class Attending(GatedBlock):
@@ -40,6 +43,16 @@ class Convolved(torch.nn.Module):
         return torch.sin(turned @ torch.triu(torch.cos(turned[0, :4]), 1)) * x
 
 
+def compile_recording(model, backend, recorder, store, monkeypatch):
+    """Returns the compiled model, whose requests are recorded, and its transform."""
+    monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda *args, **options: backend)
+    monkeypatch.setattr("fusioncache.accelerators.precompile.ahead.find_helpers", lambda *args, **options: recorder)
+    cache = fusioncache.Cache(record=False, store=store)
+    cache.helpers = recorder
+    transform = fusioncache.FusionCache(cache=cache, backend="eager")
+    return thunder.jit(model, transforms=[transform], executors=fusioncache.executors()), transform
+
+
 @pytest.mark.parametrize(
     ("make", "shape", "count"),
     [
@@ -52,14 +65,41 @@ class Convolved(torch.nn.Module):
     ids=str,
 )
 def test_what_is_handed_over_is_what_calls_ask_for(tmp_path, monkeypatch, make, shape, count):
-    monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda *args, **options: PersistentEager())
-    torch.manual_seed(0)
-    cache, recorder = fusioncache.Cache(record=False, store=tmp_path), Recorder()
-    cache.helpers = recorder
-    monkeypatch.setattr("fusioncache.accelerators.precompile.ahead.find_helpers", lambda *args, **options: recorder)
-    transform = fusioncache.FusionCache(cache=cache, backend="eager")
-    compiled = thunder.jit(make(), transforms=[transform], executors=fusioncache.executors())
+    recorder = Recorder()
+    compiled, transform = compile_recording(make(), PersistentEager(), recorder, tmp_path, monkeypatch)
     compiled(torch.randn(shape)).square().sum().backward()
     stats = transform.stats()
     assert stats.handed_over == len(recorder.handed) == count and not stats.bypasses
     assert recorder.handed.keys() == recorder.wanted
+
+
+class Expecting(Recorder):
+    """Takes the requests of a program that was filled in when a call misses the first of them."""
+
+    expected: Callable[[], Sequence[StoreRequest]] | None = None
+
+    def expect(self, asks: Callable[[], Sequence[StoreRequest]], handed_over: Callable[[int], object]) -> None:
+        self.expected = asks
+
+    def note_missing(self) -> bool:
+        asks, self.expected = self.expected, None
+        return asks is not None and self.hand_over(asks()) > 0
+
+
+class Contiguous(PersistentEager):
+    """Derives code, and says falsely that results are contiguous, unless they are views."""
+
+    derives_sizes, lays_out_as_torch = True, False
+
+    def persist_size(self, made, region, args):
+        return self.persist(region, args)
+
+
+def test_calls_at_other_lengths_correct_wrong_predictions(tmp_path, monkeypatch):
+    recorder, unforeseen = Expecting(), []
+    compiled, transform = compile_recording(Convolved(), Contiguous(), recorder, tmp_path, monkeypatch)
+    for length in (11, 13, 17, 19):
+        compiled(torch.linspace(-1, 1, 8 * length).reshape(2, length, 4))
+        unforeseen.append(len(recorder.wanted - recorder.handed.keys()))
+    assert transform.stats().programs_filled == 2
+    assert unforeseen == [1, 2, 2, 2]
