@@ -1,5 +1,6 @@
 """The immutable values that stages exchange. Depends on neither torch, nor Thunder, nor a compiler."""
 
+# ruff: noqa: F401
 from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.ir.graph import (
     Arg,
@@ -21,32 +22,3 @@ from fusioncache.ir.graph import (
 )
 from fusioncache.ir.ops import AS_WRITTEN, Arithmetic
 from fusioncache.ir.template import Binding, Ingredient, Instance, Key, Template
-
-__all__ = [
-    "AS_WRITTEN",
-    "Arg",
-    "Arithmetic",
-    "Binding",
-    "Const",
-    "Declined",
-    "GeneralInstance",
-    "GeneralRegion",
-    "Graph",
-    "Ingredient",
-    "Instance",
-    "Key",
-    "NumberType",
-    "Op",
-    "Ref",
-    "Region",
-    "Scope",
-    "Template",
-    "TensorType",
-    "Value",
-    "ValueType",
-    "is_declined",
-    "map_arg",
-    "map_type",
-    "operands",
-    "refs_in",
-]
