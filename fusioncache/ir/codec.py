@@ -56,7 +56,8 @@ def decode[T](type_: type[T], content: bytes | str, name: str, **marks: int) -> 
     Raises:
         ValueError: if the content is anything else, or of another format.
     """
-    return from_json(type_, strict_json.decode(content, name, **marks))
+    found: T = _reader_of(type_)(strict_json.decode(content, name, **marks))
+    return found
 
 
 def to_json(value: Any) -> Any:
@@ -77,16 +78,6 @@ def to_json(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     raise TypeError(f"{type(value).__name__} cannot be encoded")
-
-
-def from_json[T](type_: type[T], value: Value) -> T:
-    """Returns a value of this type from a part of decoded JSON.
-
-    Raises:
-        ValueError: if it is not of this type.
-    """
-    found: T = _reader_of(type_)(value)
-    return found
 
 
 def _make_reader(type_: Any) -> _Reader:

@@ -2,8 +2,8 @@
 
 ``decode`` returns a ``Value``. A reader requests the types that it expects, as in::
 
-    digest, sizes = decode(content, "signature").fields("digest", "sizes")
-    return Signature(digest.text(), tuple(size.integer() for size in sizes.items()))
+    sizes = decode(content, "signature").members()["sizes"]
+    return tuple(size.integer() for size in sizes.items())
 
 An unexpected value raises a ``ValueError`` such as ``signature.sizes[1] is 'big', not an integer from 0 to 9``.
 """
@@ -70,12 +70,6 @@ class Value:
 
     name: str
     content: Any
-
-    def fields(self, *names: str) -> tuple[Value, ...]:
-        """Returns the values of the fields of an object, which must have exactly these."""
-        if type(self.content) is not dict or self.content.keys() != {*names}:
-            raise self.error(f"an object with the fields {', '.join(names)}")
-        return tuple(Value(f"{self.name}.{name}", self.content[name]) for name in names)
 
     def members(self) -> dict[str, Value]:
         """Returns the values of an object's fields, by their names."""

@@ -26,9 +26,8 @@ from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.function_map import Epoch, epoch_of_process
 from fusioncache.accelerators.programs.key import read_process, write_parts
 from fusioncache.accelerators.programs.writer import digest
-from fusioncache.ir import Declined, Key, Scope
+from fusioncache.ir import Declined, Key, Scope, codec
 from fusioncache.ir.keys import NamedValue, write_lines
-from fusioncache.ir.strict_json import decode, encode
 from fusioncache.process.collector import without_collector
 from fusioncache.store import Store
 from fusioncache.store.entry import SPLITS_SLOT
@@ -135,8 +134,7 @@ def read_answers(store: Store, key: Key) -> frozenset[str]:
     if artifacts is None:
         return frozenset()
     try:
-        (answers,) = decode(artifacts.get(_ANSWERS, b""), "answers", format=FORMAT).fields("answers")
-        return frozenset(answer.text() for answer in answers.items())
+        return frozenset(codec.decode(_StoredAnswers, artifacts.get(_ANSWERS, b""), "answers", format=FORMAT).answers)
     except ValueError as error:
         store.discard(key, SPLITS_SLOT, f"answers that do not decode: {type(error).__name__}")
         return frozenset()
@@ -148,7 +146,7 @@ def store_answers(store: Store, key: Key, answers: Collection[str]) -> None:
         known = read_answers(store, key)
         if known.issuperset(answers) or len(known | set(answers)) > MOST_ANSWERS:
             return
-        content = encode({"format": FORMAT, "answers": sorted(known.union(answers))})
+        content = codec.encode(_StoredAnswers(tuple(sorted(known.union(answers)))), format=FORMAT)
         store.replace(key, SPLITS_SLOT, {_ANSWERS: content}, name="supported operations")
 
 
@@ -156,6 +154,13 @@ logger = logging.getLogger("fusioncache")
 
 _OPTION = "disable_torch_autograd"
 """The option of Thunder that the splitter reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredAnswers:
+    """The digests of supported operations that are stored under one key."""
+
+    answers: tuple[str, ...]
 
 
 @dataclass(slots=True, eq=False)

@@ -29,8 +29,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from fusioncache.accelerators.programs import introspection
 from fusioncache.accelerators.programs.introspection import ABSENT
-from fusioncache.ir import Graph, Instance, strict_json
-from fusioncache.ir.codec import from_json, to_json
+from fusioncache.ir import Graph, Instance, codec
 from fusioncache.ir.strict_json import is_text
 from fusioncache.ir.template import ArgumentLayouts
 from fusioncache.template.plan import Arities, Plan
@@ -266,7 +265,7 @@ class ProgramText:
 
 def encode(program: ProgramText) -> bytes:
     """Returns a program as bytes. Equal programs have equal bytes."""
-    return strict_json.encode({"format": FORMAT, **to_json(program)})
+    return codec.encode(program, format=FORMAT)
 
 
 def decode(content: bytes) -> ProgramText:
@@ -275,7 +274,7 @@ def decode(content: bytes) -> ProgramText:
     Raises:
         ValueError: if the content is anything else, or of another format.
     """
-    return from_json(ProgramText, strict_json.decode(content, "program", format=FORMAT))
+    return codec.decode(ProgramText, content, "program", format=FORMAT)
 
 
 READS_FORMAT = 2
@@ -301,6 +300,13 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
+class _Reads:
+    """All reads of one program."""
+
+    reads: tuple[Read, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ReadDifference:
     """A read that gives another result now.
 
@@ -315,7 +321,7 @@ class ReadDifference:
 
 def encode_reads(reads: Iterable[Read]) -> bytes:
     """Returns reads as bytes. Equal reads have equal bytes."""
-    return strict_json.encode({"format": READS_FORMAT, "reads": to_json(tuple(reads))})
+    return codec.encode(_Reads(tuple(reads)), format=READS_FORMAT)
 
 
 def decode_reads(content: bytes) -> tuple[Read, ...]:
@@ -324,8 +330,7 @@ def decode_reads(content: bytes) -> tuple[Read, ...]:
     Raises:
         ValueError: if the content is anything else, or of another format.
     """
-    (listed,) = strict_json.decode(content, "reads", format=READS_FORMAT).fields("reads")
-    return from_json(tuple[Read, ...], listed)
+    return codec.decode(_Reads, content, "reads", format=READS_FORMAT).reads
 
 
 def find_difference(reads: Iterable[Read], describer: Describer) -> ReadDifference | None:
