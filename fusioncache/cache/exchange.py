@@ -61,7 +61,7 @@ class CopyResult:
 def push(
     store: Store,
     remote: Remote,
-    progress: Progress | None = None,
+    progress: Progress = lambda done, total: None,
     *,
     dry_run: bool = False,
     key: SigningKey | None = None,
@@ -96,14 +96,12 @@ def push(
     groups = list(pushing.plan())
     with tempfile.TemporaryDirectory(prefix="fusioncache-push-") as folder:
         for number, (model, ids) in enumerate(groups):
-            if progress:
-                progress(number, len(groups))
+            progress(number, len(groups))
             pushing.upload(model, ids, Path(folder) / "pack")
     change = _Listing(pushing.uploaded, dict(_find_uses(disk)))
     if not dry_run and (pushing.uploaded or index != listed or change.has_news(index.packs)):
         remote.update_index(trust, key, change, keeps=pushing.uploaded)
-    if progress:
-        progress(len(groups), len(groups))
+    progress(len(groups), len(groups))
     return pushing.counted
 
 
@@ -178,7 +176,9 @@ class _Push:
         return shorten_entry_id(id_) not in self._known
 
 
-def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_run: bool = False) -> CopyResult:
+def pull(
+    store: Store, remote: Remote, progress: Progress = lambda done, total: None, *, dry_run: bool = False
+) -> CopyResult:
     """Copies every pack with an entry that the store lacks, and verifies each entry by its own signature.
 
     Args:
@@ -203,15 +203,13 @@ def pull(store: Store, remote: Remote, progress: Progress | None = None, *, dry_
     counted.skipped = len({entry for pack in index.packs for entry in pack.entries} & here)
     _require_room(disk, remote, sum(pack.size for pack in wanted))
     for number, pack in enumerate(wanted):
-        if progress:
-            progress(number, len(wanted))
+        progress(number, len(wanted))
         try:
             brought = remote.bring(pack, disk, trust, dry_run=dry_run)
             counted.count_pack(brought.entries, pack.size, brought.refused)
         except Refusal as refusal:
             counted.refused[refusal.reason] += 1
-    if progress:
-        progress(len(wanted), len(wanted))
+    progress(len(wanted), len(wanted))
     return counted
 
 

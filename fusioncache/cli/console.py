@@ -273,10 +273,10 @@ def _write_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width
 
 
 @contextmanager
-def show_progress(what: str) -> Iterator[Progress | None]:
-    """Shows a progress bar on the terminal, and yields the function that moves it; None without a terminal."""
+def show_progress(what: str) -> Iterator[Progress]:
+    """Shows a progress bar on the terminal, and yields the function that moves it; without one it does nothing."""
     if not sys.stderr.isatty():
-        yield None
+        yield lambda done, total: None
         return
     with click.progressbar(length=0, label=what, file=sys.stderr, show_pos=True) as bar:
 
