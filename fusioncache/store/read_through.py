@@ -17,7 +17,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 
 from fusioncache.process import forks
-from fusioncache.process.files import make_folders
+from fusioncache.process.files import make_folders, remove
 from fusioncache.store.counts import StoreCounts
 from fusioncache.store.disk import DiskStore
 from fusioncache.store.entry import ID
@@ -163,7 +163,7 @@ class ReadThrough:
         if index is None:
             self._note("empty")
             return Index(0, ())
-        self._forget("empty")
+        remove(self._folder / "empty")
         return index
 
     def _fetch_pack(self, pack: ListedPack, id_: str) -> bool:
@@ -195,7 +195,7 @@ class ReadThrough:
         except StoreError:
             self._note("failed")
             raise
-        self._forget("failed")
+        remove(self._folder / "failed")
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -214,16 +214,12 @@ class ReadThrough:
             return 0.0 <= time.time() - os.stat(self._folder / name).st_mtime < seconds
         return False
 
-    def _forget(self, name: str) -> None:
-        with suppress(OSError):
-            os.unlink(self._folder / name)
-
     def _forget_packs(self) -> None:
         """Removes the expired notes on packs."""
         with suppress(OSError):
             for name in os.listdir(self._folder):
                 if name.startswith(_PACK) and not self._is_fresh(name, FRESH_SECONDS):
-                    self._forget(name)
+                    remove(self._folder / name)
 
     def _note(self, name: str) -> None:
         with suppress(OSError):  # then the next process sends a request

@@ -29,7 +29,7 @@ _CHUNK = 1 << 20
 
 
 class Budget:
-    """The limits of one operation: time and number of files.
+    """The time limit of one operation.
 
     An abandoned thread checks them as well, and so ends soon.
 
@@ -40,7 +40,6 @@ class Budget:
     def __init__(self, seconds: float):
         self._end = time.monotonic() + seconds
         self._seconds = seconds
-        self._files = 0
 
     def check(self) -> None:
         """Checks that time is left.
@@ -50,16 +49,6 @@ class Budget:
         """
         if time.monotonic() > self._end:
             raise TimeoutError(f"it took more than {self._seconds:.0f} s")
-
-    def count_file(self) -> None:
-        """Counts a file of a listing.
-
-        Raises:
-            StoreError: if there are too many.
-        """
-        self._files += 1
-        if self._files > LISTED_FILES:
-            raise StoreError(f"it lists more than {LISTED_FILES} files")
 
     def take(self, file: Any, size: int) -> bytes:
         """Returns the first ``size`` bytes of an open file, or all of it if it is shorter.
@@ -106,7 +95,7 @@ def read_sizes_below(files: Any, folder: str, names: re.Pattern[str], budget: Bu
         files: the file system.
         folder: its folders are named by the first two characters of their files' names.
         names: a pattern. Files with other names are left out.
-        budget: the limits.
+        budget: the time limit.
 
     Raises:
         FileNotFoundError: if there is no such folder.
@@ -121,9 +110,10 @@ def read_sizes_below(files: Any, folder: str, names: re.Pattern[str], budget: Bu
         # Not ``find``, which ignores errors: a location that does not answer would look empty.
         listed = _walk(files, folder)
     found: dict[str, int | None] = {}
-    for path, size in listed:
+    for number, (path, size) in enumerate(listed, 1):
         budget.check()
-        budget.count_file()
+        if number > LISTED_FILES:
+            raise StoreError(f"it lists more than {LISTED_FILES} files")
         # From the end, because a file system may prepend a prefix to the requested path.
         shard, _, name = "/".join(path.split("/")[-2:]).rpartition("/")
         if shard == name[:2] and names.fullmatch(name):
