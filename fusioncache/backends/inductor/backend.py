@@ -6,7 +6,6 @@ import importlib
 import logging
 import os
 import shutil
-import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -85,7 +84,7 @@ def _has_graphs() -> bool:
 
 logger = logging.getLogger("fusioncache")
 
-_COMPILER = "clang++" if sys.platform == "darwin" else "g++"
+_COMPILER = "g++"
 """The C++ compiler that TorchInductor runs if the variable ``CXX`` is not set."""
 
 

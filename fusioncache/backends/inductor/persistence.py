@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -141,7 +141,8 @@ def fit(code: Code, compile_: Callable[[Sequence[Any]], Run], args: Sequence[Any
     Raises:
         Declined: if the code's conditions exclude them.
     """
-    names = {_name(number): value for number, value in enumerate(values)} | _name_layouts(args)
+    names = {_name(number): value for number, value in enumerate(values)}
+    names |= _name_layouts([(arg.shape, arg.stride()) for arg in args])
     if not all(evaluate(text, names) for text in code.conditions):
         raise Declined("TorchInductor's code for any sizes excludes these sizes", Scope.GENERAL)
 
@@ -208,7 +209,8 @@ def _lower(carried: TensorRegion, inputs: Sequence[TensorKind], values: Sequence
     else:
         symbols, layouts = make_symbols(values), list(_describe_layouts(carried, inputs))
         lowered = lower(_with_symbols(function), _fake(layouts, inputs, symbols), mode)
-        lowered = replace(lowered, conditions=(*_write_layouts(layouts), *symbols.guards()))
+        of_layouts = [f"{name} == {text}" for name, text in _name_layouts(layouts).items()]
+        lowered = replace(lowered, conditions=(*of_layouts, *symbols.guards()))
     return replace(lowered, alone_seconds=time.perf_counter() - begun)
 
 
@@ -322,7 +324,8 @@ def _check_conditions(conditions: Sequence[str], carried: TensorRegion) -> None:
         Declined: if they are not in the language.
         ValueError: if they omit one.
     """
-    layouts = set(_list_layout_names(carried)) if carried.general.places else set()
+    shapes = [(type_.shape, type_.shape) for type_ in carried.types if carried.general.places]
+    layouts = set(_name_layouts(shapes))
     names = {*layouts, *map(_name, range(len(carried.places)))}
     for text in conditions:
         check_condition(text, names)
@@ -335,17 +338,11 @@ def _name(variable: int) -> str:
     return f"v{variable}"
 
 
-def _list_layout_names(carried: TensorRegion) -> Iterator[str]:
-    for number, type_ in enumerate(carried.types):
-        for dimension in range(len(type_.shape)):
-            yield from (f"size_{number}_{dimension}", f"stride_{number}_{dimension}")
-
-
-def _name_layouts(args: Sequence[Any]) -> dict[str, Any]:
+def _name_layouts(layouts: Iterable[tuple[Sequence[Any], Sequence[Any]]]) -> dict[str, Any]:
     """Returns the sizes and strides of arguments by their names in conditions."""
     names: dict[str, Any] = {}
-    for number, arg in enumerate(args):
-        for dimension, (size, stride) in enumerate(zip(arg.shape, arg.stride(), strict=True)):
+    for number, layout in enumerate(layouts):
+        for dimension, (size, stride) in enumerate(zip(*layout, strict=True)):
             names |= {f"size_{number}_{dimension}": size, f"stride_{number}_{dimension}": stride}
     return names
 
@@ -395,13 +392,6 @@ def _fake(layouts: Sequence[Layout], inputs: Sequence[TensorKind], symbols: _Sym
             shape, steps = ([evaluate(text, symbols.values) for text in texts] for texts in (sizes, strides))
             tensors.append(torch.empty_strided(shape, steps, dtype=getattr(torch, dtype), device="cpu"))
     return Fakes(symbols.mode, [*tensors, *symbols.values.values()])
-
-
-def _write_layouts(layouts: Sequence[Layout]) -> Iterator[str]:
-    for number, (sizes, strides) in enumerate(layouts):
-        for dimension, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
-            yield f"size_{number}_{dimension} == {size}"
-            yield f"stride_{number}_{dimension} == {stride}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,8 +157,6 @@ class NvFuser(Backend):
 
     def alone(self, seconds: float, operations: int, *, loaded: bool) -> ThunderCost:
         """See ``Backend``. nvFuser compiles an equal region again, unless this Thunder caches definitions."""
-        from fusioncache.backends.nvfuser.definition import nvfuser_executor
-
         return ThunderCost(seconds, 0.0 if hasattr(nvfuser_executor().create_fd, "num_fusions") else seconds)
 
     def layout(self, layouts: ArgumentLayouts) -> Hashable:
