@@ -32,7 +32,6 @@ from fusioncache.transform.provenance.trace_notes import begin_notes
 from fusioncache.transform.shared_region import RegionBackends, name_backend
 from fusioncache.transform.sharing import ShareRegions
 from fusioncache.transform.templates import TemplateCalls
-from fusioncache.transform.vector_probing import share_vector_probes
 from fusioncache.verification.verifier import VerifiedTemplates, Verifier, When
 
 logger = logging.getLogger("fusioncache")
@@ -98,7 +97,7 @@ class TemplateTransform(Transform):
         dynamo_graphs.separate_graphs()
         keep_dynamo_out()
         if self.compiler:
-            share_vector_probes()
+            install_more("vector probes")
         self.ledger = Ledger(self.cache.ledger)
         self._misses = Misses(self.cache) if explains else None
         if self._misses:

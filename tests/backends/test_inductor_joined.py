@@ -20,7 +20,6 @@ from fusioncache.backends.api import Compiled
 from fusioncache.backends.inductor import environment, joined_kernels
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.thunder_adapter.installation import is_known, list_patches
-from fusioncache.transform.vector_probing import replace_probe
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler")
 
@@ -175,7 +174,7 @@ def test_a_library_is_built_and_loaded(monkeypatch, tmp_path):
 
 
 def test_torchinductor_probes_itself_where_this_fails(monkeypatch):
-    monkeypatch.setattr("fusioncache.transform.vector_probing.can_use", lambda *given: 1 / 0)
+    monkeypatch.setattr(joined_kernels, "can_use", lambda *given: 1 / 0)
     asked: list[str] = []
-    probe = replace_probe(lambda self, code: asked.append(code) or True)
+    probe = joined_kernels.replace_probe(lambda self, code: asked.append(code) or True)
     assert probe(VecAVX2(), "code") and asked == ["code"]

@@ -20,9 +20,10 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -51,6 +52,20 @@ def can_use(instruction_set: Any, code: str) -> bool:
     if works:
         store_probe(instruction_set, code)
     return works
+
+
+def replace_probe(original: Callable[[Any, str], bool]) -> Callable[[Any, str], bool]:
+    """Returns a ``check_build`` of TorchInductor's ``VecISA`` that calls the original only if ``can_use`` fails."""
+
+    @wraps(original)
+    def check_build(self: Any, code: str) -> bool:
+        try:
+            return can_use(self, code)
+        except Exception as error:  # any: TorchInductor probes instead
+            logger.info("probing the CPU for %s failed", self, exc_info=error)
+            return original(self, code)
+
+    return check_build
 
 
 def was_probed(instruction_set: Any, code: str) -> bool:
