@@ -27,7 +27,7 @@ from types import CodeType, MappingProxyType
 from typing import Any
 
 from fusioncache.thunder_adapter import hooks, installation
-from fusioncache.thunder_adapter.installation import accept_any_source, find_misfit, list_patches
+from fusioncache.thunder_adapter.installation import find_misfit, list_patches
 from fusioncache.thunder_adapter.versions import TRIED, is_tried, read_version
 
 _LOADED_ONLY = frozenset({"thunder.dynamo", "thunder.executors.nvfuserex_impl"})
@@ -372,14 +372,12 @@ class Finding:
     """The state of a capability in the installed Thunder.
 
     Attributes:
-        capability: the examined capability.
         sources: whether all sources are known; None if the capability has no rows in the table.
         misfits: for each row of the table that does not fit, the reason.
         problem: why it does not work; empty if it works.
         seconds: the duration of the probe; 0 if it did not run.
     """
 
-    capability: Capability
     sources: bool | None
     misfits: tuple[str, ...]
     problem: str
@@ -434,8 +432,8 @@ def examine(capability: Capability, *, thorough: bool = False) -> Finding:
         problem = _run(capability.probe) or ""
         seconds = time.perf_counter() - start
         if misfits and not problem:
-            accept_any_source(capability.patches)
-    return Finding(capability, sources, misfits, problem, seconds)
+            installation.accepted_capabilities.add(capability.patches)
+    return Finding(sources, misfits, problem, seconds)
 
 
 @cache

@@ -135,7 +135,6 @@ class Patch:
     """A row of the table: a function of Thunder, and perhaps its replacement.
 
     Attributes:
-        capability: the name of the rows that work together.
         original: ``module:path``, or ``module:path[key]`` of a dict.
         digests: the digests of accepted sources, by ``digest_source``; empty if all sources are accepted.
         maker: ``module:function`` that makes the replacement from the original; empty if other rows only rely on it.
@@ -145,7 +144,6 @@ class Patch:
         loaded: whether the row is skipped unless other code imported the module.
     """
 
-    capability: str
     original: str
     digests: tuple[str, ...]
     maker: str
@@ -226,17 +224,16 @@ def read_table(text: str) -> Iterator[PatchGroup]:
         module = match["module"] or ""
         folder = "fusioncache" if module.startswith("/") else "fusioncache.thunder_adapter"
         module = f"{folder}.{module.lstrip('/')}"
-        rows = tuple(_read_row(match["name"], module, line) for line in lines if line and not line.startswith("#"))
+        rows = tuple(_read_row(module, line) for line in lines if line and not line.startswith("#"))
         yield PatchGroup(match["name"], match["whole"] is not None, match["needs"] or "", rows)
 
 
-def _read_row(capability: str, module: str, line: str) -> Patch:
+def _read_row(module: str, line: str) -> Patch:
     original, *words = line.split()
     flags = {word for word in words if word in ("everywhere", "around", "loaded")}
     *digests, replacement = (word for word in words if word not in flags)
     maker = _MAKER.fullmatch(replacement)
     return Patch(
-        capability,
         original,
         () if digests == ["any"] else tuple(digests),
         f"{module}:{maker['name']}" if maker else "",
@@ -340,7 +337,7 @@ _lock = forks.lock()
 _installed: list[tuple[Replacement, Any, Any]] = []
 """The installed replacements of this process, each with the original function and the shortcut."""
 accepted_capabilities: set[str] = set()
-"""The capabilities whose sources are accepted without a known digest."""
+"""The capabilities of which all sources are accepted, because a probe showed that they behave as expected."""
 _installed_groups: dict[str, tuple[Replacement, ...]] = {}
 """The capabilities that are installed, with their replacements. Without it a later call would read sources again."""
 
@@ -348,11 +345,6 @@ _installed_groups: dict[str, tuple[Replacement, ...]] = {}
 def list_installed() -> tuple[str, ...]:
     """Returns the names of the capabilities that are installed."""
     return tuple(_installed_groups)
-
-
-def accept_any_source(capability: str) -> None:
-    """Accepts all sources of a capability from now on, because a probe showed that they behave as expected."""
-    accepted_capabilities.add(capability)
 
 
 def find_misfit(row: Patch) -> str | None:

@@ -45,9 +45,7 @@ def install(home, monkeypatch):
     return install_rows
 
 
-ROW = Patch(
-    "tried", "thunder.home:original", (digest_source(original),), "replaced_functions:shorten", "", False, False
-)
+ROW = Patch("thunder.home:original", (digest_source(original),), "replaced_functions:shorten", "", False, False)
 MORE = replace(ROW, maker=f"{__name__}:shorten_more", around=True)
 OTHER = replace(ROW, digests=("of another version",))
 GONE = replace(ROW, original="thunder.home:gone")
@@ -181,5 +179,5 @@ def test_a_line_is_read():
     line = "thunder.home:original  0123456789abcdef  shorten(LATER)  everywhere  around"
     (group,) = installation.read_table(f"# text\n\n[name] folder.module whole needs other\n# text\n{line}\n\n")
     maker = "fusioncache.thunder_adapter.folder.module:shorten"
-    row = Patch("name", "thunder.home:original", ("0123456789abcdef",), maker, "LATER", True, True)
+    row = Patch("thunder.home:original", ("0123456789abcdef",), maker, "LATER", True, True)
     assert group == PatchGroup("name", True, "other", (row,))
