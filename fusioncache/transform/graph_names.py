@@ -19,8 +19,8 @@ from fusioncache.transform.dynamo_graphs import is_graph
 
 logger = logging.getLogger("fusioncache")
 
-_RESUMED = re.compile(r"torch_dynamo_resume_in_.*_at_(\d+)")
-"""The name of the code that resumes after a graph break, with the line of the break."""
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(.*)_at_(\d+)")
+"""The name of the code that resumes after a graph break, with its function and the line of the break."""
 
 
 @dataclass(slots=True, eq=False)
@@ -95,13 +95,8 @@ def _read_frame(translator: Any) -> GraphParts:
     if isinstance(owner, torch.nn.Module):
         name = type(owner).__name__
     else:
-        name = code.co_qualname.rpartition("<locals>.")[2] if resumed is None else _read_function(code.co_name)
-    return GraphParts(name, int(resumed[1]) if resumed else None)
-
-
-def _read_function(resumed: str) -> str:
-    """Returns the name of the function that this code resumes."""
-    return resumed.removeprefix("torch_dynamo_resume_in_").rpartition("_at_")[0]
+        name = resumed[1] if resumed else code.co_qualname.rpartition("<locals>.")[2]
+    return GraphParts(name, int(resumed[2]) if resumed else None)
 
 
 @cache

@@ -59,12 +59,13 @@ def register_operators() -> list[Any]:
 
     Each is registered once in a process.
     """
+    from fusioncache.thunder_adapter.api import TensorProxy
     from fusioncache.thunder_adapter.api import torch_executor as ex
 
     operators = {
         "grouped_mm": (infer_product, multiply_groups),
-        "grouped_mm_left_gradient": (infer_left_gradient, compute_left_gradient),
-        "grouped_mm_right_gradient": (infer_right_gradient, compute_right_gradient),
+        "grouped_mm_left_gradient": (lambda grad, a, b, offsets: TensorProxy(like=a), compute_left_gradient),
+        "grouped_mm_right_gradient": (lambda grad, a, b, offsets: TensorProxy(like=b), compute_right_gradient),
     }
     return [
         ex.opmap.get(name) or ex.register_operator(name, meta=meta, fn=function)
@@ -171,20 +172,6 @@ def make_rule(product: Any, of_left: Any, of_right: Any) -> Callable[..., Any]:
 
     rule: Callable[..., Any] = langctx(Languages.TORCH)(differentiate)
     return rule
-
-
-def infer_left_gradient(grad: Any, a: Any, b: Any, offsets: Any) -> Any:
-    """Returns the proxy of the left operand's gradient."""
-    from fusioncache.thunder_adapter.api import TensorProxy
-
-    return TensorProxy(like=a)
-
-
-def infer_right_gradient(grad: Any, a: Any, b: Any, offsets: Any) -> Any:
-    """Returns the proxy of the right operand's gradient."""
-    from fusioncache.thunder_adapter.api import TensorProxy
-
-    return TensorProxy(like=b)
 
 
 def multiply_groups(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | None) -> torch.Tensor:

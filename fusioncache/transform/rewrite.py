@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 from fusioncache.backends.bound_symbols import outputs_of
@@ -125,15 +125,6 @@ def deletes(symbol: Any) -> bool:
     return symbol.sym.id in (PrimIDs.DEL, "clear_mutable_collection")
 
 
-@dataclass(frozen=True, slots=True)
-class _ExecutorRegion:
-    """A region in the form that Thunder's executors take."""
-
-    inputs: tuple[Any, ...]
-    outputs: tuple[Any, ...]
-    bound_symbols: tuple[Any, ...]
-
-
 def fuse(executor: Any, counter: int, inputs: Sequence[Any], outputs: Sequence[Any], operations: Sequence[Any]) -> Any:
     """Returns a new fused call.
 
@@ -146,8 +137,8 @@ def fuse(executor: Any, counter: int, inputs: Sequence[Any], outputs: Sequence[A
     """
     from fusioncache.thunder_adapter.api import variableify
 
-    group = _ExecutorRegion(tuple(map(variableify, inputs)), tuple(map(variableify, outputs)), tuple(operations))
-    return executor.fuse(group, counter)
+    ends = {"inputs": tuple(map(variableify, inputs)), "outputs": tuple(map(variableify, outputs))}
+    return executor.fuse(SimpleNamespace(**ends, bound_symbols=tuple(operations)), counter)
 
 
 def free_numbers(models: Iterable[Any], trace: Any) -> Iterator[int]:
