@@ -98,7 +98,8 @@ def push(
         for number, (model, ids) in enumerate(groups):
             progress(number, len(groups))
             pushing.upload(model, ids, Path(folder) / "pack")
-    change = _Listing(pushing.uploaded, dict(_find_uses(disk)))
+    used = {shorten_entry_id(id_): file.used / 1e9 for id_, file in disk.entries.list_files().items()}
+    change = _Listing(pushing.uploaded, used)
     if not dry_run and (pushing.uploaded or index != listed or change.has_news(index.packs)):
         remote.update_index(trust, key, change, keeps=pushing.uploaded)
     progress(len(groups), len(groups))
@@ -369,15 +370,14 @@ def _name_owner(disk: DiskStore) -> str:
     return hashlib.sha256(f"{get_host()} {disk.directory.path}".encode()).hexdigest()[:16]
 
 
-def _find_uses(disk: DiskStore) -> Iterator[tuple[str, float]]:
-    """Yields the shortened id of each entry, and its last use in seconds since the epoch."""
-    for id_, file in disk.entries.list_files().items():
-        yield shorten_entry_id(id_), file.used / 1e9
-
-
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """Adds packs to an index, and updates the last use of packs that are used here."""
+    """Adds packs to an index, and updates the last use of packs that are used here.
+
+    Attributes:
+        uploaded: the packs to add, by digest.
+        used: the last use of each entry here, in seconds since the epoch, by its shortened id.
+    """
 
     uploaded: Mapping[str, ListedPack]
     used: Mapping[str, float]

@@ -90,7 +90,6 @@ class Fault:
 
 
 FAULTS = (
-    Fault(ANY, ((2, 13), _LATEST), r"0\.2\.", "Thunder cannot be imported", "install torch 2.10 or 2.11"),
     Fault(
         DYNAMO,
         ((2, 12), _LATEST),
