@@ -284,7 +284,7 @@ def depends_on_operand_order(graph: Graph, layouts: ArgumentLayouts) -> bool:
         graph: in canonical order, without parameters.
         layouts: of the arguments.
     """
-    sizes = _sizes(graph, layouts)
+    sizes = find_sizes(graph, layouts)
     types = [*graph.inputs, *(type_ for op in graph.ops for type_ in op.outputs)]
     if any(index not in sizes for type_ in types for _, index in refs_in(type_)):
         return True  # a number input is a size
@@ -338,8 +338,8 @@ def _order(tensor: Strided) -> tuple[int, ...]:
     return tuple(sorted(dimensions, key=lambda dimension: -tensor.strides[dimension]))
 
 
-def _sizes(graph: Graph, layouts: ArgumentLayouts) -> dict[int, int]:
-    """Returns the value of each symbolic size."""
+def find_sizes(graph: Graph, layouts: ArgumentLayouts) -> dict[int, int]:
+    """Returns the value of each symbolic size, by its index."""
     found: dict[int, int] = {}
     for type_, layout in zip(graph.inputs, layouts, strict=True):
         if isinstance(type_, TensorType) and layout is not None:

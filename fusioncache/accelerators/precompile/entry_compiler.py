@@ -15,17 +15,7 @@ from fusioncache.backends.torch_settings import apply_torch_settings
 from fusioncache.cache.executable import REGION, REQUEST, Builder, unstored
 from fusioncache.cache.peers import Ranks
 from fusioncache.cache.relatives import RELATIVES, decode_relatives
-from fusioncache.ir import (
-    Declined,
-    GeneralInstance,
-    Graph,
-    Instance,
-    NumberType,
-    Ref,
-    Scope,
-    TensorType,
-    is_declined,
-)
+from fusioncache.ir import Declined, GeneralInstance, Graph, Instance, NumberType, Scope, TensorType, is_declined
 from fusioncache.ir.graph import pick
 from fusioncache.ir.keys import GENERAL_LAYOUT, ORDER, read_key
 from fusioncache.ir.ops import op_traits
@@ -36,6 +26,7 @@ from fusioncache.store.signing import require_trust
 from fusioncache.store.store import COMPILE_SECONDS
 from fusioncache.template.generalization import make_family
 from fusioncache.template.key import call_ingredients
+from fusioncache.template.strides import find_sizes
 from fusioncache.template.text import write_graph
 
 logger = logging.getLogger("fusioncache")
@@ -79,7 +70,7 @@ def make_arguments(graph: Graph, layouts: ArgumentLayouts) -> list[Any]:
     Raises:
         Exception: if torch cannot make them, for example for lack of memory.
     """
-    sizes = _find_sizes(graph, layouts)
+    sizes = find_sizes(graph, layouts)
     integer = int(not any(op_traits(op.name).indexes for op in graph.ops))
     return [
         _make_number(type_, sizes.get(number, 1))
@@ -94,17 +85,6 @@ def release_memory() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-
-
-def _find_sizes(graph: Graph, layouts: ArgumentLayouts) -> dict[int, int]:
-    """Returns the value of each symbolic size, by its index."""
-    found = {}
-    for type_, layout in zip(graph.inputs, layouts, strict=True):
-        if isinstance(type_, TensorType) and layout is not None:
-            for size, actual in zip(type_.shape, layout[0], strict=True):
-                if isinstance(size, Ref):
-                    found[size.index] = actual
-    return found
 
 
 def _make_number(type_: NumberType, value: int) -> Any:
