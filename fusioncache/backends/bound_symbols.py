@@ -33,7 +33,7 @@ from fusioncache.ir import (
     Value,
     ValueType,
 )
-from fusioncache.ir.graph import pick
+from fusioncache.ir.graph import literals_of, pick
 from fusioncache.ir.ops import op_traits
 
 Number = int | float
@@ -140,6 +140,8 @@ def _number(node: Any) -> Number | None:
 
 INPUT_GPU = Const("device", "cuda")
 """The GPU of the inputs, without its number: the same region on another GPU has the same template."""
+_NUMBERED = f"{INPUT_GPU.text}:"
+"""The start of a device that names a GPU by its number."""
 
 _PYTHON_TYPES = {"bool": bool, "int": int, "float": float, "complex": complex}
 _VALUE_OF: Mapping[type, Callable[[Any], Any]] = {
@@ -196,20 +198,6 @@ def encode_literal(value: Any) -> Const:
     if isinstance(value, type) and value.__name__ in _PYTHON_TYPES:
         return Const("type", value.__name__)
     raise Declined(f"literal of type {type(value).__name__}", Scope.REGION)
-
-
-def names_input_gpu(arg: Arg) -> bool:
-    """True if an argument names the GPU that the inputs lie on."""
-    return any(map(names_input_gpu, arg)) if isinstance(arg, tuple) else arg == INPUT_GPU
-
-
-def fixed_gpus(arg: Arg) -> Iterator[int]:
-    """Yields each GPU that an argument names by its number."""
-    if isinstance(arg, tuple):
-        for item in arg:
-            yield from fixed_gpus(item)
-    elif isinstance(arg, Const) and arg.kind == INPUT_GPU.kind and arg.text.startswith(f"{INPUT_GPU.text}:"):
-        yield int(arg.text.removeprefix(f"{INPUT_GPU.text}:"))
 
 
 def decode_literal(arg: Arg, value_of: Callable[[int], Any], gpu: int = 0) -> Any:
@@ -430,7 +418,9 @@ def _symbolic_sizes() -> Iterator[None]:
 
 def find_fixed_gpu(graph: Graph) -> int | None:
     """Returns the GPU that a graph names by its number, and so can only run on; None if it names none."""
-    return next((gpu for literal in _literals(graph) for gpu in fixed_gpus(literal)), None)
+    devices = (const.text for const in literals_of(graph) if const.kind == INPUT_GPU.kind)
+    gpus = (text.removeprefix(_NUMBERED) for text in devices if text.startswith(_NUMBERED))
+    return next(map(int, gpus), None)
 
 
 def on_each_gpu(graph: Graph, make: Callable[[int], Callable[..., Any]]) -> Callable[[Sequence[Any]], Any]:
@@ -442,7 +432,7 @@ def on_each_gpu(graph: Graph, make: Callable[[int], Callable[..., Any]]) -> Call
         graph: the graph to compute.
         make: takes the number of a GPU, and returns a function of single arguments.
     """
-    makes_tensors = any(map(names_input_gpu, _literals(graph)))
+    makes_tensors = INPUT_GPU in literals_of(graph)
     functions: dict[int, Callable[..., Any]] = {}
 
     def run(args: Sequence[Any]) -> Any:
@@ -456,10 +446,6 @@ def on_each_gpu(graph: Graph, make: Callable[[int], Callable[..., Any]]) -> Call
 def find_gpu(args: Sequence[Any]) -> int:
     """Returns the number of the GPU of the arguments; 0 if none is on a GPU."""
     return next((arg.get_device() for arg in args if getattr(arg, "is_cuda", False)), 0)
-
-
-def _literals(graph: Graph) -> Iterator[Any]:
-    return (arg for op in graph.ops for arg in (*op.args, *(value for _, value in op.kwargs)))
 
 
 def _bind_op(op: Op, first: int, proxies: dict[int, Any], gpu: int) -> Any:

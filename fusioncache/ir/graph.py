@@ -227,6 +227,20 @@ def argument_refs(op: Op) -> Iterator[tuple[str, int]]:
         yield from refs_in(arg, name)
 
 
+def literals_of(graph: Graph) -> Iterator[Const]:
+    """Yields the literals among the arguments of a graph's ops."""
+    for op in graph.ops:
+        yield from _consts_in((*op.args, *(arg for _, arg in op.kwargs)))
+
+
+def _consts_in(arg: Arg) -> Iterator[Const]:
+    if isinstance(arg, Const):
+        yield arg
+    elif isinstance(arg, tuple):
+        for item in arg:
+            yield from _consts_in(item)
+
+
 def operands(op: Op) -> Iterator[tuple[str, int]]:
     """Yields the path and the number of each value that an op uses, in its arguments and in its results' shapes."""
     yield from argument_refs(op)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fusioncache.backends.api import Compiled, Progress, Run, compile_when_called
+from fusioncache.backends.api import Compiled, Progress, Run, compile_when_called, device_types_of
 from fusioncache.backends.bound_symbols import define_source
 from fusioncache.backends.inductor.artifacts import (
     Fakes,
@@ -232,8 +232,7 @@ def find_obstacle(graph: Graph) -> str | None:
     if not all(isinstance(type_, TensorType) for type_ in graph.inputs):
         return "a number among the inputs"
     # A region without inputs creates its tensors, so the devices of results count as well.
-    types = (*graph.inputs, *(type_ for op in graph.ops for type_ in op.outputs))
-    if any(isinstance(type_, TensorType) and type_.device != "cpu" for type_ in types):
+    if device_types_of(graph) - {"cpu"}:
         return _ELSEWHERE
     # ``lower`` checks the compiled code for in-place effects again.
     return "in-place effects" if writes_in_place(graph) else None

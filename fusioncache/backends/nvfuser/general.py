@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -40,7 +40,6 @@ from fusioncache.backends.nvfuser.definition import (
 )
 from fusioncache.backends.torch_settings import is_capturing, is_out_of_memory
 from fusioncache.ir import (
-    Const,
     Declined,
     GeneralInstance,
     GeneralRegion,
@@ -51,7 +50,7 @@ from fusioncache.ir import (
     Value,
     ValueType,
 )
-from fusioncache.ir.graph import Arg
+from fusioncache.ir.graph import literals_of
 from fusioncache.process.forks import LruMap
 
 logger = logging.getLogger("fusioncache")
@@ -160,19 +159,10 @@ def check_integers(definition: Any, graph: Graph, others: Sequence[Any]) -> None
         Declined: if there is another one.
     """
     # A definition for known sizes may omit a dimension of size 1 that the region has.
-    known = {each for op in graph.ops for each in _list_integers((*op.args, *(arg for _, arg in op.kwargs)))}
+    known = {const.text for const in literals_of(graph) if const.kind == "int"}
     common = set.intersection(*(set(_INTEGER.findall(repr(other))) for other in others))
     if not (common | known).issuperset(_INTEGER.findall(repr(definition))):
         raise Declined("a size that nvFuser's definition takes for constant", Scope.GENERAL)
-
-
-def _list_integers(arg: Arg) -> Iterator[str]:
-    """Yields the integers in an argument of an operation, as texts."""
-    if isinstance(arg, tuple):
-        for each in arg:
-            yield from _list_integers(each)
-    elif isinstance(arg, Const) and arg.kind == "int":
-        yield arg.text
 
 
 def _full(shape: Sequence[Any], fill_value: Any, *, device: Any, dtype: Any, fd: Any, lc_to_nv_map: Any) -> Any:
