@@ -27,7 +27,7 @@ from fusioncache.backends.bound_symbols import decode_literal, torch_dtype
 from fusioncache.ir import Arg, Const, Declined, Graph, Instance, Op, Ref, Scope, TensorType
 from fusioncache.ir.graph import argument_refs, pick
 from fusioncache.ir.ops import CHANNELS, CONVERT, COPY, ELEMENTWISE, RESHAPE, VIEW
-from fusioncache.template.strides import Strided, strides_of
+from fusioncache.template.strides import Strided, fill_shape, strides_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def _lay_out(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
             for size, actual in zip(type_.shape, value.shape, strict=True):
                 if isinstance(size, Ref) and values[size.index] is None:
                     values[size.index] = actual
-            if _shape(type_, values) != tuple(value.shape):
+            if fill_shape(type_, values) != tuple(value.shape):
                 raise ValueError("an argument of another size")
     for op, first in graph.results():
         try:
@@ -86,10 +86,6 @@ def _lay_out(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
             unknown.update(range(first, first + len(op.outputs)))
             values += [None] * len(op.outputs)
     return [values[index] for index in graph.outputs]
-
-
-def _shape(type_: TensorType, values: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(values[size.index] if isinstance(size, Ref) else size for size in type_.shape)
 
 
 def _evaluate(op: Op, values: Sequence[Any]) -> Sequence[Any]:
@@ -117,7 +113,7 @@ def _lay_out_result(op: Op, operands: Sequence[Strided], type_: Any, values: Seq
     """
     if not isinstance(type_, TensorType):
         return None
-    laid = strides_of(op, operands, _shape(type_, values))
+    laid = strides_of(op, operands, fill_shape(type_, values))
     if laid is None:
         raise Declined(op.name, Scope.VALUE)
     return torch.empty_strided(laid.shape, laid.strides, dtype=torch_dtype(type_.dtype), device="meta")
@@ -131,7 +127,7 @@ def _read_argument(op: Op, values: Sequence[Any], position: int) -> Any:
 def _result_shape(op: Op, values: Sequence[Any]) -> tuple[int, ...]:
     type_ = op.outputs[0]
     assert isinstance(type_, TensorType)
-    return _shape(type_, values)
+    return fill_shape(type_, values)
 
 
 def _expand(op: Op, values: Sequence[Any]) -> Any:

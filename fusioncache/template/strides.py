@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType, ValueType, refs_in
 from fusioncache.ir.ops import CONTIGUOUS, CONVERT, ELEMENTWISE, FULL_LIKE, RESHAPE, op_traits
@@ -309,16 +310,17 @@ def depends_on_operand_order(graph: Graph, layouts: ArgumentLayouts) -> bool:
 def _result(
     op: Op, operands: Sequence[Strided | None], type_: ValueType | None, sizes: dict[int, int]
 ) -> Strided | None:
-    return strides_of(op, operands, _shape(type_, sizes)) if isinstance(type_, TensorType) else None
+    return strides_of(op, operands, fill_shape(type_, sizes)) if isinstance(type_, TensorType) else None
 
 
-def _shape(type_: TensorType, sizes: dict[int, int]) -> tuple[int, ...]:
+def fill_shape(type_: TensorType, sizes: Mapping[int, int] | Sequence[Any]) -> tuple[int, ...]:
+    """Returns the shape of a tensor, given the value of each symbolic size by its number."""
     return tuple(sizes[size.index] if isinstance(size, Ref) else size for size in type_.shape)
 
 
 def _fits(type_: ValueType, layout: ArgumentLayout | None, sizes: dict[int, int]) -> bool:
     """True if an argument has the declared shape: Thunder may be wrong about the shapes of inputs."""
-    return layout is None or not isinstance(type_, TensorType) or tuple(layout[0]) == _shape(type_, sizes)
+    return layout is None or not isinstance(type_, TensorType) or tuple(layout[0]) == fill_shape(type_, sizes)
 
 
 def _have_different_orders(layouts: ArgumentLayouts) -> bool:
