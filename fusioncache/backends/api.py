@@ -393,14 +393,9 @@ OnStart = Callable[[str, float], None]
 
 
 class CompilerStarts:
-    """Starts each compiler once for each type of device.
+    """Starts each compiler once for each type of device."""
 
-    Args:
-        clock: returns seconds of a monotonic clock.
-    """
-
-    def __init__(self, clock: Callable[[], float] = lambda: time.perf_counter()):
-        self._clock = clock
+    def __init__(self) -> None:
         self._started: set[tuple[type[Backend], str]] = set()
         self._lock = forks.lock()
 
@@ -418,7 +413,7 @@ class CompilerStarts:
         kind = type(backend), device_of(graph)
         if kind in self._started:
             return 0.0
-        begun = self._clock()
+        begun = time.perf_counter()
         with self._lock:
             if kind not in self._started:
                 try:
@@ -426,8 +421,8 @@ class CompilerStarts:
                 except Exception as error:  # the compile that follows reports the cause
                     logger.info("starting %s failed", backend.title, exc_info=error)
                 self._started.add(kind)
-                on_start(backend.title, self._clock() - begun)
-        return self._clock() - begun
+                on_start(backend.title, time.perf_counter() - begun)
+        return time.perf_counter() - begun
 
 
 def device_of(graph: Graph) -> str:

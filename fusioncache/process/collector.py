@@ -13,7 +13,6 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from fusioncache.process import forks
@@ -26,6 +25,9 @@ LEAST_WORK = 0.05
 
 WORK_PER_COLLECTION = 20
 """A full collection is due once the work took this many times as long as a collection."""
+
+USUAL_SECONDS = 0.5
+"""The assumed seconds of a collection until one was measured."""
 
 
 class Pause:
@@ -72,17 +74,11 @@ class Pause:
 
 
 class FullCollections:
-    """Starts a full collection after work that took many times as long as a collection.
+    """Starts a full collection after work that took many times as long as a collection."""
 
-    Args:
-        usual: the assumed seconds of a collection until one was measured.
-        clock: returns seconds of a monotonic clock.
-    """
-
-    def __init__(self, usual: float = 0.5, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         self._lock = forks.lock()
-        self._clock = clock
-        self._seconds = usual
+        self._seconds = USUAL_SECONDS
         self._worked = 0.0
 
     def follow(self, seconds: float) -> float:
@@ -101,9 +97,9 @@ class FullCollections:
             if self._worked < WORK_PER_COLLECTION * self._seconds:
                 return 0.0
             self._worked = 0.0
-        begun = self._clock()
+        begun = time.monotonic()
         gc.collect()
-        self._seconds = self._clock() - begun
+        self._seconds = time.monotonic() - begun
         return self._seconds
 
 

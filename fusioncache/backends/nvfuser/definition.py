@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from importlib.machinery import ModuleSpec
 from itertools import zip_longest
 from types import MappingProxyType, ModuleType
@@ -126,20 +126,18 @@ class CompiledDefinition:
         definition is held until the process ends. Its sizes are fixed, so that nvFuser never compiles a kernel of it
         again.
         """
-        run, definition, kept = self.run, self.definition, _captured_definitions()
+        run, definition = self.run, self.definition
 
         def call(args: Sequence[Any]) -> Sequence[Any]:
             if is_capturing():
-                kept[id(definition)] = definition
+                _captured_definitions[id(definition)] = definition
             return run(args)
 
         return call
 
 
-@cache
-def _captured_definitions() -> dict[int, Any]:
-    """Returns the definitions that were captured in CUDA graphs, by their identities."""
-    return {}
+_captured_definitions: dict[int, Any] = {}
+"""The definitions that were captured in CUDA graphs, by their identities."""
 
 
 def compile_definition(
