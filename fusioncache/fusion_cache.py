@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fusioncache.accelerators.attention import NAME as ATTENTION
 from fusioncache.accelerators.graphs.graph_capture import CudaGraphs
 from fusioncache.accelerators.precompile.pool import end_unwanted
-from fusioncache.accelerators.programs.programs import ProgramKeeper, should_keep_programs
+from fusioncache.accelerators.programs.programs import ProgramKeeper
 from fusioncache.accelerators.registry import Options, find_unwanted, make_accelerators
 from fusioncache.accelerators.residual.plans import Choice, ResidualPlan
 from fusioncache.accelerators.residual.recompute import ResidualOptions, ResidualStreams
@@ -19,13 +19,13 @@ from fusioncache.accelerators.steps.lean_steps import LeanSteps, check_lean
 from fusioncache.backends.api import problem
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.generals import choose_sizes
+from fusioncache.process.settings import EXPLAIN, PROGRAMS
 from fusioncache.template.plan import Plan
 from fusioncache.thunder_adapter.accelerator_api import Plugin as ThunderPlugin
 from fusioncache.thunder_adapter.accelerator_api import PluginPolicy
 from fusioncache.thunder_adapter.capabilities import explain_limits, find_off
 from fusioncache.transform.executors import list_executors
 from fusioncache.transform.passes import Accelerator
-from fusioncache.transform.provenance.misses import should_explain
 from fusioncache.transform.transform import TemplateTransform
 from fusioncache.verification.verifier import choose_when
 
@@ -143,10 +143,10 @@ class FusionCache(TemplateTransform):
         moving = CollectiveOptions.of(schedule, in_flight_bytes, bucket_bytes)
         streams = ResidualOptions.of(recompute, residual, memory_budget)
         check_lean(lean)
-        keeps, shares, ahead = should_keep_programs(programs), choose_sizes(sizes), check_lengths(lengths)
+        keeps, shares, ahead = PROGRAMS.is_on(programs, default=True), choose_sizes(sizes), check_lengths(lengths)
         wanted = Options(fast_tracing, keeps, shares, graphs, lean, moving, streams, jobs, ahead)
         options = wanted.without(find_unwanted(accelerators) | (find_off().keys() if explain_limits() else set()))
-        when, explains = choose_when(verify), should_explain(explain)
+        when, explains = choose_when(verify), EXPLAIN.is_on(explain)
         plan = options.residual.plan
         super().__init__(
             cache=cache,

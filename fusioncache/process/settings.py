@@ -36,6 +36,24 @@ class Setting:
             raise ValueError(f"{self.name} must be {self.demand}, got {text!r}")
         return text
 
+    def is_on(self, option: bool | None, *, default: bool = False) -> bool:
+        """Returns an option of ``FusionCache``; if it is None, whether the variable, a switch, is on.
+
+        Args:
+            option: its name is that of the variable.
+            default: the result if neither is given.
+
+        Raises:
+            TypeError: if the option is none of True, False and None.
+            ValueError: if the variable is invalid.
+        """
+        if option is None:
+            return (self.get_text() or f"{default:d}") == "1"
+        if not isinstance(option, bool):
+            name = self.name.partition("_")[2].lower()
+            raise TypeError(f"{name} must be True, False or None, got {option!r}")
+        return option
+
 
 UNSIGNED = "unsigned"
 """The word in ``FUSIONCACHE_TRUST`` that allows unsigned entries to run."""

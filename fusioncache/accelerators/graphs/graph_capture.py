@@ -409,9 +409,7 @@ def make_graphs(option: bool | None, ledger: Ledger, *, verifies: bool) -> CudaG
         TypeError: if the option is not True, False or None.
         ValueError: if the environment variable is neither 0 nor 1.
     """
-    if option is not None and not isinstance(option, bool):
-        raise TypeError(f"graphs must be True, False or None, got {option!r}")
-    if not (GRAPHS.get_text() == "1" if option is None else option):
+    if not GRAPHS.is_on(option):
         return None
     if verifies:
         ledger.count("not_captured", of="verify mode")

@@ -51,7 +51,6 @@ from fusioncache.cache.peers import Helpers, StoreRequest
 from fusioncache.humanize import format_duration
 from fusioncache.ir import Key, Scope, is_declined
 from fusioncache.observe.record.kept_regions import ProgramRecords, decode_regions
-from fusioncache.process.settings import PROGRAMS
 from fusioncache.process.warning import warn
 from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.entry import PROGRAM_SLOTS
@@ -182,20 +181,6 @@ def _choose_slot(store: Store, key: Key, reads: frozenset[Read], unfit: Collecti
 
 MAX_KINDS = 64
 """How many programs of one compiled function a process stores: each value of a growing integer is a kind of input."""
-
-
-def should_keep_programs(programs: bool | None) -> bool:
-    """Returns whether to store programs, by the option of ``FusionCache`` or else by the environment variable.
-
-    Raises:
-        TypeError: if the option is none of True, False and None.
-        ValueError: if the environment variable is neither 0 nor 1.
-    """
-    if programs is not None:
-        if not isinstance(programs, bool):
-            raise TypeError(f"programs must be True, False or None, got {programs!r}")
-        return programs
-    return PROGRAMS.get_text() != "0"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,27 +31,12 @@ from fusioncache.observe.record.observations import Line
 from fusioncache.observe.record.stats import TemplateStats
 from fusioncache.process import forks
 from fusioncache.process.secrets import hide_line
-from fusioncache.process.settings import EXPLAIN
 from fusioncache.template.key import template_name
 
 logger = logging.getLogger("fusioncache")
 
 Lines = Mapping[str, Line]
 """The source lines of a model's values, by the values' names in traces."""
-
-
-def should_explain(explain: bool | None) -> bool:
-    """True if misses are explained, by the option of ``FusionCache`` or else by the environment.
-
-    Raises:
-        TypeError: if the option is none of True, False and None.
-        ValueError: if the environment variable is neither 0 nor 1.
-    """
-    if explain is not None:
-        if not isinstance(explain, bool):
-            raise TypeError(f"explain must be True, False or None, got {explain!r}")
-        return explain
-    return EXPLAIN.get_text() == "1"
 
 
 @dataclass(frozen=True, slots=True)
