@@ -6,7 +6,6 @@ stored artifacts without starting one. The start of each compiler is timed separ
 
 from __future__ import annotations
 
-import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from fusioncache.ir import Arithmetic, Declined, GeneralInstance, GeneralRegion,
 from fusioncache.ir.template import ArgumentLayouts, Option
 from fusioncache.observe.record.observations import ThunderCost
 from fusioncache.process import forks
+from fusioncache.process.warning import log_errors
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 """A compiled function. It takes the arguments as one sequence and returns the outputs."""
@@ -386,8 +386,6 @@ def describe(name: str, artifacts: Mapping[str, bytes]) -> Description:
     return backend_class(name).describe(artifacts) if name in BACKENDS else Description()
 
 
-logger = logging.getLogger("fusioncache")
-
 OnStart = Callable[[str, float], None]
 """Is called with the title of a compiler that was started, and the seconds that this took."""
 
@@ -416,10 +414,8 @@ class CompilerStarts:
         begun = time.perf_counter()
         with self._lock:
             if kind not in self._started:
-                try:
+                with log_errors("starting %s failed", backend.title):  # the compile that follows reports the cause
                     backend.start(kind[1])
-                except Exception as error:  # the compile that follows reports the cause
-                    logger.info("starting %s failed", backend.title, exc_info=error)
                 self._started.add(kind)
                 on_start(backend.title, time.perf_counter() - begun)
         return time.perf_counter() - begun

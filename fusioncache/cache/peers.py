@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from fusioncache.ir import GeneralInstance, Instance, Key
 from fusioncache.ir.template import Request
 from fusioncache.process import forks
-from fusioncache.process.warning import warn
+from fusioncache.process.warning import log_errors, warn
 from fusioncache.store import StoredArtifacts
 
 
@@ -116,10 +116,8 @@ class RankTurn:
         store, self._store = self._store, None
         if store is None:
             return
-        try:
+        with log_errors("other ranks wait for %s in vain", self._name):
             store.set(f"{self._name}/made", b"" if artifacts is None else pack(artifacts))
-        except Exception as error:
-            logger.info("other ranks wait for %s in vain", self._name, exc_info=error)
 
 
 class Ranks:

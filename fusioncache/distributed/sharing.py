@@ -7,12 +7,12 @@ Thunder's collectives run on a separate group with torch's default time limit (1
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from typing import Any
 
 from fusioncache.distributed.cut_layers import Role, TensorParallelTransform, find_cut_parameters
+from fusioncache.process.warning import log_errors
 
 
 def find_group(given: Any) -> Any:
@@ -61,9 +61,6 @@ def find_time_limits(group: Any) -> list[Any]:
 
     group = _get_default_group() if group is None else group
     return [group._get_backend(device).options._timeout for device in group._device_types]
-
-
-logger = logging.getLogger("fusioncache")
 
 
 def fsdp(
@@ -232,13 +229,12 @@ def _keep_time_limit(model: Any) -> Any:
     Args:
         model: the result of Thunder's ``fsdp`` or ``ddp``.
     """
-    try:
+    # Torch's function is private, and may change.
+    with log_errors("collectives keep torch's time limit"):
         group = model.process_group_for_ddp
         limits = find_time_limits(None)
         if len(set(limits)) == 1:
             from torch.distributed.distributed_c10d import _set_pg_timeout
 
             _set_pg_timeout(limits[0], group)
-    except Exception as error:  # torch's function is private, and may change
-        logger.info("collectives keep torch's time limit", exc_info=error)
     return model

@@ -46,6 +46,15 @@ def silence() -> AbstractContextManager[object]:
     return warnings.catch_warnings(action="ignore")
 
 
+@contextmanager
+def log_errors(message: str, *args: object) -> Iterator[None]:
+    """Logs an exception of the body and suppresses it, because the program can go on without the body's result."""
+    try:
+        yield
+    except Exception as error:
+        logger.info(message, *args, exc_info=error)
+
+
 @cache
 def warn_once(message: str) -> None:
     """Warns like ``warn``, once per message in a process."""

@@ -34,11 +34,13 @@ from typing import Any
 
 from fusioncache.process import forks
 from fusioncache.process.collector import without_collector
+from fusioncache.process.warning import log_errors
 
 logger = logging.getLogger("fusioncache")
 
 _PACKAGES = ("thunder", "fusioncache")
 _SECTION = re.compile(r"\[(?P<name>[^]]+)\](?: +(?P<module>[/\w.]+))?(?P<whole> +whole)?(?: +needs +(?P<needs>\w+))?")
+_WITHOUT = "tracing does without the shortcuts of %s"
 _PLACE = re.compile(r"(?P<module>[\w.]+):(?P<path>[\w.]+)(?:\[(?P<item>[\w.]+)\])?")
 _MAKER = re.compile(r"(?P<name>\w+)(?:\((?P<argument>\w+)\))?")
 
@@ -452,20 +454,16 @@ def _install(wanted: Mapping[str, Callable[[], Iterable[Replacement]]]) -> None:
 
 def _find(name: str, replacements: Callable[[], Iterable[Replacement]]) -> tuple[Replacement, ...] | None:
     """Returns the replacements of a capability; None if it does not work here."""
-    try:
+    with log_errors(_WITHOUT, name):  # however this Thunder differs, tracing goes on
         return tuple(replacements())
-    except Exception as error:  # however this Thunder differs, tracing goes on
-        logger.info("tracing does without the shortcuts of %s", name, exc_info=error)
-        return None
+    return None
 
 
 def _put_all(name: str, replacements: tuple[Replacement, ...], importers: Importers | None) -> None:
-    try:
+    with log_errors(_WITHOUT, name):  # however this Thunder differs, tracing goes on
         for replacement in replacements:
             _put(replacement, importers)
         _installed_groups[name] = replacements
-    except Exception as error:  # however this Thunder differs, tracing goes on
-        logger.info("tracing does without the shortcuts of %s", name, exc_info=error)
 
 
 def _is_in_place(name: str) -> bool:

@@ -7,7 +7,6 @@ programs is spent there. So it is measured, and the splitter's reasons are count
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,11 +16,9 @@ from functools import cache, wraps
 from typing import Any
 
 from fusioncache.observe.record.stats import NOT_GIVEN
-from fusioncache.process.warning import warn_once
+from fusioncache.process.warning import log_errors, warn_once
 from fusioncache.thunder_adapter.versions import explain_fault, find_fault_of_graph
 from fusioncache.transform.passes import Accelerator
-
-logger = logging.getLogger("fusioncache")
 
 _TARGET = re.compile(r"target: (?:<(?:built-in )?\w+ (\S+)[^>]*>|(\S+)) (.*)", re.DOTALL)
 _SEE, _LINE_BREAK = ", see exception field", "\n"
@@ -137,12 +134,10 @@ def time_splitter(original: Callable[..., Any]) -> Callable[..., Any]:
             for accelerator in _list_accelerators(thunder_jit):
                 contexts.enter_context(accelerator.around_splitting())
             split, info = original(gm, thunder_jit, *rest, **options)
-        try:
+        with log_errors("what Thunder's splitter did is not counted"):  # as in another Thunder: the graphs run anyway
             transforms = _list_transforms(info)
             _account(transforms, info, time.perf_counter() - start, inductor)
             _time_lazy_parts(split, transforms)
-        except Exception as error:  # such as another Thunder: the graphs run nevertheless
-            logger.info("what Thunder's splitter did is not counted", exc_info=error)
         return split, info
 
     return _splitter

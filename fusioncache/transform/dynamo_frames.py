@@ -9,16 +9,16 @@ Frames that Dynamo tries to inline need another measure: modules of this package
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from types import CodeType
 from typing import Any
 
 import torch
 
-logger = logging.getLogger("fusioncache")
+from fusioncache.process.warning import log_errors
 
 _PACKAGE = "fusioncache"
+_TRACED = "Dynamo traces Thunder's calls"
 OWN_CALL = "jit.<locals>.update_call_statistics.<locals>.wrapped"
 """The name of Thunder's function that each call of a compiled function enters first."""
 
@@ -28,25 +28,21 @@ def keep_dynamo_out() -> None:
 
     To be called for each transform, because ``torch._dynamo.reset`` unmarks code that Dynamo met before it was marked.
     """
-    try:
+    with log_errors(_TRACED):  # as in another torch: Dynamo only takes longer
         from torch._dynamo import trace_rules
 
         if not trace_rules.check_file(__file__).skipped:
             trace_rules.add(_PACKAGE)
         skip_frames(_list_entry_points())
-    except Exception as error:  # such as another torch: Dynamo only takes longer
-        logger.info("Dynamo traces Thunder's calls", exc_info=error)
 
 
 def skip_frames(codes: Iterable[CodeType]) -> None:
     """Makes Dynamo skip the frames of these code objects from now on. Never raises."""
-    try:
+    with log_errors(_TRACED):
         frames: Any = torch._C._dynamo.eval_frame
         skip = frames._FrameAction.SKIP
         for code in codes:
             frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
-    except Exception as error:  # such as another torch: Dynamo only takes longer
-        logger.info("Dynamo traces Thunder's calls", exc_info=error)
 
 
 def _list_entry_points() -> Iterator[CodeType]:

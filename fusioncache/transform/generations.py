@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,9 +10,8 @@ from weakref import WeakKeyDictionary
 
 from fusioncache.cache.generals import Generation
 from fusioncache.process import forks
+from fusioncache.process.warning import log_errors
 from fusioncache.transform.dynamo_graphs import describe_graph, is_graph
-
-logger = logging.getLogger("fusioncache")
 
 
 class Generations:
@@ -57,11 +55,9 @@ def _name_function(function: Any) -> str:
     Later processes recognize the function by it. It cannot make a result wrong: it only decides with which regions a
     function's regions are generalized, because a model of other widths has regions of the same skeletons.
     """
-    try:
+    lines: list[str] = []
+    with log_errors("a function without a name for later processes"):  # a model's ``named_parameters`` may raise any
         lines = list(describe_graph(function) if is_graph(function) else _describe_function(function))
-    except Exception as error:  # any that a model's ``named_parameters`` may raise
-        logger.info("a function without a name for later processes", exc_info=error)
-        return ""
     return hashlib.sha256("\n".join(lines).encode(errors="replace")).hexdigest() if lines else ""
 
 

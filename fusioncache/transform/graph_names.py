@@ -8,16 +8,14 @@ and in no key.
 
 from __future__ import annotations
 
-import logging
 import re
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
+from fusioncache.process.warning import log_errors
 from fusioncache.transform.dynamo_graphs import is_graph
-
-logger = logging.getLogger("fusioncache")
 
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.*)_at_(\d+)")
 """The name of the code that resumes after a graph break, with its function and the line of the break."""
@@ -68,7 +66,7 @@ class GraphNames:
         """Names a module that Thunder is compiling, if Dynamo made it. Never raises."""
         if not is_graph(module):
             return
-        try:
+        with log_errors("a graph has no name"):  # if Dynamo does not compile it now, or in another version of Dynamo
             from torch._dynamo.symbolic_convert import InstructionTranslator
 
             output = InstructionTranslator.current_tx().output
@@ -77,8 +75,6 @@ class GraphNames:
             graph = self._last[1]
             graph.count += 1
             self._parts[module] = Part(graph, graph.count)
-        except Exception as error:  # a graph that Dynamo does not compile now, or another version of it
-            logger.info("a graph has no name", exc_info=error)
 
     def name_of(self, function: Any) -> str | None:
         """Returns the name of a graph's part; None for any other function."""

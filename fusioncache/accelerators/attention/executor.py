@@ -15,13 +15,13 @@ here do not, because there is no dropout.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from fusioncache.accelerators.attention import NAME
+from fusioncache.process.warning import log_errors
 from fusioncache.thunder_adapter.accelerator_api import get_grad, put_grads
 from fusioncache.thunder_adapter.api import (
     OperatorExecutor,
@@ -162,8 +162,6 @@ def infer_bias(mask: Any, like: Any) -> Any:
     return TensorProxy(like=mask, shape=mask.shape, dtype=like.dtype)
 
 
-logger = logging.getLogger("fusioncache")
-
 _DIMENSIONS = 4
 """The number of dimensions of each operand and of a mask. Attention with any other number is left to Thunder."""
 
@@ -200,11 +198,10 @@ def can_attend_with_cudnn(
         return False
     if dropout != 0 or (mask is not None and (with_gradients or mask.dtype is not dtypes.bool8)):
         return False
-    try:
+    # It raises for an unexpected shape, or an option that this torch lacks.
+    with log_errors("an attention is left to Thunder"):
         return _ask_torch(query, key, value, mask, bool(is_causal), scale, with_gradients)
-    except Exception as error:  # such as an unexpected shape, or an option that this torch lacks
-        logger.info("an attention is left to Thunder", exc_info=error)
-        return False
+    return False
 
 
 def _ask_torch(

@@ -20,6 +20,7 @@ from fusioncache.ir.graph import pick
 from fusioncache.ir.keys import GENERAL_LAYOUT, ORDER, read_key
 from fusioncache.ir.ops import op_traits
 from fusioncache.ir.template import ArgumentLayouts, Request, decode_region, decode_request
+from fusioncache.process.warning import log_errors
 from fusioncache.store import Entry, Store
 from fusioncache.store.entry import REFUSED, is_compiled
 from fusioncache.store.signing import require_trust
@@ -307,10 +308,8 @@ class EntryCompiler:
     def compile_together(self, tasks: Sequence[CompileTask], progress: Progress) -> list[TaskOutcome]:
         """Compiles several tasks, together if that is faster. Never raises."""
         with ExitStack() as stack:
-            try:
+            with log_errors("regions are not compiled together"):  # each is compiled alone
                 self._enter_together(stack, tasks, progress)
-            except Exception as error:  # each is compiled alone
-                logger.info("regions are not compiled together", exc_info=error)
             return [self.compile(task) for task in tasks]
 
     def _enter_together(self, stack: ExitStack, tasks: Sequence[CompileTask], progress: Progress) -> None:

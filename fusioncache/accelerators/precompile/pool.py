@@ -41,7 +41,7 @@ from fusioncache.cache.cache import Cache
 from fusioncache.ir import Graph
 from fusioncache.process import forks
 from fusioncache.process.settings import ACCELERATORS, JOBS, STORE, VERIFY
-from fusioncache.process.warning import warn_once
+from fusioncache.process.warning import log_errors, warn_once
 from fusioncache.store import Entry, Store, check, default_path
 from fusioncache.store.entry import is_family
 
@@ -266,7 +266,7 @@ def start_default_pool() -> None:
     It is started if there are enough cores for nvFuser, the store probably lacks something, and no variable forbids it.
     Never raises: errors are reported when a cache asks for the pool.
     """
-    try:
+    with log_errors("no process is started beside the imports"):
         if not _may_train() or find_spec("nvfuser_direct") is None:
             return
         is_off = VERIFY.get_text() or ACCELERATORS.get_text() or STORE.get_text() == "0"
@@ -279,8 +279,6 @@ def start_default_pool() -> None:
                     pools[path] = pool = CompilePool(path, jobs, _DEFAULT)
                     pool.is_wanted = False
                     pool.start()
-    except Exception as error:
-        logger.info("no process is started beside the imports", exc_info=error)
 
 
 def _look_into(path: Path) -> Sequence[Entry]:

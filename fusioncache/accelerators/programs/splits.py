@@ -29,6 +29,7 @@ from fusioncache.accelerators.programs.writer import digest
 from fusioncache.ir import Declined, Key, Scope, codec
 from fusioncache.ir.keys import NamedValue, write_lines
 from fusioncache.process.collector import without_collector
+from fusioncache.process.warning import log_errors
 from fusioncache.store import Store
 from fusioncache.store.entry import SPLITS_SLOT
 from fusioncache.store.store import WRITE_SECONDS
@@ -194,10 +195,8 @@ class SupportedOperations:
         before, key = self.current, None
         self.current = None
         if store is not None and store.directory is not None:
-            try:
+            with log_errors("the splitter asks for each operation"):  # the splitter then tries each
                 self.current, key = self._open(store)
-            except Exception as error:  # on any error the splitter tries each operation
-                logger.info("the splitter asks for each operation", exc_info=error)
         answers, count = self.current, len(self.current.known) if self.current else 0
         try:
             yield

@@ -42,6 +42,7 @@ from fusioncache.accelerators.steps.lean_steps import look_at_sizes
 from fusioncache.accelerators.steps.views import find_saved_twice
 from fusioncache.ir import Declined, Key, Scope, is_declined
 from fusioncache.process.collector import without_collector
+from fusioncache.process.warning import log_errors
 from fusioncache.store import Store
 from fusioncache.transform.rewrite import find_saved
 
@@ -483,10 +484,8 @@ def _load_families(derivation: Derivation, form: Key) -> Iterator[Family]:
 
 def _keep(family: Family, derivation: Derivation, form: Key) -> None:
     """Stores a family for later processes, and compiles its code for the next length in this one."""
-    try:
+    with log_errors("a family is not ready for further lengths"):  # counted when a program is to be filled in
         family.prepare()
-    except Exception as error:  # counted when a program is to be filled in
-        logger.info("a family is not ready for further lengths", exc_info=error)
     _update_store(derivation, partial(store_family, form=form, family=family, name=derivation.call.name))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import shutil
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -35,6 +34,7 @@ from fusioncache.ir.keys import write_values
 from fusioncache.ir.ops import writes_in_place
 from fusioncache.ir.template import ArgumentLayouts, Option, layouts_of
 from fusioncache.observe.record.observations import ThunderCost
+from fusioncache.process.warning import log_errors
 
 MODULES = (
     "torch._inductor.compile_fx",
@@ -81,8 +81,6 @@ def _has_graphs() -> bool:
     except OSError:
         return False
 
-
-logger = logging.getLogger("fusioncache")
 
 _COMPILER = "g++"
 """The C++ compiler that TorchInductor runs if the variable ``CXX`` is not set."""
@@ -252,11 +250,9 @@ class Inductor(Backend):
     @contextmanager
     def compiled_together(self, graphs: Sequence[tuple[Graph, Sequence[Any]]], progress: Progress) -> Iterator[None]:
         """See ``Backend``. One run of the C++ compiler compiles the kernels of all."""
-        try:
+        packages: dict[int, Package] = {}
+        with log_errors("regions are not compiled together"):  # each is compiled alone
             packages = package_together(graphs, self._mode, progress)
-        except Exception as error:  # each is compiled alone
-            logger.info("regions are not compiled together", exc_info=error)
-            packages = {}
         self._together = {(graphs[n][0], layouts_of(graphs[n][1])): package for n, package in packages.items()}
         try:
             yield

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import logging
 import os
 import re
 import tempfile
@@ -29,8 +28,7 @@ from typing import Any
 from unittest import mock
 
 from fusioncache.ir import Declined, Scope
-
-logger = logging.getLogger("fusioncache")
+from fusioncache.process.warning import log_errors
 
 _FOLDER = "fusioncache-instruction-sets"
 _VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "TORCH_CUSTOM_PYTHONPATH", "ATEN_CPU_CAPABILITY")
@@ -59,32 +57,26 @@ def replace_probe(original: Callable[[Any, str], bool]) -> Callable[[Any, str], 
 
     @wraps(original)
     def check_build(self: Any, code: str) -> bool:
-        try:
+        with log_errors("probing the CPU for %s failed", self):  # TorchInductor probes instead
             return can_use(self, code)
-        except Exception as error:  # any: TorchInductor probes instead
-            logger.info("probing the CPU for %s failed", self, exc_info=error)
-            return original(self, code)
+        return original(self, code)
 
     return check_build
 
 
 def was_probed(instruction_set: Any, code: str) -> bool:
     """True if an earlier process built and loaded a library with these instructions."""
-    try:
+    with log_errors("whether the CPU has %s is not known from an earlier process", instruction_set):
         return probe_marker(instruction_set, code).exists()
-    except Exception as error:  # any failure: the instructions are probed
-        logger.info("whether the CPU has %s is not known from an earlier process", instruction_set, exc_info=error)
-        return False
+    return False
 
 
 def store_probe(instruction_set: Any, code: str) -> None:
     """Records for later processes that such a library was built and loaded. Never raises."""
-    try:
+    with log_errors("whether the CPU has %s is not stored", instruction_set):  # a later process probes again
         proof = probe_marker(instruction_set, code)
         proof.parent.mkdir(parents=True, exist_ok=True)
         proof.touch()
-    except Exception as error:  # any failure: a later process probes again
-        logger.info("whether the CPU has %s is not stored", instruction_set, exc_info=error)
 
 
 def forget_probes() -> None:

@@ -10,7 +10,6 @@ each use. Code for any sizes is not made if it cannot be stored.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,8 +46,7 @@ from fusioncache.backends.inductor.joined_kernels import (
 from fusioncache.ir import Declined, Graph, Ref, Scope, TensorType, Value, is_declined
 from fusioncache.ir.ops import writes_in_place
 from fusioncache.ir.template import ArgumentLayouts
-
-logger = logging.getLogger("fusioncache")
+from fusioncache.process.warning import log_errors
 
 _ELSEWHERE = "a tensor that is not on the CPU"
 
@@ -164,11 +162,10 @@ def package_together(
     with collect_kernels():
         for number, (graph, args) in enumerate(graphs):
             progress(len(graphs) - number)
-            try:
+            # An error is raised again when the graph is compiled alone.
+            with log_errors("a region is not compiled together with others"):
                 refuse_unpersistable(carried := without_numbers(graph))
                 lowered[number] = _lower(carried, read_plain(args), (), mode)
-            except Exception as error:  # it is raised again when the graph is compiled alone
-                logger.info("a region is not compiled together with others", exc_info=error)
         progress(0)
         return dict(zip(lowered, compile_kernels(list(lowered.values())), strict=True))
 
@@ -181,15 +178,13 @@ def compile_kernels(lowered: Sequence[Package]) -> list[Package]:
     """
     begun = time.perf_counter()
     kernels = [kernel for one in lowered for kernel in _find_collected(one) if kernel.compiled is None]
-    try:
+    with log_errors("kernels are not compiled together"):
         if kernels:
             library, names = compile_joined(kernels)
             module = load_module(library)
             compiled = [Kernel(find_kernel(module, name), library, name) for name in names]
             for kernel, one in zip(kernels, compiled, strict=True):
                 kernel.compiled = one
-    except Exception as error:
-        logger.info("kernels are not compiled together", exc_info=error)
     sources = [[kernel.source for kernel in _find_collected(one)] for one in lowered]
     seconds = estimate_alone(time.perf_counter() - begun, sources)
     return [replace(one, alone_seconds=one.alone_seconds + own) for one, own in zip(lowered, seconds, strict=True)]

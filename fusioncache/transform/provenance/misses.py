@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import linecache
-import logging
 import sys
 import threading
 import weakref
@@ -31,9 +30,8 @@ from fusioncache.observe.record.observations import Line
 from fusioncache.observe.record.stats import TemplateStats
 from fusioncache.process import forks
 from fusioncache.process.secrets import hide_line
+from fusioncache.process.warning import log_errors
 from fusioncache.template.key import template_name
-
-logger = logging.getLogger("fusioncache")
 
 Lines = Mapping[str, Line]
 """The source lines of a model's values, by the values' names in traces."""
@@ -71,10 +69,8 @@ class Misses:
             miss = self._waiting.pop(template.key.digest, None)
         if miss is None:
             return
-        try:
+        with log_errors("a miss is not explained"):
             self._explain(miss)
-        except Exception as error:  # any: a failed explanation must not stop a model
-            logger.info("a miss is not explained", exc_info=error)
         if not self._waiting:
             self.finish()
 
@@ -108,14 +104,12 @@ class Misses:
             threading.Thread(target=self._explain_executable, args=args, name="fusioncache explain").start()
 
     def _explain_executable(self, store: Any, graph: Graph, key: Key, backend: str) -> None:
-        try:
+        with log_errors("a compilation is not explained"):
             nearest = store.find_nearest(key, backend)
             if nearest:
                 reason = compare(key.texts, read_key(nearest.text)).sentence("here", "there")
                 name = template_name(graph, key)
                 _print(f"fusioncache: {name} was compiled although the store has the same for something else. {reason}")
-        except Exception as error:  # any: a failed explanation must not stop a model
-            logger.info("a compilation is not explained", exc_info=error)
 
 
 def _finish(misses: weakref.ref[Misses]) -> None:

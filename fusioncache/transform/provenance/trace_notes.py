@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,10 +10,9 @@ from fusioncache.backends.bound_symbols import outputs_of
 from fusioncache.ir import Template
 from fusioncache.observe.record.ledger import History
 from fusioncache.observe.record.observations import ChoiceRecord, PlacementRecord, PlanCost, RegionRecord, Source
+from fusioncache.process.warning import log_errors
 from fusioncache.template.plan import Arities, Plan
 from fusioncache.transform.provenance.source import Compilation, Sources, current_compilation, find_sources
-
-logger = logging.getLogger("fusioncache")
 
 _NOT_REWRITTEN = "its trace stayed as it was"
 
@@ -65,10 +63,8 @@ class TraceNotes:
 
     def locate_regions(self, trace: Any) -> None:
         """Finds the sources of the trace's regions."""
-        try:
+        with log_errors("where the regions of a trace come from is not known"):
             self.sources = find_sources(trace, self.compilation, self.forward)
-        except Exception as error:
-            logger.info("where the regions of a trace come from is not known", exc_info=error)
 
     def record_choice(self, stream: str, sums: int, plan: str, costs: Iterable[PlanCost]) -> None:
         """Records the plan that was chosen for a residual stream of the trace, and the cost of each plan."""
@@ -77,11 +73,9 @@ class TraceNotes:
 
     def record_placement(self, describe: Callable[[], PlacementRecord]) -> None:
         """Records the positions of the trace's collectives."""
-        try:
+        with log_errors("the placement of collectives is not recorded"):
             model, number = self.compilation.model, self.number
             self.history.add(replace(describe(), model=model, trace=self.direction, trace_number=number))
-        except Exception as error:
-            logger.info("the placement of collectives is not recorded", exc_info=error)
 
     def note_template(self, position: int, fusion: Any, template: Template, arities: Arities, *, hit: bool) -> None:
         """Notes that a region has this template."""
@@ -128,8 +122,6 @@ class TraceNotes:
 
 
 def _compilation() -> Compilation:
-    try:
+    with log_errors("what is compiled is not known"):  # in another version of Thunder
         return current_compilation()
-    except Exception as error:  # another version of Thunder
-        logger.info("what is compiled is not known", exc_info=error)
-        return Compilation()
+    return Compilation()
