@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import Any
 
+import torch
+
 from fusioncache.process.warning import warn_once
 from fusioncache.thunder_adapter.installation import install_more
 from fusioncache.thunder_adapter.versions import DYNAMO, explain_fault, find_faults
@@ -45,15 +47,11 @@ def give_own_transforms(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def is_graph(function: Any) -> bool:
     """True if a function is one of Dynamo's graphs."""
-    import torch
-
     return isinstance(function, torch.fx.GraphModule)
 
 
 def describe_graph(module: Any) -> Iterator[str]:
     """Yields a description that graphs of one function share: their operations without sizes."""
-    import torch
-
     for node in module.graph.nodes:
         value = node.meta.get("example_value")
         if isinstance(value, torch.nn.Parameter):

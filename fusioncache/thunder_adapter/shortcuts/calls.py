@@ -28,6 +28,9 @@ from inspect import unwrap
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, NoneType, SimpleNamespace
 from typing import Any
 
+from thunder.core import interpreter
+
+from fusioncache.thunder_adapter.api import Symbol, TensorProxy
 from fusioncache.thunder_adapter.installation import find_known
 from fusioncache.thunder_adapter.shortcuts.values import (
     call_method,
@@ -151,10 +154,6 @@ def _measure_leap(code: CodeType) -> int:
 
 def _make_leap_check() -> Callable[[Any], bool]:
     """Returns a function that is True if a dispatcher's frame ends in the operation for a single device."""
-    from thunder.core import interpreter
-
-    from fusioncache.thunder_adapter.api import TensorProxy
-
     flatten = _own("thunder.core.pytree", "tree_flatten")
     visited = _list_visited()
 
@@ -180,8 +179,6 @@ _Visited = Sequence[tuple[Any, str, tuple[str, ...]]]
 
 def _list_visited() -> _Visited:
     """Returns the lookups of the skipped code: an object, the attribute of its wrapper, and the names looked up."""
-    from thunder.core import interpreter
-
     visited: list[tuple[Any, str, tuple[str, ...]]] = [(interpreter.builtins_dict, "item_wrappers", _BUILTINS)]
     visited += [(sys.modules[name], "attribute_wrappers", names) for name, names in _ATTRIBUTES.items()]
     visited += [(vars(sys.modules[name]), "item_wrappers", names) for name, names in _GLOBALS.items()]
@@ -191,8 +188,6 @@ def _list_visited() -> _Visited:
 
 def _all_looked_up(visited: _Visited) -> bool:
     """True if all lookups were made in objects that have a wrapper. New wrappers would not outlive the skipped code."""
-    from thunder.core import interpreter
-
     known = interpreter.get_interpreterruntimectx()._known_wrappers
     for value, kind, names in visited:
         reference = known.get(id(value))
@@ -240,8 +235,6 @@ def list_natives() -> tuple[Native, ...]:
 
 def shorten_calls(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns an ``_interpret_call`` that runs natives in place of small functions of Thunder."""
-    from thunder.core import interpreter
-
     get_compile_context, get_context = interpreter.get_interpretercompilectx, interpreter.get_interpreterruntimectx
     values = interpreter.WrappedValue, interpreter.INTERPRETER_SIGNALS
     owners = find_known("small functions")
@@ -320,8 +313,6 @@ def call_partial(own: Any, partial: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _asks_for_no_frame(function: Any) -> bool:
     """True if a function does the same from any calling frame, unlike ``super``, ``locals`` or ``namedtuple``."""
-    from fusioncache.thunder_adapter.api import Symbol
-
     return type(function) is Symbol or (type(function) is FunctionType and function is not namedtuple)
 
 
@@ -332,8 +323,6 @@ def _load(value: Any, name: str) -> Any:
 
 
 def _call(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    from thunder.core import interpreter
-
     for value in (*kwargs.values(), *args):
         pass_stack(value)
     return interpreter._interpret_call(function, *args, **kwargs)
@@ -360,10 +349,6 @@ OPERATIONS: tuple[tuple[str, str, Callable[[Any, Any], Any]], ...] = (
 
 def shorten_binary_operation(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a ``_binary_op`` that computes with numbers directly, and calls the tensor method that Python would."""
-    from thunder.core import interpreter
-
-    from fusioncache.thunder_adapter.api import TensorProxy
-
     raised = interpreter.INTERPRETER_SIGNALS.EXCEPTION_RAISED
 
     @wraps(original)

@@ -26,6 +26,9 @@ from types import (
 )
 from typing import Any
 
+from thunder.core import interpreter, jit_ext
+
+from fusioncache.thunder_adapter.api import TensorProxy
 from fusioncache.thunder_adapter.installation import find_known
 from fusioncache.thunder_adapter.shortcuts.values import (
     call_method,
@@ -69,8 +72,6 @@ def shorten_object_getattribute(original: Callable[..., Any]) -> Callable[..., A
     """Returns an attribute lookup that applies Python's descriptor rules without interpreting them."""
     from thunder.core.interpreter import _interpret_call, do_raise, unwrap, wrap_const
     from thunder.core.proxies import AnyProxy
-
-    from fusioncache.thunder_adapter.api import TensorProxy
 
     @wraps(original)
     def _object_getattribute_lookaside(obj: Any, name: Any) -> Any:
@@ -136,8 +137,6 @@ def _is_whole(container: Any) -> bool:
 
 def shorten_getattr(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a lookaside of ``getattr`` that reads a module's dicts of members without interpreting torch's code."""
-    from thunder.core import interpreter
-
     known = find_known("module attributes").get("torch.nn:Module.__getattr__")
     raised = interpreter.INTERPRETER_SIGNALS.EXCEPTION_RAISED
 
@@ -211,7 +210,6 @@ def _load(obj: Any, name: str) -> Any:
 
 def shorten_make_cell(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a handler of MAKE_CELL that makes a cell without looking up ``__new__`` and ``__init__`` of its type."""
-    from thunder.core import interpreter
 
     @wraps(original)
     def make_cell_handler(inst: Any, /, frame: Any, **kwargs: Any) -> Any:
@@ -260,8 +258,6 @@ def make_truth_test() -> Callable[[Any, bool], bool | None]:
 
     Its second argument: whether Thunder would make new wrappers of the value and its items if no code holds them.
     """
-    from thunder.core import interpreter, jit_ext
-
     usual = jit_ext._general_jit_lookaside_map[bool]
     in_turn = interpreter._default_lookaside_map[bool]
 

@@ -14,14 +14,14 @@ from functools import cache, cached_property, wraps
 from types import FunctionType
 from typing import Any
 
+from thunder.core import baseutils, codeutils, proxies
+
+from fusioncache.thunder_adapter.api import CollectionProxy, Proxy, Symbol, Variable, devices, dtypes, variableify
+
 
 @cache
 def leaf_types() -> frozenset[type]:
     """Returns types whose instances are always leaves of Thunder's trees, and never data classes."""
-    from thunder.core import codeutils, proxies
-
-    from fusioncache.thunder_adapter.api import dtypes
-
     more = (dtypes.unsignedinteger, dtypes.complexfloating, proxies.Variable, codeutils.ContextObject)
     return root_types().union(more) - {tuple, list, dict}
 
@@ -31,8 +31,6 @@ def root_types() -> frozenset[type]:
     """Returns types that Thunder flattens regardless of their contents: leaves and plain containers."""
     import torch
 
-    from fusioncache.thunder_adapter.api import devices, dtypes
-
     plain = (int, float, complex, bool, str, type(None), tuple, list, dict)
     of_thunder = (dtypes.floating, dtypes.signedinteger, dtypes.bool_, devices.Device)
     return proxy_types().union(plain, of_thunder, (torch.dtype, torch.device))
@@ -41,8 +39,6 @@ def root_types() -> frozenset[type]:
 @cache
 def proxy_types() -> frozenset[type]:
     """Returns the types of proxies of numbers, tensors, and other values that are not containers."""
-    from thunder.core import proxies
-
     of_numbers = (proxies.NumberProxy, proxies.IntegerProxy, proxies.FloatProxy, proxies.ComplexProxy)
     return frozenset((proxies.Proxy, proxies.AnyProxy, proxies.TensorProxy, proxies.FutureTensorProxy, *of_numbers))
 
@@ -103,8 +99,6 @@ def shorten_safe_map_flat(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def shorten_to_printable(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a ``to_printable`` that returns proxies, numbers, strings and tuples of them without a rebuild."""
-    from thunder.core import baseutils
-
     values = frozenset((int, float, complex, bool, str)) & frozenset(baseutils._printable_value_types)
     printable = proxy_types().union(values, (type(None),))
 
@@ -127,7 +121,6 @@ _ANYTHING = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 def shorten_normalize(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a ``normalize`` that binds arguments to parameters, with defaults, without building a signature."""
-    from fusioncache.thunder_adapter.api import Symbol
 
     @wraps(original)
     def normalize(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -226,8 +219,6 @@ def shorten_flat_outs(original: Any) -> Any:
 
 def shorten_flat_proxy_args(original: Any) -> Any:
     """Returns a cached property ``flat_proxy_args`` that filters leaf arguments without caching a list of them."""
-    from fusioncache.thunder_adapter.api import Proxy
-
     leaf = leaf_types()
 
     def flat_proxy_args(self: Any) -> tuple[Any, ...]:
@@ -241,8 +232,6 @@ def shorten_flat_proxy_args(original: Any) -> Any:
 
 def shorten_flat_proxy_outs(original: Any) -> Any:
     """Returns a cached property ``flat_proxy_outs`` that filters leaf results without caching a list of them."""
-    from fusioncache.thunder_adapter.api import Proxy
-
     leaf = leaf_types()
 
     def flat_proxy_outs(self: Any) -> tuple[Any, ...]:
@@ -324,7 +313,7 @@ def _make_swap() -> Callable[[Any, Any], Any]:
 
 
 def _make_swap_leaf(swap: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    from fusioncache.thunder_adapter.api import CollectionProxy, Proxy, Variable, tree_map
+    from fusioncache.thunder_adapter.api import tree_map
 
     proxies = proxy_types()
 
@@ -341,10 +330,6 @@ def _make_swap_leaf(swap: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any
 
 def _follow(value: Any, swap_map: Any) -> Any:
     """Follows the map from proxy to proxy until one has no entry or maps to itself, and returns that one."""
-    from thunder.core import baseutils
-
-    from fusioncache.thunder_adapter.api import variableify
-
     visited: set[Any] = set()
     variable = variableify(value)
     while variable in swap_map and swap_map[variable] is not value:
@@ -362,8 +347,6 @@ def shorten_infer_properties(original: Callable[..., Any]) -> Callable[..., Any]
     from thunder.core.compile_data import using_symbolic_values
     from thunder.core.proxies import DistParallelType
 
-    from fusioncache.thunder_adapter.api import Device
-
     unsharded, kinds = DistParallelType.NONE, _describe_dtypes()
 
     @wraps(original)
@@ -378,7 +361,7 @@ def shorten_infer_properties(original: Callable[..., Any]) -> Callable[..., Any]
         thunder_fsdp_padding_size: Any = None,
     ) -> Any:
         known = kinds.get(id(dtype))
-        plain = like is None and type(device) is Device and type(requires_grad) is bool
+        plain = like is None and type(device) is devices.Device and type(requires_grad) is bool
         sharded = thunder_fsdp_padding_size is not None or distparallel_type not in (None, unsharded)
         if not plain or known is None or sharded or not _is_plain_shape(shape) or using_symbolic_values():
             more = (requires_grad, grad, distparallel_type, thunder_fsdp_padding_size)
@@ -399,8 +382,6 @@ def _is_plain_shape(shape: Any) -> bool:
 
 def _describe_dtypes() -> dict[int, tuple[Any, bool, Any, Any]]:
     """Returns by ``id``: each dtype, whether it is inexact, and its strong and weak counterparts."""
-    from fusioncache.thunder_adapter.api import dtypes
-
     known: dict[int, tuple[Any, bool, Any, Any]] = {}
     for each in dtypes.all_dtypes:
         weak, strong = dtypes.to_weak_dtype(each), dtypes.to_strong_dtype(each)

@@ -19,7 +19,10 @@ from math import inf
 from types import ModuleType
 from typing import Any
 
+from thunder.core import pytree, symbol, trace, transform_common, utils
+
 from fusioncache.process.collector import collect_if_due, without_collector
+from fusioncache.thunder_adapter.api import OpTags, Proxy, Variable, prims
 
 
 def pause_collector(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,10 +61,6 @@ def shorten_remove_noop(original: Callable[..., Any]) -> Callable[..., Any]:
 
     Removing subsymbols can only remove the tag.
     """
-    from thunder.core import symbol
-
-    from fusioncache.thunder_adapter.api import OpTags
-
     tags = {OpTags.DONT_DCE}
 
     @wraps(original)
@@ -83,10 +82,6 @@ def shorten_remove_noop(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def shorten_dce(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a ``dce`` that finds needed results by name, where Thunder makes and compares variables of proxies."""
-    from thunder.core import pytree, symbol, trace, transform_common, utils
-
-    from fusioncache.thunder_adapter.api import Proxy, Variable, prims
-
     tags = {prims.OpTags.DONT_DCE}
 
     @wraps(original)
@@ -130,8 +125,6 @@ def shorten_region(original: Callable[..., Any]) -> Callable[..., Any]:
     """
     from thunder.core.utils import OrderedSet
     from thunder.executors import utils as executor_utils
-
-    from fusioncache.thunder_adapter.api import Proxy, Variable
 
     @wraps(original)
     def __init__(self: Any, producers: Any, consumers: Any, bound_symbols: Any) -> None:
