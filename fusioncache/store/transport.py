@@ -338,12 +338,8 @@ class Transport:
         Raises:
             StoreError: if it cannot be removed.
         """
-
-        def remove(files: Any, root: str) -> None:
-            files.rm_file(_join(root, path))
-
         with suppress(FileNotFoundError):
-            self._try("remove", remove, SECONDS)
+            self._try("remove", lambda files, root: files.rm_file(_join(root, path)), SECONDS)
 
     def sizes(self, folder: str, names: re.Pattern[str]) -> dict[str, int | None]:
         """Returns the sizes in bytes (None if unknown) of the files in the folders of a folder, by name.
@@ -373,12 +369,8 @@ class Transport:
         Raises:
             StoreError: if it does not exist, or does not answer. The message advises what to do.
         """
-
-        def look(files: Any, root: str) -> str | None:
-            return find_absence(files, root, make=make)
-
         try:
-            missing = self._try("look", look, SECONDS)
+            missing = self._try("look", lambda files, root: find_absence(files, root, make=make), SECONDS)
         except FileNotFoundError:
             missing = f"there is no such folder: {_CHECK}"
         if missing:
