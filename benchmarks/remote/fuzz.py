@@ -14,6 +14,7 @@ import struct
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
@@ -122,8 +123,11 @@ def _with_checksum(body: bytes) -> bytes:
 def _read_pack(path: Path, content: bytes) -> object:
     path.write_bytes(content)
     pack = open_pack(path, _ANYONE)
-    found = [entry for _, entry in pack.read(pack.manifest.entries, _ANYONE)]
-    return [pack.read_contents(entry) for entry in found if not isinstance(entry, Refusal)]
+    found = []
+    for packed in pack.manifest.entries:
+        with suppress(Refusal):
+            found.append(pack.read_entry(packed, _ANYONE))
+    return [pack.read_contents(entry) for entry in found]
 
 
 def change(content: bytes, others: bytes, chance: random.Random) -> bytes:

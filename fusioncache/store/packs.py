@@ -160,22 +160,16 @@ class Pack(PackHead):
     path: Path
     places: Mapping[str, int]
 
-    def read(self, wanted: Iterable[PackedEntry], trust: Trust) -> Iterator[tuple[PackedEntry, Entry | Refusal]]:
-        """Yields these entries, each verified by its own signature, or its refusal instead.
+    def read_entry(self, packed: PackedEntry, trust: Trust) -> Entry:
+        """Returns an entry, verified by its own signature.
 
         Raises:
+            Refusal: if it is damaged or not trusted, or has other objects than the manifest declares.
             StoreError: if the pack is shorter than its manifest declares.
             OSError: if it cannot be read.
         """
         with open(self.path, "rb") as file:
-            for packed in wanted:
-                content = _read(file, self.places[packed.id], packed.size)
-                try:
-                    yield packed, self._open(packed, content, trust)
-                except Refusal as refusal:
-                    yield packed, refusal
-
-    def _open(self, packed: PackedEntry, content: bytes, trust: Trust) -> Entry:
+            content = _read(file, self.places[packed.id], packed.size)
         if hashlib.sha256(content).hexdigest() != packed.digest:
             raise Refusal("a wrong checksum", packed.id)
         entry = open_entry(content, packed.id, trust)
@@ -475,10 +469,9 @@ def unpack(
         else:
             unfit[packed.id] = reason
     entries = size = skipped = 0
-    for packed, entry in pack.read(fitting, trust):
+    for packed in fitting:
         try:
-            if isinstance(entry, Refusal):
-                raise entry
+            entry = pack.read_entry(packed, trust)
             contents = pack.read_contents(entry)
             if disk.is_usable(packed.id, trust) if dry_run else disk.save(entry, contents) is None:
                 skipped += 1

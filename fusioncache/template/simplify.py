@@ -205,8 +205,7 @@ def _chains(graph: Graph) -> dict[int, Chain]:
 class _ChainFinder:
     def __init__(self, graph: Graph):
         self.graph = graph
-        self.uses = Counter(index for op in graph.ops for _, index in operands(op))
-        self.uses.update(graph.outputs)
+        self.uses = _count_uses(graph)
         self.converted: dict[int, int] = {}
         self.type: list = [*graph.inputs, *[None] * graph.sizes]
 
@@ -269,11 +268,15 @@ class _ChainFinder:
         return source
 
 
+def _count_uses(graph: Graph) -> Counter[int]:
+    """Returns how many operands and outputs each value is."""
+    return Counter([*(index for op in graph.ops for _, index in operands(op)), *graph.outputs])
+
+
 def _partial_sums(graph: Graph, chains: dict[int, Chain]) -> set[int]:
     """Returns the results that only a chain uses: its partial sums and its conversions."""
     defined = {first: op for op, first in graph.results()}
-    uses = Counter(index for op in graph.ops for _, index in operands(op))
-    uses.update(graph.outputs)
+    uses = _count_uses(graph)
     inside: set[int] = set()
     pending = list(chains)
     while pending:
