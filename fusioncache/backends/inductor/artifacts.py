@@ -18,7 +18,7 @@ import re
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -240,12 +240,12 @@ class Fakes:
     args: Sequence[Any]
 
 
-def fake(inputs: Sequence[TensorKind]) -> Fakes:
-    """Returns fake tensors of these kinds."""
+def fake(inputs: Iterable[TensorKind], mode: Any = None) -> Fakes:
+    """Returns fake tensors of these kinds, made in a mode, by default in a new one. Sizes may be symbolic."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
     with mode:
         fakes = [
             torch.empty_strided(sizes, strides, dtype=getattr(torch, dtype), device="cpu")
@@ -324,9 +324,8 @@ def check_operations(external: Any) -> None:
     """
     import torch
 
-    if any(
-        getattr(external, name, own) is not own for name, own in ((name, getattr(torch, name)) for name in OPERATIONS)
-    ):
+    own = {name: getattr(torch, name) for name in OPERATIONS}
+    if any(getattr(external, name, function) is not function for name, function in own.items()):
         raise Declined("an operation that was replaced", Scope.STORING)
 
 

@@ -55,21 +55,6 @@ the result. The shares are at the lower end of the measured ones, so that too li
 saved."""
 
 
-def compile_alone(seconds: float, operations: int, *, loaded: bool) -> ThunderCost:
-    """Returns the seconds that plain Thunder spends on the regions of one executable, whose compile took ``seconds``.
-
-    If TorchInductor's cache on disk contains any graphs, it is assumed to contain those of a loaded executable, too:
-    too little rather than too much counts as saved.
-    """
-    from torch._inductor import config
-
-    first = seconds * (1 + DYNAMO_SHARE * operations)
-    if not config.fx_graph_cache or config.force_disable_caches:
-        return ThunderCost(first, first)
-    again = seconds * min(AGAIN_SHARE + AGAIN_OPERATION_SHARE * operations, 1.0)
-    return ThunderCost(again if loaded and _has_graphs() else first, again)
-
-
 def _has_graphs() -> bool:
     """True if TorchInductor's cache on disk has any graph."""
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
@@ -165,8 +150,18 @@ class Inductor(Backend):
                 artifacts.compile_graph(lambda x: [x - 3 if is_cpu else x.t()], like, None)
 
     def alone(self, seconds: float, operations: int, *, loaded: bool) -> ThunderCost:
-        """See ``Backend``."""
-        return compile_alone(seconds, operations, loaded=loaded)
+        """See ``Backend``.
+
+        If TorchInductor's cache on disk contains any graphs, it is assumed to contain those of a loaded executable,
+        too: too little rather than too much counts as saved.
+        """
+        from torch._inductor import config
+
+        first = seconds * (1 + DYNAMO_SHARE * operations)
+        if not config.fx_graph_cache or config.force_disable_caches:
+            return ThunderCost(first, first)
+        again = seconds * min(AGAIN_SHARE + AGAIN_OPERATION_SHARE * operations, 1.0)
+        return ThunderCost(again if loaded and _has_graphs() else first, again)
 
     def layout(self, layouts: ArgumentLayouts) -> Hashable:
         """Returns sizes and strides: code is generated for exactly these."""

@@ -276,11 +276,8 @@ def guard_plain(run: Run, compile_: Callable[[Sequence[Any]], Run]) -> Run:
     """
     import torch
 
-    are_plain, is_neg, is_conj = (
-        {torch.Tensor, torch.nn.Parameter}.issuperset,
-        torch.Tensor.is_neg,
-        torch.Tensor.is_conj,
-    )
+    are_plain = {torch.Tensor, torch.nn.Parameter}.issuperset
+    is_neg, is_conj = torch.Tensor.is_neg, torch.Tensor.is_conj
     for_any = compile_when_called(compile_)
 
     def for_these(args: Sequence[Any]) -> Sequence[Any]:
@@ -378,14 +375,11 @@ def _with_symbols(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _fake(layouts: Sequence[Layout], inputs: Sequence[TensorKind], symbols: _Symbols) -> Fakes:
-    import torch
-
-    tensors = []
-    with symbols.mode:
-        for (sizes, strides), (dtype, _, _) in zip(layouts, inputs, strict=True):
-            shape, steps = ([evaluate(text, symbols.values) for text in texts] for texts in (sizes, strides))
-            tensors.append(torch.empty_strided(shape, steps, dtype=getattr(torch, dtype), device="cpu"))
-    return Fakes(symbols.mode, [*tensors, *symbols.values.values()])
+    kinds: list[TensorKind] = []
+    for layout, (dtype, _, _) in zip(layouts, inputs, strict=True):
+        sizes, strides = (tuple(evaluate(text, symbols.values) for text in texts) for texts in layout)
+        kinds.append((dtype, sizes, strides))
+    return Fakes(symbols.mode, [*fake(kinds, symbols.mode).args, *symbols.values.values()])
 
 
 @dataclass(frozen=True, slots=True)
