@@ -225,11 +225,11 @@ class Native:
 
 def list_natives() -> tuple[Native, ...]:
     """Returns all natives."""
-    interpreter = "thunder.core.interpreter"
+    module = "thunder.core.interpreter"
     return (
-        Native(f"{interpreter}:_default_opcode_handler_map[DICT_MERGE]", "<lambda>", merge),
-        Native(f"{interpreter}:_call_dispatch", "_impl", call_bound_method),
-        Native(f"{interpreter}:partial_call_lookaside", "partial_call_impl", call_partial),
+        Native(f"{module}:_default_opcode_handler_map[DICT_MERGE]", "<lambda>", merge),
+        Native(f"{module}:_call_dispatch", "_impl", call_bound_method),
+        Native(f"{module}:partial_call_lookaside", "partial_call_impl", call_partial),
     )
 
 
@@ -263,7 +263,6 @@ def shorten_calls(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def shorten_arguments(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that takes each item of a call's ``*args``, and finds the subscript lookaside only once."""
-    from thunder.core.interpreter import wrap_const
 
     @wraps(original)
     def wrap_args_from_list(lst: Any) -> Any:
@@ -271,7 +270,7 @@ def shorten_arguments(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(lst)
         pass_stack(lst)
         take = find_function(type(lst.value).__getitem__)
-        return [pass_stack(take(lst, wrap_const(index))) for index in range(len(lst.value))]
+        return [pass_stack(take(lst, interpreter.wrap_const(index))) for index in range(len(lst.value))]
 
     return wrap_args_from_list
 
@@ -317,9 +316,7 @@ def _asks_for_no_frame(function: Any) -> bool:
 
 
 def _load(value: Any, name: str) -> Any:
-    from thunder.core.interpreter import wrap_const
-
-    return pass_stack(find_function(getattr)(value, wrap_const(name)))
+    return pass_stack(find_function(getattr)(value, interpreter.wrap_const(name)))
 
 
 def _call(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -382,16 +379,14 @@ def _compute(number: int, a: Any, b: Any) -> Any:
 
 def call_method_of_tensor(number: int, a: Any, b: Any, names: Any) -> Any:
     """Returns the unwrapped result of the first method that supports the operation; or the signal of an error."""
-    from thunder.core.interpreter import INTERPRETER_SIGNALS, _interpret_call, do_raise
-
     look_up_builtins(names, "hasattr", "type")
     for key, first, second in _list_methods(number, a, b):
         is_in_place, method = key.startswith("__i"), getattr(type(first.value), key, None)
         result = None
         if method is not None:
             look_up_builtins(names, "getattr")
-            result = _interpret_call(method, first, second)
-            if result is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+            result = interpreter._interpret_call(method, first, second)
+            if result is interpreter.INTERPRETER_SIGNALS.EXCEPTION_RAISED:
                 return result
         if (method is None) is is_in_place:
             look_up_builtins(names, "NotImplemented")
@@ -399,7 +394,8 @@ def call_method_of_tensor(number: int, a: Any, b: Any, names: Any) -> Any:
             return result.value
     look_up_builtins(names, "TypeError")
     symbol = OPERATIONS[number % len(OPERATIONS)][0] + "=" * (number // len(OPERATIONS))
-    return do_raise(TypeError(f"unsupported operand type(s) for {symbol}: '{type(a.value)}' and '{type(b.value)}'"))
+    kinds = f"'{type(a.value)}' and '{type(b.value)}'"
+    return interpreter.do_raise(TypeError(f"unsupported operand type(s) for {symbol}: {kinds}"))
 
 
 def _list_methods(number: int, a: Any, b: Any) -> list[tuple[str, Any, Any]]:

@@ -10,6 +10,8 @@ from functools import wraps
 from types import GeneratorType
 from typing import Any
 
+from thunder.core import interpreter
+
 from fusioncache.thunder_adapter.shortcuts.values import (
     call_method,
     is_wrapped,
@@ -27,28 +29,24 @@ _BY_MOVING_ON = ("hasattr", "type", "NotImplemented", "getattr", "setattr")
 
 def shorten_next(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a lookaside of ``next`` for the iterators of plain lists and tuples, and for Python's iterators."""
-    from thunder.core.interpreter import (
-        INTERPRETER_SIGNALS,
-        MappingKeysIterator,
-        SequenceIter,
-        _interpret_call,
-        get_interpreterruntimectx,
-    )
+    raised, call = interpreter.INTERPRETER_SIGNALS.EXCEPTION_RAISED, interpreter._interpret_call
+    sequence, iterators = interpreter.SequenceIter, (interpreter.MappingKeysIterator, *_ITERATORS)
 
     @wraps(original)
     def _next_lookaside(iterator: Any, *default: Any) -> Any:
         if len(default) > 1 or needs_every_step():
             return original(iterator, *default)
         names = wrap_globals(original)
-        if is_wrapped(iterator, SequenceIter) and _is_plain(iterator):
+        if is_wrapped(iterator, sequence) and _is_plain(iterator):
             item = _take(iterator, names)
-        elif is_wrapped(iterator, MappingKeysIterator, *_ITERATORS):
-            item = pass_stack(_interpret_call(type(iterator.value).__next__, iterator))
+        elif is_wrapped(iterator, *iterators):
+            item = pass_stack(call(type(iterator.value).__next__, iterator))
         else:
             return original(iterator, *default)
-        if item is not INTERPRETER_SIGNALS.EXCEPTION_RAISED or not default:
+        if item is not raised or not default:
             return item
-        return default[0] if isinstance(get_interpreterruntimectx().curexc, StopIteration) else item
+        error = interpreter.get_interpreterruntimectx().curexc
+        return default[0] if isinstance(error, StopIteration) else item
 
     return _next_lookaside
 
@@ -63,8 +61,6 @@ def _is_plain(iterator: Any) -> bool:
 
 def _take(iterator: Any, names: Any) -> Any:
     """Returns the next item and advances; or returns the signal of an exception if there is none."""
-    from thunder.core.interpreter import do_raise, wrap_const
-
     known = iterator.attribute_wrappers
     sequence, position = known["s"], known["next_pos"]
     sequence.track_items()
@@ -73,18 +69,16 @@ def _take(iterator: Any, names: Any) -> Any:
         look_up_builtins(names, "len", "hasattr", "getattr", "isinstance", "int")
     if position.value < 0 if backwards else position.value >= len(sequence.value):
         look_up_builtins(names, "StopIteration")
-        return do_raise(StopIteration())
+        return interpreter.do_raise(StopIteration())
     item = call_method("__getitem__", sequence, position)
     look_up_builtins(names, *_BY_MOVING_ON)
     iterator.value.next_pos += -1 if backwards else 1
-    known["next_pos"] = wrap_const(iterator.value.next_pos)
+    known["next_pos"] = interpreter.wrap_const(iterator.value.next_pos)
     return pass_stack(item)
 
 
 def shorten_for_iter(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a handler of FOR_ITER that calls the lookaside of ``next`` directly."""
-    from thunder.core import interpreter
-
     raised = interpreter.INTERPRETER_SIGNALS.EXCEPTION_RAISED
     iterators = (interpreter.SequenceIter, interpreter.MappingKeysIterator, *_ITERATORS)
 

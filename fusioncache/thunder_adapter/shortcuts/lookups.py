@@ -43,7 +43,6 @@ from fusioncache.thunder_adapter.shortcuts.values import (
 
 def shorten_globals(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a ``globals_lookup`` that reads the dicts of globals and builtins without interpreted code."""
-    from thunder.core.interpreter import wrap_const
 
     @wraps(original)
     def globals_lookup(globals_dict: Any, name: Any) -> Any:
@@ -52,7 +51,7 @@ def shorten_globals(original: Callable[..., Any]) -> Callable[..., Any]:
         if name.value in globals_dict.value:
             return call_method("__getitem__", globals_dict, name)
         if type(globals_dict.value.get("__builtins__")) is dict and name.value in globals_dict.value["__builtins__"]:
-            builtins = call_method("__getitem__", globals_dict, wrap_const("__builtins__"))
+            builtins = call_method("__getitem__", globals_dict, interpreter.wrap_const("__builtins__"))
             return call_method("__getitem__", builtins, name)
         return original(globals_dict, name)
 
@@ -111,16 +110,16 @@ def shorten_object_getattribute(original: Callable[..., Any]) -> Callable[..., A
 
 def _call_getter(found: property, tensor: Any) -> Any:
     """Returns the value of a tensor's property that has no setter; or the signal of an error."""
-    from thunder.core.interpreter import _interpret_call, unwrap
-
-    return unwrap(_interpret_call(found.fget, tensor))
+    return interpreter.unwrap(interpreter._interpret_call(found.fget, tensor))
 
 
 def _is_plain_lookup(obj: Any, name: Any) -> bool:
     """True if Python's default lookup, in classes and ``__dict__``, applies and no history is recorded."""
-    from thunder.core.interpreter import WrappedValue
-
-    if type(obj) is not WrappedValue or type(name) is not str or (name.startswith("__") and name.endswith("__")):
+    if (
+        type(obj) is not interpreter.WrappedValue
+        or type(name) is not str
+        or (name.startswith("__") and name.endswith("__"))
+    ):
         return False
     if isinstance(obj.value, (type, super)) or keeps_history():
         return False
@@ -165,10 +164,8 @@ def shorten_getattr(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _may_be_member(obj: Any, name: Any, known: Any) -> bool:
     """True if the lookup of an attribute is Python's default one, followed by torch's ``__getattr__``."""
-    from thunder.core.interpreter import WrappedValue
-
     return (
-        type(obj) is WrappedValue
+        type(obj) is interpreter.WrappedValue
         and known is not None
         and getattr(type(obj.value), "__getattr__", None) is known
         and is_wrapped(name, str)
@@ -179,15 +176,14 @@ def _may_be_member(obj: Any, name: Any, known: Any) -> bool:
 
 def _get_member(module: Any, name: Any, getter: Any) -> Any:
     """Returns a parameter, buffer or submodule of a module, or None if Thunder has to find it."""
-    from thunder.core.interpreter import get_interpretercompilectx, wrap_attribute, wrap_const
-
-    if get_interpretercompilectx().lookaside(getter.value, module, name) is not None:
+    wrap = interpreter.wrap_const
+    if interpreter.get_interpretercompilectx().lookaside(getter.value, module, name) is not None:
         return None
-    names = wrap_globals(wrap_attribute)  # any function of Thunder's interpreter
+    names = wrap_globals(interpreter.wrap_attribute)  # any function of Thunder's interpreter
     look_up_builtins(names, "hasattr", "getattr")
     # A frame of the function would have wrapped its globals.
-    wrap_attribute(getter.value.__globals__, getter, wrap_const("__globals__"))
-    for kind in map(wrap_const, ("_parameters", "_buffers", "_modules")):
+    interpreter.wrap_attribute(getter.value.__globals__, getter, wrap("__globals__"))
+    for kind in map(wrap, ("_parameters", "_buffers", "_modules")):
         attributes = _load(module, "__dict__")
         if not is_wrapped(attributes, dict):
             return None
@@ -202,10 +198,8 @@ def _get_member(module: Any, name: Any, getter: Any) -> Any:
 
 def _load(obj: Any, name: str) -> Any:
     """Returns an attribute, or the signal that an exception was raised, as the interpreter's ``getattr`` does."""
-    from thunder.core.interpreter import get_interpretercompilectx, wrap_const
-
-    wrapped = wrap_const(name)
-    return get_interpretercompilectx().lookaside(getattr, obj, wrapped)(obj, wrapped)
+    wrapped = interpreter.wrap_const(name)
+    return interpreter.get_interpretercompilectx().lookaside(getattr, obj, wrapped)(obj, wrapped)
 
 
 def shorten_make_cell(original: Callable[..., Any]) -> Callable[..., Any]:

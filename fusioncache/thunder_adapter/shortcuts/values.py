@@ -10,37 +10,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, wraps
+from dis import Instruction
+from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
+
+from thunder.core import interpreter, jit_ext
+from thunder.core.baseutils import ProxyInterface
+from thunder.core.options import SHARP_EDGES_OPTIONS
 
 
 def keeps_history() -> bool:
     """True if the interpreter records a history of its calls and instructions."""
-    kept: bool = _interpreter_and_options()[0].get_interpreterruntimectx()._record_history
+    kept: bool = interpreter.get_interpreterruntimectx()._record_history
     return kept
 
 
 def needs_every_step() -> bool:
     """True if more than a trace is made: a history is recorded, or values of unknown origin are reported."""
-    interpreter, jit_ext, allow = _interpreter_and_options()
     if interpreter.get_interpretercompilectx()._fn_lookaside is not jit_ext.general_jit_lookaside:
         return True
-    return keeps_history() or jit_ext.get_jit_ctx().sharp_edges is not allow
-
-
-@cache
-def _interpreter_and_options() -> tuple[Any, Any, Any]:
-    """Returns the modules and the option, imported once: an import takes longer than the rest of a check."""
-    from thunder.core import interpreter, jit_ext
-    from thunder.core.options import SHARP_EDGES_OPTIONS
-
-    return interpreter, jit_ext, SHARP_EDGES_OPTIONS.ALLOW
+    return keeps_history() or jit_ext.get_jit_ctx().sharp_edges is not SHARP_EDGES_OPTIONS.ALLOW
 
 
 def is_wrapped(value: Any, *types: type) -> bool:
     """True if this is the interpreter's wrapper around a value of exactly one of these types."""
-    return isinstance(value, _thunder().WrappedValue) and type(value.value) in types
+    return isinstance(value, interpreter.WrappedValue) and type(value.value) in types
 
 
 def call_method(name: str, container: Any, *args: Any) -> Any:
@@ -53,7 +48,6 @@ def find_function(function: Any) -> Any:
 
     It stays the same while a program is interpreted, so it is cached in the interpreter's runtime context.
     """
-    interpreter = _thunder()
     found = vars(interpreter.get_interpreterruntimectx()).setdefault("_found_by_fusioncache", {})
     if function not in found:
         found[function] = interpreter.get_interpretercompilectx().lookaside(function)
@@ -62,7 +56,6 @@ def find_function(function: Any) -> Any:
 
 def wrap_globals(function: Any) -> Any:
     """Returns the wrapped globals of a Thunder function, which its frame would hold while it is interpreted."""
-    interpreter = _thunder()
     known = interpreter.get_interpreterruntimectx()._known_wrappers.get(id(function.__globals__))
     wrapper = known and known[0]()
     if wrapper is not None:
@@ -77,7 +70,7 @@ def look_up_builtins(globals_dict: Any, *names: str) -> None:
     If other code holds a wrapper of these globals or of the builtins' dict, the builtins' wrappers live as long. Code
     that meets the same builtin elsewhere then gets its wrapper, whose origin the prologue guards, or does not.
     """
-    wrap = _thunder().wrap_const
+    wrap = interpreter.wrap_const
     builtins = globals_dict.item_wrappers.get("__builtins__")
     if builtins is None:
         builtins = call_method("__getitem__", globals_dict, wrap("__builtins__"))
@@ -86,17 +79,9 @@ def look_up_builtins(globals_dict: Any, *names: str) -> None:
             call_method("__getitem__", builtins, wrap(name))
 
 
-@cache
-def _thunder() -> Any:
-    """Returns the module, imported once: an import takes longer than the rest of a check."""
-    from thunder.core import interpreter
-
-    return interpreter
-
-
 def pass_stack(value: Any) -> Any:
     """Returns the value after the effect of the interpreter's stack on it: the items of a tuple are wrapped."""
-    if isinstance(value, _thunder().WrappedValue) and isinstance(value.value, tuple):
+    if isinstance(value, interpreter.WrappedValue) and isinstance(value.value, tuple):
         value.track_items()
         for item, wrapper in zip(value.value, value.item_wrappers, strict=False):
             assert item is wrapper.value or item is wrapper.original_value, f"{item}, {wrapper.value}"
@@ -105,17 +90,15 @@ def pass_stack(value: Any) -> Any:
 
 def shorten_record(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a ``__post_init__`` that combines the flags of a record's inputs and checks their types in one loop."""
-    from dis import Instruction
-
-    from thunder.core.interpreter import ProvenanceRecord, PseudoInst
+    instructions, record = (interpreter.PseudoInst, Instruction), interpreter.ProvenanceRecord
 
     @wraps(original)
     def __post_init__(self: Any) -> None:
         inputs, flags = self.inputs, -1
-        if type(inputs) is not list or type(self.inst) not in (PseudoInst, Instruction):
+        if type(inputs) is not list or type(self.inst) not in instructions:
             return original(self)
         for each in inputs:
-            if type(each) is not ProvenanceRecord:
+            if type(each) is not record:
                 return original(self)
             flags &= each.ext_flag
         self.inputs = inputs.copy()
@@ -147,8 +130,6 @@ class _Index:
 
 def index_constraints(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns an ``add_constraint`` that looks for duplicates only among the constraints on the same proxy."""
-    from thunder.core.baseutils import ProxyInterface
-
     indices: WeakKeyDictionary[Any, _Index] = WeakKeyDictionary()
 
     @wraps(original)
