@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fusioncache.ir import codec, strict_json
-from fusioncache.observe.record.observations import ChoiceRecord, Line, PlacementRecord, RegionRecord
+from fusioncache.observe.record.observations import ChoiceRecord, Line, PlacementRecord, Record, RegionRecord
 
 FORMAT = 4
 _MOST_BYTES = 64 << 20
@@ -71,9 +71,7 @@ def decode_regions(content: bytes, model: str | None, trace_number: int) -> Prog
     return ProgramRecords(_mark(found.regions, *run), _mark(found.choices, *run), _mark(found.placements, *run))
 
 
-def _mark[T: (RegionRecord, ChoiceRecord, PlacementRecord)](
-    records: Iterable[T], model: str | None = None, trace_number: int = 0
-) -> tuple[T, ...]:
+def _mark[T: Record](records: Iterable[T], model: str | None = None, trace_number: int = 0) -> tuple[T, ...]:
     """Returns records with this model and trace number; by default the neutral ones that are stored."""
     return tuple(replace(each, model=model, trace_number=trace_number) for each in records)
 

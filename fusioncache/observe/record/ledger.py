@@ -116,7 +116,7 @@ class History:
         """
         with self._lock:
             found = self._records.get(kind, ())
-            return tuple(each for each in found if trace_number in (None, getattr(each, "trace_number", None)))
+            return tuple(each for each in found if trace_number in (None, each.trace_number))
 
     def find_source(self, digest: str, arities: tuple[int, ...]) -> Source:
         """Returns the source of the first region of this template with these arities, empty if not known."""

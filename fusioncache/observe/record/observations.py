@@ -73,13 +73,25 @@ ANY_SIZES = "any sizes"
 
 
 @dataclass(frozen=True, slots=True)
-class RegionRecord:
-    """One region of one trace, and its outcome.
+class Record:
+    """Base class of the observations of a trace, which are stored one by one.
 
     Attributes:
         model: class of the module, or name of the function, that was compiled; None if not known.
         trace: ``forward`` or ``backward``.
         trace_number: counts a run's compilations, from 0. A forward trace and its backward trace have the same number.
+    """
+
+    model: str | None
+    trace: Side
+    trace_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegionRecord(Record):
+    """One region of one trace, and its outcome.
+
+    Attributes:
         position: index among the bound symbols of Thunder's trace.
         name: of the fusion in Thunder's trace, such as ``nvFusion3``.
         digest: of its template; None if it was bypassed.
@@ -95,9 +107,6 @@ class RegionRecord:
         outputs: number of outputs.
     """
 
-    model: str | None
-    trace: Side
-    trace_number: int
     position: int
     name: str
     digest: str | None
@@ -129,22 +138,16 @@ class PlanCost:
 
 
 @dataclass(frozen=True, slots=True)
-class ChoiceRecord:
+class ChoiceRecord(Record):
     """The plan chosen for a residual stream.
 
     Attributes:
-        model: as for a region.
-        trace: as for a region.
-        trace_number: as for a region.
         stream: name of its first value.
         sums: number of partial sums that are used.
         plan: the chosen plan.
         costs: of each possible plan, including the chosen one.
     """
 
-    model: str | None
-    trace: Side
-    trace_number: int
     stream: str
     sums: int
     plan: str
@@ -207,13 +210,10 @@ class BoundRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class PlacementRecord:
+class PlacementRecord(Record):
     """The positions of the collectives of a trace.
 
     Attributes:
-        model: as for a region.
-        trace: as for a region.
-        trace_number: as for a region.
         reason: why they are at Thunder's positions; empty if they were moved.
         calls: the name of each step's call.
         alive: for each step, the bytes of values alive that collectives move.
@@ -223,9 +223,6 @@ class PlacementRecord:
         bounds: the memory bounds.
     """
 
-    model: str | None
-    trace: Side
-    trace_number: int
     reason: str
     calls: tuple[str, ...]
     alive: tuple[int, ...]
@@ -257,10 +254,6 @@ class PhaseAbout:
 
 
 _DYNAMO, _THUNDER, _COMPILERS, _OWN, _REST = "Dynamo", "Thunder", "compilers", "fusioncache", "the rest"
-
-
-Record = RegionRecord | ChoiceRecord | PlacementRecord
-"""The observations that are stored one by one."""
 
 
 def _phase(title: str, owner: str, about: str) -> float | None:
