@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from importlib.machinery import ModuleSpec
 from itertools import zip_longest
 from types import MappingProxyType, ModuleType
@@ -126,18 +126,20 @@ class CompiledDefinition:
         definition is held until the process ends. Its sizes are fixed, so that nvFuser never compiles a kernel of it
         again.
         """
-        run, definition = self.run, self.definition
+        run, definition, kept = self.run, self.definition, _captured_definitions()
 
         def call(args: Sequence[Any]) -> Sequence[Any]:
             if is_capturing():
-                _captured_definitions[id(definition)] = definition
+                kept[id(definition)] = definition
             return run(args)
 
         return call
 
 
-_captured_definitions: dict[int, Any] = {}
-"""The definitions that were captured in CUDA graphs, by their identities."""
+@cache
+def _captured_definitions() -> dict[int, Any]:
+    """Returns the definitions that were captured in CUDA graphs, by their identities."""
+    return {}
 
 
 def compile_definition(
