@@ -41,7 +41,7 @@ from benchmarks.common.options import (
     Words,
     repeat_option,
 )
-from benchmarks.common.processes import say
+from benchmarks.common.processes import print_progress
 from benchmarks.common.runner import Point, Run, benchmark, find_medians, pick
 from benchmarks.common.steps import synchronize
 
@@ -234,24 +234,24 @@ def main(
         # Compile workers must not slow down Thunder's original tracing.
         environment = {"FUSIONCACHE_STORE": str(int(store))}
         environment |= {"FUSIONCACHE_JOBS": "0"} if spec.tracing == "own" else {}
-        about = {"layers": spec.layers, "tracing": spec.tracing, "jobs": spec.jobs}
-        point = run.ask(about, "benchmarks.first_step:measure", asdict(spec), environment=environment)
+        identity = {"layers": spec.layers, "tracing": spec.tracing, "jobs": spec.jobs}
+        point = run.measure(identity, "benchmarks.first_step:measure", asdict(spec), environment=environment)
         found.setdefault(spec, []).append(point)
-        say(f"{spec}: {point.get('error') or point['seconds']['total']}\n")
-        run.points = [_make_point(said) for said in found.values()]
+        print_progress(f"{spec}: {point.get('error') or point['seconds']['total']}\n")
+        run.points = [_make_point(results) for results in found.values()]
         run.save()
     columns = {name: pick(name) for name in ("layers", "tracing", "jobs")}
     shown = (*PASSES, "trace", "compile", "after_trace", "longest", "over", "total")
     run.finish("seconds of a first step", {**columns, **{name: pick("seconds", name) for name in shown}})
 
 
-def _make_point(said: Sequence[Point]) -> Point:
+def _make_point(results: Sequence[Point]) -> Point:
     """Returns one point: medians over its processes, or the first error."""
-    failed = [one for one in said if "error" in one]
+    failed = [one for one in results if "error" in one]
     if failed:
         return failed[0]
-    seconds = [one["seconds"] for one in said]
-    return {**said[0], "seconds": find_medians(seconds), "repeats": seconds}
+    seconds = [one["seconds"] for one in results]
+    return {**results[0], "seconds": find_medians(seconds), "repeats": seconds}
 
 
 if __name__ == "__main__":

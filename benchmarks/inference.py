@@ -30,7 +30,7 @@ from benchmarks.common.options import (
     layers_option,
     limit_option,
 )
-from benchmarks.common.processes import say
+from benchmarks.common.processes import print_progress
 from benchmarks.common.runner import Point, Run, benchmark, pick
 from benchmarks.common.steps import synchronize
 from benchmarks.common.tensors import digest_all
@@ -237,9 +237,9 @@ def main(run: Run, ways: tuple[str, ...], **options: Any) -> None:
     common = {**run.machine.place(), **options}
     for way in choose_ways(ways, run.machine.device):
         spec = InferenceSpec(way=way.name, **common)
-        run.keep(run.ask({"way": way.name}, "benchmarks.inference:measure", asdict(spec)))
+        run.add(run.measure({"way": way.name}, "benchmarks.inference:measure", asdict(spec)))
         if "error" not in run.points[-1]:
-            say(f"{way.name}: {run.points[-1]['later'][0]['tokens_per_second']:.1f} tokens a second\n")
+            print_progress(f"{way.name}: {run.points[-1]['later'][0]['tokens_per_second']:.1f} tokens a second\n")
     good = {point["way"]: point for point in run.points if "error" not in point}
     columns = {
         "<way": pick("way"),

@@ -36,7 +36,7 @@ from benchmarks.common.options import (
     layers_option,
     limit_option,
 )
-from benchmarks.common.processes import say
+from benchmarks.common.processes import print_progress
 from benchmarks.common.runner import Point, Run, benchmark, pick
 from benchmarks.common.steps import Call, take_step
 from benchmarks.common.ways import WAYS
@@ -86,7 +86,7 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
         way = replace(way, compiler="thunderfx")
     warm_up(way, spec.backend, spec.device, spec.dtype)
     model = make_model(spec)
-    named: dict[str, Any] = {"lengths": sorted(set(spec.lengths))} if way.names else {}
+    named: dict[str, Any] = {"lengths": sorted(set(spec.lengths))} if way.names_lengths else {}
     compiled = Compiled(way, spec.backend, model, **named)
     begun, steps = time.perf_counter(), []
     for number, length in enumerate(spec.lengths):
@@ -176,10 +176,10 @@ def main(
         rounded = tuple(-(-length // multiple) * multiple for length in whole)
         spec = LengthsSpec(way=way, lengths=rounded, again=len(lengths), **common)
         environment, labels = WAYS[way].environment, {"way": way, "multiple": multiple}
-        point = run.ask(labels, "benchmarks.lengths:measure", asdict(spec), environment=environment)
+        point = run.measure(labels, "benchmarks.lengths:measure", asdict(spec), environment=environment)
         steps = point.get("steps", ())
-        run.keep({**point, "lost": find_lost(steps, whole)})
-        say(f"{way}, {multiple}: {sum(step['seconds'] for step in steps):.1f} s for {len(steps)} steps\n")
+        run.add({**point, "lost": find_lost(steps, whole)})
+        print_progress(f"{way}, {multiple}: {sum(step['seconds'] for step in steps):.1f} s for {len(steps)} steps\n")
     columns = {
         "<way": pick("way"),
         "multiple": pick("multiple"),

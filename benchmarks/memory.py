@@ -35,7 +35,7 @@ from benchmarks.common.options import (
     count_option,
     limit_option,
 )
-from benchmarks.common.processes import say
+from benchmarks.common.processes import print_progress
 from benchmarks.common.runner import Point, Run, benchmark, pick
 from benchmarks.common.steps import measure_later, synchronize, use_deterministic_algorithms
 from benchmarks.common.tensors import digest, name_results
@@ -253,13 +253,13 @@ def main(
         reference: Point | None = None
         for plan, budget in list_plans(plans, budgets or ()):
             spec = MemorySpec(model=model, plan=plan, budget=budget, **common)
-            about = {"model": model, "name": spec.name, "plan": plan, "budget": budget, "dtype": dtype}
-            point = run.ask(about, "benchmarks.memory:measure", asdict(spec))
+            identity = {"model": model, "name": spec.name, "plan": plan, "budget": budget, "dtype": dtype}
+            point = run.measure(identity, "benchmarks.memory:measure", asdict(spec))
             if "error" not in point:
-                say(f"{spec}: step {1e3 * point['steady']['step']:.1f} ms\n")
+                print_progress(f"{spec}: step {1e3 * point['steady']['step']:.1f} ms\n")
                 reference = point if plan == REFERENCE else reference
                 point = compare_plans(point, reference)
-            run.keep(point)
+            run.add(point)
     columns = {
         "<model": pick("model"),
         "<plan": pick("name"),

@@ -25,7 +25,7 @@ from benchmarks.budget.sides import copy_current
 from benchmarks.budget.spec import FIGURES
 from benchmarks.code_size import count_lines
 from benchmarks.common.options import count_option, layers_option, limit_option, repeat_option
-from benchmarks.common.processes import ROOT, ProcessFailed, say
+from benchmarks.common.processes import ROOT, ProcessFailed, print_progress
 from benchmarks.common.runner import Point, Run, benchmark, pick
 
 WITH, WITHOUT = "with", "without"
@@ -89,7 +89,7 @@ def measure(series: Series, repeat: int) -> dict[str, Any]:
         for pair in series.run(repeat):
             pairs.append(pair)
     except ProcessFailed as failure:
-        say(f"{failure.message}\n{failure.log}\n")
+        print_progress(f"{failure.message}\n{failure.log}\n")
         return {"error": failure.message}
     seconds = {name: collect_seconds(pairs, (WITHOUT, WITH), name) for name in FIGURES}
     return {"ratios": {name: [ours / theirs for ours, theirs in each] for name, each in seconds.items() if each}}

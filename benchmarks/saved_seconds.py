@@ -28,7 +28,7 @@ import torch
 from benchmarks import zoo
 from benchmarks.common import processes
 from benchmarks.common.options import Words, backend_option, command, json_option, layers_option, repeat_option
-from benchmarks.common.processes import say
+from benchmarks.common.processes import print_progress
 from benchmarks.common.runner import Point, begin, pick
 
 _INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
@@ -101,11 +101,11 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
     use_backend(spec.backend)
     if spec.processor:
         _trust_instruction_sets()
-    said = _measure_ours(spec) if spec.way == OURS else _measure_alone(spec)
+    result = _measure_ours(spec) if spec.way == OURS else _measure_alone(spec)
     processor = _find_processor(spec)
     if spec.processor not in ("", processor):
         raise ValueError(f"the processor can do {processor} here, and {spec.processor} in another process")
-    return {**said, "processor": processor}
+    return {**result, "processor": processor}
 
 
 def _measure_alone(spec: ProcessSpec) -> dict[str, Any]:
@@ -221,8 +221,8 @@ def main(json_file: Path | None, models: Sequence[str], layers: int, backend: st
             found: dict[str, list[Mapping[str, Any]]] = {}
             earlier = len(run.points)
             for _ in range(repeat):
-                for role, said in series.run(model).items():
-                    found.setdefault(role, []).append(said)
+                for role, result in series.run(model).items():
+                    found.setdefault(role, []).append(result)
                 run.points[earlier:] = [_compare(model, each, found) for each in COMPARISONS if each.alone in found]
                 run.save()
     run.notes.append(f"one-time start of the compiler: {run.more['start_seconds']:.1f} s, part of no figure above")
@@ -256,9 +256,9 @@ class _Series:
 
     def start(self) -> float:
         """Runs a process that only starts the compiler; returns its seconds. Others use its instruction set."""
-        said = self._call(STARTS, MODELS[0], "seed", self.directory / "inductor-seed")
-        self.processor = said["processor"]
-        return float(said["start"])
+        result = self._call(STARTS, MODELS[0], "seed", self.directory / "inductor-seed")
+        self.processor = result["processor"]
+        return float(result["start"])
 
     def run(self, model: str) -> dict[str, Mapping[str, Any]]:
         """Runs each process once; returns the results by role."""
@@ -283,9 +283,9 @@ class _Series:
         folder = self.directory / caches
         folder.mkdir(exist_ok=True)
         about: dict[str, Any] = {"caches": folder, "environment": {_INDUCTOR: str(inductor), **self._headers()}}
-        said: Mapping[str, Any] = processes.call("benchmarks.saved_seconds:measure", asdict(spec), **about)
-        say(f"{model}, {way}: start {said['start']:.2f} s, step {said['step']:.2f} s\n")
-        return said
+        result: Mapping[str, Any] = processes.call("benchmarks.saved_seconds:measure", asdict(spec), **about)
+        print_progress(f"{model}, {way}: start {result['start']:.2f} s, step {result['step']:.2f} s\n")
+        return result
 
     def _headers(self) -> dict[str, str]:
         """Returns the variable by which all processes find the headers that the first one precompiled at its start."""
@@ -302,13 +302,13 @@ def _compare(model: str, comparison: Comparison, found: Mapping[str, Sequence[Ma
     def median_of(role: str, read: Callable[[Mapping[str, Any]], float]) -> float:
         return median(map(read, found[role]))
 
-    alone, ours = (median_of(role, lambda said: said["step"]) for role in (comparison.alone, comparison.ours))
-    reported = median_of(comparison.ours, lambda said: said["reported"]["saved_seconds"])
+    alone, ours = (median_of(role, lambda each: each["step"]) for role in (comparison.alone, comparison.ours))
+    reported = median_of(comparison.ours, lambda each: each["reported"]["saved_seconds"])
     return {
         "model": model,
         "comparison": comparison.name,
         "seconds": {"alone": alone, "fusioncache": ours, "real": alone - ours, "reported": reported},
-        "start": {role: median_of(role, lambda said: said["start"]) for role in (comparison.alone, comparison.ours)},
+        "start": {role: median_of(role, lambda each: each["start"]) for role in (comparison.alone, comparison.ours)},
         "agrees": agrees(reported, alone - ours),
         "repeats": {role: list(found[role]) for role in (comparison.alone, comparison.ours)},
     }

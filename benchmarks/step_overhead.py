@@ -258,8 +258,8 @@ def main(
     found: dict[StepSpec, list[Point]] = {}
     for group in groups * processes:  # so that processes of one way do not follow each other
         specs = [asdict(spec) for spec in group]
-        said = run.ask({"ways": ", ".join(map(str, group))}, "benchmarks.step_overhead:measure", {"specs": specs})
-        for spec, each in zip(group, said.get("subjects") or [said] * len(group), strict=True):
+        result = run.measure({"ways": ", ".join(map(str, group))}, "benchmarks.step_overhead:measure", {"specs": specs})
+        for spec, each in zip(group, result.get("subjects") or [result] * len(group), strict=True):
             found.setdefault(spec, []).append(each)
         run.points = [make_point(*each, mode) for each in found.items()]
         run.save()
@@ -287,11 +287,11 @@ def make_point(spec: StepSpec, answers: Sequence[Point], mode: str) -> Point:
     tokens = length if rows == 1 else None
     point: Point = {"layers": spec.layers, "width": spec.width, "tokens": tokens, "mode": mode}
     point["way"] = spec.way
-    said = [answer for answer in answers if "error" not in answer]
-    if not said:
+    results = [answer for answer in answers if "error" not in answer]
+    if not results:
         return {**point, "error": answers[0]["error"], "log": answers[0].get("log", "")}
-    medians = {name: find_medians([answer[name] for answer in said]) for name in ("milliseconds", "synchronized")}
-    return {**point, **said[0], **medians, "processes": [answer["milliseconds"] for answer in said]}
+    medians = {name: find_medians([answer[name] for answer in results]) for name in ("milliseconds", "synchronized")}
+    return {**point, **results[0], **medians, "processes": [answer["milliseconds"] for answer in results]}
 
 
 if __name__ == "__main__":

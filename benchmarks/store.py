@@ -150,13 +150,13 @@ def main(
         os.environ["FUSIONCACHE_DIR"] = folder
         _, filling = _time(lambda: fill(Store.open(remote=""), keys, artifact_bytes))
         milliseconds = {"save (mean)": filling / templates, **measure(keys, lookups)}
-        run.keep(*({"what": what, "milliseconds": taken} for what, taken in milliseconds.items()))
-        run.keep(*measure_disk(default_path()))
+        run.add(*({"what": what, "milliseconds": taken} for what, taken in milliseconds.items()))
+        run.add(*measure_disk(default_path()))
         fill_record(templates, ops)
-        run.keep({"what": "record", "bytes": RecordReader().path.stat().st_size})
+        run.add({"what": "record", "bytes": RecordReader().path.stat().st_size})
         name = RecordReader().templates(RecordReader().runs()[0].id)[templates // 2].name
         for what, arguments in list_commands(name).items():
-            run.keep({"what": what, "milliseconds": time_process(arguments, repeat)})
+            run.add({"what": what, "milliseconds": time_process(arguments, repeat)})
     columns = {"<what": pick("what"), "ms": pick("milliseconds", digits=3)}
     run.finish(f"a store of {templates} templates", {**columns, "MB": _write_megabytes})
 

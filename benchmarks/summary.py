@@ -20,7 +20,7 @@ import click
 
 from benchmarks.common.models import count_layers
 from benchmarks.common.options import repeat_option
-from benchmarks.common.processes import say
+from benchmarks.common.processes import print_progress
 from benchmarks.common.runner import Point, Run, benchmark, pick, print_table, take_turns
 from benchmarks.common.ways import WAYS
 from benchmarks.lengths import LengthsSpec, sequence_options
@@ -112,13 +112,14 @@ def run_series(run: Run, way: str, number: int, lengths: Mapping[str, tuple[int,
     with TemporaryDirectory(prefix="fusioncache-series-", ignore_cleanup_errors=True) as caches:
         for process in PROCESSES:
             spec = LengthsSpec(way=way, lengths=lengths[process], **common)
-            about = {"way": way, "series": number, "process": process}
+            identity = {"way": way, "series": number, "process": process}
             where = {"caches": Path(caches), "environment": WAYS[way].environment}
-            point = run.ask(about, "benchmarks.lengths:measure", asdict(spec), **where)
-            run.keep(point)
+            point = run.measure(identity, "benchmarks.lengths:measure", asdict(spec), **where)
+            run.add(point)
             if "error" in point:
                 return
-            say(f"{way}, series {number}, {process}: {_first(point):.2f} s, then {sum(_seconds(point)[1:]):.1f} s\n")
+            later = sum(_seconds(point)[1:])
+            print_progress(f"{way}, series {number}, {process}: {_first(point):.2f} s, then {later:.1f} s\n")
 
 
 @benchmark(__doc__, needs_litgpt=True)

@@ -96,7 +96,7 @@ def main(
 
 def _measure(series: Series, repeat: int, tolerance: float) -> None:
     """Runs all pairs. After each pair the run contains the pairs, and a point for each figure."""
-    run, pairs = series.whole, list[Pair]()
+    run, pairs = series.benchmark, list[Pair]()
     run.notes, run.more["pairs"] = _note_alike(series.sides), pairs
     try:
         series.rehearse()

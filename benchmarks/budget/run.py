@@ -12,15 +12,15 @@ from typing import Any
 from benchmarks.budget.sides import Side
 from benchmarks.budget.spec import COLD, SECOND, ProcessSpec
 from benchmarks.common import processes
-from benchmarks.common.processes import say
+from benchmarks.common.processes import print_progress
 from benchmarks.common.runner import Run
 
 _WORKER = Path(__file__).with_name("worker.py")
 
-Said = Mapping[str, Mapping[str, Any]]
+Results = Mapping[str, Mapping[str, Any]]
 """The answers of one side, by the name of the process."""
 
-Pair = Mapping[str, Said]
+Pair = Mapping[str, Results]
 """The answers of both sides, by the name of the side."""
 
 
@@ -31,12 +31,12 @@ class Series:
     Attributes:
         sides: the two sides, each with a folder of its own.
         spec: of all processes, without ``folder`` and ``process``.
-        whole: the benchmark's run, which has the time limit.
+        benchmark: the benchmark's run, which has the time limit.
     """
 
     sides: Sequence[Side]
     spec: ProcessSpec
-    whole: Run
+    benchmark: Run
 
     def rehearse(self) -> None:
         """Runs an unmeasured process, so that all others find the libraries in the file cache."""
@@ -53,7 +53,7 @@ class Series:
         """
         longest = 0.0
         for number in range(repeat):
-            left = self.whole.time_left()
+            left = self.benchmark.time_left()
             if number and left is not None and left < longest:
                 return
             start = time.monotonic()
@@ -71,23 +71,23 @@ class Series:
             variables = [processes.environment_in(str(folders[side.name]), side.folder) for side in order]
             specs = [self._make_spec(side, SECOND, each) for side, each in zip(order, variables, strict=True)]
             answers = self._call({"specs": specs}, f"{about}, second processes", order[0], Path(caches))
-            for side, said in zip(order, answers, strict=True):
-                found[side.name][SECOND] = said
-                _say(f"{about}, {side.name}, second processes", said)
+            for side, result in zip(order, answers, strict=True):
+                found[side.name][SECOND] = result
+                _print_seconds(f"{about}, {side.name}, second processes", result)
         return found
 
     def _call_cold(self, side: Side, caches: Path, about: str) -> Mapping[str, Any]:
         what = f"{about}, {side.name}, cold process"
-        said: Mapping[str, Any] = self._call(self._make_spec(side, COLD, {}), what, side, caches)
-        _say(what, said)
-        return said
+        result: Mapping[str, Any] = self._call(self._make_spec(side, COLD, {}), what, side, caches)
+        _print_seconds(what, result)
+        return result
 
     def _make_spec(self, side: Side, process: str, variables: Mapping[str, str]) -> dict[str, Any]:
         about: dict[str, Any] = {"folder": str(side.folder), "process": process, "accelerators": side.accelerators}
         return asdict(replace(self.spec, **about, variables=variables))
 
     def _call(self, argument: Mapping[str, Any], what: str, side: Side, caches: Path) -> Any:
-        left = self.whole.time_left()
+        left = self.benchmark.time_left()
         if left is not None and left <= 0:
             raise processes.ProcessFailed(f"{what}: there was no time left", "")
         try:
@@ -96,8 +96,8 @@ class Series:
             raise processes.ProcessFailed(f"{what}: {failure.message}", failure.log) from None
 
 
-def _say(what: str, said: Mapping[str, Any]) -> None:
-    say(f"{what}: {', '.join(f'{name} {seconds:.4g} s' for name, seconds in said['seconds'].items())}\n")
+def _print_seconds(what: str, result: Mapping[str, Any]) -> None:
+    print_progress(f"{what}: {', '.join(f'{name} {seconds:.4g} s' for name, seconds in result['seconds'].items())}\n")
 
 
 def collect_seconds(pairs: Sequence[Pair], names: tuple[str, str], figure: str) -> list[tuple[float, float]]:
@@ -109,8 +109,8 @@ def collect_seconds(pairs: Sequence[Pair], names: tuple[str, str], figure: str) 
     return [(first, second) for first, second in zip(ours, theirs, strict=True) if second]
 
 
-def _list_seconds(said: Said, figure: str) -> list[float]:
-    return [each[figure] for each in (said[COLD]["seconds"], *said[SECOND]["each"]) if figure in each]
+def _list_seconds(results: Results, figure: str) -> list[float]:
+    return [each[figure] for each in (results[COLD]["seconds"], *results[SECOND]["each"]) if figure in each]
 
 
 def _make_caches() -> TemporaryDirectory[str]:

@@ -75,9 +75,9 @@ def _take_from_git(parent: Path, commit: str) -> Side:
         name = _ask_git("rev-parse", "--verify", f"{commit}^{{commit}}").decode().strip()
         content = _ask_git("archive", name, _PACKAGE)
     except (OSError, subprocess.CalledProcessError) as error:
-        said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip() or str(error)
+        message = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip() or str(error)
         advice = "pass --base FOLDER, a folder with the package of the base"
-        raise click.UsageError(f"git does not have the package of commit {commit} ({said}): {advice}") from None
+        raise click.UsageError(f"git does not have the package of commit {commit} ({message}): {advice}") from None
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         archive.extractall(parent / BASE, filter="data")
     return _finish(BASE, parent / BASE, name)

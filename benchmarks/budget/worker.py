@@ -116,9 +116,9 @@ def measure(argument: Mapping[str, Any]) -> Any:
     specs, found = argument["specs"], list[list[dict[str, Any]]]()
     for number in range(specs[0]["processes"]):
         order = specs if number % 2 == 0 else specs[::-1]
-        said = list(map(_measure_in_fork, order))
-        found.append(said if order is specs else said[::-1])
-    return [_summarize(said) for said in zip(*found, strict=True)]
+        results = list(map(_measure_in_fork, order))
+        found.append(results if order is specs else results[::-1])
+    return [_summarize(results) for results in zip(*found, strict=True)]
 
 
 def _measure_in_fork(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,9 +126,9 @@ def _measure_in_fork(spec: Mapping[str, Any]) -> dict[str, Any]:
         return fork.submit(measure_here, spec).result()
 
 
-def _summarize(said: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    each = [one["seconds"] for one in said]
-    return said[-1] | {"seconds": {name: median(one[name] for one in each) for name in each[0]}, "each": each}
+def _summarize(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    each = [one["seconds"] for one in results]
+    return results[-1] | {"seconds": {name: median(one[name] for one in each) for name in each[0]}, "each": each}
 
 
 def measure_here(argument: Mapping[str, Any]) -> dict[str, Any]:

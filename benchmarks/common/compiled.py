@@ -55,14 +55,14 @@ class Compiled:
     def _with_thunder(self, way: Way, backend: str, model: Any, counts: bool, options: dict[str, Any]) -> Call:
         from thunder.dynamo import thunderfx
 
-        if way.shares:
+        if way.uses_fusioncache:
             options = {"cache": fusioncache.Cache(record=False), "graphs": way.graphs or None, **way.options, **options}
             self.transform = fusioncache.FusionCache(backend=backend, **options)
         else:
             use_backend(backend)
             if counts:
                 self._counter = count_compiles(backend, lru=way.lru)
-        given = {"executors": _choose_executors(way, backend), "transforms": [self.transform] if way.shares else []}
+        given = {"executors": _choose_executors(way, backend), "transforms": [self.transform] if self.transform else []}
         if way.bare:
             thunder.jit = lambda module, **_: module
             return thunderfx(model, **given)
@@ -183,10 +183,10 @@ def warm_up(way: Way, backend: str, device: str, dtype: str, *, grad: bool = Tru
 
         getattr(AsyncCompile, "wait_pool_ready", lambda: None)()  # of TorchInductor's compile processes
     options: dict[str, Any] = {}
-    if way.shares:
+    if way.uses_fusioncache:
         options = {"cache": fusioncache.Cache(record=False, store=False), "jobs": 0}
     x = torch.ones(3, 7, device=device, dtype=getattr(torch, dtype), requires_grad=grad)
-    plain = Way(way.name, way.compiler, way.shares, executors=way.executors, backend=way.backend)
+    plain = Way(way.name, way.compiler, way.uses_fusioncache, executors=way.executors, backend=way.backend)
     call = Compiled(plain, backend, lambda x: torch.sigmoid(x) @ torch.cos(x).mT, counts=False, **options).call
     output = call(x)
     if grad:

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from benchmarks.common import processes
-from benchmarks.common.processes import ROOT, say
+from benchmarks.common.processes import ROOT, print_progress
 
 _PACKAGES = {
     **{name: name for name in ("torch", "litgpt", "transformers", "triton")},
@@ -52,7 +52,7 @@ def inspect_machine(backend: str) -> Machine:
     Raises:
         click.UsageError: if the backend does not work here; the message says why.
     """
-    say("looking at the hardware and the versions\n")
+    print_progress("looking at the hardware and the versions\n")
     machine = Machine(**processes.call("benchmarks.common.environment:probe", backend))
     if machine.problem:
         raise click.UsageError(f"--backend {backend} does not work here: {machine.problem}")
@@ -137,14 +137,14 @@ def _output(*command: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def choose_backend(asked: str) -> tuple[str, str | None]:
+def choose_backend(requested: str) -> tuple[str, str | None]:
     """Returns the requested backend, or the best one for ``"auto"``, and why it does not work here, or None."""
     from fusioncache.backends.api import best_backend, problem
 
-    backend = best_backend(device()) if asked == "auto" else asked
+    backend = best_backend(device()) if requested == "auto" else requested
     return backend, problem(backend, device())
 
 
-def probe(asked: str) -> dict[str, Any]:
+def probe(requested: str) -> dict[str, Any]:
     """Returns the fields of ``Machine``."""
-    return asdict(Machine(describe(), device(), *choose_backend(asked)))
+    return asdict(Machine(describe(), device(), *choose_backend(requested)))

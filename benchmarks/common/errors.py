@@ -54,7 +54,7 @@ def compare_errors(found: Tensors, eager: Tensors, right: Tensors, inevitable: f
     return {"worst_tensor": name, "distance": error, "eager_distance": of_eager, "correct": share <= 1}
 
 
-def judge(found: Tensors, model: nn.Module, step: Callable[[torch.dtype], Tensors]) -> dict[str, Any]:
+def check_against_wider(found: Tensors, model: nn.Module, step: Callable[[torch.dtype], Tensors]) -> dict[str, Any]:
     """Returns the verdict of ``compare_errors`` on tensors. Leaves the model in a wider dtype.
 
     Args:

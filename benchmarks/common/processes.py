@@ -121,7 +121,7 @@ def environment_in(directory: str, root: Path = ROOT) -> dict[str, str]:
     return environment
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     """Prints progress to standard error: a line, or the beginning of one."""
     click.echo(text, err=True, nl=False)
 

@@ -27,7 +27,7 @@ from rich.table import Table
 from benchmarks.common import processes
 from benchmarks.common.environment import Machine, inspect_machine
 from benchmarks.common.options import backend_option, command, json_option, require_litgpt
-from benchmarks.common.processes import ProcessFailed, say
+from benchmarks.common.processes import ProcessFailed, print_progress
 
 SCHEMA = 1
 _WIDTH = 200
@@ -68,27 +68,27 @@ class Run:
         """Returns the seconds left of the limit; None without a limit."""
         return None if self.limit is None else self.limit - (time.monotonic() - self._begun)
 
-    def ask(self, about: Point, target: str | Path, argument: Any, **where: Any) -> Point:
+    def measure(self, identity: Point, target: str | Path, argument: Any, **where: Any) -> Point:
         """Returns a point: its identifying fields, and the result of a function in its own process, or ``error``.
 
         Args:
-            about: the fields that identify the point.
+            identity: the fields that identify the point.
             target: as for ``processes.call``.
             argument: of the function.
             where: further arguments of ``processes.call``.
         """
         left = self.time_left()
         if left is not None and left <= 0:
-            return {**about, "error": "not run: there was no time left"}
+            return {**identity, "error": "not run: there was no time left"}
         if left is not None:
             where["limit"] = min(left, where.get("limit") or left)
         try:
             found = processes.call(target, argument, **where)
         except ProcessFailed as failure:
-            return describe_failure(about, failure)
-        return {**about, **found}
+            return describe_failure(identity, failure)
+        return {**identity, **found}
 
-    def keep(self, *points: Point) -> None:
+    def add(self, *points: Point) -> None:
         """Adds points to the result, and writes the result."""
         self.points += points
         self.save()
@@ -145,9 +145,9 @@ def benchmark(
         def start(json_file: Path | None, backend: str = "auto", limit: float | None = None, **options: Any) -> None:
             if needs_litgpt:
                 require_litgpt("this benchmark")
-            asked = backends[0] if len(backends) == 1 else backend
+            requested = backends[0] if len(backends) == 1 else backend
             noted = {name: value for name, value in options.items() if not _has_path(value)}
-            main(begin(json_file, noted, asked, limit=limit), **options)
+            main(begin(json_file, noted, requested, limit=limit), **options)
 
         with_json: Callable[..., None] = json_option(start)
         return command(doc)(with_json if len(backends) == 1 else backend_option(*backends)(with_json))
@@ -159,10 +159,10 @@ def _has_path(value: Any) -> bool:
     return any(isinstance(each, Path) for each in (value if isinstance(value, tuple) else (value,)))
 
 
-def describe_failure(about: Point, failure: ProcessFailed) -> Point:
+def describe_failure(identity: Point, failure: ProcessFailed) -> Point:
     """Returns the point of a process that failed, and prints the failure."""
-    say(f"{name_point(about)}: {failure.format_message()}\n")
-    return {**about, "error": failure.message, "log": failure.log}
+    print_progress(f"{name_point(identity)}: {failure.format_message()}\n")
+    return {**identity, "error": failure.message, "log": failure.log}
 
 
 def make_result(environment: Mapping[str, Any], options: Mapping[str, Any], **found: Any) -> dict[str, Any]:

@@ -18,16 +18,16 @@ class Way:
     Attributes:
         name: as in ``--ways``.
         compiler: of the model; ``"eager"`` for none.
-        shares: whether Thunder uses fusioncache.
+        uses_fusioncache: whether Thunder uses fusioncache.
         options: of ``FusionCache``, in fusioncache's ways.
         environment: environment variables of the process.
-        keeps: whether it stores anything on disk for a second process.
+        stores_code: whether it stores anything on disk for a second process.
         lru: whether Thunder's nvFuser executor uses nvFuser's ``LruFusionCache``, as in lightning-thunder#2806.
         executors: of Thunder: ``"ours"``, its default ones (``"own"``), or these and ``torch_compile_ex``.
         attention: as for ``fusioncache.executors``, in fusioncache's ways.
         dynamic: whether to compile with ``dynamic=True``.
         graphs: whether programs are captured in CUDA graphs, by fusioncache or by torch.compile.
-        names: whether ``FusionCache`` gets the lengths in advance.
+        names_lengths: whether ``FusionCache`` gets the lengths in advance.
         pads: whether each input is padded to the next power of two, and the output cut to the original length.
         variant: of torch.compile: with Dynamo's deduplication of graphs, or with blocks as nested compile regions.
         backend: the compiler of regions, in place of the benchmark's.
@@ -36,16 +36,16 @@ class Way:
 
     name: str
     compiler: Literal["thunder.jit", "thunderfx", "torch.compile", "eager"]
-    shares: bool = False
+    uses_fusioncache: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    keeps: bool = False
+    stores_code: bool = False
     lru: bool = False
     executors: Literal["ours", "own", "compiling"] = "ours"
     attention: Literal["thunder", "cudnn"] = "thunder"
     dynamic: bool = False
     graphs: bool = False
-    names: bool = False
+    names_lengths: bool = False
     pads: bool = False
     variant: Literal["", "dedup", "nested"] = ""
     backend: str | None = None
@@ -64,7 +64,7 @@ class Way:
 
 
 def _share(name: str, compiler: Literal["thunder.jit", "thunderfx"] = "thunder.jit", **more: Any) -> Way:
-    return Way(name, compiler, shares=True, keeps=more.pop("keeps", True), **more)
+    return Way(name, compiler, uses_fusioncache=True, stores_code=more.pop("stores_code", True), **more)
 
 
 _ALL = (
@@ -77,11 +77,11 @@ _ALL = (
     _share("fusioncache"),
     _share("fusioncache-eager", backend="eager"),
     _share("templates", environment=_WITHOUT_PROGRAMS),
-    _share("nothing", environment=_WITHOUT_STORE, keeps=False),
+    _share("nothing", environment=_WITHOUT_STORE, stores_code=False),
     _share("kernel_db", environment={**_WITHOUT_STORE, "NVFUSER_ENABLE": "kernel_db"}),
     _share("own", options={"recompute": "residual"}),
     _share("fusioncache-static", environment=_STATIC),
-    _share("fusioncache-named", names=True),
+    _share("fusioncache-named", names_lengths=True),
     _share("fusioncache-padded", environment=_STATIC, pads=True),
     _share("fusioncache-thunderfx", "thunderfx"),
     _share("fusioncache-thunderfx-dynamic", "thunderfx", dynamic=True),
@@ -90,11 +90,11 @@ _ALL = (
     _share("graphs", graphs=True),
     _share("cudnn", attention="cudnn"),
     _share("cudnn graphs", attention="cudnn", graphs=True),
-    Way("torch.compile", "torch.compile", keeps=True),
-    Way("torch.compile-dynamic", "torch.compile", dynamic=True, keeps=True),
-    Way("torch.compile-dedup", "torch.compile", variant="dedup", keeps=True),
-    Way("torch.compile-nested", "torch.compile", variant="nested", keeps=True),
-    Way("reduce-overhead", "torch.compile", graphs=True, keeps=True),
+    Way("torch.compile", "torch.compile", stores_code=True),
+    Way("torch.compile-dynamic", "torch.compile", dynamic=True, stores_code=True),
+    Way("torch.compile-dedup", "torch.compile", variant="dedup", stores_code=True),
+    Way("torch.compile-nested", "torch.compile", variant="nested", stores_code=True),
+    Way("reduce-overhead", "torch.compile", graphs=True, stores_code=True),
 )
 WAYS: Mapping[str, Way] = {way.name: way for way in _ALL}
 

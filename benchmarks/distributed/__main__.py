@@ -31,7 +31,7 @@ from benchmarks.common.options import (
     count_option,
     limit_option,
 )
-from benchmarks.common.processes import ProcessFailed, say
+from benchmarks.common.processes import ProcessFailed, print_progress
 from benchmarks.common.runner import Point, Run, benchmark, describe_failure, pick
 from benchmarks.distributed.spec import PEERS, PointSpec, describe_setting
 
@@ -114,14 +114,14 @@ def run_points(run: Run, specs: Sequence[PointSpec], ranks: int, caches: Path | 
     left = list(specs)
     while left:
         if run.limit is not None and (run.time_left() or 0) <= 0:
-            run.keep(*({**asdict(spec), "error": "no time was left"} for spec in left))
+            run.add(*({**asdict(spec), "error": "no time was left"} for spec in left))
             return
         argument = {"specs": [asdict(spec) for spec in left], "device": left[0].device}
         where: dict[str, Any] = {"limit": run.time_left(), "caches": caches, "environment": left[0].variables}
         try:
             for answers in run_job("benchmarks.distributed.measure:measure", argument, ranks, **where):
                 spec = left.pop(0)
-                say(f"{spec}: step {max(rank['step_ms'] for rank in answers):.1f} ms\n")
+                print_progress(f"{spec}: step {max(rank['step_ms'] for rank in answers):.1f} ms\n")
                 _keep(run, {**asdict(spec), "ranks": answers})
         except ProcessFailed as failure:
             if left:  # otherwise the job failed after the last point
@@ -130,7 +130,7 @@ def run_points(run: Run, specs: Sequence[PointSpec], ranks: int, caches: Path | 
 
 def _keep(run: Run, point: Point) -> None:
     run.more["bits"] = compare_bits([*run.points, point])
-    run.keep(point)
+    run.add(point)
 
 
 def compare_bits(points: Sequence[Point]) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from benchmarks.common.counting import Counter, counting_compiles, use_backend
 from benchmarks.common.kernels import Kernel, profile_kernels
 from benchmarks.common.steps import synchronize, use_deterministic_algorithms
 from benchmarks.common.tensors import digest
-from benchmarks.distributed.shared import Shared, share_model
+from benchmarks.distributed.shared import SharedModel, share_model
 from benchmarks.distributed.spec import PEERS, PointSpec
 
 _GAP = 20.0
@@ -71,7 +71,7 @@ def _forget(on_gpu: bool) -> None:
         torch.cuda.empty_cache()
 
 
-def measure_point(spec: PointSpec, shared: Shared) -> dict[str, Any]:
+def measure_point(spec: PointSpec, shared: SharedModel) -> dict[str, Any]:
     """Returns seconds, bytes, counts, and digests of losses and gradients."""
     wait_for_all(spec.device)
     start = time.perf_counter()
@@ -87,7 +87,7 @@ def measure_point(spec: PointSpec, shared: Shared) -> dict[str, Any]:
     return {**found, "further": further, "programs_later": shared.programs()}
 
 
-def _take_further(spec: PointSpec, shared: Shared) -> Iterator[dict[str, Any]]:
+def _take_further(spec: PointSpec, shared: SharedModel) -> Iterator[dict[str, Any]]:
     """Yields, for each of several shorter lengths, the seconds of steps and the compilations of the first step."""
     for number in range(1, spec.further + 1):
         length, before = spec.tokens - number * spec.tokens // (2 * spec.further), shared.compiles()
@@ -109,7 +109,7 @@ def wait_for_all(device: str) -> None:
     synchronize(device)
 
 
-def _time_steps(spec: PointSpec, shared: Shared) -> dict[str, Any]:
+def _time_steps(spec: PointSpec, shared: SharedModel) -> dict[str, Any]:
     for _ in range(spec.warmup):
         _step(shared)
     shared.clear()
@@ -132,16 +132,16 @@ def _time_steps(spec: PointSpec, shared: Shared) -> dict[str, Any]:
     }
 
 
-def _step(shared: Shared) -> None:
+def _step(shared: SharedModel) -> None:
     shared.clear()
     shared.step()
 
 
-def _profile(shared: Shared) -> dict[str, float]:
+def _profile(shared: SharedModel) -> dict[str, float]:
     return asdict(read_timeline(profile_kernels(lambda: _step(shared), _PROFILED), _PROFILED))
 
 
-def _train(spec: PointSpec, shared: Shared) -> dict[str, Any]:
+def _train(spec: PointSpec, shared: SharedModel) -> dict[str, Any]:
     """Trains for a few steps. Thunder uses deterministic algorithms.
 
     torch.compile would recompile for them.

@@ -21,7 +21,7 @@ from benchmarks.distributed.spec import PEERS, Peer, PointSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedModel:
     """A model and the input of this rank.
 
     Attributes:
@@ -53,7 +53,7 @@ class Shared:
             parameter.grad = None
 
 
-def share_model(spec: PointSpec, rank: int, counter: Counter) -> Shared:
+def share_model(spec: PointSpec, rank: int, counter: Counter) -> SharedModel:
     """Returns a model that the ranks share, made with the same weights on each rank.
 
     Args:
@@ -75,8 +75,8 @@ def share_model(spec: PointSpec, rank: int, counter: Counter) -> Shared:
         jitted = share_by_thunder(jit(model, spec.backend, transform, peer.attention), peer.sharing, spec.device)
     parameters = list(jitted.parameters())
     if transform is None:
-        return Shared(jitted, parameters, tokens, lambda: counter.compiles - before)
-    return Shared(
+        return SharedModel(jitted, parameters, tokens, lambda: counter.compiles - before)
+    return SharedModel(
         jitted,
         parameters,
         tokens,
@@ -142,7 +142,7 @@ def _find_device(device: str) -> torch.device:
     return torch.device(device, torch.cuda.current_device()) if device == "cuda" else torch.device(device)
 
 
-def _by_torch(peer: Peer, spec: PointSpec, model: Any, tokens: torch.Tensor) -> Shared:
+def _by_torch(peer: Peer, spec: PointSpec, model: Any, tokens: torch.Tensor) -> SharedModel:
     """Returns a model that torch shares: with FSDP2, with DDP, or by layers and sequences.
 
     FSDP2 shards each block alone, as its documentation advises. Each block is also compiled alone, so that gathers stay
@@ -161,7 +161,7 @@ def _by_torch(peer: Peer, spec: PointSpec, model: Any, tokens: torch.Tensor) -> 
         call = torch.compile(call) if peer.compiles else call
     else:
         _share_by_fsdp2(model, peer, tokens.device.type)
-    return Shared(call, list(model.parameters()), tokens, lambda: int(utils.counters["stats"]["unique_graphs"]))
+    return SharedModel(call, list(model.parameters()), tokens, lambda: int(utils.counters["stats"]["unique_graphs"]))
 
 
 def _share_by_fsdp2(model: Any, peer: Peer, device: str) -> None:

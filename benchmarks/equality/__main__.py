@@ -19,7 +19,7 @@ import click
 
 from benchmarks.common import processes
 from benchmarks.common.options import Numbers, Words, count_option
-from benchmarks.common.processes import ProcessFailed, say
+from benchmarks.common.processes import ProcessFailed, print_progress
 from benchmarks.common.runner import Point, Run, benchmark, describe_failure, name_point, pick
 from benchmarks.equality import lengths, programs, traces, training
 from benchmarks.zoo.catalogue import names
@@ -63,14 +63,14 @@ def main(run: Run, what: str, **options: Any) -> None:
     more = {"rounds": 30 * options.pop("host_time"), **options}
     if what == "training" and options["reference"] == "lru" and run.machine.backend != "nvfuser":
         raise click.UsageError("--reference lru is nvFuser's own cache, which is for --backend nvfuser")
-    abouts: list[Point] = [
+    identities: list[Point] = [
         {"model": model, "layers": layers, **run.machine.place(model, options["dtype"])}
         for model, layers in product(options["models"] or names(), options["layers"])
     ]
     found: dict[int, Point] = {}
     with ThreadPoolExecutor(options["jobs"]) as pool:
-        ask = partial(compare, what, {name: more[name] for name in _OPTIONS[what]})
-        futures = {pool.submit(ask, about): number for number, about in enumerate(abouts)}
+        measure = partial(compare, what, {name: more[name] for name in _OPTIONS[what]})
+        futures = {pool.submit(measure, identity): number for number, identity in enumerate(identities)}
         for future in as_completed(futures):
             found[futures[future]] = future.result()
             run.points = [found[number] for number in sorted(found)]
@@ -86,22 +86,22 @@ def main(run: Run, what: str, **options: Any) -> None:
     run.finish(f"{what} on {run.machine.environment['gpu'] or run.machine.device}", columns)
 
 
-def compare(what: str, more: Mapping[str, Any], about: Point) -> Point:
+def compare(what: str, more: Mapping[str, Any], identity: Point) -> Point:
     """Returns the comparison of one model at one depth, with ``error`` if it failed or found a problem."""
     find_problem: Callable[[Point], str | None]
     try:
         if what == "programs":
-            point = programs.compare(about)
+            point = programs.compare(identity)
         else:
             module = {"training": training, "lengths": lengths, "traces": traces}[what]
-            said = processes.call(f"benchmarks.equality.{what}:measure", {**about, **more})
-            point = {**about, **said}
+            result = processes.call(f"benchmarks.equality.{what}:measure", {**identity, **more})
+            point = {**identity, **result}
             find_problem = module.find_problem
             problem = find_problem({**more, **point})
             point |= {"error": problem} if problem else {}
     except ProcessFailed as failure:
-        return describe_failure(about, failure)
-    say(f"{name_point(about)}: {point.get('error', 'right')}\n")
+        return describe_failure(identity, failure)
+    print_progress(f"{name_point(identity)}: {point.get('error', 'right')}\n")
     return point
 
 

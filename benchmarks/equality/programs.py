@@ -115,15 +115,15 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
         transforms.append(make_transform(backend, explain=True, jobs=0))
     compiled = workload.compile(executors(backend), transforms)
     found: dict[str, Any] = {"layers": workload.layers, "way": workload.way}
-    said = io.StringIO()
-    with watch_interpreter(allowed=process != SECOND) as interpretation, redirect_stderr(said):
+    printed = io.StringIO()
+    with watch_interpreter(allowed=process != SECOND) as interpretation, redirect_stderr(printed):
         try:
             found |= train(workload, compiled)
         except Exception as error:  # the reasons for refused programs, added below, say more
             found["error"] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-    sys.stderr.write(said.getvalue())
+    sys.stderr.write(printed.getvalue())
     found["traces"] = interpretation.traces
-    found["explained"] = [line for line in said.getvalue().splitlines() if line.startswith(_EXPLANATION)]
+    found["explained"] = [line for line in printed.getvalue().splitlines() if line.startswith(_EXPLANATION)]
     for transform in transforms:
         found |= count(transform)
     return found
@@ -170,45 +170,44 @@ def count(transform: FusionCache) -> dict[str, Any]:
     return {**counts, **reasons, "program_seconds": parts}
 
 
-def compare(about: Point) -> Point:
+def compare(identity: Point) -> Point:
     """Returns the comparison of a model's three processes, which it runs."""
     with TemporaryDirectory(prefix="fusioncache-programs-") as directory:
         thunder, before, after = (Path(directory, process) for process in (THUNDER, FIRST, SECOND))
-        said = {THUNDER: _call(about, THUNDER, thunder), FIRST: _call(about, FIRST, before)}
+        results = {THUNDER: _call(identity, THUNDER, thunder), FIRST: _call(identity, FIRST, before)}
         after.mkdir()
         (before / _KEPT).rename(after / _KEPT)
-        said[SECOND] = _call(about, SECOND, after)
-    return make_point(about, said)
+        results[SECOND] = _call(identity, SECOND, after)
+    return make_point(identity, results)
 
 
-def _call(about: Point, process: str, caches: Path) -> Point:
+def _call(identity: Point, process: str, caches: Path) -> Point:
     caches.mkdir(exist_ok=True)
     variables = {"PYTHONHASHSEED": HASH_SEEDS[process], "FUSIONCACHE_STORE": "1", "FUSIONCACHE_PROGRAMS": "1"}
-    argument = {**about, "process": process}
-    said: Point = processes.call("benchmarks.equality.programs:measure", argument, caches=caches, environment=variables)
-    return said
+    argument = {**identity, "process": process}
+    return dict(processes.call(f"{__name__}:measure", argument, caches=caches, environment=variables))
 
 
-def make_point(about: Point, said: Mapping[str, Point]) -> Point:
+def make_point(identity: Point, results: Mapping[str, Point]) -> Point:
     """Returns the comparison of a model's processes, with ``error`` if there is a problem.
 
     Args:
-        about: the fields that identify the point.
-        said: the result of each process, by name.
+        identity: the fields that identify the point.
+        results: the result of each process, by name.
     """
-    expected = said[THUNDER].get("digests", {})
-    differing = {process: find_differing(expected, said[process].get("digests", {})) for process in (FIRST, SECOND)}
-    point: Point = about | {
-        "layers": said[THUNDER]["layers"],
-        "way": said[THUNDER]["way"],
+    expected = results[THUNDER].get("digests", {})
+    differing = {process: find_differing(expected, results[process].get("digests", {})) for process in (FIRST, SECOND)}
+    point: Point = identity | {
+        "layers": results[THUNDER]["layers"],
+        "way": results[THUNDER]["way"],
         "tensors": len(expected),
         "differing": differing,
-        "seconds": {process: each.get("seconds") for process, each in said.items()},
-        "program_seconds": {process: said[process]["program_seconds"] for process in (FIRST, SECOND)},
+        "seconds": {process: each.get("seconds") for process, each in results.items()},
+        "program_seconds": {process: results[process]["program_seconds"] for process in (FIRST, SECOND)},
     }
     for process in (FIRST, SECOND):
-        point[process] = {name: said[process][name] for name in (*_COUNTS, *_REASONS) if said[process].get(name)}
-    problem = find_problem(about, said, differing)
+        point[process] = {name: results[process][name] for name in (*_COUNTS, *_REASONS) if results[process].get(name)}
+    problem = find_problem(identity, results, differing)
     return point | ({"error": problem} if problem else {})
 
 
@@ -217,21 +216,22 @@ def find_differing(expected: Mapping[str, str], found: Mapping[str, str]) -> lis
     return [name for name in dict.fromkeys([*expected, *found]) if expected.get(name) != found.get(name)]
 
 
-def find_problem(about: Point, said: Mapping[str, Point], differing: Mapping[str, Sequence[str]]) -> str | None:
+def find_problem(identity: Point, results: Mapping[str, Point], differing: Mapping[str, Sequence[str]]) -> str | None:
     """Returns the first problem with a model, or None."""
-    first, second = said[FIRST], said[SECOND]
+    first, second = results[FIRST], results[SECOND]
     reasons = [*first["programs_refused"], *second["programs_refused"], *second["explained"]]
     if second["traces"] or "error" in second or second["programs_loaded"] != first["traces"]:
         why = "; ".join(reasons) or second.get("error", "nothing says why")
         return f"{second['programs_loaded']} of {first['traces']} programs are loaded: {why}"
     for process in (THUNDER, FIRST):
-        if "error" in said[process]:
-            return f"{process}: {said[process]['error']}"
-    if second["compiles"] and about["backend"] != "eager":  # which stores nothing
+        if "error" in results[process]:
+            return f"{process}: {results[process]['error']}"
+    if second["compiles"] and identity["backend"] != "eager":  # which stores nothing
         return f"the second process compiles {second['compiles']}"
     for process, names in differing.items():
         if names:
-            return f"{process}: {len(names)} of {len(said[THUNDER]['digests'])} tensors differ, the first is {names[0]}"
+            total = len(results[THUNDER]["digests"])
+            return f"{process}: {len(names)} of {total} tensors differ, the first is {names[0]}"
     return None
 
 

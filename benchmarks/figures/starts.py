@@ -19,7 +19,7 @@ def _index(points: Iterable[Point], *names: str) -> dict[Any, Point]:
     return {key if len(names) > 1 else key[0]: point for key, point in found.items()}
 
 
-def _say(point: Point | None, *, missing: str = "not measured") -> str:
+def _format(point: Point | None, *, missing: str = "not measured") -> str:
     return f"{format_seconds(point['seconds']['total'])} s" if point else missing
 
 
@@ -32,9 +32,9 @@ def compare_starts(processes: Result) -> str:
     found = _index(processes["points"], "way", "process")
     ways = ("thunder", "torch.compile", "fusioncache")
     model = f"Llama-2-7b, {processes['points'][0]['layers']} layers"
-    rows = [[f"{model}: first process", *(_say(found.get((way, "cold"))) for way in ways)]]
+    rows = [[f"{model}: first process", *(_format(found.get((way, "cold"))) for way in ways)]]
     # Plain Thunder stores nothing, so that each of its processes is a first one.
-    rows.append([f"{model}: second process", "the same", *(_say(found.get((way, "warm"))) for way in ways[1:])])
+    rows.append([f"{model}: second process", "the same", *(_format(found.get((way, "warm"))) for way in ways[1:])])
     columns = (f"<first step, {processes['environment']['gpu']}", "plain Thunder", "`torch.compile`", "fusioncache")
     return make_table(columns, rows)
 
@@ -78,10 +78,10 @@ def tabulate_cpu_starts(result: Result) -> str:
         if first is None or plain is None:
             rows.append([model, way, "failed", "", "", "", ""])
             continue
-        times = [_say(first), f"{format_seconds(first['seconds']['children'])} s"]
+        times = [_format(first), f"{format_seconds(first['seconds']['children'])} s"]
         ratio = f"{first['seconds']['total'] / plain['seconds']['total']:.2f}"
         later = f"{1e3 * first['later']['step']:.2f} ms" if first.get("later") else ""
-        rows.append([model, way, *times, ratio, _say(second, missing="the same"), later])
+        rows.append([model, way, *times, ratio, _format(second, missing="the same"), later])
     return make_table(columns, rows)
 
 
@@ -99,7 +99,7 @@ def tabulate_hugging_face(result: Result) -> str:
         second, without = (found[model, way, "warm"] for way in ("fusioncache", "templates"))
         parts = f"{second['counts']['parts_with_thunder']} of {second['counts']['parts']}"
         ratio = f"{second['seconds']['total'] / without['seconds']['total']:.2f}"
-        rows.append([model, parts, *map(_say, each), ratio])
+        rows.append([model, parts, *map(_format, each), ratio])
     return make_table(columns, rows)
 
 
@@ -111,7 +111,7 @@ def tabulate_around(result: Result) -> str:
     for model in dict.fromkeys(point["model"] for point in result["points"]):
         second = [found[model, way, "warm"] for way in ways]
         ours, without, bare = (point["seconds"]["total"] for point in second)
-        rows.append([model, *map(_say, second), f"{ours / without:.2f}", f"{bare / without:.2f}"])
+        rows.append([model, *map(_format, second), f"{ours / without:.2f}", f"{bare / without:.2f}"])
     return make_table(("<model", "programs", "without", "neither", "programs to without", "neither to without"), rows)
 
 
@@ -124,10 +124,10 @@ def tabulate_peers(result: Result) -> str:
     for way in dict.fromkeys(point["way"] for point in points):
         cold, warm = found[way, "cold"], found.get((way, "warm"))
         seconds, later, kernels = cold["seconds"], cold["later"], cold["counts"]["kernels"]
-        spent = [_say(cold), format_seconds(seconds.get("trace", 0.0)), format_seconds(seconds.get("compile", 0.0))]
+        spent = [_format(cold), format_seconds(seconds.get("trace", 0.0)), format_seconds(seconds.get("compile", 0.0))]
         steps = [f"{1e3 * later[name]:.1f} ms" for name in ("step", "host")]
         counts = [f"{later['peak'] / 2**30:.2f}", str(kernels or ""), "yes" if cold["correct"] else "no"]
-        rows.append([way, *spent, _say(warm, missing="the same"), *steps, *counts])
+        rows.append([way, *spent, _format(warm, missing="the same"), *steps, *counts])
     return make_table((*columns, "GiB", "kernels", "correct"), rows)
 
 
@@ -145,8 +145,8 @@ def tabulate_modes(*results: Result) -> str:
         share = f"{100 * own['counts']['canonicalize_seconds'] / own['seconds']['total']:.1f}%" if own else ""
         ratios = [_divide(own, baseline, _read_total), _divide(own, baseline, _read_step)]
         others = [
-            _say(cached, missing="not run"),
-            _say(uncached, missing="not run"),
+            _format(cached, missing="not run"),
+            _format(uncached, missing="not run"),
             _divide(uncached, own, _read_total),
         ]
         rows.append([str(layers), *_list_compiles(own), share, *_list_compiles(baseline), *ratios, *others])
@@ -157,7 +157,7 @@ def _list_compiles(point: Point | None) -> list[str]:
     """Returns the cells of a point: its compilations, their seconds, and its first step."""
     if point is None:
         return ["", "", "not run"]
-    return [str(point["counts"]["compiles"]), format_seconds(point["seconds"]["compile"]), _say(point)]
+    return [str(point["counts"]["compiles"]), format_seconds(point["seconds"]["compile"]), _format(point)]
 
 
 def _read_total(point: Point) -> float | None:

@@ -120,11 +120,11 @@ def main(run: Run, hosts: int, base_hosts: int, rate: float, faults: str, base: 
         for name in faults.split(","):
             for way, state, count in (("base", base, base_hosts), ("now", ROOT, hosts)):
                 if state is not None:
-                    about: Point = {"way": way, "faults": name, "hosts": count}
+                    identity: Point = {"way": way, "faults": name, "hosts": count}
                     pushing = 20 if way == "now" else 1
-                    run.keep({**about, **measure(address, state, name, count, count / rate, pushing)})
+                    run.add({**identity, **measure(address, state, name, count, count / rate, pushing)})
         found = measure(address, ROOT, "none", hosts, hosts / rate, pushing=0)
-        run.keep({"way": "now", "faults": "empty", "hosts": hosts, **found})
+        run.add({"way": "now", "faults": "empty", "hosts": hosts, **found})
     columns = {name: pick(name) for name in ("way", "faults", "hosts", "requests_per_host", "compiled_per_host")}
     seconds = {name: pick(name, digits=3) for name in ("median_seconds", "p99_seconds")}
     run.finish(f"{hosts} hosts of {_EXACT['processes']} processes", {**columns, **seconds, "MB": _write_megabytes})

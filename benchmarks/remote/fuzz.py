@@ -179,13 +179,13 @@ def main(run: Run, inputs: int) -> None:
             found = fuzz(read, content, others, share, number)
             crashed = {what: count for what, count in found.items() if what.startswith("crashed")}
             grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-            about = {
+            identity = {
                 "kind": kind,
                 "inputs": share,
                 "decoded": found.get("decoded", 0),
                 "refused": found.get("refused", 0),
             }
-            run.keep({**about, "crashed": crashed, "grown_mb": grown, **({"error": str(crashed)} if crashed else {})})
+            run.add({**identity, "crashed": crashed, "grown_mb": grown, **({"error": str(crashed)} if crashed else {})})
     columns = {"<kind": pick("kind"), **{name: pick(name) for name in ("inputs", "decoded", "refused")}}
     run.finish("decoders on changed files", {**columns, "grown by MB": pick("grown_mb")})
 

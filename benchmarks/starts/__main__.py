@@ -34,7 +34,7 @@ from benchmarks.common.options import (
     repeat_option,
     require_litgpt,
 )
-from benchmarks.common.processes import say
+from benchmarks.common.processes import print_progress
 from benchmarks.common.runner import Point, Run, benchmark, find_medians, pick, take_turns
 from benchmarks.common.ways import WAYS, choose_ways
 from benchmarks.figures.plot import SUFFIXES, plot_starts
@@ -81,10 +81,10 @@ def main(
     run.notes += [f"{name} skipped: it needs a GPU" for name in ways if WAYS[name] not in chosen]
     specs = []
     # Ways that store nothing come last, because they take longest and matter least.
-    for way, model, depth in product(sorted(chosen, key=lambda way: not way.keeps), models, layers):
-        about = {"way": way.name, "model": model, "layers": depth, "tokens": TOKENS[options["width"]]}
+    for way, model, depth in product(sorted(chosen, key=lambda way: not way.stores_code), models, layers):
+        identity = {"way": way.name, "model": model, "layers": depth, "tokens": TOKENS[options["width"]]}
         recompute = options["recompute"] and way.name != "own"
-        specs.append(StartSpec(**{**run.machine.place(model, dtype), **options, **about, "recompute": recompute}))
+        specs.append(StartSpec(**{**run.machine.place(model, dtype), **options, **identity, "recompute": recompute}))
     series = _Series(run)
     with ThreadPoolExecutor(at_once) as pool:
         for _ in pool.map(series.run_pair, take_turns(specs, repeat)):
@@ -122,24 +122,23 @@ class _Series:
         way = WAYS[spec.way]
         # Compile workers of the first process may still write after it has ended.
         with TemporaryDirectory(prefix="fusioncache-starts-", ignore_cleanup_errors=True) as directory:
-            said: Point = {}
-            for process in (COLD, WARM) if way.keeps else (COLD,):
-                failed = "error" in said
-                said = {"error": "not run: the first process failed"} if failed else self._ask(spec, process, directory)
-                self.found.setdefault((spec, process), []).append(said)
+            result: Point = {}
+            for process in (COLD, WARM) if way.stores_code else (COLD,):
+                failed = "error" in result
+                result = {"error": "not run: first process failed"} if failed else self._run(spec, process, directory)
+                self.found.setdefault((spec, process), []).append(result)
                 self.run.points = make_points(self.found)
                 self.run.save()
 
-    def _ask(self, spec: StartSpec, process: str, caches: str) -> Point:
+    def _run(self, spec: StartSpec, process: str, caches: str) -> Point:
         environment = {"FUSIONCACHE_STORE": "1", "FUSIONCACHE_PROGRAMS": "1", **WAYS[spec.way].environment}
         argument = asdict(spec) | ({"steps": 0} if process == WARM else {})
-        about = {"way": str(spec), "process": process}
-        said = self.run.ask(
-            about, "benchmarks.starts.worker:measure", argument, caches=Path(caches), environment=environment
-        )
-        if "seconds" in said:
-            say(f"{spec}, {process}: {said['seconds']['total']:.2f} s\n")
-        return {name: value for name, value in said.items() if name not in about}
+        identity = {"way": str(spec), "process": process}
+        where = {"caches": Path(caches), "environment": environment}
+        result = self.run.measure(identity, "benchmarks.starts.worker:measure", argument, **where)
+        if "seconds" in result:
+            print_progress(f"{spec}, {process}: {result['seconds']['total']:.2f} s\n")
+        return {name: value for name, value in result.items() if name not in identity}
 
 
 def make_points(found: Mapping[tuple[StartSpec, str], Sequence[Point]]) -> list[Point]:
@@ -152,8 +151,8 @@ def make_points(found: Mapping[tuple[StartSpec, str], Sequence[Point]]) -> list[
 def _make_point(spec: StartSpec, process: str, found: Mapping[tuple[StartSpec, str], Sequence[Point]]) -> Point:
     """Returns one point: medians of its processes' results, and whether these agree with all other processes."""
     point: Point = {"model": spec.model, "layers": spec.layers, "way": spec.way, "process": process}
-    said = found[spec, process]
-    errors, good = [one for one in said if "error" in one], [one for one in said if "error" not in one]
+    results = found[spec, process]
+    errors, good = [one for one in results if "error" in one], [one for one in results if "error" not in one]
     if good:
         point["seconds"] = find_medians([one["seconds"] for one in good])
         point["counts"] = good[0]["counts"]

@@ -14,7 +14,7 @@ import torch
 
 from benchmarks import zoo
 from benchmarks.common.compiled import Compiled, warm_up
-from benchmarks.common.errors import Tensors, judge
+from benchmarks.common.errors import Tensors, check_against_wider
 from benchmarks.common.models import MODELS, ModelSpec, count_layers, make_model
 from benchmarks.common.rematerialization import recompute_sums
 from benchmarks.common.steps import measure_later, synchronize, use_deterministic_algorithms
@@ -72,7 +72,7 @@ def measure(options: Mapping[str, Any]) -> dict[str, Any]:
 def _measure(spec: StartSpec, way: Way, work: Workload) -> dict[str, Any]:
     synchronize(spec.device)
     start, used = time.perf_counter(), _read_clocks()
-    options: dict[str, Any] = {"jobs": 0} if way.shares and spec.clock == "cpu" else {}
+    options: dict[str, Any] = {"jobs": 0} if way.uses_fusioncache and spec.clock == "cpu" else {}
     compiled = Compiled(way, spec.backend, work.model, **options)
     output = take_step(spec, work, compiled.call)
     synchronize(spec.device)
@@ -157,7 +157,7 @@ def _check(spec: StartSpec, work: Workload, found: Tensors) -> dict[str, Any]:
 
     use_deterministic_algorithms(False)
     try:
-        return judge(found, work.model, step)
+        return check_against_wider(found, work.model, step)
     except torch.OutOfMemoryError:
         return {}
 

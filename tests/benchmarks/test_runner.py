@@ -31,7 +31,7 @@ def run(tmp_path):
 def test_a_result_has_environment_options_points_and_notes(run):
     run.notes.append("something was left out")
     run.more["equal"] = True
-    run.keep({"way": "one", "seconds": 1.0, "reason": "in /some/where/site-packages/thunder/clang/__init__.py:487"})
+    run.add({"way": "one", "seconds": 1.0, "reason": "in /some/where/site-packages/thunder/clang/__init__.py:487"})
     written = json.loads(run.file.read_text())
     assert written["schema"] == 1 and written["equal"] and written["seconds"] >= 0
     assert written["environment"] == {"gpu": None, "commit": "1234", "options": {"layers": 2}}
@@ -42,8 +42,8 @@ def test_a_result_has_environment_options_points_and_notes(run):
 
 def test_a_process_that_fails_costs_its_own_point_only(run, monkeypatch):
     monkeypatch.setattr(processes, "call", Mock(side_effect=[{"seconds": 2.0}, ProcessFailed("it died", "its log")]))
-    assert run.ask({"way": "one"}, "m:f", None) == {"way": "one", "seconds": 2.0}
-    assert run.ask({"way": "two"}, "m:f", None) == {"way": "two", "error": "it died", "log": "its log"}
+    assert run.measure({"way": "one"}, "m:f", None) == {"way": "one", "seconds": 2.0}
+    assert run.measure({"way": "two"}, "m:f", None) == {"way": "two", "error": "it died", "log": "its log"}
 
 
 @pytest.mark.parametrize(

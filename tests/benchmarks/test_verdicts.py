@@ -8,7 +8,7 @@ import torch
 from models import Block
 
 from benchmarks import prices
-from benchmarks.common.errors import compare_errors, judge
+from benchmarks.common.errors import check_against_wider, compare_errors
 from benchmarks.common.kernels import Kernel
 from benchmarks.common.models import Residual
 from benchmarks.common.tensors import compare, count_epsilons, digest_all, name_results, same_bits
@@ -48,10 +48,10 @@ def test_tensors_are_judged_by_those_of_a_wider_dtype(dtype):
         return name_results(model, output)
 
     right = {name: tensor.clone() for name, tensor in step(dtype).items()}
-    assert judge(right, model, step)["correct"]
+    assert check_against_wider(right, model, step)["correct"]
     for spoiled in (right[name] * 1.1, right[name] * float("nan"), None, torch.zeros(3)):
         found = {**right, name: spoiled} if spoiled is not None else {key: right[key] for key in right if key != name}
-        verdict = judge(found, model, step)
+        verdict = check_against_wider(found, model, step)
         assert not verdict["correct"] and verdict["worst_tensor"] == name
     # Twice the error of eager is allowed, and no more.
     right, eager = {"output": torch.tensor([1.0])}, {"output": torch.tensor([1.01])}
@@ -150,8 +150,8 @@ LOADED = say(programs_loaded=1, loads=5)
 )
 def test_what_a_second_process_does_otherwise_is_named(changes, says):
     said = {THUNDER: say(), FIRST: say(traces=1, programs_made=1, compiles=5), SECOND: LOADED, **changes}
-    about = {"model": "falcon", "layers": 1, "backend": "inductor"}
-    assert programs.make_point(about, said).get("error") == says
+    identity = {"model": "falcon", "layers": 1, "backend": "inductor"}
+    assert programs.make_point(identity, said).get("error") == says
 
 
 def test_the_interpreter_can_be_forbidden_and_its_traces_are_counted():
