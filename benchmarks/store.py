@@ -123,7 +123,7 @@ def fill_record(count: int, ops: int) -> None:
     for number in range(count):
         one = make_template(number, ops)
         ledger.count_region(one, (), hit=False)
-        ledger.tell(one, CompileEvent("nvfuser", 0.001 * (number % 1000), template=one))
+        ledger.count_build(one, CompileEvent("nvfuser", 0.001 * (number % 1000), template=one))
         source = Source(f"layers.{number}", number, (Line("model.py", 10),))
         where = ("Model", "forward", 0, number, f"nvFusion{number}", one.key.digest, "miss", None, (), "inline")
         regions.append(RegionRecord(*where, source, ops, 1, 1))

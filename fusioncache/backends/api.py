@@ -46,9 +46,9 @@ class Compiled[F]:
         run: the function, ready to call: a ``Run``, or a ``GeneralFunction``.
         artifacts: files from which another process loads the same function; None if there are none.
         reason: why there are no artifacts: a short phrase; None if the backend persists nothing at all.
-        lasting: whether that reason is permanent. Then the store records it, and no process tries again.
-        exact: a faster function with the same results, for arguments of exactly the layouts of the compilation; None if
-            there is none.
+        is_permanent: whether that reason is permanent. Then the store records it, and no process tries again.
+        exact_run: a faster function with the same results, for arguments of exactly the layouts of the compilation;
+            None if there is none.
         alone_seconds: seconds to compile it alone, without making artifacts: an estimate if it was compiled together
             with others. None if the whole call took just that.
     """
@@ -56,8 +56,8 @@ class Compiled[F]:
     run: F
     artifacts: Mapping[str, bytes] | None
     reason: str | None
-    lasting: bool = True
-    exact: Run | None = None
+    is_permanent: bool = True
+    exact_run: Run | None = None
     alone_seconds: float | None = None
 
 
@@ -179,7 +179,7 @@ class Backend(ABC):
             Exception: if nothing can be compiled here. The compile that follows reports why.
         """
 
-    def alone(self, seconds: float, operations: int, *, loaded: bool) -> ThunderCost:
+    def thunder_cost(self, seconds: float, operations: int, *, loaded: bool) -> ThunderCost:
         """Returns the seconds that plain Thunder spends on the regions of one executable.
 
         Args:
@@ -236,11 +236,11 @@ class Backend(ABC):
         """Returns the part of the arguments' layouts that a compilation for any sizes depends on."""
         return self.layout(layouts)
 
-    def persist_size(self, made: GeneralInstance, region: Graph, args: Sequence[Any]) -> Compiled[Run]:
+    def persist_size(self, as_general: GeneralInstance, region: Graph, args: Sequence[Any]) -> Compiled[Run]:
         """Makes code for one size from code for any sizes, which is compiled first if this process does not have it.
 
         Args:
-            made: the region, as an instance of a general one.
+            as_general: the region, as an instance of a general one.
             region: the same region, with inputs and outputs in the order of its template.
             args: of the region, which does not write into them.
 
@@ -319,14 +319,14 @@ class Backend(ABC):
 
 def compile_when_called(compile_: Callable[[Sequence[Any]], Run]) -> Run:
     """Returns a function that is compiled for the arguments of its first call. Other threads wait for that compile."""
-    made: list[Run] = []
+    as_general: list[Run] = []
     lock = forks.lock()
 
     def run(args: Sequence[Any]) -> Sequence[Any]:
         with lock:
-            if not made:
-                made.append(compile_(args))
-        return made[0](args)
+            if not as_general:
+                as_general.append(compile_(args))
+        return as_general[0](args)
 
     return run
 

@@ -320,8 +320,8 @@ class BackendExecutables:
 
 def _note_made(asked: BuildRequest, found: FoundGeneral, executable: Executable, built: BuiltFunction[Run]) -> None:
     """Reports a function that was derived from code for any sizes, or loaded."""
-    is_stored = built.loaded and not (built.helped or built.made_here)
-    is_first = not is_stored and found.executable.note_made(asked.layouts)
+    is_stored = built.loaded and not (built.helped or built.compiled_here)
+    is_first = not is_stored and found.executable.note_derived(asked.layouts)
     source, is_new = found.executable.family.general.graph, built.loaded or is_first
     asked.on_general(ServedGeneral(built.run, built, source, is_new, is_first=is_first))
 

@@ -463,7 +463,7 @@ class TemplateCall:
 
     def _on_build(self, executable: Executable, built: BuiltFunction[Run]) -> None:
         """Counts a function that was compiled or loaded."""
-        loaded = built.loaded and not built.made_here
+        loaded = built.loaded and not built.compiled_here
         self._count(built, loaded, graph=executable.graph, helped=built.helped)
 
     def _on_general(self, served: ServedGeneral) -> None:
@@ -472,8 +472,8 @@ class TemplateCall:
         if not served.is_new:
             self._ledger.count_general_hit(self.template, self._alone(built.cost, built.loaded))
             return
-        self._count(built, built.loaded and not built.made_here, general=True, helped=built.helped)
-        if not served.is_first or (built.loaded and not (built.helped or built.made_here)):
+        self._count(built, built.loaded and not built.compiled_here, general=True, helped=built.helped)
+        if not served.is_first or (built.loaded and not (built.helped or built.compiled_here)):
             self._ledger.count_general_hit(self.template)
         else:
             self._ledger.count("generalizations")
@@ -489,10 +489,10 @@ class TemplateCall:
             alone=self._alone(built.cost, loaded),
             **fields,
         )
-        self._ledger.tell(self.template, event)
+        self._ledger.count_build(self.template, event)
 
     def _alone(self, seconds: float, loaded: bool) -> ThunderCost:
-        return self.compiler.backend.alone(seconds, len(self.template.graph.ops), loaded=loaded)
+        return self.compiler.backend.thunder_cost(seconds, len(self.template.graph.ops), loaded=loaded)
 
     def _note_plan(self, arities: Arities, plan: str) -> None:
         self._note(arities, plan=plan)

@@ -68,10 +68,9 @@ class BuiltFunction[F]:
         compile_seconds: time to compile it without making its artifacts; 0 if equal to ``seconds``.
         seconds: time that compiling or loading it took here.
         helped: whether it was loaded because a helper of this process had just compiled it.
-        made_here: whether it was loaded because this process had compiled it while it waited for a helper.
-        shifted: a correction in seconds: adds earlier work for this function, subtracts the compiler's start and
-            waiting.
-        exact: a faster function with the same results, for the exact layouts of the build, or None.
+        compiled_here: whether it was loaded because this process had compiled it while it waited for a helper.
+        correction: seconds to add: those of earlier work for it, less those of the compiler's start and of waiting.
+        exact_run: a faster function with the same results, for the exact layouts of the build, or None.
     """
 
     run: F
@@ -81,9 +80,9 @@ class BuiltFunction[F]:
     compile_seconds: float = 0.0
     seconds: float = 0.0
     helped: bool = False
-    made_here: bool = False
-    shifted: float = 0.0
-    exact: Run | None = None
+    compiled_here: bool = False
+    correction: float = 0.0
+    exact_run: Run | None = None
 
     @property
     def cost(self) -> float:
@@ -105,9 +104,9 @@ class Task[F]:
         load: makes the function from artifacts. Raises any exception if they are unusable.
         instance: the region, and its mapping to the graph's values; None for any sizes.
         request: the data that another process needs to request the same; None for any sizes.
-        made: the region as an instance of a general one, if its code is derived from code for any sizes; None if it
-            is compiled alone.
-        own: the region as it would be compiled alone, if ``made`` is given.
+        as_general: the region as an instance of a general one, if its code is derived from code for any sizes; None if
+            it is compiled alone.
+        own_instance: the region as it would be compiled alone, if ``as_general`` is given.
     """
 
     backend: Backend
@@ -119,14 +118,15 @@ class Task[F]:
     load: Callable[[Mapping[str, bytes], Sequence[Any]], BuiltFunction[F]]
     instance: Instance | None = None
     request: Request | None = None
-    made: GeneralInstance | None = None
-    own: Instance | None = None
+    as_general: GeneralInstance | None = None
+    own_instance: Instance | None = None
 
     def describe(self) -> dict[str, bytes]:
         """Returns the artifacts that the backend does not make."""
         if self.instance is None or self.request is None:
             return {}
-        relatives = {RELATIVES: encode_relatives(self.made.general.regions, self.own)} if self.made and self.own else {}
+        as_general, own = self.as_general, self.own_instance
+        relatives = {RELATIVES: encode_relatives(as_general.general.regions, own)} if as_general and own else {}
         return {REGION: encode_region(self.instance), REQUEST: encode_request(self.request), **relatives}
 
 
@@ -180,7 +180,7 @@ class Builder:
             self.store = None
 
     def region_task(
-        self, graph: Graph, instance: Instance, layouts: ArgumentLayouts, made: GeneralInstance | None = None
+        self, graph: Graph, instance: Instance, layouts: ArgumentLayouts, as_general: GeneralInstance | None = None
     ) -> Task[Run]:
         """Returns the task to compile a region for arguments of some layouts.
 
@@ -188,8 +188,8 @@ class Builder:
             graph: the graph to compute.
             instance: the region to compile, if there is no function yet.
             layouts: of the arguments of the graph. The function need not be correct for others.
-            made: the region as an instance of a general one, to derive its code from the general code. Its inputs and
-                outputs are in the order of the graph.
+            as_general: the region as an instance of a general one, to derive its code from the general code. Its inputs
+                and outputs are in the order of the graph.
         """
         backend = self.backend
         task = Task(
@@ -203,18 +203,18 @@ class Builder:
             instance=instance,
             request=Request(graph, layouts, backend.name, backend.options(), self.settings),
         )
-        if made is None:
+        if as_general is None:
             return task
         source = identity_instance(in_order_of_template(instance))
         return replace(
             task,
             region=source.region,
             key=lambda environment: artifact_key(graph, environment, layouts, source, of_any_sizes=True),
-            persist=partial(backend.persist_size, made, source.region),
+            persist=partial(backend.persist_size, as_general, source.region),
             load=partial(_load_region, backend, source),
             instance=source,
-            made=made,
-            own=instance,
+            as_general=as_general,
+            own_instance=instance,
         )
 
     def key(self, task: Task[Any]) -> Key:
@@ -226,11 +226,11 @@ class Builder:
         if self.store is None or self.backend.find_obstacle(task.graph) is not None:
             return None
         assert task.request is not None and task.instance is not None
-        return StoreRequest(self.key(task), task.request, task.instance, task.made)
+        return StoreRequest(self.key(task), task.request, task.instance, task.as_general)
 
-    def has(self, ask: StoreRequest, *, refused: bool = False) -> bool:
+    def has(self, request: StoreRequest, *, refused: bool = False) -> bool:
         """True if the store has an entry with artifacts; with ``refused``, if the entry says that there are none."""
-        entry = self.store.entry(ask.key.digest, ask.request.backend) if self.store else None
+        entry = self.store.entry(request.key.digest, request.request.backend) if self.store else None
         return entry is not None and refused is any(part.name == REFUSED for part in entry.artifacts)
 
     def load(self, task: Task[Run], args: Sequence[Any]) -> BuiltFunction[Run] | None:
@@ -260,15 +260,15 @@ class Builder:
         start, store = time.perf_counter(), self.store
         if store is None:
             built = self._compile(task, args)
-            return replace(built, seconds=time.perf_counter() - start + built.shifted)
+            return replace(built, seconds=time.perf_counter() - start + built.correction)
         key, name = self.key(task), self.backend.name
         helpers = self.helpers() if task.instance else None
         wait = self._wait_for(helpers, key)
         stored = store.load(key, name)
-        if stored is None and helpers is not None and not wait.beside and helpers.note_missing():
+        if stored is None and helpers is not None and not wait.by_helper and helpers.note_missing():
             wait = self._wait_for(helpers, key)
             stored = store.load(key, name)
-        if stored is None and wait.beside and task.made:
+        if stored is None and wait.by_helper and task.as_general:
             raise Declined("another process compiled it for one size", Scope.STORING_NOW)
         loaded = None if stored is None else self._load(task, args, key, stored)
         if loaded is None:
@@ -279,23 +279,24 @@ class Builder:
                     turn.publish(artifacts)
         built = loaded
         if built.loaded:
-            built = replace(built, helped=wait.beside, made_here=bool(wait.here), shifted=wait.here)
-        shifted = built.shifted - wait.on_others - wait.on_start
-        return replace(built, seconds=time.perf_counter() - start + shifted)
+            here = wait.seconds_here
+            built = replace(built, helped=wait.by_helper, compiled_here=bool(here), correction=here)
+        correction = built.correction - wait.seconds_on_others - wait.start_seconds
+        return replace(built, seconds=time.perf_counter() - start + correction)
 
     def _wait_for(self, helpers: Helpers | None, key: Key) -> Wait:
         wait = Wait() if helpers is None else helpers.wait_for(key)
-        if wait.on_start:
-            self.on_start(self.backend.title, wait.on_start)
+        if wait.start_seconds:
+            self.on_start(self.backend.title, wait.start_seconds)
         return wait
 
     def _compile[F](self, task: Task[F], args: Sequence[Any], key: Key | None = None) -> BuiltFunction[F]:
         """Compiles a function without storing it."""
         started = self._start(task)
-        if task.made:
+        if task.as_general:
             made = task.persist(args)
-            return BuiltFunction(made.run, task.instance, compile_seconds=made.alone_seconds or 0.0, shifted=-started)
-        return BuiltFunction(task.compile(args), task.instance, key, shifted=-started)
+            return BuiltFunction(made.run, task.instance, None, False, made.alone_seconds or 0.0, correction=-started)
+        return BuiltFunction(task.compile(args), task.instance, key, correction=-started)
 
     def _start(self, task: Task[Any]) -> float:
         """Starts the compiler if it has not compiled yet. Returns the seconds, which do not count as compile time."""
@@ -312,7 +313,7 @@ class Builder:
         """
         if REFUSED in artifacts:
             reason = artifacts[REFUSED].decode(errors="replace")
-            if task.made:
+            if task.as_general:
                 raise Declined(reason.removeprefix(_REJECTED), Scope.GENERAL)
             _raise_stored_rejection(artifacts)
             self.refused(unstored(reason))
@@ -333,7 +334,7 @@ class Builder:
             built = None if turn.artifacts is None else self._load(task, args, key, turn.artifacts)
             if built:
                 return built, turn.artifacts
-            if turn.alone == TOO_LONG and not self.patience:
+            if turn.lock_problem == TOO_LONG and not self.patience:
                 raise Declined("another process compiles it", Scope.TURN)
             started = self._start(task)
             start = time.perf_counter()
@@ -341,7 +342,7 @@ class Builder:
                 compiled = task.persist(args)
             except Exception as error:
                 self._raise_rejection(task, key, error)
-                if task.made and is_declined(error, Scope.GENERAL):
+                if task.as_general and is_declined(error, Scope.GENERAL):
                     self._save(task, key, {REFUSED: error.reason.encode()}, 0.0)
                 raise
             alone = compiled.alone_seconds
@@ -352,8 +353,8 @@ class Builder:
                 task.instance,
                 key if task.instance or (stored and compiled.artifacts) else None,
                 compile_seconds=alone or 0.0,
-                exact=compiled.exact,
-                shifted=-started,
+                exact_run=compiled.exact_run,
+                correction=-started,
             )
             return built, stored
 
@@ -385,7 +386,7 @@ class Builder:
                 return None
             logger.info("cannot be stored: %s", compiled.reason)
             self.refused(unstored(compiled.reason))
-            if not compiled.lasting:
+            if not compiled.is_permanent:
                 return None
             artifacts = {REFUSED: compiled.reason.encode()}
         return self._save(task, key, artifacts, seconds)
@@ -464,7 +465,7 @@ class Executable:
         layouts: ArgumentLayouts,
         on_build: OnBuild,
         instance: Instance | None = None,
-        made: GeneralInstance | None = None,
+        as_general: GeneralInstance | None = None,
     ) -> Run:
         """Returns the function for arguments of this layout.
 
@@ -473,15 +474,15 @@ class Executable:
             layouts: of the arguments.
             on_build: called with the function, if this call had to compile or load it.
             instance: the region that needs the function, if it may differ from the first.
-            made: the region as an instance of a general one, to derive the code of a new function from the general
-                code. Only calls with ``made`` get such a function, because a sum may have other bits.
+            as_general: the region as an instance of a general one, to derive the code of a new function from the
+                general code. Only calls with ``as_general`` get such a function, because a sum may have other bits.
 
         Raises:
             Declined: if no code for one size can be derived from code for any.
             Exception: any error of the backend.
         """
-        build = self._builder.build
-        run = self._known(layouts, instance, made) or self._build(args, layouts, on_build, instance, build, made)
+        run = self._find_known(layouts, instance, as_general)
+        run = run or self._build(args, layouts, on_build, instance, self._builder.build, as_general)
         assert run is not None
         return run
 
@@ -489,24 +490,24 @@ class Executable:
         self, args: Sequence[Any], layouts: ArgumentLayouts, on_build: OnBuild, instance: Instance | None = None
     ) -> Run | None:
         """Returns the same as ``run_for`` if that need not compile; None otherwise."""
-        return self._known(layouts, instance) or self._build(args, layouts, on_build, instance, self._builder.load)
+        return self._find_known(layouts, instance) or self._build(args, layouts, on_build, instance, self._builder.load)
 
     def reject(self, layouts: ArgumentLayouts, rejection: RejectedRegion, instance: Instance | None = None) -> bool:
         """Stores that the compiler rejects the region for arguments of this layout, under the key it was compiled with.
 
         Returns whether that was the key of code for any sizes. Others then compile the region for its own sizes.
         """
-        _, made = self._exact.get((layouts, self._own(layouts, instance), True), (None, None))
-        task = self._builder.region_task(self.graph, self.source_for(layouts, instance), layouts, made)
+        _, as_general = self._exact.get((layouts, self._find_own(layouts, instance), True), (None, None))
+        task = self._builder.region_task(self.graph, self.source_for(layouts, instance), layouts, as_general)
         self._builder.reject(task, rejection)
         return made is not None
 
     def source_for(self, layouts: ArgumentLayouts, instance: Instance | None = None) -> Instance:
         """Returns the region that would be compiled for arguments of these layouts."""
-        return self._own(layouts, instance) or self._instance
+        return self._find_own(layouts, instance) or self._instance
 
     def foresee(
-        self, layouts: ArgumentLayouts, instance: Instance | None = None, made: GeneralInstance | None = None
+        self, layouts: ArgumentLayouts, instance: Instance | None = None, as_general: GeneralInstance | None = None
     ) -> StoreRequest | None:
         """Returns the store request of the first call with these layouts; None if it cannot be foreseen.
 
@@ -515,28 +516,28 @@ class Executable:
         Args:
             layouts: of the arguments, as far as known now.
             instance: the region that will call, if it may differ from the first.
-            made: as for ``run_for``. An entry compiled for these sizes alone comes first.
+            as_general: as for ``run_for``. An entry compiled for these sizes alone comes first.
         """
         if self.is_built:
             return None
         source, builder = self.source_for(layouts, instance), self._builder
         alone = builder.foresee(builder.region_task(self.graph, source, layouts))
-        if alone is None or made is None or builder.has(alone):
+        if alone is None or as_general is None or builder.has(alone):
             return alone
-        other = builder.foresee(builder.region_task(self.graph, source, layouts, made))
+        other = builder.foresee(builder.region_task(self.graph, source, layouts, as_general))
         if other is None or builder.has(other, refused=True):
             return alone
         return replace(other, instance=source)  # compiled alone if its code cannot be derived
 
-    def _own(self, layouts: ArgumentLayouts, instance: Instance | None) -> Instance | None:
+    def _find_own(self, layouts: ArgumentLayouts, instance: Instance | None) -> Instance | None:
         """Returns the region to compile if the layouts show the order of operands; None if all share a function."""
         return (instance or self._instance) if depends_on_operand_order(self.graph, layouts) else None
 
-    def _known(
-        self, layouts: ArgumentLayouts, instance: Instance | None, made: GeneralInstance | None = None
+    def _find_known(
+        self, layouts: ArgumentLayouts, instance: Instance | None, as_general: GeneralInstance | None = None
     ) -> Run | None:
         owners = None, instance or self._instance
-        found = (self._exact.get((layouts, own, made is not None)) for own in owners)
+        found = (self._exact.get((layouts, own, as_general is not None)) for own in owners)
         return next((known[0] for known in found if known is not None), None)
 
     def _build(
@@ -546,11 +547,11 @@ class Executable:
         on_build: OnBuild,
         instance: Instance | None,
         build: Callable[[Task[Run], Sequence[Any]], BuiltFunction[Run] | None],
-        made: GeneralInstance | None = None,
+        as_general: GeneralInstance | None = None,
     ) -> Run | None:
         """Returns another layout's function that serves these, or builds one; None if ``build`` returns None."""
-        own = self._own(layouts, instance)
-        variant, exact = (self._builder.backend.layout(layouts), own), (layouts, own, made is not None)
+        own = self._find_own(layouts, instance)
+        variant, exact = (self._builder.backend.layout(layouts), own), (layouts, own, as_general is not None)
         with self._lock:
             alone = self._variants.get(variant)
             known = self._exact.get(exact) or (alone and (alone, None))
@@ -558,21 +559,21 @@ class Executable:
                 source = own or self._instance
                 if writes_in_place(self.graph):
                     args = _copy_written(self.graph, args)
-                task = self._builder.region_task(self.graph, source, layouts, made)
+                task = self._builder.region_task(self.graph, source, layouts, as_general)
                 assert task.instance is not None
                 built = build(task, pick(args, task.instance.inputs))
                 if built is None:
                     return None
                 assert built.instance is not None
                 run = reorder(built.run, built.instance, len(args))
-                for each in (built.instance.region, *([made.general.graph] if made else [])):
+                for each in (built.instance.region, *([as_general.general.graph] if as_general else [])):
                     self.add_source(each)  # takes the lock again, which is reentrant
-                if not built.loaded and made is None:  # else it is for exactly these strides
+                if not built.loaded and as_general is None:  # else it is for exactly these strides
                     self._variants[variant] = run
-                if built.exact is not None:
-                    run = reorder(built.exact, built.instance, len(args))
+                if built.exact_run is not None:
+                    run = reorder(built.exact_run, built.instance, len(args))
                 on_build(self, built)
-                known = run, made
+                known = run, as_general
             if len(self._exact) >= _MOST_LAYOUTS:
                 self._exact.clear()
             self._exact[exact] = known

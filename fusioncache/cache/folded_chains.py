@@ -127,4 +127,4 @@ class FoldedChains:
     def _on_compile(self, seconds: float) -> None:
         """Counts the compilation of the backend's own function to sum chains."""
         event = CompileEvent(self.compiler.backend.name, seconds, template=self.template)
-        self.compiler.ledger.tell(self.template, event)
+        self.compiler.ledger.count_build(self.template, event)

@@ -290,12 +290,12 @@ class GeneralExecutable:
             raise Declined(built, Scope.GENERAL)
         return ServedGeneral(built.run(args, values), built, self.family.general.graph, is_new)
 
-    def note_made(self, layouts: ArgumentLayouts) -> bool:
+    def note_derived(self, layouts: ArgumentLayouts) -> bool:
         """Notes that code for one size was derived. Returns whether it is the first for this kind of layout."""
         layout = self._builder.backend.general_layout(layouts)
         with self._lock:
-            is_first = layout not in self._made
-            self._made.add(layout)
+            is_first = layout not in self._derived
+            self._derived.add(layout)
         return is_first
 
     def is_ready(self, layouts: ArgumentLayouts) -> bool:
@@ -469,8 +469,8 @@ def _join(
     places = [place for place in places if shares_all or place.last != generation.number]
     if not places:
         place = _Place(generation.name, (instance,), generation.function, generation.number)
-        _keep_last(relatives.places, place)
-        _keep_place(relatives, place, builder)
+        _append_bounded(relatives.places, place)
+        _store_place(relatives, place, builder)
         return None
     skeleton = relatives.skeleton
     joined = [(make_family(_fill_each(skeleton, (*place.instances, instance))), place) for place in places]
@@ -478,8 +478,8 @@ def _join(
     place.enter(generation)
     place.instances = (*place.instances, instance)
     general = GeneralExecutable(family, builder)
-    _keep_last(relatives.generals, (general, place))
-    _keep_place(relatives, place, builder)
+    _append_bounded(relatives.generals, (general, place))
+    _store_place(relatives, place, builder)
     return FoundGeneral(general, family.general.values[-1])
 
 
@@ -525,7 +525,7 @@ def _keep(relatives: _Relatives, new: StoredRegions, builder: Builder) -> None:
         keep_regions(builder.store, relatives.key, new, template_name(relatives.skeleton, relatives.key))
 
 
-def _keep_last[T](kept: list[T], new: T) -> None:
+def _append_bounded[T](kept: list[T], new: T) -> None:
     """Appends to a list, and removes its first items beyond ``_MOST``."""
     kept.append(new)
     del kept[:-_MOST]

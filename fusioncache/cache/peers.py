@@ -33,14 +33,14 @@ class StoreRequest:
         key: of the entry in the store.
         request: the request, for another process.
         instance: the region to compile if the store lacks the entry.
-        made: the region as an instance of a general one, if its code is derived from general code; None if it is
+        as_general: the region as an instance of a general one, if its code is derived from general code; None if it is
             compiled alone.
     """
 
     key: Key
     request: Request
     instance: Instance
-    made: GeneralInstance | None = None
+    as_general: GeneralInstance | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +48,16 @@ class Wait:
     """The outcome of a call's wait for a helper.
 
     Attributes:
-        beside: whether a helper compiled it.
-        here: seconds that this process spent earlier on compiling it, while it waited for something else.
-        on_others: seconds of this wait that this process spent on compiling other things.
-        on_start: seconds of this wait in which a compiler started, in this process or in a helper.
+        by_helper: whether a helper compiled it.
+        seconds_here: seconds that this process spent earlier on compiling it, while it waited for something else.
+        seconds_on_others: seconds of this wait that this process spent on compiling other things.
+        start_seconds: seconds of this wait in which a compiler started, in this process or in a helper.
     """
 
-    beside: bool = False
-    here: float = 0.0
-    on_others: float = 0.0
-    on_start: float = 0.0
+    by_helper: bool = False
+    seconds_here: float = 0.0
+    seconds_on_others: float = 0.0
+    start_seconds: float = 0.0
 
 
 class Helpers(Protocol):
@@ -66,16 +66,16 @@ class Helpers(Protocol):
     def get_ready(self) -> None:
         """Starts the compiling processes, because a program is about to be traced. Does not wait."""
 
-    def hand_over(self, asks: Sequence[StoreRequest]) -> int:
+    def hand_over(self, requests: Sequence[StoreRequest]) -> int:
         """Requests compiles of what the store lacks, and returns how many there will be."""
 
-    def hand_over_later(self, asks: Sequence[StoreRequest], on_done: Callable[[], object]) -> int:
+    def hand_over_later(self, requests: Sequence[StoreRequest], on_done: Callable[[], object]) -> int:
         """Requests compiles for when helpers are idle; returns how many. Calls ``on_done`` as each one ends."""
 
-    def expect(self, asks: Callable[[], Sequence[StoreRequest]], handed_over: Callable[[int], object]) -> None:
+    def expect(self, requests: Callable[[], Sequence[StoreRequest]], handed_over: Callable[[int], object]) -> None:
         """Notes requests to hand over once a call's entry is missing; ``handed_over`` then receives their number.
 
-        The store usually has all entries of a loaded program. Then ``asks`` is not called.
+        The store usually has all entries of a loaded program. Then ``requests`` is not called.
         """
 
     def note_missing(self) -> bool:
@@ -155,8 +155,8 @@ class Ranks:
             if store.add(f"{name}/claims", 1) == 1:
                 return RankTurn(None, store, name)
             store.wait([f"{name}/made"], timedelta(seconds=self._wait_seconds))
-            made = bytes(store.get(f"{name}/made"))
-            return RankTurn(unpack(made) if made else None)
+            as_general = bytes(store.get(f"{name}/made"))
+            return RankTurn(unpack(as_general) if as_general else None)
         except Exception as error:  # any: this rank can compile for itself
             self._given_up = True
             logger.info("waited for another rank in vain", exc_info=error)

@@ -47,11 +47,11 @@ class Turn:
 
     Attributes:
         artifacts: those that another process saved while this one waited; None if this process shall compile.
-        alone: why other processes may be compiling the same now; None if they wait for this one.
+        lock_problem: why other processes may be compiling the same now; None if they wait for this one.
     """
 
     artifacts: StoredArtifacts | None
-    alone: str | None
+    lock_problem: str | None
 
 
 class Store:
@@ -211,10 +211,10 @@ class Store:
             # It cannot be saved, so there is nothing to wait for.
             yield Turn(None, refusal.reason)
             return
-        with self._take_turn(id_, timeout) as alone:
-            if alone and timeout:
-                self._counts.count_bypass(alone, f"{key.digest[:12]} may be compiled more than once ({alone})")
-            yield Turn(self._load(key, backend), alone)
+        with self._take_turn(id_, timeout) as problem:
+            if problem and timeout:
+                self._counts.count_bypass(problem, f"{key.digest[:12]} may be compiled more than once ({problem})")
+            yield Turn(self._load(key, backend), problem)
 
     @contextmanager
     def take_turn_together(self, key: Key, backend: str) -> Iterator[None]:
@@ -230,10 +230,10 @@ class Store:
             return
         with FileLock(self._disk.directory.path / "locks" / name, removes_file=True) as lock:
             try:
-                alone = None if lock.acquire(timeout) else TOO_LONG
+                lock_problem = None if lock.acquire(timeout) else TOO_LONG
             except OSError as error:
-                alone = f"no lock: {name_cause(error)}"
-            yield alone
+                lock_problem = f"no lock: {name_cause(error)}"
+            yield lock_problem
 
     def discard(self, key: Key, backend: str, reason: str) -> None:
         """Removes an entry that loads but cannot be used. Counts the reason, and warns of it once. Never raises."""

@@ -211,7 +211,7 @@ class FusionCacheExecutor(FusionExecutor):
         function = torch_function(bound_symbols, inputs, outputs)
         return inductor_function(function) if self.own_backend() == "inductor" else function
 
-    def tell(self, seconds: float) -> None:
+    def notify_observers(self, seconds: float) -> None:
         """Notifies the observers of a region that was compiled alone."""
         event = CompileEvent(self.own_backend(), seconds)
         for observer in self.observers:
@@ -283,7 +283,7 @@ class _AloneRegion:
         except Exception as error:
             return self._fall_back(args, error)
         self.function = compiled
-        self._executor.tell(time.perf_counter() - start)
+        self._executor.notify_observers(time.perf_counter() - start)
         return results
 
     def _fall_back(self, args: Sequence[Any], error: Exception) -> Any:

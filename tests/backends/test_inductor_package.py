@@ -213,10 +213,10 @@ def test_what_a_mode_may_have_changed_or_what_fails_to_be_kept_is_not_kept(monke
     args = two()
     with FakeTensorMode(allow_non_fake_inputs=True):
         found = Inductor().persist(SUM_OF_TWO, args)
-    assert found == Compiled("compiled", None, "the mode FakeTensorMode", lasting=False)
+    assert found == Compiled("compiled", None, "the mode FakeTensorMode", is_permanent=False)
     monkeypatch.setattr(artifacts, "compile_graph", lambda *args: 1 / 0)
     found = Inductor().persist(SUM_OF_TWO, args)
-    assert found == Compiled("compiled", None, "ZeroDivisionError where its code is to be stored", lasting=False)
+    assert found == Compiled("compiled", None, "ZeroDivisionError where its code is to be stored", is_permanent=False)
 
 
 def test_a_product_that_was_replaced_is_not_kept():

@@ -76,10 +76,10 @@ def test_another_process_computes_the_same_bits_without_nvfuser(elsewhere):
 
 def test_the_process_that_compiled_launches_what_it_stored():
     items = [item for item in persist_regions() if item.compiled.artifacts is not None]
-    assert all(item.compiled.exact is not None for item in items)
+    assert all(item.compiled.exact_run is not None for item in items)
     for item in items:
         written = copy_all(item.args)
-        assert are_same(list(item.compiled.exact(written)), item.outputs), item.name
+        assert are_same(list(item.compiled.exact_run(written)), item.outputs), item.name
         assert are_same(written, item.written), item.name
 
 
@@ -178,7 +178,7 @@ def test_unaligned_pointers_are_never_given_to_wide_loads(name, elements):
     item = find_region(name)
     off = shift(item.args, elements)
     one = [off[0], *item.args[1:]]
-    for run in (load_region(item), item.compiled.exact):
+    for run in (load_region(item), item.compiled.exact_run):
         assert are_same(list(run(off)), list(item.compiled.run(off)))
         assert are_same(list(run(one)), list(item.compiled.run(one)))
         torch.cuda.synchronize()
@@ -256,7 +256,7 @@ def test_views_that_are_to_be_negated_are_read_as_nvfuser_reads_them():
     views = [torch._neg_view(arg) for arg in item.args]
     assert are_same(load_region(item)(views), list(item.compiled.run(views)))
     compiled = make_nvfuser().persist(item.graph, views)
-    assert (compiled.artifacts, compiled.lasting) == (None, False)
+    assert (compiled.artifacts, compiled.is_permanent) == (None, False)
 
 
 def test_tensors_with_gaps_are_kept_for_their_strides():

@@ -81,7 +81,7 @@ def make_play(digest: str) -> CompileTask:
     code = digest.partition(" of ")[2]
     made = SimpleNamespace(general=SimpleNamespace(graph=code)) if code else None
     request = SimpleNamespace(graph=SimpleNamespace(ops=["long"] * digest.count("long"), inputs=[0], outputs=[]))
-    return CompileTask(request, None, digest, made=made)  # type: ignore[arg-type]
+    return CompileTask(request, None, digest, as_general=made)  # type: ignore[arg-type]
 
 
 def make_plays(*digests: str) -> list[CompileTask]:

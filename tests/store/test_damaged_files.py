@@ -241,7 +241,7 @@ def check_works(path: Path) -> None:
             if not load(first, number):
                 save(first, number)
             with first.take_turn(make_numbered_key(number), BACKEND, timeout=0.0) as turn:
-                assert turn.alone is None
+                assert turn.lock_problem is None
         assert first.sweep() is not None
     with collect_warnings() as messages:
         second = Store.open(path, remote="")

@@ -121,7 +121,7 @@ def test_a_digest_or_a_backend_that_is_none_names_no_file(store, digest, backend
         assert not store.save(key, backend, make_artifacts(1))
         assert store.load(key, backend) is None
         with store.take_turn(key, backend) as turn:
-            assert turn.alone in ("a key whose digest is no SHA-256", "a backend whose name is no plain word")
+            assert turn.lock_problem in ("a key whose digest is no SHA-256", "a backend whose name is no plain word")
     assert not list((find_root(store) / "entries").iterdir())
 
 
@@ -204,13 +204,13 @@ def test_a_turn_that_was_waited_for_too_long_is_taken_alone_and_one_that_failed_
     with pytest.raises(ZeroDivisionError), store.take_turn(key, BACKEND):
         for waiting in (store, Store.open()):
             with collect_warnings() as messages, waiting.take_turn(key, BACKEND, timeout=0.01) as turn:
-                assert turn.alone == "waited too long for another compile"
+                assert turn.lock_problem == "waited too long for another compile"
             assert len(messages) == 1
         with Store.open().take_turn(make_numbered_key(2), BACKEND, timeout=0.0) as turn:
-            assert turn.alone is None
+            assert turn.lock_problem is None
         _ = 1 / 0
     with store.take_turn(key, BACKEND, timeout=0.0) as turn:
-        assert turn.alone is None
+        assert turn.lock_problem is None
         save(store, 1)
     with store.take_turn(key, BACKEND) as turn:
         assert turn.artifacts == make_artifacts(1)
@@ -225,7 +225,7 @@ def test_without_file_locks_each_process_compiles_alone(store, monkeypatch):
     with collect_warnings() as messages:
         for number in (1, 2):
             with store.take_turn(make_numbered_key(number), BACKEND) as turn:
-                assert turn.alone.startswith("no lock")
+                assert turn.lock_problem.startswith("no lock")
                 save(store, number)
             assert load(store, number)
         assert store.sweep() is None

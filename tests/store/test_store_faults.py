@@ -48,7 +48,7 @@ def _assert_memory_only(message: str, path: Path | None = None) -> None:
         assert not store.save(make_numbered_key(1), BACKEND, make_artifacts(1))
         assert not load(store, 1)
         with store.take_turn(make_numbered_key(2), BACKEND) as turn:
-            assert (turn.artifacts, turn.alone) == (None, None)
+            assert (turn.artifacts, turn.lock_problem) == (None, None)
         assert (store.entries(), store.sweep()) == ((), None)
         store.discard(make_numbered_key(1), BACKEND, "no good")
     assert len(messages) == 1
@@ -84,7 +84,7 @@ def test_killed_at_every_step_of_saving(tmp_path, monkeypatch, damaged):
             load(store, 1)
             assert load(store, 7) == damaged
             with store.take_turn(make_numbered_key(1), BACKEND, timeout=0.0) as turn:
-                assert turn.alone is None
+                assert turn.lock_problem is None
                 assert turn.artifacts or store.save(make_numbered_key(1), BACKEND, make_artifacts(1))
         assert load(store, 1)
         for file in path.glob("tmp-*"):
@@ -113,12 +113,12 @@ def test_a_turn_is_free_when_its_process_is_killed_also_if_it_had_forked(store):
     parent = fork(work)
     grandchild = int(os.read(ready, 20))
     with collect_warnings(), store.take_turn(make_numbered_key(2), BACKEND, timeout=0.01) as turn:
-        assert turn.alone
+        assert turn.lock_problem
     os.kill(parent, signal.SIGKILL)
     wait_for(parent)
     os.kill(grandchild, 0)  # still there
     with store.take_turn(make_numbered_key(2), BACKEND, timeout=0.0) as turn:
-        assert turn.alone is None
+        assert turn.lock_problem is None
     os.close(end)
 
 
@@ -222,13 +222,13 @@ def test_a_forked_child_uses_the_store_as_a_process_of_its_own(store):
         def work():
             assert load(store, 2)
             with collect_warnings(), store.take_turn(make_numbered_key(3), BACKEND, timeout=0.05) as turn:
-                assert turn.alone
+                assert turn.lock_problem
             save(store, 4)
             assert store.bypasses == {locks.TOO_LONG: 1}
 
         assert wait_for(fork(work)) == 0
         with collect_warnings(), Store.open().take_turn(make_numbered_key(3), BACKEND, timeout=0.0) as turn:
-            assert turn.alone  # the turn is still the parent's
+            assert turn.lock_problem  # the turn is still the parent's
     assert load(store, 4)
     assert store.bypasses == {"no good": 1}
 
@@ -397,7 +397,7 @@ def test_a_directory_that_changes_while_it_is_open_is_not_used_any_more(store, t
         assert not store.save(make_numbered_key(1), BACKEND, make_artifacts(1))
         assert not load(store, 1)
         with store.take_turn(make_numbered_key(3), BACKEND) as turn:
-            assert turn.alone is None
+            assert turn.lock_problem is None
     assert len(messages) == 1
     assert store.directory is None
     assert how == "removed" or os.listdir(place) == []

@@ -123,7 +123,7 @@ def test_what_a_loaded_program_misses_is_compiled_beside(tmp_path, monkeypatch, 
         entry.unlink()
     (tmp_path / "compiled").unlink()
     job, hand_over = Job(tmp_path, 2), PoolHelpers.hand_over
-    monkeypatch.setattr(PoolHelpers, "hand_over", lambda self, asks: (hand_over(self, asks), job.wait())[0])
+    monkeypatch.setattr(PoolHelpers, "hand_over", lambda self, requests: (hand_over(self, requests), job.wait())[0])
     stats = check_compiled_beside(job, tmp_path, expected)
     assert (stats.programs_loaded, stats.programs_made) == (1, 0)
 

@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from models import compile_with
-from recorded_asks import Recorder
+from recorded_requests import Recorder
 from store_processes import CODE, PersistentEager
 
 import fusioncache
@@ -207,13 +207,13 @@ class Deriving(Storing):
     """Code that was compiled for any sizes in a process."""
     refusals: ClassVar[list[Declined]] = []
 
-    def persist_size(self, made, region, args):
+    def persist_size(self, as_general, region, args):
         if self.refusals:
             raise self.refusals.pop()
-        code = made.general.graph, self.general_layout(layouts_of(args))
+        code = as_general.general.graph, self.general_layout(layouts_of(args))
         if code not in self.generals:
             self.generals.append(code)
-        run = self.compile_general(made.general, args, made.values)(args, made.values)
+        run = self.compile_general(as_general.general, args, as_general.values)(args, as_general.values)
         return Compiled(run, {"code": CODE}, None, alone_seconds=100.0)
 
 
@@ -241,7 +241,7 @@ def list_entries(store: Path, of_sizes: str | None) -> list[Entry]:
 
 def list_lengths(store: Path, of_sizes: str | None) -> list[int]:
     tasks = [read_request(Store.open(store), entry) for entry in list_entries(store, of_sizes)]
-    assert all((task.made is None) == (of_sizes is None) for task in tasks)
+    assert all((task.as_general is None) == (of_sizes is None) for task in tasks)
     return sorted(task.request.layouts[0][0][1] for task in tasks)
 
 
@@ -303,18 +303,18 @@ def test_code_of_any_sizes_may_differ_in_sums_whichever_transform_called_it_firs
 
 
 class Beside(Recorder):
-    """Compiles an ask, as another process would, when the call that needs it waits."""
+    """Compiles a request, as another process would, when the call that needs it waits."""
 
     def __init__(self, store: Path):
         super().__init__()
         self.compiler = EntryCompiler(Store.open(store))
 
     def wait_for(self, key: Key) -> Wait:
-        ask = self.handed.pop(key.digest, None)
-        if ask is None:
+        request = self.handed.pop(key.digest, None)
+        if request is None:
             return Wait()
-        task = CompileTask(ask.request, ask.instance, key.digest, None, ask.made)
-        return Wait(beside=self.compiler.compile(task).result != "refused")
+        task = CompileTask(request.request, request.instance, key.digest, None, request.as_general)
+        return Wait(by_helper=self.compiler.compile(task).result != "refused")
 
 
 @pytest.fixture

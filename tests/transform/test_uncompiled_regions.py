@@ -198,7 +198,7 @@ class Picky(PersistentEager):
             return Mock(side_effect=RuntimeError("too many resources requested for launch\nand more"))
         return super().compile(graph, args)
 
-    def persist_size(self, made, region, args):
+    def persist_size(self, as_general, region, args):
         try:
             return self.persist(region, args)
         except RuntimeError as error:

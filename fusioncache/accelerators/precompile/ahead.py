@@ -279,7 +279,7 @@ class AskHelpers(Helpers):
 
 
 def _make_task(ask: StoreRequest, device: int | None) -> CompileTask:
-    return CompileTask(ask.request, ask.instance, ask.key.digest, device, ask.made)
+    return CompileTask(ask.request, ask.instance, ask.key.digest, device, ask.as_general)
 
 
 class PoolHelpers(AskHelpers):
@@ -351,7 +351,7 @@ class PoolHelpers(AskHelpers):
         with self._lock:
             found, here = self._tasks.pop(key, None), self._tried.pop(key, 0.0)
         try:
-            return Wait(here=here) if here or found is None else self._wait_for(*found)
+            return Wait(seconds_here=here) if here or found is None else self._wait_for(*found)
         except Exception as error:  # after any error this process can compile
             logger.info("other processes are of no use", exc_info=error)
             return Wait()
@@ -365,7 +365,7 @@ class PoolHelpers(AskHelpers):
         """Waits while another process compiles this, and compiles other tasks meanwhile."""
         begun, starting, others = time.perf_counter(), self._starting, 0.0
         # Code for one size is derived by the worker that holds code for any. This process would have to compile that.
-        while not future.done() and (ask.made or self._is_taken(ask)):
+        while not future.done() and (ask.as_general or self._is_taken(ask)):
             seconds = self._compile_another()
             others += seconds
             if time.perf_counter() - max(begun, self._pool.answered) - others > WAIT_SECONDS:
@@ -377,19 +377,19 @@ class PoolHelpers(AskHelpers):
             wait([future], LOOK_SECONDS)  # the outcome may be about to arrive
         started = self._starting - starting
         if not future.done() or future.result().result == "refused":
-            return Wait(on_others=others, on_start=started)
+            return Wait(seconds_on_others=others, start_seconds=started)
         started += start_within(time.perf_counter() - begun - others - started, future.result())
-        return Wait(beside=True, on_others=others, on_start=started)
+        return Wait(by_helper=True, seconds_on_others=others, start_seconds=started)
 
     def _is_taken(self, ask: StoreRequest) -> bool:
         """True if another process or thread is compiling this."""
         with self._store.take_turn(ask.key, ask.request.backend, 0.0) as turn:
-            return turn.alone == TOO_LONG
+            return turn.lock_problem == TOO_LONG
 
     def _compile_another(self) -> float:
         """Compiles a task that no process has begun; returns its seconds without a compiler's start, 0 for none."""
         with self._lock:
-            spare = [(key, ask) for key, (ask, future) in self._tasks.items() if not (future.done() or ask.made)]
+            spare = [(key, ask) for key, (ask, future) in self._tasks.items() if not (future.done() or ask.as_general)]
             untried = next((pair for pair in spare if pair[0] not in self._tried), None)
             if untried is None:
                 return 0.0
@@ -442,7 +442,7 @@ class BatchCompiler(AskHelpers):
                 if others:
                     return self._compile([ask, *others])
             seconds = self._made.pop(key, None)
-        return Wait() if seconds is None else Wait(here=seconds)
+        return Wait() if seconds is None else Wait(seconds_here=seconds)
 
     def _compile(self, asks: Sequence[StoreRequest]) -> Wait:
         """Compiles these requests together. The call of the first one waits."""
@@ -461,10 +461,10 @@ class BatchCompiler(AskHelpers):
         seconds = time.perf_counter() - start - starting
         compiled = [ask.key for ask, outcome in zip(asks, outcomes, strict=True) if outcome.result == "compiled"]
         if not compiled:
-            return Wait(on_start=starting)
+            return Wait(start_seconds=starting)
         # One compiler run serves all, so its time cannot be attributed to single regions.
         self._made |= dict.fromkeys(compiled, seconds / len(compiled))
-        return Wait(here=self._made.pop(first.key, 0.0), on_others=seconds, on_start=starting)
+        return Wait(seconds_here=self._made.pop(first.key, 0.0), seconds_on_others=seconds, start_seconds=starting)
 
 
 def find_helpers(cache: Cache, jobs: int, backend: str, *, waits: bool = False) -> Helpers | None:

@@ -131,7 +131,7 @@ class CompileTask:
         instance: the requesting region, which is compiled and determines the bits.
         digest: of the key that the result must have; empty for any.
         device: the number of the GPU to compile on; None for any.
-        made: the region as an instance of the general region whose code its code is derived from; None if it is
+        as_general: the region as an instance of the general region whose code its code is derived from; None if it is
             compiled alone.
     """
 
@@ -139,12 +139,12 @@ class CompileTask:
     instance: Instance
     digest: str = ""
     device: int | None = None
-    made: GeneralInstance | None = None
+    as_general: GeneralInstance | None = None
 
     @property
     def code(self) -> Graph | None:
         """The general region whose code the task needs; None if it needs none."""
-        return None if self.made is None else self.made.general.graph
+        return None if self.as_general is None else self.as_general.general.graph
 
     @property
     def weight(self) -> float:
@@ -208,28 +208,28 @@ def read_request(store: Store, entry: Entry) -> CompileTask:
             raise ValueError("no directory")
         names = REQUEST, REGION, RELATIVES
         contents = {part.name: store.disk.content(part) for part in entry.artifacts if part.name in names}
-        asked, instance = decode_request(contents[REQUEST]), decode_region(contents[REGION])
-        if not _belongs(asked, instance, entry):
+        request, instance = decode_request(contents[REQUEST]), decode_region(contents[REGION])
+        if not _belongs(request, instance, entry):
             raise ValueError("the request of another entry")
         if RELATIVES not in contents:
-            return CompileTask(asked, instance)
+            return CompileTask(request, instance)
         relatives = decode_relatives(contents[RELATIVES])
-        made = make_family(relatives.regions).find_instance(instance.region)
-        if made is None:
+        as_general = make_family(relatives.regions).find_instance(instance.region)
+        if as_general is None:
             raise ValueError("a region that is not like its relatives")
-        return CompileTask(asked, relatives.find_own(instance.region), made=made)
+        return CompileTask(request, relatives.find_own(instance.region), as_general=as_general)
     except Exception as error:  # after any error the entry counts as damaged
         raise Declined(DAMAGED, Scope.REQUEST) from error
 
 
-def _belongs(asked: Request, instance: Instance, entry: Entry) -> bool:
+def _belongs(request: Request, instance: Instance, entry: Entry) -> bool:
     """True if the entry's key was made for this request, and the region has the graph's arguments and results."""
-    graph = asked.graph
+    graph = request.graph
     texts = read_key(entry.text)
-    wanted = {**write_graph(graph), **call_ingredients(graph, asked.layouts, instance)}
+    wanted = {**write_graph(graph), **call_ingredients(graph, request.layouts, instance)}
     named = all(texts.get(name) == text for name, text in wanted.items())
     counts = len(instance.inputs) == len(graph.inputs) and len(instance.outputs) == len(graph.outputs)
-    return named and counts and asked.backend == entry.backend
+    return named and counts and request.backend == entry.backend
 
 
 FAILED, NOT_STORED = "failed", "not stored"
@@ -317,30 +317,30 @@ class EntryCompiler:
         missing: dict[Builder, list[Request]] = {}
         regions: dict[Builder, list[tuple[Graph, Sequence[Any]]]] = {}
         for task in tasks:
-            asked, instance = task.request, task.instance
-            with apply_torch_settings(asked.settings):
-                builder, _ = self._builder_for(asked)
-                key = builder.key(builder.region_task(asked.graph, instance, asked.layouts, task.made))
-                if key.digest != task.digest or self._store.load(key, asked.backend) is not None:
+            request, instance = task.request, task.instance
+            with apply_torch_settings(request.settings):
+                builder, _ = self._builder_for(request)
+                key = builder.key(builder.region_task(request.graph, instance, request.layouts, task.as_general))
+                if key.digest != task.digest or self._store.load(key, request.backend) is not None:
                     continue
-                args = make_arguments(asked.graph, asked.layouts)
-            missing.setdefault(builder, []).append(asked)
+                args = make_arguments(request.graph, request.layouts)
+            missing.setdefault(builder, []).append(request)
             regions.setdefault(builder, []).append((instance.region, pick(args, instance.inputs)))
-        for builder, asks in missing.items():
-            if len(asks) > 1:
-                with apply_torch_settings(asks[0].settings):
+        for builder, requests in missing.items():
+            if len(requests) > 1:
+                with apply_torch_settings(requests[0].settings):
                     graph, _ = regions[builder][0]
                     process_starts().start(builder.backend, graph, self._on_start)
                     stack.enter_context(builder.backend.compiled_together(regions[builder], progress))
 
     def _build(self, task: CompileTask) -> TaskOutcome:
-        asked, instance = task.request, task.instance
-        builder, reasons = self._builder_for(asked)
-        wanted = builder.region_task(asked.graph, instance, asked.layouts, task.made)
+        request, instance = task.request, task.instance
+        builder, reasons = self._builder_for(request)
+        wanted = builder.region_task(request.graph, instance, request.layouts, task.as_general)
         key = builder.key(wanted)
         if task.digest not in ("", key.digest):
             return TaskOutcome("refused", OTHER_KEY, passing=True)
-        found = self._store.load(key, asked.backend)
+        found = self._store.load(key, request.backend)
         if found is not None:
             return _outcome_of(found)
         if self._dry_run:
@@ -348,38 +348,38 @@ class EntryCompiler:
         reasons.clear()
         try:
             assert wanted.instance is not None
-            args = pick(make_arguments(asked.graph, asked.layouts), wanted.instance.inputs)
+            args = pick(make_arguments(request.graph, request.layouts), wanted.instance.inputs)
             built = builder.build(wanted, args)
         except Declined as declined:
-            if not task.made or declined.scope is Scope.TURN:
+            if not task.as_general or declined.scope is Scope.TURN:
                 declined.require(Scope.TURN)
                 return TaskOutcome("refused", ELSEWHERE, passing=True)
             declined.require(Scope.GENERAL, Scope.STORING_NOW)
             built = None  # up to here the exception's frames hold device memory
         if built is None:
-            return self._build(replace(task, digest="", made=None))  # the request that the call falls back to
-        is_kept = self._store.entry(key.digest, asked.backend) is not None
+            return self._build(replace(task, digest="", as_general=None))  # the request that the call falls back to
+        is_kept = self._store.entry(key.digest, request.backend) is not None
         if reasons:
             return TaskOutcome("refused", reasons[-1], passing=not is_kept)  # a permanent refusal is stored
         if not is_kept:
             return TaskOutcome("refused", NOT_STORED)
         return TaskOutcome("ready" if built.loaded else "compiled")
 
-    def _builder_for(self, asked: Request) -> tuple[Builder, list[str]]:
+    def _builder_for(self, request: Request) -> tuple[Builder, list[str]]:
         """Returns the ``Builder`` for a request's backend, made once, and a list that receives its bypass reasons.
 
         Raises:
             Declined: if there is no such backend here, or it stores nothing.
         """
-        identity = (asked.backend, repr(sorted(asked.options.items())), repr(sorted(asked.settings.items())))
+        identity = (request.backend, repr(sorted(request.options.items())), repr(sorted(request.settings.items())))
         if identity not in self._builders:
             try:
-                backend = make_backend(asked.backend, **asked.options)
+                backend = make_backend(request.backend, **request.options)
             except (ValueError, TypeError) as error:
-                logger.info("no backend %s", asked.backend, exc_info=error)
-                raise Declined(f"no backend {asked.backend} here", Scope.REQUEST) from error
+                logger.info("no backend %s", request.backend, exc_info=error)
+                raise Declined(f"no backend {request.backend} here", Scope.REQUEST) from error
             if backend.artifact_environment() is None:
-                raise Declined(f"backend {asked.backend} stores nothing", Scope.REQUEST)
+                raise Declined(f"backend {request.backend} stores nothing", Scope.REQUEST)
             reasons: list[str] = []
             try:
                 environment = backend.environment()
@@ -387,7 +387,7 @@ class EntryCompiler:
                 bypass.require(Scope.REGION)
                 raise Declined(bypass.reason, Scope.REQUEST) from bypass
             how: dict[str, Any] = {"on_start": self._on_start, "patience": self._patience}
-            builder = Builder(backend, self._store, Ranks(), environment, reasons.append, asked.settings, **how)
+            builder = Builder(backend, self._store, Ranks(), environment, reasons.append, request.settings, **how)
             self._builders[identity] = builder, reasons
         return self._builders[identity]
 

@@ -79,8 +79,8 @@ def _list_tasks(old: TemplateReference, new: TemplateReference, known: _Requests
         for request in known.get((old.backend, inline(old.graph, one.arities)), ()):
             layouts = lay_out_alike(request.layouts, graph)
             if layouts is not None:
-                made = _generalize(one.instance, other.instance)
-                yield CompileTask(replace(request, graph=graph, layouts=layouts), other.instance.compiled, made=made)
+                compiled, as_general = other.instance.compiled, _generalize(one.instance, other.instance)
+                yield CompileTask(replace(request, graph=graph, layouts=layouts), compiled, as_general=as_general)
 
 
 def _generalize(old: Instance, new: Instance) -> GeneralInstance | None:

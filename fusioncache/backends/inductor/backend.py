@@ -208,7 +208,7 @@ class Inductor(Backend):
         if made.run is None:
             raise Declined(made.reason or "not stored", Scope.GENERAL)
         run = carried.wrap(partial(fit, made.run, partial(self._compile_source, carried)))
-        return Compiled(run, made.artifacts, made.reason, made.lasting, alone_seconds=made.alone_seconds)
+        return Compiled(run, made.artifacts, made.reason, made.is_permanent, alone_seconds=made.alone_seconds)
 
     def load_general(
         self, artifacts: Mapping[str, bytes], general: GeneralRegion, args: Sequence[Any]
@@ -236,7 +236,7 @@ class Inductor(Backend):
         package = self._together.pop((graph, layouts_of(args)), None) if self._together else None
         made = persist(without_numbers(graph), args, (), self._mode, package)
         run = self.compile(graph, args) if made.run is None else self._guard(made.run, graph)
-        return Compiled(run, made.artifacts, made.reason, made.lasting, alone_seconds=made.alone_seconds)
+        return Compiled(run, made.artifacts, made.reason, made.is_permanent, alone_seconds=made.alone_seconds)
 
     def _guard(self, code: Code, graph: Graph) -> Run:
         """Returns the function of a graph. It compiles the graph for arguments that the code cannot read."""

@@ -155,7 +155,7 @@ class NvFuser(Backend):
             definition.add_output(definition.ops.neg(x))
         definition.execute([torch.ones(2, device="cuda")])
 
-    def alone(self, seconds: float, operations: int, *, loaded: bool) -> ThunderCost:
+    def thunder_cost(self, seconds: float, operations: int, *, loaded: bool) -> ThunderCost:
         """See ``Backend``. nvFuser compiles an equal region again, unless this Thunder caches definitions."""
         return ThunderCost(seconds, 0.0 if hasattr(nvfuser_executor().create_fd, "num_fusions") else seconds)
 
@@ -181,11 +181,11 @@ class NvFuser(Backend):
         said = next((line for start in _CAUSE_PREFIXES for line in lines if line.startswith(start)), lines[0])
         return _ADDRESS.sub("", said)[:_MOST_LETTERS]
 
-    def persist_size(self, made: GeneralInstance, region: Graph, args: Sequence[Any]) -> Compiled[Run]:
+    def persist_size(self, as_general: GeneralInstance, region: Graph, args: Sequence[Any]) -> Compiled[Run]:
         """See ``Backend``. nvFuser finds or compiles the kernels for a size, and its launches are stored."""
         from fusioncache.backends.nvfuser.general import persist_size
 
-        return persist_size(made, region, args, self.switches, self.environment())
+        return persist_size(as_general, region, args, self.switches, self.environment())
 
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled[Run]:
         """See ``Backend``."""

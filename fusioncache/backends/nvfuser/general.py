@@ -220,12 +220,12 @@ def compiled_generals() -> LruMap[Hashable, CompiledGeneral | _Failure]:
 
 
 def persist_size(
-    made: GeneralInstance, region: Graph, args: Sequence[Any], switches: Switches, environment: Mapping[str, str]
+    as_general: GeneralInstance, region: Graph, args: Sequence[Any], switches: Switches, environment: Mapping[str, str]
 ) -> Compiled[Run]:
     """Makes code for one size from code for any sizes: see ``Backend.persist_size``.
 
     Args:
-        made: the region, as an instance of a general one.
+        as_general: the region, as an instance of a general one.
         region: the same region.
         args: of the region.
         switches: of nvFuser.
@@ -237,9 +237,9 @@ def persist_size(
         raise Declined("a CUDA graph is being captured", Scope.STORING_NOW)
     try:
         persistence.check_persistable(region, args)
-        code = find_code(made.general, args, made.values, switches, environment)
-        check_integers(code.definition.definition, made.general.graph, [define(region, describe_arguments(args))])
-        fitted, on = code.fit(made.values), (*switches[0], persistence.OPTION)
+        code = find_code(as_general.general, args, as_general.values, switches, environment)
+        check_integers(code.definition.definition, as_general.general.graph, [define(region, describe_arguments(args))])
+        fitted, on = code.fit(as_general.values), (*switches[0], persistence.OPTION)
         given, device = [*args, *fitted.numbers], fitted.device
         execute = partial(
             fitted.definition.fec.execute, given, device=device, _enable_options=[*on], _disable_options=[*switches[1]]

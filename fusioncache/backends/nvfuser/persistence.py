@@ -333,17 +333,17 @@ def persist(graph: Graph, args: Sequence[Any], switches: Switches) -> Compiled[R
     try:
         artifacts, verified = make_artifacts(compiled, find_device(graph, args), args, switches)
         run = compiled.keep_if_captured()  # nvFuser checks each argument in every call, and ``exact`` does not
-        return Compiled(run, artifacts, None, exact=verified.launching(run).run, alone_seconds=seconds)
+        return Compiled(run, artifacts, None, exact_run=verified.launching(run).run, alone_seconds=seconds)
     except Exception as error:  # nvFuser's function works in spite of any error here
         if is_declined(error, Scope.STORING, Scope.STORING_NOW):
             return _refuse(compiled, error)
         logger.info("an executable is not stored", exc_info=error)
         reason = f"keeping failed: {type(error).__name__}"
-        return Compiled(compiled.keep_if_captured(), None, reason, lasting=False)
+        return Compiled(compiled.keep_if_captured(), None, reason, is_permanent=False)
 
 
 def _refuse(compiled: CompiledDefinition, refusal: Declined) -> Compiled[Run]:
-    return Compiled(compiled.keep_if_captured(), None, refusal.reason, lasting=refusal.scope is Scope.STORING)
+    return Compiled(compiled.keep_if_captured(), None, refusal.reason, is_permanent=refusal.scope is Scope.STORING)
 
 
 def load(

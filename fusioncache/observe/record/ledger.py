@@ -274,7 +274,7 @@ class Ledger:
         self.count("regions", region and template is None)
         return self.emit("bypass", template, reason=reason)
 
-    def tell(self, template: Template, event: CompileEvent) -> None:
+    def count_build(self, template: Template, event: CompileEvent) -> None:
         """Counts a function that was compiled or loaded for a template, and notifies the observers."""
         seconds = event.seconds
         compiled = event.compile_seconds if event.loaded else seconds

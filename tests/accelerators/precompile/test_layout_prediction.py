@@ -7,7 +7,7 @@ import thunder
 import torch
 from expert_layers import Experts
 from parallel_models import GatedBlock, Sizes
-from recorded_asks import Recorder
+from recorded_requests import Recorder
 from store_processes import PersistentEager
 
 import fusioncache

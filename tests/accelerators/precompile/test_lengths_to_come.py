@@ -13,7 +13,7 @@ import torch
 from click.testing import CliRunner
 from models import Blocks, are_same, compile_with, step
 from pool_processes import fork_process
-from recorded_asks import Recorder
+from recorded_requests import Recorder
 from store_processes import CODE, PersistentEager
 
 import fusioncache
@@ -35,11 +35,11 @@ class Derived(PersistentEager):
     """Gets a line for each general compile of any process."""
     kept: ClassVar[set[Graph]] = set()
 
-    def persist_size(self, made: GeneralInstance, region: Graph, args: Sequence[Any]) -> Compiled:
-        if made.general.graph not in self.kept:
-            self.kept.add(made.general.graph)
+    def persist_size(self, as_general: GeneralInstance, region: Graph, args: Sequence[Any]) -> Compiled:
+        if as_general.general.graph not in self.kept:
+            self.kept.add(as_general.general.graph)
             with self.log.open("a") as file:
-                file.write(f"{made.general.graph}\n")
+                file.write(f"{as_general.general.graph}\n")
         return Compiled(Eager.compile(self, region, args), {"code": CODE}, None)
 
 

@@ -476,14 +476,14 @@ def make_waiting_pool():
     return SimpleNamespace(jobs=2, has_failed=False, answered=0.0, start=lambda: True, submit=submit, tasks=tasks)
 
 
-def make_ask(number=0, made=None):
+def make_request(number=0, as_general=None):
     request = SimpleNamespace(backend="inductor", graph=make_unary_region())
-    return StoreRequest(Key(str(number), "", ()), request, None, made)
+    return StoreRequest(Key(str(number), "", ()), request, None, as_general)
 
 
 def test_a_call_waits_for_code_that_no_worker_has_begun_to_make(tmp_path, monkeypatch):
     """Meanwhile it compiles another region, but none that is derived from general code."""
-    made, other, alone = make_ask(0, "A"), make_ask(1, "A"), make_ask(2)
+    made, other, alone = make_request(0, "A"), make_request(1, "A"), make_request(2)
     pool, compiled = make_waiting_pool(), []
 
     def compile_here(self, task):
@@ -494,31 +494,31 @@ def test_a_call_waits_for_code_that_no_worker_has_begun_to_make(tmp_path, monkey
     monkeypatch.setattr(EntryCompiler, "compile", compile_here)
     helpers = PoolHelpers(Store.open(tmp_path), pool)
     helpers.hand_over([made, other, alone])
-    assert helpers.wait_for(made.key).beside and compiled == [alone.key.digest]
+    assert helpers.wait_for(made.key).by_helper and compiled == [alone.key.digest]
 
 
 def test_a_pool_is_given_up_when_it_has_finished_nothing_for_long(tmp_path, monkeypatch):
-    ask, pool, end = make_ask(0, "A"), make_waiting_pool(), mock.Mock()
+    request, pool, end = make_request(0, "A"), make_waiting_pool(), mock.Mock()
     pool.answered, pool.end = inf, lambda: end(pool.answered)
     monkeypatch.setattr(ahead, "wait", lambda futures, seconds: setattr(pool, "answered", 0.0))
     monkeypatch.setattr(ahead, "WAIT_SECONDS", -1.0)
     helpers = PoolHelpers(Store.open(tmp_path), pool)
-    helpers.hand_over([ask])
-    helpers.wait_for(ask.key)
+    helpers.hand_over([request])
+    helpers.wait_for(request.key)
     end.assert_called_once_with(0.0)
 
 
 def test_what_calls_wait_for_comes_before_lengths_to_come():
-    asks, pool, done = [make_ask(number) for number in range(8)], make_waiting_pool(), []
+    requests, pool, done = [make_request(number) for number in range(8)], make_waiting_pool(), []
     helpers = PoolHelpers(SimpleNamespace(entry=lambda *of: None), pool)
-    helpers.hand_over(asks[:1])
-    assert helpers.hand_over_later(asks, lambda: done.append(1)) == len(asks) - 1
+    helpers.hand_over(requests[:1])
+    assert helpers.hand_over_later(requests, lambda: done.append(1)) == len(requests) - 1
     assert len(pool.tasks) == 1  # a call waits for this one
     pool.tasks[0].set_result(TaskOutcome("compiled"))
     assert len(pool.tasks) == 3  # then one for each worker
     pool.tasks[1].set_result(TaskOutcome("refused", "other settings here"))
     assert len(pool.tasks) == 4 and len(done) == 1
-    helpers.hand_over(asks[-1:])
+    helpers.hand_over(requests[-1:])
     assert len(pool.tasks) == 5
     pool.tasks[2].set_result(TaskOutcome("compiled"))
     assert len(pool.tasks) == 5 and len(done) == 2

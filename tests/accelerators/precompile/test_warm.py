@@ -205,8 +205,8 @@ def test_it_is_compiled_in_the_order_of_the_region_that_asks(tmp_path, monkeypat
     monkeypatch.setattr(warmer, "make_backend", lambda name, **options: process.backend)
     instance = instance_of(region, binding)
     made = GeneralInstance(make_family([in_order_of_template(instance)]).general, ())
-    ask = process.executable(region).foresee(layouts_of([inputs[each] for each in binding.arguments]), instance, made)
-    task = warmer.CompileTask(ask.request, ask.instance, ask.key.digest, made=ask.made)
+    request = process.executable(region).foresee(layouts_of([inputs[i] for i in binding.arguments]), instance, made)
+    task = warmer.CompileTask(request.request, request.instance, request.key.digest, as_general=request.as_general)
     assert warmer.EntryCompiler(process.cache.store).compile(task).result == "compiled"
     assert process.backend.compiled == [region]
     process.run(region, *inputs)

@@ -14,12 +14,12 @@ class Recorder(Helpers):
         self.later: dict[str, StoreRequest] = {}
         self.wanted: set[str] = set()
 
-    def hand_over(self, asks: Sequence[StoreRequest]) -> int:
-        self.handed |= {ask.key.digest: ask for ask in asks}
-        return len(asks)
+    def hand_over(self, requests: Sequence[StoreRequest]) -> int:
+        self.handed |= {request.key.digest: request for request in requests}
+        return len(requests)
 
-    def hand_over_later(self, asks: Sequence[StoreRequest], on_done: Callable[[], object]) -> int:
-        new = {ask.key.digest: ask for ask in asks if ask.key.digest not in self.later}
+    def hand_over_later(self, requests: Sequence[StoreRequest], on_done: Callable[[], object]) -> int:
+        new = {request.key.digest: request for request in requests if request.key.digest not in self.later}
         self.later |= new
         for _ in new:
             on_done()
