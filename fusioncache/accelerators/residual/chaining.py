@@ -130,7 +130,7 @@ def replan_streams(
 
 def _choice(stream: Stream, wanted: ResidualPlan | None, budget: int | None) -> Choice:
     costs = costs_of(stream)
-    return Choice(stream.head, len({want.sum for want in stream.wants}), choose(costs, wanted, budget), costs)
+    return Choice(stream.head, len({use.sum for use in stream.uses}), choose(costs, wanted, budget), costs)
 
 
 @dataclass(slots=True)
@@ -138,8 +138,8 @@ class _PositionSteps:
     """The changes at one position of a trace, for all its streams."""
 
     steps: list[Step] = field(default_factory=list)
-    takes: set[str] = field(default_factory=set)
-    gives: list[str] = field(default_factory=list)
+    inputs: set[str] = field(default_factory=set)
+    outputs: list[str] = field(default_factory=list)
 
 
 def _group_events(changed: Iterable[tuple[Stream, Sequence[Event]]]) -> dict[int, _PositionSteps]:
@@ -150,8 +150,8 @@ def _group_events(changed: Iterable[tuple[Stream, Sequence[Event]]]) -> dict[int
             if isinstance(event, Step):
                 group.steps.append(event)
             else:
-                group.takes.update(event.takes)
-                group.gives += event.gives
+                group.inputs.update(event.inputs)
+                group.outputs += event.outputs
         for position in stream.idle:
             groups[position]  # creates a group without events, in which only dead code is removed
     return groups
@@ -185,17 +185,17 @@ class _Rewriter:
 
     def _change(self, fusion: Any, group: _PositionSteps) -> Iterator[Any]:
         """Yields a fused call that takes and returns sums, if it still computes anything."""
-        outputs = [proxy for proxy in outputs_of(fusion) if proxy.name not in group.takes]
+        outputs = [proxy for proxy in outputs_of(fusion) if proxy.name not in group.inputs]
         known = {proxy.name for proxy in outputs}
-        outputs += [self.symbols[name].output for name in group.gives if name not in known]
-        symbols = _select_needed(fusion.subsymbols, {proxy.name for proxy in outputs}, group.takes)
+        outputs += [self.symbols[name].output for name in group.outputs if name not in known]
+        symbols = _select_needed(fusion.subsymbols, {proxy.name for proxy in outputs}, group.inputs)
         if len(symbols) == len(fusion.subsymbols) and len(outputs) == len(known):
             yield fusion
         elif outputs:
             yield _fuse(fusion, symbols, outputs, _number(fusion))
 
     def _make_step(self, step: Step) -> Any:
-        inputs = {term for sum_ in step.sums for term in self.terms[sum_]}.union(step.takes)
+        inputs = {term for sum_ in step.sums for term in self.terms[sum_]}.union(step.inputs)
         symbols: dict[int, Any] = {}
         stack = [(step.sums[-1], False)]
         while stack:

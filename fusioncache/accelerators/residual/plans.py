@@ -110,12 +110,12 @@ class Step:
     sums: tuple[str, ...]
 
     @property
-    def takes(self) -> tuple[str, ...]:
+    def inputs(self) -> tuple[str, ...]:
         """The sums that are read."""
         return (self.start,) if self.start else ()
 
     @property
-    def gives(self) -> tuple[str, ...]:
+    def outputs(self) -> tuple[str, ...]:
         """The sums that are written."""
         return self.sums[-1:]
 
@@ -126,15 +126,15 @@ class RegionChange:
 
     Attributes:
         position: of the region.
-        takes: the sums that become inputs.
+        inputs: the sums that become inputs.
         sums: the sums that it still computes itself, in order.
-        gives: the sums that it computes and passes on.
+        outputs: the sums that it computes and passes on.
     """
 
     position: int
-    takes: tuple[str, ...]
+    inputs: tuple[str, ...]
     sums: tuple[str, ...]
-    gives: tuple[str, ...]
+    outputs: tuple[str, ...]
 
 
 Event = Step | RegionChange
@@ -162,14 +162,14 @@ class StreamWalk:
         self.depth: dict[str, int] = {}
         for sum_ in stream.sums:
             self.depth[sum_.name] = self.depth[sum_.parent] + 1 if sum_.parent else 1
-        grouped = groupby(stream.wants, lambda want: want.position)
-        self.wants = [
-            (position, sorted((want.sum for want in wants), key=self.depth.__getitem__)) for position, wants in grouped
+        grouped = groupby(stream.uses, lambda use: use.position)
+        self.uses = [
+            (position, sorted((use.sum for use in uses), key=self.depth.__getitem__)) for position, uses in grouped
         ]
 
     def goes_back(self) -> bool:
         """True if a sum is used after a deeper one."""
-        deepest = [max(self.depth[sum_] for sum_ in wants) for _, wants in self.wants]
+        deepest = [max(self.depth[sum_] for sum_ in uses) for _, uses in self.uses]
         return any(later < earlier for earlier, later in pairwise(deepest))
 
     def path(self, sum_: str, held: Collection[str]) -> tuple[str | None, list[str]]:
@@ -187,8 +187,8 @@ class _Visit:
     """A region, the starting points of its sums, and the paths from there to the sums that it uses."""
 
     position: int
-    wants: list[str]
-    takes: tuple[str, ...]
+    uses: list[str]
+    inputs: tuple[str, ...]
     paths: list[tuple[str | None, list[str]]]
     sums: tuple[str, ...]
 
@@ -203,33 +203,33 @@ class _Carrying:
 
     def order(self) -> tuple[Event, ...]:
         """Returns the events, in order."""
-        visits = [self._visit(position, wants) for position, wants in self.index.wants]
+        visits = [self._visit(position, uses) for position, uses in self.index.uses]
         return tuple(event for visit in visits for event in self._events(visit))
 
-    def _visit(self, position: int, wants: list[str]) -> _Visit:
-        takes: dict[str, None] = {}
+    def _visit(self, position: int, uses: list[str]) -> _Visit:
+        inputs: dict[str, None] = {}
         paths: list[tuple[str | None, list[str]]] = []
         sums: dict[str, None] = {}
-        for want in wants:
-            start, path = self.index.path(want, self.given)
+        for use in uses:
+            start, path = self.index.path(use, self.given)
             if start is not None and start not in sums:
-                takes[start] = None
+                inputs[start] = None
             paths.append((start, path))
             sums.update(dict.fromkeys(path))
             self.given.update(path)
-        self.passed.update(takes)
-        return _Visit(position, wants, tuple(takes), paths, tuple(sums))
+        self.passed.update(inputs)
+        return _Visit(position, uses, tuple(inputs), paths, tuple(sums))
 
     def _events(self, visit: _Visit) -> Iterator[Event]:
-        gives = tuple(sum_ for sum_ in visit.sums if sum_ in self.passed)
-        if set(gives) <= set(visit.wants):
-            yield RegionChange(visit.position, visit.takes, visit.sums, gives)
+        outputs = tuple(sum_ for sum_ in visit.sums if sum_ in self.passed)
+        if set(outputs) <= set(visit.uses):
+            yield RegionChange(visit.position, visit.inputs, visit.sums, outputs)
             return
         # The region would return sums that it does not use itself, perhaps many: separate calls compute them.
-        stops = self.passed.union(visit.wants, (start for start, _ in visit.paths if start))
+        stops = self.passed.union(visit.uses, (start for start, _ in visit.paths if start))
         for start, path in visit.paths:
             yield from _steps(visit.position, start, path, stops)
-        yield RegionChange(visit.position, tuple(visit.wants), (), ())
+        yield RegionChange(visit.position, tuple(visit.uses), (), ())
 
 
 def _steps(position: int, start: str | None, path: Iterable[str], stops: Collection[str]) -> Iterator[Step]:
@@ -244,14 +244,14 @@ def _steps(position: int, start: str | None, path: Iterable[str], stops: Collect
 
 def _segments(index: StreamWalk) -> Iterator[Event]:
     """Yields events that keep every k-th sum, and rebuild the used sums from the nearest one, a segment at a time."""
-    width = max(1, isqrt(max(index.depth[want.sum] for want in index.stream.wants)))
+    width = max(1, isqrt(max(index.depth[use.sum] for use in index.stream.uses)))
     until: dict[str, int] = {}  # the position of a sum's last use, for itself or to rebuild others
-    kept = {want.sum: _nearest_kept(index, want.sum, width) for want in index.stream.wants}
-    for want in index.stream.wants:
-        until.update({sum_: want.position for sum_ in (want.sum, kept[want.sum]) if sum_})
+    kept = {use.sum: _nearest_kept(index, use.sum, width) for use in index.stream.uses}
+    for use in index.stream.uses:
+        until.update({sum_: use.position for sum_ in (use.sum, kept[use.sum]) if sum_})
     held: set[str] = set()
-    for position, wants in index.wants:
-        for wanted in wants:
+    for position, uses in index.uses:
+        for wanted in uses:
             start, path = index.path(wanted, held)
             below = index.depth[wanted] - index.depth[wanted] % width
             stops = {
@@ -261,8 +261,8 @@ def _segments(index: StreamWalk) -> Iterator[Event]:
             }
             held |= stops | {wanted}
             yield from _steps(position, start, path, stops | {wanted})
-        yield RegionChange(position, tuple(wants), (), ())
-        ended = [sum_ for wanted in wants for sum_ in (wanted, kept[wanted]) if sum_]
+        yield RegionChange(position, tuple(uses), (), ())
+        ended = [sum_ for wanted in uses for sum_ in (wanted, kept[wanted]) if sum_]
         held.difference_update(sum_ for sum_ in ended if until[sum_] <= position)
 
 
@@ -291,11 +291,11 @@ def _from_scratch(index: StreamWalk) -> tuple[Cost, Cost]:
     moved = extra = largest = 0
     arities: set[int] = set()
     widths: set[int] = set()
-    for _, wants in index.wants:
+    for _, uses in index.uses:
         sums: set[str] = set()
-        for want in wants:
-            sums.update(index.path(want, sums)[1])
-        size = max(index.sums[want].size for want in wants)
+        for use in uses:
+            sums.update(index.path(use, sums)[1])
+        size = max(index.sums[use].size for use in uses)
         folds = fold_widths(len(sums))
         moved += sum(index.sums[sum_].term_size for sum_ in sums)
         extra += 2 * size * len(folds)
@@ -306,20 +306,20 @@ def _from_scratch(index: StreamWalk) -> tuple[Cost, Cost]:
 
 
 def _cost(index: StreamWalk, events: Sequence[Event]) -> Cost:
-    kernels = {(type(event), len(event.sums), len(event.takes), len(event.gives)) for event in events}
+    kernels = {(type(event), len(event.sums), len(event.inputs), len(event.outputs)) for event in events}
     moved = 0
     for event in events:
         moved += sum(index.sums[sum_].term_size for sum_ in event.sums)
-        moved += sum(index.sums[sum_].size for sum_ in (*event.takes, *event.gives))
+        moved += sum(index.sums[sum_].size for sum_ in (*event.inputs, *event.outputs))
     return Cost(moved, _most_alive(index, events), len(kernels))
 
 
 def _most_alive(index: StreamWalk, events: Sequence[Event]) -> int:
     """Returns the peak bytes of given sums, each alive until it is last taken."""
-    taken = {sum_: number for number, event in enumerate(events) for sum_ in event.takes}
+    taken = {sum_: number for number, event in enumerate(events) for sum_ in event.inputs}
     most = alive = 0
     for number, event in enumerate(events):
-        alive += sum(index.sums[sum_].size for sum_ in event.gives)
+        alive += sum(index.sums[sum_].size for sum_ in event.outputs)
         most = max(most, alive)
-        alive -= sum(index.sums[sum_].size for sum_ in dict.fromkeys(event.takes) if taken[sum_] == number)
+        alive -= sum(index.sums[sum_].size for sum_ in dict.fromkeys(event.inputs) if taken[sum_] == number)
     return most

@@ -203,7 +203,7 @@ FEWEST_SUMS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class Use:
     """A sum that the call at this position uses, and not only for the next sum."""
 
     position: int
@@ -217,14 +217,14 @@ class Stream:
     Attributes:
         head: the value that the first sum starts from.
         sums: each after its parent. Several may have the same parent.
-        wants: in the order of the trace.
+        uses: in the order of the trace.
         idle: the positions of the calls that compute some of the sums without using them.
         varies: whether one of the calls that use a sum may compute other bits if the sum is an input.
     """
 
     head: str
     sums: tuple[Sum, ...]
-    wants: tuple[Want, ...]
+    uses: tuple[Use, ...]
     idle: tuple[int, ...] = ()
     varies: bool = False
 
@@ -258,13 +258,13 @@ def streams_of(calls: Sequence[FusedCall], around: OutsideValues = OutsideValues
         values.read_call(call)
     families = [f for f in _families(values.sums()) if _count_recomputed(f, values) >= FEWEST_SUMS]
     home = {sum_.name: number for number, family in enumerate(families) for sum_ in family}
-    wants: list[list[Want]] = [[] for _ in families]
+    uses: list[list[Use]] = [[] for _ in families]
     idle: list[list[int]] = [[] for _ in families]
     varying: set[int] = set()
     for call in calls if families else ():
-        wanted = list(_wants(call, home))
+        wanted = list(_list_uses(call, home))
         for name in wanted:
-            wants[home[name]].append(Want(call.position, name))
+            uses[home[name]].append(Use(call.position, name))
         results = call.names[call.region.first_result :]
         inside = {home[name] for name in results if name in home}
         for number in inside - {home[name] for name in wanted}:
@@ -272,9 +272,9 @@ def streams_of(calls: Sequence[FusedCall], around: OutsideValues = OutsideValues
         if inside and bits_depend_on_kernel(call.region, call.arithmetic):
             varying |= inside
     return tuple(
-        Stream(family[0].terms[0], tuple(family), tuple(wants[number]), tuple(idle[number]), number in varying)
+        Stream(family[0].terms[0], tuple(family), tuple(uses[number]), tuple(idle[number]), number in varying)
         for number, family in enumerate(families)
-        if wants[number]
+        if uses[number]
     )
 
 
@@ -292,7 +292,7 @@ def _count_recomputed(family: Iterable[Sum], values: Sums) -> int:
     return sum(values.calls(sum_.name) > 1 for sum_ in family)
 
 
-def _wants(call: FusedCall, sums: Collection[str]) -> Iterator[str]:
+def _list_uses(call: FusedCall, sums: Collection[str]) -> Iterator[str]:
     """Yields the sums that a call computes and uses, except those used for other sums only."""
     producers: list[Op | None] = [None] * call.region.first_result
     for op in call.region.ops:

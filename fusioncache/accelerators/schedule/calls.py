@@ -42,8 +42,8 @@ class CallNode:
     Attributes:
         kind: its kind.
         name: for display only.
-        takes: the values that it reads.
-        gives: the values that it makes.
+        inputs: the values that it reads.
+        outputs: the values that it makes.
         fixed: whether it must not move although it seems to be pure: it has an effect, or draws random numbers.
         channel: collectives of one channel may be coalesced; one without a channel runs alone.
         message: the properties of a collective that must be the same on every rank, as text.
@@ -51,8 +51,8 @@ class CallNode:
 
     kind: Kind
     name: str
-    takes: tuple[str, ...] = ()
-    gives: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     fixed: bool = False
     channel: str = ""
     message: str = ""
@@ -80,27 +80,27 @@ class CallGraph:
     def message_bytes(self, index: int) -> int:
         """Returns how many bytes a collective moves: those of its arguments or its results, the larger of both."""
         call = self.calls[index]
-        return max(self.bytes_of(*call.takes), self.bytes_of(*call.gives))
+        return max(self.bytes_of(*call.inputs), self.bytes_of(*call.outputs))
 
 
-def find_makers(calls: Sequence[CallNode]) -> Mapping[str, int]:
+def find_producers(calls: Sequence[CallNode]) -> Mapping[str, int]:
     """Returns the call that makes each value.
 
     Raises:
         Declined: if a value is made twice, or read before it is made.
     """
-    makers: dict[str, int] = {}
+    producers: dict[str, int] = {}
     inputs: set[str] = set()
     for index, call in enumerate(calls):
-        inputs.update(name for name in call.takes if name not in makers)
-        for name in call.gives:
-            if name in makers or name in inputs:
+        inputs.update(name for name in call.inputs if name not in producers)
+        for name in call.outputs:
+            if name in producers or name in inputs:
                 raise Declined("a value is defined twice, or too late", Scope.ORDER)
-            makers[name] = index
-    return makers
+            producers[name] = index
+    return producers
 
 
-def find_waits(calls: Sequence[CallNode], makers: Mapping[str, int]) -> Mapping[int, int]:
+def find_waits(calls: Sequence[CallNode], producers: Mapping[str, int]) -> Mapping[int, int]:
     """Returns the wait of each collective.
 
     Raises:
@@ -108,13 +108,13 @@ def find_waits(calls: Sequence[CallNode], makers: Mapping[str, int]) -> Mapping[
     """
     waits: dict[int, int] = {}
     for index, call in enumerate(calls):
-        for name in call.takes:
-            maker = makers.get(name)
-            if maker is None or calls[maker].kind not in COLLECTIVES:
+        for name in call.inputs:
+            producer = producers.get(name)
+            if producer is None or calls[producer].kind not in COLLECTIVES:
                 continue
-            if call.kind is not Kind.WAIT or maker in waits or len(call.takes) > 1:
+            if call.kind is not Kind.WAIT or producer in waits or len(call.inputs) > 1:
                 raise Declined("the result of a collective is used by something else than one wait", Scope.ORDER)
-            waits[maker] = index
+            waits[producer] = index
     started = {index for index, call in enumerate(calls) if call.kind in COLLECTIVES}
     if started != set(waits) or len(waits) != sum(call.kind is Kind.WAIT for call in calls):
         raise Declined("a collective has no wait, or a wait no collective", Scope.ORDER)
@@ -133,10 +133,10 @@ def find_memory(calls: Sequence[CallNode]) -> Mapping[str, str]:
         return name
 
     for call in calls:
-        for name in (*call.takes, *call.gives):
+        for name in (*call.inputs, *call.outputs):
             find(name)
-        for name in call.takes if call.kind in (Kind.VIEW, Kind.WAIT) else ():
-            for given in call.gives:
+        for name in call.inputs if call.kind in (Kind.VIEW, Kind.WAIT) else ():
+            for given in call.outputs:
                 parent[find(given)] = find(name)
     return {name: find(name) for name in parent}
 
@@ -145,10 +145,10 @@ def find_dependences(calls: Sequence[CallNode]) -> tuple[tuple[int, ...], ...]:
     """Returns for each call the makers of its arguments, which must stay before it.
 
     Raises:
-        Declined: as ``find_makers`` does.
+        Declined: as ``find_producers`` does.
     """
-    makers = find_makers(calls)
-    return tuple(tuple(sorted({makers[name] for name in call.takes if name in makers})) for call in calls)
+    producers = find_producers(calls)
+    return tuple(tuple(sorted({producers[name] for name in call.inputs if name in producers})) for call in calls)
 
 
 _MOVING = COLLECTIVES | {Kind.WAIT}
@@ -161,42 +161,42 @@ def find_movable(calls: Sequence[CallNode]) -> tuple[bool, ...]:
     calls whose only input has no other consumer, and whose results only collectives use, such as the division of a
     gradient by the number of ranks.
     """
-    makers, takers = find_makers(calls), _find_takers(calls)
+    producers, consumers = find_producers(calls), _find_consumers(calls)
     movable = [call.kind in _MOVING for call in calls]
     for index, call in enumerate(calls):
-        movable[index] |= call.kind is Kind.VIEW and _is_late_view(call, calls, makers, movable)
+        movable[index] |= call.kind is Kind.VIEW and _is_late_view(call, calls, producers, movable)
     prepares = [False] * len(calls)
     for index in reversed(range(len(calls))):
-        prepares[index] = not movable[index] and _is_preparation(index, calls, takers, prepares)
+        prepares[index] = not movable[index] and _is_preparation(index, calls, consumers, prepares)
     return tuple(moves or prepared for moves, prepared in zip(movable, prepares, strict=True))
 
 
-def _find_takers(calls: Sequence[CallNode]) -> Mapping[str, Sequence[int]]:
-    takers: dict[str, list[int]] = defaultdict(list)
+def _find_consumers(calls: Sequence[CallNode]) -> Mapping[str, Sequence[int]]:
+    consumers: dict[str, list[int]] = defaultdict(list)
     for index, call in enumerate(calls):
-        for name in dict.fromkeys(call.takes):
-            takers[name].append(index)
-    return takers
+        for name in dict.fromkeys(call.inputs):
+            consumers[name].append(index)
+    return consumers
 
 
 def _is_late_view(
-    call: CallNode, calls: Sequence[CallNode], makers: Mapping[str, int], movable: Sequence[bool]
+    call: CallNode, calls: Sequence[CallNode], producers: Mapping[str, int], movable: Sequence[bool]
 ) -> bool:
     """True if a call only views the results of waits, or of such views."""
-    if call.fixed or not call.takes:
+    if call.fixed or not call.inputs:
         return False
-    found = [makers.get(name) for name in call.takes]
-    return all(maker is not None and movable[maker] and calls[maker].kind not in COLLECTIVES for maker in found)
+    found = [producers.get(name) for name in call.inputs]
+    return all(each is not None and movable[each] and calls[each].kind not in COLLECTIVES for each in found)
 
 
 def _is_preparation(
-    index: int, calls: Sequence[CallNode], takers: Mapping[str, Sequence[int]], prepares: Sequence[bool]
+    index: int, calls: Sequence[CallNode], consumers: Mapping[str, Sequence[int]], prepares: Sequence[bool]
 ) -> bool:
     call = calls[index]
-    if call.fixed or not call.gives or len(set(call.takes)) != 1:
+    if call.fixed or not call.outputs or len(set(call.inputs)) != 1:
         return False
-    users = [user for name in call.gives for user in takers.get(name, ())]
-    only_use = len(takers[call.takes[0]]) == 1
+    users = [user for name in call.outputs for user in consumers.get(name, ())]
+    only_use = len(consumers[call.inputs[0]]) == 1
     return only_use and bool(users) and all(calls[user].kind in COLLECTIVES or prepares[user] for user in users)
 
 
@@ -243,7 +243,7 @@ def find_needs(graph: CallGraph) -> Needs:
     for index, moves in enumerate(movable):
         ready.append(max((ready[one] for one in dependences[index]), default=-1) if moves else given[index])
     needed = _find_needed(dependences, movable, given, max(stage, 0))
-    waits = dict(find_waits(calls, find_makers(calls)))
+    waits = dict(find_waits(calls, find_producers(calls)))
     chained = _find_chained(graph, dependences, movable)
     return Needs(dependences, movable, staged, tuple(ready), tuple(given), needed, waits, chained)
 
@@ -286,14 +286,14 @@ def measure_peaks(graph: CallGraph, order: Sequence[int]) -> PeakRecord:
 
 
 def _peak_in_flight(graph: CallGraph, order: Sequence[int], kind: Kind) -> int:
-    makers = find_makers(graph.calls)
+    producers = find_producers(graph.calls)
     now = peak = 0
     for index in order:
         call = graph.calls[index]
         if call.kind is kind:
             now += graph.message_bytes(index)
-        elif call.kind is Kind.WAIT and graph.calls[makers[call.takes[0]]].kind is kind:
-            now -= graph.message_bytes(makers[call.takes[0]])
+        elif call.kind is Kind.WAIT and graph.calls[producers[call.inputs[0]]].kind is kind:
+            now -= graph.message_bytes(producers[call.inputs[0]])
         peak = max(peak, now)
     return peak
 
@@ -301,17 +301,17 @@ def _peak_in_flight(graph: CallGraph, order: Sequence[int], kind: Kind) -> int:
 def list_alive(graph: CallGraph, order: Sequence[int]) -> tuple[int, ...]:
     """Returns how many bytes of communicated values are alive during each call, in this order of the calls."""
     calls, memory = graph.calls, find_memory(graph.calls)
-    makers = find_makers(calls)
-    starts = {wait: start for start, wait in find_waits(calls, makers).items()}
+    producers = find_producers(calls)
+    starts = {wait: start for start, wait in find_waits(calls, producers).items()}
     travels = {
         memory[name]
         for call, moves in zip(calls, find_movable(calls), strict=True)
         if moves
-        for name in (*call.takes, *call.gives)
+        for name in (*call.inputs, *call.outputs)
     }
-    owned = travels - {memory[name] for name in memory if name not in makers}
+    owned = travels - {memory[name] for name in memory if name not in producers}
     # A view has no memory of its own. The size of an expanded one may differ from rank to rank.
-    views = {name for call in calls if call.kind is Kind.VIEW for name in call.gives}
+    views = {name for call in calls if call.kind is Kind.VIEW for name in call.outputs}
     size: dict[str, int] = {}
     for name, place in memory.items():
         size[place] = max(size.get(place, 0), 0 if name in views else graph.bytes_of(name))
@@ -333,4 +333,4 @@ def _touched(graph: CallGraph, index: int, starts: Mapping[int, int], memory: Ma
     """Returns the memory that a call touches; for a wait, also that of its collective."""
     touching = (index, starts[index]) if index in starts else (index,)
     calls = (graph.calls[one] for one in touching)
-    return {memory[name] for call in calls for name in (*call.takes, *call.gives)}
+    return {memory[name] for call in calls for name in (*call.inputs, *call.outputs)}

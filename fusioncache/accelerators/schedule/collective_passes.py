@@ -84,39 +84,39 @@ _PRODUCT, _OF_EMBEDDING = "matmul", "torch.ops.aten.embedding_backward"
 
 def reduce_in_place(symbols: Sequence[Any]) -> list[Any]:
     """Returns bound symbols with sums over ranks made in place if they may be. None may be a ``del`` statement."""
-    makers = {proxy.name: symbol for symbol in symbols for proxy in outputs_of(symbol)}
+    producers = {proxy.name: symbol for symbol in symbols for proxy in outputs_of(symbol)}
     uses = Counter(name for symbol in symbols for name in {proxy.name for proxy in symbol.flat_proxy_args})
     return [
-        rebind(symbol, all_reduce_in_place, symbol.args) if _may_overwrite(symbol, makers, uses) else symbol
+        rebind(symbol, all_reduce_in_place, symbol.args) if _may_overwrite(symbol, producers, uses) else symbol
         for symbol in symbols
     ]
 
 
-def _may_overwrite(symbol: Any, makers: dict[str, Any], uses: Counter[str]) -> bool:
+def _may_overwrite(symbol: Any, producers: dict[str, Any], uses: Counter[str]) -> bool:
     if str(symbol.sym.id) != _SUM:
         return False
     given = arguments_of(symbol)
     if given["do_async"] is not True or given.get("skip_clone"):
         return False
-    name, maker = given["a"].name, makers.get(given["a"].name)
-    return maker is not None and uses[name] == 1 and _allocates(maker, name, given["group"].size())
+    name, producer = given["a"].name, producers.get(given["a"].name)
+    return producer is not None and uses[name] == 1 and _allocates(producer, name, given["group"].size())
 
 
-def _allocates(maker: Any, name: str, ranks: int) -> bool:
+def _allocates(producer: Any, name: str, ranks: int) -> bool:
     """True if a bound symbol returns one tensor, in memory that no other value shares.
 
     A region might return an argument, or put one result into the memory of another, unless it only divides a gradient
     by the number of ranks.
     """
-    if [proxy.name for proxy in outputs_of(maker)] != [name]:
+    if [proxy.name for proxy in outputs_of(producer)] != [name]:
         return False
-    if maker.sym.is_fusion:
-        return ranks > 1 and only_divides(maker, ranks)
-    if getattr(maker.sym.executor, "name", None) != "torch":
+    if producer.sym.is_fusion:
+        return ranks > 1 and only_divides(producer, ranks)
+    if getattr(producer.sym.executor, "name", None) != "torch":
         return False
-    if maker.sym.name == _PRODUCT:
-        return all(proxy.ndim == 2 for proxy in maker.flat_proxy_args)
-    return maker.sym.name == _OF_EMBEDDING and maker.args[5:] == (False,)
+    if producer.sym.name == _PRODUCT:
+        return all(proxy.ndim == 2 for proxy in producer.flat_proxy_args)
+    return producer.sym.name == _OF_EMBEDDING and producer.args[5:] == (False,)
 
 
 def all_reduce_in_place(gradient: Any, op: Any, group: Any, do_async: bool, skip_clone: bool = False) -> Any:
@@ -276,11 +276,11 @@ def save_shards(trace: Any) -> tuple[Any, Resharding | None]:
     returning = trace.bound_symbols[-1]
     values, (tensors, _) = returning.args
     inputs = {proxy.name: proxy for proxy in values["flat_args"] if hasattr(proxy, "name")}
-    makers = {proxy.name: symbol for symbol in trace.bound_symbols for proxy in symbol.flat_proxy_outs}
+    producers = {proxy.name: symbol for symbol in trace.bound_symbols for proxy in symbol.flat_proxy_outs}
     left: dict[str, Any] = {}
     gathering: dict[int, Any] = {}
     for proxy in tensors:
-        shard, steps = _trace_back(proxy, makers, inputs)
+        shard, steps = _trace_back(proxy, producers, inputs)
         left.setdefault(shard.name, shard)
         gathering.update((id(step), step) for step in steps)
     if not gathering:
@@ -297,7 +297,7 @@ def save_shards(trace: Any) -> tuple[Any, Resharding | None]:
     return derive(trace, symbols, "Shards saved by fusioncache", start), found
 
 
-def _trace_back(proxy: Any, makers: Mapping[str, Any], inputs: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
+def _trace_back(proxy: Any, producers: Mapping[str, Any], inputs: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
     """Returns the shard that a value was gathered from, and the bound symbols on the way, the last one first.
 
     For a value that was not gathered from an input, it is the value itself, and no symbols.
@@ -305,7 +305,7 @@ def _trace_back(proxy: Any, makers: Mapping[str, Any], inputs: Mapping[str, Any]
     steps: list[Any] = []
     now = proxy
     while now.name not in inputs:
-        symbol = makers.get(now.name)
+        symbol = producers.get(now.name)
         if symbol is None or not (kind_of(symbol) in (Kind.GATHER, Kind.WAIT) or is_view(symbol)):
             return proxy, ()
         if len(symbol.flat_proxy_args) != 1:

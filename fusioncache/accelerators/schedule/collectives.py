@@ -124,28 +124,28 @@ def read_calls(symbols: Iterable[Any]) -> CallGraph:
 def _read_all(symbols: Iterable[Any], sizes: dict[str, int]) -> Iterator[CallNode]:
     known: set[str] = set()
     for symbol in symbols:
-        takes = tuple(argument_names(symbol))
-        known.update(takes)
+        inputs = tuple(argument_names(symbol))
+        known.update(inputs)
         # Some symbols list arguments among their results.
         given = [proxy for proxy in symbol.flat_proxy_outs if proxy.name not in known]
         known.update(proxy.name for proxy in given)
         sizes.update((proxy.name, _bytes_of(proxy)) for proxy in (*symbol.flat_proxy_args, *given))
-        gives = tuple(dict.fromkeys(proxy.name for proxy in given))
-        yield _read_call(symbol, takes, gives)
+        outputs = tuple(dict.fromkeys(proxy.name for proxy in given))
+        yield _read_call(symbol, inputs, outputs)
 
 
-def _read_call(symbol: Any, takes: tuple[str, ...], gives: tuple[str, ...]) -> CallNode:
+def _read_call(symbol: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> CallNode:
     kind, name = kind_of(symbol), str(symbol.sym.name)
     if kind in COLLECTIVES:
         _check_collective(symbol)
         message = read_message(symbol)
         channel = _channel_of(symbol, message)
-        return CallNode(kind, name, takes, gives, channel=channel, message=_write_message(message))
+        return CallNode(kind, name, inputs, outputs, channel=channel, message=_write_message(message))
     if kind is Kind.WAIT:
-        return CallNode(kind, name, takes, gives)
+        return CallNode(kind, name, inputs, outputs)
     check_effects(symbol)
     fixed = not all(_is_pure(leaf) for leaf in leaves_of(symbol))
-    return CallNode(Kind.VIEW if is_view(symbol) else Kind.COMPUTE, name, takes, gives, fixed=fixed)
+    return CallNode(Kind.VIEW if is_view(symbol) else Kind.COMPUTE, name, inputs, outputs, fixed=fixed)
 
 
 def _write_message(message: Message) -> str:

@@ -17,8 +17,8 @@ from fusioncache.accelerators.schedule.calls import (
     CallGraph,
     Kind,
     Needs,
-    find_makers,
     find_needs,
+    find_producers,
     find_waits,
     list_alive,
     measure_peaks,
@@ -346,7 +346,7 @@ def _list_flights(graph: CallGraph, schedule: Schedule) -> Iterator[FlightRecord
     computed = [0]
     for step in schedule.steps:
         computed.append(computed[-1] + (calls[step[0]].kind is Kind.COMPUTE))
-    waits = find_waits(calls, find_makers(calls))
+    waits = find_waits(calls, find_producers(calls))
     for start, wait in sorted(waits.items(), key=lambda pair: (step_of[pair[0]], step_of[pair[1]])):
         first, last = step_of[start], step_of[wait]
         name = calls[start].message.partition(" over ")[0] or calls[start].name
@@ -479,19 +479,19 @@ def write_schedule(graph: CallGraph, schedule: Schedule) -> str:
 
 
 def _write_steps(graph: CallGraph, schedule: Schedule) -> Iterator[str]:
-    makers = find_makers(graph.calls)
+    producers = find_producers(graph.calls)
     in_flight = 0
     for step in schedule.steps:
         kind = graph.calls[step[0]].kind
         if kind in COLLECTIVES:
             in_flight += sum(graph.message_bytes(index) for index in step)
         elif kind is Kind.WAIT:
-            in_flight -= graph.message_bytes(makers[graph.calls[step[0]].takes[0]])
+            in_flight -= graph.message_bytes(producers[graph.calls[step[0]].inputs[0]])
         line = f"{kind:<8} " + " + ".join(_write_call(graph, index) for index in step)
         yield f"{line:<49} # {in_flight} B in flight" if kind in COLLECTIVES or kind is Kind.WAIT else line
 
 
 def _write_call(graph: CallGraph, index: int) -> str:
     call = graph.calls[index]
-    given = f"{', '.join(call.gives)} = " if call.gives else ""
-    return f"{given}{call.name}({', '.join(call.takes)})"
+    given = f"{', '.join(call.outputs)} = " if call.outputs else ""
+    return f"{given}{call.name}({', '.join(call.inputs)})"

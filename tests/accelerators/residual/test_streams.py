@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusioncache.accelerators.residual.plans import RegionChange, ResidualPlan, choose, costs_of, events_of
-from fusioncache.accelerators.residual.sums import FEWEST_SUMS, FusedCall, OutsideValues, Stream, Sum, Want, streams_of
+from fusioncache.accelerators.residual.sums import FEWEST_SUMS, FusedCall, OutsideValues, Stream, Sum, Use, streams_of
 from fusioncache.ir import Const, Op, Ref, Region, TensorType
 
 CARRY, SEGMENTED = ResidualPlan.CARRY, ResidualPlan.SEGMENTED
@@ -49,7 +49,7 @@ def line(order, size: int = 4) -> Stream:
     order = list(order)
     sums = [Sum("x1", None, ("x0", "a1"), "float32", size, 2 * size)]
     sums += [Sum(f"x{i}", f"x{i - 1}", (f"a{i}",), "float32", size, size) for i in range(2, max(order) + 1)]
-    return Stream("x0", tuple(sums), tuple(Want(position, f"x{i}") for position, i in enumerate(order)))
+    return Stream("x0", tuple(sums), tuple(Use(position, f"x{i}") for position, i in enumerate(order)))
 
 
 def test_a_stream_says_what_is_added_and_where_it_is_wanted():
@@ -59,7 +59,7 @@ def test_a_stream_says_what_is_added_and_where_it_is_wanted():
         ("x1", None, ("x0", "a1"), "float32", 24),
         *((f"x{i}", f"x{i - 1}", (f"a{i}",), "float32", 24) for i in (2, 3, 4)),
     ]
-    assert [(want.sum, want.position) for want in stream.wants] == [
+    assert [(use.sum, use.position) for use in stream.uses] == [
         *(("x1", 0), ("x2", 1), ("x3", 2), ("x4", 3), ("x3", 4)),
     ]
 
@@ -67,8 +67,8 @@ def test_a_stream_says_what_is_added_and_where_it_is_wanted():
 def test_a_sum_that_a_call_already_gives_goes_on_by_name():
     (stream,) = streams_of([recomputed(3, 0), recomputed(4, 1, give=True), recomputed(6, 2, start=4)])
     assert [sum_.name for sum_ in stream.sums] == [f"x{i}" for i in range(1, 7)]
-    assert [(want.position, want.sum) for want in stream.wants] == [(0, "x3"), (1, "x4"), (2, "x6")]
-    assert [event.takes for event in events_of(stream)[CARRY]] == [(), ("x3",), ("x4",)]
+    assert [(use.position, use.sum) for use in stream.uses] == [(0, "x3"), (1, "x4"), (2, "x6")]
+    assert [event.inputs for event in events_of(stream)[CARRY]] == [(), ("x3",), ("x4",)]
 
 
 def with_third(op: str, *args: str) -> FusedCall:
@@ -110,23 +110,23 @@ def check(stream: Stream, plan: ResidualPlan) -> tuple[int, int]:
     for sum_ in stream.sums:
         values[sum_.name] = (values[sum_.parent] if sum_.parent else ()) + sum_.terms
     events = events_of(stream)[plan]
-    last = {name: number for number, event in enumerate(events) for name in event.takes}
+    last = {name: number for number, event in enumerate(events) for name in event.inputs}
     alive, given_before = {}, set()
     reads = most = 0
     for number, event in enumerate(events):
-        local = {name: alive[name] for name in event.takes}
+        local = {name: alive[name] for name in event.inputs}
         for name in event.sums:
             sum_ = sums[name]
             local[name] = (local[sum_.parent] if sum_.parent else ()) + sum_.terms
             reads += len(sum_.terms)
-        reads += len(event.takes)
-        assert given_before.isdisjoint(event.gives), "a sum is given once"
-        given_before.update(event.gives)
-        alive.update({name: local[name] for name in event.gives})
+        reads += len(event.inputs)
+        assert given_before.isdisjoint(event.outputs), "a sum is given once"
+        given_before.update(event.outputs)
+        alive.update({name: local[name] for name in event.outputs})
         most = max(most, len(alive))
         assert all(local[name] == values[name] for name in local)
         if isinstance(event, RegionChange):
-            wanted = [want.sum for want in stream.wants if want.position == event.position]
+            wanted = [use.sum for use in stream.uses if use.position == event.position]
             assert set(wanted) <= set(local)
         alive = {name: value for name, value in alive.items() if last.get(name, -1) > number}
     assert not alive

@@ -14,8 +14,8 @@ from fusioncache.accelerators.schedule.calls import (
     CallGraph,
     CallNode,
     Kind,
-    find_makers,
     find_movable,
+    find_producers,
     measure_peaks,
 )
 from fusioncache.accelerators.schedule.order import Bounds, Placement, schedule_calls
@@ -131,7 +131,7 @@ def place(text, bounds):
 def test_where_collectives_start_and_are_waited_for(text, bounds, order):
     placement = place(text, bounds)
     assert not placement.left
-    assert " ".join((*placement.graph.calls[index].gives, "return")[0] for index in placement.schedule.order) == order
+    assert " ".join((*placement.graph.calls[index].outputs, "return")[0] for index in placement.schedule.order) == order
     assert [len(step) for step in placement.schedule.steps] == [1] * len(placement.graph.calls)
 
 
@@ -287,10 +287,10 @@ fewer = settings(max_examples=40)
 def test_calls_take_what_was_given_before_and_what_computes_keeps_its_order(graph, bounds):
     found = schedule_calls(graph, bounds)
     assert sorted(found.order) == list(range(len(graph.calls)))
-    makers, given = find_makers(graph.calls), set()
+    producers, given = find_producers(graph.calls), set()
     for index in found.order:
-        assert all(name in given for name in graph.calls[index].takes if name in makers)
-        given.update(graph.calls[index].gives)
+        assert all(name in given for name in graph.calls[index].inputs if name in producers)
+        given.update(graph.calls[index].outputs)
     movable = find_movable(graph.calls)
     assert not any(moves for moves, call in zip(movable, graph.calls, strict=True) if call.fixed)
     kept = [index for index in found.order if not movable[index]]
@@ -319,14 +319,12 @@ def test_what_is_in_flight_and_what_travels_together_has_a_bound(graph, bounds):
 @fewer
 @given(graphs, bounds, SIZES)
 def test_the_sequence_does_not_depend_on_names_or_on_what_stays_on_a_rank(graph, bounds, size):
-    movable = find_movable(graph.calls)
-    travels = {
-        name for moves, call in zip(movable, graph.calls, strict=True) for name in (*call.takes, *call.gives) if moves
-    }
-    travels -= {name for call in graph.calls if call.kind is Kind.VIEW for name in call.gives}
-    travels |= {name for call in graph.calls if call.kind in COLLECTIVES for name in call.takes}
+    moving = [call for moves, call in zip(find_movable(graph.calls), graph.calls, strict=True) if moves]
+    travels = {name for call in moving for name in (*call.inputs, *call.outputs)}
+    travels -= {name for call in graph.calls if call.kind is Kind.VIEW for name in call.outputs}
+    travels |= {name for call in graph.calls if call.kind in COLLECTIVES for name in call.inputs}
     sizes = {f"n{name}": bytes_ if name in travels else size for name, bytes_ in graph.sizes.items()}
-    fields = ("takes", "gives")
+    fields = ("inputs", "outputs")
     calls = [
         replace(call, name="other", **{field: tuple(f"n{name}" for name in getattr(call, field)) for field in fields})
         for call in graph.calls
