@@ -17,7 +17,7 @@ from sample_recipe import FLAT, NAME, RECIPE, make_elf, make_launch, pack_words
 
 from fusioncache.backends.nvfuser import capture, persistence, recipe
 from fusioncache.backends.nvfuser.capture import MemoryMap, MemoryRange, read_graph
-from fusioncache.backends.nvfuser.persistence import Row, compile_otherwise, copy_tensor, have_equal_bits, roll_tensor
+from fusioncache.backends.nvfuser.persistence import Row, compile_fallback, copy_tensor, have_equal_bits, roll_tensor
 from fusioncache.backends.nvfuser.recipe import Duplicate, Fill, Fresh, Input, Layout, Pointer, View
 from fusioncache.ir import Declined, NumberType, Scope
 
@@ -180,7 +180,7 @@ def test_compiling_for_other_arguments_writes_into_them_once():
         return lambda args: [args[0].mul_(2)]
 
     arg = torch.ones(2, 3)
-    run = compile_otherwise(compile_, draw("copy_(x, x)", device="cuda"))
+    run = compile_fallback(compile_, draw("copy_(x, x)", device="cuda"))
     for expected in (2, 4):
         run([arg])
         assert arg.unique().tolist() == [expected]

@@ -253,8 +253,8 @@ def persist_size(
     except Exception as error:  # the size can be compiled alone, which may also take less memory
         logger.info("no code for one size is made of code for any", exc_info=error)
         raise Declined(f"keeping failed: {type(error).__name__}", Scope.STORING_NOW) from error
-    otherwise = persistence.compile_otherwise(partial(_compile_alone, switches=switches), region)
-    return Compiled(verified.launching(otherwise).run, artifacts, None, alone_seconds=code.seconds)
+    fallback = persistence.compile_fallback(partial(_compile_alone, switches=switches), region)
+    return Compiled(verified.launching(fallback).run, artifacts, None, alone_seconds=code.seconds)
 
 
 def _compile_alone(region: Graph, args: Sequence[Any], switches: Switches) -> Run:

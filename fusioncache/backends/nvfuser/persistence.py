@@ -361,7 +361,7 @@ def load(
     device = find_device(graph, args)
     if device is None:
         raise ValueError("artifacts of a region that runs on no GPU")
-    stored = StoredRun(recipe, artifacts, compile_otherwise(compile_, graph), driver(), device)
+    stored = StoredRun(recipe, artifacts, compile_fallback(compile_, graph), driver(), device)
     try:
         with torch.cuda.device(device):
             stored.load(device)
@@ -370,7 +370,7 @@ def load(
     return stored.run
 
 
-def compile_otherwise(compile_: Callable[[Graph, Sequence[Any]], Run], graph: Graph) -> Run:
+def compile_fallback(compile_: Callable[[Graph, Sequence[Any]], Run], graph: Graph) -> Run:
     """Returns a run for arguments that a recipe is not for: nvFuser compiles the graph in its first call."""
 
     def compile_for(args: Sequence[Any]) -> Run:

@@ -7,7 +7,7 @@ The function is generated for the recipe, so that it contains all that a recipe 
         b0 = data_ptr(a0)
         b1 = data_ptr(a1)
         if (b0 | b1) % 16:
-            return otherwise(args)
+            return fallback(args)
         device = get_device(a0)
         steps = threads.get((device, current_thread()))
         if steps is None or device != current_device():
@@ -332,7 +332,7 @@ def write_text(recipe: Recipe, outputs: Sequence[Written]) -> Iterator[str]:
         yield f"  {', '.join(f'a{index}' for index in inputs)}, = args"
         yield from (f"  b{index} = data_ptr(a{index})" for index in inputs)
         yield f"  if {_write_misalignment(recipe)}:"
-        yield "    return otherwise(args)"
+        yield "    return fallback(args)"
     yield f"  device = {'get_device(a0)' if inputs else 'home'}"
     yield "  steps = threads.get((device, current_thread()))"
     yield "  if steps is None or device != current_device():"
@@ -413,7 +413,7 @@ class StoredRun:
     Args:
         recipe: what to launch.
         cubins: the cubins by name.
-        otherwise: computes the same for arguments with other alignments than those of the recipe.
+        fallback: computes the same for arguments with other alignments than those of the recipe.
         driver: the driver of CUDA.
         home: the number of the GPU that a recipe without inputs is for.
         poison: whether new memory is filled with ones first, so that reads before writes are detected.
@@ -428,7 +428,7 @@ class StoredRun:
         self,
         recipe: Recipe,
         cubins: Mapping[str, bytes],
-        otherwise: Run,
+        fallback: Run,
         driver: Driver,
         home: int,
         *,
@@ -439,7 +439,7 @@ class StoredRun:
             _check_cubins(recipe, cubins)
         self._recipe = recipe
         self._cubins = cubins
-        self._otherwise = otherwise
+        self._fallback = fallback
         self._driver = driver
         self._home = home
         self._threads: dict[tuple[int, int], LoadedSteps] = {}
@@ -468,12 +468,12 @@ class StoredRun:
                 self._threads[own], self._functions[device] = steps, steps.functions
             return steps
 
-    def launching(self, otherwise: Run) -> StoredRun:
-        """Returns another run of the same recipe, without poison. ``otherwise`` is for arguments that it is not for.
+    def launching(self, fallback: Run) -> StoredRun:
+        """Returns another run of the same recipe, without poison. ``fallback`` is for arguments that it is not for.
 
         Cubins that are loaded for this one are not loaded again.
         """
-        return StoredRun(self._recipe, self._cubins, otherwise, self._driver, self._home, functions=self._functions)
+        return StoredRun(self._recipe, self._cubins, fallback, self._driver, self._home, functions=self._functions)
 
     def _list_names(self) -> Mapping[str, Any]:
         """Returns the globals of the function that is generated for the recipe."""
@@ -488,7 +488,7 @@ class StoredRun:
             "DriverError": DriverError,
             "home": self._home,
             "threads": self._threads,
-            "otherwise": self._otherwise,
+            "fallback": self._fallback,
             "prepare": self._prepare,
             "bind": self._driver.bind,
             "fail": partial(self._driver.check, "launch"),
@@ -498,7 +498,7 @@ class StoredRun:
     def _prepare(self, args: Sequence[Any], device: int) -> Sequence[Any]:
         """Runs after it makes the device the current one, or loads its steps for this thread."""
         if device in self._broken:
-            return self._otherwise(args)
+            return self._fallback(args)
         if _current_device() != device:
             with torch.cuda.device(device):
                 return self.run(args)
@@ -516,7 +516,7 @@ class StoredRun:
                 del self._threads[own]
         said = self._driver.describe_result(why) if isinstance(why, int) else why
         logger.warning("a stored kernel does not launch, so its region is compiled: %s", said)
-        return self._otherwise(args)
+        return self._fallback(args)
 
 
 def _check_cubins(recipe: Recipe, cubins: Mapping[str, bytes]) -> None:

@@ -26,7 +26,7 @@ _LATE: Mapping[str, tuple[str, ...]] = {
 import passes on without calling them. The first one registers functions of meta tensors, which no compile uses."""
 
 
-class LateModule(ModuleType):
+class LazyModule(ModuleType):
     """A module that is loaded when an attribute is requested that it lacks so far.
 
     ``importlib.util.LazyLoader`` would load a module as soon as it is imported a second time.
@@ -43,24 +43,24 @@ class LateModule(ModuleType):
     def _load(self) -> None:
         self.__class__ = ModuleType  # type: ignore[assignment]  # it behaves as any other module from now on
         loader = self.__spec__.loader if self.__spec__ else None
-        assert isinstance(loader, _LateLoader)
+        assert isinstance(loader, _LazyLoader)
         loader.load(self)
 
     def _pass_on(self, name: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            if type(self) is LateModule:
+            if type(self) is LazyModule:
                 self._load()
             return getattr(self, name)(*args, **kwargs)
 
         return call
 
 
-class _LateLoader(Loader):
+class _LazyLoader(Loader):
     def __init__(self, spec: ModuleSpec):
         self._spec = spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return LateModule(spec.name)
+        return LazyModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         """Does nothing: the module is loaded later."""
@@ -77,21 +77,21 @@ class _LateLoader(Loader):
         self._spec.loader.exec_module(module)
 
 
-class _LateFinder(MetaPathFinder):
+class _LazyFinder(MetaPathFinder):
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         found = PathFinder.find_spec(name, path) if name in _LATE else None
         if found is None or found.loader is None:
             return None
-        late = ModuleSpec(name, _LateLoader(found), origin=found.origin)
-        late.submodule_search_locations = found.submodule_search_locations
-        return late
+        lazy = ModuleSpec(name, _LazyLoader(found), origin=found.origin)
+        lazy.submodule_search_locations = found.submodule_search_locations
+        return lazy
 
 
 def import_torch() -> None:
     """Imports torch, with modules that are loaded late, unless it is already imported."""
     if "torch" in sys.modules:
         return
-    finder = _LateFinder()
+    finder = _LazyFinder()
     sys.meta_path.insert(0, finder)
     try:
         importlib.import_module("torch")
