@@ -216,7 +216,7 @@ class _LastCall:
     kind: CallKind
 
 
-class Warm:
+class WarmUp:
     """Runs calls of one kind without a graph, until everything that they run is compiled, loaded, and may be captured.
 
     Mostly one call is enough. Random numbers that the run draws may have to be drawn again, from a seed on the host,

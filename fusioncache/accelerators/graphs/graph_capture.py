@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from fusioncache.accelerators.graphs.calls import CallKind, KindReader, Warm, is_saving_hooked
+from fusioncache.accelerators.graphs.calls import CallKind, KindReader, WarmUp, is_saving_hooked
 from fusioncache.accelerators.graphs.captures import (
     BackwardFunction,
     CapturedBackward,
@@ -75,17 +75,17 @@ class _Captured:
     """The captures for one kind of call.
 
     Attributes:
-        warm: runs calls before the first capture.
+        warm_up: runs calls before the first capture.
         captures: replays later calls.
     """
 
-    warm: Warm
+    warm_up: WarmUp
     captures: ForwardCaptures
 
     @property
     def is_refused(self) -> bool:
         """True if these calls run without a graph, for a reason that was counted before."""
-        return self.warm.refused is not None or self.captures.refused is not None
+        return self.warm_up.refused is not None or self.captures.refused is not None
 
 
 class _GraphedProgram:
@@ -113,11 +113,11 @@ class _GraphedProgram:
         self._reader = reader
         return reader
 
-    def _warm_up(self, warm: Warm, device: Any, tensors: Sequence[Any], call: Callable[[], Any]) -> Any:
+    def _warm_up(self, warm_up: WarmUp, device: Any, tensors: Sequence[Any], call: Callable[[], Any]) -> Any:
         """Runs a call before the first capture. If it shows that there can be no capture, counts the reason."""
-        result = warm.run(self._memory_of(device).recorder, tensors, call)
-        if warm.refused is not None:
-            self._failures.refuse(warm.refused)
+        result = warm_up.run(self._memory_of(device).recorder, tensors, call)
+        if warm_up.refused is not None:
+            self._failures.refuse(warm_up.refused)
         return result
 
 
@@ -144,11 +144,11 @@ class ForwardProgram(_GraphedProgram):
             reader = self._reader or self._begin(args)
             kind = self._find_kind(reader, args)
             if not kind.is_refused:
-                if kind.warm.is_warm:
+                if kind.warm_up.is_warm:
                     return self._replay(reader, kind, args)
                 kind.captures.observe(args)
                 tensors = reader.take_tensors(args)
-                return self._warm_up(kind.warm, reader.device, tensors, lambda: self._function.call(*args))
+                return self._warm_up(kind.warm_up, reader.device, tensors, lambda: self._function.call(*args))
         except Declined as refusal:
             refusal.require(Scope.CAPTURE)
             self._failures.refuse(refusal.reason)
@@ -166,7 +166,7 @@ class ForwardProgram(_GraphedProgram):
             parameters = [isinstance(each, torch.nn.Parameter) for each in reader.take_tensors(args)]
             memory = self._memory_of(reader.device)
             captures = ForwardCaptures(self._function, reader.positions, parameters, memory)
-            found = self._kinds[kind] = _Captured(Warm(), captures)
+            found = self._kinds[kind] = _Captured(WarmUp(), captures)
         return found
 
     def _replay(self, reader: KindReader, kind: _Captured, args: Sequence[Any]) -> Any:
@@ -216,7 +216,7 @@ class BackwardProgram(_GraphedProgram):
     ):
         super().__init__(failures, memory_of, refused)
         self._function = function
-        self._kinds: dict[CallKind, Warm] = {}
+        self._kinds: dict[CallKind, WarmUp] = {}
         update_wrapper(self, function)
         if refused:
             failures.refuse(refused)
@@ -237,14 +237,14 @@ class BackwardProgram(_GraphedProgram):
     def _call(
         self, kind: CallKind, saved_for_backward: list[Any], cotangents: list[Any], lease: SavedTensorsLease | None
     ) -> Any:
-        warm = self._kinds.get(kind)
-        if warm is None:
-            warm = self._kinds[kind] = Warm()
-        if warm.refused is not None or (lease is None and warm.is_warm):
+        warm_up = self._kinds.get(kind)
+        if warm_up is None:
+            warm_up = self._kinds[kind] = WarmUp()
+        if warm_up.refused is not None or (lease is None and warm_up.is_warm):
             return self._run(saved_for_backward, cotangents, lease)
-        if not warm.is_warm:
+        if not warm_up.is_warm:
             run = partial(self._run, saved_for_backward, cotangents, lease)
-            return self._warm_up(warm, cotangents[0].device, [*cotangents], run)
+            return self._warm_up(warm_up, cotangents[0].device, [*cotangents], run)
         assert lease is not None
         if lease.is_over:
             raise Declined(
@@ -252,12 +252,12 @@ class BackwardProgram(_GraphedProgram):
             )
         if keeps_graph():
             raise Declined("a backward pass with retain_graph=True", Scope.CAPTURE)
-        return self._replay(kind, warm, saved_for_backward, cotangents, lease)
+        return self._replay(kind, warm_up, saved_for_backward, cotangents, lease)
 
     def _replay(
         self,
         kind: CallKind,
-        warm: Warm,
+        warm_up: WarmUp,
         saved_for_backward: list[Any],
         cotangents: list[Any],
         lease: SavedTensorsLease,
@@ -272,7 +272,7 @@ class BackwardProgram(_GraphedProgram):
             captured = lease.captured.find_backward(kind)
             if captured is None:
                 complete = lease.captured.complete(saved)
-                captured = self._capture(warm, lease, others, (complete, cotangents), kind, memory)
+                captured = self._capture(warm_up, lease, others, (complete, cotangents), kind, memory)
             gradients = captured.run(saved, cotangents)
             lease.end()
         finally:
@@ -285,7 +285,7 @@ class BackwardProgram(_GraphedProgram):
 
     def _capture(
         self,
-        warm: Warm,
+        warm_up: WarmUp,
         lease: SavedTensorsLease,
         others: Sequence[Any],
         given: tuple[Sequence[Any], Sequence[Any]],
@@ -297,8 +297,8 @@ class BackwardProgram(_GraphedProgram):
             with torch.inference_mode(False), torch.no_grad():
                 captured = CapturedBackward(self._function, lease, others, given, kind, memory, pool)
         except Exception as error:
-            warm.refused = self._failures.explain(error, "a backward program")
-            raise Declined(warm.refused, Scope.CAPTURE) from None
+            warm_up.refused = self._failures.explain(error, "a backward program")
+            raise Declined(warm_up.refused, Scope.CAPTURE) from None
         lease.captured.backwards.append(captured)
         lease.captured.release_saved()
         self._failures.ledger.count("captures")

@@ -25,7 +25,7 @@ _DIFFERING = (int, float, str)
 
 
 @dataclass(slots=True)
-class Likeness:
+class Correspondence:
     """The correspondence between the objects of two modules.
 
     Attributes:
@@ -54,66 +54,66 @@ class Likeness:
         return False
 
 
-def compare(one: Any, other: Any) -> Likeness:
+def compare(one: Any, other: Any) -> Correspondence:
     """Returns the correspondence of two modules that differ only in parameters' values and plain attributes.
 
     Raises:
         Declined: if they differ otherwise, or contain something that is not supported.
     """
-    likeness = Likeness()
-    _compare_modules(one, other, likeness)
-    return likeness
+    correspondence = Correspondence()
+    _compare_modules(one, other, correspondence)
+    return correspondence
 
 
-def _compare_modules(one: Any, other: Any, likeness: Likeness) -> None:
+def _compare_modules(one: Any, other: Any, correspondence: Correspondence) -> None:
     if type(one) is not type(other):
         raise Declined(f"a {type(one).__name__} is no {type(other).__name__}", Scope.BLOCK)
     if any(vars(base).get("__slots__") for base in type(one).__mro__):
         raise Declined(f"{type(one).__name__} has slots", Scope.BLOCK)
-    if likeness.pair(one, other):
+    if correspondence.pair(one, other):
         return
-    likeness.pair(vars(one), vars(other))
+    correspondence.pair(vars(one), vars(other))
     _compare_keys(vars(one), vars(other))
     for name, value in vars(one).items():
         theirs = vars(other)[name]
         if type(value) is type(theirs) and has_type(value, _DIFFERING) and not _equal(value, theirs):
-            likeness.differing.add((id(one), name))
+            correspondence.differing.add((id(one), name))
         else:
-            _compare_values(value, theirs, likeness, name)
+            _compare_values(value, theirs, correspondence, name)
 
 
-def _compare_values(one: Any, other: Any, likeness: Likeness, name: str) -> None:
+def _compare_values(one: Any, other: Any, correspondence: Correspondence, name: str) -> None:
     if isinstance(one, torch.nn.Module):
-        _compare_modules(one, other, likeness)
+        _compare_modules(one, other, correspondence)
     elif isinstance(one, torch.Tensor):
-        _compare_tensors(one, other, likeness)
+        _compare_tensors(one, other, correspondence)
     elif type(one) is not type(other):
         raise Declined(f"{name} is of another type", Scope.BLOCK)
     elif has_type(one, (*_PLAIN, torch.dtype, torch.device, torch.Size)):
         if not _equal(one, other):
             raise Declined(f"{name} differs", Scope.BLOCK)
     elif has_type(one, (dict, OrderedDict)):
-        if not likeness.pair(one, other):
+        if not correspondence.pair(one, other):
             _compare_keys(one, other)
-            _compare_all(zip(one.values(), other.values(), strict=True), likeness, name)
+            _compare_all(zip(one.values(), other.values(), strict=True), correspondence, name)
     elif has_type(one, (list, tuple)):
-        _compare_sequences(one, other, likeness, name)
+        _compare_sequences(one, other, correspondence, name)
     elif has_type(one, (set, frozenset)) and not one and not other:
         pass
     elif one is not other or isinstance(one, MethodType):  # a shared bound method belongs to at most one of them
         raise Declined(f"{name} is a {type(one).__name__} of its own", Scope.BLOCK)
 
 
-def _compare_sequences(one: Any, other: Any, likeness: Likeness, name: str) -> None:
+def _compare_sequences(one: Any, other: Any, correspondence: Correspondence, name: str) -> None:
     if len(one) != len(other):
         raise Declined(f"{name} has another length", Scope.BLOCK)
-    if type(one) is tuple or not likeness.pair(one, other):
-        _compare_all(zip(one, other, strict=True), likeness, name)
+    if type(one) is tuple or not correspondence.pair(one, other):
+        _compare_all(zip(one, other, strict=True), correspondence, name)
 
 
-def _compare_all(pairs: Iterable[tuple[Any, Any]], likeness: Likeness, name: str) -> None:
+def _compare_all(pairs: Iterable[tuple[Any, Any]], correspondence: Correspondence, name: str) -> None:
     for one, other in pairs:
-        _compare_values(one, other, likeness, name)
+        _compare_values(one, other, correspondence, name)
 
 
 def _compare_keys(one: dict[Any, Any], other: dict[Any, Any]) -> None:
@@ -124,14 +124,14 @@ def _compare_keys(one: dict[Any, Any], other: dict[Any, Any]) -> None:
         )
 
 
-def _compare_tensors(one: Any, other: Any, likeness: Likeness) -> None:
+def _compare_tensors(one: Any, other: Any, correspondence: Correspondence) -> None:
     if type(one) is not type(other) or type(one) not in (torch.nn.Parameter, torch.Tensor):
         raise Declined(f"a {type(one).__name__} is no {type(other).__name__}, or of no plain type", Scope.BLOCK)
     if _describe(one) != _describe(other):
         raise Declined("a parameter or a buffer has another shape, type or device", Scope.BLOCK)
     if vars(one) or vars(other) or one.grad is not None or other.grad is not None:
         raise Declined("a parameter or a buffer has attributes of its own, or a gradient", Scope.BLOCK)
-    likeness.pair(one, other)
+    correspondence.pair(one, other)
 
 
 def _describe(tensor: Any) -> tuple[Any, ...]:
@@ -150,7 +150,7 @@ class Conflict(BaseException):
     """
 
 
-def find_reads(template: BlockRecording, module: Any, likeness: Likeness) -> list[Any]:
+def find_reads(template: BlockRecording, module: Any, correspondence: Correspondence) -> list[Any]:
     """Returns the values of another block at the places that were read in the first.
 
     Raises:
@@ -160,11 +160,11 @@ def find_reads(template: BlockRecording, module: Any, likeness: Likeness) -> lis
     for position, read in enumerate(template.reads):
         value = find_value(read.origin, template.root, module)
         owner = find_owner(read.origin, template.root, template.module)
-        if owner in likeness.differing:
+        if owner in correspondence.differing:
             if position in template.touched:
                 raise Declined(f"{owner[1]} differs, and is looked at", Scope.BLOCK)
-        elif id(read.value) in likeness.partners:
-            if likeness.partners[id(read.value)] is not value:
+        elif id(read.value) in correspondence.partners:
+            if correspondence.partners[id(read.value)] is not value:
                 raise Declined("a parameter is at another place", Scope.BLOCK)
         elif type(value) is not type(read.value) or repr(value) != repr(read.value):
             raise Declined("a value differs", Scope.BLOCK)
@@ -313,7 +313,7 @@ def describe_value(value: Any, *, has_gradient: bool | None = None) -> tuple[Any
 _COUNTED = re.compile(r"(\D+)(\d+)")
 
 
-def check_agreement(one: BlockRecording, other: BlockRecording, likeness: Likeness) -> None:
+def check_agreement(one: BlockRecording, other: BlockRecording, correspondence: Correspondence) -> None:
     """Checks that the recording of an interpreted block is the one that another block's recording predicts.
 
     Raises:
@@ -321,7 +321,7 @@ def check_agreement(one: BlockRecording, other: BlockRecording, likeness: Likene
     """
     if one.counts != other.counts or len(one.reads) != len(other.reads) or one.source != other.source:
         raise Declined("two similar blocks were interpreted differently", Scope.BLOCK)
-    for read, value in zip(other.reads, find_reads(one, other.module, likeness), strict=True):
+    for read, value in zip(other.reads, find_reads(one, other.module, correspondence), strict=True):
         if value is not read.value and (type(value) is not type(read.value) or repr(value) != repr(read.value)):
             raise Declined("two similar blocks were read in another order", Scope.BLOCK)
     if _Description(one).parts != _Description(other).parts:

@@ -209,15 +209,15 @@ class Session(Observer):
 
     def _write(self, wanted: BlockRecording, context: Any, runtime: Any) -> Any:
         for template in self._templates:
-            if not template.is_proved or not self._may_match(template, wanted):
+            if not template.is_proved or not self._can_match(template, wanted):
                 continue
             if not find_changed(template, wanted) <= template.varied:
                 continue
             try:
-                likeness = compare(template.module, wanted.module)
-                check_untouched(wanted.module, runtime, likeness.partners.values())
-                self._check_own(likeness.partners.values())
-                values = find_reads(template, wanted.module, likeness)
+                correspondence = compare(template.module, wanted.module)
+                check_untouched(wanted.module, runtime, correspondence.partners.values())
+                self._check_own(correspondence.partners.values())
+                values = find_reads(template, wanted.module, correspondence)
                 replay = BlockReplay(template, wanted.root, wanted.args, context)
             except Exception as error:
                 self._count(error)
@@ -226,13 +226,13 @@ class Session(Observer):
                 result = replay.write(values)
             except Exception as error:
                 raise Conflict("a block could not be copied") from error
-            self._own(wanted, likeness.partners.values())
+            self._own(wanted, correspondence.partners.values())
             self.written += 1
             hooks.notify_copied(*replay.summarize())
             return result
         return None
 
-    def _may_match(self, template: BlockRecording, wanted: BlockRecording) -> bool:
+    def _can_match(self, template: BlockRecording, wanted: BlockRecording) -> bool:
         alike = type(template.module) is type(wanted.module) and template.keywords == wanted.keywords
         alike = alike and template.described == wanted.described
         return alike and not uses_unmatched_argument(template, wanted)
@@ -287,10 +287,10 @@ class Session(Observer):
         check_result(result)
         recording.finish(result)
         for position, template in enumerate(self._templates):
-            if self._may_match(template, recording):
+            if self._can_match(template, recording):
                 try:
-                    likeness = compare(template.module, recording.module)
-                    check_agreement(template, recording, likeness)
+                    correspondence = compare(template.module, recording.module)
+                    check_agreement(template, recording, correspondence)
                 except Exception as error:
                     self._count(error)
                     continue
@@ -442,7 +442,7 @@ def watch_trace(original: Callable[..., Any]) -> Callable[..., Any]:
             with _current(session), hooks.observe(session):
                 return trace()
         except (Exception, Conflict) as error:  # Thunder's interpreter wraps others in an exception of its own
-            if not session.written or not _may_begin_anew(error):
+            if not session.written or not _can_restart(error):
                 raise
             session.reasons[_explain_restart(error)] += 1
         finally:
@@ -456,7 +456,7 @@ def watch_trace(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # Separate functions: a local variable with an exception would keep the frames of its traceback alive.
-def _may_begin_anew(error: BaseException) -> bool:
+def _can_restart(error: BaseException) -> bool:
     return isinstance(error.__cause__ or error, Exception | Conflict)
 
 

@@ -17,7 +17,7 @@ from fusioncache.accelerators.steps.tokens import (
 )
 from fusioncache.accelerators.steps.views import (
     RESULTS,
-    Leaner,
+    SimplifiedProgram,
     list_unchanging,
     save_once,
     simplify_views,
@@ -32,7 +32,7 @@ from fusioncache.transform.rewrite import derive
 _COPIES = "attention copies"
 
 
-def simplify(trace: Any) -> Leaner:
+def simplify(trace: Any) -> SimplifiedProgram:
     """Returns the bound symbols of a final trace without redundant operations, and the number of those.
 
     The results are the same, bit for bit and in the same layout.
@@ -44,7 +44,7 @@ def simplify(trace: Any) -> Leaner:
     writes = any(True for symbol in symbols for _ in written_values(symbol))
     views = simplify_writes(symbols) if writes else simplify_views(symbols)
     masks = share_masks(trace, views.symbols)
-    return Leaner(masks.symbols, {**views.taken, **masks.taken})
+    return SimplifiedProgram(masks.symbols, {**views.taken, **masks.taken})
 
 
 def look_at_sizes(trace: Any) -> None:
@@ -95,9 +95,9 @@ class LeanSteps(Accelerator):
         """Returns the pass that avoids copies around attention, and the one that removes redundant operations."""
         if self.option != "auto":
             return ()
-        return NamedPass(_COPIES, self._spare_copies), NamedPass(self.name, self._leave_out)
+        return NamedPass(_COPIES, self._avoid_copies), NamedPass(self.name, self._remove_redundant)
 
-    def _spare_copies(self, trace: Any, context: TraceContext) -> Any:
+    def _avoid_copies(self, trace: Any, context: TraceContext) -> Any:
         """Returns a trace that saves, or takes, each result of attention once."""
         if context.is_backward:
             results = context.left.get(_COPIES)
@@ -108,14 +108,14 @@ class LeanSteps(Accelerator):
             self._count({RESULTS: len(results.joined)})
         return trace
 
-    def _leave_out(self, trace: Any, context: TraceContext) -> Any:
+    def _remove_redundant(self, trace: Any, context: TraceContext) -> Any:
         """Removes redundant operations, and quickens the prologue of the program."""
         quicken_last()
         start = time.perf_counter()
-        leaner = simplify(trace)
-        if leaner.taken:
-            trace = derive(trace, leaner.symbols, "What changes nothing left out by fusioncache", start)
-            self._count(leaner.taken)
+        simplified = simplify(trace)
+        if simplified.taken:
+            trace = derive(trace, simplified.symbols, "What changes nothing left out by fusioncache", start)
+            self._count(simplified.taken)
         return trace
 
     def ingredients(self) -> str:

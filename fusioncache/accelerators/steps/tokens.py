@@ -47,7 +47,7 @@ from typing import Any
 import torch
 
 from fusioncache.accelerators.attention.executor import CudnnAttention
-from fusioncache.accelerators.steps.views import Leaner, Swaps, is_torch_op, skip_views
+from fusioncache.accelerators.steps.views import SimplifiedProgram, Substitution, is_torch_op, skip_views
 from fusioncache.thunder_adapter.api import (
     ImplInfo,
     OpTags,
@@ -90,7 +90,7 @@ def register_mask_operators() -> tuple[Any, Any]:
     return prepare, attend
 
 
-def share_masks(trace: Any, symbols: Sequence[Any]) -> Leaner:
+def share_masks(trace: Any, symbols: Sequence[Any]) -> SimplifiedProgram:
     """Returns the bound symbols of a trace with each mask prepared once, and the number of preparations saved."""
     found = dict(find_masks(symbols))
     uses, prepared, result = Counter(found.values()), dict[Any, Any](), list[Any]()
@@ -115,7 +115,7 @@ def share_masks(trace: Any, symbols: Sequence[Any]) -> Leaner:
             args = (*symbol.args[:3], prepared[kind], *symbol.args[4:])
             result.append(symbol.from_bsym(sym=attend, args=args, subsymbols=()))
     taken = sum(uses[kind] - 1 for kind in prepared)
-    return Leaner(tuple(result), {MASKS: taken} if taken else {})
+    return SimplifiedProgram(tuple(result), {MASKS: taken} if taken else {})
 
 
 def find_masks(symbols: Sequence[Any]) -> Iterator[tuple[int, tuple[Any, ...]]]:
@@ -297,28 +297,28 @@ NAMES, COPIES = "names for written memory", "copies of what rows are written int
 _RENAMING, _COPY, _WRITE = frozenset({"update_aliases"}), frozenset({"copy_"}), frozenset({WRITE_ROWS})
 
 
-def simplify_writes(symbols: Sequence[Any]) -> Leaner:
+def simplify_writes(symbols: Sequence[Any]) -> SimplifiedProgram:
     """Removes names, copies and views from the bound symbols of a program that writes, and counts them."""
     compiled = get_compile_data()
     if _saves(symbols[-1]) or not (compiled is None or is_in_model_order(compiled)):
-        return Leaner(tuple(symbols), {})
-    swaps, taken, written = Swaps(), Counter[str](), dict[str, str]()
+        return SimplifiedProgram(tuple(symbols), {})
+    substitution, taken, written = Substitution(), Counter[str](), dict[str, str]()
     kept = []
     for original in symbols:
-        symbol = swaps.apply(original)
+        symbol = substitution.apply(original)
         if is_torch_op(symbol, _RENAMING):
             taken[NAMES] += 1
             for new, old in zip(symbol.output, symbol.args[0], strict=True):
-                swaps.add(new, old)
+                substitution.add(new, old)
         elif is_torch_op(symbol, _COPY) and written.get(symbol.args[0].name) == symbol.args[1].name:
             taken[COPIES] += 2
-            swaps.add(symbol.output, symbol.args[0])
+            substitution.add(symbol.output, symbol.args[0])
         else:
             kept.append(symbol)
         if is_torch_op(symbol, _WRITE):
             written[symbol.output.name] = symbol.args[0].name
     views = skip_views(kept)
-    return Leaner(views.symbols, {**taken, **views.taken})
+    return SimplifiedProgram(views.symbols, {**taken, **views.taken})
 
 
 def _saves(result: Any) -> bool:

@@ -57,7 +57,7 @@ PRODUCTS = frozenset({"matmul", "linear"})
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class EscapingValues:
     """The values of a program that leave it, by name.
 
     Attributes:
@@ -71,7 +71,7 @@ class Leaving:
     inner: frozenset[str]
 
     @classmethod
-    def of(cls, symbols: Sequence[Any]) -> Leaving:
+    def of(cls, symbols: Sequence[Any]) -> EscapingValues:
         """Returns the values that leave a program with these bound symbols."""
         returns = (symbol for symbol in symbols if symbol.sym.id is PrimIDs.RETURN)
         held = frozenset(proxy.name for symbol in returns for proxy in symbol.flat_proxy_args)
@@ -139,7 +139,7 @@ _COPIES = frozenset({"contiguous"})
 
 
 @dataclass(frozen=True, slots=True)
-class Leaner:
+class SimplifiedProgram:
     """A program without redundant operations.
 
     Attributes:
@@ -151,20 +151,20 @@ class Leaner:
     taken: Mapping[str, int]
 
 
-def simplify_views(symbols: Iterable[Any]) -> Leaner:
+def simplify_views(symbols: Iterable[Any]) -> SimplifiedProgram:
     """Removes redundant views from a program's bound symbols, of which none may write into memory."""
     symbols, taken = list(symbols), Counter[str]()
-    leaving = Leaving.of(symbols)
+    escaping = EscapingValues.of(symbols)
     for simplify in (_skip_copies_for_attention, _merge, _skip):
-        symbols = list(simplify(symbols, leaving, taken))
-    return Leaner(tuple(symbols), taken)
+        symbols = list(simplify(symbols, escaping, taken))
+    return SimplifiedProgram(tuple(symbols), taken)
 
 
-def skip_views(symbols: Sequence[Any]) -> Leaner:
+def skip_views(symbols: Sequence[Any]) -> SimplifiedProgram:
     """Removes views that are the same as their source, which is correct even if the program writes into memory."""
-    leaving, taken = Leaving.of(symbols), Counter[str]()
-    spared = list(_skip_copies_for_attention(symbols, leaving, taken))
-    return Leaner(tuple(_skip(spared, leaving, taken)), taken)
+    escaping, taken = EscapingValues.of(symbols), Counter[str]()
+    spared = list(_skip_copies_for_attention(symbols, escaping, taken))
+    return SimplifiedProgram(tuple(_skip(spared, escaping, taken)), taken)
 
 
 def is_torch_tensor_op(symbol: Any, names: frozenset[str]) -> bool:
@@ -178,12 +178,12 @@ def is_torch_op(symbol: Any, names: frozenset[str]) -> bool:
     return executor is not None and executor.name == "torch" and symbol.sym.name in names
 
 
-def _merge(symbols: Iterable[Any], leaving: Leaving, taken: Counter[str]) -> Iterator[Any]:
+def _merge(symbols: Iterable[Any], escaping: EscapingValues, taken: Counter[str]) -> Iterator[Any]:
     """Removes views and ranges that were computed before (common subexpression elimination)."""
-    swaps = Swaps()
+    substitution = Substitution()
     known: dict[Any, tuple[int, Any]] = {}
     for place, original in enumerate(symbols):
-        symbol = swaps.apply(original)
+        symbol = substitution.apply(original)
         if not is_torch_tensor_op(symbol, _VIEWS | _MADE):
             yield symbol
             continue
@@ -191,9 +191,9 @@ def _merge(symbols: Iterable[Any], leaving: Leaving, taken: Counter[str]) -> Ite
         key = name, _describe(symbol.args), _describe(sorted(symbol.kwargs.items()))
         before, first = known.get(key, (0, None))
         is_near = name != "reshape" or place - before <= FAR
-        if first is not None and is_near and leaving.may_replace(symbol.output, first):
+        if first is not None and is_near and escaping.may_replace(symbol.output, first):
             taken[TWICE] += 1
-            swaps.add(symbol.output, first)
+            substitution.add(symbol.output, first)
         else:
             known[key] = place, symbol.output
             yield symbol
@@ -208,7 +208,7 @@ def _describe(value: Any) -> Any:
     return type(value), repr(value)
 
 
-def _skip_copies_for_attention(symbols: Sequence[Any], leaving: Leaving, taken: Counter[str]) -> Iterator[Any]:
+def _skip_copies_for_attention(symbols: Sequence[Any], escaping: EscapingValues, taken: Counter[str]) -> Iterator[Any]:
     """Passes a tensor itself to attention if its executor asked for a contiguous copy, and no region made it.
 
     The executor asks for it so that a region writes its results in that order. Attention accepts any order. A program
@@ -260,15 +260,15 @@ def read_permutation(symbol: Any) -> tuple[int, ...] | None:
     return tuple(order)
 
 
-def _skip(symbols: Sequence[Any], leaving: Leaving, taken: Counter[str]) -> Iterator[Any]:
+def _skip(symbols: Sequence[Any], escaping: EscapingValues, taken: Counter[str]) -> Iterator[Any]:
     """Removes views that are the same as their source."""
-    swaps = Swaps()
+    substitution = Substitution()
     for original in symbols:
-        symbol = swaps.apply(original)
+        symbol = substitution.apply(original)
         is_whole = is_torch_tensor_op(symbol, _SKIPPED) and _changes_nothing(symbol)
-        if is_whole and leaving.may_replace(symbol.output, symbol.args[0]):
+        if is_whole and escaping.may_replace(symbol.output, symbol.args[0]):
             taken[NOTHING] += 1
-            swaps.add(symbol.output, symbol.args[0])
+            substitution.add(symbol.output, symbol.args[0])
         else:
             yield symbol
 
@@ -300,7 +300,7 @@ def list_unchanging(symbols: Iterable[Any]) -> Iterator[Any]:
             yield symbol
 
 
-class Swaps:
+class Substitution:
     """A substitution of values by others."""
 
     def __init__(self) -> None:
