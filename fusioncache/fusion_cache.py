@@ -27,7 +27,7 @@ from fusioncache.thunder_adapter.capabilities import explain_limits, find_off
 from fusioncache.transform.executors import list_executors
 from fusioncache.transform.passes import Accelerator
 from fusioncache.transform.transform import TemplateTransform
-from fusioncache.verification.verifier import choose_when
+from fusioncache.verification.verifier import choose_mode
 
 if TYPE_CHECKING:
     from fusioncache.thunder_adapter.api import Executor

@@ -25,7 +25,7 @@ from fusioncache.process.settings import ACCELERATORS
 from fusioncache.thunder_adapter.installation import install
 from fusioncache.transform.passes import Accelerator
 from fusioncache.transform.transform import TemplateTransform
-from fusioncache.verification.verifier import When
+from fusioncache.verification.verifier import VerifyMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def find_unwanted(accelerators: Collection[str] | None) -> frozenset[str]:
 
 
 def make_accelerators(
-    transform: TemplateTransform, options: Options, verify: When | None, *, explains: bool
+    transform: TemplateTransform, options: Options, verify: VerifyMode | None, *, explains: bool
 ) -> Iterator[Accelerator]:
     """Yields the accelerators that a transform uses.
 
@@ -111,7 +111,7 @@ def make_accelerators(
         verify: when templates are verified; None for never.
         explains: whether the transform explains why something was compiled or traced again.
     """
-    compares = verify in (When.FIRST, When.EVERY)
+    compares = verify in (VerifyMode.FIRST, VerifyMode.EVERY)
     if options.tracing:
         install()
     yield LeanSteps(options.lean, transform.count_taken_out, order_entries)

@@ -65,9 +65,9 @@ class RegionBackends:
         return self.choose(fusion, origin).backend.arithmetic(_device_of(fusion))
 
 
-def name_backend(asked: str) -> str:
-    """Returns the name of the backend of most regions if the user selects ``asked``."""
-    return asked if asked != "auto" else best_backend("cuda" if problem("nvfuser", "cuda") is None else "cpu")
+def name_backend(requested: str) -> str:
+    """Returns the name of the backend of most regions if the user selects ``requested``."""
+    return requested if requested != "auto" else best_backend("cuda" if problem("nvfuser", "cuda") is None else "cpu")
 
 
 def _device_of(fusion: Any) -> str:

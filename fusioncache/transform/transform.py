@@ -25,8 +25,8 @@ from fusioncache.transform import dynamo_graphs, grouped_products
 from fusioncache.transform.dynamo_frames import keep_dynamo_out
 from fusioncache.transform.generations import Generations
 from fusioncache.transform.graph_names import graph_names_of_process
-from fusioncache.transform.handover import Handover
 from fusioncache.transform.passes import Accelerator, Pass, TraceContext, order_passes, run_passes
+from fusioncache.transform.pending_contexts import PendingContexts
 from fusioncache.transform.provenance.misses import Misses
 from fusioncache.transform.provenance.trace_notes import begin_notes
 from fusioncache.transform.shared_region import RegionBackends, name_backend
@@ -74,12 +74,12 @@ class TemplateTransform(Transform):
         fold: str = "auto",
         plan: Plan | None = None,
         sizes: Sizes = Sizes.STATIC,
-        verify: When | None = None,
+        verify: VerifyMode | None = None,
         explains: bool = False,
     ):
         super().__init__()
         self._limits, self._unusable = explain_limits(), explain_unusable()
-        verify = verify or When.TEMPLATE if self._limits else verify
+        verify = verify or VerifyMode.TEMPLATE if self._limits else verify
         if cache is not None and not isinstance(cache, Cache):
             raise TypeError(f"cache must be a fusioncache.Cache, got {type(cache).__name__}")
         self.cache = default_cache() if cache is None else cache
@@ -105,7 +105,7 @@ class TemplateTransform(Transform):
         self.backends = RegionBackends(backend, fold, self.cache, self.ledger, sizes)
         self.generations = Generations()
         self.template_calls = TemplateCalls(self._count_first_call)
-        self._handover = Handover()
+        self._pending_contexts = PendingContexts()
         verified = VerifiedTemplates(self.cache.store, read_digest())
         self._verifier = Verifier(verify, self.ledger, self.cache.write_record_later, verified) if verify else None
         self.accelerators: tuple[Accelerator, ...] = ()
@@ -162,7 +162,7 @@ class TemplateTransform(Transform):
         if self._unusable:
             return self._leave_alone(trace, self._unusable)
         is_backward = TraceTag.BACKWARD in trace.tags
-        forward = self._handover.take(trace) if is_backward else None
+        forward = self._pending_contexts.take(trace) if is_backward else None
         generation = forward.generation if forward else self.generations.begin(get_compile_data())
         if self._limits and not forward:
             self.ledger.count_bypass(self._limits, region=False)
@@ -184,7 +184,7 @@ class TemplateTransform(Transform):
             self.ledger.count("canonicalize_seconds", time.perf_counter() - start)
             self.cache.write_record()
         if TraceTag.AUGMENTED_FORWARD in trace.tags:
-            self._handover.put(trace, context)
+            self._pending_contexts.put(trace, context)
         return trace
 
     def _leave_alone(self, trace: Any, reason: str) -> Any:

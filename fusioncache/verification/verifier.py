@@ -252,7 +252,7 @@ class VerificationError(RuntimeError):
     """A template's results differ from its region's. The message has the differences and the path of a report."""
 
 
-class When(Enum):
+class VerifyMode(Enum):
     """The calls of a template in which its results are compared.
 
     ``FIRST`` is the first call for each layout of each site, ``EVERY`` each call. With these a difference raises.
@@ -265,7 +265,7 @@ class When(Enum):
     TEMPLATE = "template"
 
 
-def choose_when(verify: bool | str | None) -> When | None:
+def choose_mode(verify: bool | str | None) -> VerifyMode | None:
     """Returns when to compare, by the option of ``FusionCache`` and, if that is not False, by the environment.
 
     Returns:
@@ -275,29 +275,29 @@ def choose_when(verify: bool | str | None) -> When | None:
         TypeError: if the option is none of True, False, "all" and None.
         ValueError: if the environment variable is none of 0, 1 and all.
     """
-    if not (verify is None or isinstance(verify, bool) or verify == When.EVERY.value):
+    if not (verify is None or isinstance(verify, bool) or verify == VerifyMode.EVERY.value):
         raise TypeError(f'verify must be True, False, "all" or None, got {verify!r}')
     if verify is False:
         return None
     said = VERIFY.get_text()
-    if When.EVERY.value in (verify, said):
-        return When.EVERY
-    return When.FIRST if verify or said == "1" else None
+    if VerifyMode.EVERY.value in (verify, said):
+        return VerifyMode.EVERY
+    return VerifyMode.FIRST if verify or said == "1" else None
 
 
 class Verifier:
     """Makes the functions that verify templates at the sites of a model's traces.
 
     Args:
-        when: the calls in which to compare.
+        mode: the calls in which to compare.
         ledger: counts verifications and compiles.
         on_count: called after the ledger counted something.
-        verified: the templates that need no comparison with ``When.TEMPLATE``.
+        verified: the templates that need no comparison with ``VerifyMode.TEMPLATE``.
     """
 
-    def __init__(self, when: When, ledger: Ledger, on_count: Callable[[], None], verified: VerifiedTemplates):
+    def __init__(self, mode: VerifyMode, ledger: Ledger, on_count: Callable[[], None], verified: VerifiedTemplates):
         self._verified = verified
-        self._when = when
+        self._mode = mode
         self._ledger = ledger
         self._on_count = on_count
         self._numbers = count()
@@ -308,7 +308,7 @@ class Verifier:
 
         The function compares nothing while a CUDA graph is captured.
         """
-        target, judges = site.call.target, self._when is When.TEMPLATE
+        target, judges = site.call.target, self._mode is VerifyMode.TEMPLATE
         if judges and self._verified.has(target.template.key, site.backend.name):
             return target
         comparison = RegionComparison(site, self._count_compile)
@@ -324,7 +324,7 @@ class Verifier:
 
         def check(*args: Any) -> Sequence[Any]:
             layout = _layout_of(comparison.values_of(args))
-            if (self._when is When.FIRST and layout in verified) or is_capturing():
+            if (self._mode is VerifyMode.FIRST and layout in verified) or is_capturing():
                 return comparison.run(*args)
             compared = comparison.compare(args)
             if compared.report is not None:

@@ -30,7 +30,7 @@ from fusioncache.accelerators.sizes.families import (
 from fusioncache.accelerators.sizes.journal import Look
 from fusioncache.accelerators.sizes.sizes import Number
 from fusioncache.observe.record import ledger
-from fusioncache.observe.record.kept_regions import encode_regions
+from fusioncache.observe.record.region_codec import encode_regions
 from fusioncache.store import Store
 from fusioncache.store.entry import FAMILY_SLOTS
 from fusioncache.template.key import program_key_of

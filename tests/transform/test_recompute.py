@@ -22,7 +22,7 @@ from fusioncache.accelerators.residual.rebuild import UNROUNDED, VARIES
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.observe.record.observations import RegionRecord
-from fusioncache.transform.handover import Handover
+from fusioncache.transform.pending_contexts import PendingContexts
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 SIZE = 16
@@ -219,7 +219,7 @@ def test_traces_of_two_models_may_come_in_any_order(order):
 
 @pytest.mark.parametrize("depths", [(3, 3), (3, 4)], ids=["one function", "two functions"])
 def test_threads_that_compile_at_once_each_get_their_own(depths, monkeypatch):
-    both_wait, put = threading.Barrier(2, timeout=120), Handover.put
+    both_wait, put = threading.Barrier(2, timeout=120), PendingContexts.put
 
     def put_and_wait(self, trace, state):
         put(self, trace, state)
@@ -233,7 +233,7 @@ def test_threads_that_compile_at_once_each_get_their_own(depths, monkeypatch):
     transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False), backend="eager", recompute="residual")
     options = {"executors": fusioncache.executors(), "transforms": [transform]}
     compiled = {depth: thunder.jit(model, **options) for depth, (model, _) in stacks.items()}
-    monkeypatch.setattr(Handover, "put", put_and_wait)
+    monkeypatch.setattr(PendingContexts, "put", put_and_wait)
     with ThreadPoolExecutor(2) as threads:
         found = list(threads.map(lambda depth: differentiate(compiled[depth], stacks[depth][1]), depths))
     expected = [differentiate(compile_plain(stacks[depth][0]), stacks[depth][1]) for depth in depths]

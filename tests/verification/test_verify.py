@@ -260,16 +260,16 @@ def test_what_a_wrong_template_wrote_is_corrected_in_a_thunder_that_was_not_trie
     ("verify", "said", "expected"),
     [
         *((None, said, None) for said in (None, "", "0")),
-        *((None, "1", verifier.When.FIRST), (True, None, verifier.When.FIRST), (True, "0", verifier.When.FIRST)),
-        *((verify, "all", verifier.When.EVERY) for verify in (None, True)),
-        *(("all", said, verifier.When.EVERY) for said in (None, "0", "1")),
+        *((verify, said, verifier.VerifyMode.FIRST) for verify, said in ((None, "1"), (True, None), (True, "0"))),
+        *((verify, "all", verifier.VerifyMode.EVERY) for verify in (None, True)),
+        *(("all", said, verifier.VerifyMode.EVERY) for said in (None, "0", "1")),
         *((False, said, None) for said in ("all", "nonsense")),
     ],
 )
 def test_when_regions_are_verified(verify, said, expected, monkeypatch):
     if said is not None:
         monkeypatch.setenv("FUSIONCACHE_VERIFY", said)
-    assert verifier.choose_when(verify) is expected
+    assert verifier.choose_mode(verify) is expected
 
 
 def normed(dtype: str) -> Graph:

@@ -19,7 +19,7 @@ from fusioncache.transform.passes import TraceContext
 from fusioncache.transform.provenance.source import current_forward_trace
 
 
-class Handover:
+class PendingContexts:
     """The contexts of forward traces whose backward traces have not come yet."""
 
     def __init__(self) -> None:
