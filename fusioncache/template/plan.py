@@ -48,7 +48,7 @@ def choose_plan(
     template: Graph,
     arities: Arities,
     wanted: Iterable[Arities],
-    asked: Plan | None = None,
+    requested: Plan | None = None,
     arithmetic: Arithmetic = AS_WRITTEN,
 ) -> Plan:
     """Returns the plan for one region.
@@ -61,14 +61,14 @@ def choose_plan(
         template: the region's template.
         arities: the number of terms of each chain of the region.
         wanted: the arities of all regions of the trace that have this template.
-        asked: the plan that the user requested. A fold that would not preserve every bit is never chosen.
+        requested: the plan that the user requested. A fold that would not preserve every bit is never chosen.
         arithmetic: of the compiler. Where a value's bits depend on the rest of its kernel, nothing is folded.
     """
-    if asked is Plan.INLINE or not arities:
+    if requested is Plan.INLINE or not arities:
         return Plan.INLINE
     few = len(set(wanted)) <= INLINE_ARITIES
     short = all(arity <= INLINE_TERMS for arity in arities)
-    small = few and short and asked is None
+    small = few and short and requested is None
     return (
         Plan.INLINE
         if small or not folding_is_bitwise(template) or bits_depend_on_kernel(template, arithmetic)

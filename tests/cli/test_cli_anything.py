@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 from commands import CHAIN, call, save_two_runs
-from kept_programs import SavedProgram
+from saved_programs import SavedProgram
 from store_contents import make_numbered_key
 from store_contents import save as fill
 

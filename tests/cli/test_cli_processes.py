@@ -17,8 +17,8 @@ import click
 import pytest
 from commands import CAST, CHAIN, call, get_error, get_output, save_run, save_two_runs
 from file_server import Handler, serve
-from kept_programs import SavedProgram
 from repository import ROOT
+from saved_programs import SavedProgram
 from signing_keys import make_signing_key
 from store_contents import save
 from store_processes import PersistentEager, fill_store

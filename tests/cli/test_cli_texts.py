@@ -14,9 +14,9 @@ import pytest
 import torch
 from behind_dynamo import OwnNet
 from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, call, get_error, get_output, save_other, save_run, save_two_runs
-from kept_programs import SavedProgram
 from recorded_templates import STARTED, make_cast_template, make_full_ledger, make_ledger, save_ledger
 from report_records import HOSTILE
+from saved_programs import SavedProgram
 
 import fusioncache
 from fusioncache.backends.nvfuser import definition

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 from commands import CAST, CHAIN, make_run_ledger, save_other, save_run, save_two_runs
-from kept_programs import FORWARD, OTHER_SILU, OWN_READS, SILU, SavedProgram, make_outline, save_family
 from recorded_templates import (
     STARTED,
     count_compile,
@@ -31,6 +30,7 @@ from recorded_templates import (
 )
 from report_records import make_placement, make_region_record, save_hostile_run
 from repository import ROOT
+from saved_programs import FORWARD, OTHER_SILU, OWN_READS, SILU, SavedProgram, make_outline, save_family
 from signing_keys import make_signing_key
 from store_contents import age_entry, find_entry, find_object, make_artifacts, save
 

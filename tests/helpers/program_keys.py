@@ -14,7 +14,7 @@ from thunder.core.compile_data import compile_data_and_stats
 from thunder.core.langctxs import langctx
 
 import fusioncache
-from fusioncache.accelerators.programs.function_map import Epoch
+from fusioncache.accelerators.programs.function_map import KeyCache
 from fusioncache.accelerators.programs.key import make_key
 from fusioncache.ir import Key
 from fusioncache.observe.explain.difference import compare
@@ -73,16 +73,16 @@ def called(jitted: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         data.autocast_stack.stack.extend(before)
 
 
-def key_of(jitted: Any, *args: Any, epoch: Epoch | None = None, **kwargs: Any) -> Key:
-    """Returns the key for a call of a compiled function. Without ``epoch`` everything is described anew."""
+def key_of(jitted: Any, *args: Any, key_cache: KeyCache | None = None, **kwargs: Any) -> Key:
+    """Returns the key for a call of a compiled function. Without ``key_cache`` everything is described anew."""
     with called(jitted, *args, **kwargs) as data:
-        return make_key(data, args, kwargs, epoch or Epoch())[0]
+        return make_key(data, args, kwargs, key_cache or KeyCache())[0]
 
 
-def foreign_in(jitted: Any, *args: Any, epoch: Epoch) -> list[str]:
+def foreign_in(jitted: Any, *args: Any, key_cache: KeyCache) -> list[str]:
     """Returns the places of foreign code that Thunder may run for a call of a compiled function."""
     with called(jitted, *args) as data:
-        return make_key(data, args, {}, epoch)[1].foreign
+        return make_key(data, args, {}, key_cache)[1].foreign
 
 
 def assert_names(expected: str, key: Key, other: Key) -> None:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from kept_programs import SavedProgram
+from saved_programs import SavedProgram
 from signing_keys import make_signing_key
 from store_contents import (
     BACKEND,

@@ -204,7 +204,7 @@ def can_attend_with_cudnn(
     return False
 
 
-def _ask_torch(
+def _is_claimed_by_cudnn(
     query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scale: float | None, with_gradients: bool
 ) -> bool:
     from torch.nn.attention import SDPBackend

@@ -293,7 +293,7 @@ def _look_into(path: Path) -> Sequence[Entry]:
     return Store.open(path, remote="").entries()
 
 
-def _may_train() -> bool:
+def _is_likely_to_train() -> bool:
     """True if this process uses a GPU, or may use one and is neither a command nor a child of multiprocessing."""
     if gpu_in_use() is not None:
         return True
@@ -360,26 +360,26 @@ def _read_environment() -> dict[str, object]:
     return dict(read_variables(_PREFIXES, (), _SET_BY_TORCH))
 
 
-def choose_jobs(asked: int | None, backend: str) -> int:
+def choose_jobs(requested: int | None, backend: str) -> int:
     """Returns how many processes shall compile beside this one.
 
     Args:
-        asked: the user's number; None for that of the environment or, if it sets none, the number that pays.
+        requested: the user's number; None for that of the environment or, if it sets none, the number that pays.
         backend: the backend of most tasks.
 
     Raises:
-        TypeError: if ``asked`` is not an integer.
+        TypeError: if ``requested`` is not an integer.
         ValueError: if it is less than 0, or the environment's value is not a number.
     """
-    if asked is not None and (not isinstance(asked, int) or isinstance(asked, bool)):
-        raise TypeError(f"jobs must be a number of processes or None, got {asked!r}")
-    if asked is not None and asked < 0:
-        raise ValueError(f"jobs must be at least 0, got {asked}")
+    if requested is not None and (not isinstance(requested, int) or isinstance(requested, bool)):
+        raise TypeError(f"jobs must be a number of processes or None, got {requested!r}")
+    if requested is not None and requested < 0:
+        raise ValueError(f"jobs must be at least 0, got {requested}")
     said = JOBS.get_text()
     if not can_have_pool():
         return 0
-    if asked is not None:
-        return asked
+    if requested is not None:
+        return requested
     return int(said) if said else _count_useful_processes(backend)
 
 

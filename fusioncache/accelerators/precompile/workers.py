@@ -145,7 +145,7 @@ class Workers:
             if self._has_tasks():
                 continue
             idle = self._clock() - self._since
-            if idle >= REST_SECONDS and not self._is_early and not self._may_stay(idle):
+            if idle >= REST_SECONDS and not self._is_early and not self._should_keep_workers(idle):
                 self._close()
             if idle >= IDLE_SECONDS:
                 break
@@ -185,7 +185,7 @@ class Workers:
         for worker in workers:
             worker.end(deadline)
 
-    def _may_stay(self, idle: float) -> bool:
+    def _should_keep_workers(self, idle: float) -> bool:
         """True if idle workers may keep the GPU open after this many seconds.
 
         Raises nothing: if a worker does not answer how much memory is free, the result is False.

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from fusioncache.accelerators.programs import native
-from fusioncache.accelerators.programs.introspection import QUERIES, find_question
+from fusioncache.accelerators.programs.introspection import QUERIES, find_query
 from fusioncache.accelerators.programs.native import is_internal_call, name_of
 from fusioncache.thunder_adapter.api import NumberProxy, TensorProxy
 from fusioncache.thunder_adapter.hooks import MUTATING
@@ -339,22 +339,22 @@ def _check_checkpoint(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs
     return f"calls {name_of(fn)} with {strange[0]}, of which Thunder warns" if strange else None
 
 
-def _check_question(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_query(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     values = tuple(each.value for each in args)
     if kwargs or not all(type(each) in (str, int, bool) for each in values):
         return f"calls {name_of(fn)}"
-    key = _questions()[id(fn)][0], values
+    key = _list_queries()[id(fn)][0], values
     if key not in trace.queries:
         trace.queries[key] = fn(*values)
     return None
 
 
 @lru_cache(maxsize=1)
-def _questions() -> Mapping[int, tuple[str, Any]]:
+def _list_queries() -> Mapping[int, tuple[str, Any]]:
     found: dict[int, tuple[str, Any]] = {}
     for name in QUERIES:
         try:
-            function = find_question(name)
+            function = find_query(name)
         except LookupError:  # not every version of torch has all of them
             continue
         found.setdefault(id(function), (name, function))
@@ -401,7 +401,7 @@ def _list_checks() -> tuple[tuple[Any, Check], ...]:
         (tuple.__new__, _check_new_tuple), (torch.utils.checkpoint.checkpoint, _check_checkpoint),
         (torch.nn.Module.named_parameters, _check_members), (torch.nn.Module.named_buffers, _check_members),
     ]  # fmt: skip
-    return (*found, *((function, _check_question) for _, function in _questions().values()))
+    return (*found, *((function, _check_query) for _, function in _list_queries().values()))
 
 
 def _check_bound(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

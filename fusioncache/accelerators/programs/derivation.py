@@ -30,9 +30,9 @@ from fusioncache.observe.explain.program_difference import (
     compare_read,
     write_program_miss,
 )
-from fusioncache.observe.record.kept_regions import decode_regions, encode_regions
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import ChoiceRecord, PlacementRecord, RegionRecord
+from fusioncache.observe.record.region_codec import decode_regions, encode_regions
 from fusioncache.process.collector import without_collector
 from fusioncache.process.secrets import blur, hide_line, hide_texts, reveal_texts
 from fusioncache.store import Store

@@ -334,7 +334,7 @@ class KnownMap:
 
 
 @dataclass(slots=True, eq=False)
-class Epoch:
+class KeyCache:
     """The names and function maps that the keys of a process share.
 
     Attributes:
@@ -401,6 +401,6 @@ def _name_executors(known: KnownNames, executors: Sequence[Any]) -> KnownNames:
 
 
 @cache
-def epoch_of_process() -> Epoch:
-    """Returns the epoch of this process, always the same object."""
-    return Epoch()
+def key_cache_of_process() -> KeyCache:
+    """Returns the key cache of this process, always the same object."""
+    return KeyCache()

@@ -231,25 +231,25 @@ def describe_variable(name: str) -> str:
     return f"set, {write_text(value, TextKind.SECRET if find_kind(name) is TextKind.SECRET else TextKind.HIDDEN)}"
 
 
-def write_question(name: str, args: tuple[Any, ...]) -> str:
+def write_query(name: str, args: tuple[Any, ...]) -> str:
     """Returns a query as a Python call."""
     return f"{name}({', '.join(map(repr, args))})"
 
 
-def ask(question: str) -> Any:
+def answer(query: str) -> Any:
     """Returns the result of a query, a call of one of ``QUERIES``.
 
     Raises:
         LookupError: if it calls another function.
     """
-    name, _, rest = question.partition("(")
+    name, _, rest = query.partition("(")
     if name not in QUERIES:
         raise LookupError(f"{name} is not asked")
     args = ast.literal_eval(f"({rest.removesuffix(')')},)") if rest != ")" else ()
-    return find_question(name)(*args)
+    return find_query(name)(*args)
 
 
-def find_question(name: str) -> Any:
+def find_query(name: str) -> Any:
     """Returns the function that answers a query.
 
     Raises:

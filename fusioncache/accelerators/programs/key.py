@@ -29,7 +29,7 @@ from torch.utils import _device
 from fusioncache.accelerators.programs.containers import write_layout
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer, escape_name, list_lines
-from fusioncache.accelerators.programs.function_map import Epoch
+from fusioncache.accelerators.programs.function_map import KeyCache
 from fusioncache.accelerators.programs.introspection import find_in_class
 from fusioncache.accelerators.programs.options import find_groups, read_groups, read_options
 from fusioncache.accelerators.sizes.journal import FAMILY_FORMAT
@@ -135,7 +135,7 @@ FORMAT = PROGRAM_FORMAT
 
 
 def make_key(
-    compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any], epoch: Epoch
+    compile_data: Any, args: Sequence[Any], kwargs: Mapping[str, Any], key_cache: KeyCache
 ) -> tuple[Key, Definitions]:
     """Returns the key of the program for these arguments, and the ``Definitions`` that named its values.
 
@@ -143,14 +143,14 @@ def make_key(
         compile_data: Thunder's ``CompileData`` of the function, whose ``transforms`` are set.
         args: as the function is called.
         kwargs: as the function is called.
-        epoch: the cached names and function maps of this process.
+        key_cache: the cached names and function maps of this process.
 
     Raises:
         Declined: if the program depends on something that cannot be compared.
     """
     # The first call names ten thousand functions. All but these names and the key is freed when this returns.
     with without_collector():
-        known_map, describer = epoch.find_map(compile_data.executors_list), epoch.make_describer()
+        known_map, describer = key_cache.find_map(compile_data.executors_list), key_cache.make_describer()
         definitions = Definitions(describer, known_map.names, known_map.met)
         parts = {
             "model": write_lines(_read_model(describer, compile_data)),

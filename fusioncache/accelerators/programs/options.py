@@ -238,7 +238,7 @@ def read_executor(definitions: Definitions, executor: Any) -> Iterator[NamedValu
     from fusioncache.thunder_adapter.accelerator_api import FUEL_LEVEL, TemporaryExecutor
 
     name = f"executors.{_name_of(executor)}"
-    own = ask_for_key(executor)
+    own = call_cache_key(executor)
     with definitions.trusting() if own is not None else nullcontext():
         yield f"{name}.class", definitions.name(type(executor))
     yield f"{name}.version", str(executor.version)
@@ -275,7 +275,7 @@ def write_transform(describer: Describer, transform: Any) -> str:
     """
     cls = type(transform)
     name = f"{cls.__module__}.{cls.__qualname__}"
-    own = ask_for_key(transform)
+    own = call_cache_key(transform)
     if own is not None:
         return own
     if name not in _IGNORED_ATTRIBUTES:
@@ -288,7 +288,7 @@ def write_transform(describer: Describer, transform: Any) -> str:
     return f"{name} {describer.describe(kept)} {describer.describe(cls)}"
 
 
-def ask_for_key(owner: Any) -> str | None:
+def call_cache_key(owner: Any) -> str | None:
     """Returns the ``cache_key()`` of a transform or an executor; None if it has no such method.
 
     Raises:

@@ -169,12 +169,12 @@ class ProgramList(list[Any]):
         if self._derivations:  # the last derivation raised
             self.expect(None)
         calls: list[_PendingCall] = []
-        question = _make_probe(calls)
+        probe = _make_probe(calls)
         if len(self) > FEW:
-            yield question
+            yield probe
         yield from self._index.order(self, calls[0].sizes) if calls else super().__reversed__()
         if not calls:
-            yield question
+            yield probe
         for asked in calls:
             search = self._search(asked)
             while (entry := asked.go_on(search)) is not None:

@@ -28,7 +28,7 @@ from fusioncache.accelerators.programs.build import (
 )
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.function_map import epoch_of_process
+from fusioncache.accelerators.programs.function_map import key_cache_of_process
 from fusioncache.accelerators.programs.general import Identity
 from fusioncache.accelerators.programs.key import make_key
 from fusioncache.accelerators.programs.options import find_job_references, resolve_of_job
@@ -71,7 +71,7 @@ READS = "reads"
 BYTECODE = "bytecode"
 """The artifact with the code objects of the traces. It may be missing, and is checked before use: see ``build.py``."""
 REGIONS = "regions"
-"""The artifact with a run's record of the traces' regions, for reports: see ``kept_regions.py``."""
+"""The artifact with a run's record of the traces' regions, for reports: see ``region_codec.py``."""
 
 
 _STALE = "a stored program that does not decode"
@@ -230,7 +230,7 @@ class ProgramKeeper(Accelerator):
         verifies: as passed.
         replays: as passed.
         lengths: as passed.
-        epoch: the cached names and function maps of this process, for all keys.
+        key_cache: the cached names and function maps of this process, for all keys.
     """
 
     name = "programs"
@@ -250,7 +250,7 @@ class ProgramKeeper(Accelerator):
             install_more("sizes")
         self.cache, self.ledger = transform.cache, transform.ledger
         self.explains, self.verifies, self.replays, self.lengths = explains, verifies, replays, tuple(lengths)
-        self.epoch = epoch_of_process()
+        self.key_cache = key_cache_of_process()
         self._backends, self._calls, self._helpers = transform.backends, transform.template_calls, helpers
         self._generations = transform.generations
 
@@ -274,7 +274,7 @@ class ProgramKeeper(Accelerator):
             Declined: if the key depends on something that cannot be compared, or Thunder may run foreign code.
         """
         with self.time("key"):
-            key, definitions = make_key(call.compile_data, call.args, call.kwargs, self.epoch)
+            key, definitions = make_key(call.compile_data, call.args, call.kwargs, self.key_cache)
         definitions.refuse_foreign()
         return key, definitions
 

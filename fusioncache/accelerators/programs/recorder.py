@@ -83,18 +83,18 @@ class Notes:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class NoteConverter:
     """Converts notes to reads.
 
     Attributes:
         notes: of a trace.
         describer: has described the program's key.
-        again: a copy of it, from when it had described only the key.
+        early_describer: a copy of it, from when it had described only the key.
     """
 
     notes: Notes
     describer: Describer
-    again: Describer
+    early_describer: Describer
 
     def reads(self) -> tuple[Read, ...]:
         """Returns the reads in the order in which they are compared.
@@ -115,7 +115,7 @@ class Account:
     def _check_texts(self) -> None:
         """Raises ``Declined`` if a value has changed since it was noted: it is unknown which state the trace used."""
         for what, value, name, text in self.notes.texts:
-            if describe(value, what, self.again, name) != text:
+            if describe(value, what, self.early_describer, name) != text:
                 raise Declined(f"{what} changed while it was used", Scope.PROGRAM)
 
     def _describe(self, value: Any, what: str, name: str | None = None) -> str:
@@ -123,7 +123,7 @@ class Account:
 
     def _describe_answers(self) -> list[Read]:
         return [
-            Read("query", introspection.write_question(name, args), self._describe(answer, f"what {name} says"))
+            Read("query", introspection.write_query(name, args), self._describe(answer, f"what {name} says"))
             for (name, args), answer in self.notes.queries.items()
         ]
 
@@ -311,7 +311,7 @@ class Recorder(hooks.Observer):
 
     def _would_keep(self) -> bool:
         try:
-            Account(self._notes, self._describer.copy(), self._late.copy()).reads()
+            NoteConverter(self._notes, self._describer.copy(), self._late.copy()).reads()
         except Exception:  # of any kind: reads() decides at the end
             return False
         return True
@@ -545,7 +545,7 @@ class Recorder(hooks.Observer):
             self._refuse("its tracing could not be observed")
         if self._reason is not None:
             raise Declined(self._reason, Scope.PROGRAM)
-        return Account(self._notes, self._describer, self._late).reads()
+        return NoteConverter(self._notes, self._describer, self._late).reads()
 
 
 def _is_plain_key(value: Any) -> bool:

@@ -23,7 +23,7 @@ import torch
 
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.function_map import Epoch, epoch_of_process
+from fusioncache.accelerators.programs.function_map import KeyCache, key_cache_of_process
 from fusioncache.accelerators.programs.key import read_process, write_parts
 from fusioncache.accelerators.programs.writer import digest
 from fusioncache.ir import Declined, Key, Scope, codec
@@ -44,19 +44,19 @@ _HELPERS = ("get_proxy_inputs_from_node", "_concrete_value")
 _PLAIN = (type(None), bool, int, str, type(...))
 
 
-def make_answers_key(compile_data: Any, epoch: Epoch) -> tuple[Key, Definitions]:
+def make_answers_key(compile_data: Any, key_cache: KeyCache) -> tuple[Key, Definitions]:
     """Returns the key under which processes share answers, and the ``Definitions`` that named its values.
 
     Args:
         compile_data: Thunder's ``CompileData`` for a function under the current state of torch.
-        epoch: the cached names and function maps of this process.
+        key_cache: the cached names and function maps of this process.
 
     Raises:
         Declined: if an answer depends on foreign functions, or on a state that cannot be described.
     """
     from fusioncache.thunder_adapter.accelerator_api import dynamo_utils as utils
 
-    known_map = epoch.find_map(())
+    known_map = key_cache.find_map(())
     definitions = Definitions(Describer(), known_map.names, known_map.met)
 
     helpers = write_lines((f"splitter.{name}", definitions.name(getattr(utils, name))) for name in _HELPERS)
@@ -210,7 +210,7 @@ class SupportedOperations:
 
         with without_collector():
             data = CompileData(fn=_nothing, disable_preprocessing=True)
-            key, definitions = make_answers_key(data, epoch_of_process())
+            key, definitions = make_answers_key(data, key_cache_of_process())
         known = self.known.get(key)
         if known is None:
             known = self.known[key] = set(read_answers(store, key))

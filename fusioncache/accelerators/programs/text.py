@@ -356,7 +356,7 @@ def find_text(kind: str, name: str, describer: Describer) -> str | None:
         if kind == "variable":
             return introspection.describe_variable(name)
         if kind == "query":
-            return describer.describe(introspection.ask(name))
+            return describer.describe(introspection.answer(name))
         found = _find(kind, name)
         return describe_found(found, describer, _split(name, ".")[1] if kind in ("global", "attribute") else None)
     except Exception:  # any error of foreign code instead of an answer is a difference

@@ -62,7 +62,7 @@ from fusioncache.accelerators.sizes.sizes import (
 from fusioncache.accelerators.sizes.values import ArgumentSizes, Place
 from fusioncache.ir import Key, codec
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.observe.record.kept_regions import ProgramRecords, decode_regions
+from fusioncache.observe.record.region_codec import ProgramRecords, decode_regions
 from fusioncache.store import Store
 from fusioncache.store.entry import FAMILY_SLOTS, is_family
 from fusioncache.store.store import WRITE_SECONDS
@@ -80,7 +80,7 @@ DECIDERS: Mapping[str, str] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class AskedTensor:
+class TensorArgument:
     """A tensor argument of a decision.
 
     Attributes:
@@ -96,7 +96,7 @@ class AskedTensor:
     requires_grad: bool
 
 
-type Asked = AskedTensor | Integer | Float | Number | Operation | bool | float | None
+type Argument = TensorArgument | Integer | Float | Number | Operation | bool | float | None
 """One argument of a decision."""
 
 
@@ -111,10 +111,10 @@ class Decision:
     """
 
     function: Annotated[str, re.compile("|".join(DECIDERS))]
-    args: tuple[Asked, ...]
+    args: tuple[Argument, ...]
     answer: str
 
-    def ask(self, numbers: Mapping[int, int]) -> str:
+    def answer_at(self, numbers: Mapping[int, int]) -> str:
         """Returns the function's answer at other values of the variables, given by their positions.
 
         Raises:
@@ -130,13 +130,13 @@ def find_decider_module(decider: str) -> ModuleType:
     return import_module(DECIDERS[decider])
 
 
-def decide(function: Callable[..., Any], args: tuple[Asked, ...], numbers: Mapping[int, int]) -> Any:
+def decide(function: Callable[..., Any], args: tuple[Argument, ...], numbers: Mapping[int, int]) -> Any:
     """Returns the result of a deciding function at these values of the variables."""
     with tracectx(TraceCtx()):
         return function(*(_fill(each, numbers) for each in args))
 
 
-def describe_asked(arg: Any) -> Asked:
+def describe_argument(arg: Any) -> Argument:
     """Returns an argument of a decision as data.
 
     Raises:
@@ -144,7 +144,7 @@ def describe_asked(arg: Any) -> Asked:
     """
     if isinstance(arg, TensorProxy):
         dtype = str(to_torch_dtype(arg.dtype)).removeprefix("torch.")
-        return AskedTensor(tuple(map(express, arg.shape)), arg.device.device_str(), dtype, bool(arg.requires_grad))
+        return TensorArgument(tuple(map(express, arg.shape)), arg.device.device_str(), dtype, bool(arg.requires_grad))
     if type(arg) in SYMBOLIC:
         return arg.expression
     if arg is None or type(arg) in (bool, int, float):
@@ -152,18 +152,18 @@ def describe_asked(arg: Any) -> Asked:
     raise TypeError(f"something is decided about a {type(arg).__name__}")
 
 
-def _fill(asked: Asked, numbers: Mapping[int, int]) -> Any:
-    if isinstance(asked, AskedTensor):
-        return _make_proxy(asked, numbers)
-    return evaluate(asked, numbers) if isinstance(asked, Number | Operation) else asked
+def _fill(argument: Argument, numbers: Mapping[int, int]) -> Any:
+    if isinstance(argument, TensorArgument):
+        return _make_proxy(argument, numbers)
+    return evaluate(argument, numbers) if isinstance(argument, Number | Operation) else argument
 
 
-def _make_proxy(asked: AskedTensor, numbers: Mapping[int, int]) -> Any:
+def _make_proxy(argument: TensorArgument, numbers: Mapping[int, int]) -> Any:
     return TensorProxy(
-        shape=tuple(evaluate(size, numbers) for size in asked.shape),
-        device=devices.to_device(asked.device),
-        dtype=dtypes.to_dtype(getattr(torch, asked.dtype)),
-        requires_grad=asked.requires_grad,
+        shape=tuple(evaluate(size, numbers) for size in argument.shape),
+        device=devices.to_device(argument.device),
+        dtype=dtypes.to_dtype(getattr(torch, argument.dtype)),
+        requires_grad=argument.requires_grad,
     )
 
 
@@ -229,7 +229,7 @@ class PassJournal:
             if all(evaluate(left, numbers) == evaluate(right, numbers) for left, right in zip(one, other, strict=True)):
                 raise Declined("two operations become the same at these sizes", Scope.LENGTH)
         for decision in self.decisions:
-            if decision.ask(numbers) != decision.answer:
+            if decision.answer_at(numbers) != decision.answer:
                 raise Declined(f"{decision.function} decides otherwise", Scope.LENGTH)
         for each in self.expressions:
             evaluate(each, numbers)
@@ -303,7 +303,7 @@ def _find_numbers(value: Any) -> Iterator[Number]:
             yield from _find_numbers(each)
     elif isinstance(value, Look | Operation):
         yield from _find_numbers((value.left, value.right))
-    elif isinstance(value, Decision | AskedTensor):
+    elif isinstance(value, Decision | TensorArgument):
         yield from _find_numbers(value.args if isinstance(value, Decision) else value.shape)
 
 

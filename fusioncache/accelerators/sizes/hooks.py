@@ -33,7 +33,7 @@ from fusioncache.accelerators.sizes.sizes import (
     is_number,
     to_float,
 )
-from fusioncache.accelerators.sizes.watch import Watch, strip
+from fusioncache.accelerators.sizes.watch import SizeObserver, strip
 from fusioncache.process import forks
 from fusioncache.thunder_adapter import hooks, installation
 from fusioncache.thunder_adapter.api import Proxy, TensorProxy
@@ -155,8 +155,8 @@ def assume_finite_symbols(original: ModuleType) -> ModuleType:
 type Interpret = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 """Makes Thunder interpret a program with these arguments."""
 
-CURRENT: ContextVar[Watch | None] = ContextVar("fusioncache_sizes", default=None)
-"""The ``Watch`` of the trace that is being made in this context."""
+CURRENT: ContextVar[SizeObserver | None] = ContextVar("fusioncache_sizes", default=None)
+"""The ``SizeObserver`` of the trace that is being made in this context."""
 
 
 def watch_sizes(
@@ -174,7 +174,7 @@ def watch_sizes(
         The result of ``interpret``, and the journal.
     """
     installation.install_more("sizes")
-    watch = Watch(Journal(), compiled)
+    watch = SizeObserver(Journal(), compiled)
     token = CURRENT.set(watch)
     try:
         with hooks.observe(watch):

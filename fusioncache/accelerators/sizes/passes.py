@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
-from fusioncache.accelerators.sizes.families import Decision, Expressions, PassJournal, decide, describe_asked
+from fusioncache.accelerators.sizes.families import Decision, Expressions, PassJournal, decide, describe_argument
 from fusioncache.accelerators.sizes.hooks import LISTENER, support_symbols
 from fusioncache.accelerators.sizes.journal import Journal, Look, find_stats, replay_computation
 from fusioncache.accelerators.sizes.sizes import (
@@ -118,16 +118,16 @@ class PassListener(LookListener):
         """
         name = function.__name__
         try:
-            asked = tuple(map(describe_asked, args))
+            arguments = tuple(map(describe_argument, args))
         except TypeError as error:
             raise Declined(str(error), Scope.LENGTH) from error
         # Compared as text, which distinguishes 1, 1.0 and True.
-        question = f"{name}{asked}"
-        if question not in self._answers:
-            answer = decide(function, asked, self._numbers)
-            self._answers[question] = answer
-            self.decisions.append(Decision(name, asked, str(answer)))
-        return self._answers[question]
+        query = f"{name}{arguments}"
+        if query not in self._answers:
+            answer = decide(function, arguments, self._numbers)
+            self._answers[query] = answer
+            self.decisions.append(Decision(name, arguments, str(answer)))
+        return self._answers[query]
 
 
 def _find_place() -> str:

@@ -211,7 +211,7 @@ def find_entries(entries: Sequence[Entry], names: tuple[int, int]) -> Sequence[E
     return entries[counted[0] : counted[-1] + 1] if counted else ()
 
 
-class Watch(Observer, LookListener):
+class SizeObserver(Observer, LookListener):
     """Observer that records uses of sizes in one trace."""
 
     def __init__(self, journal: Journal, compiled: Any) -> None:
@@ -511,7 +511,7 @@ class Watch(Observer, LookListener):
         return self.journal
 
 
-def strip(wrapper: Any, watch: Watch) -> Any:
+def strip(wrapper: Any, watch: SizeObserver) -> Any:
     """Returns a wrapper of the same value with Thunder's integers for sizes; the given wrapper if there are no sizes.
 
     Args:

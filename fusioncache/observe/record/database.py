@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from fusioncache.ir import codec
-from fusioncache.observe.record.kept_regions import encode_record, pack_trace, unpack, unpack_trace
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import (
     ChoiceRecord,
@@ -30,6 +29,7 @@ from fusioncache.observe.record.observations import (
     RegionRecord,
     Run,
 )
+from fusioncache.observe.record.region_codec import encode_record, pack_trace, unpack, unpack_trace
 from fusioncache.observe.record.stats import Stats, TemplateStats
 from fusioncache.process import forks
 from fusioncache.process.files import free, make_folders, protect

@@ -133,18 +133,18 @@ def shorten_resume(original: Callable[..., Any]) -> Callable[..., Any]:
 
     constants = dtensor_torch_and_prims.dispatch_to_impl.__code__.co_consts
     (wrapper,) = (each for each in constants if isinstance(each, CodeType) and each.co_name == "wrapper")
-    distance, may_leap = _measure_leap(wrapper), _make_leap_check()
+    distance, can_skip = _measure_skip(wrapper), _make_skip_check()
 
     @wraps(original)
     def resume_handler(inst: Any, /, co: Any, frame: Any, **kwargs: Any) -> Any:
-        if co is wrapper and inst.arg == 0 and may_leap(frame):
+        if co is wrapper and inst.arg == 0 and can_skip(frame):
             return distance
         return original(inst, co=co, frame=frame, **kwargs)
 
     return resume_handler
 
 
-def _measure_leap(code: CodeType) -> int:
+def _measure_skip(code: CodeType) -> int:
     """Returns the jump distance, in code units, from the start of a function to its last statement."""
     instructions = list(dis.get_instructions(code))
     begin = next(index for index, each in enumerate(instructions) if each.opname == "RESUME")
@@ -152,12 +152,12 @@ def _measure_leap(code: CodeType) -> int:
     return (last - instructions[begin + 1].offset) // 2
 
 
-def _make_leap_check() -> Callable[[Any], bool]:
+def _make_skip_check() -> Callable[[Any], bool]:
     """Returns a function that is True if a dispatcher's frame ends in the operation for a single device."""
     flatten = _own("thunder.core.pytree", "tree_flatten")
     visited = _list_visited()
 
-    def may_leap(frame: Any) -> bool:
+    def can_skip(frame: Any) -> bool:
         args, kwargs = frame.localsplus[:2]
         if not (is_wrapped(args, tuple) and is_wrapped(kwargs, dict) and not kwargs.value) or needs_every_step():
             return False
@@ -171,7 +171,7 @@ def _make_leap_check() -> Callable[[Any], bool]:
         look_up_builtins(names, "list", "filter", "map", "all")
         return True
 
-    return may_leap
+    return can_skip
 
 
 _Visited = Sequence[tuple[Any, str, tuple[str, ...]]]

@@ -22,7 +22,7 @@ from thunder.extend import ImplInfo, OperatorExecutor
 import fusioncache
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.function_map import Epoch
+from fusioncache.accelerators.programs.function_map import KeyCache
 from fusioncache.ir.keys import read_values
 
 X = torch.zeros(3, 4)
@@ -127,7 +127,7 @@ def test_all_of_the_code_that_makes_regions_for_nvfuser_is_in_the_key():
 
     def read() -> dict[str, object]:
         with fake_cuda.pretend_gpu():
-            return read_values(Epoch().find_map([executor]).text)
+            return read_values(KeyCache().find_map([executor]).text)
 
     before = read()
     with note_functions() as ran:
@@ -180,9 +180,9 @@ def test_derivatives_of_earlier_programs_are_derived_again(tmp_path):
 
 
 def test_names_of_executors_that_change_often_do_not_pile_up():
-    epoch, executor, counted = Epoch(), OperatorExecutor("often_changed", version="1"), []
+    key_cache, executor, counted = KeyCache(), OperatorExecutor("often_changed", version="1"), []
     for number in range(3):
         executor.number = [number]
-        epoch.find_map([executor])
-        counted.append(len(epoch.names.fingerprints))
-    assert len(set(counted)) == 1 and len(epoch.maps) == 1
+        key_cache.find_map([executor])
+        counted.append(len(key_cache.names.fingerprints))
+    assert len(set(counted)) == 1 and len(key_cache.maps) == 1

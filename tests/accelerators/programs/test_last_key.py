@@ -27,7 +27,7 @@ from thunder.torch.langctx import _method_name_to_fn_map as METHODS
 
 from fusioncache.accelerators.programs import function_map
 from fusioncache.accelerators.programs.definitions import Fingerprint
-from fusioncache.accelerators.programs.function_map import Epoch
+from fusioncache.accelerators.programs.function_map import KeyCache
 from fusioncache.accelerators.programs.key import make_key
 from fusioncache.ir import Declined, Key
 
@@ -36,30 +36,30 @@ X = torch.zeros(3, 4)
 
 
 class Known:
-    """A compiled function, its key, and the epoch that its keys share."""
+    """A compiled function, its key, and the key cache that its keys share."""
 
     def __init__(self, fn: Any, executors: tuple[Any, ...] = (), **options: Any) -> None:
-        self.fn, self.compiled, self.epoch = fn, jit(fn, executors=executors, **options), Epoch()
+        self.fn, self.compiled, self.key_cache = fn, jit(fn, executors=executors, **options), KeyCache()
         self.key = self.make()
         assert isinstance(self.key, Key)
 
-    def make(self, x: torch.Tensor = X, epoch: Epoch | None = None) -> Key | str:
-        """Returns the key in an epoch, by default the shared one, or the reason why there is none."""
+    def make(self, x: torch.Tensor = X, key_cache: KeyCache | None = None) -> Key | str:
+        """Returns the key in a key cache, by default the shared one, or the reason why there is none."""
         try:
-            return key_of(self.compiled, x, epoch=epoch or self.epoch)
+            return key_of(self.compiled, x, key_cache=key_cache or self.key_cache)
         except Declined as reason:
             return str(reason)
 
     def make_anew(self, x: torch.Tensor = X) -> Key | str:
-        """Returns the key in a new epoch, or the reason why there is none."""
-        return self.make(x, Epoch())
+        """Returns the key in a new key cache, or the reason why there is none."""
+        return self.make(x, KeyCache())
 
     def assert_seen(self, change: Callable[[], Any], named: str = "") -> None:
-        """Asserts that the shared epoch notices a change and its end: the key equals a new one and names the change."""
+        """Asserts that the shared cache notices a change and its end: the key equals a new one and names the change."""
         assert self.make() == self.key
-        maps = dict(self.epoch.maps)
+        maps = dict(self.key_cache.maps)
         assert self.make() == self.key
-        assert self.epoch.maps == maps  # as always if nothing changed
+        assert self.key_cache.maps == maps  # as always if nothing changed
         with change():
             after, anew = self.make(), self.make_anew()
             assert after == anew == self.make() != self.key
@@ -171,12 +171,12 @@ class Saying(OperatorExecutor):
 
 @pytest.mark.parametrize(("kind", "is_named"), [(OperatorExecutor, True), (Saying, False)])
 def test_code_of_others_is_noticed_unless_its_executor_says_what_it_depends_on(kind, is_named):
-    executor, epoch = kind("of_others", version="1"), Epoch()
+    executor, key_cache = kind("of_others", version="1"), KeyCache()
     executor._implmap["torch.nn.functional.silu"] = ImplInfo(checker=of_others)
     compiled = jit(torch.nn.SiLU(), executors=[executor])
     for tables in ({}, {}, {"also_here": of_others}):
         with mock.patch.dict(vars(symbol), tables):
-            foreign = foreign_in(compiled, X, epoch=epoch)
+            foreign = foreign_in(compiled, X, key_cache=key_cache)
         assert any(place.endswith("of_others") for place in foreign) is is_named
 
 
@@ -189,7 +189,7 @@ def test_what_is_in_place_of_torch_compile_derives_nothing(known, name, is_there
     there = wrapping if is_there else wrapping.__wrapped__
     with changed(torch, name, there), changed(jit_ext._general_jit_lookaside_map, wrapping, jit_ext.wrap_const):
         other = known.make_anew()
-        foreign = foreign_in(known.compiled, X, epoch=Epoch())
+        foreign = foreign_in(known.compiled, X, key_cache=KeyCache())
         assert other != known.key and bool(foreign) is (name != "compile")
 
 
@@ -221,10 +221,11 @@ def test_what_came_into_thunder_later_is_compared_as_well():
         known.key = known.make()
         for change in IN_TABLE.values():
             known.assert_seen(change)
-        places = [place for place in foreign_in(known.compiled, X, epoch=known.epoch) if place.endswith("of_others")]
+        foreign = foreign_in(known.compiled, X, key_cache=known.key_cache)
+        places = [place for place in foreign if place.endswith("of_others")]
         with changed(torch, "compile", of_others):  # which the key ignores
-            assert places and not {*places} & {*foreign_in(known.compiled, X, epoch=known.epoch)}
-        assert {*places} <= {*foreign_in(known.compiled, X, epoch=known.epoch)}
+            assert places and not {*places} & {*foreign_in(known.compiled, X, key_cache=known.key_cache)}
+        assert {*places} <= {*foreign_in(known.compiled, X, key_cache=known.key_cache)}
 
 
 def test_other_executors_are_noticed(known):
@@ -235,16 +236,16 @@ def test_other_executors_are_noticed(known):
 def test_the_function_map_is_written_once_for_all_functions(known):
     with changed(function_map, "write_thunder", lambda *given: 1 / 0):
         for fn in (Model(), of_others, torch.nn.LayerNorm(4)):
-            assert "function map" in key_of(jit(fn, executors=()), X, epoch=known.epoch).texts
+            assert "function map" in key_of(jit(fn, executors=()), X, key_cache=known.key_cache).texts
 
 
 def test_what_a_model_has_that_thunder_has_as_well_is_told_by_its_name():
-    model, epoch = Model(), Epoch()
+    model, key_cache = Model(), KeyCache()
     model.extra = of_others
     with changed(rematerialization, "another", of_others):
         for fn in (torch.nn.Linear(4, 3), model, of_others):
             compiled = jit(fn, executors=())
-            assert_same(key_of(compiled, X, epoch=epoch), key_of(compiled, X))
+            assert_same(key_of(compiled, X, key_cache=key_cache), key_of(compiled, X))
 
 
 def test_what_a_model_lost_is_not_kept_alive():
@@ -270,7 +271,7 @@ def test_what_a_model_lost_is_not_kept_alive():
 def test_threads_make_the_same_keys(known):
     def make(_: int) -> list[Key]:
         with called(known.compiled, X) as data:
-            return [make_key(data, (X,), {}, known.epoch)[0] for _ in range(5)]
+            return [make_key(data, (X,), {}, known.key_cache)[0] for _ in range(5)]
 
     with ThreadPoolExecutor(3) as pool:
         assert [*pool.map(make, range(3))] == [[known.key] * 5] * 3

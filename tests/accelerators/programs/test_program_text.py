@@ -29,7 +29,7 @@ from fusioncache.accelerators.programs.text import (
 )
 from fusioncache.ir import Graph, Instance
 from fusioncache.ir.keys import INGREDIENTS, Level
-from fusioncache.observe.record import kept_regions
+from fusioncache.observe.record import region_codec
 from fusioncache.observe.record.observations import ChoiceRecord, PlanCost
 from fusioncache.template.plan import Plan
 
@@ -197,10 +197,10 @@ def test_the_bytes_of_each_format_are_these():
     reads = encode_reads([Read(kind, f"{kind}.name", "text") for kind in text.KINDS])
     region = make_region_record(3, "h.3", 3, "forward", "0" * 64, trace_number=0, model="GPT", reason=None)
     choice = ChoiceRecord("GPT", "forward", 0, "t3", 4, "fold", (PlanCost("fold", 64, 32, 2),))
-    regions = kept_regions.encode_regions([region], [choice], [make_placement()])
+    regions = region_codec.encode_regions([region], [choice], [make_placement()])
     assert (text.FORMAT, digest(encode(make_program()))) == (6, "d1dfa504612b30cdc901d0c088ef0536")
     assert (text.READS_FORMAT, digest(reads)) == (2, "38c47d47e99aa7b8ebfa37be4315bee6")
-    assert (kept_regions.FORMAT, digest(regions)) == (4, "40abbdbd8ba1f1de6daa03414040efde")
+    assert (region_codec.FORMAT, digest(regions)) == (4, "40abbdbd8ba1f1de6daa03414040efde")
     # The bytecode after the header is Python's, and differs between Python versions.
     header = build.encode_code(make_program()).partition(b"\n")[0].split(b" ")
     assert (build.CODE_FORMAT, header[:3], len(header)) == (1, [b"fusioncache", b"bytecode", b"1"], 6)

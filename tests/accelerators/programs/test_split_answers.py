@@ -17,7 +17,7 @@ import fusioncache
 from fusioncache.accelerators.programs import key, programs, splits
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
-from fusioncache.accelerators.programs.function_map import Epoch
+from fusioncache.accelerators.programs.function_map import KeyCache
 from fusioncache.accelerators.programs.splits import (
     SupportedOperations,
     describe_operation,
@@ -35,7 +35,7 @@ def open_store(path):
 
 
 def make_key():
-    return make_answers_key(CompileData(fn=lambda: None, disable_preprocessing=True), Epoch())[0]
+    return make_answers_key(CompileData(fn=lambda: None, disable_preprocessing=True), KeyCache())[0]
 
 
 def make_node(*args, **kwargs):

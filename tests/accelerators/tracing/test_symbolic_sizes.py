@@ -15,7 +15,7 @@ from thunder.executors import utils
 from thunder.extend import OperatorExecutor
 
 from fusioncache.accelerators.sizes import hooks, lengths, passes
-from fusioncache.accelerators.sizes.families import Decision, describe_asked
+from fusioncache.accelerators.sizes.families import Decision, describe_argument
 from fusioncache.accelerators.sizes.sizes import Number, Size, SymbolicSize, evaluate, gives_float
 from fusioncache.ir.errors import Declined
 
@@ -191,8 +191,8 @@ def test_a_question_that_is_data_is_the_one_that_thunder_asks(dtype, monkeypatch
         like = torch.empty(2, 4, 96, 16, dtype=getattr(torch, dtype), requires_grad=True)
         tensor = tensorproxy(like, name="x", history=None)
     args = tensor, tensor, tensor, None, 0.0, True, None
-    decision = Decision("_fused_sdp_choice", tuple(map(describe_asked, args)), "")
-    assert decision.ask({}) == str(own(*args))
+    decision = Decision("_fused_sdp_choice", tuple(map(describe_argument, args)), "")
+    assert decision.answer_at({}) == str(own(*args))
     ((found, *_, number, flag, nothing),) = asked
     assert isinstance(found, TensorProxy)
     for name in ("shape", "device", "dtype", "requires_grad"):
@@ -200,9 +200,9 @@ def test_a_question_that_is_data_is_the_one_that_thunder_asks(dtype, monkeypatch
     assert (number, flag, nothing) == (0.0, True, None)
     assert flag is True
     with pytest.raises(ValueError, match="print decides nothing"):
-        Decision("print", (), "").ask({})
+        Decision("print", (), "").answer_at({})
     with pytest.raises(TypeError, match="decided about a str"):
-        describe_asked("a text")
+        describe_argument("a text")
 
 
 @pytest.mark.parametrize(

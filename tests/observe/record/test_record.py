@@ -42,7 +42,6 @@ from fusioncache.cache.cache import Cache
 from fusioncache.observe.record import database as recorder
 from fusioncache.observe.record import ledger as ledgers
 from fusioncache.observe.record.database import RecordReader, RecordWriter, record_path
-from fusioncache.observe.record.kept_regions import decode_regions, encode_regions
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import (
     BoundRecord,
@@ -55,6 +54,7 @@ from fusioncache.observe.record.observations import (
     RegionRecord,
     Source,
 )
+from fusioncache.observe.record.region_codec import decode_regions, encode_regions
 from fusioncache.process.settings import DIRECTORY
 
 

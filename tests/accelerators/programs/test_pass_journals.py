@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from fusioncache.accelerators.sizes.families import (
     DECIDERS,
-    AskedTensor,
     Decision,
     PassJournal,
+    TensorArgument,
     decode_outline,
     encode_outline,
 )
@@ -36,7 +36,7 @@ ASKED = (
     | st.booleans()
     | st.floats(allow_nan=False, allow_infinity=False)
     | EXPRESSIONS
-    | st.builds(AskedTensor, LISTS, TEXTS, st.sampled_from(["float32", "bfloat16"]), st.booleans())
+    | st.builds(TensorArgument, LISTS, TEXTS, st.sampled_from(["float32", "bfloat16"]), st.booleans())
 )
 DECISIONS = st.builds(Decision, st.sampled_from(sorted(DECIDERS)), st.lists(ASKED, max_size=4).map(tuple), TEXTS)
 JOURNALS = st.builds(
@@ -63,7 +63,7 @@ EXAMPLE = PassJournal(
     ((0, (*NUMBERS, 1)),),
     (Look("<", NUMBERS[0], 100, True, "compares", "model.py:1"),),
     (((NUMBERS[0],), (Operation("+", NUMBERS[0], write_constant(0.5)),)),),
-    (Decision("_fused_sdp_choice", (AskedTensor((2, NUMBERS[1]), "cpu", "float32", False), True, 0.5), "MATH"),),
+    (Decision("_fused_sdp_choice", (TensorArgument((2, NUMBERS[1]), "cpu", "float32", False), True, 0.5), "MATH"),),
     tuple(NUMBERS),
     {"t96": (2, Operation("*", NUMBERS[1], 16))},
 )
