@@ -206,7 +206,7 @@ def pull(
     for number, pack in enumerate(wanted):
         progress(number, len(wanted))
         try:
-            brought = remote.bring(pack, disk, trust, dry_run=dry_run)
+            brought = remote.import_pack(pack, disk, trust, dry_run=dry_run)
             counted.count_pack(brought.entries, pack.size, brought.refused)
         except Refusal as refusal:
             counted.refused[refusal.reason] += 1

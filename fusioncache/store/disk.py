@@ -18,7 +18,7 @@ from fusioncache.store import locks
 from fusioncache.store.directory import Directory, EntryFile, EntryFolder, ObjectFolder
 from fusioncache.store.entry import OTHER_FORMAT, Artifact, Entry, StoredArtifacts
 from fusioncache.store.files import TEMPORARY, Refusal, name_cause
-from fusioncache.store.locks import UNANSWERED, FileLock, hold_alone
+from fusioncache.store.locks import UNANSWERED, FileLock, hold_exclusively
 from fusioncache.store.signing import Trust, read_trust
 
 FILL = 0.9
@@ -46,7 +46,7 @@ class SweepResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _EntryState:
     """An entry's file, its objects (None if another version wrote it), and whether it can be removed in any case."""
 
     file: EntryFile
@@ -54,15 +54,15 @@ class _Seen:
     useless: bool = False
 
 
-def _look(entries: EntryFolder, id_: str, file: EntryFile) -> _Seen:
+def _inspect(entries: EntryFolder, id_: str, file: EntryFile) -> _EntryState:
     try:
         entry = entries.get(id_)
     except Refusal as refusal:
         other = refusal.reason == OTHER_FORMAT
-        return _Seen(file, None if other else frozenset(), useless=not other)
+        return _EntryState(file, None if other else frozenset(), useless=not other)
     if entry is None:
-        return _Seen(file, frozenset())
-    return _Seen(file, frozenset(artifact.object for artifact in entry.artifacts), entry.is_outdated)
+        return _EntryState(file, frozenset())
+    return _EntryState(file, frozenset(artifact.object for artifact in entry.artifacts), entry.is_outdated)
 
 
 def _remove_litter(root: Path, entries: EntryFolder, objects: ObjectFolder) -> int:
@@ -81,14 +81,14 @@ def _remove_locks(folder: Path) -> int:
     return removed
 
 
-def _choose_victims(seen: Mapping[str, _Seen], sizes: Mapping[str, int], limit: int, max_age: float) -> list[str]:
+def _choose_victims(seen: Mapping[str, _EntryState], sizes: Mapping[str, int], limit: int, max_age: float) -> list[str]:
     """Returns the entries to remove. An object of several entries is freed with the last of them."""
     now = time.time()
     users = Counter(digest for entry in seen.values() for digest in entry.objects or ())
     total = sum(sizes[digest] for digest in users if digest in sizes) + sum(entry.file.size for entry in seen.values())
     goal = limit if total <= limit else limit * FILL
     victims = []
-    for id_, entry in sorted(seen.items(), key=lambda item: _turn(item[1].file, item[0], now)):
+    for id_, entry in sorted(seen.items(), key=lambda item: _removal_rank(item[1].file, item[0], now)):
         if entry.objects is None:
             continue
         useless = entry.useless or not entry.objects <= sizes.keys()
@@ -100,7 +100,7 @@ def _choose_victims(seen: Mapping[str, _Seen], sizes: Mapping[str, int], limit: 
     return victims
 
 
-def _find_orphans(left: Iterable[_Seen], sizes: Mapping[str, int]) -> list[str]:
+def _find_orphans(left: Iterable[_EntryState], sizes: Mapping[str, int]) -> list[str]:
     needed: set[str] = set()
     for entry in left:
         if entry.objects is None:
@@ -109,7 +109,7 @@ def _find_orphans(left: Iterable[_Seen], sizes: Mapping[str, int]) -> list[str]:
     return [digest for digest in sizes if digest not in needed]
 
 
-def _turn(file: EntryFile, id_: str, now: float) -> tuple[bool, int, str]:
+def _removal_rank(file: EntryFile, id_: str, now: float) -> tuple[bool, int, str]:
     """Returns the sort key of removal. An entry used in the future goes first: the clock was set back since."""
     return file.used / 1e9 <= now + _SKEW_SECONDS, file.used, id_
 
@@ -200,7 +200,7 @@ def remove_damaged(root: Path, damaged: Iterable[Damage]) -> int:
     entries, objects = EntryFolder(root / "entries"), ObjectFolder(root / "objects")
     removed = 0
     # Without the lock another process could replace a damaged file by an intact one, which must stay.
-    with hold_alone(root / "locks" / "store"):
+    with hold_exclusively(root / "locks" / "store"):
         sizes = objects.sizes()
         # Entries first, because the damage of an entry may be in its object.
         for damage in sorted(damaged, key=lambda damage: damage.what):
@@ -344,7 +344,7 @@ class DiskStore:
                 # each file is whole or absent, and verified when it is read.
                 said = f"the store is used without its lock, {self._lock_path}: its holder may be stopped"
                 self.report(UNANSWERED, said)
-            if self._is_whole(entry):
+            if self._has_all_objects(entry):
                 return None
             artifacts = tuple(
                 Artifact(name, self._objects.put(content), len(content)) for name, content in sorted(contents.items())
@@ -391,7 +391,7 @@ class DiskStore:
             read_trust().check(entry.origin)  # its key may have been revoked since it came
         return entry
 
-    def _is_whole(self, wanted: Entry) -> bool:
+    def _has_all_objects(self, wanted: Entry) -> bool:
         try:
             entry = self._entry(wanted.id, wanted.text)
             return entry is not None and self.contents(entry) is not None
@@ -420,7 +420,7 @@ class DiskStore:
         return sum(self._objects.sizes().values()) + sum(file.size for file in self.entries.list_files().values())
 
     def _sweep(self, room: int) -> SweepResult:
-        with hold_alone(self._lock_path):
+        with hold_exclusively(self._lock_path):
             swept = self._clean(self.max_bytes - room)
         self._size, self._since = swept.bytes_left, 0
         return swept
@@ -430,7 +430,7 @@ class DiskStore:
 
         The caller holds the store's lock exclusively, except for a dry run.
         """
-        seen = {id_: _look(self.entries, id_, file) for id_, file in self.entries.list_files().items()}
+        seen = {id_: _inspect(self.entries, id_, file) for id_, file in self.entries.list_files().items()}
         sizes = self._objects.sizes()
         victims = _choose_victims(seen, sizes, limit, self._max_age)
         gone = {id_ for id_ in victims if dry_run or self.entries.remove(id_)}

@@ -145,7 +145,7 @@ def hold(path: Path, timeout: float, *, shared: bool = False) -> Iterator[bool]:
 
 
 @contextmanager
-def hold_alone(path: Path) -> Iterator[None]:
+def hold_exclusively(path: Path) -> Iterator[None]:
     """Holds a store's lock exclusively. Nothing is saved meanwhile, so unfinished files are those of killed processes.
 
     Raises:

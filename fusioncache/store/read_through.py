@@ -26,7 +26,7 @@ from fusioncache.store.index import LARGEST_INDEX, Index, ListedPack, accept_ind
 from fusioncache.store.locks import hold
 from fusioncache.store.remote import FETCHED, Remote
 from fusioncache.store.signing import Trust, read_trust
-from fusioncache.store.transport import run_beside
+from fusioncache.store.transport import run_in_thread
 
 WAIT_SECONDS = 1.0
 """How long a process waits for its remote in total."""
@@ -59,16 +59,16 @@ class ReadThrough:
         self._failed = False
         self._lock = forks.lock()
         self._packs: dict[str, Future[bool]] = {}
-        self._index: Future[Mapping[str, tuple[ListedPack, ...]]] = run_beside(self._fetch_index)
+        self._index: Future[Mapping[str, tuple[ListedPack, ...]]] = run_in_thread(self._fetch_index)
         forks.register(self)
 
     def after_fork(self) -> None:
         """Requests the index again in a forked child, because its parent's threads do not run there."""
         self._packs.clear()
         if not self._index.done():
-            self._index = run_beside(self._fetch_index)
+            self._index = run_in_thread(self._fetch_index)
 
-    def bring(self, id_: str) -> bool:
+    def fetch_entry(self, id_: str) -> bool:
         """Fetches an entry that the store lacks. Returns True if the store may contain it now. Never raises.
 
         Args:
@@ -87,7 +87,7 @@ class ReadThrough:
     def _start(self, pack: ListedPack, id_: str) -> Future[bool]:
         with self._lock:
             if pack.digest not in self._packs:
-                self._packs[pack.digest] = run_beside(lambda: self._fetch_pack(pack, id_))
+                self._packs[pack.digest] = run_in_thread(lambda: self._fetch_pack(pack, id_))
             return self._packs[pack.digest]
 
     def _wait[T](self, future: Future[T]) -> T | None:
@@ -104,7 +104,7 @@ class ReadThrough:
             return future.result()
         except Refusal as refusal:
             self._count_refusal(refusal)
-        except _FailedBefore:
+        except _RecentFailure:
             self._failed = True  # the process that noticed it has warned
         except StoreError as error:
             self._fail(str(error))
@@ -133,8 +133,8 @@ class ReadThrough:
         if known is None:
             self._require_not_failed()
             if self._is_fresh("late", FAILED_SECONDS):
-                raise _FailedBefore
-            with self._alone():
+                raise _RecentFailure
+            with self._lock_remote():
                 known = self._read_index(trust)  # another process may have fetched it meanwhile
                 if known is None:
                     self._require_not_failed()
@@ -168,7 +168,7 @@ class ReadThrough:
 
     def _fetch_pack(self, pack: ListedPack, id_: str) -> bool:
         trust, mark = read_trust(), f"{_PACK}{pack.digest[:16]}"
-        with self._alone():
+        with self._lock_remote():
             if self._disk.is_usable(id_, trust):
                 return True  # another process was faster
             if self._is_fresh(mark, FRESH_SECONDS):
@@ -176,7 +176,7 @@ class ReadThrough:
             self._require_not_failed()
             with self._noting_failure():
                 try:
-                    brought = self._remote.bring(pack, self._disk, trust)
+                    brought = self._remote.import_pack(pack, self._disk, trust)
                 except Refusal:
                     self._note(mark)  # other processes would refuse it as well
                     raise
@@ -198,7 +198,7 @@ class ReadThrough:
         remove(self._folder / "failed")
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _lock_remote(self) -> Iterator[None]:
         """Admits one process of the machine at a time; several if locks are not supported."""
         make_folders(self._folder)
         with hold(self._folder / "lock", _LOCK_SECONDS):
@@ -206,7 +206,7 @@ class ReadThrough:
 
     def _require_not_failed(self) -> None:
         if self._is_fresh("failed", FAILED_SECONDS):
-            raise _FailedBefore
+            raise _RecentFailure
 
     def _is_fresh(self, name: str, seconds: float) -> bool:
         with suppress(OSError):
@@ -227,5 +227,5 @@ class ReadThrough:
             publish(self._folder / name, b"")
 
 
-class _FailedBefore(Exception):
+class _RecentFailure(Exception):
     """Another process of this machine recently failed to use the remote."""

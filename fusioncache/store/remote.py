@@ -110,7 +110,7 @@ class Remote:
         """
         return self._transport.fetch_file(_INDEX, LARGEST_INDEX)
 
-    def bring(self, pack: ListedPack, disk: DiskStore, trust: Trust, *, dry_run: bool = False) -> UnpackResult:
+    def import_pack(self, pack: ListedPack, disk: DiskStore, trust: Trust, *, dry_run: bool = False) -> UnpackResult:
         """Fetches a pack and stores its entries, for any machine that they are for.
 
         Args:

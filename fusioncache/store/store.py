@@ -152,7 +152,7 @@ class Store:
         """
         found = self._load(key, backend)
         if found is None and asks_remote and self._read_through:
-            return self._load(key, backend) if self._read_through.bring(f"{key.digest}.{backend}") else None
+            return self._load(key, backend) if self._read_through.fetch_entry(f"{key.digest}.{backend}") else None
         return found
 
     def save(

@@ -383,7 +383,7 @@ class Transport:
             try:
                 allowed = seconds if self._is_open() else seconds + OPEN_SECONDS
                 # In a thread, which is abandoned after the time limit, because threads cannot be ended.
-                return run_beside(lambda: work(*self._open_files())).result(allowed)
+                return run_in_thread(lambda: work(*self._open_files())).result(allowed)
             except FileNotFoundError as error:
                 failure = self._find_hidden_cause(error)
                 if failure is None:
@@ -450,7 +450,7 @@ def _create_local_file(path: str, content: bytes) -> None:
             os.unlink(temporary)
 
 
-def run_beside[T](work: Callable[[], T]) -> Future[T]:
+def run_in_thread[T](work: Callable[[], T]) -> Future[T]:
     """Runs a function in a new thread, and returns a future of its result. The process does not wait for it at exit."""
     answer: Future[T] = Future()
 

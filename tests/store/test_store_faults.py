@@ -142,7 +142,7 @@ def test_a_lock_on_a_file_that_was_removed_meanwhile_is_none(tmp_path, monkeypat
 
 def test_an_entry_that_is_replaced_while_somebody_cleans_up_keeps_what_it_needs(store, monkeypatch):
     save(store, 1)
-    other, real = Store.open(), disk.hold_alone
+    other, real = Store.open(), disk.hold_exclusively
 
     def late(path):
         with collect_warnings():
@@ -150,7 +150,7 @@ def test_an_entry_that_is_replaced_while_somebody_cleans_up_keeps_what_it_needs(
         assert other.save(make_numbered_key(1), BACKEND, {"code": b"another"})
         return real(path)
 
-    monkeypatch.setattr(disk, "hold_alone", late)
+    monkeypatch.setattr(disk, "hold_exclusively", late)
     assert store.sweep().objects == 3
     assert store.load(make_numbered_key(1), BACKEND) == {"code": b"another"}
 
