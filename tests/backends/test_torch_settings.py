@@ -345,4 +345,4 @@ def test_what_is_compiled_ahead_is_for_the_settings_of_who_asked(tmp_path, monke
     others.run(make_region(), X, Y)
     with apply_torch_settings(theirs):
         after.run(make_region(), X, Y)
-    assert (others.told, after.told) == ([False], [True])
+    assert (others.loaded, after.loaded) == ([False], [True])

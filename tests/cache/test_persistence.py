@@ -36,7 +36,7 @@ def test_a_second_process_loads_a_region_in_the_order_that_it_was_compiled_in(tm
     assert second.executable(make_region(swapped=True)).sources == (make_region(),)
     assert (len(first.backend.compiled), len(second.backend.compiled), len(second.backend.loaded)) == (1, 0, 1)
     (entry,) = second.cache.store.entries()
-    assert (first.told, first.took, second.told, second.took) == ([False], [0.0], [True], [entry.seconds])
+    assert (first.loaded, first.seconds, second.loaded, second.seconds) == ([False], [0.0], [True], [entry.seconds])
 
 
 class AnyStrides(PersistentEager):
@@ -55,7 +55,7 @@ def test_what_was_loaded_for_some_strides_is_not_called_with_others(tmp_path):
     first.run(make_region(), X, Y)
     second.run(make_region(), X, Y)
     assert torch.equal(second.run(make_region(), *COLUMNS)[0], torch.sin(X))
-    assert second.told == [True, False]
+    assert second.loaded == [True, False]
 
 
 def test_what_is_quicker_is_called_with_the_layouts_that_it_was_made_for(tmp_path):
@@ -88,7 +88,7 @@ def test_each_ingredient_of_a_key_makes_a_miss(tmp_path, changed):
     other.run(make_region(), x, Y)
     same = Process(tmp_path)
     same.run(make_region(), X, Y)
-    assert (other.told, same.told) == ([False], [True])
+    assert (other.loaded, same.loaded) == ([False], [True])
     one, two = (
         {part.name: part.digest for part in process.key(make_region(), given, Y).ingredients}
         for process, given in ((same, X), (other, x))
@@ -111,7 +111,7 @@ def test_what_was_compiled_while_settings_changed_is_not_kept(tmp_path, setting)
     first, second = Process(tmp_path, Changing()), Process(tmp_path, Changing())
     for process in (first, second):
         assert torch.equal(process.run(make_region(), X, Y)[1], Y - X)
-        assert process.told == [False]
+        assert process.loaded == [False]
         assert process.ledger.stats().unkept == {"cannot be stored: settings changed while it was compiled": 1}
     assert not second.cache.store.entries()
 
@@ -119,7 +119,7 @@ def test_what_was_compiled_while_settings_changed_is_not_kept(tmp_path, setting)
 def test_what_cannot_be_kept_is_compiled_by_each_process_and_counted(tmp_path):
     for process in (Process(tmp_path, PersistentEager(refuse="a number")), Process(tmp_path)):
         process.run(make_region(), X, Y)
-        assert process.told == [False]
+        assert process.loaded == [False]
         assert process.ledger.stats().unkept == {"cannot be stored: a number": 1}
 
 
@@ -151,7 +151,7 @@ def test_artifacts_that_do_not_load_are_compiled_again_and_replaced(tmp_path, ho
     with pytest.warns(RuntimeWarning, match="a stored artifact is not used"):
         assert torch.equal(second.run(make_region(), X, Y)[1], Y - X)
     third.run(make_region(), X, Y)
-    assert (second.told, third.told) == ([False], [True])
+    assert (second.loaded, third.loaded) == ([False], [True])
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_a_dead_rank_costs_one_wait_and_a_store_that_fails_a_warning(tmp_path, j
     waiting = rank(tmp_path, wait_seconds=0.2)
     with pytest.warns(RuntimeWarning, match="another rank did not share"):
         assert torch.equal(waiting.run(make_region(), X, Y)[1], Y - X)
-    assert waiting.told == [False]
+    assert waiting.loaded == [False]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         waiting.run(make_region(), X.mT.contiguous().mT, Y)
@@ -194,7 +194,7 @@ def test_what_one_rank_cannot_share_the_others_compile(tmp_path, job, fails):
         first.backend.refuse = "a number among its inputs"
         first.run(make_region(), X, Y)
     other.run(make_region(), X, Y)
-    assert other.told == [False]
+    assert other.loaded == [False]
 
 
 @settings(max_examples=30)

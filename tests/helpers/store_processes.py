@@ -78,7 +78,7 @@ class Process:
             self.cache.ranks = ranks
         self.ledger = self.cache.ledger
         self.executables = BackendExecutables(self.backend, self.cache, self.ledger)
-        self.built, self.told, self.took = [], [], []
+        self.built, self.loaded, self.seconds = [], [], []
 
     def builder(self) -> Builder:
         return self.executables.builder(self.backend.environment())
@@ -97,13 +97,13 @@ class Process:
     def run(self, source: Graph, *inputs: Any) -> list[Any]:
         binding = canonicalize(source).binding
         args = [inputs[index] for index in binding.arguments]
-        results = self.executable(source).run_for(args, layouts_of(args), self.tell)(args)
+        results = self.executable(source).run_for(args, layouts_of(args), self.record_build)(args)
         return [results[index] for index in binding.outputs]
 
-    def tell(self, executable: Executable, function: BuiltFunction) -> None:
+    def record_build(self, executable: Executable, function: BuiltFunction) -> None:
         self.built.append((executable, function))
-        self.told.append(function.loaded)
-        self.took.append(function.compile_seconds)
+        self.loaded.append(function.loaded)
+        self.seconds.append(function.compile_seconds)
 
 
 def fill_store(directory, *environments, **options):

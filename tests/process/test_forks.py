@@ -99,7 +99,7 @@ def test_all_locks_may_be_held_by_threads_that_are_gone(tmp_path):
         assert torch.equal(compiled(torch.ones(4)), model(torch.ones(4)))
         assert torch.equal(process.run(make_region(), X, Y)[1], Y - X)
         process.cache.store.sweep()
-        assert cache.stats().regions and cache.templates() and process.told == [False]
+        assert cache.stats().regions and cache.templates() and process.loaded == [False]
         cache.write_record()
         cache.clear()
 

@@ -128,10 +128,10 @@ def test_a_stored_executable_is_loaded_for_the_other_order_only_where_operands_l
     first, second, third = (Process(tmp_path) for _ in range(3))
     first.run(PRODUCTS[False], x, Y)
     (found,) = second.run(PRODUCTS[True], x, Y)
-    assert second.told == loads
+    assert second.loaded == loads
     assert found.stride() == (Y * torch.sin(x)).stride()
     third.run(PRODUCTS[True], x, Y)
-    assert third.told == [True]
+    assert third.loaded == [True]
 
 
 def test_a_fold_that_is_a_region_of_its_own_does_not_pass_for_another_order(tmp_path):
@@ -141,9 +141,9 @@ def test_a_fold_that_is_a_region_of_its_own_does_not_pass_for_another_order(tmp_
     args = [(X.mT.contiguous().mT, Y)[index] for index in canonicalize(PRODUCTS[False]).binding.arguments]
     canonical = canonicalize(PRODUCTS[True])
     for instance, strides in ((None, (1, 2)), (instance_of(PRODUCTS[True], canonical.binding), (3, 1))):
-        (result,) = executable.run_for(args, layouts_of(args), process.tell, instance)(args)
+        (result,) = executable.run_for(args, layouts_of(args), process.record_build, instance)(args)
         assert result.stride() == strides
-    assert process.told == [False, False]
+    assert process.loaded == [False, False]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 import torch
-from both_ways import are_equal, train
+from compared_models import are_equal, train
 from models import Small
 from stored_programs import compile_anew
 

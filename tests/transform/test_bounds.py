@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 import thunder
 import torch
-from both_ways import are_equal, train
+from compared_models import are_equal, train
 from models import compile_with
 from recorded_templates import make_scaled_template
 from stored_programs import Cell, compile_anew, without_interpreter

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 import thunder
 import torch
-from both_ways import are_equal, train
+from compared_models import are_equal, train
 from models import compile_with
 from stored_programs import compile_anew
 from torch.overrides import BaseTorchFunctionMode

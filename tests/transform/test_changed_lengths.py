@@ -10,7 +10,7 @@ import pytest
 import thunder
 import torch
 from blank_programs import blank
-from both_ways import BothWays, are_equal, train
+from compared_models import ComparedModel, are_equal, train
 from models import Blocks
 from signing_keys import make_signing_key
 from stored_programs import compile_anew, without_interpreter
@@ -98,13 +98,13 @@ def _stored(tmp_path_factory):
 
 @pytest.fixture(name="store")
 def _store(stored, tmp_path):
-    """Returns a copy of the store, where ``BothWays`` looks."""
+    """Returns a copy of the store, where ``ComparedModel`` looks."""
     return shutil.copytree(stored, tmp_path / "store")
 
 
 @pytest.fixture(scope="module", name="pair")
 def _pair(tmp_path_factory):
-    both = BothWays(Model(), tmp_path_factory.mktemp("pair"))
+    both = ComparedModel(Model(), tmp_path_factory.mktemp("pair"))
     for length in (FIRST, SECOND):
         train(both.compiled, tokens(length))
     return both
@@ -177,26 +177,26 @@ def check_changed(change, both, length):
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_what_changed_is_seen(pair, what):
-    length, before = 100 + 2 * list(CHANGES).index(what), pair.underived
+    length, before = 100 + 2 * list(CHANGES).index(what), pair.uninterpreted_programs
     check_changed(CHANGES[what], pair, length)
-    assert pair.underived == before
+    assert pair.uninterpreted_programs == before
     train(pair.compiled, tokens(length + 1))
-    assert pair.underived == before + 1
+    assert pair.uninterpreted_programs == before + 1
 
 
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("what", LATER)
 def test_what_changed_is_seen_by_a_later_process(tmp_path, what):
-    both = BothWays(Model(), tmp_path)
+    both = ComparedModel(Model(), tmp_path)
     check_changed(LATER[what], both, 40)
     assert both.transform.stats().programs_filled == 0
 
 
 def test_arguments_that_vary_together(pair):
-    before = pair.underived
+    before = pair.uninterpreted_programs
     for number, length in enumerate((FIRST, SECOND, 8)):
         pair.check(tokens(length), weights=torch.rand(2, length, requires_grad=True))
-        assert pair.underived - before == max(0, number - 1)
+        assert pair.uninterpreted_programs - before == max(0, number - 1)
     with pytest.raises(Exception, match="broadcast"):
         train(pair.compiled, tokens(300), weights=torch.rand(2, 200, requires_grad=True))
 
@@ -266,10 +266,10 @@ def test_tensors_in_a_container_with_something_else_keep_their_sizes():
 
 @pytest.fixture(scope="module", name="step")
 def _step(tmp_path_factory):
-    both = BothWays(Step(), tmp_path_factory.mktemp("step"))
+    both = ComparedModel(Step(), tmp_path_factory.mktemp("step"))
     for length in (10, 14, 18):
         both.check(make_batch(length))
-    assert both.underived == 1
+    assert both.uninterpreted_programs == 1
     return both
 
 
@@ -284,12 +284,12 @@ def test_whatever_else_in_a_batch_is_another_one_is_another_program(change, step
 def test_blocks_that_are_copied_are_called_again(tmp_path, monkeypatch):
     monkeypatch.setattr(session, "Session", block_models.Watched)
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))  # from now on Dynamo tags each new module
-    both = BothWays(Blocks(4), tmp_path)
+    both = ComparedModel(Blocks(4), tmp_path)
     for length in (64, 96):
         train(both.compiled, torch.randn(2, length, 16))
         assert block_models.SESSIONS[-1].written == 1
     both.check(torch.randn(3, 200, 16))
-    assert both.underived == 1
+    assert both.uninterpreted_programs == 1
 
 
 class Quiet(thunder.core.transform_common.Transform):
@@ -321,7 +321,7 @@ def test_a_later_process_fills_in_each_length_and_leaves_nothing_in_the_store(st
     def list_entries():
         return {(each.digest, each.backend) for each in Store.open(store, remote="").entries()}
 
-    before, both = list_entries(), BothWays(Model(), tmp_path)
+    before, both = list_entries(), ComparedModel(Model(), tmp_path)
     assert len(list_slots(store)) == 1
     for number, length in enumerate((40, 299), 1):
         both.check(tokens(length))
@@ -371,14 +371,14 @@ def test_a_family_that_came_keeps_its_signature_and_goes_with_its_key(store, tmp
 @pytest.mark.parametrize("length", [400, 1])
 def test_a_length_on_the_other_side_is_derived(tmp_path, length):
     """Of a comparison of the model, or of 1, which is never general."""
-    both = BothWays(Model(), tmp_path)
+    both = ComparedModel(Model(), tmp_path)
     both.check(tokens(length))
     filled, loaded, reasons = counts(both.transform)
     assert (filled, loaded, len(reasons)) == (0, 0, 1)
     (reason,) = reasons
     assert ("compares: args[0][1] < 300" in reason) is (length == 400)
     train(both.compiled, tokens(40))
-    assert both.underived == 1  # the family is still usable
+    assert both.uninterpreted_programs == 1  # the family is still usable
 
 
 def test_a_number_that_was_constant_by_chance_is_learned_for_later_processes(store, tmp_path):
@@ -387,7 +387,7 @@ def test_a_number_that_was_constant_by_chance_is_learned_for_later_processes(sto
     assert counts(transform) == (0, 0, {"args[0][0] was 2 so far": 1})
     with without_interpreter():
         train(compiled, tokens(30, 3))
-    both = BothWays(Model(), tmp_path)
+    both = ComparedModel(Model(), tmp_path)
     both.check(tokens(33, 4))
     assert counts(both.transform) == (1, 0, {}) and thunder.cache_misses(both.compiled) == 0
     assert len(list_slots(store)) == 1  # it replaces the old one
@@ -463,7 +463,7 @@ def _both(tmp_path):
     compiled, _ = compile_anew(model, tmp_path / "store")
     for length in (64, 96):
         train(compiled, make_input(length))
-    return BothWays(model, tmp_path)
+    return ComparedModel(model, tmp_path)
 
 
 @pytest.mark.gpu  # the kernel of an attention is chosen again at each length

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 import thunder
 import torch
-from both_ways import BothWays, are_equal, train
+from compared_models import ComparedModel, are_equal, train
 from stored_programs import compile_anew
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
@@ -150,7 +150,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_each_length_has_thunders_bits_here_and_in_a_later_process(name, tmp_path):
     case = CASES[name]
-    both = BothWays(case.program(case.compute), tmp_path)
+    both = ComparedModel(case.program(case.compute), tmp_path)
     for sizes in case.sizes:
         both.check(*case.make_args(sizes))
     stats = both.transform.stats()
@@ -208,7 +208,7 @@ def scaled(x):
 
 
 def test_programs_that_read_something_else_are_of_no_family_together(tmp_path, monkeypatch):
-    both, family = BothWays(Program(scaled), tmp_path), Mock(wraps=lengths.Family)
+    both, family = ComparedModel(Program(scaled), tmp_path), Mock(wraps=lengths.Family)
     monkeypatch.setattr(lengths, "Family", family)
     for length, scale in ((12, 8), (10, 8), (9, 9), (8, 8), (7, 8), (6, 8), (5, 9)):
         monkeypatch.setitem(globals(), "SCALE", scale)
@@ -221,19 +221,19 @@ def test_what_is_no_integer_above_1_is_interpreted(tmp_path):
     def program(x, number):
         return x * 2 if number is None or isinstance(number, str) else x * number
 
-    both, x = BothWays(program, tmp_path), torch.randn(2, 4)
+    both, x = ComparedModel(program, tmp_path), torch.randn(2, 4)
     for number in (6, 9, 5):
         both.check(x, number)
-    before = both.underived
+    before = both.uninterpreted_programs
     for other in (-1, 0, 1, True, False, 2.0, 7.5, None, "7", torch.tensor(7)):
         both.check(x, other)
-        assert both.underived == before, other
+        assert both.uninterpreted_programs == before, other
 
 
 def test_where_what_ranks_exchange_has_a_size_of_an_argument_passes_go_over_each_length(tmp_path, monkeypatch):
     """The place of a collective depends on its bytes. Here a product replaces it."""
     monkeypatch.setattr(lengths, "exchanges", lambda symbol: symbol.sym.name == "matmul")
-    both = BothWays(Program(rows), tmp_path)
+    both = ComparedModel(Program(rows), tmp_path)
     for length in (40, 41, 42):
         train(both.compiled, make(length))
     stats = both.transform.stats()

@@ -63,7 +63,7 @@ def test_a_job_finds_all_that_was_compiled_ahead_and_it_is_not_compiled_again(tm
     job = Process(tmp_path, PersistentEager({"machine": "there"}))
     assert torch.equal(job.run(make_region(), X, Y)[1], Y - X)
     assert torch.equal(job.run(make_unary_region(), X)[0], X.cos())
-    assert job.told == [True, True] and not job.backend.compiled
+    assert job.loaded == [True, True] and not job.backend.compiled
     again = fusioncache.warm(tmp_path)
     assert (again.known, again.ready, again.compiled) == (8, 2, 0) and len(here.compiled) == 2
 
@@ -210,7 +210,7 @@ def test_it_is_compiled_in_the_order_of_the_region_that_asks(tmp_path, monkeypat
     assert warmer.EntryCompiler(process.cache.store).compile(task).result == "compiled"
     assert process.backend.compiled == [region]
     process.run(region, *inputs)
-    assert process.told == [True]
+    assert process.loaded == [True]
 
 
 DTYPES = ["float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "complex64", "int64", "int32", "uint8", "bool8"]

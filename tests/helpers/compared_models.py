@@ -30,7 +30,7 @@ def are_equal(found: list[Any], expected: list[Any]) -> bool:
     )
 
 
-class BothWays:
+class ComparedModel:
     """A model with Thunder alone, which derives each length, and with our transform over a store in a directory."""
 
     def __init__(self, model: Any, directory: Path, **options: Any):
@@ -42,7 +42,7 @@ class BothWays:
         assert are_equal(train(self.compiled, *args, **kwargs), train(self.own, *args, **kwargs))
 
     @property
-    def underived(self) -> int:
+    def uninterpreted_programs(self) -> int:
         """Number of programs that were filled in, or made by Thunder's passes alone."""
         stats = self.transform.stats()
         return stats.programs_filled + stats.programs_replayed
