@@ -168,7 +168,7 @@ def _describe_run(run: Run) -> Lines:
         shared = f"{stats.hits} ({stats.hits / stats.regions:.0%}) shared"
         yield "regions", f"{stats.regions}, of {format_count(stats.templates, 'template', 'templates')}; {shared}"
     else:
-        yield "regions", f"0. {run.why_without_regions}"
+        yield "regions", f"0. {run.no_regions_message}"
     yield "compiled", _format_executables(stats.compiles, stats.compile_seconds)
     for name, seconds in stats.start_seconds.items():
         yield "started", f"one-time start of {name}: {format_duration(seconds)}"

@@ -200,11 +200,11 @@ class StoredEntry:
         reason = or_none(lambda: self._decode(REFUSED, lambda content: content.decode(errors="replace")))
         return reason or "the note that says why cannot be read"
 
-    def is_called(self, wanted: str) -> bool:
+    def is_called(self, query: str) -> bool:
         """True if a text is the start of its file's name, or of its digest, with or without its slot's number."""
-        head, _, number = wanted.partition("-")
+        head, _, number = query.partition("-")
         is_slot = self.kind != "executable" and number in ("", self._number)
-        return self.entry.id.startswith(wanted) or (is_slot and self.digest.startswith(head))
+        return self.entry.id.startswith(query) or (is_slot and self.digest.startswith(head))
 
     def read_traces(self) -> ProgramText:
         """Returns the traces of a program.
@@ -395,14 +395,14 @@ class NamedThing:
         """True if both are the same thing."""
         return (self.kind, self.id, self.digest) == (other.kind, other.id, other.digest)
 
-    def has_id(self, wanted: str) -> bool:
+    def has_id(self, query: str) -> bool:
         """True if its ID starts with a text."""
         value = self.value
-        return value.is_called(wanted) if isinstance(value, StoredEntry) else self.digest.startswith(wanted)
+        return value.is_called(query) if isinstance(value, StoredEntry) else self.digest.startswith(query)
 
-    def has_name(self, wanted: str, *, loosely: bool) -> bool:
+    def has_name(self, query: str, *, loosely: bool) -> bool:
         """True if its name starts with a text; for a run, if ``loosely`` is set and its name contains the text."""
-        return loosely and wanted in self.name if self.kind == "run" else self.name.startswith(wanted)
+        return loosely and query in self.name if self.kind == "run" else self.name.startswith(query)
 
     def format_line(self, width: int) -> str:
         """Returns its line for a list of candidates, with its ID padded to a width."""
@@ -411,11 +411,11 @@ class NamedThing:
         return "  ".join(filter(None, parts)).rstrip()
 
 
-def pick(wanted: str, directory: Path | None, kinds: Sequence[Kind], *, newest: bool = False) -> NamedThing:
+def pick(query: str, directory: Path | None, kinds: Sequence[Kind], *, newest: bool = False) -> NamedThing:
     """Returns the one thing that an ID names.
 
     Args:
-        wanted: the start of an ID or of a name, or the whole.
+        query: the start of an ID or of a name, or the whole.
         directory: the directory of the store; None for the default one.
         kinds: the possible kinds of things. A name means things of the first kind that has a match.
         newest: whether the whole name of several programs means the newest of them, as a script means its newest run.
@@ -424,48 +424,48 @@ def pick(wanted: str, directory: Path | None, kinds: Sequence[Kind], *, newest: 
         click.ClickException: if there is no such thing, or there are several.
         RecordError: if it does not exist elsewhere, and the record cannot be read.
     """
-    found = find_candidates(wanted, directory, kinds)
+    found = find_candidates(query, directory, kinds)
     if not found:
-        raise _make_unknown_error(wanted, directory, kinds)
-    if len(found) == 1 or (newest and all(wanted in (one.name, one.name.partition(" · ")[0]) for one in found)):
+        raise _make_unknown_error(query, directory, kinds)
+    if len(found) == 1 or (newest and all(query in (one.name, one.name.partition(" · ")[0]) for one in found)):
         return found[0]
     plural = _LISTS[found[0].kind][0] if len({one.kind for one in found}) == 1 else "things"
     width = max(len(one.id) for one in found)
     lines = [one.format_line(width) for one in found[:_MOST_NAMED]]
     lines += [f"and {len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
     listed = "".join(f"\n  {line}" for line in lines)
-    raise click.ClickException(f"{wanted!r} stands for {len(found)} {plural}: give more characters of one.{listed}")
+    raise click.ClickException(f"{query!r} stands for {len(found)} {plural}: give more characters of one.{listed}")
 
 
-def pick_run(record: RecordReader, wanted: str | None) -> Run:
-    """Returns the run whose ID starts with ``wanted``, or whose name contains it; the newest of a script, or of all.
+def pick_run(record: RecordReader, query: str | None) -> Run:
+    """Returns the run whose ID starts with ``query``, or whose name contains it; the newest of a script, or of all.
 
     Raises:
         click.ClickException: if there is no such run, or several.
     """
     if runs := record.runs():
-        found = runs[0] if wanted is None else pick(wanted, None, ("run",), newest=True).value
+        found = runs[0] if query is None else pick(query, None, ("run",), newest=True).value
         assert isinstance(found, Run)
         return found
     raise click.ClickException(f"{record.path} has no runs: run a model with fusioncache first")
 
 
-def find_candidates(wanted: str, directory: Path | None, kinds: Sequence[Kind]) -> Sequence[NamedThing]:
+def find_candidates(query: str, directory: Path | None, kinds: Sequence[Kind]) -> Sequence[NamedThing]:
     """Returns all things that an ID may name: those with this ID or name, or else those that start with it.
 
     A name means things of the first kind that has a match. Raises as ``list_stored`` does.
     """
-    if not wanted:
+    if not query:
         return ()
-    if wanted == LAST and "run" in kinds:
+    if query == LAST and "run" in kinds:
         return list_things("", directory, ("run",))[:1]
-    listed = list_things(wanted, directory, kinds)
-    exact = [one for one in listed if wanted in (one.id, one.digest, one.name)]
+    listed = list_things(query, directory, kinds)
+    exact = [one for one in listed if query in (one.id, one.digest, one.name)]
     if exact:
         # A template and its executable may have the same key, and so the same text.
         return exact[:1] if len({one.digest for one in exact}) == 1 and len({one.kind for one in exact}) > 1 else exact
-    by_id = [one for one in listed if one.has_id(wanted)]
-    by_name = [one for one in listed if one.has_name(wanted, loosely=not by_id)]
+    by_id = [one for one in listed if one.has_id(query)]
+    by_name = [one for one in listed if one.has_name(query, loosely=not by_id)]
     return [one for one in listed if one in by_id or (one in by_name and one.kind == by_name[0].kind)]
 
 
@@ -483,15 +483,15 @@ def list_completions(start: str, kinds: Sequence[Kind]) -> Sequence[tuple[str, s
     return list(dict.fromkeys([*names, *ids]))
 
 
-def list_things(wanted: str, directory: Path | None, kinds: Sequence[Kind]) -> Sequence[NamedThing]:
-    """Returns all things of these kinds, but only templates whose digest or name starts with ``wanted``."""
+def list_things(query: str, directory: Path | None, kinds: Sequence[Kind]) -> Sequence[NamedThing]:
+    """Returns all things of these kinds, but only templates whose digest or name starts with ``query``."""
     found: list[NamedThing] = []
     for kind in kinds:
         if kind == "run":
             runs = _read_record(RecordReader.runs)
             found += [NamedThing(kind, run.id[:ID_DIGITS], run.id, run.name, run) for run in runs]
         elif kind == "template":
-            templates = _read_record(lambda record: record.find_templates(wanted))
+            templates = _read_record(lambda record: record.find_templates(query))
             found += [NamedThing(kind, one.digest[:ID_DIGITS], one.digest, one.name, one) for one in templates]
         elif is_expected(directory):
             stored = list_stored(directory, kind)[1]
@@ -507,24 +507,24 @@ def _read_record[T](read: Callable[[RecordReader], Sequence[T]]) -> Sequence[T]:
         return ()
 
 
-def _make_unknown_error(wanted: str, directory: Path | None, kinds: Sequence[Kind]) -> click.ClickException:
+def _make_unknown_error(query: str, directory: Path | None, kinds: Sequence[Kind]) -> click.ClickException:
     """Returns an error that says where IDs come from, or which thing of another kind has this ID.
 
     Raises:
         RecordError: if there is an unreadable record, which may contain the ID.
     """
     if has_record():
-        RecordReader().find_templates(wanted)  # raises an error that explains the problem
+        RecordReader().find_templates(query)  # raises an error that explains the problem
     others = [kind for kind in _LISTS if kind not in kinds]
     takes = join_words([f"a{'n' if kind == 'executable' else ''} {kind}" for kind in kinds], "or")
-    for other in find_candidates(wanted, directory, others):
+    for other in find_candidates(query, directory, others):
         command = "stats --run" if other.kind == "run" else "explain" if "run" in kinds else "show"
         return click.ClickException(
-            f"{wanted!r} is a {other.kind} ({escape_controls(other.name)}), and this command takes {takes}: "
-            f"see 'fusioncache {command} {wanted}'"
+            f"{query!r} is a {other.kind} ({escape_controls(other.name)}), and this command takes {takes}: "
+            f"see 'fusioncache {command} {query}'"
         )
     lists = join_words([f"'fusioncache {_LISTS[kind][1]}' lists {_LISTS[kind][0]}" for kind in kinds])
-    return click.ClickException(f"no ID or name starts with {wanted!r}. Give the start of one: {lists}.")
+    return click.ClickException(f"no ID or name starts with {query!r}. Give the start of one: {lists}.")
 
 
 def find_record(run: str | None) -> RecordReader | None:

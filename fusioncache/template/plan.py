@@ -47,7 +47,7 @@ Arities = tuple[int, ...]
 def choose_plan(
     template: Graph,
     arities: Arities,
-    wanted: Iterable[Arities],
+    all_arities: Iterable[Arities],
     requested: Plan | None = None,
     arithmetic: Arithmetic = AS_WRITTEN,
 ) -> Plan:
@@ -60,13 +60,13 @@ def choose_plan(
     Args:
         template: the region's template.
         arities: the number of terms of each chain of the region.
-        wanted: the arities of all regions of the trace that have this template.
+        all_arities: the arities of all regions of the trace that have this template.
         requested: the plan that the user requested. A fold that would not preserve every bit is never chosen.
         arithmetic: of the compiler. Where a value's bits depend on the rest of its kernel, nothing is folded.
     """
     if requested is Plan.INLINE or not arities:
         return Plan.INLINE
-    few = len(set(wanted)) <= INLINE_ARITIES
+    few = len(set(all_arities)) <= INLINE_ARITIES
     short = all(arity <= INLINE_TERMS for arity in arities)
     small = few and short and requested is None
     return (

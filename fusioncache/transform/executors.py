@@ -98,7 +98,7 @@ def _nvfuser_origin(wrapper: Any) -> Origin:
     return Origin(wrapper, "nvfuser", options)
 
 
-def why_unfused(compilation: Compilation) -> str | None:
+def explain_unfused(compilation: Compilation) -> str | None:
     """Returns the reason why a trace has no region, with advice; None if executors fuse, or if this is not known.
 
     The user has to act, because other executors compute other bits, and take time to compile.

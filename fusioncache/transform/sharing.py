@@ -24,7 +24,7 @@ from fusioncache.process.warning import warn_once
 from fusioncache.template.canonical import Canonical, canonicalize
 from fusioncache.template.plan import Arities, Plan, choose_plan
 from fusioncache.template.writer import instance_of
-from fusioncache.transform.executors import origin_of, why_unfused
+from fusioncache.transform.executors import explain_unfused, origin_of
 from fusioncache.transform.passes import Accelerator, Reports, TraceContext
 from fusioncache.transform.provenance.misses import Misses
 from fusioncache.transform.provenance.trace_notes import TraceNotes
@@ -94,8 +94,8 @@ class ShareRegions:
         sharing = _Sharing(read_once(), remember(canonicalize), context.generation, notes)
         found = [self._find_template(position, fusion, sharing) for position, fusion in fusions.items()]
         shared = [region for region in found if region is not None]
-        wanted = arities_by_template(shared)
-        calls = {region.position: self._call_of(region, wanted[region.call.template.key], notes) for region in shared}
+        arities = arities_by_template(shared)
+        calls = {region.position: self._call_of(region, arities[region.call.template.key], notes) for region in shared}
         for accelerator in self._accelerators:
             accelerator.foresee(trace, shared, context)
         trace = replace_symbols(trace, calls, start) if calls else trace
@@ -137,11 +137,11 @@ class ShareRegions:
         call = self._calls.find_call(template, {canonical.binding.arities: instance}, executables, sharing.generation)
         return SharedRegion(position, fusion, origin, executables, region, canonical.binding, instance, call), hit
 
-    def _call_of(self, shared: SharedRegion, wanted: set[Arities], notes: TraceNotes) -> list[Any]:
+    def _call_of(self, shared: SharedRegion, all_arities: set[Arities], notes: TraceNotes) -> list[Any]:
         """Returns the bound symbols that replace a region: the call of its template, with verification if enabled."""
         arities, call = shared.binding.arities, shared.call
         arithmetic = self._backends.arithmetic(shared.fusion)
-        plan = choose_plan(call.template.graph, arities, wanted, self._plan, arithmetic)
+        plan = choose_plan(call.template.graph, arities, all_arities, self._plan, arithmetic)
         fallback = fallback_of(shared)
         call.allow(arities, plan, fallback, shared.instance)
         notes.note_plan(shared.position, plan)
@@ -151,7 +151,7 @@ class ShareRegions:
 
     def _explain_unfused(self, notes: TraceNotes) -> None:
         """Reports why the trace has no region, unless there was nothing to fuse."""
-        reason = why_unfused(notes.compilation)
+        reason = explain_unfused(notes.compilation)
         if reason:
             self._ledger.count_bypass(reason, region=False)
             warn_once(reason)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from both_ways import are_equal, train
+from compared_models import are_equal, train
 from models import Small, compile_with
 from pool_processes import fork_process, wait_until
 from store_processes import PersistentEager

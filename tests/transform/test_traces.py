@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import thunder
 import torch
-from both_ways import are_equal
+from compared_models import are_equal
 from models import compile_with
 from thunder.core import dtypes
 from thunder.core.devices import Device

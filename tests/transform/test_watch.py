@@ -253,7 +253,7 @@ def test_the_cause_decides_what_to_do(monkeypatch, cuda, installed, problem, sai
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
     monkeypatch.setattr(executors, "find_spec", lambda name: object() if installed else None)
     monkeypatch.setattr(executors, "problem", lambda name, device: problem)
-    reason = executors.why_unfused(Compilation(fuses=False))
+    reason = executors.explain_unfused(Compilation(fuses=False))
     assert all(part in reason for part in said) and (INSTALL in reason) is (INSTALL in said)
 
 

@@ -60,11 +60,11 @@ def describe_args(recording: BlockRecording, context: Any) -> tuple[Any, ...]:
     return tuple(described)
 
 
-def uses_unmatched_argument(template: BlockRecording, wanted: BlockRecording) -> bool:
+def uses_unmatched_argument(template: BlockRecording, target: BlockRecording) -> bool:
     """True if the template uses a proxy that was not its argument, but is a new argument of the wanted call."""
     from fusioncache.thunder_adapter.api import tree_flatten
 
-    args = list(pair_all(template.args, wanted.args))
+    args = list(pair_all(template.args, target.args))
     changed = {new.value.name for old, new in args if is_proxy(new.value) and new.value.name != old.value.name}
     used = tree_flatten([(each.args, each.kwargs) for each in template.symbols])[0]
     taken = {old.value.name for old, _ in args if is_proxy(old.value)}
@@ -73,9 +73,9 @@ def uses_unmatched_argument(template: BlockRecording, wanted: BlockRecording) ->
     return any(each.name in changed for each in used if is_proxy(each) and each.name not in own)
 
 
-def find_changed(template: BlockRecording, wanted: BlockRecording) -> frozenset[int]:
+def find_changed(template: BlockRecording, target: BlockRecording) -> frozenset[int]:
     """Returns the positions of the arguments, including tuple items, that are other proxies in the wanted call."""
-    pairs = zip(list_wrappers(template.args), list_wrappers(wanted.args), strict=True)
+    pairs = zip(list_wrappers(template.args), list_wrappers(target.args), strict=True)
     return frozenset(
         place for place, (old, new) in enumerate(pairs) if is_proxy(old.value) and old.value.name != new.value.name
     )
@@ -207,18 +207,18 @@ class Session(Observer):
             return None
         return recording
 
-    def _write(self, wanted: BlockRecording, context: Any, runtime: Any) -> Any:
+    def _write(self, target: BlockRecording, context: Any, runtime: Any) -> Any:
         for template in self._templates:
-            if not template.is_proved or not self._can_match(template, wanted):
+            if not template.is_proved or not self._can_match(template, target):
                 continue
-            if not find_changed(template, wanted) <= template.varied:
+            if not find_changed(template, target) <= template.varied:
                 continue
             try:
-                correspondence = compare(template.module, wanted.module)
-                check_untouched(wanted.module, runtime, correspondence.partners.values())
-                self._check_own(correspondence.partners.values())
-                values = find_reads(template, wanted.module, correspondence)
-                replay = BlockReplay(template, wanted.root, wanted.args, context)
+                correspondence = compare(template.module, target.module)
+                check_untouched(target.module, runtime, correspondence.partners.values())
+                self._check_unclaimed(correspondence.partners.values())
+                values = find_reads(template, target.module, correspondence)
+                replay = BlockReplay(template, target.root, target.args, context)
             except Exception as error:
                 self._count(error)
                 continue
@@ -226,25 +226,25 @@ class Session(Observer):
                 result = replay.write(values)
             except Exception as error:
                 raise Conflict("a block could not be copied") from error
-            self._own(wanted, correspondence.partners.values())
+            self._claim_objects(target, correspondence.partners.values())
             self.written += 1
             hooks.notify_copied(*replay.summarize())
             return result
         return None
 
-    def _can_match(self, template: BlockRecording, wanted: BlockRecording) -> bool:
-        alike = type(template.module) is type(wanted.module) and template.keywords == wanted.keywords
-        alike = alike and template.described == wanted.described
-        return alike and not uses_unmatched_argument(template, wanted)
+    def _can_match(self, template: BlockRecording, target: BlockRecording) -> bool:
+        alike = type(template.module) is type(target.module) and template.keywords == target.keywords
+        alike = alike and template.described == target.described
+        return alike and not uses_unmatched_argument(template, target)
 
-    def _check_own(self, partners: Any) -> None:
+    def _check_unclaimed(self, partners: Any) -> None:
         if any(id(each) in self._owned for each in partners):
             raise Declined("a part of the block is part of another block that was copied", Scope.BLOCK)
 
-    def _own(self, wanted: BlockRecording, partners: Any) -> None:
-        self._owned[id(wanted.module)] = wanted.module
+    def _claim_objects(self, target: BlockRecording, partners: Any) -> None:
+        self._owned[id(target.module)] = target.module
         self._owned.update((id(each), each) for each in partners if not isinstance(each, torch.Tensor))
-        self._roots[id(wanted.root)] = wanted.root
+        self._roots[id(target.root)] = target.root
 
     def _record(self, recording: BlockRecording, interpret: Callable[[], Any], context: Any, runtime: Any) -> Any:
         from fusioncache.thunder_adapter.accelerator_api import INTERPRETER_SIGNALS

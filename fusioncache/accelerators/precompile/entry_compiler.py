@@ -226,8 +226,8 @@ def _belongs(request: Request, instance: Instance, entry: Entry) -> bool:
     """True if the entry's key was made for this request, and the region has the graph's arguments and results."""
     graph = request.graph
     texts = read_key(entry.text)
-    wanted = {**write_graph(graph), **call_ingredients(graph, request.layouts, instance)}
-    named = all(texts.get(name) == text for name, text in wanted.items())
+    expected = {**write_graph(graph), **call_ingredients(graph, request.layouts, instance)}
+    named = all(texts.get(name) == text for name, text in expected.items())
     counts = len(instance.inputs) == len(graph.inputs) and len(instance.outputs) == len(graph.outputs)
     return named and counts and request.backend == entry.backend
 
@@ -336,8 +336,8 @@ class EntryCompiler:
     def _build(self, task: CompileTask) -> TaskOutcome:
         request, instance = task.request, task.instance
         builder, reasons = self._builder_for(request)
-        wanted = builder.region_task(request.graph, instance, request.layouts, task.as_general)
-        key = builder.key(wanted)
+        region_task = builder.region_task(request.graph, instance, request.layouts, task.as_general)
+        key = builder.key(region_task)
         if task.digest not in ("", key.digest):
             return TaskOutcome("refused", OTHER_KEY, passing=True)
         found = self._store.load(key, request.backend)
@@ -347,9 +347,9 @@ class EntryCompiler:
             return TaskOutcome("compiled")
         reasons.clear()
         try:
-            assert wanted.instance is not None
-            args = pick(make_arguments(request.graph, request.layouts), wanted.instance.inputs)
-            built = builder.build(wanted, args)
+            assert region_task.instance is not None
+            args = pick(make_arguments(request.graph, request.layouts), region_task.instance.inputs)
+            built = builder.build(region_task, args)
         except Declined as declined:
             if not task.as_general or declined.scope is Scope.TURN:
                 declined.require(Scope.TURN)

@@ -152,13 +152,13 @@ class GeneralProgram:
             raise Declined(f"it has names with {TEMPLATE} in them", Scope.LENGTH)
         if any(_FIRST in source for source in sources):
             raise Declined("one of its numbers may be another size", Scope.LENGTH)
-        told = dict(self._find_given_sizes(sources[0]))
+        given_expression = dict(self._find_given_sizes(sources[0]))
         split = [_WORD.split(source) for source in sources]
         _require_same([(len(pieces), pieces[::2]) for pieces in split])
         unified, start = split[0], 0
         for place, words in enumerate(zip(*split, strict=True)):
             if place % 2:
-                unified[place] = self._unify_words(words, told.get(start))
+                unified[place] = self._unify_words(words, given_expression.get(start))
             start += len(words[0])
         return "".join(unified)
 
@@ -169,10 +169,10 @@ class GeneralProgram:
             if len(numbers) == len(shape):
                 yield from ((found.start(2) + each.start(), size) for each, size in zip(numbers, shape, strict=True))
 
-    def _unify_words(self, words: Sequence[str], told: Expression | None) -> str:
+    def _unify_words(self, words: Sequence[str], given_expression: Expression | None) -> str:
         numbers = [number for number in map(read_number, words) if number is not None]
         if len(numbers) == len(words):
-            found = self._variables.explain(numbers, told)
+            found = self._variables.explain(numbers, given_expression)
             return str(found) if isinstance(found, int | Float) else _mark(*found)
         named = [names.get(word, word) for names, word in zip(self._names, words, strict=True)]
         _require_same(named)
@@ -389,27 +389,27 @@ class _Variables:
         return tuple(_evaluate(expression, numbers) for numbers in self._sizes)
 
     def explain(
-        self, numbers: Sequence[int | float], told: Expression | None = None
+        self, numbers: Sequence[int | float], given_expression: Expression | None = None
     ) -> int | Float | tuple[int, tuple[Expression, ...]]:
         """Returns the constant that numbers are, or else the position of their variable and its expressions.
 
         Args:
             numbers: one from each program, at the same place.
-            told: their expression, if it is given.
+            given_expression: their expression, if it is given.
 
         Raises:
             Declined: if they differ from the given expression, or vary and match no candidate.
         """
         values = tuple(map(write_constant, numbers))
-        if told is not None and values != self._list_values(told):
-            raise Declined(f"a size is {', '.join(map(str, values))}, and not {told}", Scope.LENGTH)
-        constant = values[0] if told is None and len(set(values)) == 1 else told
+        if given_expression is not None and values != self._list_values(given_expression):
+            raise Declined(f"a size is {', '.join(map(str, values))}, and not {given_expression}", Scope.LENGTH)
+        constant = values[0] if given_expression is None and len(set(values)) == 1 else given_expression
         if isinstance(constant, int | Float):
             return constant
-        if told is None and values not in self._known:
+        if given_expression is None and values not in self._known:
             listed = ", ".join(map(str, values))
             raise Declined(f"a number is {listed} at the known lengths: Thunder computed no such size", Scope.LENGTH)
-        expressions = tuple(self._known[values]) if told is None else (told,)
+        expressions = tuple(self._known[values]) if given_expression is None else (given_expression,)
         return self._found.setdefault(expressions, len(self._found)), expressions
 
     def evaluate_all(self, numbers: Numbers) -> Sequence[int | float]:

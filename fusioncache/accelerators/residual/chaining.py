@@ -94,7 +94,7 @@ _CHANGE_REGIONS = (ResidualPlan.CARRY, ResidualPlan.SEGMENTED)
 
 
 def replan_streams(
-    trace: Any, wanted: ResidualPlan | None, budget: int | None, compilers: Compilers
+    trace: Any, requested: ResidualPlan | None, budget: int | None, compilers: Compilers
 ) -> tuple[Any, tuple[Choice, ...]]:
     """Returns a trace whose residual streams are summed by the cheapest plans, and the choice for each stream.
 
@@ -103,7 +103,7 @@ def replan_streams(
 
     Args:
         trace: a forward or a backward trace, after fusion, with its ``del`` statements.
-        wanted: the plan for every stream that allows it; None for the plan that costs least.
+        requested: the plan for every stream that allows it; None for the plan that costs least.
         budget: how many bytes of one stream's sums may be kept alive.
         compilers: the compilers of the fused calls of the trace.
 
@@ -114,7 +114,7 @@ def replan_streams(
     if not adds_twice(trace):
         return trace, ()
     calls, around = read_calls(trace, compilers)
-    candidates = [(stream, _choice(stream, wanted, budget)) for stream in streams_of(calls, around)]
+    candidates = [(stream, _choice(stream, requested, budget)) for stream in streams_of(calls, around)]
     planned = [
         (stream, choice) for stream, choice in candidates if not (stream.varies and choice.plan in _CHANGE_REGIONS)
     ]
@@ -128,9 +128,9 @@ def replan_streams(
     return _check(derive(trace, symbols, "Residual streams by fusioncache", start), trace), choices
 
 
-def _choice(stream: Stream, wanted: ResidualPlan | None, budget: int | None) -> Choice:
+def _choice(stream: Stream, requested: ResidualPlan | None, budget: int | None) -> Choice:
     costs = costs_of(stream)
-    return Choice(stream.head, len({use.sum for use in stream.uses}), choose(costs, wanted, budget), costs)
+    return Choice(stream.head, len({use.sum for use in stream.uses}), choose(costs, requested, budget), costs)
 
 
 @dataclass(slots=True)

@@ -70,20 +70,20 @@ _FEW_KERNELS = 8
 
 
 def choose(
-    costs: Mapping[ResidualPlan, Cost], wanted: ResidualPlan | None = None, budget: int | None = None
+    costs: Mapping[ResidualPlan, Cost], requested: ResidualPlan | None = None, budget: int | None = None
 ) -> ResidualPlan:
     """Returns the plan for a stream.
 
     Args:
         costs: of the possible plans.
-        wanted: the user's plan, which is taken if it is possible.
+        requested: the user's plan, which is taken if it is possible.
         budget: how many bytes of sums may be kept alive. With a budget, the plan within it that moves least is taken,
             and if no plan is within it, the one that keeps least alive. Without a budget, it is the one that keeps
             least alive among the plans that are linear in depth. These move at most four times the bytes of the
             cheapest plan or of all sums, the larger of both, and compile at most a few kernels more than the fewest.
     """
-    if wanted is not None and wanted in costs:
-        return wanted
+    if requested is not None and requested in costs:
+        return requested
     if budget is not None:
         within = [plan for plan, cost in costs.items() if cost.alive <= budget]
         if within:

@@ -216,7 +216,7 @@ def rebuildings(
     recipes: Sequence[SumRecipe],
     lines: Sequence[OperationLine],
     types: Mapping[str, TensorType],
-    wanted: ResidualPlan | None = None,
+    requested: ResidualPlan | None = None,
     budget: int | None = None,
 ) -> tuple[Rebuilding, ...]:
     """Returns the sums of each stream to rebuild.
@@ -225,11 +225,11 @@ def rebuildings(
         recipes: of all sums that can be rebuilt.
         lines: the operations to which recipes refer.
         types: of every value in the recipes.
-        wanted: the user's plan; None for the cheapest. ``FOLD`` is ``INLINE`` here: the terms are computed, so that
+        requested: the user's plan; None for the cheapest. ``FOLD`` is ``INLINE`` here: the terms are computed, so that
             there is nothing to fold.
         budget: how many bytes of a stream's sums may be kept alive.
     """
-    plan = ResidualPlan.INLINE if wanted is ResidualPlan.FOLD else wanted
+    plan = ResidualPlan.INLINE if requested is ResidualPlan.FOLD else requested
     streams = (_Stream(name, found, lines, types) for name, found in _by_stream(recipes).items())
     return tuple(stream.rebuilding(plan, budget) for stream in streams)
 
@@ -257,14 +257,14 @@ class _Stream:
         }
         self.kernels = len({_shape(recipe, lines, types) for recipe in recipes})
 
-    def rebuilding(self, wanted: ResidualPlan | None, budget: int | None) -> Rebuilding:
+    def rebuilding(self, requested: ResidualPlan | None, budget: int | None) -> Rebuilding:
         every = self._segment_length(budget)
         costs = {
             ResidualPlan.CARRY: Cost(0, sum(self.size.values()), 0),
             ResidualPlan.SEGMENTED: self._segmented_cost(every),
             ResidualPlan.INLINE: self._inline_cost(),
         }
-        plan = choose(costs, wanted, budget)
+        plan = choose(costs, requested, budget)
         dropped = {
             ResidualPlan.CARRY: (),
             ResidualPlan.SEGMENTED: self._drop(every),

@@ -62,7 +62,7 @@ class Recompute:
 
 
 def drop_sums(
-    trace: Any, wanted: ResidualPlan | None, budget: int | None, compilers: Compilers
+    trace: Any, requested: ResidualPlan | None, budget: int | None, compilers: Compilers
 ) -> tuple[Any, Recompute | None]:
     """Returns a forward trace that saves fewer sums, and the changes for its backward trace; None if there are none.
 
@@ -71,13 +71,13 @@ def drop_sums(
 
     Args:
         trace: a forward trace, after fusion.
-        wanted: the user's plan; None for the cheapest.
+        requested: the user's plan; None for the cheapest.
         budget: how many bytes of a stream's sums may be kept alive.
         compilers: the compilers of its fused calls.
     """
     start = time.perf_counter()
     reader = _Reader(trace, compilers)
-    recompute = reader.recompute(wanted, budget)
+    recompute = reader.recompute(requested, budget)
     if recompute is None:
         return trace, None
     done = trace.bound_symbols[-1]
@@ -96,12 +96,12 @@ class _Reader:
         self.bound: list[Any] = []
         self.lines = list(self._lines())
 
-    def recompute(self, wanted: ResidualPlan | None, budget: int | None) -> Recompute | None:
+    def recompute(self, requested: ResidualPlan | None, budget: int | None) -> Recompute | None:
         saved = self._find_saved()
         if saved is None:
             return None
         recipes = list(self._select_sound(recipes_of(self.lines, self.types, saved), saved))
-        found = rebuildings(recipes, self.lines, self.types, wanted, budget)
+        found = rebuildings(recipes, self.lines, self.types, requested, budget)
         recipes = [recipe for rebuilding in found for recipe in rebuilding.recipes]
         if not found:
             return None
@@ -195,22 +195,22 @@ class _Rebuilder:
                         yield from self._rebuild(proxy.name)
             yield symbol
 
-    def _rebuild(self, wanted: str) -> Iterator[Any]:
+    def _rebuild(self, sum_: str) -> Iterator[Any]:
         """Yields the calls that compute a sum, from the last sum that is available."""
         renamed: dict[Any, Any] = {}
-        for recipe in self._missing(wanted):
+        for recipe in self._missing(sum_):
             total = self.recompute.proxies[recipe.sum]
-            if recipe.sum == wanted or recipe.sum in self.retained:
+            if recipe.sum == sum_ or recipe.sum in self.retained:
                 self.rebuilt.add(recipe.sum)
             else:
                 with tracectx(self.trace):
                     renamed[variableify(total)] = TensorProxy(like=total)
             yield self._call(recipe, renamed)
 
-    def _missing(self, wanted: str) -> list[SumRecipe]:
+    def _missing(self, sum_: str) -> list[SumRecipe]:
         """Returns the recipes of this sum and of all sums that it needs, in the order of their dependences."""
         order: dict[str, SumRecipe] = {}
-        pending = [wanted]
+        pending = [sum_]
         while pending:
             recipe = self.recipes[pending[-1]]
             needed = [name for name in recipe.inputs if name in self.recipes and name not in self.rebuilt]

@@ -156,13 +156,13 @@ def coalesce_steps(steps: Iterable[Sequence[Any]]) -> list[Any]:
             continue
         (symbol,) = step
         batch = batches.get(symbol.flat_proxy_args[0].name) if kind_of(symbol) is Kind.WAIT else None
-        placed.append(_take_landed(symbol) if batch in waited else symbol)
+        placed.append(_replace_wait(symbol) if batch in waited else symbol)
         if batch is not None:
             waited.add(batch)
     return placed
 
 
-def _take_landed(wait: Any) -> Any:
+def _replace_wait(wait: Any) -> Any:
     """Returns the replacement of a wait whose future was waited for before, on the same stream."""
     return make_symbol("landed", take_finished, wait.output, id="landed").bind(*wait.args, output=wait.output)
 

@@ -125,19 +125,19 @@ class CollectiveAgreement:
     def _compare(self, stretch: GroupSequence, place: str) -> str:
         """Publishes the collectives, and returns how those of another rank differ. An error here must not end a job."""
         try:
-            self._tell(stretch.messages, place)
+            self._publish(stretch.messages, place)
             # The first rank reads all others, and they read the first: each difference involves the first rank.
             others = stretch.ranks[1:] if stretch.ranks[0] == self._rank else stretch.ranks[:1]
-            return next(filter(None, (self._differ(stretch.messages, place, other) for other in others)), "")
+            return next(filter(None, (self._describe_mismatch(stretch.messages, place, other) for other in others)), "")
         except Exception as error:
             logger.info("ranks do not compare their collectives", exc_info=error)
             return ""
 
-    def _tell(self, messages: Sequence[str], place: str) -> None:
+    def _publish(self, messages: Sequence[str], place: str) -> None:
         self._store.set(f"{place}/{self._rank}/text", "\n".join(messages))
         self._store.set(f"{place}/{self._rank}/digest", _digest(messages))
 
-    def _differ(self, ours: Sequence[str], place: str, other: int) -> str:
+    def _describe_mismatch(self, ours: Sequence[str], place: str, other: int) -> str:
         if not self._store.check([f"{place}/{other}/digest"]):
             return ""
         if bytes(self._store.get(f"{place}/{other}/digest")).decode() == _digest(ours):

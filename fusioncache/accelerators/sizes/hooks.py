@@ -178,7 +178,7 @@ def watch_sizes(
     token = CURRENT.set(watch)
     try:
         with hooks.observe(watch):
-            results = interpret(*watch.give_sizes(args, kwargs))
+            results = interpret(*watch.wrap_sizes(args, kwargs))
     finally:
         CURRENT.reset(token)
     return results, watch.finish(FirstTraces.of(results))
@@ -243,7 +243,7 @@ def watch_results(original: Callable[..., Any]) -> Callable[..., Any]:
     def build_value_from_wrapped(wrapped_v: Any) -> Any:
         watch = CURRENT.get()
         if watch is not None:
-            wrapped_v.value = watch.give_back(wrapped_v.value)
+            wrapped_v.value = watch.unwrap_sizes(wrapped_v.value)
         return original(wrapped_v)
 
     return build_value_from_wrapped

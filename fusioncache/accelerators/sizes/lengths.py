@@ -263,7 +263,7 @@ class Lengths:
             if not way.is_proved and len(form.instances) == 1:
                 continue  # the only known program is the watched one: nothing to compare with
             try:
-                traces = self._do_again(way, derivation)
+                traces = self._repeat(way, derivation)
                 if not way.is_proved:
                     raise Declined("its operations were seen at one length only so far", Scope.LENGTH)
             except Exception as error:  # Thunder can interpret the program instead
@@ -281,7 +281,7 @@ class Lengths:
         return None
 
     @staticmethod
-    def _do_again(way: WatchedProgram, derivation: Derivation) -> FirstTraces:
+    def _repeat(way: WatchedProgram, derivation: Derivation) -> FirstTraces:
         check_reads(way.instance.reads, derivation)
         with derivation.keeper.time("replay"):
             return replay(way.journal, derivation.sizes, derivation.call.compile_data)

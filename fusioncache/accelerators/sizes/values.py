@@ -247,17 +247,17 @@ _MOVING_FUNCTIONS = (
 """Functions whose effect does not depend on the items."""
 
 
-def asks_how_many(fn: Any, values: Sequence[Any]) -> bool:
+def tests_emptiness(fn: Any, values: Sequence[Any]) -> bool:
     """True if a call tests whether a built-in container is empty."""
     return fn is bool and _is_one_of(type(values[0]) if values else None, (list, tuple, dict))
 
 
-def is_about_kinds(fn: Any) -> bool:
+def reads_types_only(fn: Any) -> bool:
     """True if a function returns the same for all integers."""
     return _is_one_of(fn, (type, isinstance, issubclass))
 
 
-def is_keyed(fn: Any) -> bool:
+def reads_key_only(fn: Any) -> bool:
     """True if a function looks at its first argument after the container, and at nothing else."""
     owner, name = getattr(fn, "__objclass__", None), getattr(fn, "__name__", "")
     return (
@@ -267,18 +267,18 @@ def is_keyed(fn: Any) -> bool:
     )
 
 
-def is_setting(fn: Any) -> bool:
+def sets_attribute(fn: Any) -> bool:
     """True if a function sets or deletes an attribute of its first argument."""
     return _is_one_of(fn, (setattr, object.__setattr__, delattr, object.__delattr__))
 
 
-def is_comparing(fn: Any) -> bool:
+def compares_items(fn: Any) -> bool:
     """True if a function calls the comparisons of its items, which report looks if these are integers."""
     of_sequences = _is_one_of(getattr(fn, "__objclass__", None), (list, tuple)) and fn.__name__ in _COMPARING
     return of_sequences or fn is min or fn is max
 
 
-def moves(fn: Any, *, is_internal: bool) -> bool:
+def only_moves(fn: Any, *, is_internal: bool) -> bool:
     """True if a function that is not interpreted only moves its arguments.
 
     Args:

@@ -39,18 +39,18 @@ from fusioncache.accelerators.sizes.sizes import (
 )
 from fusioncache.accelerators.sizes.values import (
     Place,
-    asks_how_many,
+    compares_items,
     exchange,
     find_integers,
     find_leaves,
-    is_about_kinds,
-    is_comparing,
-    is_keyed,
     is_numel,
-    is_setting,
     is_transparent,
-    moves,
     name_argument,
+    only_moves,
+    reads_key_only,
+    reads_types_only,
+    sets_attribute,
+    tests_emptiness,
 )
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.thunder_adapter.api import Proxy, Symbol, TensorProxy, get_tracectx, ltorch
@@ -228,7 +228,7 @@ class SizeObserver(Observer, LookListener):
         self._seen: Any = None
         self._named: set[tuple[str, str]] = set()
 
-    def give_sizes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def wrap_sizes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns the arguments of the program, with a ``Size`` for each integer above 1."""
         sizes = {place: self._name_integer(place, value) for place, value in find_integers(args, kwargs).items()}
         given = tuple(sizes.get(position, value) for position, value in enumerate(args))
@@ -283,20 +283,20 @@ class SizeObserver(Observer, LookListener):
             return partial(self._call, fn, partial(self._call_itself, fn), _name(fn))
         if found is None and not is_opaque(fn):
             return None
-        if _is_interpreted(found) or not self._shows(fn, args, kwargs):
+        if _is_interpreted(found) or not self._reads_sizes(fn, args, kwargs):
             return found
         return partial(self._call_with_plain, fn)
 
-    def _shows(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def _reads_sizes(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """True if a function that is not interpreted would read sizes. Records the looks, and refuses hidden sizes."""
         values = [*(each.value for each in args), *(each.value for each in kwargs.values())]
-        if is_keyed(fn):
+        if reads_key_only(fn):
             values = values[1:2]
-        elif is_setting(fn):
+        elif sets_attribute(fn):
             values = values[1:]
-        if is_about_kinds(fn):
+        if reads_types_only(fn):
             values = values[:1]
-        elif moves(fn, is_internal=_is_internal()) or asks_how_many(fn, values):
+        elif only_moves(fn, is_internal=_is_internal()) or tests_emptiness(fn, values):
             return False
         try:
             leaves = [leaf for value in values for leaf in find_leaves(value)]
@@ -305,14 +305,14 @@ class SizeObserver(Observer, LookListener):
             self.journal.refuse(f"{_name(fn)} is called with {error}")
             return False
         shown = [leaf for leaf in leaves if type(leaf) in WATCHED]
-        for leaf in () if is_about_kinds(fn) or is_keyed(fn) else leaves:
+        for leaf in () if reads_types_only(fn) or reads_key_only(fn) else leaves:
             if not is_transparent(leaf):
                 if _is_tagging():
                     return False
                 self.journal.refuse(f"{_name(fn)} is called with a {type(leaf).__name__}, which may hold sizes")
-        if not shown or ((is_comparing(fn) or fn is sum) and all(map(is_whole, leaves))):
+        if not shown or ((compares_items(fn) or fn is sum) and all(map(is_whole, leaves))):
             return False  # the methods of sizes are called, which record looks or expressions
-        if not is_about_kinds(fn):
+        if not reads_types_only(fn):
             for size in shown:
                 self.see_value(size, f"calls {_name(fn)}")
         return True
@@ -463,12 +463,12 @@ class SizeObserver(Observer, LookListener):
                 if type(size) in WATCHED:
                     self.see_value(size, "compares")
 
-    def give_back(self, value: Any) -> Any:
+    def unwrap_sizes(self, value: Any) -> Any:
         """Returns a program's result, or a part of it, with plain integers for sizes. Each is a look."""
         if isinstance(value, dict):
-            return type(value)((self.give_back(key), self.give_back(each)) for key, each in value.items())
+            return type(value)((self.unwrap_sizes(key), self.unwrap_sizes(each)) for key, each in value.items())
         if type(value) in (tuple, list):
-            return type(value)(map(self.give_back, value))
+            return type(value)(map(self.unwrap_sizes, value))
         if type(value) in WATCHED:
             self.see_value(value, "returns it")
         return bare(value)

@@ -395,7 +395,7 @@ class Run:
     ended: bool = False
 
     @property
-    def why_without_regions(self) -> str:
+    def no_regions_message(self) -> str:
         """The message for a run without regions."""
         loaded = "Its programs were loaded, so that nothing was traced"
         otherwise = loaded if self.stats.programs_loaded else "Thunder found nothing to fuse in what it traced"

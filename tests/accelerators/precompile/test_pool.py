@@ -394,7 +394,7 @@ _WITH_CHILDREN = """
 from multiprocessing import get_context
 from fusioncache.accelerators.precompile import pool
 pool.GPU_FILES = (pool.os.devnull,)
-may_train = pool._may_train()
+may_train = pool._is_likely_to_train()
 if __name__ == "__main__":
     print(may_train)
     for method in ("spawn", "forkserver"):
