@@ -179,7 +179,7 @@ class Backend(ABC):
             Exception: if nothing can be compiled here. The compile that follows reports why.
         """
 
-    def thunder_cost(self, seconds: float, operations: int, *, loaded: bool) -> ThunderCost:
+    def estimate_cost(self, seconds: float, operations: int, *, loaded: bool) -> ThunderCost:
         """Returns the seconds that plain Thunder spends on the regions of one executable.
 
         Args:

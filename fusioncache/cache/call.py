@@ -486,13 +486,13 @@ class TemplateCall:
             compile_seconds=built.compile_seconds,
             template=self.template,
             key=built.key,
-            alone=self._alone(built.cost, loaded),
+            cost=self._alone(built.cost, loaded),
             **fields,
         )
         self._ledger.count_build(self.template, event)
 
     def _alone(self, seconds: float, loaded: bool) -> ThunderCost:
-        return self.compiler.backend.thunder_cost(seconds, len(self.template.graph.ops), loaded=loaded)
+        return self.compiler.backend.estimate_cost(seconds, len(self.template.graph.ops), loaded=loaded)
 
     def _note_plan(self, arities: Arities, plan: str) -> None:
         self._note(arities, plan=plan)

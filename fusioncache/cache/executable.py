@@ -104,8 +104,7 @@ class Task[F]:
         load: makes the function from artifacts. Raises any exception if they are unusable.
         instance: the region, and its mapping to the graph's values; None for any sizes.
         request: the data that another process needs to request the same; None for any sizes.
-        as_general: the region as an instance of a general one, if its code is derived from code for any sizes; None if
-            it is compiled alone.
+        as_general: the region as an instance of a general one, if its code is derived from that one's; else None.
         own_instance: the region as it would be compiled alone, if ``as_general`` is given.
     """
 

@@ -33,8 +33,7 @@ class StoreRequest:
         key: of the entry in the store.
         request: the request, for another process.
         instance: the region to compile if the store lacks the entry.
-        as_general: the region as an instance of a general one, if its code is derived from general code; None if it is
-            compiled alone.
+        as_general: the region as an instance of a general one, if its code is derived from that one's; else None.
     """
 
     key: Key

@@ -44,15 +44,15 @@ def _template(graph: Graph, name: str | None, options: str) -> Template:
     return Template(graph, key, name or template_name(graph, key))
 
 
-def count_compile(ledger: Ledger, template: Template, seconds: float, alone: ThunderCost | None = None) -> None:
-    ledger.count_build(template, CompileEvent("eager", seconds, template=template, alone=alone))
+def count_compile(ledger: Ledger, template: Template, seconds: float, cost: ThunderCost | None = None) -> None:
+    ledger.count_build(template, CompileEvent("eager", seconds, template=template, cost=cost))
 
 
 def count_load(
-    ledger: Ledger, template: Template, seconds: float, compile_seconds: float = 0.0, alone: ThunderCost | None = None
+    ledger: Ledger, template: Template, seconds: float, compile_seconds: float = 0.0, cost: ThunderCost | None = None
 ) -> None:
     """Counts a function that was loaded for a template; ``compile_seconds`` is the time of its original compilation."""
-    ledger.count_build(template, CompileEvent("eager", seconds, True, compile_seconds, template, alone=alone))
+    ledger.count_build(template, CompileEvent("eager", seconds, True, compile_seconds, template, cost=cost))
 
 
 def make_ledger(*templates: Template, seconds: float = 1.0) -> Ledger:

@@ -131,8 +131,7 @@ class CompileTask:
         instance: the requesting region, which is compiled and determines the bits.
         digest: of the key that the result must have; empty for any.
         device: the number of the GPU to compile on; None for any.
-        as_general: the region as an instance of the general region whose code its code is derived from; None if it is
-            compiled alone.
+        as_general: the region as an instance of a general one, if its code is derived from that one's; else None.
     """
 
     request: Request

@@ -155,7 +155,7 @@ class NvFuser(Backend):
             definition.add_output(definition.ops.neg(x))
         definition.execute([torch.ones(2, device="cuda")])
 
-    def thunder_cost(self, seconds: float, operations: int, *, loaded: bool) -> ThunderCost:
+    def estimate_cost(self, seconds: float, operations: int, *, loaded: bool) -> ThunderCost:
         """See ``Backend``. nvFuser compiles an equal region again, unless this Thunder caches definitions."""
         return ThunderCost(seconds, 0.0 if hasattr(nvfuser_executor().create_fd, "num_fusions") else seconds)
 

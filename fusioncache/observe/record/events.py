@@ -100,7 +100,7 @@ class CompileEvent:
         key: its key in the store; None if it is not stored.
         helped: whether it was loaded because a worker of this process compiled it in the background.
         general: whether it is for any sizes.
-        alone: time that Thunder alone spends on the regions that it serves; None if that is the compile time for each.
+        cost: time that Thunder alone spends on the regions that it serves; None if that is the compile time for each.
     """
 
     backend: str
@@ -112,7 +112,7 @@ class CompileEvent:
     key: Key | None = None
     helped: bool = False
     general: bool = False
-    alone: ThunderCost | None = None
+    cost: ThunderCost | None = None
 
 
 CompileObserver = Callable[[CompileEvent], None]

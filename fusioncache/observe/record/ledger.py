@@ -148,7 +148,7 @@ class _TemplateCounts:
         number: how many templates were seen before it.
         counts: the template's share of fields of ``Stats``.
         arities: the numbers of residual terms of its regions.
-        alone: the seconds that Thunder alone spends on the first regions, and on further ones.
+        cost: the seconds that Thunder alone spends on the first regions, and on further ones.
         saved: the seconds saved.
         frozen: a snapshot of the counts; None if they have changed since.
     """
@@ -157,19 +157,19 @@ class _TemplateCounts:
     number: int
     counts: dict[str, Any] = field(default_factory=lambda: defaultdict(int, _OF_TEMPLATE))
     arities: set[tuple[int, ...]] = field(default_factory=set)
-    alone: ThunderCost = _NOTHING_ALONE
+    cost: ThunderCost = _NOTHING_ALONE
     saved: float = 0.0
     frozen: TemplateStats | None = None
 
-    def save(self, again: float) -> float:
+    def save(self, further: float) -> float:
         """Computes the seconds saved. Returns the increase.
 
         Args:
-            again: the seconds that Thunder alone spends on further regions, one for each executable of the template.
+            further: the seconds that Thunder alone spends on further regions, one for each executable of the template.
         """
         counts, before = self.counts, self.saved
         repeats, kinds = repeats_of(counts["hits"], len(self.arities), counts["compiles"] + counts["loads"])
-        spared = self.alone.first + again / kinds * repeats
+        spared = self.cost.first + further / kinds * repeats
         self.saved = spared - counts["compile_seconds"] - counts["load_seconds"]
         return self.saved - before
 
@@ -283,7 +283,7 @@ class Ledger:
             self.count("helped", event.helped)
         else:
             counts = {"compiles": 1, "compile_seconds": seconds}
-        self._count_template(template, counts, event.alone or ThunderCost(compiled, compiled))
+        self._count_template(template, counts, event.cost or ThunderCost(compiled, compiled))
         publish(self._log, "load" if event.loaded else "compile", template, seconds=seconds)
         for observer in [observer for ledger in self._lineage for observer in ledger.observers]:
             observer(event)
@@ -296,15 +296,15 @@ class Ledger:
         """Counts a compile whose result could not be stored."""
         self.emit("unkept", reason=reason)
 
-    def count_general_hit(self, template: Template, alone: ThunderCost | None = None) -> None:
+    def count_general_hit(self, template: Template, cost: ThunderCost | None = None) -> None:
         """Counts a graph of this template that needs no compile, because a function for any sizes serves it.
 
         Args:
             template: the template.
-            alone: time that Thunder alone spends on such a graph, if the function was compiled for another template.
+            cost: time that Thunder alone spends on such a graph, if the function was compiled for another template.
         """
-        alone = alone or _NOTHING_ALONE
-        self._count_template(template, {"general_hits": 1, "general_saved_seconds": alone.first}, alone)
+        cost = cost or _NOTHING_ALONE
+        self._count_template(template, {"general_hits": 1, "general_saved_seconds": cost.first}, cost)
 
     def count_program_loaded(self, model: str | None, seconds: float, made_seconds: float) -> None:
         """Counts a program that was loaded from the store.
@@ -363,7 +363,7 @@ class Ledger:
         self,
         template: Template,
         counts: Mapping[str, float],
-        alone: ThunderCost = _NOTHING_ALONE,
+        cost: ThunderCost = _NOTHING_ALONE,
         arities: tuple[int, ...] | None = None,
     ) -> None:
         """Adds to fields of ``Stats`` and to the template's own counts, with the time that Thunder alone spends."""
@@ -373,10 +373,10 @@ class Ledger:
                 for name, number in counts.items():
                     found.counts[name] += number
                     ledger._counts[name] += number
-                found.alone = ThunderCost(found.alone.first + alone.first, found.alone.again + alone.again)
+                found.cost = ThunderCost(found.cost.first + cost.first, found.cost.further + cost.further)
                 # Another transform may have compiled the template.
                 everywhere = parent._templates.get(template.key.digest) if parent else None
-                ledger._saved += found.save(max(found.alone.again, everywhere.alone.again if everywhere else 0.0))
+                ledger._saved += found.save(max(found.cost.further, everywhere.cost.further if everywhere else 0.0))
                 found.frozen = None
                 if arities is not None:
                     found.arities.add(arities)

@@ -23,11 +23,11 @@ class ThunderCost:
 
     Attributes:
         first: on the first region.
-        again: on each further equal region; less than ``first`` if the compiler has its own cache.
+        further: on each further equal region; less than ``first`` if the compiler has its own cache.
     """
 
     first: float
-    again: float
+    further: float
 
 
 @dataclass(frozen=True, slots=True)
