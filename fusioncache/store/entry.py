@@ -237,12 +237,12 @@ class StoredArtifacts(Mapping[str, bytes]):
     Attributes:
         artifacts: by name.
         seconds: that the compile took in its process. A load saves them.
-        came: whether they came from another machine.
+        is_foreign: whether they came from another machine.
     """
 
     artifacts: Mapping[str, bytes]
     seconds: float = 0.0
-    came: bool = False
+    is_foreign: bool = False
 
     def __getitem__(self, name: str) -> bytes:
         return self.artifacts[name]

@@ -138,7 +138,7 @@ class Store:
         A missing entry is fetched from the remote, if there is one.
         """
         found = self.peek(key, backend, asks_remote=True)
-        if found is not None and found.came:
+        if found is not None and found.is_foreign:
             self._counts.observer("pulled_seconds", found.seconds)
         return found
 
@@ -188,7 +188,7 @@ class Store:
             Whether later loads return these artifacts.
         """
         found = self._load(key, backend)
-        if found is not None and found.came:
+        if found is not None and found.is_foreign:
             return False
         self.remove(key, backend)
         return self.save(key, backend, artifacts, name=name)

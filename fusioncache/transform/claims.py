@@ -68,7 +68,7 @@ def agrees_with_torch(bound_symbol: Any) -> bool:
     sign matters.
     """
     try:
-        signs = (1, -1) if any(map(_may_watch, bound_symbol.flat_args)) else (1,)
+        signs = (1, -1) if any(map(_may_be_watched, bound_symbol.flat_args)) else (1,)
         verdicts = {_find_verdict(bound_symbol, sign) for sign in signs}
         return verdicts.pop() if len(verdicts) == 1 else _find_verdict(bound_symbol, None)
     except Declined as declined:
@@ -76,7 +76,7 @@ def agrees_with_torch(bound_symbol: Any) -> bool:
         return True
 
 
-def _may_watch(value: Any) -> bool:
+def _may_be_watched(value: Any) -> bool:
     """True if a value may be a number that records its uses."""
     if type(value) in _NEVER_WATCH:
         return False
@@ -124,7 +124,7 @@ def _generalize_number(value: Any, sign: int | None) -> _Literal:
         return _Literal(kind, value)
     if type(value) is float and 0 <= value < 1:  # such as a probability
         like = 0.5 if value else 0.0
-    is_negative = value < 0 if sign is None or not _may_watch(value) else sign < 0
+    is_negative = value < 0 if sign is None or not _may_be_watched(value) else sign < 0
     return _Literal(kind, -like if is_negative else like)
 
 

@@ -197,14 +197,14 @@ class FusionCacheExecutor(FusionExecutor):
             fusible: the ids of its bound symbols that may be part of a region.
         """
 
-        def may_join(*nodes: Node) -> bool:
+        def can_join(*nodes: Node) -> bool:
             return all(len(node.group_bsyms) > 1 or id(node.group_bsyms[0]) in fusible for node in nodes)
 
-        groups: list[list[BoundSymbol]] = fuse_bound_symbols(trace, may_join)
+        groups: list[list[BoundSymbol]] = fuse_bound_symbols(trace, can_join)
         if not writes_in_place(trace) or keeps_order(trace, groups):
             return groups
         # If Thunder sorts a trace with writes, forward and backward alternate; Thunder splits them after this pass.
-        return [list(part) for group in consecutive_fusion(trace, may_join) for _, part in groupby(group, _is_backward)]
+        return [list(part) for group in consecutive_fusion(trace, can_join) for _, part in groupby(group, _is_backward)]
 
     def compile_alone(self, bound_symbols: list, inputs: list, outputs: list) -> Callable[..., Any]:
         """Returns the function of an unshared region. TorchInductor compiles it at its first call."""

@@ -231,7 +231,7 @@ def is_key(trace: CallChecker, wrapped: Any) -> bool:
         return False
     if native.is_plain(value, atoms=True) or native.is_plain_member(value):
         return True
-    return native.is_hashed_by_identity(value) and (trace.made.has(wrapped) or trace.names(value))
+    return native.is_hashed_by_identity(value) and (trace.created.has(wrapped) or trace.names(value))
 
 
 def _has_plain_hash(value: Any) -> bool:
@@ -239,7 +239,7 @@ def _has_plain_hash(value: Any) -> bool:
 
 
 def _check_change(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    if not args or trace.made.has(args[0]) or _is_copy(args[0].value):
+    if not args or trace.created.has(args[0]) or _is_copy(args[0].value):
         return _check_key(trace, fn, args, kwargs) if fn.__name__ in _WITH_KEY else None
     return f"calls {name_of(fn)} of an object that existed before tracing"
 
@@ -264,7 +264,7 @@ def _check_attribute(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs:
     """Checks an attribute assignment. Except on new objects, Thunder turns it into one to an item of ``__dict__``."""
     from fusioncache.thunder_adapter.accelerator_api import jit_ext
 
-    if len(args) != 3 or trace.made.has(args[0]):
+    if len(args) != 3 or trace.created.has(args[0]):
         return None
     value = args[0].value
     if type(value) in jit_ext._TORCH_DYNAMIC_TYPES or not hasattr(value, "__dict__"):
@@ -274,28 +274,28 @@ def _check_attribute(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs:
 
 def _check_type_call(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if args:
-        trace.made.follow(_CALLED if args[0].value is list else _OTHER)
+        trace.created.follow(_CALLED if args[0].value is list else _OTHER)
     return None
 
 
 def _check_new_list(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if args and args[0].value is not list:
         return f"makes a {name_of(args[0].value)}"
-    trace.made.follow(_EMPTY)
+    trace.created.follow(_EMPTY)
     return None
 
 
 def _check_filled_list(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if args:
-        trace.made.follow(_FILLED, args[0])
+        trace.created.follow(_FILLED, args[0])
     if len(args) < 2:  # ``list()`` has no items to start with
-        trace.made.follow(_OTHER)
+        trace.created.follow(_OTHER)
     return _check_change(trace, fn, args, kwargs)
 
 
 def _check_extended_list(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if args:
-        trace.made.follow(_EXTENDED, args[0])
+        trace.created.follow(_EXTENDED, args[0])
     return _check_change(trace, fn, args, kwargs)
 
 
@@ -312,7 +312,7 @@ def _check_next(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapp
 
     if not args or not isinstance(args[0].value, ThunderInterpreterObject):
         return None
-    if trace.made.has(args[0]) or name_origin(args[0].provenance) == "GET_ITER":
+    if trace.created.has(args[0]) or name_origin(args[0].provenance) == "GET_ITER":
         return None
     return "advances an iterator that existed before tracing"
 
@@ -457,18 +457,18 @@ class CallChecker:
     """Decides which calls of one trace are allowed.
 
     Args:
-        made: records which objects were created in the trace.
+        created: records which objects were created in the trace.
         names: returns whether the texts of the key and of reads distinguish an object from others.
 
     Attributes:
-        made: as it was given.
+        created: as given.
         names: as it was given.
         consumed: the frames of generators whose values are read by code that is not interpreted.
         queries: torch's answers to queries, by name and arguments of the query.
     """
 
-    def __init__(self, made: CreatedObjects, names: Callable[[Any], bool]) -> None:
-        self.made = made
+    def __init__(self, created: CreatedObjects, names: Callable[[Any], bool]) -> None:
+        self.created = created
         self.names = names
         self.consumed: dict[int, Any] = {}
         self.queries: dict[tuple[str, tuple[Any, ...]], Any] = {}
@@ -516,7 +516,8 @@ class CallChecker:
             return None
         own = getattr(fn, "__self__", None)
         if name == "__setattr__" and isinstance(owner, type) and issubclass(owner, BaseException):
-            return None if self.made.has(args[0]) else "sets an attribute of an exception that existed before tracing"
+            is_new = self.created.has(args[0])
+            return None if is_new else "sets an attribute of an exception that existed before tracing"
         if id(owner) in _OF_ATOMS or (isinstance(own, type) and id(own) in _OF_ATOMS):
             return self._explain_method(fn, name, args, kwargs)
         return _refuse_call(fn)
@@ -553,11 +554,11 @@ class CallChecker:
         return all(native.is_atom(each) or self._is_distinguishable(each) for each in value)
 
     def _is_distinguishable(self, value: Any) -> bool:
-        return native.is_hashed_by_identity(value) and (self.made.knows(value) or self.names(value))
+        return native.is_hashed_by_identity(value) and (self.created.knows(value) or self.names(value))
 
     def _may_change(self, name: str, args: tuple[Any, ...]) -> bool:
         value = args[0].value
-        if not isinstance(value, (list, dict, set)) or name == "__iter__" or self.made.has(args[0]):
+        if not isinstance(value, (list, dict, set)) or name == "__iter__" or self.created.has(args[0]):
             return True  # numbers and strings are immutable: ``__index__`` and ``__int__`` mutate nothing
         if type(value) is set and name in ("add", "discard") and len(args) == 2 and native.is_atom(args[1].value):
             return (args[1].value in value) is (name == "add")  # a no-op, as when a module's buffer is assigned

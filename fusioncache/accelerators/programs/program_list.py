@@ -149,7 +149,7 @@ class ProgramList(list[Any]):
 
     Attributes:
         derived: digests of keys with a program that was derived or filled in here and is held: not searched for again.
-        kept: how many of the derived programs were stored.
+        stored_count: how many of the derived programs were stored.
         lengths: derives and fills in the function's programs at further lengths.
         compile_data: a weak reference to Thunder's ``CompileData`` of the function; None before its first call.
     """
@@ -157,7 +157,7 @@ class ProgramList(list[Any]):
     def __init__(self) -> None:
         super().__init__()
         self.derived: set[str] = set()
-        self.kept = 0
+        self.stored_count = 0
         self.lengths = Lengths()
         self.compile_data: ref[Any] | None = None
         self._derivations: dict[int, Derivation] = {}
@@ -201,7 +201,7 @@ class ProgramList(list[Any]):
         if derivation is not None:
             self.derived.add(derivation.key.digest)
             is_kept = derivation.finish(entry)
-            self.kept += is_kept
+            self.stored_count += is_kept
             self.lengths.learn(derivation, entry)
         self.add(self.capture(entry), derivation, is_reloadable=is_kept)
 
@@ -286,7 +286,7 @@ class ProgramList(list[Any]):
     def _derive(self, derivation: Derivation) -> None:
         """Explains why no program fits, if that is enabled, and expects Thunder to derive one now."""
         derivation.explain()
-        if self.kept >= MAX_KINDS:
+        if self.stored_count >= MAX_KINDS:
             derivation.keeper.refuse(f"more than {MAX_KINDS} kinds of input in one process")
             derivation.is_kept = False
         self.expect(derivation)

@@ -381,7 +381,7 @@ class Recorder(hooks.Observer):
             return None if reason is None else f"asks {reason}"
         if name == "LOAD_CLOSURE":
             if inst.argval in state["co"].co_cellvars:
-                self._judge.made.note(state["frame"].localsplus[inst.arg].value)
+                self._judge.created.note(state["frame"].localsplus[inst.arg].value)
             return None
         if name in hooks.HASHING:
             hashed = hooks.find_hashed(name, inst.arg, stack)
@@ -391,7 +391,7 @@ class Recorder(hooks.Observer):
             return f"assigns to the global {inst.argval}"
         if not name.endswith("_DEREF") or hooks.is_own_cell(name, inst, state["co"]):
             return None  # all other instructions call a method, which see_call() observes
-        if self._judge.made.has(state["frame"].localsplus[inst.arg]):
+        if self._judge.created.has(state["frame"].localsplus[inst.arg]):
             return None
         return f"assigns to {inst.argval}, a variable of a function around it"
 
@@ -408,7 +408,7 @@ class Recorder(hooks.Observer):
                 return None
         if type(one.value) is not type(other.value) or type(one.value) is object:
             return None  # bare objects have descriptions of their own
-        if any(self._judge.made.has(each) or self._describer.names(each.value) for each in (one, other)):
+        if any(self._judge.created.has(each) or self._describer.names(each.value) for each in (one, other)):
             return None
         if is_canonical(one.value) and is_canonical(other.value):
             return None

@@ -78,7 +78,7 @@ def recipes_of(lines: Sequence[OperationLine], types: Mapping[str, TensorType], 
     an input of the forward pass. Linear in the lines.
     """
     finder = _RecipeFinder(lines, types, saved)
-    found = (finder.recipe(name) for name in finder.index if finder.may_be_dropped(name))
+    found = (finder.recipe(name) for name in finder.index if finder.can_drop(name))
     return tuple(recipe for recipe in found if recipe is not None)
 
 
@@ -96,7 +96,7 @@ class _RecipeFinder:
             self.product.update(dict.fromkeys(line.results, op_traits(line.operation).may_be_product(of_product)))
             self.parents.read_line(line)
 
-    def may_be_dropped(self, name: str) -> bool:
+    def can_drop(self, name: str) -> bool:
         return name in self.dropped and name in self.types
 
     def recipe(self, name: str) -> SumRecipe | None:
@@ -128,7 +128,7 @@ class _RecipeFinder:
                 adds_product |= added and here and self.product.get(operand, False)
                 if self._is_at_hand(operand, line, added):
                     inputs.setdefault(operand)
-                elif self._may_be_computed(operand, line, added):
+                elif self._can_compute(operand, line, added):
                     pending.append((operand, added))
                     here = True
                 else:
@@ -148,7 +148,7 @@ class _RecipeFinder:
             return False
         return not (added and self.product.get(operand, False) and self._call(operand) == line.call)
 
-    def _may_be_computed(self, operand: str, line: OperationLine, added: bool) -> bool:
+    def _can_compute(self, operand: str, line: OperationLine, added: bool) -> bool:
         """True if a recipe may compute this operand: not a product that was rounded before another kernel added it."""
         return not (added and self.product.get(operand, False) and self._call(operand) != line.call)
 

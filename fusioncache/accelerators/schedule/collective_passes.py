@@ -87,12 +87,12 @@ def reduce_in_place(symbols: Sequence[Any]) -> list[Any]:
     producers = {proxy.name: symbol for symbol in symbols for proxy in outputs_of(symbol)}
     uses = Counter(name for symbol in symbols for name in {proxy.name for proxy in symbol.flat_proxy_args})
     return [
-        rebind(symbol, all_reduce_in_place, symbol.args) if _may_overwrite(symbol, producers, uses) else symbol
+        rebind(symbol, all_reduce_in_place, symbol.args) if _can_overwrite(symbol, producers, uses) else symbol
         for symbol in symbols
     ]
 
 
-def _may_overwrite(symbol: Any, producers: dict[str, Any], uses: Counter[str]) -> bool:
+def _can_overwrite(symbol: Any, producers: dict[str, Any], uses: Counter[str]) -> bool:
     if str(symbol.sym.id) != _SUM:
         return False
     given = arguments_of(symbol)

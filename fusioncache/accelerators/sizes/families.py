@@ -334,7 +334,7 @@ class Family:
         reads: as above.
         passes: as above.
         known: the programs that it is made of.
-        came: whether it came from another machine.
+        is_foreign: whether it came from another machine.
 
     Raises:
         Declined: if the programs differ in more than numbers, or something else may depend on sizes.
@@ -347,7 +347,7 @@ class Family:
         self.reads = reads
         self.passes = passes
         self.known = tuple(known)
-        self.came = False
+        self.is_foreign = False
         self._general = self._generalize(self.known)
         self._digests = list_digests(known[0].text)
         kept = known[0].regions
@@ -474,7 +474,7 @@ def store_family(store: Store, form: Key, family: Family, name: str) -> bool:
     with store.take_turn(form, FAMILY_SLOTS[0], WRITE_SECONDS):
         found = dict(_list_families(store, form))
         same = [slot for slot, other in found.items() if other.is_same(family)]
-        if family.came or any(found[slot].came for slot in same):
+        if family.is_foreign or any(found[slot].is_foreign for slot in same):
             return bool(same)
         for slot in same:
             _learn_all(family, found[slot].known)
@@ -537,7 +537,7 @@ def _list_families(store: Store, form: Key, *, asks_remote: bool = False) -> Ite
             continue
         try:
             family = decode_family(artifacts)
-            family.came = artifacts.came
+            family.is_foreign = artifacts.is_foreign
             yield slot, family
         except ValueError as error:
             logger.info("a stored family does not decode", exc_info=error)

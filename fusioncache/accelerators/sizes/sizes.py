@@ -229,21 +229,21 @@ class Count(Size):
     Code that reads its ``__class__``, and code in C, gets Thunder's class or integer.
 
     Attributes:
-        own: Thunder's integer.
+        thunder_number: Thunder's integer.
     """
 
-    own: int
+    thunder_number: int
 
     def __new__(cls, value: int, expression: Expression, listener: LookListener) -> Self:
         """Returns a new count for Thunder's integer."""
         made = super().__new__(cls, value, expression, listener)
-        made.own = value
+        made.thunder_number = value
         return made
 
     @property  # type: ignore[misc]
     def __class__(self) -> type[int]:  # type: ignore[override]
         """Returns the class of Thunder's integer."""
-        return type(self.own)
+        return type(self.thunder_number)
 
     def __call__(self) -> Size:
         """Returns it as a plain ``Size``."""
@@ -380,7 +380,7 @@ def plain(size: Any) -> Any:
 
 def bare(size: Any) -> Any:
     """Returns Thunder's number for a size without reporting a look; any other value as it is."""
-    return size.own if type(size) is Count else plain(size)
+    return size.thunder_number if type(size) is Count else plain(size)
 
 
 def express(value: Any) -> Expression:

@@ -78,7 +78,7 @@ class EscapingValues:
         passed = _find_passed(symbols, held)
         return cls(held, passed, _find_inner(symbols, held | passed))
 
-    def may_replace(self, other: Any, value: Any) -> bool:
+    def can_replace(self, other: Any, value: Any) -> bool:
         """True if a value may replace another one that is equal, without code outside noticing."""
         return other.name not in self.held and (other.name not in self.passed or value.name in self.inner)
 
@@ -191,7 +191,7 @@ def _merge(symbols: Iterable[Any], escaping: EscapingValues, taken: Counter[str]
         key = name, _describe(symbol.args), _describe(sorted(symbol.kwargs.items()))
         before, first = known.get(key, (0, None))
         is_near = name != "reshape" or place - before <= FAR
-        if first is not None and is_near and escaping.may_replace(symbol.output, first):
+        if first is not None and is_near and escaping.can_replace(symbol.output, first):
             taken[TWICE] += 1
             substitution.add(symbol.output, first)
         else:
@@ -266,7 +266,7 @@ def _skip(symbols: Sequence[Any], escaping: EscapingValues, taken: Counter[str])
     for original in symbols:
         symbol = substitution.apply(original)
         is_whole = is_torch_tensor_op(symbol, _SKIPPED) and _changes_nothing(symbol)
-        if is_whole and escaping.may_replace(symbol.output, symbol.args[0]):
+        if is_whole and escaping.can_replace(symbol.output, symbol.args[0]):
             taken[NOTHING] += 1
             substitution.add(symbol.output, symbol.args[0])
         else:
