@@ -124,7 +124,7 @@ def test_what_is_wrong_at_lengths_is_named(steps, backend, says):
     assert lengths.find_problem({"steps": steps, "backend": backend, "epsilons": 64.0}) == says
 
 
-def say(**changes: Any) -> dict[str, Any]:
+def make(**changes: Any) -> dict[str, Any]:
     counts = {"traces": 0, "programs_made": 0, "programs_loaded": 0, "compiles": 0, "loads": 0}
     counts |= {"regions": 5, "templates": 5}
     reasons = {"programs_refused": {}, "unkept": {}, "bypasses": {}, "explained": []}
@@ -132,24 +132,24 @@ def say(**changes: Any) -> dict[str, Any]:
     return {**facts, **counts, **reasons, **changes}
 
 
-LOADED = say(programs_loaded=1, loads=5)
+LOADED = make(programs_loaded=1, loads=5)
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
         ({}, None),
-        ({SECOND: say(traces=1, error="AssertionError: x")}, "0 of 1 programs are loaded: AssertionError: x"),
-        ({SECOND: say(traces=1, explained=["why"], error="x")}, "0 of 1 programs are loaded: why"),
-        ({FIRST: say(traces=1, programs_refused={"random": 1}), SECOND: say()}, "0 of 1 programs are loaded: random"),
-        ({SECOND: say()}, "0 of 1 programs are loaded: nothing says why"),
+        ({SECOND: make(traces=1, error="AssertionError: x")}, "0 of 1 programs are loaded: AssertionError: x"),
+        ({SECOND: make(traces=1, explained=["why"], error="x")}, "0 of 1 programs are loaded: why"),
+        ({FIRST: make(traces=1, programs_refused={"random": 1}), SECOND: make()}, "0 of 1 programs are loaded: random"),
+        ({SECOND: make()}, "0 of 1 programs are loaded: nothing says why"),
         ({SECOND: {**LOADED, "compiles": 2}}, "the second process compiles 2"),
         ({SECOND: {**LOADED, "digests": {"loss": "3"}}}, "second: 2 of 2 tensors differ, the first is loss"),
-        ({THUNDER: say(error="ValueError: y")}, "thunder: ValueError: y"),
+        ({THUNDER: make(error="ValueError: y")}, "thunder: ValueError: y"),
     ],
 )
 def test_what_a_second_process_does_otherwise_is_named(changes, says):
-    said = {THUNDER: say(), FIRST: say(traces=1, programs_made=1, compiles=5), SECOND: LOADED, **changes}
+    said = {THUNDER: make(), FIRST: make(traces=1, programs_made=1, compiles=5), SECOND: LOADED, **changes}
     identity = {"model": "falcon", "layers": 1, "backend": "inductor"}
     assert programs.make_point(identity, said).get("error") == says
 

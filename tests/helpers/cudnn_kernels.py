@@ -24,7 +24,7 @@ def lay_out_like(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(one).copy_(other) if one.shape == other.shape else other.to(one.dtype)
 
 
-def play_forward(
+def compute_forward(
     query: Any, key: Any, value: Any, bias: Any, saves: bool, dropout: float = 0.0, is_causal: bool = False, **rest: Any
 ) -> Any:
     """Replaces ``_scaled_dot_product_cudnn_attention``; results that need not be returned are empty tensors."""
@@ -37,7 +37,7 @@ def play_forward(
     return result, sums if saves else none, none, none, query.shape[-2], key.shape[-2], none, none, none
 
 
-def play_backward(
+def compute_backward(
     gradient: Any, query: Any, key: Any, value: Any, result: Any, sums: Any, *rest: Any, scale: float | None = None
 ) -> Any:
     _seed, _offset, bias, _query_ends, _key_ends, queries, keys, dropout, is_causal = rest
@@ -73,5 +73,5 @@ def emulate_cudnn(patch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, ...]]]:
         return True
 
     patch.setattr(executor, "can_attend_with_cudnn", can_attend_with_cudnn)
-    with emulate_kernels("cudnn", play_forward, play_backward):
+    with emulate_kernels("cudnn", compute_forward, compute_backward):
         yield asked

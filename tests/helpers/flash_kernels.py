@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import thunder.torch as ltorch
 import torch
-from cudnn_kernels import emulate_kernels, play_backward, play_forward
+from cudnn_kernels import compute_backward, compute_forward, emulate_kernels
 from thunder.executors import sdpaex
 from thunder.executors.utils import SpdaBackend
 
@@ -21,7 +21,7 @@ class FlashKernels:
         self.copies = 0
 
     def forward(self, query, key, value, dropout=0.0, is_causal=False, **rest):
-        result, sums, *_ = play_forward(query, key, value, None, True, dropout, is_causal, **rest)
+        result, sums, *_ = compute_forward(query, key, value, None, True, dropout, is_causal, **rest)
         none = torch.empty(0, dtype=torch.int64)
         result = lay_out_as_query(query, result)
         return result, sums[..., 0], none, none, query.shape[-2], key.shape[-2], none, none, none
@@ -30,12 +30,12 @@ class FlashKernels:
         self.copies += sum(not each.transpose(1, 2).is_contiguous() for each in (gradient, result))
         query_ends, key_ends, *sizes, seed, offset = rest
         as_of_cudnn = (seed, offset, None, query_ends, key_ends, *sizes)
-        found = play_backward(gradient, query, key, value, result, sums[..., None], *as_of_cudnn, **scale)
+        found = compute_backward(gradient, query, key, value, result, sums[..., None], *as_of_cudnn, **scale)
         return tuple(map(lay_out_as_query, (query, key, value), found))
 
 
 @contextmanager
-def play_flash_attention(patch):
+def emulate_flash_attention(patch):
     kernels = FlashKernels()
     known = sdpaex.sdpa_ex.implmap
     name = ltorch.scaled_dot_product_attention.id

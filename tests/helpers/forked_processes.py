@@ -44,7 +44,7 @@ def run(command: Sequence[str], *, shortcuts: bool = False, **options: Any) -> C
     return CompletedProcess(command, int(server.stdout.readline()))
 
 
-def ask(module: str, *arguments: str, **variables: str) -> str:
+def read_output(module: str, *arguments: str, **variables: str) -> str:
     """Returns what a module prints in a forked process, whose environment is this one's with these variables."""
     with tempfile.NamedTemporaryFile("r", suffix=".log") as output:
         command, environment = [sys.executable, "-m", module, *arguments], {**os.environ, **variables}

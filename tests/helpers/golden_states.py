@@ -84,7 +84,7 @@ _REASON = (
 )
 
 
-def _play(script: str, ledger: Ledger) -> Ledger:
+def _count_events(script: str, ledger: Ledger) -> Ledger:
     """Counts the events of a script in a ledger, and returns the ledger."""
     for line in script.splitlines():
         what, *words = shlex.split(line) or [""]
@@ -117,8 +117,8 @@ def _play(script: str, ledger: Ledger) -> Ledger:
 
 
 def _lay_full(patch: pytest.MonkeyPatch) -> dict[str, str]:
-    save_ledger(patch, _play(_RUNS["the first of two runs"], make_run_ledger()))
-    save_other(patch, _play(_RUNS["the second of two runs"], Ledger()))
+    save_ledger(patch, _count_events(_RUNS["the first of two runs"], make_run_ledger()))
+    save_other(patch, _count_events(_RUNS["the second of two runs"], Ledger()))
     words = _fill_store(Store.open())
     push(Store.open(), Remote(_find_remote()), key=CI)
     save_pack(Store.open(), Path(_find_remote(), "pack"), model="GPT", key=CI)
@@ -256,7 +256,7 @@ def _lay_no_database(patch: pytest.MonkeyPatch) -> None:
 def _lay_loads_again(patch: pytest.MonkeyPatch) -> None:
     """Records a run that compiles a template, and two that load it."""
     save_run(patch)
-    ledger = _play("region cast miss\nload cast 0.5 28.5", Ledger())
+    ledger = _count_events("region cast miss\nload cast 0.5 28.5", Ledger())
     save_other(patch, ledger)
     save_ledger(patch, ledger, run="ac" + "0" * 30, started=STARTED + 120)
 
@@ -354,7 +354,7 @@ _LEDGERS: Mapping[str, Callable[[], Ledger]] = {
     ),
     "a run of many sizes": _make_sizes,
     "a run with collectives": _make_collectives,
-    **{there: lambda script=script: _play(script, Ledger()) for there, script in _RUNS.items()},
+    **{there: lambda script=script: _count_events(script, Ledger()) for there, script in _RUNS.items()},
 }
 _RECORDS = {
     "a record of another format": "PRAGMA user_version = 99",

@@ -60,11 +60,11 @@ def fork_process(arguments: Sequence[str], connection: Connection, *, quiet: boo
     return ForkedProcess(lambda: workers.main(str(os.dup(connection.fileno())), owner, *arguments))
 
 
-def play(self: EntryCompiler, task: CompileTask) -> TaskOutcome:
+def fake_compile(self: EntryCompiler, task: CompileTask) -> TaskOutcome:
     """Replaces ``EntryCompiler.compile``: does what the digest says, and writes a line to a file beside the store."""
     assert self._store.directory is not None
     directory = self._store.directory.parent
-    with (directory / "played").open("a") as file:
+    with (directory / "started").open("a") as file:
         file.write(json.dumps([task.digest, os.getpid()]) + "\n")
     match task.digest.split():
         case ["kill", *_]:
@@ -76,7 +76,7 @@ def play(self: EntryCompiler, task: CompileTask) -> TaskOutcome:
     return TaskOutcome("refused", task.digest)
 
 
-def make_play(digest: str) -> CompileTask:
+def make_task(digest: str) -> CompileTask:
     """Returns a task. Text after ``of`` is the code for any sizes that it needs. Each ``long`` adds to its weight."""
     code = digest.partition(" of ")[2]
     made = SimpleNamespace(general=SimpleNamespace(graph=code)) if code else None
@@ -84,13 +84,13 @@ def make_play(digest: str) -> CompileTask:
     return CompileTask(request, None, digest, as_general=made)  # type: ignore[arg-type]
 
 
-def make_plays(*digests: str) -> list[CompileTask]:
-    return [make_play(digest) for digest in digests]
+def make_tasks(*digests: str) -> list[CompileTask]:
+    return [make_task(digest) for digest in digests]
 
 
-def read_played(directory: Path) -> list[tuple[str, int]]:
+def read_started(directory: Path) -> list[tuple[str, int]]:
     """Returns the digests of tasks that workers got, each with the worker's process ID, in order."""
-    file = directory / "played"
+    file = directory / "started"
     return [tuple(json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
 
 

@@ -51,7 +51,7 @@ def test_a_second_process_loads_all_and_verify_mode_derives_the_same(found, case
 def test_programs_are_kept_whatever_others_did_but_for_code_in_thunders_tables(tmp_path):
     """The later process does none of the harmless actions."""
     for which, expected in (("all", [0, 1, {}]), ("lasting", [1, 0, {}])):
-        found = json.loads(forks.ask("odd_models", which, str(tmp_path)).splitlines()[-1])
+        found = json.loads(forks.read_output("odd_models", which, str(tmp_path)).splitlines()[-1])
         assert len(found) > 10
         for name in ("register_operations", "replace_for_good"):
             *kept, reasons = found.pop(name)
@@ -63,7 +63,7 @@ def take_steps(directory: Path, seed: int, arguments: tuple[str, ...], **variabl
     """Takes three training steps with nvFuser: with its kernels on a GPU, else without them in a fork."""
     here = {"FUSIONCACHE_DIR": str(directory), "FUSIONCACHE_STORE": "1", **variables}
     if arguments == ("cpu",):
-        return json.loads(forks.ask("nvfuser_steps", *arguments, **here).splitlines()[-1])
+        return json.loads(forks.read_output("nvfuser_steps", *arguments, **here).splitlines()[-1])
     return run_script(HELPERS / "nvfuser_steps.py", seed, *arguments, **here)
 
 

@@ -204,7 +204,7 @@ def test_the_second_process_compiles_nothing(example, monkeypatch, capsys):
     def run(command, env, check):
         python, file, *arguments = command
         assert (python, file, check) == (sys.executable, EXAMPLES / "second_process.py", True)
-        print(forks.ask("examples.second_process", *arguments, FUSIONCACHE_DIR=env["FUSIONCACHE_DIR"]))
+        print(forks.read_output("examples.second_process", *arguments, FUSIONCACHE_DIR=env["FUSIONCACHE_DIR"]))
 
     second_process = example("second_process")
     monkeypatch.setattr(second_process, "subprocess", SimpleNamespace(run=run))
@@ -287,7 +287,7 @@ def run_recipe(
             said.append(done.output)
         else:
             assert words == ["python", "train.py"]
-            said.append(forks.ask("recipe_model", **exported))
+            said.append(forks.read_output("recipe_model", **exported))
     return said
 
 

@@ -19,7 +19,7 @@ def train(width):
     compiled(torch.ones(4, width)).sum().backward()
 
 
-def ask(*arguments):
+def run_command(*arguments):
     """Returns what a command prints."""
     result = CliRunner().invoke(main, [*arguments])
     assert result.exit_code == 0, result.output
@@ -34,25 +34,25 @@ def runs(monkeypatch):
 
 
 def test_stats_counts_regions_and_templates(runs):
-    stats = json.loads(ask("stats", "--json"))
+    stats = json.loads(run_command("stats", "--json"))
     assert stats["regions"] > stats["templates"] > 0
     assert stats["hits"] == stats["regions"] - stats["templates"]
 
 
 def test_show_prints_the_operations_of_a_template(runs):
-    template = json.loads(ask("ls", "--json"))["templates"][0]
-    assert "prims." in ask("show", template["digest"])
+    template = json.loads(run_command("ls", "--json"))["templates"][0]
+    assert "prims." in run_command("show", template["digest"])
 
 
 def test_explain_names_what_differs_between_two_templates(runs):
-    templates = json.loads(ask("ls", "--json"))["templates"]
-    said = ask("explain", templates[0]["digest"], templates[1]["digest"])
+    templates = json.loads(run_command("ls", "--json"))["templates"]
+    said = run_command("explain", templates[0]["digest"], templates[1]["digest"])
     assert said.startswith("They differ in ")
 
 
 def test_explain_of_a_template_with_itself_finds_no_difference(runs):
-    digest = json.loads(ask("ls", "--json"))["templates"][0]["digest"]
-    assert "the same" in ask("explain", digest, digest)
+    digest = json.loads(run_command("ls", "--json"))["templates"][0]["digest"]
+    assert "the same" in run_command("explain", digest, digest)
 
 
 def test_an_unknown_template_is_an_error_that_says_what_to_do(runs):

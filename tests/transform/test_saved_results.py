@@ -3,7 +3,7 @@
 import pytest
 import thunder
 import torch
-from flash_kernels import play_flash_attention
+from flash_kernels import emulate_flash_attention
 from stored_programs import compile_anew, without_interpreter
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._pytree import tree_leaves
@@ -97,7 +97,7 @@ TWICE = {
 @pytest.fixture(autouse=True)
 def kernels(eager_regions):
     """Yields the emulated kernels. Thunder alone must compute the same bits."""
-    with pytest.MonkeyPatch.context() as patch, play_flash_attention(patch) as kernels:
+    with pytest.MonkeyPatch.context() as patch, emulate_flash_attention(patch) as kernels:
         yield kernels
 
 

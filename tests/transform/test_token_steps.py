@@ -274,7 +274,7 @@ def test_what_is_written_and_the_text(tmp_path):
 HEADS, KEYS, SIZE = 2, 5, 8
 
 
-def play_kernel(query, key, value, bias, saves, dropout=0.0, causal=False, *, scale=None):
+def emulate_kernel(query, key, value, bias, saves, dropout=0.0, causal=False, *, scale=None):
     """Replaces the kernel; also returns the mask's strides, which the kernel may depend on."""
     found = torch.nn.functional.scaled_dot_product_attention(query, key, value, bias, scale=scale)
     return found, torch.tensor(bias.stride()), torch.tensor(saves), torch.zeros((), dtype=torch.int64)
@@ -283,7 +283,7 @@ def play_kernel(query, key, value, bias, saves, dropout=0.0, causal=False, *, sc
 @pytest.fixture(name="kernel")
 def _kernel():
     library = torch.library.Library("aten", "IMPL")
-    library.impl("_scaled_dot_product_efficient_attention", play_kernel, "CPU")
+    library.impl("_scaled_dot_product_efficient_attention", emulate_kernel, "CPU")
     yield
     library._destroy()
 

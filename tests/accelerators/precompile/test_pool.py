@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 import torch
-from pool_processes import fork_process, is_running, make_plays, make_pool, play, read_played, wait_until
+from pool_processes import fake_compile, fork_process, is_running, make_pool, make_tasks, read_started, wait_until
 from repository import HELPERS, import_path
 from store_contents import fork, wait_for
 from store_processes import fill_store, make_unary_region
@@ -40,9 +40,9 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": import_path(HELPERS)}
 
 
 @pytest.fixture(autouse=True)
-def _play(monkeypatch: pytest.MonkeyPatch) -> None:
+def _fake_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "start_process", fork_process)
-    monkeypatch.setattr(EntryCompiler, "compile", play)
+    monkeypatch.setattr(EntryCompiler, "compile", fake_compile)
     warn_once.cache_clear()
 
 
@@ -61,17 +61,17 @@ def note(path: Path, text: str) -> bool:
 
 def reasons(pool: CompilePool, *digests: str) -> list[str]:
     """Returns the outcomes of tasks in the order of their answers."""
-    return [future.result().reason for future in as_completed(pool.submit(make_plays(*digests)))]
+    return [future.result().reason for future in as_completed(pool.submit(make_tasks(*digests)))]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_worker_that_dies_costs_its_own_task(tmp_path, monkeypatch, jobs):
-    monkeypatch.setattr(workers, "is_device_lost", lambda: ("lose the GPU", os.getpid()) in read_played(tmp_path))
+    monkeypatch.setattr(workers, "is_device_lost", lambda: ("lose the GPU", os.getpid()) in read_started(tmp_path))
     with make_pool(tmp_path, jobs) as pool:
-        futures = pool.submit(make_plays("a", "kill 1 of A", "b of A", "lose the GPU", "c"))
+        futures = pool.submit(make_tasks("a", "kill 1 of A", "b of A", "lose the GPU", "c"))
         assert [future.result().reason for future in futures] == ["a", "worker died", "b of A", "worker died", "c"]
         assert reasons(pool, "d") == ["d"]
-    assert len(read_played(tmp_path)) == 6
+    assert len(read_started(tmp_path)) == 6
     assert Warmed(2, 0, 0, {"worker died": 2}, 0, 0.0).failed == 2
 
 
@@ -79,14 +79,14 @@ def test_one_worker_does_all_that_needs_the_same_code(tmp_path, monkeypatch):
     """Other workers do the rest meanwhile."""
     monkeypatch.setattr(workers, "LONG_SECONDS", float("inf"))
     with make_pool(tmp_path, 3) as pool:
-        futures = pool.submit(make_plays("wait go of A", "1 of A", "wait go of B", "2 of B", "3 of A", "rest"))
+        futures = pool.submit(make_tasks("wait go of A", "1 of A", "wait go of B", "2 of B", "3 of A", "rest"))
         assert (futures[-1].result().reason, *reasons(pool, "more")) == ("rest", "more")
-        wait_until(lambda: len(read_played(tmp_path)) == 4)
+        wait_until(lambda: len(read_started(tmp_path)) == 4)
         (tmp_path / "go").touch()
         assert {future.result().reason for future in futures} > {"1 of A", "2 of B", "3 of A"}
         assert reasons(pool, "4 of B") == ["4 of B"]
-    played = read_played(tmp_path)
-    done = sorted([digest for digest, other in played if other == pid] for pid in {pid for _, pid in played})
+    started = read_started(tmp_path)
+    done = sorted([digest for digest, other in started if other == pid] for pid in {pid for _, pid in started})
     assert done == [["rest", "more"], ["wait go of A", "1 of A", "3 of A"], ["wait go of B", "2 of B", "4 of B"]]
 
 
@@ -114,14 +114,14 @@ def test_workers_that_keep_code_stay_while_there_is_room(tmp_path, monkeypatch):
     give_room(monkeypatch, lambda: (workers.ROOM_BYTES - full.exists(), note(looks, "x")))
     with make_pool(tmp_path, 1) as pool:
         assert reasons(pool, "rest") == ["rest"]
-        wait_until(lambda: not is_running(read_played(tmp_path)[0][1]))
+        wait_until(lambda: not is_running(read_started(tmp_path)[0][1]))
         assert reasons(pool, "1 of A") == ["1 of A"]
         wait_until(lambda: looks.exists() and len(looks.read_text()) > 1)
         assert reasons(pool, "2 of A") == ["2 of A"]
         full.touch()
-        wait_until(lambda: not is_running(read_played(tmp_path)[2][1]))
+        wait_until(lambda: not is_running(read_started(tmp_path)[2][1]))
         assert reasons(pool, "3 of A") == ["3 of A"]
-    _, first, second, third = (pid for _, pid in read_played(tmp_path))
+    _, first, second, third = (pid for _, pid in read_started(tmp_path))
     assert first == second != third
 
 
@@ -134,10 +134,10 @@ def test_other_workers_stay_for_a_while_where_there_is_room(tmp_path, monkeypatc
         monkeypatch.setattr(workers, "gpu_in_use", lambda: None)
     with make_pool(tmp_path, 1) as pool:
         assert reasons(pool, "first") == ["first"]
-        ((_, pid),) = read_played(tmp_path)
+        ((_, pid),) = read_started(tmp_path)
         wait_until(lambda: stays or not is_running(pid))
         assert reasons(pool, "second") == ["second"]
-    assert (read_played(tmp_path)[1][1] == pid) == stays
+    assert (read_started(tmp_path)[1][1] == pid) == stays
 
 
 def test_the_longest_task_is_done_first(tmp_path):
@@ -152,7 +152,7 @@ def test_workers_that_say_nothing_of_room_are_killed(tmp_path, monkeypatch, sign
     with make_pool(tmp_path, 2) as pool:
         for number, digest in enumerate(["1 of A", "2 of A"]):
             assert reasons(pool, digest) == [digest]
-            wait_until(lambda: not is_running(read_played(tmp_path)[number][1]))  # noqa: B023  # at once
+            wait_until(lambda: not is_running(read_started(tmp_path)[number][1]))  # noqa: B023  # at once
 
 
 def test_workers_that_hang_are_ended_after_a_while(tmp_path, monkeypatch):
@@ -160,14 +160,14 @@ def test_workers_that_hang_are_ended_after_a_while(tmp_path, monkeypatch):
     hours = count(1)
 
     def read_clock():
-        return 3600.0 * next(hours) if any(digest == "hang" for digest, _ in read_played(tmp_path)) else 0.0
+        return 3600.0 * next(hours) if any(digest == "hang" for digest, _ in read_started(tmp_path)) else 0.0
 
     monkeypatch.setattr(workers, "Workers", partial(workers.Workers, clock=read_clock))
     with make_pool(tmp_path, 1) as pool, pytest.warns(RuntimeWarning, match="failed or hung: it compiles alone"):
         assert reasons(pool, "quick") == ["quick"]
         assert reasons(pool, "hang", "after") == ["no worker starts"] * 2
         assert pool.has_failed and reasons(pool, "more") == ["no worker starts"]
-    wait_until(lambda: not any(is_running(pid) for _, pid in read_played(tmp_path)))
+    wait_until(lambda: not any(is_running(pid) for _, pid in read_started(tmp_path)))
 
 
 @pytest.mark.parametrize("dies", [False, True])
@@ -211,8 +211,8 @@ def test_no_more_workers_open_a_gpu_than_there_are_tasks(tmp_path, monkeypatch):
     with make_pool(tmp_path, 3, "other") as pool:
         assert reasons(pool, "a") == ["a"]
         assert len(opened.read_text()) == 1
-        futures = pool.submit(make_plays("wait go", "wait go, too"))
-        wait_until(lambda: len(read_played(tmp_path)) == 3)
+        futures = pool.submit(make_tasks("wait go", "wait go, too"))
+        wait_until(lambda: len(read_started(tmp_path)) == 3)
         assert len(opened.read_text()) == 2
         (tmp_path / "go").touch()
         (tmp_path / "go,").touch()
@@ -224,17 +224,17 @@ def test_a_process_that_hangs_is_killed_in_the_end(tmp_path, monkeypatch):
     with make_pool(tmp_path, 1) as pool:
         assert reasons(pool, "a") == ["a"]
         os.kill(pool.pid, signal.SIGSTOP)
-        (future,) = pool.submit(make_plays("b"))
+        (future,) = pool.submit(make_tasks("b"))
         pool.end()
         assert future.result().reason == "no worker starts"
 
 
 def test_a_forked_child_leaves_the_pool_to_its_parent(tmp_path):
     with make_pool(tmp_path, 1) as pool:
-        (future,) = pool.submit(make_plays("wait go"))
+        (future,) = pool.submit(make_tasks("wait go"))
 
         def child():
-            assert pool.submit(make_plays("the child's"))[0].result().reason == "no worker starts"
+            assert pool.submit(make_tasks("the child's"))[0].result().reason == "no worker starts"
             pool.end()
 
         assert wait_for(fork(child)) == 0
@@ -245,25 +245,25 @@ def test_a_forked_child_leaves_the_pool_to_its_parent(tmp_path):
 _OWNER = """
 import sys, time
 from pathlib import Path
-from pool_processes import fork_process, make_plays, play, read_played, wait_until
+from pool_processes import fork_process, make_tasks, fake_compile, read_started, wait_until
 from fusioncache.accelerators.precompile import pool
 from fusioncache.accelerators.precompile.entry_compiler import EntryCompiler
-pool.start_process, EntryCompiler.compile = fork_process, play
+pool.start_process, EntryCompiler.compile = fork_process, fake_compile
 directory = Path(sys.argv[1])
 made = pool.CompilePool(directory / "store", 2, "")
-made.submit(make_plays("wait for ever 0", "wait for ever 1"))
+made.submit(make_tasks("wait for ever 0", "wait for ever 1"))
 print(made.pid, flush=True)
 {end}
 """
 
 
-@pytest.mark.parametrize("end", ["wait_until(lambda: False)", "wait_until(lambda: len(read_played(directory)) == 2)"])
+@pytest.mark.parametrize("end", ["wait_until(lambda: False)", "wait_until(lambda: len(read_started(directory)) == 2)"])
 def test_nothing_is_left_of_a_process_that_is_killed_or_ends(tmp_path, end):
     command = [sys.executable, "-W", "ignore", "-c", _OWNER.format(end=end), str(tmp_path)]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as owner:
         children = [int(owner.stdout.readline())]
-        wait_until(lambda: len(read_played(tmp_path)) == 2)
-        children += [pid for _, pid in read_played(tmp_path)]
+        wait_until(lambda: len(read_started(tmp_path)) == 2)
+        children += [pid for _, pid in read_started(tmp_path)]
         if "False" in end:
             owner.kill()
     assert owner.returncode == (-signal.SIGKILL if "False" in end else 0)
