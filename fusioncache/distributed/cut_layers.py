@@ -49,8 +49,8 @@ def partition_trace(trace: Any, values: CutValues) -> Any:
     from fusioncache.thunder_adapter.api import TraceProvenance, from_trace, tracectx
 
     new = from_trace(trace)
-    values.starts(trace.args)
-    new.args = tuple(values.now(value) for value in trace.args)
+    values.mark_inputs(trace.args)
+    new.args = tuple(values.new(value) for value in trace.args)
     walk = _Partitioner(values, new)
     with tracectx(new):
         for symbol in trace.bound_symbols:
@@ -80,8 +80,8 @@ class _Partitioner:
         if symbol.sym.id != PrimIDs.UNPACK_TRIVIAL and any(map(self._values.cut_of, symbol.flat_proxy_args)):
             self._cut(symbol)
         else:
-            self._keep(symbol, {})
-        self._values.train(symbol.flat_proxy_args, symbol.flat_proxy_outs)
+            self._copy_symbol(symbol, {})
+        self._values.propagate_gradients(symbol.flat_proxy_args, symbol.flat_proxy_outs)
 
     def _cut(self, symbol: Any) -> None:
         name = operation_name(symbol)
@@ -106,8 +106,8 @@ class _Partitioner:
         if len(dims) > 1:
             return False
         (dim,), (_, cut) = dims, cuts[0]
-        now = {value.name: self._values.fit(value, dim, given.ndim) for value in symbol.flat_proxy_args}
-        return self._values.compute(symbol, now, cut.moved(dim))
+        arguments = {value.name: self._values.fit(value, dim, given.ndim) for value in symbol.flat_proxy_args}
+        return self._values.compute(symbol, arguments, cut.moved(dim))
 
     def _gather_rows(self, symbol: Any, name: str) -> None:
         """Writes an operation on whole tensors, after gathering operands that are cut by rows.
@@ -123,14 +123,14 @@ class _Partitioner:
             if not cut.of_rows:
                 raise CutError(_explain(symbol, name, value, cut, self._line))
             gathered[value.name] = self._values.gather(value, partial=False)
-        self._keep(symbol, gathered)
+        self._copy_symbol(symbol, gathered)
 
-    def _keep(self, symbol: Any, instead: Mapping[str, Any]) -> None:
+    def _copy_symbol(self, symbol: Any, instead: Mapping[str, Any]) -> None:
         """Writes a bound symbol with the new trace's arguments, or those of ``instead``."""
         from fusioncache.thunder_adapter.api import variableify
 
-        now = {value.name: instead.get(value.name, self._values.now(value)) for value in symbol.flat_proxy_args}
-        changed = {variableify(value): now[value.name] for value in symbol.flat_proxy_args}
+        arguments = {value.name: instead.get(value.name, self._values.new(value)) for value in symbol.flat_proxy_args}
+        changed = {variableify(value): arguments[value.name] for value in symbol.flat_proxy_args}
         changed = {variable: new for variable, new in changed.items() if variable.proxy is not new}
         self._trace.scopes[-1].append(symbol.from_bsym_swap_proxies(changed, skip_output=bool(instead)))
 
@@ -144,14 +144,14 @@ class _Partitioner:
 
         (returned,) = symbol.args
         outputs = tree_map(self._whole, returned["output"])
-        arguments = [self._values.now(value) for value in returned["flat_args"]]
+        arguments = [self._values.new(value) for value in returned["flat_args"]]
         new = {**returned, "output": outputs, "flat_args": arguments}
         self._trace.scopes[-1].append(symbol.from_bsym(args=(new,)))
 
     def _whole(self, value: Any) -> Any:
         cut = self._values.cut_of(value)
         if cut is None:
-            return self._values.now(value)
+            return self._values.new(value)
         if not cut.of_rows:
             raise CutError(
                 f"the model returns what {cut.layer} gives, of which each rank has a part; name {cut.layer} among the "

@@ -111,11 +111,11 @@ class CutValues:
         """Returns the cut of a value; None if it is whole or not a tensor."""
         return self._cuts.get(getattr(value, "name", ""))
 
-    def now(self, value: Any) -> Any:
+    def new(self, value: Any) -> Any:
         """Returns what replaces a value in the new trace: a part of it if it is cut."""
         return self._now.get(getattr(value, "name", ""), value)
 
-    def give(self, value: Any, new: Any, cut: Cut | None) -> None:
+    def replace(self, value: Any, new: Any, cut: Cut | None) -> None:
         """Records the replacement of a value in the new trace.
 
         Raises:
@@ -129,23 +129,23 @@ class CutValues:
         if cut is not None:
             self._cuts[value.name] = cut
 
-    def compute(self, symbol: Any, now: Mapping[str, Any], cut: Cut | None) -> bool:
+    def compute(self, symbol: Any, args: Mapping[str, Any], cut: Cut | None) -> bool:
         """Calls a bound symbol's operation with other arguments. True if the result has the expected shape.
 
         Args:
             symbol: a bound symbol with one result.
-            now: the replacement of each argument, by name.
+            args: the replacement of each argument, by name.
             cut: of its result.
         """
         (given,) = symbol.flat_proxy_outs
-        args, kwargs = tree_map(lambda value: now.get(getattr(value, "name", ""), value), (symbol.args, symbol.kwargs))
+        changed, kwargs = tree_map(lambda one: args.get(getattr(one, "name", ""), one), (symbol.args, symbol.kwargs))
         trace = get_tracectx()
         scope: list[Any] = []
         expected = tuple(given.shape) if cut is None else take_part(given.shape, cut.dim, self.ranks)
         depth = len(trace.scopes)
         trace.push_scope(scope)
         try:
-            new = symbol.sym(*args, **kwargs)
+            new = symbol.sym(*changed, **kwargs)
         except (RuntimeError, ValueError, NotImplementedError):  # its arguments contain sizes of the whole
             new = None
         finally:
@@ -153,15 +153,15 @@ class CutValues:
         if new is None or tuple(new.shape) != expected:
             return False
         trace.scopes[-1].extend(scope)
-        self.give(given, new, cut)
+        self.replace(given, new, cut)
         return True
 
-    def train(self, taken: Iterable[Any], given: Iterable[Any]) -> None:
+    def propagate_gradients(self, taken: Iterable[Any], given: Iterable[Any]) -> None:
         """Records that the results have gradients if one of the arguments has."""
         if any(value.name in self._trained for value in taken):
             self._trained.update(value.name for value in given)
 
-    def starts(self, inputs: Iterable[Any]) -> None:
+    def mark_inputs(self, inputs: Iterable[Any]) -> None:
         """Records which inputs of the trace have gradients, and replaces cut ones by parts."""
         for value in inputs:
             if getattr(value, "requires_grad", False):
@@ -175,7 +175,7 @@ class CutValues:
     def enter(self, value: Any) -> Any:
         """Returns a whole value for an operation that computes a part. Its gradient is summed over ranks."""
         if value.name not in self._trained:
-            return self.now(value)
+            return self.new(value)
         return self._exchange("copy_to_ranks", value, 0)
 
     def own_part(self, value: Any, dim: int) -> Any:
@@ -191,7 +191,7 @@ class CutValues:
             dims: the number of dimensions of the result.
         """
         if self.cut_of(value) or not hasattr(value, "ndim"):
-            return self.now(value)
+            return self.new(value)
         own = align_right(dim, dims, value.ndim)
         return self.enter(value) if own < 0 or value.shape[own] == 1 else self.own_part(value, own)
 
@@ -209,7 +209,7 @@ class CutValues:
     def _exchange(self, name: str, value: Any, dim: int) -> Any:
         key = name, value.name, dim
         if key not in self._entered:
-            self._entered[key] = rank_symbol(name)(self.now(value), self.group, dim)
+            self._entered[key] = rank_symbol(name)(self.new(value), self.group, dim)
         return self._entered[key]
 
 
@@ -233,8 +233,8 @@ def _apply_to_rows(values: CutValues, symbol: Any) -> bool:
     cut = values.cut_of(taken)
     if cut is None or cut.dim == taken.ndim - 1:
         return False
-    now = {taken.name: values.now(taken)} | {one.name: values.enter(one) for one in (weight, bias) if one is not None}
-    return values.compute(symbol, now, cut)
+    args = {taken.name: values.new(taken)} | {one.name: values.enter(one) for one in (weight, bias) if one is not None}
+    return values.compute(symbol, args, cut)
 
 
 def _apply_column(values: CutValues, symbol: Any, cut: Cut) -> bool:
@@ -250,12 +250,12 @@ def _apply_column(values: CutValues, symbol: Any, cut: Cut) -> bool:
         raise CutError(
             f"{cut.layer} takes what {before.layer} gives, of which each rank has a part: it must be a row layer"
         )
-    own = values.now(bias) if bias is None or values.cut_of(bias) else values.own_part(bias, 0)
-    part = symbol.sym(whole, values.now(weight), own)
+    own = values.new(bias) if bias is None or values.cut_of(bias) else values.own_part(bias, 0)
+    part = symbol.sym(whole, values.new(weight), own)
     if cut.is_gathered:
-        values.give(given, rank_symbol("gather_parts")(part, values.group, given.ndim - 1), None)
+        values.replace(given, rank_symbol("gather_parts")(part, values.group, given.ndim - 1), None)
     else:
-        values.give(given, part, Cut(given.ndim - 1, cut.layer))
+        values.replace(given, part, Cut(given.ndim - 1, cut.layer))
     return True
 
 
@@ -269,10 +269,10 @@ def _apply_row(values: CutValues, symbol: Any, cut: Cut) -> bool:
         raise CutError(
             f"{cut.layer} is a row layer, and what it takes {why}: its features have to be those of column layers"
         )
-    result, found = _add_up(values, symbol.sym(values.now(taken), values.now(weight), None), cut.layer)
+    result, found = _add_up(values, symbol.sym(values.new(taken), values.new(weight), None), cut.layer)
     if bias is not None:
-        result = ltorch.add(result, values.enter(bias) if found else values.now(bias))
-    values.give(given, result, found)
+        result = ltorch.add(result, values.enter(bias) if found else values.new(bias))
+    values.replace(given, result, found)
     return True
 
 
@@ -291,14 +291,14 @@ def cut_embedding(values: CutValues, symbol: Any) -> bool:
     if cut is None or cut.dim != 0 or values.cut_of(tokens) or padding is not None or norm is not None:
         return False
     (given,) = symbol.flat_proxy_outs
-    part = values.now(table)
+    part = values.new(table)
     place = ltorch.sub(
-        values.now(tokens), ltorch.mul(rank_operator()(values.group, tokens.device.device_str()), part.shape[0])
+        values.new(tokens), ltorch.mul(rank_operator()(values.group, tokens.device.device_str()), part.shape[0])
     )
     elsewhere = ltorch.logical_or(ltorch.lt(place, 0), ltorch.ge(place, part.shape[0]))
     found = ltorch.embedding(ltorch.masked_fill(place, elsewhere, 0), part)
     found = ltorch.masked_fill(found, ltorch.unsqueeze(elsewhere, -1), 0.0)
-    values.give(given, *_add_up(values, found, cut.layer))
+    values.replace(given, *_add_up(values, found, cut.layer))
     return True
 
 
@@ -341,7 +341,7 @@ def _following(move: Move) -> Rule:
         if cut is None or moved is None:
             return False
         dim, args = moved
-        values.give(given, symbol.sym(values.now(tensor), *args, **symbol.kwargs), cut.moved(dim))
+        values.replace(given, symbol.sym(values.new(tensor), *args, **symbol.kwargs), cut.moved(dim))
         return True
 
     return follow
@@ -389,8 +389,8 @@ def _concatenate(values: CutValues, symbol: Any) -> bool:
     dims = {cut.dim for cut in cuts}
     if len(dims) > 1 or along % given.ndim in dims:
         return False
-    parts = [values.now(one) if values.cut_of(one) else values.own_part(one, cuts[0].dim) for one in tensors]
-    values.give(given, symbol.sym(parts, along), cuts[0])
+    parts = [values.new(one) if values.cut_of(one) else values.own_part(one, cuts[0].dim) for one in tensors]
+    values.replace(given, symbol.sym(parts, along), cuts[0])
     return True
 
 
@@ -407,7 +407,7 @@ def _multiply(values: CutValues, symbol: Any) -> bool:
     if dim >= given.ndim - 2 and not of_rows:
         return False
     parts = values.fit(left, dim, given.ndim), values.enter(right) if of_rows else values.fit(right, dim, given.ndim)
-    values.give(given, symbol.sym(*parts), cuts[0][1].moved(dim))
+    values.replace(given, symbol.sym(*parts), cuts[0][1].moved(dim))
     return True
 
 
@@ -420,10 +420,10 @@ def _attend(values: CutValues, symbol: Any) -> bool:
     dim = cut.dim
     if dim >= query.ndim - 2 or not query.ndim == key.ndim == value.ndim:
         return False
-    now = {one.name: values.now(one) for one in (query, key, value)}
+    args = {one.name: values.new(one) for one in (query, key, value)}
     if mask is not None:
-        now[mask.name] = values.fit(mask, dim, query.ndim)
-    return values.compute(symbol, now, cut)
+        args[mask.name] = values.fit(mask, dim, query.ndim)
+    return values.compute(symbol, args, cut)
 
 
 RULES: Mapping[str, Rule] = {
