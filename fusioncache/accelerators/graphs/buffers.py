@@ -177,7 +177,7 @@ class _Root:
         if not self.is_detached or first.dtype != self.alias.dtype:
             return _place(storage, self.alias)
         detached = first.detach()
-        return detached if _lies_as(first) == _lies_as(self.alias) else _take(detached, self.alias)
+        return detached if _layout_of(first) == _layout_of(self.alias) else _take(detached, self.alias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +279,7 @@ class Copier:
         return {find_memory(alias): alias.untyped_storage() for alias in self._aliases if alias.numel()}
 
 
-def _lies_as(tensor: Any) -> tuple[Any, ...]:
+def _layout_of(tensor: Any) -> tuple[Any, ...]:
     return tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
@@ -455,7 +455,7 @@ class Results:
         self.copier = Copier([tensor for tensor, _ in leaving.values()], aliases)
         self._computed = [(leaf, index) for index, (_, where) in enumerate(leaving.values()) for leaf in where]
 
-    def list_kept(self, leaves: range) -> list[Any]:
+    def list_constant(self, leaves: range) -> list[Any]:
         """Returns the leaves that are the same in each call, with None in the places of others."""
         return self._template[leaves.start : leaves.stop]
 

@@ -98,27 +98,27 @@ Build = Callable[[Sequence[Any]], Any]
 """Assembles leaves in the original structure, with new lists and dicts."""
 
 
-def take_apart(value: Any) -> tuple[list[Any], Build]:
+def flatten_structure(value: Any) -> tuple[list[Any], Build]:
     """Returns the leaves of nested tuples, lists and dicts, and a function that assembles other leaves likewise."""
     leaves: list[Any] = []
-    return leaves, _take_apart(value, leaves)
+    return leaves, _flatten_structure(value, leaves)
 
 
-def _take_apart(value: Any, leaves: list[Any]) -> Build:
+def _flatten_structure(value: Any, leaves: list[Any]) -> Build:
     if type(value) is dict:
         names = tuple(value)
-        builds = [_take_apart(value[name], leaves) for name in names]
+        builds = [_flatten_structure(value[name], leaves) for name in names]
         return lambda found: {name: build(found) for name, build in zip(names, builds, strict=True)}
     if type(value) in (tuple, list):
-        return _take_sequence_apart(value, leaves)
+        return _flatten_sequence(value, leaves)
     position = len(leaves)
     leaves.append(value)
     return lambda found: found[position]
 
 
-def _take_sequence_apart(value: Sequence[Any], leaves: list[Any]) -> Build:
+def _flatten_sequence(value: Sequence[Any], leaves: list[Any]) -> Build:
     start, kind = len(leaves), type(value)
-    builds = [_take_apart(each, leaves) for each in value]
+    builds = [_flatten_structure(each, leaves) for each in value]
     stop = len(leaves)
     if stop - start == len(value) and not any(type(each) in (tuple, list, dict) for each in value):
         return (lambda found: list(found[start:stop])) if kind is list else (lambda found: tuple(found[start:stop]))

@@ -23,7 +23,7 @@ from fusioncache.accelerators.graphs.buffers import (
     find_memory,
     make_buffer,
 )
-from fusioncache.accelerators.graphs.calls import Build, CallKind, take_apart, without_gradients
+from fusioncache.accelerators.graphs.calls import Build, CallKind, flatten_structure, without_gradients
 from fusioncache.accelerators.graphs.cuda import GraphRecording
 from fusioncache.accelerators.graphs.memory import (
     LEASED,
@@ -92,7 +92,7 @@ class CapturedBackward:
         def record(arguments: list[Any]) -> list[Any]:
             tensors, cotangents = arguments[:count], arguments[count:]
             arguments.clear()
-            leaves, build = take_apart(function([tensors, others], cotangents))
+            leaves, build = flatten_structure(function([tensors, others], cotangents))
             builds.append(build)
             return leaves
 
@@ -174,7 +174,7 @@ class CapturedForward:
     Args:
         function: the program.
         arguments: of the call, which is captured but not run.
-        still: positions of the tensors among the arguments that it may read in place.
+        fixed: positions of the tensors among the arguments that it may read in place.
         moving: positions of the other tensors, which are copied.
         memory: of the device.
         owner: holds the capture. A weak reference, so that the capture is freed after its last caller.
@@ -196,7 +196,7 @@ class CapturedForward:
         self,
         function: ForwardFunction,
         arguments: Sequence[Any],
-        still: Sequence[int],
+        fixed: Sequence[int],
         moving: Sequence[int],
         memory: GraphMemory,
         owner: ref[ForwardCaptures],
@@ -209,16 +209,16 @@ class CapturedForward:
         self._memory = memory
         self._owner = owner
         self._safe = memory.list_leased()
-        self._still, self._find_still = tuple(still), _getter(still)
+        self._fixed, self._find_fixed = tuple(fixed), _getter(fixed)
         self._has_backward = function.has_backward
         self._owners: Sequence[Any] = ()
         buffers = {place: make_buffer(arguments[place]) for place in moving}
         inside = [buffers[place].tensor if place in buffers else each for place, each in enumerate(arguments)]
-        self._addresses = self._read_still(inside)
-        self._twins = tuple(_find_twins(inside, self._still))
+        self._addresses = self._read_addresses(inside)
+        self._aliases = tuple(_find_aliases(inside, self._fixed))
         self._copied: tuple[tuple[int, StaticBuffer], ...] = tuple(buffers.items())
         moved = set(buffers)
-        places = (*self._still, *moved)
+        places = (*self._fixed, *moved)
         versions = {place: _read_version(inside[place]) for place in places}
         recording, self._form = _record(function, inside, self._memory)
         self._replay = recording.replay
@@ -239,7 +239,7 @@ class CapturedForward:
         # Without any saved tensor, autograd would not notice a second backward.
         self.passed = self.saved_outside or tuple(tensors[:1])
         self._find_passed = _getter(self.passed)
-        self._saved = self._results.list_kept(saved)
+        self._saved = self._results.list_constant(saved)
         outside = set(self.saved_outside)
         self._owners = [kept[place] for place in tensors if place not in outside]
         self._saves_inside = bool(self._owners)
@@ -250,7 +250,7 @@ class CapturedForward:
             position = origin if isinstance(origin, int) or origin is None else origin.position
             if position is None:
                 inputs[place] = aliases.make(kept[place])
-            elif position not in set(self._still):
+            elif position not in set(self._fixed):
                 inputs[place] = kept[place]
         self._inputs = tuple(inputs)
 
@@ -293,11 +293,11 @@ class CapturedForward:
         """Waits for kernels that read its saved tensors on another stream than that of replays."""
         self._memory.wait_for_readers()
 
-    def renew(self) -> None:
+    def mark_stale(self) -> None:
         """Marks it to be captured anew at its next call."""
         self.is_stale = True
 
-    def leave(self) -> None:
+    def remove_from_owner(self) -> None:
         """Removes it from its owner."""
         owner = self._owner()
         if owner is not None:
@@ -313,14 +313,14 @@ class CapturedForward:
 
     def has_captured_addresses(self, arguments: Sequence[Any]) -> bool:
         """True if the arguments that it does not copy have the addresses of the captured ones."""
-        if self._read_still(arguments) != self._addresses:
+        if self._read_addresses(arguments) != self._addresses:
             return False
-        return not self._twins or all(
-            (arguments[one] is arguments[other]) == are_one for one, other, are_one in self._twins
+        return not self._aliases or all(
+            (arguments[one] is arguments[other]) == are_one for one, other, are_one in self._aliases
         )
 
-    def _read_still(self, arguments: Sequence[Any]) -> tuple[int, ...]:
-        return tuple(map(torch.Tensor.data_ptr, self._find_still(arguments)))
+    def _read_addresses(self, arguments: Sequence[Any]) -> tuple[int, ...]:
+        return tuple(map(torch.Tensor.data_ptr, self._find_fixed(arguments)))
 
     def run(self, arguments: Sequence[Any]) -> Any:
         """Replays it for a call, and returns the results of the program."""
@@ -347,12 +347,12 @@ class CapturedForward:
         tensors = passed if self.saved_outside else ()
         return tuple(map(torch.Tensor.data_ptr, tensors)), tuple(map(torch.Tensor.stride, tensors))
 
-    def knows(self, passed: Sequence[Any], lease: SavedTensorsLease) -> bool:
+    def matches_lease(self, passed: Sequence[Any], lease: SavedTensorsLease) -> bool:
         """True if these are the saved tensors of the leased call, not others that replaced them."""
         return self._read_outside(passed) == lease.outside
 
 
-def _find_twins(tensors: Sequence[Any], places: Sequence[int]) -> Iterator[tuple[int, int, bool]]:
+def _find_aliases(tensors: Sequence[Any], places: Sequence[int]) -> Iterator[tuple[int, int, bool]]:
     """Yields pairs of places of arguments that begin at one address, and whether they are the same tensor."""
     before: dict[int, int] = {}
     for place in places:
@@ -381,11 +381,11 @@ def _record(function: ForwardFunction, inside: Sequence[Any], memory: GraphMemor
         given = arguments.copy()
         arguments.clear()
         result = function.call(*given)
-        leaves, build = take_apart(result)
+        leaves, build = flatten_structure(result)
         saved = range(0)
         if function.has_backward:
             leaving, (tensors, _) = result
-            start = len(take_apart(leaving)[0])
+            start = len(flatten_structure(leaving)[0])
             saved = range(start, start + len(tensors))
         seen.append(_Form(build, saved))
         return leaves
@@ -469,9 +469,9 @@ class ForwardCaptures:
         self._make_room()
         self._times += 1
         self.observe(arguments)
-        still, moving = self._divide()
+        fixed, moving = self._divide()
         try:
-            captured = CapturedForward(self._function, arguments, still, moving, self._memory, ref(self))
+            captured = CapturedForward(self._function, arguments, fixed, moving, self._memory, ref(self))
         except Declined as refusal:
             refusal.require(Scope.CAPTURE)
             self.refused = refusal.reason

@@ -142,10 +142,10 @@ class _Pool:
     def begin(self) -> Any:
         """Returns torch's handle of the pool for a capture that begins."""
         if not self.graphs:
-            self.give_up()
+            self.replace()
         return self._handle
 
-    def give_up(self) -> Any:
+    def replace(self) -> Any:
         """Replaces the pool by a new one; returns torch's handle of the old one."""
         handle, self._handle = self._handle, torch.cuda.graph_pool_handle()
         return handle
@@ -233,7 +233,7 @@ class CudaRecorder:
         here; the host's allocator treats the pool as one being captured, forever. Another, nearly empty capture ends
         it for the random generators.
         """
-        broken = pool.give_up()
+        broken = pool.replace()
         with suppress(Exception):
             torch._C._cuda_endAllocateToPool(self.device.index, broken)
         with suppress(Exception):

@@ -266,7 +266,7 @@ class BackwardProgram(_GraphedProgram):
         memory = self._memory_of(cotangents[0].device)
         memory.begin()
         try:
-            if not lease.captured.knows(saved, lease):
+            if not lease.captured.matches_lease(saved, lease):
                 raise Declined("the tensors saved for backward were replaced", Scope.CAPTURE)
             memory.gradient_leases.settle()
             captured = lease.captured.find_backward(kind)

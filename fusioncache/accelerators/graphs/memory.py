@@ -314,7 +314,7 @@ class GraphMemory:
         """True if all leased memory is owned. Captures that do not own theirs are renewed, and own it then."""
         loose = [capture for capture in list(self._leased.values()) if not capture.owns_saved]
         for capture in loose:
-            capture.renew()
+            capture.mark_stale()
         return not loose
 
     def list_leased(self) -> frozenset[object]:
@@ -352,4 +352,4 @@ class GraphMemory:
         capture = weak() if weak else None
         if capture is not None:
             self.recorder.finish()
-            capture.leave()
+            capture.remove_from_owner()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusioncache.accelerators.graphs.buffers import is_dense, make_buffer, overlaps
-from fusioncache.accelerators.graphs.calls import take_apart
+from fusioncache.accelerators.graphs.calls import flatten_structure
 from fusioncache.ir.errors import Declined
 
 
@@ -46,7 +46,7 @@ def test_results_are_as_without_a_graph(function):
     kept = []
     for seed in range(5):
         x = numbers(4, 4, seed=seed)
-        (found, build), (expected, _) = take_apart(captured(x, still)), take_apart(function(x, still))
+        (found, build), (expected, _) = flatten_structure(captured(x, still)), flatten_structure(function(x, still))
         kept.append((found, expected))
         assert type(build(found)) is type(function(x, still))
         assert list(map(describe, found)) == list(map(describe, expected))
