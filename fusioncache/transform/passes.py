@@ -2,8 +2,8 @@
 
 Thunder calls a transform with the final forward trace and then with the final backward trace. Passes change them in a
 fixed order, that of ``ORDER``: each takes a trace and returns one. The core has one pass, ``templates``; all others
-belong to accelerators. For a forward trace, a pass may store data in ``TraceContext.leaves``; for the backward trace
-the pass of the same name finds it in ``TraceContext.left``.
+belong to accelerators. For a forward trace, a pass may store data in ``TraceContext.for_backward``; for the backward
+trace the pass of the same name finds it in ``TraceContext.from_forward``.
 
 If a pass fails, the trace stays as it was and the failure is reported. There is one exception: if the pass changed the
 forward trace and left data, the backward trace would be wrong without the pass, so the error is raised.
@@ -45,15 +45,15 @@ class TraceContext:
         is_backward: whether it is a backward trace.
         notes: records the outcome of its regions.
         generation: the program that the trace belongs to; None if not known.
-        left: the data that the passes of its forward trace left, by pass name. Empty for a forward trace.
-        leaves: receives the data that a pass leaves for the backward trace, by pass name.
+        from_forward: the data that the passes of its forward trace left, by pass name. Empty for a forward trace.
+        for_backward: receives the data that a pass leaves for the backward trace, by pass name.
     """
 
     is_backward: bool
     notes: TraceNotes
     generation: Generation | None = None
-    left: Mapping[str, Any] = field(default_factory=dict)
-    leaves: dict[str, Any] = field(default_factory=dict)
+    from_forward: Mapping[str, Any] = field(default_factory=dict)
+    for_backward: dict[str, Any] = field(default_factory=dict)
 
 
 class Pass(Protocol):
@@ -124,7 +124,7 @@ def order_passes(passes: Iterable[Pass]) -> tuple[Pass, ...]:
 class Reports(Protocol):
     """Receives the declined and failed passes."""
 
-    def report_left(self, reason: str) -> None:
+    def report_unchanged(self, reason: str) -> None:
         """Counts something that stays unchanged, with the reason."""
 
     def report_failure(self, what: str, error: Exception) -> None:
@@ -152,10 +152,10 @@ def run_passes(
         try:
             trace = each.apply(trace, context)
         except Exception as error:
-            if each.name in context.left:
+            if each.name in context.from_forward:
                 raise
             if is_declined(error, Scope.REGION):
-                reports.report_left(error.reason)
+                reports.report_unchanged(error.reason)
             else:
                 reports.report_failure(f"pass {each.name!r}: a trace", error)
         if watch is not None:

@@ -162,28 +162,28 @@ def find_saved(trace: Any) -> tuple[Any, ...]:
     return tuple(tensors)
 
 
-def swap_saved(returning: Any, left: Sequence[Any]) -> Any:
+def swap_saved(returning: Any, remaining: Sequence[Any]) -> Any:
     """Returns the return statement of a forward trace with other saved tensors.
 
     Args:
         returning: the current return statement.
-        left: proxies of the tensors to save.
+        remaining: proxies of the tensors to save.
     """
-    return returning.from_bsym(args=(returning.args[0], (tuple(left), returning.args[1][1])))
+    return returning.from_bsym(args=(returning.args[0], (tuple(remaining), returning.args[1][1])))
 
 
-def swap_arguments(trace: Any, left: Sequence[Any]) -> tuple[Any, ...]:
+def swap_arguments(trace: Any, remaining: Sequence[Any]) -> tuple[Any, ...]:
     """Returns the arguments of a backward trace with other saved tensors."""
-    return ([list(left), *trace.args[0][1:]], *trace.args[1:])
+    return ([list(remaining), *trace.args[0][1:]], *trace.args[1:])
 
 
-def swap_unpacking(symbols: Sequence[Any], saved: Sequence[str], left: Sequence[Any]) -> Iterator[Any]:
+def swap_unpacking(symbols: Sequence[Any], saved: Sequence[str], remaining: Sequence[Any]) -> Iterator[Any]:
     """Yields the bound symbols of a backward trace that unpacks other saved tensors.
 
     Args:
         symbols: of the backward trace.
         saved: the names that it unpacks now.
-        left: proxies of the tensors to unpack.
+        remaining: proxies of the tensors to unpack.
 
     Raises:
         RuntimeError: if the traces do not belong together. Then the backward trace cannot run unchanged either.
@@ -191,7 +191,7 @@ def swap_unpacking(symbols: Sequence[Any], saved: Sequence[str], left: Sequence[
     unpacking = next((symbol for symbol in symbols if unpacks_saved(symbol)), None)
     if unpacking is None or [proxy.name for proxy in unpacking.output] != list(saved):
         raise RuntimeError("fusioncache: the backward trace does not take what its forward trace saves")
-    old, taken = unpacking.args[0], list(left)
+    old, taken = unpacking.args[0], list(remaining)
     collection = copy(old)
     collection.coll = taken
     for symbol in symbols:

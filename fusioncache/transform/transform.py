@@ -167,7 +167,7 @@ class TemplateTransform(Transform):
         if self._limits and not forward:
             self.ledger.count_bypass(self._limits, region=False)
         notes = begin_notes(trace, self.ledger.history, forward.notes if forward else None)
-        context = TraceContext(is_backward, notes, generation, forward.leaves if forward else {})
+        context = TraceContext(is_backward, notes, generation, forward.for_backward if forward else {})
         start = time.perf_counter()
         files = TraceWriter(f"{notes.number:03}.{1 + is_backward} {notes.direction} {notes.compilation.model or ''}")
         files.write_trace(FIRST, trace)
@@ -211,7 +211,7 @@ class TemplateTransform(Transform):
         for what, number in taken.items():
             self.ledger.count("taken_out", number, of=what)
 
-    def report_left(self, reason: str) -> None:
+    def report_unchanged(self, reason: str) -> None:
         """Counts a part of a trace or a model that is left unchanged, such as a sum of a residual stream."""
         self.ledger.count_bypass(reason, region=False)
         logger.info("left alone: %s", reason)

@@ -520,8 +520,8 @@ class Precompilation(Accelerator):
 
     def foresee(self, trace: Any, regions: Sequence[SharedRegion], context: TraceContext) -> None:
         """Hands the templates that the calls of a trace will need over to the helpers. Never raises."""
-        prediction = LayoutPrediction(context.left.get(self.name))
-        context.leaves[self.name] = prediction.layouts
+        prediction = LayoutPrediction(context.from_forward.get(self.name))
+        context.for_backward[self.name] = prediction.layouts
         try:
             prediction.read_trace(trace, {one.position: one for one in regions})
             wanted = {

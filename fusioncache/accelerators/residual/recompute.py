@@ -40,7 +40,7 @@ class Recompute:
 
     Attributes:
         saved: the names of the values that were saved, in order.
-        left: the proxies of the values that are saved now, in order.
+        remaining: the proxies of the values that are saved now, in order.
         rebuildings: the sums to rebuild, stream by stream.
         operations: the bound symbols of each recipe, by the name of the sum.
         proxies: the proxy of each sum and of each input of a recipe, by name.
@@ -49,7 +49,7 @@ class Recompute:
     """
 
     saved: tuple[str, ...]
-    left: tuple[Any, ...]
+    remaining: tuple[Any, ...]
     rebuildings: tuple[Rebuilding, ...]
     operations: Mapping[str, tuple[Any, ...]]
     proxies: Mapping[str, Any]
@@ -81,7 +81,7 @@ def drop_sums(
     if recompute is None:
         return trace, None
     done = trace.bound_symbols[-1]
-    symbols = [*trace.bound_symbols[:-1], swap_saved(done, recompute.left)]
+    symbols = [*trace.bound_symbols[:-1], swap_saved(done, recompute.remaining)]
     return derive(trace, symbols, "Residual sums not saved by fusioncache", start), recompute
 
 
@@ -106,10 +106,10 @@ class _Reader:
         if not found:
             return None
         dropped = {recipe.sum for recipe in recipes}
-        left = [self.proxies[name] for name in saved.names if name not in dropped]
+        remaining = [self.proxies[name] for name in saved.names if name not in dropped]
         operations = {recipe.sum: tuple(self.bound[line] for line in recipe.lines) for recipe in recipes}
         models = {recipe.sum: self._fusion(self.lines[recipe.lines[-1]].call) for recipe in recipes}
-        return Recompute(tuple(saved.names), tuple(left), found, operations, self.proxies, models)
+        return Recompute(tuple(saved.names), tuple(remaining), found, operations, self.proxies, models)
 
     def _select_sound(self, recipes: Sequence[SumRecipe], saved: Saved) -> Iterator[SumRecipe]:
         """Yields the recipes that give the same bits; reports why others are not used."""
@@ -126,7 +126,7 @@ class _Reader:
             if problem is None:
                 yield recipe
             else:
-                self.compilers.report_left(problem)
+                self.compilers.report_unchanged(problem)
 
     def _fusion(self, call: int) -> Any:
         return self.trace.bound_symbols[call]
@@ -170,10 +170,10 @@ def rebuild_sums(trace: Any, recompute: Recompute) -> Any:
         RuntimeError: if this is not the backward trace of that forward trace. Then it cannot run unchanged either.
     """
     start = time.perf_counter()
-    symbols = list(swap_unpacking(trace.bound_symbols, recompute.saved, recompute.left))
+    symbols = list(swap_unpacking(trace.bound_symbols, recompute.saved, recompute.remaining))
     symbols = list(_Rebuilder(trace, recompute).insert_calls(symbols))
     new = derive(trace, symbols, "Residual sums rebuilt by fusioncache", start)
-    new.args = swap_arguments(trace, recompute.left)
+    new.args = swap_arguments(trace, recompute.remaining)
     return new
 
 
@@ -295,14 +295,14 @@ class ResidualStreams(Accelerator):
     def _save_fewer(self, trace: Any, context: TraceContext) -> Any:
         """Saves fewer sums in forward, and rebuilds them in backward."""
         if context.is_backward:
-            recompute = context.left.get(_SAVED)
+            recompute = context.from_forward.get(_SAVED)
             return trace if recompute is None else rebuild_sums(trace, recompute)
         if not self.options.recompute:
             return trace
         trace, recompute = drop_sums(trace, self.options.plan, self.options.budget, self.compilers)
         if recompute:
             self._note(recompute.choices, context)
-            context.leaves[_SAVED] = recompute
+            context.for_backward[_SAVED] = recompute
         return trace
 
     def _plan_streams(self, trace: Any, context: TraceContext) -> Any:

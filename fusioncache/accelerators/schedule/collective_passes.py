@@ -240,12 +240,12 @@ class Resharding:
 
     Attributes:
         saved: the names of the values that were saved, in order.
-        left: the proxies of the values that are saved now, in order.
+        remaining: the proxies of the values that are saved now, in order.
         gathering: the bound symbols that compute the values no longer saved: gathers, waits and views.
     """
 
     saved: tuple[str, ...]
-    left: tuple[Any, ...]
+    remaining: tuple[Any, ...]
     gathering: tuple[Any, ...]
 
 
@@ -277,17 +277,17 @@ def save_shards(trace: Any) -> tuple[Any, Resharding | None]:
     values, (tensors, _) = returning.args
     inputs = {proxy.name: proxy for proxy in values["flat_args"] if hasattr(proxy, "name")}
     producers = {proxy.name: symbol for symbol in trace.bound_symbols for proxy in symbol.flat_proxy_outs}
-    left: dict[str, Any] = {}
+    remaining: dict[str, Any] = {}
     gathering: dict[int, Any] = {}
     for proxy in tensors:
         shard, steps = _trace_back(proxy, producers, inputs)
-        left.setdefault(shard.name, shard)
+        remaining.setdefault(shard.name, shard)
         gathering.update((id(step), step) for step in steps)
     if not gathering:
         return trace, None
     if any(may_write(symbol) for symbol in trace.bound_symbols):
         raise Declined("whole parameters are saved: a trace with collectives writes in place", Scope.REGION)
-    taken = tuple(left.values())
+    taken = tuple(remaining.values())
     if len(taken) == len(tensors):
         # With one value more, a backward trace without this change fails, and takes no shard for a whole parameter.
         taken += taken[:1]
@@ -324,10 +324,10 @@ def gather_again(trace: Any, resharding: Resharding) -> Any:
     """
     start = time.perf_counter()
     symbols: list[Any] = []
-    for symbol in swap_unpacking(trace.bound_symbols, resharding.saved, resharding.left):
+    for symbol in swap_unpacking(trace.bound_symbols, resharding.saved, resharding.remaining):
         symbols.append(symbol)
         if unpacks_saved(symbol):
             symbols += resharding.gathering
     new = derive(trace, symbols, "Parameters gathered again by fusioncache", start)
-    new.args = swap_arguments(trace, resharding.left)
+    new.args = swap_arguments(trace, resharding.remaining)
     return new

@@ -412,7 +412,7 @@ class Placement:
     bounds: Bounds
 
     @property
-    def left(self) -> str:
+    def unchanged_reason(self) -> str:
         """The reason why the order given stays; empty if it does not."""
         return self.schedule.reason
 
@@ -448,7 +448,7 @@ class Placement:
             model=None,
             trace="forward",
             trace_number=0,
-            reason=self.left,
+            reason=self.unchanged_reason,
             calls=tuple(self.graph.calls[step[0]].name for step in steps),
             alive=tuple(max(alive[index] for index in step) for step in steps),
             flights=tuple(_list_flights(self.graph, self.schedule)),
@@ -462,8 +462,8 @@ class Placement:
         return write_schedule(self.graph, self.schedule)
 
     def __str__(self) -> str:
-        if self.left:
-            return f"{self.collectives} collectives, as Thunder ordered them: {self.left}"
+        if self.unchanged_reason:
+            return f"{self.collectives} collectives, as Thunder ordered them: {self.unchanged_reason}"
         before, after = self.before(), self.after()
         return (
             f"{self.collectives} collectives in {self.starts} calls: gathers in flight "

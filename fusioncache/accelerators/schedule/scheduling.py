@@ -255,7 +255,7 @@ class Collectives(Accelerator):
 
     Args:
         options: the user's.
-        report_left: reports why collectives stay in Thunder's order.
+        report_unchanged: reports why collectives stay in Thunder's order.
 
     Attributes:
         options: the same.
@@ -264,10 +264,10 @@ class Collectives(Accelerator):
 
     name = "schedule"
 
-    def __init__(self, options: CollectiveOptions, report_left: Callable[[str], None]):
+    def __init__(self, options: CollectiveOptions, report_unchanged: Callable[[str], None]):
         self.options = options
         self.placements: list[Placement] = []
-        self._report_left = report_left
+        self._report_unchanged = report_unchanged
 
     def passes(self) -> Sequence[Pass]:
         """Returns the passes; if collectives are not to be moved, only the one that warns."""
@@ -297,8 +297,8 @@ class Collectives(Accelerator):
     def _note(self, placement: Placement, context: TraceContext) -> None:
         """Records the placement of the collectives of a trace."""
         self.placements.append(placement)
-        if placement.left:
-            self._report_left(f"the order of collectives stays: {placement.left}")
+        if placement.unchanged_reason:
+            self._report_unchanged(f"the order of collectives stays: {placement.unchanged_reason}")
         context.notes.record_placement(placement.describe)
 
 
@@ -308,13 +308,13 @@ _SHARDS = "saved shards"
 def _save_shards(trace: Any, context: TraceContext) -> Any:
     """Saves shards of parameters in forward, and gathers them again in backward, for ``fsdp`` with ZeRO3."""
     if context.is_backward:
-        resharding = context.left.get(_SHARDS)
+        resharding = context.from_forward.get(_SHARDS)
         return trace if resharding is None else gather_again(trace, resharding)
     if not (has_collectives(trace.bound_symbols) and wants_resharding()):
         return trace
     trace, resharding = save_shards(trace)
     if resharding is not None:
-        context.leaves[_SHARDS] = resharding
+        context.for_backward[_SHARDS] = resharding
     return trace
 
 
@@ -340,7 +340,7 @@ def move_collectives(trace: Any, options: CollectiveOptions) -> tuple[Any, Place
     graph = read_calls(symbols)
     bounds = options.bound(graph, coalesces=_can_coalesce(symbols))
     found = Placement(graph, schedule_calls(graph, bounds), bounds)
-    if found.left:
+    if found.unchanged_reason:
         return trace, found
     symbols = reduce_in_place(symbols)
     placed = coalesce_steps([symbols[index] for index in step] for step in found.schedule.steps)

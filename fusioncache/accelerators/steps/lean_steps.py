@@ -100,11 +100,11 @@ class LeanSteps(Accelerator):
     def _avoid_copies(self, trace: Any, context: TraceContext) -> Any:
         """Returns a trace that saves, or takes, each result of attention once."""
         if context.is_backward:
-            results = context.left.get(_COPIES)
+            results = context.from_forward.get(_COPIES)
             return trace if results is None else view_results(trace, results)
         trace, results = save_once(trace)
         if results:
-            context.leaves[_COPIES] = results
+            context.for_backward[_COPIES] = results
             self._count({RESULTS: len(results.joined)})
         return trace
 

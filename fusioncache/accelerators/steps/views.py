@@ -332,13 +332,13 @@ class SavedResults:
 
     Attributes:
         saved: the names of the values that were saved, in order.
-        left: the proxies of the values that are saved now, in order.
+        remaining: the proxies of the values that are saved now, in order.
         joined: the value that each result is a view of, by the name of the result.
         results: the proxies of the results, by name.
     """
 
     saved: tuple[str, ...]
-    left: tuple[Any, ...]
+    remaining: tuple[Any, ...]
     joined: Mapping[str, Any]
     results: Mapping[str, Any]
 
@@ -355,10 +355,10 @@ def save_once(trace: Any) -> tuple[Any, SavedResults | None]:
     found = dict(find_saved_twice(symbols, saved))
     if not found:
         return trace, None
-    left = {name: proxy for name, proxy in saved.items() if name not in found}
-    left |= {joined.name: joined for joined in found.values()}
-    results = SavedResults(tuple(saved), tuple(left.values()), found, {name: saved[name] for name in found})
-    done = swap_saved(symbols[-1], results.left)
+    remaining = {name: proxy for name, proxy in saved.items() if name not in found}
+    remaining |= {joined.name: joined for joined in found.values()}
+    results = SavedResults(tuple(saved), tuple(remaining.values()), found, {name: saved[name] for name in found})
+    done = swap_saved(symbols[-1], results.remaining)
     return derive(trace, [*symbols[:-1], done], "Results of attention saved once by fusioncache", start), results
 
 
@@ -425,10 +425,10 @@ def view_results(trace: Any, results: SavedResults) -> Any:
         RuntimeError: if this is not the backward trace of that forward trace. Then it cannot run unchanged either.
     """
     start = time.perf_counter()
-    symbols = swap_unpacking(trace.bound_symbols, results.saved, results.left)
+    symbols = swap_unpacking(trace.bound_symbols, results.saved, results.remaining)
     placed = list(_insert_views(trace, symbols, results))
     new = derive(trace, placed, "Results of attention viewed by fusioncache", start)
-    new.args = swap_arguments(trace, results.left)
+    new.args = swap_arguments(trace, results.remaining)
     return new
 
 

@@ -130,7 +130,7 @@ def place(text, bounds):
 @pytest.mark.parametrize(("text", "bounds", "order"), SCHEDULES.values(), ids=SCHEDULES)
 def test_where_collectives_start_and_are_waited_for(text, bounds, order):
     placement = place(text, bounds)
-    assert not placement.left
+    assert not placement.unchanged_reason
     assert " ".join((*placement.graph.calls[index].outputs, "return")[0] for index in placement.schedule.order) == order
     assert [len(step) for step in placement.schedule.steps] == [1] * len(placement.graph.calls)
 
@@ -165,7 +165,7 @@ NOT_UNDERSTOOD = {
 @pytest.mark.parametrize(("text", "reason"), NOT_UNDERSTOOD.items())
 def test_what_is_not_understood_keeps_its_order(text, reason):
     placement = place(text, Bounds(8, 8))
-    assert placement.left == reason
+    assert placement.unchanged_reason == reason
     assert placement.schedule.order == tuple(range(len(placement.graph.calls)))
 
 
