@@ -154,11 +154,11 @@ class FusionCache(TemplateTransform):
             fold=fold,
             plan=None if plan is None else _PLANS.get(plan),
             sizes=options.sizes,
-            verify=when,
+            verify=mode,
             explains=explains,
         )
-        self.use([*make_accelerators(self, options, when, explains=explains)])
-        end_unwanted(self.cache)
+        self.use([*make_accelerators(self, options, mode, explains=explains)])
+        end_unused(self.cache)
 
     def _find[Kind: Accelerator](self, kind: type[Kind]) -> Kind | None:
         return next((each for each in self.accelerators if isinstance(each, kind)), None)

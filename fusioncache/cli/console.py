@@ -193,7 +193,7 @@ def wrap(text: str, width: int | None, indent: int | None = None) -> str:
     """Wraps each line of a text to a width, if there is one, and indents continued lines. Paths stay whole."""
     if width is None:
         return text
-    lines = ((line, _hang(line) if indent is None else indent) for line in text.split("\n"))
+    lines = ((line, _find_hanging_indent(line) if indent is None else indent) for line in text.split("\n"))
     return "\n".join(part for line, by in lines for part in fold_text(line, max(width, _LEAST), by, keep_paths=True))
 
 
@@ -246,10 +246,10 @@ def _shrink(column: Column, cell: str, width: int) -> str:
 
 
 def _fold(cell: str, width: int) -> str:
-    return "\n".join(fold_text(cell, width, _hang(cell) if cell.startswith(" ") else 0))
+    return "\n".join(fold_text(cell, width, _find_hanging_indent(cell) if cell.startswith(" ") else 0))
 
 
-def _hang(line: str) -> int:
+def _find_hanging_indent(line: str) -> int:
     """Returns the indent of a line's continued lines."""
     return len(line) - len(line.lstrip()) + _GAP
 

@@ -61,7 +61,7 @@ class Generalization:
         return tuple(dict.fromkeys(symbol for symbol in self.symbols if isinstance(symbol, Variable)))
 
 
-def only(graph: Graph) -> Generalization:
+def single_region(graph: Graph) -> Generalization:
     """Returns the generalization whose only instance is this graph, which is in canonical order."""
     return Generalization(skeleton_of(graph), read_holes(graph))
 
@@ -161,7 +161,7 @@ def make_family(regions: Sequence[Graph]) -> RegionFamily:
     Raises:
         ValueError: if there are none, or their skeletons differ.
     """
-    generalization = generalize([only(region) for region in regions])
+    generalization = generalize([single_region(region) for region in regions])
     values = [fit_holes(generalization, read_holes(region)) for region in regions]
     places = find_places(generalization)
     graph = write_general_graph(generalization, places)

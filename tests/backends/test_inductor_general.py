@@ -20,7 +20,7 @@ from fusioncache.backends.bound_symbols import FunctionSource, define_source, me
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.backends.inductor.carried_region import numbers_to_tensors
 from fusioncache.ir import Const, Declined, Graph, NumberType, Scope, TensorType
-from fusioncache.template.generalization import make_family, only
+from fusioncache.template.generalization import make_family, single_region
 from fusioncache.template.plan import FOLD_WIDTHS
 from fusioncache.transform import executor
 
@@ -197,7 +197,7 @@ def load(signature: bytes | None = None) -> Any:
 
 
 def fit(function: Any, *sizes: int) -> Run:
-    values = find_values(FAMILY.generalization, only(region(*sizes)))
+    values = find_values(FAMILY.generalization, single_region(region(*sizes)))
     assert values is not None
     return function(arguments(*sizes), values)
 
@@ -213,7 +213,7 @@ def test_what_is_loaded_is_each_of_its_regions(sizes):
 
 
 def test_arguments_that_lie_otherwise_are_refused():
-    values = find_values(FAMILY.generalization, only(region(5, 9)))
+    values = find_values(FAMILY.generalization, single_region(region(5, 9)))
     x, y = arguments(5, 9)
     for args in ([x, x], [y, y], [x, y.contiguous()], [x[:, ::2], y], [x[:4], y[:4]]):
         with pytest.raises(Declined, match="excludes these sizes"):

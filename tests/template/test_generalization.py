@@ -27,7 +27,7 @@ from fusioncache.template.generalization import (
     find_places,
     generalize,
     make_family,
-    only,
+    single_region,
     write_general_graph,
 )
 from fusioncache.template.skeleton import fill, read_holes, skeleton_of
@@ -35,7 +35,7 @@ from fusioncache.template.text import graph_text, read_exactly, write_graph
 
 
 def of(graph: Graph) -> Generalization:
-    return only(canonicalize(graph).graph)
+    return single_region(canonicalize(graph).graph)
 
 
 def norm(batch: int, length: int, width: int, eps: float = 1e-5) -> Generalization:
@@ -127,7 +127,7 @@ def alike(recipe, drawn: list[Setting]) -> list[Generalization]:
 def test_a_skeleton_and_what_was_in_its_holes_are_the_region(recipe, setting):
     graph = canonicalize(draw_region(recipe, setting)).graph
     assert fill(skeleton_of(graph), read_holes(graph)) == graph
-    assert write_general_graph(only(graph), ()) == graph
+    assert write_general_graph(single_region(graph), ()) == graph
 
 
 @quick
@@ -186,7 +186,7 @@ def test_regions_share_only_if_they_compute_the_same(recipe, drawn, setting, dat
         for one in (setting, *drawn):
             graph = draw_region(steps, one)
             canonical, chance = canonicalize(graph), np.random.default_rng(0)
-            values = find_values(general, only(canonical.graph))
+            values = find_values(general, single_region(canonical.graph))
             if values is not None:
                 inputs = [chance.integers(-3, 4, type_.shape).astype("float32") for type_ in graph.inputs]
                 found = evaluate_general(general, values, canonical, inputs)
@@ -304,7 +304,7 @@ def test_a_function_for_any_sizes_is_each_of_its_regions(recipe: list[Step], dra
     assume(len(alike) > 2)
     executable, generator = GeneralExecutable(make_family(alike[:2]), Builder(Eager())), torch.Generator()
     for graph in alike:
-        values = executable.values_of(only(graph).symbols)
+        values = executable.values_of(single_region(graph).symbols)
         args = [torch.randn(type_.shape, generator=generator.manual_seed(0)) for type_ in graph.inputs]
         if values is not None:
             served = executable.serve(args, layouts_of(args), values)

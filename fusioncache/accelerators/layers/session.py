@@ -164,7 +164,7 @@ class Session(Observer):
         self._owned: dict[int, Any] = {}
         self._roots: dict[int, Any] = {}
 
-    def wants(self, module: Any) -> bool:
+    def can_handle(self, module: Any) -> bool:
         """True if a module is a block whose call may be recorded or copied now."""
         is_block = id(module) in self.blocks and self.recording is None and not self._changed
         return is_block and self._refusals[type(module)] < _MOST_REFUSALS and hooks.is_covered()
@@ -305,7 +305,7 @@ class Session(Observer):
         """Returns a function that calls a block; None if the interpreter should call this module itself."""
         from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
 
-        wrapper = find_wrapper(fn, get_interpreterruntimectx()) if self.wants(fn) else None
+        wrapper = find_wrapper(fn, get_interpreterruntimectx()) if self.can_handle(fn) else None
         return None if wrapper is None else partial(self._call_block, fn, wrapper)
 
     def _call_block(self, module: Any, wrapper: Any, /, *args: Any, **kwargs: Any) -> Any:

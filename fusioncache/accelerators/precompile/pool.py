@@ -273,7 +273,7 @@ def start_default_pool() -> None:
         jobs = 0 if is_off else choose_jobs(None, _DEFAULT)
         if jobs:
             path = default_path().resolve()
-            entries = _look_into(path)
+            entries = _list_entries(path)
             with _making:
                 if path not in pools and _expects_tasks(entries, _DEFAULT):
                     pools[path] = pool = CompilePool(path, jobs, _DEFAULT)
@@ -281,7 +281,7 @@ def start_default_pool() -> None:
                     pool.start()
 
 
-def _look_into(path: Path) -> Sequence[Entry]:
+def _list_entries(path: Path) -> Sequence[Entry]:
     """Returns the entries of a store; none if it does not exist. Creates nothing, contacts no remote, never warns.
 
     Raises:
@@ -303,7 +303,7 @@ def _is_likely_to_train() -> bool:
     return has_gpu and not is_child and _COMMANDS not in sys.modules
 
 
-def end_unwanted(cache: Cache) -> None:
+def end_unused(cache: Cache) -> None:
     """Ends the pool that was started beside imports, if a ``FusionCache`` with a store does not use it.
 
     Args:

@@ -362,7 +362,7 @@ class Definitions:
             codes.append(code)
             inner = attributes.get("__wrapped__") if attributes else None
             if defaults or keyword_defaults or (attributes and not attributes.keys() <= _NOT_NAMED):
-                beside += self._name_beside(function)
+                beside += self._name_defaults(function)
             if inner is None and rest is not None and len(rest) == 1:
                 inner = _content_of(rest[0])
             if type(inner) is not FunctionType:
@@ -383,7 +383,7 @@ class Definitions:
             self.met[id(function)] = function
         return f"{place_of(function)} {digest(self._describe(function, is_compared=not is_own))}"
 
-    def _name_beside(self, function: FunctionType) -> str:
+    def _name_defaults(self, function: FunctionType) -> str:
         """Returns the names of a function's defaults and attributes, which its place does not cover."""
         attributes = {key: value for key, value in function.__dict__.items() if key not in _NOT_NAMED}
         given = self._name_all(" =", function.__defaults__ or ()) + self._name_items("=", function.__kwdefaults__ or {})

@@ -338,7 +338,7 @@ class ProgramKeeper(Accelerator):
         if self._helpers is not None:
             self._helpers.get_ready()
 
-    def _compile_beside(self, program: ProgramText) -> None:
+    def _precompile(self, program: ProgramText) -> None:
         """Has helpers compile the templates of a program that is not traced, if one is missing from the store."""
         if self._helpers is None:
             return
@@ -372,7 +372,7 @@ class ProgramKeeper(Accelerator):
     def note_loaded(self, candidate: Candidate, call: Call, started: float) -> None:
         """Counts a program that was loaded from the store, and prints that to stderr if explanations are enabled."""
         self.ledger.count_program_loaded(call.name, time.perf_counter() - started, candidate.seconds)
-        self._compile_beside(candidate.text)
+        self._precompile(candidate.text)
         self._count_regions(candidate.regions, call)
         if self.explains:
             spared = format_duration(candidate.seconds)
@@ -383,7 +383,7 @@ class ProgramKeeper(Accelerator):
     def note_filled(self, candidate: Candidate, call: Call) -> None:
         """Counts a program that was filled in from those at other lengths."""
         self.ledger.emit("program filled", model=call.name)
-        self._compile_beside(candidate.text)
+        self._precompile(candidate.text)
         self._count_regions(candidate.regions, call)
         self.cache.write_record_later()
 

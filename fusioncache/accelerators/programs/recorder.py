@@ -89,12 +89,12 @@ class NoteConverter:
     Attributes:
         notes: of a trace.
         describer: has described the program's key.
-        early_describer: a copy of it, from when it had described only the key.
+        key_describer: a copy of it, from when it had described only the key.
     """
 
     notes: Notes
     describer: Describer
-    early_describer: Describer
+    key_describer: Describer
 
     def reads(self) -> tuple[Read, ...]:
         """Returns the reads in the order in which they are compared.
@@ -115,7 +115,7 @@ class NoteConverter:
     def _check_texts(self) -> None:
         """Raises ``Declined`` if a value has changed since it was noted: it is unknown which state the trace used."""
         for what, value, name, text in self.notes.texts:
-            if describe(value, what, self.early_describer, name) != text:
+            if describe(value, what, self.key_describer, name) != text:
                 raise Declined(f"{what} changed while it was used", Scope.PROGRAM)
 
     def _describe(self, value: Any, what: str, name: str | None = None) -> str:
@@ -277,10 +277,10 @@ class Recorder(hooks.Observer):
             describer: has described the program's key, and will describe the reads.
         """
         self._describer = describer
-        self._early, self._late = describer.copy(), describer.copy()
-        self._judge = CallChecker(CreatedObjects(), describer.names)
+        self._early, self._key_describer = describer.copy(), describer.copy()
+        self._call_checker = CallChecker(CreatedObjects(), describer.names)
         self._reason: str | None = None
-        self._notes = Notes(queries=self._judge.queries)
+        self._notes = Notes(queries=self._call_checker.queries)
         self._seen: set[tuple[int, str]] = set()
         self._free = list_unchecked()
         self._tagging = find_tagging()
@@ -311,7 +311,7 @@ class Recorder(hooks.Observer):
 
     def _would_keep(self) -> bool:
         try:
-            NoteConverter(self._notes, self._describer.copy(), self._late.copy()).reads()
+            NoteConverter(self._notes, self._describer.copy(), self._key_describer.copy()).reads()
         except Exception:  # of any kind: reads() decides at the end
             return False
         return True
@@ -351,7 +351,7 @@ class Recorder(hooks.Observer):
                 given = args, args[0].value, "__dict__"
                 reason = self._explain_hooks(*given) or self._explain_attribute(*given)
             else:
-                reason = self._judge.explain(fn, args, kwargs, is_opaque=is_opaque)
+                reason = self._call_checker.explain(fn, args, kwargs, is_opaque=is_opaque)
         except Exception as error:  # foreign objects may raise anything when they are inspected
             reason = f"{type(error).__name__} was raised when a call of {name_of(fn)} was looked at"
         if reason is not None:
@@ -381,7 +381,7 @@ class Recorder(hooks.Observer):
             return None if reason is None else f"asks {reason}"
         if name == "LOAD_CLOSURE":
             if inst.argval in state["co"].co_cellvars:
-                self._judge.created.note(state["frame"].localsplus[inst.arg].value)
+                self._call_checker.created.note(state["frame"].localsplus[inst.arg].value)
             return None
         if name in hooks.HASHING:
             hashed = hooks.find_hashed(name, inst.arg, stack)
@@ -391,13 +391,13 @@ class Recorder(hooks.Observer):
             return f"assigns to the global {inst.argval}"
         if not name.endswith("_DEREF") or hooks.is_own_cell(name, inst, state["co"]):
             return None  # all other instructions call a method, which see_call() observes
-        if self._judge.created.has(state["frame"].localsplus[inst.arg]):
+        if self._call_checker.created.has(state["frame"].localsplus[inst.arg]):
             return None
         return f"assigns to {inst.argval}, a variable of a function around it"
 
     def _explain_yield(self, frame: Any, value: Any) -> str | None:
         """Returns the reason to refuse a value that a generator yields to code that is not interpreted, or None."""
-        if id(frame) not in self._judge.consumed or native.is_plain(value):
+        if id(frame) not in self._call_checker.consumed or native.is_plain(value):
             return None
         return f"yields a {name_of(type(value))} to code that is not interpreted"
 
@@ -408,7 +408,7 @@ class Recorder(hooks.Observer):
                 return None
         if type(one.value) is not type(other.value) or type(one.value) is object:
             return None  # bare objects have descriptions of their own
-        if any(self._judge.created.has(each) or self._describer.names(each.value) for each in (one, other)):
+        if any(self._call_checker.created.has(each) or self._describer.names(each.value) for each in (one, other)):
             return None
         if is_canonical(one.value) and is_canonical(other.value):
             return None
@@ -545,7 +545,7 @@ class Recorder(hooks.Observer):
             self._refuse("its tracing could not be observed")
         if self._reason is not None:
             raise Declined(self._reason, Scope.PROGRAM)
-        return NoteConverter(self._notes, self._describer, self._late).reads()
+        return NoteConverter(self._notes, self._describer, self._key_describer).reads()
 
 
 def _is_plain_key(value: Any) -> bool:

@@ -28,10 +28,10 @@ from fusioncache.accelerators.sizes.sizes import (
     WATCHED,
     SymbolicFraction,
     SymbolicSize,
-    bare,
     combine,
     is_number,
     to_float,
+    to_thunder,
 )
 from fusioncache.accelerators.sizes.watch import SizeObserver, strip
 from fusioncache.process import forks
@@ -204,7 +204,7 @@ def watch_readings(original: Callable[..., Any]) -> Callable[..., Any]:
         if watch is None or isinstance(value.value, Proxy) or value.original_value is not value.nothing:
             return original(self, value)
         before = self.computation_trace.name_ctr
-        given, value.value = value.value, bare(value.value)
+        given, value.value = value.value, to_thunder(value.value)
         proxy = original(self, value)
         if type(given) in WATCHED:
             value.value = given

@@ -104,12 +104,12 @@ class Form:
 
     Attributes:
         instances: some of the programs that were interpreted.
-        ways: watched programs, each with its journal.
+        watched: watched programs, each with its journal.
     """
 
     def __init__(self, key: Key) -> None:
         self.instances: list[InterpretedProgram] = []
-        self.ways: list[WatchedProgram] = []
+        self.watched: list[WatchedProgram] = []
         self._key = key
         self._families: list[Family] | None = None
         self._loose: list[tuple[tuple[Read, ...], KnownProgram]] = []
@@ -259,12 +259,12 @@ class Lengths:
 
     def _replay(self, derivation: Derivation) -> Any | None:
         form, reason = self._find_form(derivation), self._find_reason(derivation)
-        for way in tuple(form.ways):
-            if not way.is_proved and len(form.instances) == 1:
+        for program in tuple(form.watched):
+            if not program.is_proved and len(form.instances) == 1:
                 continue  # the only known program is the watched one: nothing to compare with
             try:
-                traces = self._repeat(way, derivation)
-                if not way.is_proved:
+                traces = self._repeat(program, derivation)
+                if not program.is_proved:
                     raise Declined("its operations were seen at one length only so far", Scope.LENGTH)
             except Exception as error:  # Thunder can interpret the program instead
                 if is_declined(error, Scope.LENGTH):
@@ -273,7 +273,7 @@ class Lengths:
                 logger.info("a program is not done again at another length", exc_info=error)
                 reason = reason or f"failed: {type(error).__name__}"
             else:
-                derivation.reads = way.instance.reads
+                derivation.reads = program.instance.reads
                 derivation.keeper.ledger.emit("program replayed", model=derivation.call.name)
                 return traces.results()
         if reason is not None:
@@ -281,10 +281,10 @@ class Lengths:
         return None
 
     @staticmethod
-    def _repeat(way: WatchedProgram, derivation: Derivation) -> FirstTraces:
-        check_reads(way.instance.reads, derivation)
+    def _repeat(program: WatchedProgram, derivation: Derivation) -> FirstTraces:
+        check_reads(program.instance.reads, derivation)
         with derivation.keeper.time("replay"):
-            return replay(way.journal, derivation.sizes, derivation.call.compile_data)
+            return replay(program.journal, derivation.sizes, derivation.call.compile_data)
 
     def _interpret(self, derivation: Derivation, interpret: Interpret) -> Any:
         form, call = self._find_form(derivation), derivation.call
@@ -293,7 +293,7 @@ class Lengths:
         others = [key for key, other in self._forms.items() if other.instances]
         if fixed and any(differ_in_arguments(key, note_form(derivation)) for key in others):
             self._count(derivation, fixed)
-        if not is_known or self._find_reason(derivation) or len(form.ways) >= MOST_WATCHED:
+        if not is_known or self._find_reason(derivation) or len(form.watched) >= MOST_WATCHED:
             return _interpret_as_called(derivation, interpret)
         foreign = _find_foreign_transform(call.compile_data)
         if foreign is not None:
@@ -312,8 +312,8 @@ class Lengths:
         if derivation.reads is None or derivation.form is None or self._find_reason(derivation):
             return
         form = self._find_form(derivation)
-        ways = (way for way in form.ways if way.is_proved and way.instance.reads == derivation.reads)
-        form.learn(derivation, next((way.journal for way in ways), None))
+        watched = (each for each in form.watched if each.is_proved and each.instance.reads == derivation.reads)
+        form.learn(derivation, next((each.journal for each in watched), None))
         if derivation.is_replayed:
             return
         first = derivation.first or FirstTraces(
@@ -325,32 +325,32 @@ class Lengths:
             self._give_up(derivation, journal.refusals[0])
         if self._find_reason(derivation):
             return
-        is_explained = [self._prove(form, way, new, derivation) for way in tuple(form.ways)]
+        is_explained = [self._prove(form, program, new, derivation) for program in tuple(form.watched)]
         if journal is not None and not any(is_explained):
-            way = WatchedProgram(new, journal)
-            form.ways.append(way)
+            program = WatchedProgram(new, journal)
+            form.watched.append(program)
             for each in form.instances:
-                self._prove(form, way, each, derivation)
+                self._prove(form, program, each, derivation)
         if len(form.instances) <= MOST_WATCHED:
             form.instances.append(new)
 
-    def _prove(self, form: Form, way: WatchedProgram, instance: InterpretedProgram, derivation: Derivation) -> bool:
+    def _prove(self, form: Form, program: WatchedProgram, instance: InterpretedProgram, derivation: Derivation) -> bool:
         """True if the journal of one program, replayed at the sizes of another, gives the other's first traces."""
-        own = way.instance
+        own = program.instance
         if own.reads != instance.reads or own.sizes == instance.sizes:
             return False
         try:
-            traces = replay(way.journal, instance.sizes, derivation.call.compile_data)
+            traces = replay(program.journal, instance.sizes, derivation.call.compile_data)
         except Exception as error:  # any error means that the programs differ
             logger.info("a program was not the same at another length: %s", error)
             return False
         if traces.describe() != instance.traces.describe():
             self._give_up(derivation, "its operations at one length are not those at another, for an unknown reason")
             return False
-        if not way.is_proved:
-            way.is_proved = True
+        if not program.is_proved:
+            program.is_proved = True
             if own.known is not None and instance.known is not None:
-                form.unite(derivation, way.journal, own.known, (instance.known,))
+                form.unite(derivation, program.journal, own.known, (instance.known,))
         return True
 
     def _give_up(self, derivation: Derivation, reason: str) -> None:

@@ -378,7 +378,7 @@ def plain(size: Any) -> Any:
     return int.__int__(size) if type(size) in (Size, Count) else size
 
 
-def bare(size: Any) -> Any:
+def to_thunder(size: Any) -> Any:
     """Returns Thunder's number for a size without reporting a look; any other value as it is."""
     return size.thunder_number if type(size) is Count else plain(size)
 

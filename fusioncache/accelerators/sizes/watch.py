@@ -32,10 +32,10 @@ from fusioncache.accelerators.sizes.sizes import (
     Number,
     Operation,
     Size,
-    bare,
     is_whole,
     to_float,
     to_int,
+    to_thunder,
 )
 from fusioncache.accelerators.sizes.values import (
     Place,
@@ -471,7 +471,7 @@ class SizeObserver(Observer, LookListener):
             return type(value)(map(self.unwrap_sizes, value))
         if type(value) in WATCHED:
             self.see_value(value, "returns it")
-        return bare(value)
+        return to_thunder(value)
 
     def note_reading(self, proxy: Any, names: tuple[int, int]) -> None:
         """Records that an outside value got a proxy."""
@@ -521,7 +521,7 @@ def strip(wrapper: Any, watch: SizeObserver) -> Any:
     from fusioncache.thunder_adapter.accelerator_api import wrap
 
     try:
-        value = exchange(wrapper.value, bare)
+        value = exchange(wrapper.value, to_thunder)
     except Declined as error:
         error.require(Scope.STRUCTURE)
         watch.refuse(f"a {error} holds sizes")
