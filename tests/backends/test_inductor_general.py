@@ -187,13 +187,13 @@ def arguments(batch: int, length: int) -> list[torch.Tensor]:
 
 
 @cache
-def made() -> Compiled[GeneralFunction]:
+def compile_family() -> Compiled[GeneralFunction]:
     return Inductor().persist_general(FAMILY.general, arguments(3, 7), FAMILY.general.values[-1])
 
 
 def load(signature: bytes | None = None) -> Any:
     changes = {} if signature is None else {"signature.json": signature}
-    return Inductor().load_general({**(made().artifacts or {}), **changes}, FAMILY.general, arguments(2, 6))
+    return Inductor().load_general({**(compile_family().artifacts or {}), **changes}, FAMILY.general, arguments(2, 6))
 
 
 def fit(function: Any, *sizes: int) -> Run:
@@ -204,10 +204,10 @@ def fit(function: Any, *sizes: int) -> Run:
 
 @pytest.mark.parametrize("sizes", [(7, 3), (5, 33)])
 def test_what_is_loaded_is_each_of_its_regions(sizes):
-    assert made().reason is None and made().artifacts is not None
+    assert compile_family().reason is None and compile_family().artifacts is not None
     args = arguments(*sizes)
     expected = Inductor().compile(region(*sizes), args)(args)
-    for function in (made().run, load()):
+    for function in (compile_family().run, load()):
         results = fit(function, *sizes)(args)
         assert are_same(list(results), list(expected)) and results[0].stride() == expected[0].stride()
 
@@ -221,11 +221,11 @@ def test_arguments_that_lie_otherwise_are_refused():
 
 
 def change(**fields: Any) -> bytes:
-    return json.dumps({**json.loads((made().artifacts or {})["signature.json"]), **fields}).encode()
+    return json.dumps({**json.loads((compile_family().artifacts or {})["signature.json"]), **fields}).encode()
 
 
 def add_condition(condition: str) -> bytes:
-    known = json.loads((made().artifacts or {})["signature.json"])["conditions"]
+    known = json.loads((compile_family().artifacts or {})["signature.json"])["conditions"]
     assert "v2 == v0*v1" in known
     return change(conditions=[*known, condition])
 
@@ -263,7 +263,7 @@ def test_code_of_another_region_is_refused():
     other = make_family([draw("sin(x)", x=TensorType("float64", (3, 5), "cpu"))])
     for args in ([torch.randn(3, 5, dtype=torch.float64)], [torch.randn(3, 5)] * 2):
         with pytest.raises(ValueError, match=r"other types|another layout"):
-            Inductor().load_general(made().artifacts or {}, other.general, args)
+            Inductor().load_general(compile_family().artifacts or {}, other.general, args)
 
 
 def test_what_cannot_be_stored_is_refused_and_says_why():

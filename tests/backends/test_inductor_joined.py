@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from unittest import mock
 
 import pytest
-from inductor_artifacts import CASES, artifacts_of, digest, made
+from inductor_artifacts import CASES, artifacts_of, compile_case, digest
 from torch._inductor import config, cpu_vec_isa
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.cpp_builder import CppBuilder
@@ -57,7 +57,7 @@ def test_one_run_of_the_compiler_makes_the_bits_of_each_alone():
     assert len(libraries) == 1
     for name, compiled in together.items():
         graph, args = CASES[name]()
-        alone = made(name)
+        alone = compile_case(name)
         assert artifacts_of(alone).get("kernel-0.so") not in libraries
         loaded = Inductor().load(artifacts_of(compiled), graph, args)
         assert digest(compiled.run(args)) == digest(loaded(args)) == digest(alone.run(args)), name
@@ -70,7 +70,7 @@ def test_where_the_compiler_fails_each_is_compiled_alone():
     assert len({artifacts_of(one).get("kernel-0.so") for one in together.values()}) == 2
     for name, compiled in together.items():
         assert compiled.artifacts is not None
-        assert digest(compiled.run(CASES[name]()[1])) == digest(made(name).run(CASES[name]()[1])), name
+        assert digest(compiled.run(CASES[name]()[1])) == digest(compile_case(name).run(CASES[name]()[1])), name
 
 
 HEADER = joined_kernels.INCLUDE

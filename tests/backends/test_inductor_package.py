@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from drawn_regions import draw
-from inductor_artifacts import CASES, SUM_OF_TWO, artifacts_of, digest, made, two
+from inductor_artifacts import CASES, SUM_OF_TWO, artifacts_of, compile_case, digest, two
 from repository import HELPERS, ROOT
 from threads_at_once import run_at_once
 from torch._subclasses import FakeTensorMode
@@ -35,7 +35,7 @@ def test_every_bit_dtype_stride_and_alias_is_that_of_inductor(name):
     graph, args = CASES[name]()
     expected = Inductor().compile(graph, args)(args)
     backend = Inductor()
-    for run in (made(name).run, backend.load(artifacts_of(made(name)), graph, args)):
+    for run in (compile_case(name).run, backend.load(artifacts_of(compile_case(name)), graph, args)):
         found = run(tuple(args))
         assert isinstance(found, list)
         assert digest(found) == digest(expected)
@@ -52,25 +52,25 @@ def test_code_made_for_one_tensor_twice_is_right_for_two():
     graph, (x, y) = CASES["two"]()
     twice = Inductor().persist(graph, [x, x])  # the library is there already
     assert twice.artifacts is not None
-    assert digest(twice.run([x, y])) == digest(made("two").run([x, y]))
-    assert artifacts_of(twice) == artifacts_of(made("two"))
+    assert digest(twice.run([x, y])) == digest(compile_case("two").run([x, y]))
+    assert artifacts_of(twice) == artifacts_of(compile_case("two"))
 
 
 @pytest.mark.parametrize("name", ["two", "products"])
 def test_neither_autograd_nor_autocast_nor_inference_mode_changes_a_call(name):
     _, args = CASES[name]()
-    expected = digest(made(name).run(args))
+    expected = digest(compile_case(name).run(args))
     with torch.autocast("cpu", torch.bfloat16):
-        results = made(name).run([torch.nn.Parameter(arg) for arg in args])
+        results = compile_case(name).run([torch.nn.Parameter(arg) for arg in args])
         assert torch.is_autocast_enabled("cpu") and torch.is_grad_enabled()
     assert not any(result.requires_grad for result in results)
     assert digest(results) == expected
     with torch.inference_mode():
-        assert digest(made(name).run(args)) == expected
+        assert digest(compile_case(name).run(args)) == expected
 
 
 def test_products_are_left_to_torch():
-    wrapper = artifacts_of(made("products"))["wrapper.py"].decode()
+    wrapper = artifacts_of(compile_case("products"))["wrapper.py"].decode()
     assert {"mm", "addmm", "bmm"} <= {*re.findall(r"extern_kernels\.(\w+)", wrapper)}
 
 
@@ -104,7 +104,7 @@ def test_a_new_process_loads_without_compilers_and_without_unpickling(tmp_path):
     names = list(CASES)
     for name in names:
         (tmp_path / name).mkdir()
-        for artifact, content in artifacts_of(made(name)).items():
+        for artifact, content in artifacts_of(compile_case(name)).items():
             (tmp_path / name / artifact).write_bytes(content)
     # Code depends on the number of threads, which an earlier test may have changed in this process.
     threads = torch.get_num_threads()
@@ -112,15 +112,15 @@ def test_a_new_process_loads_without_compilers_and_without_unpickling(tmp_path):
     command = [sys.executable, "-W", "ignore", "-c", program]
     found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert found.returncode == 0, found.stderr
-    assert found.stdout.split() == [digest(made(name).run(CASES[name]()[1])) for name in names]
+    assert found.stdout.split() == [digest(compile_case(name).run(CASES[name]()[1])) for name in names]
 
 
 def test_threads_load_and_call_at_the_same_time():
     graph, args = CASES["float32"]()
-    backend, artifacts = Inductor(), artifacts_of(made("float32"))
+    backend, artifacts = Inductor(), artifacts_of(compile_case("float32"))
     shared = backend.load(artifacts, graph, args)
     others = [[args[0] + number, *args[1:]] for number in range(4)]
-    expected = [digest(made("float32").run(other)) for other in others]
+    expected = [digest(compile_case("float32").run(other)) for other in others]
     wrong: list[int] = []
 
     def work(number: int) -> None:
@@ -157,7 +157,7 @@ IN_OTHER_MEMORY = {
 def test_kept_code_is_right_for_memory_wherever_it_lies(make):
     backend, args = Counting(), make()
     expected = torch.tanh(args[0] + args[1])
-    for run in (backend.load(artifacts_of(made("two")), SUM_OF_TWO, two()), made("two").run):
+    for run in (backend.load(artifacts_of(compile_case("two")), SUM_OF_TWO, two()), compile_case("two").run):
         (result,) = run(args)
         assert not result.requires_grad
         assert torch.allclose(result, expected)
@@ -174,7 +174,7 @@ class Own(torch.Tensor):
 )
 def test_what_kernels_cannot_read_is_compiled_for_once(change):
     backend, args = Counting(), [change(value) for value in two()]
-    run = backend.load(artifacts_of(made("two")), SUM_OF_TWO, two())
+    run = backend.load(artifacts_of(compile_case("two")), SUM_OF_TWO, two())
     plain = digest(run(two()))
     assert backend.compiles == 0
     for _ in range(2):
@@ -229,7 +229,7 @@ def test_a_product_that_was_replaced_is_not_kept():
 
 
 def test_a_library_is_private_and_gone_once_it_is_loaded(tmp_path, monkeypatch):
-    stored, seen = artifacts_of(made("two")), []  # which imports TorchInductor
+    stored, seen = artifacts_of(compile_case("two")), []  # which imports TorchInductor
     load = artifacts.load_library
 
     def watching(library: bytes, folder: Path) -> Any:
@@ -251,7 +251,7 @@ UNFIT = [torch.zeros(6, 4).t()], [torch.zeros(4, 7)], [ROWS.double()], [ROWS.to(
 
 
 def test_arguments_of_another_layout_another_graph_and_another_number_of_threads_are_refused(monkeypatch):
-    stored, load = artifacts_of(made("two")), Inductor().load
+    stored, load = artifacts_of(compile_case("two")), Inductor().load
     for args in UNFIT:
         with pytest.raises(ValueError, match="stored code"):
             load(stored, SUM_OF_TWO, [ROWS, *args])
@@ -274,7 +274,7 @@ def test_the_key_stays_with_what_was_compiled_and_changes_with_what_matters():
 
 
 def test_the_source_of_the_very_kernel_is_kept_for_people():
-    stored = artifacts_of(made("two"))
+    stored = artifacts_of(compile_case("two"))
     ((kernel, *_),) = json.loads(stored["signature.json"])["kernels"]
     text = stored["kernels.cpp"].decode()
     assert text.startswith(f"// {kernel}\n") and 'extern "C"' in text and "tanh(" in text
@@ -299,7 +299,7 @@ def changed(artifacts: Mapping[str, bytes], fields: Mapping[str, Any]) -> dict[s
     ids=lambda signature: str(signature)[:50],
 )
 def test_a_hostile_signature_is_refused(signature):
-    stored = artifacts_of(made("two"))
+    stored = artifacts_of(compile_case("two"))
     hostile = signature if isinstance(signature, bytes) else changed(stored, signature)["signature.json"]
     with pytest.raises(ValueError):
         Inductor().load({**stored, "signature.json": hostile}, *CASES["two"]())
@@ -307,7 +307,7 @@ def test_a_hostile_signature_is_refused(signature):
 
 @pytest.mark.parametrize("name", ["signature.json", "wrapper.py", "kernel-0.so"])
 def test_missing_cut_and_altered_artifacts_are_refused(name):
-    artifacts = artifacts_of(made("two"))
+    artifacts = artifacts_of(compile_case("two"))
     content = artifacts.pop(name)
     middle = len(content) // 2
     altered = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
@@ -318,11 +318,11 @@ def test_missing_cut_and_altered_artifacts_are_refused(name):
 
 def test_a_library_that_is_none_is_refused_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    for library in (b"", b"no library", artifacts_of(made("two"))["kernel-0.so"][:100]):
+    for library in (b"", b"no library", artifacts_of(compile_case("two"))["kernel-0.so"][:100]):
         kernels, digests = [["k", 0, "kernel"]], [hashlib.sha256(library).hexdigest()]
         wrapper = b"def call(args):\n    a, b = args\n    k(a)\n    return [a]\n"
         fields = {"kernels": kernels, "libraries": digests, "wrapper": hashlib.sha256(wrapper).hexdigest()}
-        stored = {**artifacts_of(made("two")), "kernel-0.so": library, "wrapper.py": wrapper}
+        stored = {**artifacts_of(compile_case("two")), "kernel-0.so": library, "wrapper.py": wrapper}
         with pytest.raises(ValueError, match="does not load"):
             Inductor().load(changed(stored, fields), *CASES["two"]())
     assert not list(tmp_path.iterdir())
@@ -353,6 +353,6 @@ STATEMENTS = "import os", "while True: pass", "torch = a", "reinterpret_tensor =
 )
 def test_a_wrapper_in_another_language_is_refused_before_it_runs(wrapper):
     fields = {"wrapper": hashlib.sha256(wrapper.encode()).hexdigest()}
-    artifacts = changed({**artifacts_of(made("two")), "wrapper.py": wrapper.encode()}, fields)
+    artifacts = changed({**artifacts_of(compile_case("two")), "wrapper.py": wrapper.encode()}, fields)
     with pytest.raises(Declined, match=r"a (long )?wrapper"):
         Inductor().load(artifacts, *CASES["two"]())

@@ -46,7 +46,7 @@ def run(
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[fusioncache.Cache, list[torch.Tensor]]:
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[fusioncache.Cache, list[torch.Tensor]]:
     """A cache whose store contains two models, one of them at two lengths, and the outputs of that one."""
     store = tmp_path_factory.mktemp("made") / "store"
     run(Bell(), store, [4], "eager")
@@ -65,8 +65,8 @@ def empty(tmp_path: Path) -> fusioncache.Cache:
     return fusioncache.Cache(record=False, store=tmp_path / "there")
 
 
-def test_a_model_is_packed_and_compiles_nothing_elsewhere(made, tmp_path):
-    cache, outputs = made
+def test_a_model_is_packed_and_compiles_nothing_elsewhere(models, tmp_path):
+    cache, outputs = models
     packed = cache.save(tmp_path / "wave.fcpack", model="Wave")
     assert packed.entries < len(cache.store.entries())
     there = empty(tmp_path)
@@ -79,16 +79,16 @@ def test_a_model_is_packed_and_compiles_nothing_elsewhere(made, tmp_path):
     assert there.load(packed.path).skipped == packed.entries
 
 
-def test_what_is_not_there_is_not_packed(made, tmp_path):
+def test_what_is_not_there_is_not_packed(models, tmp_path):
     with pytest.raises(StoreError, match="no program of Waves; it has programs of: Bell, Wave"):
-        made[0].save(tmp_path / "x", model="Waves")
+        models[0].save(tmp_path / "x", model="Waves")
     with pytest.raises(StoreError, match="there is no store"):
         fusioncache.Cache(record=False, store=False).save(tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_for_other_machines_is_left_out(made, tmp_path):
-    cache, _ = made
+def test_what_is_for_other_machines_is_left_out(models, tmp_path):
+    cache, _ = models
     texts = [read_key(entry.text) for entry in cache.store.entries()]
     processors = [text["architecture"] for text in texts if "architecture" in text]
     for number, only in enumerate(({"device": processors[0].split()[0]}, {"version": "torch 2."}, {"driver": "12080"})):
@@ -98,9 +98,9 @@ def test_what_is_for_other_machines_is_left_out(made, tmp_path):
             cache.save(tmp_path / "others", **only)
 
 
-def test_each_thing_that_a_machine_differs_in_is_named(made, tmp_path):
+def test_each_thing_that_a_machine_differs_in_is_named(models, tmp_path):
     """Changes each ingredient of an entry for exactly this machine alone."""
-    packed = made[0].save(tmp_path / "all")
+    packed = models[0].save(tmp_path / "all")
     pack = open_pack(packed.path, read_trust())
     find_misfit = packing.make_misfit_finder()
     tried = set()
@@ -115,8 +115,8 @@ def test_each_thing_that_a_machine_differs_in_is_named(made, tmp_path):
     assert tried >= {"architecture", "versions", "program versions", "inductor processor"}
 
 
-def test_what_is_for_another_machine_is_left_out_with_the_reason(made, tmp_path, monkeypatch):
-    packed = made[0].save(tmp_path / "all")
+def test_what_is_for_another_machine_is_left_out_with_the_reason(models, tmp_path, monkeypatch):
+    packed = models[0].save(tmp_path / "all")
     read = packing.read_machine
 
     def read_another(backend):

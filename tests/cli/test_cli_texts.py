@@ -172,7 +172,7 @@ _LINES = {f"{inspect.getfile(OwnNet)}:{_FIRST + offset}" for offset in (1, 3)}
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory):
+def outputs(tmp_path_factory):
     """Returns the output of each command, by its words, for two runs with inputs of different lengths."""
     from thunder.dynamo import thunderfx
 
@@ -195,22 +195,22 @@ def shown(tmp_path_factory):
         return {**found, "report": Path("dynamo.html").read_text(encoding="utf-8")}
 
 
-def test_the_users_class_and_lines_are_named_and_the_class_of_graphs_is_not(shown):
-    assert not {name for name, text in shown.items() if "GraphModule" in text}
-    named = {name for name, text in shown.items() if "OwnNet" in text}
+def test_the_users_class_and_lines_are_named_and_the_class_of_graphs_is_not(outputs):
+    assert not {name for name, text in outputs.items() if "GraphModule" in text}
+    named = {name for name, text in outputs.items() if "OwnNet" in text}
     # A list of templates has names of operations, and a comparison of runs has their names.
-    assert named == shown.keys() - {"ls", "explain"}
-    programs = shown["ls --programs"]
+    assert named == outputs.keys() - {"ls", "explain"}
+    programs = outputs["ls --programs"]
     assert {line.split()[1] for line in programs.splitlines()[1:]} == {"OwnNet"}
     assert "OwnNet (part 1 of 2)" in programs and "OwnNet (from line " in programs
-    assert "<h1>OwnNet</h1>" in shown["report"]
-    assert "eval_with_key" not in shown["explain"] + shown["report"]
-    assert all(line in shown["explain"] for line in _LINES)
+    assert "<h1>OwnNet</h1>" in outputs["report"]
+    assert "eval_with_key" not in outputs["explain"] + outputs["report"]
+    assert all(line in outputs["explain"] for line in _LINES)
 
 
-def test_what_was_not_given_to_thunder_is_counted_with_the_reason(shown):
+def test_what_was_not_given_to_thunder_is_counted_with_the_reason(outputs):
     why = "sinc only has an automatic torch fallback in thunder"
-    assert f"Dynamo 1 operation not given to Thunder: {why} (1)" in " ".join(shown["stats"].split())
-    assert "bypassed" not in shown["stats"] and "No region was bypassed." in shown["report"]
-    assert f'<tr><th scope="row">{why}</th><td class="n">1</td></tr>' in shown["report"]
-    assert '1 operation was <a href="#not-given">not given to Thunder</a>: ' in shown["report"]
+    assert f"Dynamo 1 operation not given to Thunder: {why} (1)" in " ".join(outputs["stats"].split())
+    assert "bypassed" not in outputs["stats"] and "No region was bypassed." in outputs["report"]
+    assert f'<tr><th scope="row">{why}</th><td class="n">1</td></tr>' in outputs["report"]
+    assert '1 operation was <a href="#not-given">not given to Thunder</a>: ' in outputs["report"]

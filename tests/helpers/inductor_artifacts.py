@@ -111,7 +111,7 @@ def digest(outputs: Sequence[torch.Tensor]) -> str:
 
 
 @cache
-def made(name: str) -> Compiled:
+def compile_case(name: str) -> Compiled:
     found = Inductor().persist(*CASES[name]())
     assert found.artifacts is not None, found.reason
     return found

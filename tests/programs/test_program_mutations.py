@@ -53,7 +53,7 @@ def make_options(transform: str = "a", executor: str = "a") -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Mutable, torch.Tensor]:
+def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Mutable, torch.Tensor]:
     """Returns a store with the program of the model, the model, and the program's input."""
     directory = tmp_path_factory.mktemp("programs")
     torch.manual_seed(0)
@@ -138,9 +138,9 @@ CHANGES: dict[str, tuple[Change, str]] = {
 }
 
 
-def load(kept: tuple[Any, Mutable, torch.Tensor], *args: Any, jit: Any = None, **options: Any) -> Any:
+def load(stored: tuple[Any, Mutable, torch.Tensor], *args: Any, jit: Any = None, **options: Any) -> Any:
     """Loads the program without Thunder's interpreter, and returns the transform."""
-    directory, model, x = kept
+    directory, model, x = stored
     compiled, transform = compile_anew(model, directory, jit=jit or make_options(), explain=True, **options)
     with without_interpreter():
         compiled(*args or (x,))
@@ -148,21 +148,21 @@ def load(kept: tuple[Any, Mutable, torch.Tensor], *args: Any, jit: Any = None, *
 
 
 def assert_derived_again(
-    kept: tuple[Any, Mutable, torch.Tensor], capfd: Any, named: str, *args: Any, **options: Any
+    stored: tuple[Any, Mutable, torch.Tensor], capfd: Any, named: str, *args: Any, **options: Any
 ) -> None:
     capfd.readouterr()
     with pytest.raises(AssertionError, match="a program was derived that should have been loaded"):
-        load(kept, *args, **options)
+        load(stored, *args, **options)
     said = capfd.readouterr().err
     assert named in said.partition("the program of Mutable was traced again: ")[2], said
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_a_change_is_a_miss_that_is_named(kept, capfd, what):
+def test_a_change_is_a_miss_that_is_named(stored, capfd, what):
     change, named = CHANGES[what]
-    _, model, _ = kept
+    _, model, _ = stored
     with change(model):
-        assert_derived_again(kept, capfd, named)
+        assert_derived_again(stored, capfd, named)
 
 
 class Own(torch.Tensor):
@@ -179,11 +179,11 @@ INPUTS: dict[str, tuple[Callable[[torch.Tensor, Mutable], Any], str]] = {
 
 
 @pytest.mark.parametrize("what", INPUTS)
-def test_another_input_is_a_miss_that_is_named(kept, capfd, what):
+def test_another_input_is_a_miss_that_is_named(stored, capfd, what):
     change, named = INPUTS[what]
-    _, model, x = kept
+    _, model, x = stored
     args = change(x, model)
-    assert_derived_again(kept, capfd, named, *(args if type(args) is tuple else (args,)))
+    assert_derived_again(stored, capfd, named, *(args if type(args) is tuple else (args,)))
 
 
 OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
@@ -199,9 +199,9 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", OPTIONS)
-def test_another_option_is_a_miss_that_is_named(kept, capfd, what):
+def test_another_option_is_a_miss_that_is_named(stored, capfd, what):
     options, named = OPTIONS[what]
-    assert_derived_again(kept, capfd, named, **options)
+    assert_derived_again(stored, capfd, named, **options)
 
 
 SAME: dict[str, Change] = {
@@ -214,11 +214,11 @@ SAME: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("what", SAME)
-def test_what_does_not_matter_leaves_the_program_as_it_is(kept, what):
+def test_what_does_not_matter_leaves_the_program_as_it_is(stored, what):
     """It is loaded, and a program that Thunder derives now has the same texts."""
-    directory, model, x = kept
+    directory, model, x = stored
     with SAME[what](model):
-        assert counts(load(kept)) == (1, 0, {})
+        assert counts(load(stored)) == (1, 0, {})
         compiled, transform = compile_anew(model, directory, jit=make_options(), verify=True)
         compiled(x)
     assert transform.stats().verified and counts(transform) == (0, 0, {})

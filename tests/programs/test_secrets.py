@@ -41,7 +41,7 @@ def list_commands() -> list[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def left(tmp_path_factory):
+def outputs(tmp_path_factory):
     """Yields the directory and the output by command of three processes, of which two had the same secrets."""
     folder, home = tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("secrets") / "home"
     variables = {"FUSIONCACHE_LOG": str(home / "log.jsonl"), "FUSIONCACHE_EXPLAIN": "1", "FUSIONCACHE_DIR": str(home)}
@@ -93,15 +93,15 @@ def list_blobs(path) -> list[bytes]:
     return [value for row in rows for value in row if isinstance(value, bytes)]
 
 
-def test_what_holds_a_secret_is_stored_and_loaded_and_tells_secrets_apart(left):
-    _, printed = left
+def test_what_holds_a_secret_is_stored_and_loaded_and_tells_secrets_apart(outputs):
+    _, printed = outputs
     counts = [re.findall(r"^made (\d) loaded (\d)", printed[f"run {number}"], re.MULTILINE) for number in range(3)]
     assert counts == [[("1", "0")] * 2, [("0", "1")] * 2, [("1", "0")] * 2]
     assert "differs (values hidden)" in printed["run 2"]
 
 
-def test_no_secret_is_in_a_file_or_printed(left):
-    home, printed = left
+def test_no_secret_is_in_a_file_or_printed(outputs):
+    home, printed = outputs
     assert len(PLANTED) > 35
     words = [f"{word}{seed}" for word in PLANTED for seed in set(SEEDS)]
     words += [f"zq{word}{seed}" for word in ("short", "long", "letter", "rest", "behind") for seed in set(SEEDS)]
@@ -116,8 +116,8 @@ def test_no_secret_is_in_a_file_or_printed(left):
             assert not found, name
 
 
-def test_values_are_hidden_and_what_is_no_secret_is_shown(left):
-    _, printed = left
+def test_values_are_hidden_and_what_is_no_secret_is_shown(outputs):
+    _, printed = outputs
     assert json.loads(printed["stats --json"])["command"].endswith("/model_copy.py --password --token -p")
     for name, text in printed.items():
         assert not re.search(r"hidden (str|bytes) [a-p]{8}", text), name  # no digest of a secret either
@@ -126,8 +126,8 @@ def test_values_are_hidden_and_what_is_no_secret_is_shown(left):
     assert "'gelu'" in shown and "'auth_token': (hidden)" in shown
 
 
-def test_all_files_are_the_owners_alone(left):
-    home, _ = left
+def test_all_files_are_the_owners_alone(outputs):
+    home, _ = outputs
     for path in home.rglob("*"):
         mode = stat.S_IMODE(path.stat().st_mode)
         assert path.name == "report.html" or mode in (0o700, 0o600), path

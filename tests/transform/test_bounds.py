@@ -48,7 +48,7 @@ def entries_of(compiled):
 
 
 @pytest.fixture
-def few(monkeypatch):
+def small_limits(monkeypatch):
     monkeypatch.setattr(program_list, "MOST_ENTRIES", MOST)
     monkeypatch.setattr(templates, "MOST_CALLED", MOST)
     monkeypatch.setattr(ledger, "MOST_TEMPLATES", MOST)
@@ -56,7 +56,7 @@ def few(monkeypatch):
 
 
 @pytest.fixture
-def known(few, tmp_path):
+def known(small_limits, tmp_path):
     """Returns a model, and its transform, after calls with as many lengths as programs are held."""
     compiled, transform = compile_anew(Cell(), tmp_path / "store")
     for length in range(2, 2 + MOST):
@@ -64,7 +64,7 @@ def known(few, tmp_path):
     return compiled, transform
 
 
-def test_nothing_is_held_for_each_length(few, tmp_path):
+def test_nothing_is_held_for_each_length(small_limits, tmp_path):
     compiled, transform = compile_with(Cell(), cache=fusioncache.Cache(capacity=MOST, store=tmp_path), jobs=0)
     counted, grown = [], None
     for length in range(2, 122):

@@ -38,7 +38,7 @@ from fusioncache.transform.shared_region import RegionBackends
 from fusioncache.transform.templates import TemplateCalls
 
 
-def keep(directory):
+def store_program(directory):
     """Derives and stores a program. Returns its model and its input."""
     torch.manual_seed(0)
     model, x = Cell(), torch.randn(3, 4)
@@ -49,8 +49,8 @@ def keep(directory):
 
 
 @pytest.fixture
-def later(tmp_path):
-    model, x = keep(tmp_path)
+def loaded(tmp_path):
+    model, x = store_program(tmp_path)
     return *compile_anew(model, tmp_path), model, x
 
 
@@ -79,16 +79,16 @@ def test_a_program_is_loaded_and_nothing_is_interpreted_also_by_threads_at_their
     assert counts(transform) == (4, 0, {})
 
 
-def test_a_model_that_is_changed_after_loading_is_guarded_as_by_thunder(later):
-    compiled, transform, model, x = later
+def test_a_model_that_is_changed_after_loading_is_guarded_as_by_thunder(loaded):
+    compiled, transform, model, x = loaded
     compiled(x)
     model.scale = 3.0
     assert torch.equal(compiled(x), model(x))
     assert counts(transform) == (1, 1, {})
 
 
-def test_a_failed_guard_of_a_loaded_program_is_a_reason(later, monkeypatch):
-    compiled, transform, model, x = later
+def test_a_failed_guard_of_a_loaded_program_is_a_reason(loaded, monkeypatch):
+    compiled, transform, model, x = loaded
     build, fail = ProgramKeeper.build, mock.Mock(side_effect=ValueError("another guard"))
     with monkeypatch.context() as patch:
         patch.setattr(ProgramKeeper, "build", lambda *args: build(*args)._replace(prologue_fn=fail))
@@ -99,7 +99,7 @@ def test_a_failed_guard_of_a_loaded_program_is_a_reason(later, monkeypatch):
 
 
 def test_the_environment_turns_programs_off_but_not_those_of_an_argument(tmp_path, monkeypatch):
-    model, x = keep(tmp_path)
+    model, x = store_program(tmp_path)
     monkeypatch.setenv("FUSIONCACHE_PROGRAMS", "0")
     for programs, loaded in ((None, 0), (True, 1)):
         compiled, transform = compile_anew(model, tmp_path, programs=programs)
@@ -124,8 +124,8 @@ def test_only_one_transform_with_thunders_own_cache_keeps_programs(tmp_path, tra
         ("programs.build_program", (0, 2, {"failed: KeyError": 1})),
     ],
 )
-def test_what_can_be_neither_described_nor_built_is_derived_as_ever(later, monkeypatch, what, expected):
-    compiled, transform, model, x = later
+def test_what_can_be_neither_described_nor_built_is_derived_as_ever(loaded, monkeypatch, what, expected):
+    compiled, transform, model, x = loaded
     monkeypatch.setattr(f"fusioncache.accelerators.programs.{what}", mock.Mock(side_effect=KeyError("no such thing")))
     with pytest.warns(RuntimeWarning, match="neither loaded nor stored: KeyError$"):
         assert torch.equal(compiled(x), model(x))
@@ -133,8 +133,8 @@ def test_what_can_be_neither_described_nor_built_is_derived_as_ever(later, monke
     assert counts(transform) == expected
 
 
-def test_what_fails_while_thunder_traces_is_not_kept(later):
-    compiled, transform, *_ = later
+def test_what_fails_while_thunder_traces_is_not_kept(loaded):
+    compiled, transform, *_ = loaded
     for _ in range(2):
         with pytest.raises(RuntimeError):
             compiled(torch.randn(3, 5))
@@ -166,8 +166,8 @@ def list_replaced():
     ]
 
 
-def test_uninstall_gives_thunder_its_own_back(later, tmp_path):
-    compiled, transform, model, x = later
+def test_uninstall_gives_thunder_its_own_back(loaded, tmp_path):
+    compiled, transform, model, x = loaded
     fusioncache.tracing.uninstall()
     try:
         assert list_replaced() == []
@@ -181,8 +181,8 @@ def test_uninstall_gives_thunder_its_own_back(later, tmp_path):
     assert type(thunder.compile_stats(compiled).interpreter_cache) is ProgramList
 
 
-def test_a_loaded_and_a_derived_program_forget_the_arguments_of_their_first_call(later):
-    compiled, transform, _, x = later
+def test_a_loaded_and_a_derived_program_forget_the_arguments_of_their_first_call(loaded):
+    compiled, transform, _, x = loaded
     watched = []
     for rows in (3, 2):
         watched.append(weakref.ref(inputs := x[:rows].clone()))
@@ -208,7 +208,7 @@ def test_texts_are_compared_in_every_call_of_a_derived_a_loaded_and_a_filled_in_
 
 def test_regions_that_cannot_be_read_are_not_counted_and_the_program_is_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(derivation, "collect_regions", lambda *_: b"x")
-    model, x = keep(tmp_path)
+    model, x = store_program(tmp_path)
     compiled, transform = compile_anew(model, tmp_path)
     assert torch.equal(compiled(x), model(x))
     assert counts(transform) == (1, 0, {}) and transform.stats().regions == 0
@@ -223,7 +223,7 @@ def test_verify_mode_raises_where_a_stored_program_is_another_one(tmp_path, monk
         return replace(text, computation=replace(text.computation, source=source))
 
     monkeypatch.setattr(ProgramKeeper, "write", write_another)
-    model, x = keep(tmp_path)
+    model, x = store_program(tmp_path)
     compiled, transform = compile_anew(model, tmp_path, verify=True)
     with pytest.raises(fusioncache.VerificationError, match="its forward trace differs") as raised:
         compiled(x)

@@ -282,7 +282,7 @@ def plans(transform) -> list[ResidualPlan]:
     return [choice.plan for choice in transform.choices()]
 
 
-def made(*types, layers: int, dtype=torch.bfloat16):
+def make_model(*types, layers: int, dtype=torch.bfloat16):
     """Returns a model with streams, and its input. Backward may not save the input, so a stream starts behind it.
 
     In float32 Thunder saves the tensors that backward needs.
@@ -294,7 +294,7 @@ def made(*types, layers: int, dtype=torch.bfloat16):
 
 @pytest.mark.parametrize("types", [[Residual], [Blocks], [Residual, Residual]], ids=["sums", "blocks", "two streams"])
 def test_every_bit_of_a_recomputed_model_stays_as_it_was(types):
-    model, x = made(*types, layers=5)
+    model, x = make_model(*types, layers=5)
     expected = train_plain(model, x)
     for wanted in (CARRY, SEGMENTED):
         result, transform, _ = train_recomputed(model, x, residual=wanted.value)
@@ -306,7 +306,7 @@ def test_every_bit_of_a_recomputed_model_stays_as_it_was(types):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_streams_of_a_compiler_that_drops_roundings_are_carried_only_where_nothing_is_rounded(dtype, monkeypatch):
     monkeypatch.setattr(Inductor, "compile", Eager.compile)
-    model, x = made(Residual, layers=4, dtype=dtype)
+    model, x = make_model(Residual, layers=4, dtype=dtype)
     result, transform, compiled = train_recomputed(model, x, backend="inductor", residual="carry")
     assert are_same(result, train_plain(model, x))
     assert plans(transform) == ([CARRY] if dtype is torch.float32 else [])

@@ -142,7 +142,7 @@ class Layers(torch.nn.Module):
         return x
 
 
-def said(capfd: pytest.CaptureFixture[str]) -> list[str]:
+def read_messages(capfd: pytest.CaptureFixture[str]) -> list[str]:
     return capfd.readouterr().err.splitlines()
 
 
@@ -150,7 +150,7 @@ def test_each_new_template_is_explained_once_with_the_line_of_the_user(capfd):
     compiled, transform = compile_with(Layers(2.0, 2.0, 3.0, 2.0), cache=fusioncache.Cache(record=False), explain=True)
     with torch.no_grad():
         compiled(torch.randn(4, 8))
-    first, at_first, second, at_second = said(capfd)
+    first, at_first, second, at_second = read_messages(capfd)
     assert transform.stats().misses == 2
     known, new = (stats.name for stats in transform.cache.templates())
     assert first == f"fusioncache: {known} is new. No template was known before."
@@ -167,7 +167,7 @@ def test_what_is_loaded_is_one_line_and_not_explained(capfd, monkeypatch, tmp_pa
         compiled, transform = compile_anew(Layers(*factors), tmp_path, explain=True, programs=False)
         for _ in range(2):
             compiled(torch.randn(4, 8)).sum().backward()
-        return said(capfd), transform.stats()
+        return read_messages(capfd), transform.stats()
 
     first, cold = process(2.0, 3.0)
     assert sum(" is new. " in line for line in first) == cold.misses == cold.compiles > 3
@@ -182,7 +182,7 @@ def test_what_is_loaded_is_one_line_and_not_explained(capfd, monkeypatch, tmp_pa
 
 def test_an_executable_that_the_store_nearly_has_is_explained(tmp_path, capfd):
     for machine in ("here", "here", "there"):  # the second one loads what the first one stored
-        assert said(capfd) == []
+        assert read_messages(capfd) == []
         process = Process(tmp_path, PersistentEager({"machine": machine}))
         process.run(make_region(), X, Y)
         for executable, function in process.built:
@@ -191,7 +191,7 @@ def test_an_executable_that_the_store_nearly_has_is_explained(tmp_path, capfd):
         for thread in threading.enumerate():
             if thread.name == "fusioncache explain":
                 thread.join()
-    (line,) = said(capfd)
+    (line,) = read_messages(capfd)
     assert line.endswith(
         "although the store has the same for something else. They differ in the machine: there here, here there."
     )

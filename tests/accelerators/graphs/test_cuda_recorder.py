@@ -18,13 +18,13 @@ class Driver:
     """A fake of torch and CUDA that records calls in order, and determines their outcomes."""
 
     def __init__(self):
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.pools = self.stream = 0
         self.fails: set[str] = set()
         self.is_capturing = False
 
-    def tell(self, what, *args):
-        self.told.append(" ".join(map(str, (what, *args))))
+    def log_call(self, what, *args):
+        self.calls.append(" ".join(map(str, (what, *args))))
         if what in self.fails:
             raise RuntimeError(f"{what} failed")
 
@@ -34,7 +34,7 @@ class Driver:
 
     @property
     def begun(self):
-        return [what for what in self.told if what.startswith("begin (")]
+        return [what for what in self.calls if what.startswith("begin (")]
 
 
 @pytest.fixture
@@ -44,18 +44,18 @@ def driver(monkeypatch):
     class Graph:
         def capture_begin(self, pool=None, capture_error_mode=None):
             assert capture_error_mode == "thread_local"
-            driver.tell("begin", pool)
+            driver.log_call("begin", pool)
 
         def capture_end(self):
-            driver.tell("end")
+            driver.log_call("end")
 
         def replay(self):
-            driver.tell("replay")
+            driver.log_call("replay")
 
     names = {
         "CUDAGraph": Graph,
         "graph_pool_handle": driver.make_pool,
-        "synchronize": lambda device: driver.tell("synchronize"),
+        "synchronize": lambda device: driver.log_call("synchronize"),
         "empty_cache": lambda: None,
         "device": lambda device: nullcontext(),
         "stream": lambda stream: nullcontext(),
@@ -65,12 +65,12 @@ def driver(monkeypatch):
     }
     for name, value in names.items():
         monkeypatch.setattr(torch.cuda, name, value)
-    workspace = SimpleNamespace(stream="side", prepare=lambda: driver.tell("prepare"))
+    workspace = SimpleNamespace(stream="side", prepare=lambda: driver.log_call("prepare"))
     monkeypatch.setattr(cuda, "borrow_workspace", lambda device, borrower: workspace)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: driver.stream, raising=False)
     for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
-        told = name.removeprefix("_cuda_")
-        monkeypatch.setattr(torch._C, name, lambda index, pool, told=told: driver.tell(told, pool), raising=False)
+        what = name.removeprefix("_cuda_")
+        monkeypatch.setattr(torch._C, name, lambda index, pool, what=what: driver.log_call(what, pool), raising=False)
     return driver
 
 
@@ -87,7 +87,7 @@ def test_captures_that_live_share_a_pool_which_ends_with_the_last_of_them(driver
     kept = [recorder.record(take, [1, 2], number) for number in (0, 1, 2, 1)]
     assert kept[0].results == [1, 2]
     kept[0].replay()
-    assert driver.told[-1] == "replay"
+    assert driver.calls[-1] == "replay"
     ended, forward, one, two, again = driver.begun
     assert len({ended, forward, one, two}) == 4 and one == again
     assert gc.isenabled()
@@ -97,17 +97,17 @@ def test_captures_that_live_share_a_pool_which_ends_with_the_last_of_them(driver
 def test_after_a_capture_that_fails_the_next_one_has_another_pool(driver, where):
     recorder = find_recorder(DEVICE)
     kept = recorder.record(take, [])
-    pool = driver.told[-2].removeprefix("begin ")
+    pool = driver.calls[-2].removeprefix("begin ")
     if where != "the function":
         driver.fails.add("end")
     with pytest.raises(ZeroDivisionError if where != "the capture" else RuntimeError):
         recorder.record(take if where == "the capture" else lambda arguments: 1 / 0, [])
     assert gc.isenabled()
-    assert (f"endAllocateToPool {pool}" in driver.told) is (where != "the function")
-    assert (f"releasePool {pool}" in driver.told) is (where != "the function")
+    assert (f"endAllocateToPool {pool}" in driver.calls) is (where != "the function")
+    assert (f"releasePool {pool}" in driver.calls) is (where != "the function")
     driver.fails.clear()
     recorder.record(take, [])
-    assert (driver.told[-2] == f"begin {pool}") is (where == "the function")
+    assert (driver.calls[-2] == f"begin {pool}") is (where == "the function")
     kept.replay()
 
 
@@ -121,10 +121,10 @@ def test_replays_come_on_one_stream_and_in_no_other_capture(driver):
     driver.is_capturing = True
     assert recorder.explain_unready() == "the call is captured by another CUDA graph"
     recorder.finish()
-    assert "synchronize" not in driver.told
+    assert "synchronize" not in driver.calls
     driver.is_capturing = False
     recorder.finish()
-    assert driver.told == ["synchronize"]
+    assert driver.calls == ["synchronize"]
 
 
 def test_random_numbers_are_known_by_seed_and_offset(driver):

@@ -210,23 +210,23 @@ SCENARIOS = {
 """Actions of users, each with the function that the layer computes."""
 
 
-def tell(scenario: Callable[..., list[Any]], compiled: Any, layer: Layer) -> list[Any]:
+def run_scenario(scenario: Callable[..., list[Any]], compiled: Any, layer: Layer) -> list[Any]:
     """Returns the values of each call, or the type of its error."""
     state: dict[str, Any] = {}
-    told = []
+    results = []
     for call in range(6):
         try:
-            told.append(scenario(compiled, layer, call, state))
+            results.append(scenario(compiled, layer, call, state))
         except RuntimeError as error:
-            told.append([type(error)])
-    return told
+            results.append([type(error)])
+    return results
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_calls_come_to_what_they_do_without_graphs(scenario):
     layer, other = Layer(SCENARIOS[scenario]), Layer(SCENARIOS[scenario])
     captured, transform = compile_model(layer, graphs=True)
-    found, expected = tell(scenario, captured, layer), tell(scenario, compile_model(other)[0], other)
+    found, expected = run_scenario(scenario, captured, layer), run_scenario(scenario, compile_model(other)[0], other)
     assert transform.stats().graph_replays > 0
     for one, theirs in zip(found, expected, strict=True):
         for ours, its in zip(one, theirs, strict=True):

@@ -289,7 +289,7 @@ def test_a_script_without_a_guard_is_not_imported_by_workers(tmp_path):
 
 
 @pytest.fixture
-def wanted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def gpu_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Simulates a process with an open GPU, cores for two workers and an empty store."""
     monkeypatch.setattr(pools, "gpu_in_use", lambda: 0)
     monkeypatch.setattr(pools, "find_spec", lambda name: name)
@@ -314,7 +314,7 @@ def wanted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (2, "nvfuser", "FUSIONCACHE_TRUST"),
     ],
 )
-def test_the_first_cache_gets_the_pool_that_was_started_or_ends_it(wanted, monkeypatch, jobs, backend, variable):
+def test_the_first_cache_gets_the_pool_that_was_started_or_ends_it(gpu_process, monkeypatch, jobs, backend, variable):
     """The pool also ends if it was started with other variables, except for those that torch and Lightning set."""
     start_default_pool()
     (first,) = pools.pools.values()
@@ -327,7 +327,7 @@ def test_the_first_cache_gets_the_pool_that_was_started_or_ends_it(wanted, monke
     assert find_pool(Store.open(), jobs + 1, backend) is found  # also for a cache with other options
 
 
-def test_a_pool_that_dies_before_a_cache_asks_is_made_anew(wanted, recwarn):
+def test_a_pool_that_dies_before_a_cache_asks_is_made_anew(gpu_process, recwarn):
     start_default_pool()
     (made,) = pools.pools.values()
     os.kill(made.pid, signal.SIGKILL)
@@ -337,7 +337,7 @@ def test_a_pool_that_dies_before_a_cache_asks_is_made_anew(wanted, recwarn):
     assert not [warning for warning in recwarn if "it compiles alone" in str(warning.message)]
 
 
-def test_a_pool_that_the_first_transform_does_without_is_ended(wanted):
+def test_a_pool_that_the_first_transform_does_without_is_ended(gpu_process):
     start_default_pool()
     (made,) = pools.pools.values()
     fusioncache.FusionCache(cache=fusioncache.Cache(store=False), jobs=0)
@@ -350,7 +350,7 @@ def test_a_pool_that_the_first_transform_does_without_is_ended(wanted):
     assert found is not None and not found.has_failed
 
 
-def test_what_starts_beside_the_import_makes_no_store_and_asks_no_remote(wanted, monkeypatch):
+def test_what_starts_beside_the_import_makes_no_store_and_asks_no_remote(gpu_process, monkeypatch):
     monkeypatch.setenv("FUSIONCACHE_REMOTE", "http://localhost:1")
     monkeypatch.setattr(read_through, "ReadThrough", mock.Mock())
     start_default_pool()
@@ -377,7 +377,7 @@ def give_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("was_open", [False, True])
-def test_a_pool_that_was_started_beside_the_import_opens_a_gpu_when_a_cache_asks(wanted, monkeypatch, was_open):
+def test_a_pool_that_was_started_beside_the_import_opens_a_gpu_when_a_cache_asks(gpu_process, monkeypatch, was_open):
     opened = []
     monkeypatch.setattr(CompilePool, "open_early", lambda self, device: opened.append(device))
     if not was_open:
@@ -431,7 +431,7 @@ NONE = {
 
 
 @pytest.mark.parametrize("change", NONE.values(), ids=NONE)
-def test_none_starts_with(wanted, monkeypatch, recwarn, change):
+def test_none_starts_with(gpu_process, monkeypatch, recwarn, change):
     """Problems are reported when a cache asks for a pool."""
     change(monkeypatch)
     start_default_pool()
@@ -447,7 +447,7 @@ def test_none_starts_with(wanted, monkeypatch, recwarn, change):
         ("inductor", "programs of several lengths", False),  # its code for any sizes is stored
     ],
 )
-def test_a_pool_starts_at_once_where_a_call_is_likely_to_wait_for_it(wanted, backend, kept, starts):
+def test_a_pool_starts_at_once_where_a_call_is_likely_to_wait_for_it(gpu_process, backend, kept, starts):
     STORES[kept](Store.open())
     found = find_pool(Store.open(), 2, backend, waits=True)
     assert found is not None and (found.pid is not None) == starts

@@ -14,7 +14,7 @@ from fusioncache.accelerators.programs import function_map
 
 
 @pytest.fixture(scope="module")
-def few() -> Iterator[None]:
+def few_functions() -> Iterator[None]:
     """Reduces Thunder to a small part, because describing all of it takes a third of a second for each key."""
     modules = "rematerialization", "symbol", "transforms", "jit_ext", "utils", "interpreter"
     with pytest.MonkeyPatch.context() as patch:

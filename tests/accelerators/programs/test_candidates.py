@@ -29,7 +29,7 @@ def make_reads(number: int) -> tuple[Read, ...]:
     return Read("variable", "HOME", "1"), Read("variable", "NUMBER", str(number))
 
 
-def keep(store: Store, number: int, unfit: tuple[str, ...] = (), reads: int | None = None) -> bool:
+def save(store: Store, number: int, unfit: tuple[str, ...] = (), reads: int | None = None) -> bool:
     found = make_reads(number if reads is None else reads)
     return store_program(store, KEY, make_text(number), found, name="Model", seconds=number, unfit=unfit)
 
@@ -48,11 +48,11 @@ def found(store: Store) -> list[tuple[str, int]]:
 
 
 def test_programs_with_other_reads_or_that_did_not_fit_have_slots_until_the_oldest_goes(store):
-    assert keep(store, 1) and not keep(store, 2, reads=1)
+    assert save(store, 1) and not save(store, 2, reads=1)
     assert found(store) == [("program", 1)]
-    assert keep(store, 2, reads=1, unfit=("program",)) and keep(store, 3) and keep(store, 4)
+    assert save(store, 2, reads=1, unfit=("program",)) and save(store, 3) and save(store, 4)
     assert found(store) == list(zip(PROGRAM_SLOTS, [1, 2, 3, 4], strict=True))
-    assert keep(store, 5) and keep(store, 6)
+    assert save(store, 5) and save(store, 6)
     assert found(store) == list(zip(PROGRAM_SLOTS, [5, 6, 3, 4], strict=True))
 
 
@@ -62,17 +62,17 @@ OF_ANOTHER = {"region": b"{}", "program": None, "reads": None, "bytecode": None}
 
 @pytest.mark.parametrize("artifacts", [*BROKEN, OF_ANOTHER], ids=str)
 def test_what_does_not_decode_is_removed(store, artifacts):
-    assert keep(store, 1)
+    assert save(store, 1)
     exchange(store, "program", **artifacts)
     with pytest.warns(RuntimeWarning, match="a stored program that does not decode"):
         assert found(store) == []
-    assert keep(store, 2) and found(store) == [("program", 2)]
+    assert save(store, 2) and found(store) == [("program", 2)]
 
 
 @pytest.mark.parametrize("artifact", ["bytecode", "regions"])
 @pytest.mark.parametrize("content", [b"of a later format", None])
 def test_what_is_for_speed_or_for_people_may_be_of_any_format_or_missing(store, artifact, content):
-    assert keep(store, 1)
+    assert save(store, 1)
     exchange(store, "program", **{artifact: content})
     (candidate,) = find_candidates(store, KEY)
     assert candidate.text == make_text(1) and candidate.reads == make_reads(1)
@@ -88,13 +88,13 @@ def test_a_process_killed_at_any_step_of_keeping_leaves_the_whole_program_or_non
 
         def work(path=path, step=step):
             kill_at(step, monkeypatch)
-            keep(Store.open(path), 1)
+            save(Store.open(path), 1)
 
         status = wait_for(fork(work))
         store = Store.open(path)
         before = found(store)
         assert before in ([], [("program", 1)])
-        assert keep(store, 1) is not bool(before)
+        assert save(store, 1) is not bool(before)
         assert found(store) == [("program", 1)]
     assert step > 20
 
@@ -106,7 +106,7 @@ def test_processes_that_keep_at_once_keep_each_program_once(tmp_path, monkeypatc
         store = Store.open(tmp_path / "store")
         (tmp_path / f"ready-{number}").touch()
         wait_until(lambda: len(list(tmp_path.glob("ready-*"))) == 8)
-        if keep(store, number % 3):
+        if save(store, number % 3):
             (tmp_path / f"kept-{number}").touch()
 
     assert [wait_for(child) for child in [fork(partial(work, number)) for number in range(8)]] == [0] * 8

@@ -193,16 +193,16 @@ def name_like_a_template(program):
     return rename_templates(program, {"t12": "template__0"})
 
 
-def keep(program):
+def leave_unchanged(program):
     return program
 
 
 # Changes of two programs, and the reason why they cannot be generalized.
 DIFFERENT = [
-    (keep, lambda one: rename_templates(one, {"t_transformer_h_0_weight": "other"}), "more than numbers"),
-    (keep, lambda one: replace(one, backward=one.prologue), "more than numbers"),
-    (keep, lambda one: replace(one, returns_none_for_gradients=True), "more than numbers"),
-    (keep, lambda one: replace(one, prologue=one.epilogue), "more than numbers"),
+    (leave_unchanged, lambda one: rename_templates(one, {"t_transformer_h_0_weight": "other"}), "more than numbers"),
+    (leave_unchanged, lambda one: replace(one, backward=one.prologue), "more than numbers"),
+    (leave_unchanged, lambda one: replace(one, returns_none_for_gradients=True), "more than numbers"),
+    (leave_unchanged, lambda one: replace(one, prologue=one.epilogue), "more than numbers"),
     (lambda one: call(one, "sin"), lambda one: call(one, "cos"), "more than numbers"),
     (change_template, change_template, "two templates have one name"),
     (name_like_a_template, name_like_a_template, "it has names with template__ in them"),

@@ -31,7 +31,7 @@ from fusioncache.accelerators.programs.function_map import KeyCache
 from fusioncache.accelerators.programs.key import make_key
 from fusioncache.ir import Declined, Key
 
-pytestmark = pytest.mark.usefixtures("few")
+pytestmark = pytest.mark.usefixtures("few_functions")
 X = torch.zeros(3, 4)
 
 
@@ -71,7 +71,7 @@ class Known:
 
 
 @pytest.fixture(scope="module", name="known")
-def _known(few: None) -> Known:
+def _known(few_functions: None) -> Known:
     return Known(Model())
 
 
@@ -356,7 +356,7 @@ IN_EXECUTOR: dict[str, Callable[[], Any]] = {
 
 
 @pytest.fixture(scope="module", name="in_executor")
-def _in_executor(few: None) -> Known:
+def _in_executor(few_functions: None) -> Known:
     return Known(lambda x: torch.sin(x), (EXECUTOR, TORCHEX), transforms=())
 
 

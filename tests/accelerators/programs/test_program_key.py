@@ -31,7 +31,7 @@ from fusioncache.ir.errors import Declined
 from fusioncache.process.sources import digest_sources
 
 X = torch.zeros(3, 4)
-pytestmark = pytest.mark.usefixtures("few")
+pytestmark = pytest.mark.usefixtures("few_functions")
 
 
 @pytest.fixture(scope="module")
