@@ -115,8 +115,8 @@ def make_accelerators(
     if options.tracing:
         install()
     yield LeanSteps(options.lean, transform.count_taken_out, order_entries)
-    yield Collectives(options.schedule, transform.report_unchanged)
-    yield ResidualStreams(options.residual, Compilers(transform.backends.arithmetic, transform.report_unchanged))
+    yield Collectives(options.schedule, transform.report_left)
+    yield ResidualStreams(options.residual, Compilers(transform.backends.arithmetic, transform.report_left))
     if not transform.compiler:
         return
     stores = options.programs and options.tracing

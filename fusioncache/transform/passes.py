@@ -124,7 +124,7 @@ def order_passes(passes: Iterable[Pass]) -> tuple[Pass, ...]:
 class Reports(Protocol):
     """Receives the declined and failed passes."""
 
-    def report_unchanged(self, reason: str) -> None:
+    def report_left(self, reason: str) -> None:
         """Counts something that stays unchanged, with the reason."""
 
     def report_failure(self, what: str, error: Exception) -> None:
@@ -155,7 +155,7 @@ def run_passes(
             if each.name in context.from_forward:
                 raise
             if is_declined(error, Scope.REGION):
-                reports.report_unchanged(error.reason)
+                reports.report_left(error.reason)
             else:
                 reports.report_failure(f"pass {each.name!r}: a trace", error)
         if watch is not None:

@@ -29,11 +29,11 @@ class Compilers:
 
     Attributes:
         arithmetic: returns the arithmetic of the compiler of a fused call.
-        report_unchanged: reports why a stream, or a sum, is not changed.
+        report_left: reports why a stream, or a sum, is not changed.
     """
 
     arithmetic: Callable[[Any], Arithmetic]
-    report_unchanged: Callable[[str], None]
+    report_left: Callable[[str], None]
 
 
 def adds_twice(trace: Any) -> bool:
@@ -119,7 +119,7 @@ def replan_streams(
         (stream, choice) for stream, choice in candidates if not (stream.varies and choice.plan in _CHANGE_REGIONS)
     ]
     for _ in range(len(candidates) - len(planned)):
-        compilers.report_unchanged(VARIES)
+        compilers.report_left(VARIES)
     choices = tuple(choice for _, choice in planned)
     changed = [(stream, events_of(stream)[choice.plan]) for stream, choice in planned if choice.plan in _CHANGE_REGIONS]
     if not changed:

@@ -126,7 +126,7 @@ class _Reader:
             if problem is None:
                 yield recipe
             else:
-                self.compilers.report_unchanged(problem)
+                self.compilers.report_left(problem)
 
     def _fusion(self, call: int) -> Any:
         return self.trace.bound_symbols[call]

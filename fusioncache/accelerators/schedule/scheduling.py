@@ -255,7 +255,7 @@ class Collectives(Accelerator):
 
     Args:
         options: the user's.
-        report_unchanged: reports why collectives stay in Thunder's order.
+        report_left: reports why collectives stay in Thunder's order.
 
     Attributes:
         options: the same.
@@ -264,10 +264,10 @@ class Collectives(Accelerator):
 
     name = "schedule"
 
-    def __init__(self, options: CollectiveOptions, report_unchanged: Callable[[str], None]):
+    def __init__(self, options: CollectiveOptions, report_left: Callable[[str], None]):
         self.options = options
         self.placements: list[Placement] = []
-        self._report_unchanged = report_unchanged
+        self._report_left = report_left
 
     def passes(self) -> Sequence[Pass]:
         """Returns the passes; if collectives are not to be moved, only the one that warns."""
@@ -298,7 +298,7 @@ class Collectives(Accelerator):
         """Records the placement of the collectives of a trace."""
         self.placements.append(placement)
         if placement.unchanged_reason:
-            self._report_unchanged(f"the order of collectives stays: {placement.unchanged_reason}")
+            self._report_left(f"the order of collectives stays: {placement.unchanged_reason}")
         context.notes.record_placement(placement.describe)
 
 
