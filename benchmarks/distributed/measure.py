@@ -21,7 +21,7 @@ from benchmarks.common.counting import Counter, counting_compiles, use_backend
 from benchmarks.common.kernels import Kernel, profile_kernels
 from benchmarks.common.steps import synchronize, use_deterministic_algorithms
 from benchmarks.common.tensors import digest
-from benchmarks.distributed.shared import SharedModel, share_model
+from benchmarks.distributed.shared_model import SharedModel, share_model
 from benchmarks.distributed.spec import PEERS, PointSpec
 
 _GAP = 20.0
