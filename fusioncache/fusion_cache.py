@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fusioncache.accelerators.attention import NAME as ATTENTION
 from fusioncache.accelerators.graphs.graph_capture import CudaGraphs
-from fusioncache.accelerators.precompile.pool import end_unwanted
+from fusioncache.accelerators.precompile.pool import end_unused
 from fusioncache.accelerators.programs.programs import ProgramKeeper
 from fusioncache.accelerators.registry import Options, find_unwanted, make_accelerators
 from fusioncache.accelerators.residual.plans import Choice, ResidualPlan
@@ -144,9 +144,9 @@ class FusionCache(TemplateTransform):
         streams = ResidualOptions.of(recompute, residual, memory_budget)
         check_lean(lean)
         keeps, shares, ahead = PROGRAMS.is_on(programs, default=True), choose_sizes(sizes), check_lengths(lengths)
-        wanted = Options(fast_tracing, keeps, shares, graphs, lean, moving, streams, jobs, ahead)
-        options = wanted.without(find_unwanted(accelerators) | (find_off().keys() if explain_limits() else set()))
-        when, explains = choose_when(verify), EXPLAIN.is_on(explain)
+        requested = Options(fast_tracing, keeps, shares, graphs, lean, moving, streams, jobs, ahead)
+        options = requested.without(find_unwanted(accelerators) | (find_off().keys() if explain_limits() else set()))
+        mode, explains = choose_mode(verify), EXPLAIN.is_on(explain)
         plan = options.residual.plan
         super().__init__(
             cache=cache,

@@ -499,7 +499,7 @@ class Executable:
         _, as_general = self._exact.get((layouts, self._find_own(layouts, instance), True), (None, None))
         task = self._builder.region_task(self.graph, self.source_for(layouts, instance), layouts, as_general)
         self._builder.reject(task, rejection)
-        return made is not None
+        return as_general is not None
 
     def source_for(self, layouts: ArgumentLayouts, instance: Instance | None = None) -> Instance:
         """Returns the region that would be compiled for arguments of these layouts."""

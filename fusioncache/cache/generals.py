@@ -156,7 +156,7 @@ def read_regions(store: Store, key: Key) -> StoredRegions:
         return StoredRegions()
 
 
-def keep_regions(store: Store, key: Key, new: StoredRegions, name: str) -> None:
+def store_regions(store: Store, key: Key, new: StoredRegions, name: str) -> None:
     """Adds regions to those stored for a skeleton, and removes places that new ones include. Never raises.
 
     Args:
@@ -238,7 +238,7 @@ class GeneralExecutable:
         self.family = family
         self._builder = builder
         self._functions: dict[Hashable, BuiltFunction[GeneralFunction] | str] = {}
-        self._made: set[Hashable] = set()
+        self._derived: set[Hashable] = set()
         self._seen: dict[ArgumentLayouts, None] = {}
         self._lock = forks.lock()
 
@@ -438,7 +438,7 @@ class GeneralRegions:
             relatives = self._find_relatives(skeleton_of(region), builder)
             if relatives.rejection is None:
                 relatives.rejection = rejection
-                _keep(relatives, StoredRegions(rejection=rejection), builder)
+                _store_regions(relatives, StoredRegions(rejection=rejection), builder)
 
     def _find_relatives(self, skeleton: Skeleton, builder: Builder) -> _Relatives:
         identity = skeleton, tuple(sorted(builder.environment.items()))
@@ -513,16 +513,16 @@ def _read_relatives(skeleton: Skeleton, builder: Builder) -> _Relatives:
     return relatives
 
 
-def _keep_place(relatives: _Relatives, place: _Place, builder: Builder) -> None:
+def _store_place(relatives: _Relatives, place: _Place, builder: Builder) -> None:
     """Stores a place for later processes, if its function has a name."""
     if place.name:
-        _keep(relatives, StoredRegions((StoredGroup(place.name, place.instances),)), builder)
+        _store_regions(relatives, StoredRegions((StoredGroup(place.name, place.instances),)), builder)
 
 
-def _keep(relatives: _Relatives, new: StoredRegions, builder: Builder) -> None:
+def _store_regions(relatives: _Relatives, new: StoredRegions, builder: Builder) -> None:
     """Stores regions for later processes, if there is a store."""
     if relatives.key is not None and builder.store is not None:
-        keep_regions(builder.store, relatives.key, new, template_name(relatives.skeleton, relatives.key))
+        store_regions(builder.store, relatives.key, new, template_name(relatives.skeleton, relatives.key))
 
 
 def _append_bounded[T](kept: list[T], new: T) -> None:

@@ -32,7 +32,7 @@ from fusioncache.transform.provenance.trace_notes import begin_notes
 from fusioncache.transform.shared_region import RegionBackends, name_backend
 from fusioncache.transform.sharing import ShareRegions
 from fusioncache.transform.templates import TemplateCalls
-from fusioncache.verification.verifier import VerifiedTemplates, Verifier, When
+from fusioncache.verification.verifier import VerifiedTemplates, Verifier, VerifyMode
 
 logger = logging.getLogger("fusioncache")
 

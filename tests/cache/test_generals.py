@@ -15,8 +15,8 @@ from fusioncache.cache.generals import (
     StoredGroup,
     StoredRegions,
     check_general,
-    keep_regions,
     read_regions,
+    store_regions,
 )
 from fusioncache.ir import Const, Declined, GeneralInstance, Graph, NumberType, Op, Ref, TensorType
 from fusioncache.store.entry import SIZES_SLOT, is_compiled
@@ -141,7 +141,7 @@ def place(*regions: Graph, function: str = "f") -> StoredGroup:
 
 
 def keep(store, place: StoredGroup) -> None:
-    keep_regions(store, KEY, StoredRegions((place,)), "mul")
+    store_regions(store, KEY, StoredRegions((place,)), "mul")
 
 
 def read(store, key=KEY) -> tuple[StoredGroup, ...]:
@@ -153,8 +153,8 @@ REJECTION = Rejection("too long", (Piece(0, 1, True, (((2, 64), (64, 1)), None))
 
 def test_a_rejection_comes_back_and_the_first_one_stays(store):
     keep(store, place(product(2, 64)))
-    keep_regions(store, KEY, StoredRegions(rejection=REJECTION), "mul")
-    keep_regions(store, KEY, StoredRegions(rejection=Rejection("too short", ())), "mul")
+    store_regions(store, KEY, StoredRegions(rejection=REJECTION), "mul")
+    store_regions(store, KEY, StoredRegions(rejection=Rejection("too short", ())), "mul")
     keep(store, place(product(2, 64), function="g"))
     found = read_regions(store, KEY)
     assert found == StoredRegions((place(product(2, 64)), place(product(2, 64), function="g")), REJECTION)

@@ -200,7 +200,7 @@ def can_attend_with_cudnn(
         return False
     # It raises for an unexpected shape, or an option that this torch lacks.
     with log_errors("an attention is left to Thunder"):
-        return _ask_torch(query, key, value, mask, bool(is_causal), scale, with_gradients)
+        return _is_claimed_by_cudnn(query, key, value, mask, bool(is_causal), scale, with_gradients)
     return False
 
 

@@ -267,7 +267,7 @@ def start_default_pool() -> None:
     Never raises: errors are reported when a cache asks for the pool.
     """
     with log_errors("no process is started beside the imports"):
-        if not _may_train() or find_spec("nvfuser_direct") is None:
+        if not _is_likely_to_train() or find_spec("nvfuser_direct") is None:
             return
         is_off = VERIFY.get_text() or ACCELERATORS.get_text() or STORE.get_text() == "0"
         jobs = 0 if is_off else choose_jobs(None, _DEFAULT)

@@ -149,7 +149,7 @@ class Inductor(Backend):
                 like = fake([("float32", (2, 3), (3, 1))])
                 artifacts.compile_graph(lambda x: [x - 3 if is_cpu else x.t()], like, None)
 
-    def alone(self, seconds: float, operations: int, *, loaded: bool) -> ThunderCost:
+    def estimate_cost(self, seconds: float, operations: int, *, loaded: bool) -> ThunderCost:
         """See ``Backend``.
 
         If TorchInductor's cache on disk contains any graphs, it is assumed to contain those of a loaded executable,

@@ -94,7 +94,7 @@ def test_another_worker_does_what_compiles_its_code_again_anyway(tmp_path, monke
     monkeypatch.setattr(workers, "LONG_SECONDS", 0.0)
     with make_pool(tmp_path, 2) as pool:
         assert reasons(pool, "1 of A") == ["1 of A"]
-        waiting, other = pool.submit(make_plays("wait go of A", "2 of A"))
+        waiting, other = pool.submit(make_tasks("wait go of A", "2 of A"))
         assert other.result().reason == "2 of A" and not waiting.done()
         (tmp_path / "go").touch()
         waiting.result()
@@ -202,7 +202,7 @@ def test_workers_that_start_early_wait_for_the_first_task(tmp_path, monkeypatch,
         pool.open_early(0)
         wait_until(lambda: opened.exists() and len(opened.read_text().split()) == expected)
         assert reasons(pool, "a") == ["a"] and len(opened.read_text().split()) == expected
-    assert {pid for _, pid in read_played(tmp_path)} < set(map(int, opened.read_text().split()))
+    assert {pid for _, pid in read_started(tmp_path)} < set(map(int, opened.read_text().split()))
 
 
 def test_no_more_workers_open_a_gpu_than_there_are_tasks(tmp_path, monkeypatch):
