@@ -319,14 +319,14 @@ class Backend(ABC):
 
 def compile_when_called(compile_: Callable[[Sequence[Any]], Run]) -> Run:
     """Returns a function that is compiled for the arguments of its first call. Other threads wait for that compile."""
-    as_general: list[Run] = []
+    made: list[Run] = []
     lock = forks.lock()
 
     def run(args: Sequence[Any]) -> Sequence[Any]:
         with lock:
-            if not as_general:
-                as_general.append(compile_(args))
-        return as_general[0](args)
+            if not made:
+                made.append(compile_(args))
+        return made[0](args)
 
     return run
 

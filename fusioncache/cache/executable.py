@@ -294,7 +294,8 @@ class Builder:
         started = self._start(task)
         if task.as_general:
             made = task.persist(args)
-            return BuiltFunction(made.run, task.instance, None, False, made.alone_seconds or 0.0, correction=-started)
+            seconds = made.alone_seconds or 0.0
+            return BuiltFunction(made.run, task.instance, compile_seconds=seconds, correction=-started)
         return BuiltFunction(task.compile(args), task.instance, key, correction=-started)
 
     def _start(self, task: Task[Any]) -> float:

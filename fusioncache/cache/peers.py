@@ -154,8 +154,8 @@ class Ranks:
             if store.add(f"{name}/claims", 1) == 1:
                 return RankTurn(None, store, name)
             store.wait([f"{name}/made"], timedelta(seconds=self._wait_seconds))
-            as_general = bytes(store.get(f"{name}/made"))
-            return RankTurn(unpack(as_general) if as_general else None)
+            content = bytes(store.get(f"{name}/made"))
+            return RankTurn(unpack(content) if content else None)
         except Exception as error:  # any: this rank can compile for itself
             self._given_up = True
             logger.info("waited for another rank in vain", exc_info=error)

@@ -9,7 +9,7 @@ import thunder
 import torch
 from loaded_programs import load, no_interpretation, run, write
 from models import Blocks, are_same, compile_with, find_all_fused, step
-from recorded_asks import Recorder
+from recorded_requests import Recorder
 from store_contents import collect_warnings
 from store_processes import PersistentEager
 

@@ -50,7 +50,7 @@ from fusioncache.cache.packing import TEMPLATES, write_templates
 from fusioncache.cache.peers import Helpers, StoreRequest
 from fusioncache.humanize import format_duration
 from fusioncache.ir import Key, Scope, is_declined
-from fusioncache.observe.record.kept_regions import ProgramRecords, decode_regions
+from fusioncache.observe.record.region_codec import ProgramRecords, decode_regions
 from fusioncache.process.warning import warn
 from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.entry import PROGRAM_SLOTS
