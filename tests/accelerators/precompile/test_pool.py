@@ -342,11 +342,11 @@ def test_a_pool_that_the_first_transform_does_without_is_ended(gpu_process):
     (made,) = pools.pools.values()
     fusioncache.FusionCache(cache=fusioncache.Cache(store=False), jobs=0)
     assert not made.has_failed
-    fusioncache.FusionCache(jobs=0)
+    fusioncache.FusionCache(cache=fusioncache.Cache(record=False), jobs=0)
     assert made.has_failed
     found = find_pool(Store.open(), 2, "nvfuser")
     assert found is not made
-    fusioncache.FusionCache(jobs=0)
+    fusioncache.FusionCache(cache=fusioncache.Cache(record=False), jobs=0)
     assert found is not None and not found.has_failed
 
 
