@@ -36,6 +36,7 @@ def make_figures() -> dict[str, str]:
         "peers": _figure(starts.tabulate_peers, "peers-llama-8"),
         "first-step-alone": _figure(tables.tabulate_first_step, "first-step-alone"),
         "lengths": _figure(steps.tabulate_lengths, "summary-llama-8"),
+        "lengths-deep": _figure(steps.tabulate_lengths, "summary-llama-32"),
         "buckets": _figure(steps.tabulate_buckets, "lengths-bucketed"),
         "experts": _figure(steps.tabulate_experts, "experts", folder=H100),
         "shared-orders": _figure(steps.tabulate_orders, "distributed", "distributed-512-orders", folder=H100),
