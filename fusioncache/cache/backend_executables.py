@@ -221,7 +221,7 @@ class BackendExecutables:
             return None
         said = str(error).strip().partition("\n")[0]
         is_new = self.executable(asked.graph, asked.instance).is_built
-        return RejectedRegion(f"{type(error).__name__}: {said}"[:200], is_new=is_new)
+        return RejectedRegion(f"{type(error).__name__}: {said}"[:200], is_new=is_new, of_launch=True)
 
     def run_rejected(
         self, args: Sequence[Any], asked: BuildRequest, rejection: RejectedRegion
@@ -239,8 +239,9 @@ class BackendExecutables:
 
         region = _find_region(executable, asked)
         run, pieces = run_in_pieces(region, args, build)
-        is_derived = rejection.is_new and executable.reject(asked.layouts, rejection, asked.instance)
-        if self._sizes is not Sizes.STATIC and not is_derived:
+        if rejection.is_new:
+            executable.reject(asked.layouts, rejection, asked.instance)
+        if not rejection.of_launch and self._sizes is not Sizes.STATIC:
             builder = self.builder(self.backend.environment())
             self._cache.generals.reject(region, Rejection(str(rejection), pieces), builder)
         return run, pieces

@@ -39,8 +39,8 @@ REQUEST = "request"
 """The artifact with the request, so that another process can repeat it. It does not depend on versions."""
 
 _STALE = "an artifact that does not load"
-_REJECTED = "rejected: "
-"""Prefix of a stored note that the compiler rejects a region."""
+_REJECTED, _LAUNCH = "rejected: ", "does not launch: "
+"""Prefixes of a stored note that the compiler rejects a region, or that its function does not launch."""
 _MOST_LAYOUTS = 1024
 
 
@@ -49,11 +49,12 @@ class RejectedRegion(Exception):
 
     Attributes:
         is_new: whether to store the rejection once a substitute has run.
+        of_launch: whether a launch failed, which says nothing of other sizes.
     """
 
-    def __init__(self, reason: str, *, is_new: bool = False):
+    def __init__(self, reason: str, *, is_new: bool = False, of_launch: bool = False):
         super().__init__(reason)
-        self.is_new = is_new
+        self.is_new, self.of_launch = is_new, of_launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +315,7 @@ class Builder:
         if REFUSED in artifacts:
             reason = artifacts[REFUSED].decode(errors="replace")
             if task.as_general:
-                raise Declined(reason.removeprefix(_REJECTED), Scope.GENERAL)
+                raise Declined(reason.removeprefix(_REJECTED).removeprefix(_LAUNCH), Scope.GENERAL)
             _raise_stored_rejection(artifacts)
             self.refused(unstored(reason))
             return self._compile(task, args, key if task.instance else None)
@@ -370,11 +371,11 @@ class Builder:
             raise RejectedRegion(reason) from error
 
     def reject(self, task: Task[Run], rejection: RejectedRegion) -> None:
-        """Replaces the stored function of a region by a note that the compiler rejects it, if there is a store."""
+        """Replaces the stored function of a region by a note that it does not launch, if there is a store."""
         if self.store is not None and self.backend.find_obstacle(task.graph) is None:
             key = self.key(task)
             self.store.remove(key, self.backend.name)
-            self._save(task, key, {REFUSED: f"{_REJECTED}{rejection}".encode()}, 0.0)
+            self._save(task, key, {REFUSED: f"{_LAUNCH}{rejection}".encode()}, 0.0)
 
     def _store_compiled(
         self, task: Task[Any], key: Key, compiled: Compiled[Any], seconds: float
@@ -409,8 +410,9 @@ class Builder:
 def _raise_stored_rejection(artifacts: Mapping[str, bytes]) -> None:
     """Raises ``RejectedRegion`` if a stored note that there is no code says that the compiler rejects the region."""
     reason = artifacts[REFUSED].decode(errors="replace")
-    if reason.startswith(_REJECTED):
-        raise RejectedRegion(reason.removeprefix(_REJECTED))
+    for prefix in (_REJECTED, _LAUNCH):
+        if reason.startswith(prefix):
+            raise RejectedRegion(reason.removeprefix(prefix), of_launch=prefix == _LAUNCH)
 
 
 def unstored(reason: str) -> str:
@@ -492,15 +494,14 @@ class Executable:
         """Returns the same as ``run_for`` if that need not compile; None otherwise."""
         return self._find_known(layouts, instance) or self._build(args, layouts, on_build, instance, self._builder.load)
 
-    def reject(self, layouts: ArgumentLayouts, rejection: RejectedRegion, instance: Instance | None = None) -> bool:
-        """Stores that the compiler rejects the region for arguments of this layout, under the key it was compiled with.
+    def reject(self, layouts: ArgumentLayouts, rejection: RejectedRegion, instance: Instance | None = None) -> None:
+        """Stores that the function does not launch for arguments of this layout, under the key it was compiled with.
 
-        Returns whether that was the key of code for any sizes. Others then compile the region for its own sizes.
+        If that was the key of code for any sizes, later processes compile the region for its own sizes.
         """
         _, as_general = self._exact.get((layouts, self._find_own(layouts, instance), True), (None, None))
         task = self._builder.region_task(self.graph, self.source_for(layouts, instance), layouts, as_general)
         self._builder.reject(task, rejection)
-        return as_general is not None
 
     def source_for(self, layouts: ArgumentLayouts, instance: Instance | None = None) -> Instance:
         """Returns the region that would be compiled for arguments of these layouts."""

@@ -276,6 +276,16 @@ def test_pieces_of_a_rejected_region_get_code_that_is_made_of_code_for_any_sizes
 
 
 @pytest.mark.usefixtures("eager_regions")
+@pytest.mark.parametrize(("fails", "pieces"), [("compile", 1), ("launch", 0)])
+def test_a_launch_that_failed_says_nothing_of_other_sizes(tmp_path, monkeypatch, fails, pieces):
+    for backend, inputs, expected in ((fails, 0, 1), ("never", 0, 1), ("never", 1, pieces)):
+        picky = Picky(backend)
+        _, stats, _ = train(picky, tmp_path, monkeypatch, INPUTS[inputs : inputs + 1])
+        assert sum(stats.bypasses.values()) == expected
+    assert picky.rejected == 1 - pieces
+
+
+@pytest.mark.usefixtures("eager_regions")
 def test_an_error_that_may_pass_is_not_remembered(tmp_path, monkeypatch):
     _, stats, messages = train(Picky("once"), tmp_path, monkeypatch)
     assert dict(stats.bypasses) == {"compile failed: RuntimeError": 1} and not messages

@@ -120,13 +120,13 @@ class LayoutPrediction:
         if not results or str(symbol.sym.id).startswith("PrimIDs.UNPACK") or name in _CONTIGUOUS:
             return
         try:
-            found = self._ask_torch(symbol, name)
+            found = self._evaluate_on_meta(symbol, name)
         except Exception:  # after any error the layouts are unknown
             found = []
         for index, proxy in enumerate(results):
             self._note(proxy, found[index] if len(found) == len(results) else None)
 
-    def _ask_torch(self, symbol: Any, name: str) -> Sequence[Strided | None]:
+    def _evaluate_on_meta(self, symbol: Any, name: str) -> Sequence[Strided | None]:
         """Returns the layouts of an operation's results, from torch's meta functions; empty if they are unknown.
 
         Raises:

@@ -114,8 +114,7 @@ class Workers:
         self._clock = clock
         self._workers: list[_WorkerProcess] = []
         self._waiting: dict[int, PackedTask] = {}
-        self._seconds: dict[int | None, float] = {}
-        """The seconds of the last task of each code."""
+        self._seconds: dict[int | None, float] = {}  # of the last task of each code
         self._is_early, self._is_unfit = True, False
         self._longest = 0.0
         self._since = self._looked = clock()
@@ -207,7 +206,7 @@ class Workers:
 
     def _hand_out(self) -> None:
         """Sends waiting tasks, the longest first, to a worker that holds their code, or else to any free worker."""
-        for number, task in sorted(self._waiting.items(), key=self._order):
+        for number, task in sorted(self._waiting.items(), key=self._sort_key):
             free = [worker for worker in self._workers if worker.is_ready and worker.task is None]
             if not free:
                 break
@@ -225,7 +224,8 @@ class Workers:
             if task.code is not None:
                 worker.codes.add(task.code)
 
-    def _order(self, numbered: tuple[int, PackedTask]) -> tuple[float, float]:
+    def _sort_key(self, numbered: tuple[int, PackedTask]) -> tuple[float, float]:
+        """Returns a key that sorts tasks by their expected time, the longest first."""
         _, task = numbered
         return -self._seconds.get(task.code, 0.0), -task.weight
 
