@@ -37,6 +37,7 @@ from fusioncache.accelerators.programs.options import is_shared, read_executor
 from fusioncache.accelerators.programs.writer import Memory, digest
 from fusioncache.ir import Declined, Scope
 from fusioncache.ir.keys import NamedValue, write_lines
+from fusioncache.thunder_adapter.api import ltorch
 
 _MOST_MAPS = 16
 """Lists of executors whose function maps are held."""
@@ -170,8 +171,6 @@ def list_objects(modules: Iterable[str]) -> Iterator[Any]:
     Args:
         modules: as ``list_names`` returns them.
     """
-    from fusioncache.thunder_adapter.api import ltorch
-
     for module in map(_find_module, modules):
         yield vars(module)
         for owner, name, value in _iterate_definitions(module):
@@ -195,8 +194,6 @@ def list_tables(modules: Iterable[str]) -> Iterator[Iterable[Any]]:
     Args:
         modules: as ``list_names`` returns them.
     """
-    from fusioncache.thunder_adapter.api import ltorch
-
     names = tuple(modules)
     yield _View(lambda: map(_find_module, names))
     yield _View(lambda: chain.from_iterable(ltorch._torch_to_thunder_function_map.items()))
@@ -297,8 +294,6 @@ def _is_own_module(package: ModuleType, name: str, value: Any) -> bool:
 
 def _read_entries(definitions: Definitions) -> list[NamedValue]:
     """Returns a line for each torch function that Thunder replaces."""
-    from fusioncache.thunder_adapter.api import ltorch
-
     lines = []
     for key, value in list(ltorch._torch_to_thunder_function_map.items()):
         text = definitions.name(value)
