@@ -125,11 +125,7 @@ class Form:
                 with derivation.keeper.time("fill"):
                     return _fill(family, derivation)
             except Exception as error:  # Thunder can derive the program instead
-                if is_declined(error, Scope.LENGTH):
-                    reason = error.reason
-                    continue
-                logger.info("a program is not filled in", exc_info=error)
-                reason = f"failed: {type(error).__name__}"
+                reason = _explain(error, "a program is not filled in")
         if reason is not None:
             _count_repeated(derivation, reason)
         return None
@@ -171,9 +167,8 @@ class Form:
                 passes = record_pass_guards(journal, program.sizes, derivation.call.compile_data, _look)
                 family = _find_family(reads, passes, program, others)
         except Exception as error:
-            is_expected = is_declined(error, Scope.LENGTH)
-            logger.info("it is not known what Thunder's passes look at", exc_info=error)
-            keeper.ledger.count("passes_repeated", of=str(error) if is_expected else f"failed: {type(error).__name__}")
+            reason = _explain(error, "it is not known what Thunder's passes look at")
+            keeper.ledger.count("passes_repeated", of=reason)
             return
         self._families = [*(each for each in self._families or () if not each.is_same(family)), family]
         _keep(family, derivation, self._key)
@@ -267,11 +262,8 @@ class Lengths:
                 if not program.is_proved:
                     raise Declined("its operations were seen at one length only so far", Scope.LENGTH)
             except Exception as error:  # Thunder can interpret the program instead
-                if is_declined(error, Scope.LENGTH):
-                    reason = reason or error.reason
-                    continue
-                logger.info("a program is not done again at another length", exc_info=error)
-                reason = reason or f"failed: {type(error).__name__}"
+                failure = _explain(error, "a program is not done again at another length")
+                reason = reason or failure
             else:
                 derivation.reads = program.instance.reads
                 derivation.keeper.ledger.emit("program replayed", model=derivation.call.name)
@@ -454,6 +446,13 @@ def _fill(family: Family, derivation: Derivation) -> Candidate:
     keeper, call = derivation.keeper, derivation.call
     filled, regions = family.fill(derivation.sizes, lambda found: keeper.identify(found, call))
     return Candidate("", filled.text, family.reads, 0.0, None, regions, filled.compiled)
+
+
+def _explain(error: Exception, consequence: str) -> str:
+    """Returns the reason to count for an error, and logs its consequence."""
+    is_expected = is_declined(error, Scope.LENGTH)
+    logger.info("%s: %s", consequence, error, exc_info=None if is_expected else error)
+    return str(error) if is_expected else f"failed: {type(error).__name__}"
 
 
 def _count_repeated(derivation: Derivation, reason: str) -> None:
