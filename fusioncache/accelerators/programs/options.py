@@ -224,9 +224,7 @@ def _read_own_options(describer: Describer, definitions: Definitions, compile_da
 
 def _name_of(executor: Any) -> str:
     """Returns an executor's name; "(ad-hoc)" for the one that Thunder makes for each function and names by its id."""
-    from fusioncache.thunder_adapter.accelerator_api import TemporaryExecutor
-
-    return "(ad-hoc)" if type(executor) is TemporaryExecutor else _write_name(executor.name)
+    return _write_name(executor.name) if is_shared(executor) else "(ad-hoc)"
 
 
 def read_executor(definitions: Definitions, executor: Any) -> Iterator[NamedValue]:
@@ -235,7 +233,7 @@ def read_executor(definitions: Definitions, executor: Any) -> Iterator[NamedValu
     Raises:
         Declined: if its ``cache_key`` fails, its fuel is limited, or something in its tables cannot be described.
     """
-    from fusioncache.thunder_adapter.accelerator_api import FUEL_LEVEL, TemporaryExecutor
+    from fusioncache.thunder_adapter.accelerator_api import FUEL_LEVEL
 
     name = f"executors.{_name_of(executor)}"
     own = call_cache_key(executor)
@@ -249,13 +247,13 @@ def read_executor(definitions: Definitions, executor: Any) -> Iterator[NamedValu
             f"the optimization fuel of the executor {_name_of(executor)} is limited, and tracing consumes it",
             Scope.PROGRAM,
         )
-    elif type(executor) is not TemporaryExecutor:
+    elif is_shared(executor):
         for key, value in sorted(vars(executor).items()):
             if key not in _TABLES:
                 yield f"{name}.{key}", definitions.name(value)
     # The operations of the ad hoc executor have new names in each trace. Only its lookasides outlive a trace.
     with definitions.trusting() if own is not None else nullcontext():
-        if type(executor) is not TemporaryExecutor:
+        if is_shared(executor):
             yield f"{name}.operations", definitions.name(executor.implmap)
         yield f"{name}.lookasides", definitions.name(executor._lookasides)
 
