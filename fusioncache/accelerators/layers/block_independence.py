@@ -59,14 +59,13 @@ class BlockIndependence:
         known += [each for each in torch_functions if getattr(each, "__name__", "") not in stateful]
         for proxy in (jit_ext.TensorProxy, jit_ext.NumberProxy):
             known += [function for function, _ in jit_ext.get_methods_properties(proxy)]
-        known += [each for owner in (range, filter, map) for each in (owner.__iter__,)]
+        known += [owner.__iter__ for owner in (range, filter, map)]
         known += [abs, round, divmod, pow, min, max, sum, issubclass, ord, chr, operator.index]
         self._atomic = {
             id(each) for each in (operator.index, abs, round, divmod, pow, min, max, sum, *vars(math).values())
         }
         self._known = {id(each): each for each in (*known, *jit_ext._clang_fn_set)}
         self._new = {id(each) for each in _NEW}
-        self._symbol = Symbol
         self._internal = {
             id(each) for each in (builtins.all, filter.__next__, set.__contains__, frozenset.__contains__)
         }
@@ -80,7 +79,7 @@ class BlockIndependence:
             frame: the interpreter's frame that calls it.
             is_opaque: whether the interpreter calls it without interpreting it.
         """
-        if isinstance(fn, self._symbol):
+        if isinstance(fn, Symbol):
             return None
         if _takes_key(fn) and any(not is_plain(arg.value) for arg in args[1:2]):
             return f"calls {_name(fn)} with an object"

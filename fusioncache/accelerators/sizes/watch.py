@@ -69,8 +69,6 @@ class Operations:
         """Collects the operations from Thunder."""
         from fusioncache.thunder_adapter.accelerator_api import jit_ext
 
-        self._symbol = Symbol
-        self._tensor = jit_ext.TensorProxy
         self._getter = jit_ext.TensorProxy.__getattr__
         self._known: dict[int, tuple[Any, Callable[..., Any]]] = {}
         for function in jit_ext._clang_fn_set:
@@ -98,7 +96,7 @@ class Operations:
         replaced = [own for each, own in compiled.executor_lookasides.items() if each is function]
         if replaced:
             return replaced[0]  # type: ignore[no-any-return]
-        if isinstance(function, self._symbol):
+        if isinstance(function, Symbol):
             return function  # type: ignore[return-value]
         _, own = self._known.get(id(function), (None, None))
         return own
@@ -111,7 +109,7 @@ class Operations:
     def reorders_sums(self, function: Any, values: Sequence[Any]) -> bool:
         """True if Python's ``sum`` is called with tensors. Its additions are not interpreted, as it is C code."""
         items = values[0] if function is sum and values else ()
-        return type(items) in (list, tuple) and any(isinstance(each, self._tensor) for each in items)
+        return type(items) in (list, tuple) and any(isinstance(each, TensorProxy) for each in items)
 
 
 class Repetition:
