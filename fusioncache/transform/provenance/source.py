@@ -51,7 +51,7 @@ class Compilation:
 
 def current_compilation() -> Compilation:
     """Returns the current compilation. To be called between fusing the forward trace and making it callable."""
-    data, stats = _data_and_stats()
+    data, stats = _compile_data.get()
     if data is None or stats is None:
         return Compilation()
     started, stopped = stats.last_trace_tracing_start, stats.last_trace_tracing_stop
@@ -68,13 +68,8 @@ def current_compilation() -> Compilation:
 
 def current_forward_trace() -> Any | None:
     """Returns the forward trace of the current compilation after its last pass; None outside of a compilation."""
-    _, stats = _data_and_stats()
+    _, stats = _compile_data.get()
     return stats.last_traces[-1] if stats is not None and stats.last_traces else None
-
-
-def _data_and_stats() -> tuple[Any, Any]:
-    # Thunder has a public accessor only for the first of the two.
-    return _compile_data.get()
 
 
 def _makes_regions(executor: Any) -> bool:
