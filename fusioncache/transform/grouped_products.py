@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from fusioncache.thunder_adapter.installation import Replacement, find_known
+from fusioncache.transform.rewrite import register_once
 
 _NAMES = ("a", "b", "offsets", "bias", "dtype")
 """Thunder's names of the arguments, in torch's order."""
@@ -60,17 +61,13 @@ def register_operators() -> list[Any]:
     Each is registered once in a process.
     """
     from fusioncache.thunder_adapter.api import TensorProxy
-    from fusioncache.thunder_adapter.api import torch_executor as ex
 
-    operators = {
+    operators: dict[str, Any] = {
         "grouped_mm": (infer_product, multiply_groups),
         "grouped_mm_left_gradient": (lambda grad, a, b, offsets: TensorProxy(like=a), compute_left_gradient),
         "grouped_mm_right_gradient": (lambda grad, a, b, offsets: TensorProxy(like=b), compute_right_gradient),
     }
-    return [
-        ex.opmap.get(name) or ex.register_operator(name, meta=meta, fn=function)
-        for name, (meta, function) in operators.items()
-    ]
+    return [register_once(name, meta, function) for name, (meta, function) in operators.items()]
 
 
 def _make_lookaside(function: Callable[..., Any]) -> Callable[..., Any]:

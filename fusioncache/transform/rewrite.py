@@ -13,6 +13,7 @@ from fusioncache.backends.bound_symbols import outputs_of
 from fusioncache.cache.call import CallTarget
 from fusioncache.ir import Binding, Region
 from fusioncache.template.simplify import objects_of
+from fusioncache.thunder_adapter.api import torch_executor
 
 
 def call_of(fusion: Any, binding: Binding, target: CallTarget, plain: Region) -> list[Any]:
@@ -73,6 +74,18 @@ def _make_symbol(name: str, function: Callable[..., Any], meta: Callable[..., An
         bound_symbol._call_ctx = {name: function}
 
     return Symbol(name, meta=meta, _bind_postprocess=bound, **options)
+
+
+def register_once(name: str, meta: Callable[..., Any], function: Callable[..., Any], **options: Any) -> Any:
+    """Returns an operation of Thunder's executor for torch. The first call in a process registers it.
+
+    Args:
+        name: of the operation in programs.
+        meta: returns proxies of its results.
+        function: computes it.
+        options: for Thunder, such as its tags.
+    """
+    return torch_executor.opmap.get(name) or torch_executor.register_operator(name, meta=meta, fn=function, **options)
 
 
 def rebind(symbol: Any, function: Callable[..., Any], args: Iterable[Any]) -> Any:

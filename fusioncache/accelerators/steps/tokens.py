@@ -63,6 +63,7 @@ from fusioncache.thunder_adapter.api import (
 )
 from fusioncache.thunder_adapter.api import torch_executor as ex
 from fusioncache.thunder_adapter.installation import Replacement, is_known_whole
+from fusioncache.transform.rewrite import register_once
 
 MASKS = "masks prepared a second time"
 
@@ -82,12 +83,8 @@ def register_mask_operators() -> tuple[Any, Any]:
     """
     from fusioncache.thunder_adapter.accelerator_api import sdpaex
 
-    functions = {_PREPARE: (infer_mask, prepare_mask), _ATTEND: (sdpaex.sdpea_gradfwd.meta, attend_with_mask)}
-    prepare, attend = (
-        ex.opmap.get(name) or ex.register_operator(name, meta=meta, fn=function)
-        for name, (meta, function) in functions.items()
-    )
-    return prepare, attend
+    prepare = register_once(_PREPARE, infer_mask, prepare_mask)
+    return prepare, register_once(_ATTEND, sdpaex.sdpea_gradfwd.meta, attend_with_mask)
 
 
 def share_masks(trace: Any, symbols: Sequence[Any]) -> SimplifiedProgram:
@@ -217,7 +214,7 @@ def row_replacements() -> Iterator[Replacement]:
 def register_row_operator() -> Any:
     """Returns ``write_rows_`` of Thunder's executor for torch. A process has one."""
     tags = (OpTags.DONT_DCE, OpTags.IN_PLACE)
-    return ex.opmap.get(WRITE_ROWS) or ex.register_operator(WRITE_ROWS, meta=infer, fn=write_rows_, tags=tags)
+    return register_once(WRITE_ROWS, infer, write_rows_, tags=tags)
 
 
 def _make_writer(operation: Any, copy: Any) -> Callable[..., Any]:
