@@ -64,13 +64,11 @@ def find_missing(accelerator: str) -> list[str]:
 
 
 def _find_missing(module: str, names: tuple[str, ...]) -> Iterator[str]:
-    try:
-        found = importlib.import_module(module)
-    except ImportError:
+    if not _is_module(module):
         yield module
         return
     for name in names:
-        if not hasattr(found, name) and not _is_module(f"{module}.{name}"):
+        if not hasattr(sys.modules[module], name) and not _is_module(f"{module}.{name}"):
             yield f"{module}.{name}"
 
 
