@@ -435,14 +435,9 @@ def _is_thunders(function: Any) -> bool:
         function = function.func
     if not isinstance(function, types.FunctionType):
         return False
-    return all(is_internal(each.__globals__) for each in _layers(function))
-
-
-def _layers(function: Any) -> list[types.FunctionType]:
-    found = [function]
-    while isinstance(function := vars(function).get("__wrapped__"), types.FunctionType):
-        found.append(function)
-    return found
+    while isinstance(function, types.FunctionType) and is_internal(function.__globals__):
+        function = vars(function).get("__wrapped__")
+    return not isinstance(function, types.FunctionType)
 
 
 @lru_cache(maxsize=1)
