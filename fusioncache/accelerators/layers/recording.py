@@ -71,7 +71,6 @@ class Copies:
     def __init__(self, others: Mapping[int, Any]) -> None:
         """Takes the replacing records, by the addresses of the first block's records."""
         self._done = dict(others)
-        self._roots = frozenset(others)
         self._kept: list[Any] = []
 
     def copy(self, origin: Any) -> Any:
