@@ -251,11 +251,6 @@ def _write_by_text(writer: Writer, value: object) -> None:
     writer.parts.append(f"<{write_class_name(type(value))} {value!r}>")
 
 
-def _write_bound_function(writer: Writer, value: Any) -> None:
-    """Writes a method of a class made by pybind11."""
-    writer.write(value.__func__)
-
-
 def _write_array(writer: Writer, value: numpy.ndarray) -> None:
     if writer.enter(value):
         _write_scalar(writer, value)
@@ -325,6 +320,6 @@ def find_reviewed(cls: type) -> Handler | None:
             return write
     if is_of_module(cls, "numpy") and is_derived(cls, numpy.generic):
         return _write_scalar
-    if write_class_name(cls) == "builtins.instancemethod":
-        return _write_bound_function
+    if write_class_name(cls) == "builtins.instancemethod":  # a method of a class made by pybind11
+        return lambda writer, value: writer.write(value.__func__)
     return _write_enumerator if _is_pybind_enumeration(cls) else None

@@ -87,10 +87,10 @@ def find_conditions() -> Mapping[Callable[..., Any], Condition]:
     return {
         pythonex._check_number_type_and_value_impl: _is_number,
         pythonex._check_string_value_impl: _is_string,
-        pythonex._check_none_impl: _is_none,
+        pythonex._check_none_impl: lambda names, checked: f"{checked} is None",
         pythonex._check_type_impl: _has_type,
         pythonex._check_len_impl: _has_length,
-        pythonex._check_empty_impl: _is_empty,
+        pythonex._check_empty_impl: lambda names, checked: _has_length(names, checked, ast.Constant(0)),
         pythonex._check_literal_like_impl: _is_dtype,
         find_tensor_check(): _is_tensor,
     }
@@ -120,10 +120,6 @@ def _is_exactly(names: Names, checked: str, value: Any) -> str:
     return f"{names.give(type)}({checked}) is {names.give(type(value))} and {checked} == {value!r}"
 
 
-def _is_none(names: Names, checked: str) -> str:
-    return f"{checked} is None"
-
-
 def _has_type(names: Names, checked: str, type_: ast.expr) -> str | None:
     found = names.resolve(type_)
     return f"{names.give(type)}({checked}) is {names.give(found)}" if isinstance(found, type) else None
@@ -136,10 +132,6 @@ def _has_length(names: Names, checked: str, length: ast.expr) -> str | None:
         return None
     is_plain = " or ".join(f"{type_}({checked}) is {names.give(each)}" for each in (tuple, list, dict))
     return f"({is_plain}) and {names.give(len)}({checked}) == {number}"
-
-
-def _is_empty(names: Names, checked: str) -> str | None:
-    return _has_length(names, checked, ast.Constant(0))
 
 
 def _is_dtype(names: Names, checked: str, value: ast.expr) -> str | None:
