@@ -437,11 +437,7 @@ def _check_alone() -> None:
     from fusioncache.thunder_adapter.api import get_compile_data
 
     data = get_compile_data()
-    others = [type(one).__name__ for one in (data.transforms if data else ()) if _shares(one)]
-    if others or getattr(data, "use_ddp", False) or getattr(data, "use_fsdp", False):
+    kinds = [type(one) for one in (data.transforms if data else ())]
+    is_shared = any(kind.__module__.startswith("thunder.distributed.") for kind in kinds)
+    if is_shared or getattr(data, "use_ddp", False) or getattr(data, "use_fsdp", False):
         raise CutError("a model that ranks share by tensor_parallel() cannot be shared by fsdp() or ddp() as well")
-
-
-def _shares(transform: Any) -> bool:
-    module = type(transform).__module__
-    return module.startswith("thunder.distributed.")
