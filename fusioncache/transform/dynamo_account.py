@@ -18,7 +18,7 @@ from typing import Any
 from fusioncache.observe.record.stats import NOT_GIVEN
 from fusioncache.process.warning import log_errors, warn_once
 from fusioncache.thunder_adapter.versions import explain_fault, find_fault_of_graph
-from fusioncache.transform.passes import Accelerator
+from fusioncache.transform.passes import Accelerator, pick_ours
 
 _TARGET = re.compile(r"target: (?:<(?:built-in )?\w+ (\S+)[^>]*>|(\S+)) (.*)", re.DOTALL)
 _SEE, _LINE_BREAK = ", see exception field", "\n"
@@ -63,12 +63,6 @@ def _sum_seconds(transform: Any) -> float:
     return sum(transform.cache.ledger.phases().to_dict().values())
 
 
-def _pick_ours(transforms: Iterable[Any]) -> list[Any]:
-    from fusioncache.transform.transform import TemplateTransform
-
-    return [each for each in transforms if isinstance(each, TemplateTransform)]
-
-
 _clock_of_process = cache(DynamoClock)
 
 
@@ -93,7 +87,7 @@ def time_call(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         clock = dynamo_clock_of_process()
-        ours = _pick_ours(self._backend.thunder_options.get("transforms", ()))
+        ours = pick_ours(self._backend.thunder_options.get("transforms", ()))
         if clock.caller is not None or len(ours) != 1:
             return self._func(*args, **kwargs)
         clock.caller, clock.known, start = ours[0], None, time.perf_counter()
@@ -179,7 +173,7 @@ def _list_accelerators(thunder_jit: Any) -> Iterator[Accelerator]:
 def _list_transforms(info: Any) -> list[Any]:
     """Returns fusioncache's transforms of the functions that a graph was split into."""
     given = [each for function in info.thunder_compiled_fns or () for each in function._lc_cd.transforms or ()]
-    return list({id(each): each for each in _pick_ours(given)}.values())
+    return list({id(each): each for each in pick_ours(given)}.values())
 
 
 def _account(transforms: Iterable[Any], info: Any, seconds: float, inductor: float) -> None:

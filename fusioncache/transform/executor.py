@@ -59,6 +59,7 @@ from fusioncache.thunder_adapter.api import (
     utils,
 )
 from fusioncache.transform.claims import agrees_with_torch
+from fusioncache.transform.passes import pick_ours
 from fusioncache.transform.region import plain_region_of, region_of, tag_layouts
 from fusioncache.transform.rematerialization import rematerialize
 
@@ -296,11 +297,8 @@ class _AloneRegion:
 
 def has_transform() -> bool:
     """True if the function that Thunder compiles has the transform, or if this is not known."""
-    from fusioncache.transform.transform import TemplateTransform
-
-    compile_data = get_compile_data()
-    transforms = getattr(compile_data, "transforms", None)
-    return transforms is None or any(isinstance(transform, TemplateTransform) for transform in transforms)
+    transforms = getattr(get_compile_data(), "transforms", None)
+    return transforms is None or bool(pick_ours(transforms))
 
 
 def _warn_of_failure(error: Exception) -> None:

@@ -112,6 +112,13 @@ class Accelerator:
         return nullcontext()
 
 
+def pick_ours(transforms: Iterable[Any]) -> list[Any]:
+    """Returns the transforms of fusioncache among those of a function."""
+    from fusioncache.transform.transform import TemplateTransform
+
+    return [each for each in transforms if isinstance(each, TemplateTransform)]
+
+
 def order_passes(passes: Iterable[Pass]) -> tuple[Pass, ...]:
     """Returns passes in the order in which they run.
 

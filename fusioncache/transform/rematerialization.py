@@ -22,6 +22,7 @@ from typing import Any
 
 from fusioncache.backends.bound_symbols import argument_names, leaves_of, symbol_name
 from fusioncache.ir.ops import op_traits
+from fusioncache.transform.passes import pick_ours
 
 logger = logging.getLogger("fusioncache")
 
@@ -35,11 +36,9 @@ def make_safe_rematerialize(original: Callable[[Any], Any]) -> Callable[[Any], A
 
     def rematerialize_ours(trace: Any) -> Any:
         from fusioncache.thunder_adapter.api import get_compile_data
-        from fusioncache.transform.transform import TemplateTransform
 
         transforms = getattr(get_compile_data(), "transforms", None) or ()
-        ours = any(isinstance(transform, TemplateTransform) for transform in transforms)
-        return rematerialize(trace) if ours else original(trace)
+        return rematerialize(trace) if pick_ours(transforms) else original(trace)
 
     return rematerialize_ours
 
