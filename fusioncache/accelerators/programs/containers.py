@@ -320,8 +320,6 @@ _FLAGS: tuple[tuple[str, Callable[[torch.Tensor], bool]], ...] = (
     ("negated", _BASE.is_neg),
     ("inference", _BASE.is_inference),
 )
-has_names: Callable[[torch.Tensor], bool] = getattr(_BASE, "has_names", lambda tensor: False)
-"""Returns whether a tensor has named dimensions. Torch 2.13 has no such tensors."""
 _HOOKS = (
     ("hooks", _field("_backward_hooks")),
     ("hooks after accumulation", _field("_post_accumulate_grad_hooks")),
@@ -364,7 +362,7 @@ def _write_flags(writer: Writer, tensor: torch.Tensor) -> None:
             parts.append(f" {name}")
     if not _is_leaf(tensor):
         parts.append(" computed")
-    if has_names(tensor):
+    if _BASE.has_names(tensor):
         parts.append(f" names {_field('names')(tensor)}")
     for name, hooks_of in _HOOKS:
         hooks = hooks_of(tensor)
