@@ -166,8 +166,7 @@ class ProgramList(list[Any]):
 
     def __reversed__(self) -> Iterator[Any]:
         """Yields Thunder's entries, then those of stored or filled-in programs for the arguments."""
-        if self._derivations:  # the last derivation raised
-            self.expect(None)
+        self.expect(None)  # the last derivation may have raised
         calls: list[_PendingCall] = []
         probe = _make_probe(calls)
         if len(self) > FEW:
@@ -182,8 +181,7 @@ class ProgramList(list[Any]):
 
     def list_for(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
         """Returns the entries in the order in which they are tried for these arguments."""
-        if self._derivations:  # the last derivation raised
-            self.expect(None)
+        self.expect(None)  # the last derivation may have raised
         return self._index.order(self, find_sizes(args, kwargs)) if len(self) > FEW else super().__reversed__()
 
     def __reduce__(self) -> tuple[Any, ...]:
