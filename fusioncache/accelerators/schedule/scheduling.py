@@ -10,7 +10,6 @@ program at different times, if one repeats a program that is new to another, or 
 from __future__ import annotations
 
 import hashlib
-import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -31,13 +30,10 @@ from fusioncache.accelerators.schedule.collectives import exchanges, group_of, h
 from fusioncache.accelerators.schedule.order import Bounds, Placement, choose_budget, schedule_calls
 from fusioncache.cache.peers import find_job_store
 from fusioncache.process import forks
-from fusioncache.process.warning import warn_once
+from fusioncache.process.warning import log_errors, warn_once
 from fusioncache.thunder_adapter.api import PrimIDs, get_compile_data, get_skip_data_parallel_grad_sync
 from fusioncache.transform.passes import Accelerator, NamedPass, Pass, TraceContext
 from fusioncache.transform.rewrite import deletes, derive, make_symbol
-
-logger = logging.getLogger("fusioncache")
-
 
 _REMEDY = (
     "The ranks run different models, or one has other settings, and would wait for each other for ever. "
@@ -124,14 +120,12 @@ class CollectiveAgreement:
 
     def _compare(self, stretch: GroupSequence, place: str) -> str:
         """Publishes the collectives, and returns how those of another rank differ. An error here must not end a job."""
-        try:
+        with log_errors("ranks do not compare their collectives"):
             self._publish(stretch.messages, place)
             # The first rank reads all others, and they read the first: each difference involves the first rank.
             others = stretch.ranks[1:] if stretch.ranks[0] == self._rank else stretch.ranks[:1]
             return next(filter(None, (self._describe_mismatch(stretch.messages, place, other) for other in others)), "")
-        except Exception as error:
-            logger.info("ranks do not compare their collectives", exc_info=error)
-            return ""
+        return ""
 
     def _publish(self, messages: Sequence[str], place: str) -> None:
         self._store.set(f"{place}/{self._rank}/text", "\n".join(messages))

@@ -17,7 +17,6 @@ a saved tensor that was changed in place raises, a second backward through freed
 
 from __future__ import annotations
 
-import logging
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -28,11 +27,9 @@ from typing import Any
 import torch
 from torch.autograd.function import Function, once_differentiable
 
+from fusioncache.process.warning import log_errors
 from fusioncache.thunder_adapter.installation import is_known_whole
 from fusioncache.transform.dynamo_frames import OWN_CALL
-
-logger = logging.getLogger("fusioncache")
-
 
 Backward = Callable[[list[Any], list[Any]], Sequence[Any]]
 """Takes the saved tensors and other saved values, and the gradients of outputs, and empties these lists."""
@@ -299,9 +296,7 @@ def make_program(entry: Any, statistics: Any, clock: Callable[[], int]) -> Progr
 def _make_epilogue(epilogue: Callable[..., Any]) -> Callable[..., Any]:
     """Returns an epilogue, without its wrappers if it only returns its arguments."""
     inner = find_inner(epilogue)
-    if inner is None or inner.__code__.co_names:
-        return epilogue
-    return inner
+    return epilogue if inner is None or inner.__code__.co_names else inner
 
 
 Forward = Callable[..., Any]
@@ -424,14 +419,11 @@ def shorten_calls(module: Any, order: Order) -> bool:
         module: the one that ``thunder.jit`` is making.
         order: in which Thunder tries its entries.
     """
-    try:
-        if not _can_shorten(module):
-            return False
-        module._forward_fn = make_forward(module._forward_fn, module._lc_cd, module._lc_cs, order)
-    except Exception as error:  # after any error, Thunder's function stays
-        logger.info("calls stay as long as Thunder's are", exc_info=error)
-        return False
-    return True
+    with log_errors("calls stay as long as Thunder's are"):
+        if _can_shorten(module):
+            module._forward_fn = make_forward(module._forward_fn, module._lc_cd, module._lc_cs, order)
+            return True
+    return False
 
 
 def _can_shorten(module: Any) -> bool:
