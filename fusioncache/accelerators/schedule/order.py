@@ -459,7 +459,7 @@ class Placement:
 
     def timeline(self) -> str:
         """Returns a line for each call, with the bytes in flight after those that start or end collectives."""
-        return write_schedule(self.graph, self.schedule)
+        return "\n".join(_write_steps(self.graph, self.schedule))
 
     def __str__(self) -> str:
         if self.unchanged_reason:
@@ -473,12 +473,8 @@ class Placement:
         )
 
 
-def write_schedule(graph: CallGraph, schedule: Schedule) -> str:
-    """Returns a line for each step, with the bytes in flight after steps that start or end collectives."""
-    return "\n".join(_write_steps(graph, schedule))
-
-
 def _write_steps(graph: CallGraph, schedule: Schedule) -> Iterator[str]:
+    """Yields a line for each step, with the bytes in flight after steps that start or end collectives."""
     producers = find_producers(graph.calls)
     in_flight = 0
     for step in schedule.steps:
