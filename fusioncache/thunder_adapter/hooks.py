@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import partial, wraps
 from typing import Any
@@ -85,19 +85,24 @@ _observers: ContextVar[tuple[Observer, ...]] = ContextVar("fusioncache_observers
 
 
 @contextmanager
-def observe(observer: Observer, *, first: bool = False) -> Iterator[None]:
-    """Reports the interpreter's events in this thread to an observer while the body runs.
+def assign[T](variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Sets a context variable while the body runs."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def observe(observer: Observer, *, first: bool = False) -> AbstractContextManager[None]:
+    """Returns a context in which the interpreter's events in this thread are reported to an observer.
 
     Args:
         observer: the observer.
         first: whether it precedes the current observers, because they ask whether it covers the trace.
     """
     others = _observers.get()
-    token = _observers.set((observer, *others) if first else (*others, observer))
-    try:
-        yield
-    finally:
-        _observers.reset(token)
+    return assign(_observers, (observer, *others) if first else (*others, observer))
 
 
 def notify_copied(first: tuple[int, int], names: Mapping[str, str], shift: int) -> None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import lru_cache, partial, wraps
 from typing import Any
@@ -439,7 +438,7 @@ def watch_trace(original: Callable[..., Any]) -> Callable[..., Any]:
             return trace()
         session, restore = Session(fn), _save_state(ad_hoc_executor)
         try:
-            with _current(session), hooks.observe(session):
+            with hooks.assign(CURRENT, session), hooks.observe(session):
                 return trace()
         except (Exception, Conflict) as error:  # Thunder's interpreter wraps others in an exception of its own
             if not session.written or not _can_restart(error):
@@ -449,7 +448,7 @@ def watch_trace(original: Callable[..., Any]) -> Callable[..., Any]:
             session.end()
         logger.info("a model is traced again, with every block interpreted")
         restore()
-        with _current(None):
+        with hooks.assign(CURRENT, None):
             return trace()
 
     return thunder_general_jit
@@ -463,15 +462,6 @@ def _can_restart(error: BaseException) -> bool:
 def _explain_restart(error: BaseException) -> str:
     cause = error.__cause__ or error
     return str(cause) if isinstance(cause, Conflict) else "an exception was raised"
-
-
-@contextmanager
-def _current(session: Session | None) -> Iterator[None]:
-    token = CURRENT.set(session)
-    try:
-        yield
-    finally:
-        CURRENT.reset(token)
 
 
 def _save_state(executor: Any) -> Callable[[], None]:

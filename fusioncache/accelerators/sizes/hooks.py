@@ -175,12 +175,8 @@ def watch_sizes(
     """
     installation.install_more("sizes")
     watch = SizeObserver(Journal(), compiled)
-    token = CURRENT.set(watch)
-    try:
-        with hooks.observe(watch):
-            results = interpret(*watch.wrap_sizes(args, kwargs))
-    finally:
-        CURRENT.reset(token)
+    with hooks.assign(CURRENT, watch), hooks.observe(watch):
+        results = interpret(*watch.wrap_sizes(args, kwargs))
     return results, watch.finish(FirstTraces.of(results))
 
 
