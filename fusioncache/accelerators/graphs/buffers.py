@@ -316,9 +316,8 @@ def find_memory(tensor: Any) -> int:
 def is_dense(tensor: Any) -> bool:
     """True if the elements of a tensor fill memory without gaps or overlaps, in any order of dimensions."""
     expected = 1
-    for stride, size in sorted((stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
-        if size == 1:
-            continue
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    for stride, size in sorted((stride, size) for size, stride in pairs if size != 1):
         if stride != expected:
             return False
         expected *= size

@@ -161,9 +161,6 @@ class KindReader:
         if len(devices) != 1:
             raise Declined("tensors on several devices" if devices else "no tensor among its arguments", Scope.CAPTURE)
         (self.device,) = devices
-        self._stride: Callable[[Any], tuple[int, ...]] = torch.Tensor.stride
-        self._is_negative: Callable[[Any], bool] = torch.Tensor.is_neg
-        self._is_conjugate: Callable[[Any], bool] = torch.Tensor.is_conj
         self._kinds: dict[Hashable, CallKind] = {}
         self._last: _LastCall | None = None
 
@@ -192,8 +189,8 @@ class KindReader:
 
     def _find(self, tensors: Sequence[Any], context: Hashable) -> CallKind:
         # A negative or conjugate bit changes how the numbers at one address are read.
-        is_special = any(map(self._is_negative, tensors)) or any(map(self._is_conjugate, tensors))
-        key = tuple(map(type, tensors)), tuple(map(self._stride, tensors)), is_special, context
+        is_special = any(map(torch.Tensor.is_neg, tensors)) or any(map(torch.Tensor.is_conj, tensors))
+        key = tuple(map(type, tensors)), tuple(map(torch.Tensor.stride, tensors)), is_special, context
         if key not in self._kinds and len(self._kinds) >= MAX_KINDS:
             raise Declined(f"more than {MAX_KINDS} kinds of inputs", Scope.CAPTURE)
         return self._kinds.setdefault(key, CallKind())  # atomic: threads get the same kind for equal keys

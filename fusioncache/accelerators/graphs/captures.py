@@ -293,10 +293,6 @@ class CapturedForward:
         """Waits for kernels that read its saved tensors on another stream than that of replays."""
         self._memory.wait_for_readers()
 
-    def mark_stale(self) -> None:
-        """Marks it to be captured anew at its next call."""
-        self.is_stale = True
-
     def remove_from_owner(self) -> None:
         """Removes it from its owner."""
         owner = self._owner()

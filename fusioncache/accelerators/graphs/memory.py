@@ -314,7 +314,7 @@ class GraphMemory:
         """True if all leased memory is owned. Captures that do not own theirs are renewed, and own it then."""
         loose = [capture for capture in list(self._leased.values()) if not capture.owns_saved]
         for capture in loose:
-            capture.mark_stale()
+            capture.is_stale = True
         return not loose
 
     def list_leased(self) -> frozenset[object]:
