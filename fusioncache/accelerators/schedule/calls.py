@@ -141,16 +141,6 @@ def find_memory(calls: Sequence[CallNode]) -> Mapping[str, str]:
     return {name: find(name) for name in parent}
 
 
-def find_dependences(calls: Sequence[CallNode]) -> tuple[tuple[int, ...], ...]:
-    """Returns for each call the makers of its arguments, which must stay before it.
-
-    Raises:
-        Declined: as ``find_producers`` does.
-    """
-    producers = find_producers(calls)
-    return tuple(tuple(sorted({producers[name] for name in call.inputs if name in producers})) for call in calls)
-
-
 _MOVING = COLLECTIVES | {Kind.WAIT}
 
 
@@ -231,8 +221,8 @@ def find_needs(graph: CallGraph) -> Needs:
     Raises:
         Declined: if the calls are not understood.
     """
-    calls = graph.calls
-    dependences, movable = find_dependences(calls), find_movable(calls)
+    calls, makers, movable = graph.calls, find_makers(graph.calls), find_movable(graph.calls)
+    dependences = tuple(tuple(sorted({makers[name] for name in call.takes if name in makers})) for call in calls)
     staged = tuple(index for index, moves in enumerate(movable) if not moves)
     given: list[int] = []
     stage = -1
@@ -243,7 +233,7 @@ def find_needs(graph: CallGraph) -> Needs:
     for index, moves in enumerate(movable):
         ready.append(max((ready[one] for one in dependences[index]), default=-1) if moves else given[index])
     needed = _find_needed(dependences, movable, given, max(stage, 0))
-    waits = dict(find_waits(calls, find_producers(calls)))
+    waits = dict(find_waits(calls, producers))
     chained = _find_chained(graph, dependences, movable)
     return Needs(dependences, movable, staged, tuple(ready), tuple(given), needed, waits, chained)
 
