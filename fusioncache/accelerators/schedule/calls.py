@@ -221,8 +221,8 @@ def find_needs(graph: CallGraph) -> Needs:
     Raises:
         Declined: if the calls are not understood.
     """
-    calls, makers, movable = graph.calls, find_makers(graph.calls), find_movable(graph.calls)
-    dependences = tuple(tuple(sorted({makers[name] for name in call.takes if name in makers})) for call in calls)
+    calls, producers, movable = graph.calls, find_producers(graph.calls), find_movable(graph.calls)
+    dependences = tuple(tuple(sorted({producers[name] for name in call.inputs if name in producers})) for call in calls)
     staged = tuple(index for index, moves in enumerate(movable) if not moves)
     given: list[int] = []
     stage = -1
