@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -175,36 +176,56 @@ def find_saved(trace: Any) -> tuple[Any, ...]:
     return tuple(tensors)
 
 
-def swap_saved(returning: Any, remaining: Sequence[Any]) -> Any:
-    """Returns the return statement of a forward trace with other saved tensors.
+@dataclass(frozen=True, slots=True)
+class SavedSwap:
+    """The exchange of the tensors that a forward trace saves for its backward trace.
+
+    Attributes:
+        saved: the names of the values that were saved, in order.
+        remaining: the proxies of the values that are saved now, in order.
+    """
+
+    saved: tuple[str, ...]
+    remaining: tuple[Any, ...]
+
+
+def swap_saved(trace: Any, remaining: Sequence[Any]) -> list[Any]:
+    """Returns the bound symbols of a forward trace, with other saved tensors in its return statement.
 
     Args:
-        returning: the current return statement.
+        trace: the forward trace.
         remaining: proxies of the tensors to save.
     """
-    return returning.from_bsym(args=(returning.args[0], (tuple(remaining), returning.args[1][1])))
+    *symbols, returning = trace.bound_symbols
+    return [*symbols, returning.from_bsym(args=(returning.args[0], (tuple(remaining), returning.args[1][1])))]
 
 
-def swap_arguments(trace: Any, remaining: Sequence[Any]) -> tuple[Any, ...]:
-    """Returns the arguments of a backward trace with other saved tensors."""
-    return ([list(remaining), *trace.args[0][1:]], *trace.args[1:])
-
-
-def swap_unpacking(symbols: Sequence[Any], saved: Sequence[str], remaining: Sequence[Any]) -> Iterator[Any]:
-    """Yields the bound symbols of a backward trace that unpacks other saved tensors.
+def take_saved(trace: Any, swap: SavedSwap, change: Callable[[Iterator[Any]], Iterable[Any]], what: str) -> Any:
+    """Returns a backward trace that takes other saved tensors, with the bound symbols that ``change`` returns.
 
     Args:
-        symbols: of the backward trace.
-        saved: the names that it unpacks now.
-        remaining: proxies of the tensors to unpack.
+        trace: the backward trace.
+        swap: the names of the tensors that it takes now, and the proxies of those that it is to take.
+        change: changes the bound symbols of a trace that unpacks the other tensors.
+        what: the change, for the first line of the new trace.
 
     Raises:
         RuntimeError: if the traces do not belong together. Then the backward trace cannot run unchanged either.
     """
+    start = time.perf_counter()
+    # Before the new trace is made, because it gets the names that the old one has then.
+    symbols = list(change(_swap_unpacking(trace.bound_symbols, swap)))
+    new = derive(trace, symbols, what, start)
+    new.args = ([list(swap.left), *trace.args[0][1:]], *trace.args[1:])
+    return new
+
+
+def _swap_unpacking(symbols: Sequence[Any], swap: SavedSwap) -> Iterator[Any]:
+    """Yields the bound symbols of a backward trace that unpacks other saved tensors."""
     unpacking = next((symbol for symbol in symbols if unpacks_saved(symbol)), None)
-    if unpacking is None or [proxy.name for proxy in unpacking.output] != list(saved):
+    if unpacking is None or [proxy.name for proxy in unpacking.output] != list(swap.saved):
         raise RuntimeError("fusioncache: the backward trace does not take what its forward trace saves")
-    old, taken = unpacking.args[0], list(remaining)
+    old, taken = unpacking.args[0], list(swap.remaining)
     collection = copy(old)
     collection.coll = taken
     for symbol in symbols:

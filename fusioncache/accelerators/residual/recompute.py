@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,24 +23,14 @@ from fusioncache.ir import TensorType
 from fusioncache.observe.record.observations import PlanCost
 from fusioncache.thunder_adapter.api import PrimIDs, Proxy, TensorProxy, tracectx, tree_flatten, variableify
 from fusioncache.transform.passes import Accelerator, NamedPass, Pass, TraceContext
-from fusioncache.transform.rewrite import (
-    derive,
-    find_saved,
-    free_numbers,
-    fuse,
-    swap_arguments,
-    swap_saved,
-    swap_unpacking,
-)
+from fusioncache.transform.rewrite import SavedSwap, derive, find_saved, free_numbers, fuse, swap_saved, take_saved
 
 
 @dataclass(frozen=True, slots=True)
-class Recompute:
+class Recompute(SavedSwap):
     """The changes that a backward trace needs once its forward trace saves fewer sums.
 
     Attributes:
-        saved: the names of the values that were saved, in order.
-        remaining: the proxies of the values that are saved now, in order.
         rebuildings: the sums to rebuild, stream by stream.
         operations: the bound symbols of each recipe, by the name of the sum.
         proxies: the proxy of each sum and of each input of a recipe, by name.
@@ -48,8 +38,6 @@ class Recompute:
             call makes the call that rebuilds the sum.
     """
 
-    saved: tuple[str, ...]
-    remaining: tuple[Any, ...]
     rebuildings: tuple[Rebuilding, ...]
     operations: Mapping[str, tuple[Any, ...]]
     proxies: Mapping[str, Any]
@@ -80,8 +68,7 @@ def drop_sums(
     recompute = reader.recompute(requested, budget)
     if recompute is None:
         return trace, None
-    done = trace.bound_symbols[-1]
-    symbols = [*trace.bound_symbols[:-1], swap_saved(done, recompute.remaining)]
+    symbols = swap_saved(trace, recompute.remaining)
     return derive(trace, symbols, "Residual sums not saved by fusioncache", start), recompute
 
 
@@ -169,12 +156,8 @@ def rebuild_sums(trace: Any, recompute: Recompute) -> Any:
     Raises:
         RuntimeError: if this is not the backward trace of that forward trace. Then it cannot run unchanged either.
     """
-    start = time.perf_counter()
-    symbols = list(swap_unpacking(trace.bound_symbols, recompute.saved, recompute.remaining))
-    symbols = list(_Rebuilder(trace, recompute).insert_calls(symbols))
-    new = derive(trace, symbols, "Residual sums rebuilt by fusioncache", start)
-    new.args = swap_arguments(trace, recompute.remaining)
-    return new
+    change = _Rebuilder(trace, recompute).insert_calls
+    return take_saved(trace, recompute, change, "Residual sums rebuilt by fusioncache")
 
 
 class _Rebuilder:
@@ -187,7 +170,7 @@ class _Rebuilder:
         self.rebuilt: set[str] = set()
         self.name = free_numbers(recompute.models.values(), trace)
 
-    def insert_calls(self, symbols: Sequence[Any]) -> Iterator[Any]:
+    def insert_calls(self, symbols: Iterable[Any]) -> Iterator[Any]:
         for symbol in symbols:
             if symbol.sym.id is not PrimIDs.DEL:
                 for proxy in symbol.flat_proxy_args:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,15 +31,7 @@ from fusioncache.accelerators.schedule.collectives import TOGETHER, arguments_of
 from fusioncache.backends.bound_symbols import leaves_of, may_write, outputs_of
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.thunder_adapter.api import PrimIDs, TraceTag, get_compile_data
-from fusioncache.transform.rewrite import (
-    derive,
-    make_symbol,
-    rebind,
-    swap_arguments,
-    swap_saved,
-    swap_unpacking,
-    unpacks_saved,
-)
+from fusioncache.transform.rewrite import SavedSwap, derive, make_symbol, rebind, swap_saved, take_saved, unpacks_saved
 
 
 def only_divides(symbol: Any, number: int) -> bool:
@@ -235,17 +227,13 @@ _FUNCTIONS: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Resharding:
+class Resharding(SavedSwap):
     """The gathers that a backward trace needs once its forward trace saves shards.
 
     Attributes:
-        saved: the names of the values that were saved, in order.
-        remaining: the proxies of the values that are saved now, in order.
         gathering: the bound symbols that compute the values no longer saved: gathers, waits and views.
     """
 
-    saved: tuple[str, ...]
-    remaining: tuple[Any, ...]
     gathering: tuple[Any, ...]
 
 
@@ -273,8 +261,7 @@ def save_shards(trace: Any) -> tuple[Any, Resharding | None]:
     if TraceTag.AUGMENTED_FORWARD not in trace.tags:
         return trace, None
     start = time.perf_counter()
-    returning = trace.bound_symbols[-1]
-    values, (tensors, _) = returning.args
+    values, (tensors, _) = trace.bound_symbols[-1].args
     inputs = {proxy.name: proxy for proxy in values["flat_args"] if hasattr(proxy, "name")}
     producers = {proxy.name: symbol for symbol in trace.bound_symbols for proxy in symbol.flat_proxy_outs}
     remaining: dict[str, Any] = {}
@@ -293,8 +280,7 @@ def save_shards(trace: Any) -> tuple[Any, Resharding | None]:
         taken += taken[:1]
     order = [symbol for symbol in trace.bound_symbols if id(symbol) in gathering]
     found = Resharding(tuple(proxy.name for proxy in tensors), taken, tuple(order))
-    symbols = [*trace.bound_symbols[:-1], swap_saved(returning, taken)]
-    return derive(trace, symbols, "Shards saved by fusioncache", start), found
+    return derive(trace, swap_saved(trace, taken), "Shards saved by fusioncache", start), found
 
 
 def _trace_back(proxy: Any, producers: Mapping[str, Any], inputs: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
@@ -322,12 +308,11 @@ def gather_again(trace: Any, resharding: Resharding) -> Any:
     Raises:
         RuntimeError: if this is not the backward trace of that forward trace.
     """
-    start = time.perf_counter()
-    symbols: list[Any] = []
-    for symbol in swap_unpacking(trace.bound_symbols, resharding.saved, resharding.remaining):
-        symbols.append(symbol)
-        if unpacks_saved(symbol):
-            symbols += resharding.gathering
-    new = derive(trace, symbols, "Parameters gathered again by fusioncache", start)
-    new.args = swap_arguments(trace, resharding.remaining)
-    return new
+
+    def change(symbols: Iterable[Any]) -> Iterator[Any]:
+        for symbol in symbols:
+            yield symbol
+            if unpacks_saved(symbol):
+                yield from resharding.gathering
+
+    return take_saved(trace, resharding, change, "Parameters gathered again by fusioncache")

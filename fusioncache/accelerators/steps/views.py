@@ -42,13 +42,14 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fusioncache.accelerators.attention import NAME as ATTENTION
 from fusioncache.backends.bound_symbols import leaves_of, symbol_name, written_values
 from fusioncache.ir.ops import op_traits
 from fusioncache.thunder_adapter.api import PrimIDs, Proxy, TensorProxy, torchex, tracectx, tree_flatten, variableify
-from fusioncache.transform.rewrite import deletes, derive, find_saved, swap_arguments, swap_saved, swap_unpacking
+from fusioncache.transform.rewrite import SavedSwap, deletes, derive, find_saved, swap_saved, take_saved
 
 NEW_VIEWS = frozenset({"permute", "transpose", "unsqueeze", "squeeze", "expand", "torch_slice_prim_impl"})
 """Torch's views that return a new tensor each time, even if they change nothing."""
@@ -327,18 +328,14 @@ _JOINS = RESHAPES | {"flatten", "view", _COPY}
 
 
 @dataclass(frozen=True, slots=True)
-class SavedResults:
+class SavedResults(SavedSwap):
     """The changes that a backward trace needs once its forward trace saves results of attention once.
 
     Attributes:
-        saved: the names of the values that were saved, in order.
-        remaining: the proxies of the values that are saved now, in order.
         joined: the value that each result is a view of, by the name of the result.
         results: the proxies of the results, by name.
     """
 
-    saved: tuple[str, ...]
-    remaining: tuple[Any, ...]
     joined: Mapping[str, Any]
     results: Mapping[str, Any]
 
@@ -350,16 +347,16 @@ def save_once(trace: Any) -> tuple[Any, SavedResults | None]:
         trace: a final one that saves tensors for a backward trace. Without such a result it is returned with None.
     """
     start = time.perf_counter()
-    symbols = trace.bound_symbols
     saved = {proxy.name: proxy for proxy in find_saved(trace)}
-    found = dict(find_saved_twice(symbols, saved))
+    found = dict(find_saved_twice(trace.bound_symbols, saved))
     if not found:
         return trace, None
     remaining = {name: proxy for name, proxy in saved.items() if name not in found}
     remaining |= {joined.name: joined for joined in found.values()}
     results = SavedResults(tuple(saved), tuple(remaining.values()), found, {name: saved[name] for name in found})
-    done = swap_saved(symbols[-1], results.remaining)
-    return derive(trace, [*symbols[:-1], done], "Results of attention saved once by fusioncache", start), results
+    return derive(
+        trace, swap_saved(trace, results.remaining), "Results of attention saved once by fusioncache", start
+    ), results
 
 
 def find_saved_twice(symbols: Sequence[Any], saved: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -424,15 +421,11 @@ def view_results(trace: Any, results: SavedResults) -> Any:
     Raises:
         RuntimeError: if this is not the backward trace of that forward trace. Then it cannot run unchanged either.
     """
-    start = time.perf_counter()
-    symbols = swap_unpacking(trace.bound_symbols, results.saved, results.remaining)
-    placed = list(_insert_views(trace, symbols, results))
-    new = derive(trace, placed, "Results of attention viewed by fusioncache", start)
-    new.args = swap_arguments(trace, results.remaining)
-    return new
+    change = partial(_insert_views, trace, results)
+    return take_saved(trace, results, change, "Results of attention viewed by fusioncache")
 
 
-def _insert_views(trace: Any, symbols: Iterator[Any], results: SavedResults) -> Iterator[Any]:
+def _insert_views(trace: Any, results: SavedResults, symbols: Iterator[Any]) -> Iterator[Any]:
     viewed = set[str]()
     for symbol in symbols:
         if deletes(symbol):
