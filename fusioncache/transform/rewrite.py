@@ -216,7 +216,7 @@ def take_saved(trace: Any, swap: SavedSwap, change: Callable[[Iterator[Any]], It
     # Before the new trace is made, because it gets the names that the old one has then.
     symbols = list(change(_swap_unpacking(trace.bound_symbols, swap)))
     new = derive(trace, symbols, what, start)
-    new.args = ([list(swap.left), *trace.args[0][1:]], *trace.args[1:])
+    new.args = ([list(swap.remaining), *trace.args[0][1:]], *trace.args[1:])
     return new
 
 
