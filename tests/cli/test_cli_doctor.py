@@ -10,14 +10,12 @@ import torch
 from commands import call
 from file_server import serve
 from signing_keys import make_signing_key
-from store_contents import save
+from store_contents import push_new
 from thunder.core import jit_ext
 
-from fusioncache.cache.exchange import push
 from fusioncache.cli import doctor as diagnosis
 from fusioncache.cli.doctor import diagnose, examine_remote, examine_store
 from fusioncache.store import Store
-from fusioncache.store.remote import Remote
 from fusioncache.thunder_adapter import capabilities, installation, versions
 from fusioncache.thunder_adapter.versions import FAULTS, find_fault_of_graph, find_faults
 
@@ -103,8 +101,7 @@ def test_the_remote_is_examined(tmp_path, monkeypatch):
     assert not [path for path in shared.rglob("*") if path.is_file()]
 
     store = Store.open(tmp_path / "store", remote="")
-    save(store, 1)
-    push(store, Remote(str(shared)), key=key)
+    push_new(store, str(shared), 1, key=key)
     assert "signed by a key that is not trusted" in examine_remote()["problem"]
     monkeypatch.setenv("FUSIONCACHE_TRUST", key.public)
     found = examine_remote()

@@ -17,6 +17,7 @@ from fusioncache.cache.exchange import push
 from fusioncache.ir import Ingredient, Key
 from fusioncache.store import Store
 from fusioncache.store.remote import Remote
+from fusioncache.store.signing import SigningKey
 
 BACKEND = "eager"
 ENTRY_BYTES = 1200
@@ -42,10 +43,10 @@ def save(store: Store, *numbers: int) -> None:
         assert store.save(key, BACKEND, artifacts, name=f"template_{number}", seconds=number)
 
 
-def push_new(store: Store, url: str, *numbers: int) -> None:
+def push_new(store: Store, url: str, *numbers: int, key: SigningKey | None = None) -> None:
     """Saves the artifacts of these numbers, and pushes them."""
     save(store, *numbers)
-    assert push(store, Remote(url)).entries == len(numbers)
+    assert push(store, Remote(url), key=key).entries == len(numbers)
 
 
 def find_present(store: Store, *numbers: int) -> list[int]:

@@ -172,8 +172,7 @@ def test_a_pack_under_another_name_or_that_no_trusted_key_signed_is_not_listed(
     else:
         monkeypatch.setenv(TRUST.name, CI.public)
     del files.files[files.find("/index")]
-    save(there, 2)
-    push(there, Remote(url), key=CI if wrong == "signature" else None)
+    push_new(there, url, 2, key=CI if wrong == "signature" else None)
     assert [len(pack.entries) for pack in index_of(url).packs] == [1]
 
 
@@ -205,8 +204,7 @@ def test_a_claim_that_is_over_and_clocks_that_were_ahead_lock_no_machine_out(url
 def test_after_a_key_was_revoked_a_model_is_pushed_again(url, files, here, there, tmp_path, monkeypatch):
     """The index still lists packs of the old key, and both machines have entries of it."""
     monkeypatch.setenv(TRUST.name, f"{CI.public},{NEXT.public}")
-    save(here, 1)
-    push(here, Remote(url), key=CI)
+    push_new(here, url, 1, key=CI)
     reader = fresh(tmp_path)
     for store in (there, reader):
         assert pull(store, Remote(url)).entries == 1
@@ -215,8 +213,7 @@ def test_after_a_key_was_revoked_a_model_is_pushed_again(url, files, here, there
         assert not load(there, 1)
     pushed = push(there, Remote(url), key=NEXT)
     assert (pushed.entries, pushed.refused) == (0, {"signed by a key that was revoked": 1})  # it is not passed on
-    save(there, 1)
-    assert push(there, Remote(url), key=NEXT).entries == 1
+    push_new(there, url, 1, key=NEXT)
     assert [pack.signer for pack in index_of(url).packs] == [NEXT.public]
     brought = pull(reader, Remote(url))
     assert (brought.entries, brought.skipped) == (1, 0)
@@ -229,13 +226,11 @@ def test_after_a_key_was_revoked_a_model_is_pushed_again(url, files, here, there
 def test_a_pack_whose_key_was_revoked_after_another_key_listed_it_is_not_there(url, here, there, monkeypatch):
     monkeypatch.setenv(TRUST.name, f"{CI.public},{NEXT.public}")
     for number, key in ((1, CI), (2, NEXT)):
-        save(here, number)
-        push(here, Remote(url), key=key)
+        push_new(here, url, number, key=key)
     assert [pack.signer for pack in index_of(url).packs] == [CI.public, NEXT.public]
     put_key(CI.public, "ci", "revoked")
     assert [pack.signer for pack in index_of(url).packs] == [NEXT.public]
-    save(there, 1)
-    assert push(there, Remote(url), key=NEXT).entries == 1
+    push_new(there, url, 1, key=NEXT)
 
 
 def packs_of(url: str) -> set[str]:
@@ -292,8 +287,7 @@ ROOT = "faulty://host/shared"
 
 def test_more_files_than_a_remote_has_are_not_listed(monkeypatch, files, here, there):
     for number in range(3):
-        save(here, number)
-        push(here, Remote(ROOT))
+        push_new(here, ROOT, number)
     monkeypatch.setattr(transport, "LISTED_FILES", 2)
     save(here, 3)
     with pytest.raises(StoreError, match="could not list: it lists more than 2 files, as no remote does"):
@@ -302,8 +296,7 @@ def test_more_files_than_a_remote_has_are_not_listed(monkeypatch, files, here, t
 
 
 def test_strange_names_in_a_listing_lead_nowhere(monkeypatch, files, here, there):
-    save(here, 1)
-    push(here, Remote(ROOT))
+    push_new(here, ROOT, 1)
     (digest,) = Remote(ROOT).list_packs()
     shard, real = digest[:2], files.ls
     strange = [
@@ -324,16 +317,14 @@ def test_strange_names_in_a_listing_lead_nowhere(monkeypatch, files, here, there
     monkeypatch.setattr(files, "ls", ls)
     assert [*Remote(ROOT).list_packs()] == [digest]
     files.calls.clear()
-    save(here, 2)
-    push(here, Remote(ROOT))
+    push_new(here, ROOT, 2)
     assert pull(there, Remote(ROOT)).entries == 2
     assert all(path.startswith("host/shared/") and ".." not in path for _, path in files.calls)
     assert load(there, 1)
 
 
 def test_a_file_that_comes_slowly_is_given_up_also_by_the_thread_that_reads_it(monkeypatch, files, here):
-    save(here, 1)
-    push(here, Remote(ROOT))
+    push_new(here, ROOT, 1)
     reads, clock = [], SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(transport, "time", clock)
 

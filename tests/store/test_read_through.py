@@ -111,8 +111,7 @@ def test_what_is_pushed_later_is_seen_when_the_index_here_has_aged(url, here, th
 def test_an_entry_of_a_revoked_key_comes_again_from_the_next_one(url, here, there, monkeypatch):
     monkeypatch.setenv(TRUST.name, f"{CI.public},{NEXT.public}")
     monkeypatch.setattr(read_through, "FRESH_SECONDS", 0.0)
-    save(here, 1)
-    push(here, Remote(url), key=CI)
+    push_new(here, url, 1, key=CI)
     assert load(process(there, url), 1)
     put_key(CI.public, "ci", "revoked")
     push(here, Remote(url), key=NEXT)
@@ -297,8 +296,7 @@ def test_of_two_indexes_that_are_accepted_at_once_the_newer_one_stays(tmp_path, 
     ids=["signed", "unsigned"],
 )
 def test_what_is_not_trusted_is_asked_for_once_until_it_is(url, files, here, there, monkeypatch, key, trust, message):
-    save(here, 1)
-    push(here, Remote(url), key=key)
+    push_new(here, url, 1, key=key)
     monkeypatch.delenv(TRUST.name)
     with pytest.raises(StoreError, match=message):
         pull(here, Remote(url))
@@ -390,8 +388,7 @@ def test_a_remote_that_hangs_ends_a_pull(url, files, here, there, slow, monkeypa
 def test_who_signed_is_read_from_the_pack(url, files, here, there, monkeypatch):
     monkeypatch.setenv(TRUST.name, f"{CI.public},{NEXT.public}")
     put_key(NEXT.public, "next", "trusted")
-    save(here, 1)
-    push(here, Remote(url), key=NEXT)
+    push_new(here, url, 1, key=NEXT)
     listed = replace(Remote(url).fetch_index(read_trust()).packs[0], signer=CI.public)
     files.files[files.find("/index")] = encode_index(Index(10**13, (listed,)), CI)
     reader = process(there, url)

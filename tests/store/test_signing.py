@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from signing_keys import make_signing_key
-from store_contents import BACKEND, find_present, find_root, load, make_artifacts, make_numbered_key, save
+from store_contents import BACKEND, find_present, find_root, load, make_artifacts, make_numbered_key, push_new, save
 from threads_at_once import run_at_once
 
 from fusioncache.cache.exchange import Retention, prune_remote, pull, push
@@ -53,8 +53,7 @@ def _trusts_ci(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def shared(tmp_path: Path, here: Store) -> Path:
     """Returns the folder of a remote with two signed entries."""
-    save(here, 1, 2)
-    assert push(here, Remote(str(tmp_path / "shared")), key=CI).entries == 2
+    push_new(here, str(tmp_path / "shared"), 1, 2, key=CI)
     return tmp_path / "shared"
 
 
@@ -194,8 +193,7 @@ def test_the_variable_trusts_a_key_but_none_that_was_revoked(there, shared, monk
 
 
 def test_unsigned_entries_that_were_allowed_run_only_while_they_are(there, tmp_path, here, monkeypatch):
-    save(here, 1)
-    push(here, Remote(str(tmp_path / "plain")))
+    push_new(here, str(tmp_path / "plain"), 1)
     assert NOT_SIGNED in refused_for(there, tmp_path / "plain")
     monkeypatch.setenv(TRUST.name, "unsigned")
     assert pull(there, Remote(str(tmp_path / "plain"))).entries == 1
@@ -225,8 +223,7 @@ def test_the_own_key_is_private_trusted_and_made_once(there, here, tmp_path, mon
         make_own_key("other")
     monkeypatch.setenv("FUSIONCACHE_SIGNING_KEY", CI.text)
     assert read_own_key() == CI
-    save(here, 1)
-    push(here, Remote(str(tmp_path / "own")), key=own)
+    push_new(here, str(tmp_path / "own"), 1, key=own)
     monkeypatch.delenv("FUSIONCACHE_SIGNING_KEY")
     assert pull(there, Remote(str(tmp_path / "own"))).entries == 1
 
