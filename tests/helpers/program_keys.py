@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -103,3 +104,19 @@ def changed(owner: Any, name: Any, value: Any) -> AbstractContextManager[Any]:
     if isinstance(owner, dict):
         return mock.patch.dict(owner, {name: value})
     return mock.patch.object(owner, name, value, create=not hasattr(owner, name))
+
+
+@contextmanager
+def setting(get: Callable[[], Any], put: Callable[[Any], Any], value: Any) -> Iterator[None]:
+    """Makes a setting that has a function to read it and one to write it, and restores it."""
+    before = get()
+    put(value)
+    try:
+        yield
+    finally:
+        put(before)
+
+
+def attribute(owner: Any, name: str, value: Any) -> AbstractContextManager[None]:
+    """Sets an attribute that cannot be deleted, and restores it."""
+    return setting(partial(getattr, owner, name), partial(setattr, owner, name), value)

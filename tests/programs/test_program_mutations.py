@@ -6,8 +6,7 @@ after. The most frequent changes are in ``tests/spec/test_spec_noticing_changes.
 """
 
 import builtins
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
@@ -18,6 +17,7 @@ import thunder
 import thunder.torch
 import torch
 from mutated_model import Base, Mutable, Norm
+from program_keys import attribute, changed
 from stored_programs import compile_anew, counts, without_interpreter
 from thunder.extend import OperatorExecutor
 from torch.nn import functional
@@ -64,34 +64,13 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Mutable, torc
     return directory, model, x
 
 
-def put(find: Callable[[Mutable], Any], name: str, value: Any) -> Change:
-    """Returns a change that sets an attribute of an object."""
-    return lambda model: mock.patch.object(find(model), name, value)
-
-
-def put_item(find: Callable[[Mutable], Any], **items: Any) -> Change:
-    """Returns a change that sets items of a dict."""
-    return lambda model: mock.patch.dict(find(model), items)
-
-
-@contextlib.contextmanager
-def swapped(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Sets an attribute that cannot be deleted, and restores it."""
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
+def put(find: Callable[[Mutable], Any], name: Any, value: Any) -> Change:
+    """Returns a change that sets an attribute of an object, or an item of a dict."""
+    return lambda model: changed(find(model), name, value)
 
 
 def env(**variables: str) -> Change:
     return lambda model: mock.patch.dict("os.environ", variables)
-
-
-def map_entry(function: Callable[..., Any], symbol: Any) -> Change:
-    """Returns a change of the operation that Thunder makes of a function of torch."""
-    return lambda model: mock.patch.dict(thunder.torch._torch_to_thunder_function_map, {function: symbol})
 
 
 def forward_hook(module: Any, args: Any, output: Any) -> Any:
@@ -102,9 +81,9 @@ own = mutated_model
 CHANGES: dict[str, tuple[Change, str]] = {
     # The model.
     "attribute": (put(lambda m: m, "scale", 3.0), "`model.scale`"),
-    "new attribute": (put_item(lambda m: vars(m), fresh=1), "`model.fresh`"),
-    "forward of one object": (put_item(lambda m: vars(m.first), forward=torch.tanh), "`model.first.forward`"),
-    "tied parameters": (lambda m: swapped(m.second, "weight", m.first.weight), "`model.second.weight`"),
+    "new attribute": (put(vars, "fresh", 1), "`model.fresh`"),
+    "forward of one object": (put(lambda m: vars(m.first), "forward", torch.tanh), "`model.first.forward`"),
+    "tied parameters": (lambda m: attribute(m.second, "weight", m.first.weight), "`model.second.weight`"),
     "forward hook": (lambda m: m.first.register_forward_hook(forward_hook), "hook"),
     "hook after accumulation": (
         lambda m: m.first.weight.register_post_accumulate_grad_hook(lambda grad: grad),
@@ -120,12 +99,12 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "method": (put(lambda m: Norm, "forward", lambda self, x: x), "`mutated_model.Norm.forward` is <function"),
     # Names that interpreted code looks up.
     "global number": (put(lambda m: own, "GAIN", 2.5), "mutated_model.GAIN"),
-    "item of a global dict": (put_item(lambda m: own.CONFIG, eps=1e-2), "mutated_model.CONFIG"),
+    "item of a global dict": (put(lambda m: own.CONFIG, "eps", 1e-2), "mutated_model.CONFIG"),
     "code of a global function": (
-        lambda m: swapped(own.square, "__code__", (lambda x: x + x).__code__),
+        lambda m: attribute(own.square, "__code__", (lambda x: x + x).__code__),
         "mutated_model.square",
     ),
-    "closure cell": (lambda m: swapped(own.scaler.__closure__[0], "cell_contents", 1.75), "mutated_model.scaler"),
+    "closure cell": (lambda m: attribute(own.scaler.__closure__[0], "cell_contents", 1.75), "mutated_model.scaler"),
     "function of torch": (put(lambda m: functional, "linear", lambda x, weight, bias=None: x @ weight), "linear"),
     "function of torch's C code": (put(lambda m: torch, "rsqrt", torch.sqrt), "torch.rsqrt"),
     "builtin": (put(lambda m: builtins, "min", lambda *args: 3), "min"),
@@ -133,7 +112,10 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "autocast": (lambda m: torch.autocast("cpu", torch.bfloat16), "autocast"),
     "default device": (lambda m: torch.device("meta"), ""),
     "variable of the environment that the model reads": (env(MUTATED_MODEL="1"), "the variable `MUTATED_MODEL`"),
-    "function map": (map_entry(functional.silu, thunder.torch.relu), "Thunder's `map.torch.nn.functional.silu`"),
+    "function map": (
+        put(lambda m: thunder.torch._torch_to_thunder_function_map, functional.silu, thunder.torch.relu),
+        "Thunder's `map.torch.nn.functional.silu`",
+    ),
     "version of torch": (put(lambda m: torch, "__version__", "2.99.0"), "torch"),
 }
 
@@ -186,28 +168,15 @@ def test_another_input_is_a_miss_that_is_named(stored, capfd, what):
     assert_derived_again(stored, capfd, named, *(args if type(args) is tuple else (args,)))
 
 
-OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
-    "option of a transform of others": (
-        {"jit": make_options(transform="b")},
-        "the option transforms.1 is b, and was a",
-    ),
-    "option of an executor": (
-        {"jit": make_options(executor="b")},
-        "the option executors.claiming.key is b, and was a",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", OPTIONS)
-def test_another_option_is_a_miss_that_is_named(stored, capfd, what):
-    options, named = OPTIONS[what]
-    assert_derived_again(stored, capfd, named, **options)
+@pytest.mark.parametrize(("of", "name"), [("transform", "transforms.1"), ("executor", "executors.claiming.key")])
+def test_another_option_is_a_miss_that_is_named(stored, capfd, of, name):
+    assert_derived_again(stored, capfd, f"the option {name} is b, and was a", jit=make_options(**{of: "b"}))
 
 
 SAME: dict[str, Change] = {
-    "gradients": lambda model: swapped(model.first.weight, "grad", torch.ones(4, 4)),
-    "values of a parameter": lambda model: swapped(model.first.weight, "data", model.first.weight.detach() + 1),
-    "global that nothing reads": put_item(lambda model: vars(own), FRESH=1),
+    "gradients": lambda model: attribute(model.first.weight, "grad", torch.ones(4, 4)),
+    "values of a parameter": lambda model: attribute(model.first.weight, "data", model.first.weight.detach() + 1),
+    "global that nothing reads": put(lambda model: vars(own), "FRESH", 1),
     "variable of the environment that nothing reads": env(FRESH="1"),
     "hooks of saved tensors": lambda model: torch.autograd.graph.save_on_cpu(),
 }

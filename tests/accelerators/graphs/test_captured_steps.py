@@ -11,6 +11,7 @@ import torch
 import torch.utils.checkpoint
 from captured_programs import Layer, are_alike, are_equal, compute, go_back, make_graphs, make_input, settle, step
 from dispatched import Operations
+from program_keys import setting
 
 from fusioncache.accelerators.graphs import memory
 from fusioncache.accelerators.graphs.captures import ForwardFunction
@@ -177,15 +178,12 @@ SETTINGS = {
 @pytest.mark.parametrize(("get", "set_", "value"), SETTINGS.values(), ids=SETTINGS)
 def test_a_setting_of_torch_that_changes(settled, get, set_, value):
     layers, recorder, ledger = settled
-    before, records, replays = get(), recorder.records, ledger.stats().graph_replays
-    try:
-        set_(value)
+    records, replays = recorder.records, ledger.stats().graph_replays
+    with setting(get, set_, value):
         assert are_alike(layers, step, 1)
         assert ledger.stats().graph_replays == replays
         step(layers[0], 2)
         assert recorder.records == records + 2
-    finally:
-        set_(before)
     step(layers[0], 3)
     assert (recorder.records, ledger.stats().graph_replays) == (records + 2, replays + 4)
 

@@ -1,11 +1,9 @@
 """Each ingredient of the key of a program: of the call, the options of ``thunder.jit``, and the process."""
 
-import contextlib
 import os
 import sys
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +14,7 @@ import numpy
 import pytest
 import thunder
 import torch
-from program_keys import Model, assert_names, assert_same, jit, key_of
+from program_keys import Model, assert_names, assert_same, attribute, jit, key_of, setting
 from thunder.core import trace
 from thunder.distributed import skip_data_parallel_grad_sync
 from thunder.extend import FUEL_LEVEL, OperatorExecutor
@@ -87,20 +85,6 @@ def test_arguments_that_share_memory_are_others_than_those_that_do_not(jitted):
 def test_an_argument_without_a_value_refuses_the_program(jitted, tmp_path):
     with open(tmp_path / "file", "w") as file, pytest.raises(Declined, match=r"^an argument: "):
         key_of(jitted, X, file)
-
-
-@contextlib.contextmanager
-def setting(get, put, value):
-    before = get()
-    put(value)
-    try:
-        yield
-    finally:
-        put(before)
-
-
-def attribute(owner, name, value):
-    return setting(partial(getattr, owner, name), partial(setattr, owner, name), value)
 
 
 CUDA = torch.backends.cuda
