@@ -10,6 +10,7 @@ import torch
 from program_keys import Model, jit
 from thunder.core import jit_ext, rematerialization, symbol, transforms
 
+from fusioncache import tracing
 from fusioncache.accelerators.programs import function_map
 
 
@@ -24,6 +25,14 @@ def few_functions() -> Iterator[None]:
                 if isinstance(table, dict) and len(table) > 20 and not name.startswith("__"):
                     patch.setattr(module, name, dict(list(table.items())[:20]))
         yield
+
+
+@pytest.fixture(scope="module")
+def hooks() -> Iterator[None]:
+    """Lets recorders observe Thunder's interpreter."""
+    tracing.install()
+    yield
+    tracing.uninstall()
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from described import Box
+from program_keys import changed
 from recorded_reads import compare, describe_key, record
 from torch._dynamo import mutation_guard
 
-from fusioncache import tracing
 from fusioncache.accelerators.programs import introspection
 from fusioncache.accelerators.programs.describe import Describer, list_lines
 from fusioncache.accelerators.programs.introspection import MARK
@@ -23,6 +23,7 @@ from fusioncache.accelerators.programs.text import Read, find_difference, find_t
 from fusioncache.ir.errors import Declined
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
+pytestmark = pytest.mark.usefixtures("hooks")
 SCALE = 2.0
 NUMBERS = [1.0, 2.0]
 TABLE = {"one": 1.0, "two": 2.0}
@@ -130,15 +131,8 @@ class Model(torch.nn.Module):
         return F.relu(x) if self.kind == "plain" else x
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _hooks():
-    tracing.install()
-    yield
-    tracing.uninstall()
-
-
 @pytest.fixture(scope="module")
-def recorded(_hooks):
+def recorded(hooks):
     """The reads of a function and of a module, each with the traced object."""
     model = Model()
     return {"function": (record(look_around, X).reads(), look_around), "module": (record(model, X).reads(), model)}
@@ -196,15 +190,11 @@ CASES = [("function", what) for what in CHANGES] + [("module", what) for what in
 
 
 @pytest.mark.parametrize(("subject", "what"), CASES, ids=lambda each: str(each).replace(" ", "-"))
-def test_what_is_changed_is_the_read_that_differs(subject, what, recorded, monkeypatch):
+def test_what_is_changed_is_the_read_that_differs(subject, what, recorded):
     reads, function = recorded[subject]
     assert compare(reads, function) is None
     expected, owner, name, value = (CHANGES if subject == "function" else OF_MODULE)[what]
-    with monkeypatch.context() as patch:
-        if isinstance(owner, collections.abc.MutableMapping):
-            patch.setitem(owner, name, value)
-        else:
-            patch.setattr(owner, name, value, raising=False)
+    with changed(owner, name, value):
         differing = compare(reads, function)
     kind, _, name = expected.partition(" ")
     assert differing in (expected, f"{kind} {__name__}.{name}")

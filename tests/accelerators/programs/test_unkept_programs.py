@@ -24,6 +24,7 @@ from fusioncache.accelerators.programs.recorder import Recorder
 from fusioncache.ir.errors import Declined
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
+pytestmark = pytest.mark.usefixtures("hooks")
 READ_BY_PROGRAMS = (functools, os, random, threading, time, warnings, F)
 CALLS: list[int] = []
 COUNTS = {"calls": 0}
@@ -191,13 +192,6 @@ PROGRAMS = {
 
 if sys.version_info >= (3, 13):  # where Thunder interprets the one and refuses the other
     del PROGRAMS["x if f'{THING}' else x + 1"], PROGRAMS["builtins.unkept = 1"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _hooks() -> Iterator[None]:
-    tracing.install()
-    yield
-    tracing.uninstall()
 
 
 @pytest.fixture(autouse=True)
