@@ -1,17 +1,10 @@
 """Records Thunder's reads while it interprets a function, and compares them with the values at a later time."""
 
-import contextlib
-from unittest import mock
-
-import thunder
+from same_traces import stop_at_first
 
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.recorder import Recorder
 from fusioncache.accelerators.programs.text import find_difference
-
-
-class Interpreted(BaseException):
-    """Raised once Thunder has interpreted the function, as its passes are not needed."""
 
 
 def describe_key(function):
@@ -24,15 +17,12 @@ def describe_key(function):
 def record(function, *args):
     """Returns the recorder that was active while a call was traced."""
     recorder = Recorder(describe_key(function))
-    own = thunder.thunder_general_jit
 
-    def interpret(*given, **named):
+    def interpret(own, *given):
         with recorder:
-            own(*given, **named)
-        raise Interpreted
+            own(*given)
 
-    with mock.patch.object(thunder, "thunder_general_jit", interpret), contextlib.suppress(Interpreted):
-        thunder.jit(function)(*args)
+    stop_at_first(interpret, function, *args)
     return recorder
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -30,6 +32,24 @@ def trace_with(groups: Iterable[str], program: Callable[..., Any], *args: Any) -
     finally:
         tracing.uninstall()
     return list(read_texts(compiled).values())
+
+
+class _Enough(BaseException):
+    """Raised to end a derivation after its first trace."""
+
+
+def stop_at_first(act: Callable[..., Any], program: Callable[..., Any], *args: Any) -> Any:
+    """Returns the result of a function that is called in place of the one that makes the first trace, which it gets."""
+    found, own = [], thunder.thunder_general_jit
+
+    def stop(*given: Any, **options: Any) -> Any:
+        found.append(act(partial(own, **options), *given))
+        raise _Enough
+
+    with mock.patch.object(thunder, "thunder_general_jit", stop), suppress(_Enough):
+        thunder.jit(program)(*args)
+    (result,) = found
+    return result
 
 
 def list_interpreted(program, *args):

@@ -3,13 +3,13 @@
 import copy
 import random
 from contextlib import suppress
-from unittest import mock
 
 import block_models
 import pytest
 import thunder
 import torch
 from block_models import Block, Model
+from same_traces import stop_at_first
 
 import fusioncache
 from benchmarks.equality.traces import recording, trace_recorded
@@ -40,33 +40,25 @@ class Claiming(type):
         return other is int or other is cls
 
 
-class Traced(BaseException):
-    """Raised when the first trace is made."""
-
-
 def trace(model, groups):
     """Returns the texts of a model's traces before any pass, and its reads; or the type and text of the error."""
     tracing.uninstall()
     tracing.install(groups)
-    own, found = thunder.thunder_general_jit, []
 
-    def stop(*args, **kwargs):
-        made, recorder = trace_recorded(own, *args, **kwargs)
-        found.extend(map(str, (made.prologue_trace, made.computation_trace, made.epilogue_trace)))
+    def read(own, *given):
+        made, recorder = trace_recorded(own, *given)
+        found = [*map(str, (made.prologue_trace, made.computation_trace, made.epilogue_trace))]
         with suppress(Declined):
             found.append(recorder.reads())
-        raise Traced
+        return found
 
     random.seed(0)
     block_models.forget()
     block_models.SPECIAL[:] = [model.blocks[-1], model.blocks[1].linear]
-    with mock.patch.object(thunder, "thunder_general_jit", stop):
-        try:
-            thunder.jit(model)(X)
-        except Traced:
-            return found
-        except Exception as error:
-            return [type(error).__name__, str(error).partition(" while tracing ")[0]]
+    try:
+        return stop_at_first(read, model, X)
+    except Exception as error:
+        return [type(error).__name__, str(error).partition(" while tracing ")[0]]
 
 
 def compare(model):

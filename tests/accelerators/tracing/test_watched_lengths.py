@@ -1,16 +1,13 @@
 """Programs at other lengths than the interpreted one: the trace that Thunder makes there, or none."""
 
-import contextlib
 import functools
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
-from unittest import mock
 
 import pytest
-import thunder
 import torch
-from same_traces import OWN
+from same_traces import OWN, stop_at_first
 from thunder.core.compile_data import get_compile_data
 from thunder_versions import HAS_MINIMUM
 
@@ -19,24 +16,6 @@ from fusioncache.accelerators.sizes.hooks import watch_sizes
 from fusioncache.accelerators.sizes.journal import Journal, Look, replay
 from fusioncache.accelerators.sizes.values import find_sizes
 from fusioncache.ir.errors import Declined
-
-
-class _Enough(Exception):
-    """Raised to end a derivation after its first trace."""
-
-
-def stop_at_first(act: Callable[..., Any], program: Callable[..., Any], *args: Any) -> Any:
-    """Returns the result of a function that is called in place of the one that makes the first trace, which it gets."""
-    found, own = [], thunder.thunder_general_jit
-
-    def stop(*given: Any, **options: Any) -> Any:
-        found.append(act(partial(own, **options), *given))
-        raise _Enough
-
-    with mock.patch.object(thunder, "thunder_general_jit", stop), contextlib.suppress(_Enough):
-        thunder.jit(program)(*args)
-    (result,) = found
-    return result
 
 
 def trace_first(program: Callable[..., Any], *args: Any) -> str:
