@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ import pytest
 import torch
 from drawn_regions import draw
 from inductor_artifacts import CASES, SUM_OF_TWO, artifacts_of, compile_case, digest, two
-from repository import HELPERS, ROOT
+from repository import run_code
 from threads_at_once import run_at_once
 from torch._subclasses import FakeTensorMode
 
@@ -76,7 +75,6 @@ def test_products_are_left_to_torch():
 
 LOADER = """
 import pickle, subprocess, sys
-sys.path.insert(0, {tests!r})
 from pathlib import Path
 import torch
 torch.set_num_threads({threads})
@@ -108,11 +106,8 @@ def test_a_new_process_loads_without_compilers_and_without_unpickling(tmp_path):
             (tmp_path / name / artifact).write_bytes(content)
     # Code depends on the number of threads, which an earlier test may have changed in this process.
     threads = torch.get_num_threads()
-    program = LOADER.format(tests=str(HELPERS), folder=str(tmp_path), names=names, threads=threads)
-    command = [sys.executable, "-W", "ignore", "-c", program]
-    found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.split() == [digest(compile_case(name).run(CASES[name]()[1])) for name in names]
+    said = run_code(LOADER.format(folder=str(tmp_path), names=names, threads=threads))
+    assert said.split() == [digest(compile_case(name).run(CASES[name]()[1])) for name in names]
 
 
 def test_threads_load_and_call_at_the_same_time():

@@ -1,10 +1,7 @@
 """Definitions that nvFuser gets to compile, for known and any sizes: from real traces, and nothing is executed."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
@@ -17,7 +14,7 @@ import torch
 from drawn_regions import draw
 from models import find_fused, recompute
 from nvfuser_definitions import add_residuals, define_executables, define_regions
-from repository import HELPERS, import_path
+from repository import run_code
 from thunder_versions import VERSION
 
 import fusioncache
@@ -222,11 +219,7 @@ def test_definitions_are_the_same_and_no_gpu_is_opened():
     expected = list(map(write, regions))
     places = [(tuple(range(len(region.inputs))), tuple(range(len(region.outputs)))) for region in regions]
     sent = [encode_region(Instance(region, *place)).decode() for region, place in zip(regions, places, strict=True)]
-    environment = {**os.environ, "PYTHONPATH": import_path(HELPERS)}
-    command = [sys.executable, "-W", "ignore", "-c", _WORKER]
-    done = subprocess.run(command, input=json.dumps(sent), capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(run_code(_WORKER, given=json.dumps(sent)))
     assert len(expected) >= 4 and sum(text.count("fd.ops.") for text in expected) > 100
     assert found["texts"] == expected
     assert not found["asked"] and not found["whole"]

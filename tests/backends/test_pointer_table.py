@@ -1,7 +1,5 @@
 """Residual chains summed in one launch: the conditions for it, equal bits, and folds where it is not possible."""
 
-import os
-import subprocess
 import sys
 from functools import partial, reduce
 from types import SimpleNamespace
@@ -11,7 +9,7 @@ from unittest import mock
 import pytest
 import torch
 from drawn_regions import draw_residual
-from repository import HELPERS, ROOT, import_path
+from repository import run_code
 
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.nvfuser import backend as nvfuser
@@ -168,7 +166,4 @@ print("the same")
 def test_a_pointer_table_adds_any_number_of_terms_of_any_size(device):
     pytest.importorskip("triton")
     interpreter = {"TRITON_INTERPRET": "1"} if device == "cpu" else {}
-    variables = {**os.environ, "PYTHONPATH": import_path(ROOT, HELPERS), **interpreter}
-    command = [sys.executable, "-c", POINTER_TABLES, device]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=variables)
-    assert done.stdout == "the same\n", done.stderr
+    assert run_code(POINTER_TABLES, device, **interpreter) == "the same\n"

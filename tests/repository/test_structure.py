@@ -5,15 +5,13 @@ Folders of tests are those of the package, and a test uses no private name of an
 
 import ast
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
-from repository import DOCS, HELPERS, PACKAGE, ROOT
+from repository import DOCS, HELPERS, PACKAGE, ROOT, run_code
 
 import fusioncache
 from fusioncache.observe.record.stats import Stats
@@ -112,14 +110,9 @@ def test_architecture_shows_the_folders_in_the_order_of_their_imports():
             assert floors[other] > floors[folder], (folder, other)
 
 
-def in_new_process(program: str) -> str:
-    command = [sys.executable, "-W", "ignore", "-c", program]
-    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=PACKAGE.parent).stdout
-
-
 def test_importing_the_package_imports_nothing_heavy():
     heavy = {"torch", "thunder", "rich", "click", "sqlite3"}
-    assert in_new_process(f"import sys, fusioncache; print({heavy} & set(sys.modules))") == "set()\n"
+    assert run_code(f"import sys, fusioncache; print({heavy} & set(sys.modules))") == "set()\n"
 
 
 def test_unknown_names_are_refused():
@@ -149,7 +142,7 @@ for use in {uses}:
         os._exit(0)
     assert not os.waitpid(child, 0)[1], use
 """
-    assert in_new_process(program).splitlines() == ["True"] * len(uses)
+    assert run_code(program).splitlines() == ["True"] * len(uses)
 
 
 TESTS = ROOT / "tests"
