@@ -72,6 +72,13 @@ def decline_single_op_regions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def cache() -> Any:
+    from fusioncache import Cache
+
+    return Cache()
+
+
+@pytest.fixture
 def store() -> Any:
     """Returns the store of this test's directory."""
     from fusioncache.store import Store

@@ -31,11 +31,6 @@ from fusioncache.transform.provenance.source import Compilation
 pytestmark = pytest.mark.usefixtures("eager_regions")
 
 
-@pytest.fixture
-def cache() -> fusioncache.Cache:
-    return fusioncache.Cache()
-
-
 def trained(model: torch.nn.Module, cache: fusioncache.Cache) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)

@@ -25,11 +25,6 @@ from fusioncache.transform.passes import ORDER, TraceContext, order_passes, run_
 pytestmark = pytest.mark.usefixtures("eager_regions")
 
 
-@pytest.fixture
-def cache() -> fusioncache.Cache:
-    return fusioncache.Cache()
-
-
 def check(model, compiled):
     """Takes a step; asserts that results are Thunder's without the transform."""
     generator = torch.Generator().manual_seed(0)
