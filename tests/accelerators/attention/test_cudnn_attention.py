@@ -11,13 +11,10 @@ from torch.nn.functional import scaled_dot_product_attention
 import fusioncache
 from fusioncache.accelerators.attention import NAME, executor
 
+pytestmark = pytest.mark.usefixtures("eager_regions")
+"""Thunder alone must compute the same bits."""
 SIZE, HEADS = 8, 2
 LENGTHS = (12, 10, 8, 6)
-
-
-@pytest.fixture(autouse=True)
-def _eager_regions(eager_regions):
-    """Runs Thunder's regions op by op, so that Thunder alone has the same bits."""
 
 
 @pytest.fixture

@@ -5,11 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import thunder
 import torch
 from fake_graphs import FakeRecorder
 from generating_models import Places, find_caches, generate, make_model, make_prompt
-from models import Blocks, are_same
+from models import Blocks, are_same, compile_plain, compile_with
 
 import fusioncache
 from fusioncache.accelerators.graphs.graph_capture import CudaGraphs
@@ -18,12 +17,10 @@ from fusioncache.process.settings import GRAPHS
 
 def compile_model(model, store=False, **options):
     """Returns the compiled model and its transform; captures are recorded without a GPU."""
-    cache = fusioncache.Cache(record=False, store=store)
-    transform = fusioncache.FusionCache(cache=cache, backend="eager", **options)
+    compiled, transform = compile_with(model, cache=fusioncache.Cache(record=False, store=store), **options)
     if transform.graphs is not None:
         recorder = FakeRecorder()
         transform.graphs.find_recorder = lambda device: recorder
-    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
     return compiled, transform
 
 
@@ -73,7 +70,7 @@ def test_tokens_that_lie_still_are_replayed_and_write_into_their_caches(eager_re
     """The model has a key-value cache; results and caches have the same bits as with Thunder alone."""
     model, module, count = make_model(), make_model(), 8
     compiled, transform = compile_model(model, graphs=True)
-    plain = thunder.jit(module, executors=fusioncache.executors())
+    plain = compile_plain(module)
     places, prompt = Places(), make_prompt(7)
 
     def compare():
