@@ -72,6 +72,15 @@ def decline_single_op_regions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def cheap_digests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes digests of secrets quick to compute, and forgets those of earlier tests."""
+    from fusioncache.process import secrets
+
+    monkeypatch.setattr(secrets, "COST", 2)
+    secrets.forget()
+
+
+@pytest.fixture
 def cache() -> Any:
     from fusioncache import Cache
 

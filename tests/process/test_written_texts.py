@@ -14,13 +14,8 @@ from fusioncache.process.files import make_folders, open_privately
 from fusioncache.process.secrets import TextKind, blur, find_kind, hide_line, hide_texts, list_options, reveal_texts
 from fusioncache.process.secrets import write_text as write
 
+pytestmark = pytest.mark.usefixtures("cheap_digests")
 DIGEST = re.compile(r"hidden (str|bytes) [a-p]{32}")
-
-
-@pytest.fixture(autouse=True)
-def _cheap(monkeypatch):
-    monkeypatch.setattr(secrets, "COST", 2)
-    secrets.forget()
 
 
 WORDS = ["", *["gelu", "bf16", "flash_attention_2", "nearest-exact", "cuda:0", "RMSNorm", "GELU", "10", "0.2.6", "->"]]

@@ -21,12 +21,7 @@ from fusioncache.accelerators.programs.text import Read, find_difference, find_t
 from fusioncache.process import secrets
 
 X = torch.zeros(2, 4)
-
-
-@pytest.fixture(autouse=True)
-def _cheap(monkeypatch):
-    monkeypatch.setattr(secrets, "COST", 2)
-    secrets.forget()
+pytestmark = pytest.mark.usefixtures("cheap_digests")
 
 
 Pair = collections.namedtuple("Pair", "name secret")
