@@ -17,7 +17,7 @@ import click
 import pytest
 from commands import CAST, CHAIN, call, get_error, get_output, save_run, save_two_runs
 from file_server import Handler, serve
-from repository import ROOT
+from repository import ROOT, run_code
 from saved_programs import SavedProgram
 from signing_keys import make_signing_key
 from store_contents import save
@@ -65,9 +65,7 @@ for command in {_COMMANDS!r}:
     assert not main(command, prog_name="fusioncache", standalone_mode=False), command
     assert not heavy & set(sys.modules), (command, heavy & set(sys.modules))
 """
-    command = [sys.executable, "-c", script.replace("SHARED", str(tmp_path / "shared"))]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
+    run_code(script.replace("SHARED", str(tmp_path / "shared")))
 
 
 def test_a_report_is_opened_in_the_browser(monkeypatch, tmp_path):

@@ -14,6 +14,7 @@ import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
+from pathlib import Path
 from subprocess import CompletedProcess
 from types import SimpleNamespace
 from typing import Any
@@ -44,11 +45,11 @@ def run(command: Sequence[str], *, shortcuts: bool = False, **options: Any) -> C
     return CompletedProcess(command, int(server.stdout.readline()))
 
 
-def read_output(module: str, *arguments: str, **variables: str) -> str:
+def read_output(module: str, *arguments: str, folder: Path = ROOT, **variables: str) -> str:
     """Returns what a module prints in a forked process, whose environment is this one's with these variables."""
     with tempfile.NamedTemporaryFile("r", suffix=".log") as output:
         command, environment = [sys.executable, "-m", module, *arguments], {**os.environ, **variables}
-        done = run(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
+        done = run(command, cwd=folder, env=environment, stdout=output, stderr=output)
         said = output.read()
     assert done.returncode == 0, said
     return said

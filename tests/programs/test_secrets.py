@@ -4,17 +4,15 @@ import base64
 import gzip
 import json
 import lzma
-import os
 import re
 import sqlite3
 import stat
-import sys
 import zlib
 from contextlib import closing
 
 import pytest
 from commands import call
-from forked_processes import run
+from forked_processes import read_output
 from repository import HELPERS
 
 from fusioncache.observe.record.database import record_path
@@ -50,13 +48,7 @@ def outputs(tmp_path_factory):
     for number, seed in enumerate(SEEDS):
         (folder / "model_copy.py").write_text(TEMPLATE.replace("SEED", seed))
         arguments = [each.replace("SEED", seed) for each in ARGUMENTS]
-        with open(folder / f"said-{number}", "w+") as output:
-            environment = {**os.environ, **variables}
-            command = [sys.executable, "-m", "model_copy", *arguments]
-            done = run(command, cwd=folder, env=environment, stdout=output, stderr=output)
-            output.seek(0)
-            printed[f"run {number}"] = output.read()
-        assert done.returncode == 0, printed
+        printed[f"run {number}"] = read_output("model_copy", *arguments, folder=folder, **variables)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FUSIONCACHE_DIR", str(home))
         patch.chdir(home)
