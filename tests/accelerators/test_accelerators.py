@@ -4,6 +4,7 @@ import pytest
 import thunder
 import torch
 from models import Blocks, are_same
+from stored_programs import compile_anew
 
 import fusioncache
 from fusioncache.accelerators.registry import SWITCHES, find_unwanted
@@ -17,12 +18,9 @@ def train(directory, accelerators):
     model = Blocks(2)
     results = []
     for _ in range(2):
-        cache = fusioncache.Cache(record=False, store=directory)
-        transform = fusioncache.FusionCache(cache=cache, backend="eager", jobs=0, accelerators=accelerators)
         executors = [each for each in fusioncache.executors() if each.name != "nvfuser"]
-        compiled = thunder.jit(
-            model, executors=[*executors, thunder.get_executor("fusioncache")], transforms=[transform]
-        )
+        jit = {"executors": [*executors, thunder.get_executor("fusioncache")]}
+        compiled, transform = compile_anew(model, directory, jit=jit, accelerators=accelerators)
         for length in (3, 5, 7):
             model.zero_grad()
             result = compiled(torch.linspace(-1, 1, 16 * length).reshape(length, 16))

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import thunder
 import torch
 from commands import call
 from repository import HELPERS, ROOT, import_path
 from signing_keys import make_signing_key
+from stored_programs import compile_anew
 
 import fusioncache
 from fusioncache.cache import packing
@@ -38,11 +38,9 @@ def run(
     model: torch.nn.Module, store: Path, lengths: list[int], backend: str = "inductor"
 ) -> tuple[fusioncache.Cache, list[torch.Tensor], int]:
     """Runs a model as a separate process would. Returns its cache, its outputs and the number of compiles."""
-    cache = fusioncache.Cache(record=False, store=store)
-    transform = fusioncache.FusionCache(cache=cache, backend=backend, jobs=0)
-    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+    compiled, transform = compile_anew(model, store, backend)
     outputs = [compiled(torch.randn(length, 8, generator=torch.Generator().manual_seed(0))) for length in lengths]
-    return cache, outputs, transform.stats().compiles
+    return transform.cache, outputs, transform.stats().compiles
 
 
 @pytest.fixture(scope="module")

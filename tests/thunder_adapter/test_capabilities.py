@@ -14,6 +14,7 @@ from unittest.mock import Mock
 import pytest
 import thunder
 import torch
+from models import compile_with
 from repository import PACKAGE
 from thunder.core import interpreter, jit_ext
 from thunder.extend import OperatorExecutor, get_executor
@@ -276,8 +277,7 @@ def test_a_model_runs_and_one_warning_says_what_to_install(unusable):
     cache = fusioncache.Cache(store=False)
     with pytest.warns(RuntimeWarning, match=r"Thunder 0.3.0.dev1 .* install lightning-thunder==0.2.6") as caught:
         for _ in range(2):
-            transform = fusioncache.FusionCache(cache=cache, backend="inductor", recompute="residual")
-            compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+            compiled, transform = compile_with(model, "inductor", cache, recompute="residual")
             assert torch.equal(compiled(X), model(X))
     assert len([warning for warning in caught if warning.category is RuntimeWarning]) == 1
     (reason, count), *others = cache.stats().bypasses.items()

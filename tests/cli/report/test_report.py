@@ -13,6 +13,7 @@ import thunder
 import thunder.distributed
 import torch
 from commands import save_run
+from models import compile_with
 from report_records import (
     HOSTILE,
     SHOWN,
@@ -147,9 +148,8 @@ def test_placements_of_a_filled_in_program_have_its_number(request, monkeypatch)
     monkeypatch.setenv("LOCAL_RANK", "0")
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     request.addfinalizer(torch.distributed.destroy_process_group)
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(store=True), backend="eager", jobs=0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
-    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+    compiled, transform = compile_with(model, cache=fusioncache.Cache(store=True), jobs=0)
     shared = thunder.distributed.ddp(compiled)
     for rows in (4, 6, 8, 10):
         shared(torch.ones(rows, 8)).sum().backward()
