@@ -54,6 +54,20 @@ class Model(torch.nn.Module):
         return self.second(self.norm(torch.nn.functional.silu(self.first(x)))) * scale
 
 
+class Keyed(thunder.Transform):
+    """A transform with a cache key that may replace the model's parameters by ones of another dtype."""
+
+    def __init__(self, key, dtype=None):
+        self.key, self.dtype = key, dtype
+
+    def cache_key(self):
+        return self.key
+
+    def transform_module(self, module):
+        for name, parameter in list(module.named_parameters()) if self.dtype else ():
+            module._overrides_parameters[name] = torch.nn.Parameter(parameter.detach().to(self.dtype))
+
+
 def jit(fn: Any, **options: Any) -> Any:
     """Compiles a function with Thunder, with our executor and our transform unless others are given."""
     usual = {"transforms": [fusioncache.FusionCache(backend="eager")], "executors": fusioncache.executors()}

@@ -17,7 +17,7 @@ import thunder
 import thunder.torch
 import torch
 from mutated_model import Base, Mutable, Norm
-from program_keys import attribute, changed
+from program_keys import Keyed, attribute, changed
 from stored_programs import compile_anew, counts, without_interpreter
 from thunder.extend import OperatorExecutor
 from torch.nn import functional
@@ -25,16 +25,6 @@ from torch.nn import functional
 import fusioncache
 
 Change = Callable[[Mutable], AbstractContextManager[Any]]
-
-
-class Marking(thunder.Transform):
-    """A third-party transform with a cache key."""
-
-    def __init__(self, key: str):
-        self.key = key
-
-    def cache_key(self) -> str:
-        return self.key
 
 
 class Claiming(OperatorExecutor):
@@ -49,7 +39,7 @@ class Claiming(OperatorExecutor):
 
 
 def make_options(transform: str = "a", executor: str = "a") -> dict[str, Any]:
-    return {"transforms": [Marking(transform)], "executors": [Claiming(executor), *fusioncache.executors()]}
+    return {"transforms": [Keyed(transform)], "executors": [Claiming(executor), *fusioncache.executors()]}
 
 
 @pytest.fixture(scope="module")

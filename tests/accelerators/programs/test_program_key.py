@@ -14,7 +14,7 @@ import numpy
 import pytest
 import thunder
 import torch
-from program_keys import Model, assert_names, assert_same, attribute, jit, key_of, setting
+from program_keys import Keyed, Model, assert_names, assert_same, attribute, jit, key_of, setting
 from thunder.core import trace
 from thunder.distributed import skip_data_parallel_grad_sync
 from thunder.extend import FUEL_LEVEL, OperatorExecutor
@@ -187,20 +187,6 @@ def test_where_a_state_has_no_value_no_program_is_kept(jitted, monkeypatch):
     monkeypatch.setattr(trace, "_execution_file", SimpleNamespace(get=lambda: "trace.py"))
     with pytest.raises(Declined, match="reads its traces from a file"):
         key_of(jitted, X)
-
-
-class Keyed(thunder.Transform):
-    """A transform with a cache key that may replace the model's parameters by ones of another dtype."""
-
-    def __init__(self, key, dtype=None):
-        self.key, self.dtype = key, dtype
-
-    def cache_key(self):
-        return self.key
-
-    def transform_module(self, module):
-        for name, parameter in list(module.named_parameters()) if self.dtype else ():
-            module._overrides_parameters[name] = torch.nn.Parameter(parameter.detach().to(self.dtype))
 
 
 def ours(**options):
