@@ -87,11 +87,10 @@ def test_a_model_that_is_changed_after_loading_is_guarded_as_by_thunder(loaded):
     assert counts(transform) == (1, 1, {})
 
 
-def test_a_failed_guard_of_a_loaded_program_is_a_reason(loaded, monkeypatch):
+def test_a_failed_guard_of_a_loaded_program_is_a_reason(loaded):
     compiled, transform, model, x = loaded
     build, fail = ProgramKeeper.build, mock.Mock(side_effect=ValueError("another guard"))
-    with monkeypatch.context() as patch:
-        patch.setattr(ProgramKeeper, "build", lambda *args: build(*args)._replace(prologue_fn=fail))
+    with mock.patch.object(ProgramKeeper, "build", lambda *args: build(*args)._replace(prologue_fn=fail)):
         assert torch.equal(compiled(x), model(x))
     # It is derived, and stored beside the one that did not fit.
     assert counts(transform) == (0, 1, {"its guards fail for these inputs": 1})

@@ -17,7 +17,7 @@ import pytest
 import thunder
 import torch
 from described import Box
-from program_keys import Model, assert_names, assert_same, called, changed, foreign_in, jit, key_of
+from program_keys import Model, assert_names, assert_same, attribute, called, changed, foreign_in, jit, key_of
 from thunder.core import devices, jit_ext, prims, rematerialization, symbol, transforms, utils
 from thunder.core.prims import PrimIDs
 from thunder.core.pytree import OPTREE_NAMESPACE
@@ -332,19 +332,14 @@ def make_executor() -> Any:
     return executor
 
 
-@contextmanager
-def other_code() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(takes, "__code__", (lambda x, most=2: x.ndim < most).__code__)
-        yield
-
-
 EXECUTOR = make_executor()
 IN_EXECUTOR: dict[str, Callable[[], Any]] = {
     "another operation": lambda: changed(EXECUTOR.implmap, PrimIDs.SIN, TORCHEX.implmap[PrimIDs.COS]),
     "a check": lambda: changed(EXECUTOR.implmap[PrimIDs.SIN], "checker", utils.check),
     "a default of a function of others": lambda: changed(takes, "__defaults__", (3,)),
-    "the code of a function of others": other_code,
+    "the code of a function of others": lambda: attribute(
+        takes, "__code__", (lambda x, most=2: x.ndim < most).__code__
+    ),
     "a lookaside": lambda: changed(EXECUTOR._lookasides, torch.sin, double),
     "an attribute more": lambda: changed(EXECUTOR, "mark", 1),
     "an item of an item": lambda: changed(EXECUTOR.settings, "modes", ["slow"]),

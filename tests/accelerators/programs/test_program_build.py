@@ -104,13 +104,12 @@ def test_a_built_prologue_checks_as_the_first_one_did(written):
 
 
 @pytest.mark.parametrize("written", ["training"], indirect=True)
-def test_bytecode_is_used_for_the_very_text_and_python_it_was_made_of(written, monkeypatch):
+def test_bytecode_is_used_for_the_very_text_and_python_it_was_made_of(written):
     model, inputs, expected, program = copy.deepcopy(written)
     content = building.encode_code(program)
     names = [code.co_filename for code in building.decode_code(content, program)]
     assert names == [*map(building.name_file, program.traces())]
-    with monkeypatch.context() as nothing_is_compiled:
-        nothing_is_compiled.setattr(building, "compile_trace", lambda trace: pytest.fail("compiled"))
+    with mock.patch.object(building, "compile_trace", lambda trace: pytest.fail("compiled")):
         compiled = load(model, program, bytecode=content)
     with no_interpretation():
         assert are_same(run(compiled, model, *inputs), expected[0])

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from described import Box
-from program_keys import changed
+from program_keys import attribute, changed
 from recorded_reads import compare, describe_key, record
 from torch._dynamo import mutation_guard
 
@@ -285,8 +285,7 @@ def test_tags_of_others_are_another_class_and_are_read(tag, monkeypatch):
     other_code = wrapper.__code__.replace(co_consts=(*wrapper.__code__.co_consts, 1))
     cell = wrapper.__closure__[0]
     for owner, name, value in ((wrapper, "__code__", other_code), (cell, "cell_contents", lambda self: None)):
-        with monkeypatch.context() as patch:
-            patch.setattr(owner, name, value)
+        with attribute(owner, name, value):
             assert describe_making() != before
         assert describe_making() == before
     monkeypatch.setattr(mutation_guard.GenerationTracker, "tag", classmethod(lambda cls, module: None))
