@@ -30,7 +30,7 @@ from parallel_models import (
     join,
     take_steps,
 )
-from sharded_training import copy_weights, list_calls, run_ranks
+from sharded_training import copy_weights, find_state, list_calls, run_ranks, spoil
 from torch.distributed.device_mesh import DeviceMesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -136,27 +136,17 @@ def train_on(jitted: Any, sizes: Sizes, folder: Path) -> dict[str, Any]:
     """Takes a clipped step, saves, and takes another one; repeats that after loading; then loads the saved weights."""
     optimizer, new = (torch.optim.AdamW(jitted.parameters(), lr=0.01) for _ in range(2))
     norm = take_clipped_step(jitted, optimizer, sizes, 0)
-    checkpoint.save(describe(jitted, optimizer), checkpoint_id=folder)
+    checkpoint.save(find_state(jitted, optimizer), checkpoint_id=folder)
     kept = copy_weights(jitted)
     take_clipped_step(jitted, optimizer, sizes, 1)
     first = [parameter.detach().clone() for parameter in jitted.parameters()]
     spoil(jitted)
-    checkpoint.load(describe(jitted, new), checkpoint_id=folder)
+    checkpoint.load(find_state(jitted, new), checkpoint_id=folder)
     take_clipped_step(jitted, new, sizes, 1)
     again = [parameter.detach().clone() for parameter in jitted.parameters()]
     spoil(jitted)
     jitted.load_original_state_dict({name.removeprefix("."): tensor for name, tensor in kept.items()})
     return {"norm": norm, "kept": kept, "loaded": copy_weights(jitted), "trained on": (first, again)}
-
-
-def describe(jitted: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    return {"model": distributed.state_dict(jitted), "optimizer": distributed.optimizer_state_dict(jitted, optimizer)}
-
-
-@torch.no_grad()
-def spoil(jitted: Any) -> None:
-    for parameter in jitted.parameters():
-        parameter.fill_(7)
 
 
 def take_clipped_step(jitted: Any, optimizer: torch.optim.Optimizer, sizes: Sizes, seed: int) -> torch.Tensor:

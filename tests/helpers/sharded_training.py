@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+import fusioncache.distributed as distributed
 from fusioncache.accelerators.schedule.calls import Kind
 from fusioncache.accelerators.schedule.collectives import is_view, kind_of, read_message
 
@@ -93,6 +94,16 @@ def list_calls(trace: Any) -> list[str]:
         if symbol.sym.name != "python_del"
         for text in (read_message(symbol).text.split(" + ") if kind_of(symbol) in kinds else ("",))
     ]
+
+
+def find_state(jitted: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    return {"model": distributed.state_dict(jitted), "optimizer": distributed.optimizer_state_dict(jitted, optimizer)}
+
+
+@torch.no_grad()
+def spoil(jitted: Any) -> None:
+    for parameter in jitted.parameters():
+        parameter.fill_(7)
 
 
 def copy_weights(jitted: Any) -> dict[str, torch.Tensor]:

@@ -25,11 +25,13 @@ from sharded_training import (
     copy_weights,
     count_saved,
     equal_bits,
+    find_state,
     list_calls,
     make_model,
     run_ranks,
     run_with_losses,
     share,
+    spoil,
     train,
 )
 
@@ -116,18 +118,11 @@ def describe(jitted: Any, transform: fusioncache.FusionCache) -> dict[str, Any]:
 
 def save_and_load(jitted: Any, optimizer: torch.optim.Optimizer, tokens: torch.Tensor, folder: Path) -> dict[str, Any]:
     """Trains one more step twice: the second time with a new optimizer, from the loaded checkpoint."""
-
-    def find_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        state = distributed.optimizer_state_dict(jitted, optimizer)
-        return {"model": distributed.state_dict(jitted), "optimizer": state}
-
-    checkpoint.save(find_state(optimizer), checkpoint_id=folder)
+    checkpoint.save(find_state(jitted, optimizer), checkpoint_id=folder)
     first = train_on(jitted, optimizer, tokens)
-    with torch.no_grad():
-        for parameter in jitted.parameters():
-            parameter.fill_(7)
+    spoil(jitted)
     new = torch.optim.AdamW(optimizer.param_groups[0]["params"], lr=0.01, fused=True)
-    checkpoint.load(find_state(new), checkpoint_id=folder)
+    checkpoint.load(find_state(jitted, new), checkpoint_id=folder)
     return {"loaded": copy_weights(jitted), "trained on": (first, train_on(jitted, new, tokens))}
 
 
