@@ -284,7 +284,8 @@ def has(store: Store, *numbers: int) -> list[int]:
     return [number for number in numbers if store.load(make_key(number), "eager") is not None]
 
 
-def pack_all(store: Store, path: Path, key=CI):
+def pack_all(store: Store, path: Path, *more: int, key=CI):
+    fill(store, *more)
     return write_pack(store.disk, store.disk.entries.list_files(), path, model="", version="1", key=key)
 
 
@@ -296,8 +297,7 @@ def bring(path: Path, store: Store):
 @pytest.fixture
 def packed(tmp_path: Path, here: Store) -> Path:
     """Returns a pack of three entries."""
-    fill(here, 1, 2, 3)
-    pack_all(here, tmp_path / "pack")
+    pack_all(here, tmp_path / "pack", 1, 2, 3)
     return tmp_path / "pack"
 
 
@@ -317,12 +317,10 @@ def test_what_was_packed_is_brought_once_and_not_when_its_key_was_revoked(packed
 
 def test_a_pack_of_a_trusted_key_brings_no_entry_of_another_one(tmp_path, here, there, monkeypatch):
     """CI passes on entries that another key signed: they keep that signature."""
-    fill(here, 1)
-    pack_all(here, tmp_path / "eves", key=EVE)
+    pack_all(here, tmp_path / "eves", 1, key=EVE)
     monkeypatch.setenv(TRUST.name, f"{CI.public},{EVE.public}")
     bring(tmp_path / "eves", there)
-    fill(there, 2)
-    pack_all(there, tmp_path / "both")
+    pack_all(there, tmp_path / "both", 2)
     monkeypatch.setenv(TRUST.name, CI.public)
     third = Store.open(tmp_path / "third", remote="")
     brought = bring(tmp_path / "both", third)

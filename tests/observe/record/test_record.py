@@ -295,10 +295,7 @@ REGIONS = build(RegionRecord, **PLACE, outcome=st.sampled_from(["hit", "miss", "
 CHOICES = build(ChoiceRecord, **PLACE)
 CALLS = {"calls": st.tuples(TEXTS, TEXTS, TEXTS, TEXTS), "alive": st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS)}
 PLACEMENTS = build(PlacementRecord, **PLACE, **CALLS)
-ONE = RegionRecord(
-    "GPT", "forward", 7, 3, "Fusion3", "d", "hit", None, (2,), "fold", Source("h.1", 1, (Line("m.py", 3),)), 4, 5, 6
-)
-STREAM = ChoiceRecord("GPT", "backward", 7, "t3", 2, "carry", (PlanCost("carry", 1, 2, 3),))
+ONE, STREAM = (replace(record, trace_number=7) for record in (REGION, CHOICE))
 
 
 @given(st.lists(REGIONS, max_size=5), st.lists(CHOICES, max_size=3), st.lists(PLACEMENTS, max_size=2))
