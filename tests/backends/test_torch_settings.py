@@ -278,11 +278,6 @@ def compile_(function: Callable[..., Any], cache: fusioncache.Cache) -> Any:
     return compile_with(lambda *args: function(*args), "inductor", cache)[0]
 
 
-@pytest.fixture
-def cache() -> fusioncache.Cache:
-    return fusioncache.Cache(record=False, store=False)
-
-
 def make_numbers(mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Two numbers, a quotient of integers, halves."""
     halves = torch.where(mask, 1.0, 2.0).to(torch.bfloat16) * 0.3

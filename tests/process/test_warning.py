@@ -79,15 +79,13 @@ def test_a_line_is_written_anew_and_erased_in_the_end_and_no_thread_stays(monkey
     assert set(threading.enumerate()) <= before
 
 
-def test_where_there_is_no_terminal_there_is_neither_line_nor_thread(monkeypatch):
+def test_where_there_is_no_terminal_there_is_neither_line_nor_thread():
     before = set(threading.enumerate())
     closed = io.StringIO()
     closed.close()
     for stream in (io.StringIO(), closed, object()):
-        with monkeypatch.context() as patch:
-            patch.setattr(sys, "stderr", stream)
-            with ProgressLine().show(lambda: "compiling"):
-                assert set(threading.enumerate()) <= before
+        with mock.patch.object(sys, "stderr", stream), ProgressLine().show(lambda: "compiling"):
+            assert set(threading.enumerate()) <= before
 
 
 def test_a_terminal_that_fails_ends_nothing(monkeypatch):

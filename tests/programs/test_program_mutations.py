@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
-import mutated_model
+import mutated_model as own
 import pytest
 import thunder
 import thunder.torch
@@ -67,7 +67,6 @@ def forward_hook(module: Any, args: Any, output: Any) -> Any:
     return output * 2
 
 
-own = mutated_model
 CHANGES: dict[str, tuple[Change, str]] = {
     # The model.
     "attribute": (put(lambda m: m, "scale", 3.0), "`model.scale`"),
