@@ -25,8 +25,6 @@ from itertools import chain
 from types import CodeType, FunctionType, GetSetDescriptorType
 from typing import Any
 
-import torch
-
 from fusioncache.ir.errors import Declined, Scope
 
 type Place = int | str | tuple[int | str, ...]
@@ -44,6 +42,8 @@ def find_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[Plac
 
     Tensor subclasses are left out. If any tensor occurs twice, all tensors in containers are left out.
     """
+    import torch
+
     places = _list_places(args, kwargs)
     tensors: dict[Place, Any] = {place: value for place, value in places if type(value) is torch.Tensor}
     inside = chain.from_iterable(_find_inside(place, value) for place, value in places)
@@ -73,6 +73,8 @@ def explain_fixed(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
 
 def _explain(place: int | str, value: Any) -> str | None:
     """Returns why the sizes of an argument are not treated as lengths; None if they are, or there are none."""
+    import torch
+
     if type(value) is torch.Tensor:
         return None
     if issubclass(type(value), torch.Tensor):
@@ -114,6 +116,8 @@ def _open(way: tuple[int | str, ...], value: Any) -> Iterator[tuple[Place, Any]]
     Raises:
         ValueError: if the text of another item might look like their sizes.
     """
+    import torch
+
     if type(value) is torch.Tensor:
         yield way, value
     elif type(value) in (dict, list, tuple) and len(way) <= _DEEPEST:
@@ -171,6 +175,8 @@ def _make_alike(value: tuple[Any, ...] | list[Any], items: list[Any]) -> Any:
     Raises:
         Declined: if no object of this type can be made of them.
     """
+    import torch
+
     kind: Any = type(value)
     if kind in (tuple, list) or (kind is torch.Size and all(isinstance(each, int) for each in items)):
         return kind(items)
