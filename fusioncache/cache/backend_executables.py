@@ -268,13 +268,13 @@ class BackendExecutables:
         found, derives = self._find_general(region, generation, environment), self.backend.derives_sizes
         if isinstance(found, Rejection):
             pieces = (piece for piece in found.pieces if piece.is_compiled)
-            return [ask for piece in pieces for ask in self._foresee_piece(region, piece, generation)]
+            return [request for piece in pieces for request in self._foresee_piece(region, piece, generation)]
         if found is not None and self.backend.generalizes and not derives:
             return []
-        made = found.instance if found is not None and derives and not refuses_general(region) else None
+        as_general = found.instance if found is not None and derives and not refuses_general(region) else None
         expected = [layouts] if found is None else found.executable.correct_layouts(layouts, graph)
-        asks = (executable.foresee(each, instance, made) for each in expected)
-        return [ask for ask in asks if ask is not None]
+        requests = (executable.foresee(each, instance, as_general) for each in expected)
+        return [request for request in requests if request is not None]
 
     def _foresee_piece(self, region: Graph, piece: Piece, generation: Generation | None) -> list[StoreRequest]:
         """Returns the store requests of a piece of a rejected region that is known at other sizes."""

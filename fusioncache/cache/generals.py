@@ -115,7 +115,7 @@ class StoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a rejected region: the operations from ``start`` to ``stop``, without the last.
+    """A piece of a rejected region: the operations from ``start`` up to, but not including, ``stop``.
 
     Attributes:
         is_compiled: whether it is compiled; otherwise torch runs its operations.
@@ -239,18 +239,16 @@ class GeneralExecutable:
         self._builder = builder
         self._functions: dict[Hashable, BuiltFunction[GeneralFunction] | str] = {}
         self._derived: set[Hashable] = set()
-        self._seen: dict[ArgumentLayouts, None] = {}
+        self._seen: tuple[ArgumentLayouts, ...] = ()
         self._lock = forks.lock()
 
     def note_layouts(self, layouts: ArgumentLayouts) -> None:
-        """Notes the layouts of the arguments of a call."""
-        with self._lock:
-            self._seen[layouts] = None
-            while len(self._seen) > _MOST_SEEN:
-                del self._seen[next(iter(self._seen))]
+        """Notes the layouts of the arguments of a call, for predictions at other sizes."""
+        if layouts not in self._seen:
+            self._seen = (*self._seen, layouts)[-_MOST_SEEN:]
 
     def correct_layouts(self, layouts: ArgumentLayouts, graph: Graph) -> list[ArgumentLayouts]:
-        """Returns predicted layouts of arguments, or those of earlier calls at other sizes if these all lie otherwise.
+        """Returns predicted layouts of arguments, or those of earlier calls at other sizes if all of these differ.
 
         Args:
             layouts: as predicted.

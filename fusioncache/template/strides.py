@@ -97,7 +97,10 @@ def _pack_alike(other: Strided, shape: tuple[int, ...]) -> Strided | None:
 
 
 def _scale_stride(axis: int, other: Strided, packed: Strided) -> int:
-    """Returns a stride of a packed layout. That of a single element follows the dimension that it equals in another."""
+    """Returns the stride of a dimension in a packed layout.
+
+    Torch derives the stride of a dimension of one element from another dimension, so it is scaled with that one.
+    """
     if packed.shape[axis] == 1:
         for index, (size, stride) in enumerate(zip(other.shape, other.strides, strict=True)):
             if size > 1 and other.strides[axis] in (size * stride, stride):

@@ -285,6 +285,25 @@ def test_a_launch_that_failed_says_nothing_of_other_sizes(tmp_path, monkeypatch,
     assert picky.rejected == 1 - pieces
 
 
+class Newer(Picky):
+    """The same backend in another version."""
+
+    def environment(self):
+        return {**super().environment(), "versions": "another"}
+
+
+@pytest.mark.usefixtures("eager_regions")
+@pytest.mark.parametrize(
+    ("make", "sizes", "is_known"), [(Picky, "auto", True), (Picky, "static", False), (Newer, "auto", False)]
+)
+def test_a_rejection_is_for_one_version_and_for_shared_sizes(tmp_path, monkeypatch, make, sizes, is_known):
+    train(Picky(), tmp_path, monkeypatch, INPUTS[:1])
+    monkeypatch.setenv("FUSIONCACHE_SIZES", sizes)
+    backend = make("never")
+    _, stats, _ = train(backend, tmp_path, monkeypatch, INPUTS[1:2])
+    assert (backend.rejected, len(stats.bypasses)) == ((0, 1) if is_known else (1, 0))
+
+
 @pytest.mark.usefixtures("eager_regions")
 def test_an_error_that_may_pass_is_not_remembered(tmp_path, monkeypatch):
     _, stats, messages = train(Picky("once"), tmp_path, monkeypatch)
