@@ -64,8 +64,9 @@ heavy = {{"torch", "thunder", "numpy", "rich", "networkx", "pygments", "jinja2"}
 for command in {_COMMANDS!r}:
     assert not main(command, prog_name="fusioncache", standalone_mode=False), command
     assert not heavy & set(sys.modules), (command, heavy & set(sys.modules))
+print("all commands")
 """
-    run_code(script.replace("SHARED", str(tmp_path / "shared")))
+    assert run_code(script.replace("SHARED", str(tmp_path / "shared"))).endswith("all commands\n")
 
 
 def test_a_report_is_opened_in_the_browser(monkeypatch, tmp_path):
