@@ -20,6 +20,7 @@ _STEPS = (
     *("step-real-128", "step-real-2048", "step-inference"),
 )
 _PRICES = ("programs", "sizes", "tracing", "lean-steps", "residual", "precompile")
+_SUMMARIES = ("llama-8", "llama-32", "llama-2-7b", "convolutional", "encoder-decoder")
 _RESIDUAL = ("residual-own", "residual-cached", "residual-uncached")
 
 
@@ -35,8 +36,7 @@ def make_figures() -> dict[str, str]:
         "starts": _figure(starts.compare_starts, "starts-real"),
         "peers": _figure(starts.tabulate_peers, "peers-llama-8"),
         "first-step-alone": _figure(tables.tabulate_first_step, "first-step-alone"),
-        "lengths": _figure(steps.tabulate_lengths, "summary-llama-8"),
-        "lengths-deep": _figure(steps.tabulate_lengths, "summary-llama-32"),
+        **{f"lengths-{model}": _figure(steps.tabulate_lengths, f"summary-{model}") for model in _SUMMARIES},
         "buckets": _figure(steps.tabulate_buckets, "lengths-bucketed"),
         "experts": _figure(steps.tabulate_experts, "experts", folder=H100),
         "shared-orders": _figure(steps.tabulate_orders, "distributed", "distributed-512-orders", folder=H100),
