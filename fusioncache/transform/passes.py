@@ -143,7 +143,7 @@ def run_passes(
     trace: Any,
     context: TraceContext,
     reports: Reports,
-    watch: Callable[[str, Any, float], None] | None = None,
+    watch: Callable[[str, Any, Any, float], None] | None = None,
 ) -> Any:
     """Returns the trace after all passes.
 
@@ -152,10 +152,10 @@ def run_passes(
         trace: a final trace.
         context: of the trace.
         reports: receives reasons and failures.
-        watch: called with the name of each pass, the trace after it and its seconds.
+        watch: called with the name of each pass, the traces before and after it, and its seconds.
     """
     for each in passes:
-        start = time.perf_counter()
+        before, start = trace, time.perf_counter()
         try:
             trace = each.apply(trace, context)
         except Exception as error:
@@ -166,5 +166,5 @@ def run_passes(
             else:
                 reports.report_failure(f"pass {each.name!r}: a trace", error)
         if watch is not None:
-            watch(each.name, trace, time.perf_counter() - start)
+            watch(each.name, before, trace, time.perf_counter() - start)
     return trace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -102,24 +101,23 @@ def rebind(symbol: Any, function: Callable[..., Any], args: Iterable[Any]) -> An
     return other.bind(*args, output=symbol.output, **symbol.kwargs)
 
 
-def replace_symbols(trace: Any, replacements: Mapping[int, list[Any]], start: float) -> Any:
+def replace_symbols(trace: Any, replacements: Mapping[int, list[Any]]) -> Any:
     """Returns a new trace with the bound symbols at some positions replaced."""
     symbols = [
         symbol
         for position, bound_symbol in enumerate(trace.bound_symbols)
         for symbol in replacements.get(position, [bound_symbol])
     ]
-    return derive(trace, symbols, "Fusion templates by fusioncache", start)
+    return derive(trace, symbols, "Fusion templates by fusioncache")
 
 
-def derive(trace: Any, symbols: Iterable[Any], what: str, start: float) -> Any:
+def derive(trace: Any, symbols: Iterable[Any], what: str) -> Any:
     """Returns a new trace of these bound symbols, with ``del`` statements at their new places.
 
     Args:
         trace: the old trace.
         symbols: the bound symbols of the new trace.
-        what: the change, for the first line of the new trace.
-        start: the start time of the change, by ``time.perf_counter``.
+        what: the change, for the first line of the new trace. ``note_seconds`` adds how long it took.
     """
     from fusioncache.thunder_adapter.api import TraceProvenance, del_last_used, from_trace
 
@@ -127,9 +125,16 @@ def derive(trace: Any, symbols: Iterable[Any], what: str, start: float) -> Any:
     clears = any(symbol.sym.id == "clear_mutable_collection" for symbol in trace.bound_symbols)
     new.bound_symbols = [symbol for symbol in symbols if not deletes(symbol)]
     new = del_last_used(new, clear_mutable_collections=clears)
-    milliseconds = (time.perf_counter() - start) * 1e3
-    new.set_provenance(TraceProvenance(f"{what} (took {milliseconds:.0f} milliseconds)"))
+    new.set_provenance(TraceProvenance(what))
     return new
+
+
+def note_seconds(trace: Any, seconds: float) -> None:
+    """Adds to the first line of a trace that ``derive`` returned how long the change took, as Thunder's passes do."""
+    from fusioncache.thunder_adapter.api import TraceProvenance
+
+    what = trace.get_provenance().pss
+    trace.set_provenance(TraceProvenance(f"{what} (took {seconds * 1e3:.0f} milliseconds)"))
 
 
 def deletes(symbol: Any) -> bool:
@@ -212,10 +217,9 @@ def take_saved(trace: Any, swap: SavedSwap, change: Callable[[Iterator[Any]], It
     Raises:
         RuntimeError: if the traces do not belong together. Then the backward trace cannot run unchanged either.
     """
-    start = time.perf_counter()
     # Before the new trace is made, because it gets the names that the old one has then.
     symbols = list(change(_swap_unpacking(trace.bound_symbols, swap)))
-    new = derive(trace, symbols, what, start)
+    new = derive(trace, symbols, what)
     new.args = ([list(swap.remaining), *trace.args[0][1:]], *trace.args[1:])
     return new
 

@@ -10,7 +10,6 @@ The call compiles at its first execution: see ``cache/call.py``.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache as remember
@@ -84,7 +83,7 @@ class ShareRegions:
 
     def apply(self, trace: Any, context: TraceContext) -> Any:
         """Returns the trace with each region that can be shared replaced by a call of its template."""
-        start, notes = time.perf_counter(), context.notes
+        notes = context.notes
         notes.locate_regions(trace)
         fusions = {position: symbol for position, symbol in enumerate(trace.bound_symbols) if symbol.sym.is_fusion}
         if not fusions:
@@ -98,7 +97,7 @@ class ShareRegions:
         calls = {region.position: self._call_of(region, arities[region.call.template.key], notes) for region in shared}
         for accelerator in self._accelerators:
             accelerator.foresee(trace, shared, context)
-        trace = replace_symbols(trace, calls, start) if calls else trace
+        trace = replace_symbols(trace, calls) if calls else trace
         notes.note_rewritten()
         return trace
 

@@ -29,6 +29,7 @@ from fusioncache.transform.passes import Accelerator, Pass, TraceContext, order_
 from fusioncache.transform.pending_contexts import PendingContexts
 from fusioncache.transform.provenance.misses import Misses
 from fusioncache.transform.provenance.trace_notes import begin_notes
+from fusioncache.transform.rewrite import note_seconds
 from fusioncache.transform.shared_region import RegionBackends, name_backend
 from fusioncache.transform.sharing import ShareRegions
 from fusioncache.transform.templates import TemplateCalls
@@ -172,7 +173,9 @@ class TemplateTransform(Transform):
         files = TraceWriter(f"{notes.number:03}.{1 + is_backward} {notes.direction} {notes.compilation.model or ''}")
         files.write_trace(FIRST, trace)
 
-        def watch(name: str, after: Any, seconds: float) -> None:
+        def watch(name: str, before: Any, after: Any, seconds: float) -> None:
+            if after is not before:
+                note_seconds(after, seconds)
             files.write_trace(name, after)
             if name in _PLANNING:
                 self.ledger.history.add_seconds("planning", seconds)

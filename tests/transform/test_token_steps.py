@@ -313,14 +313,14 @@ def make_inputs(queries=1):
 
 def trace_of(compute, queries=1):
     trace = thunder.trace(inline_trace=False, rename_proxies=False)(compute, *make_inputs(queries))
-    return derive(trace, trace.bound_symbols, "Made by a test", 0.0)
+    return derive(trace, trace.bound_symbols, "Made by a test")
 
 
 @pytest.mark.usefixtures("kernel")
 def test_a_mask_is_prepared_once_and_the_kernel_is_given_the_same():
     trace = trace_of(two_layers)
     leaner = simplify(trace)
-    lean = derive(trace, leaner.symbols, "Without", 0.0)
+    lean = derive(trace, leaner.symbols, "Without")
     assert leaner.taken == {MASKS: 1}
     text = str(lean)
     assert (text.count("= prepare_mask("), text.count("= attend_with_mask(")) == (1, 2)

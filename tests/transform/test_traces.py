@@ -34,12 +34,12 @@ def trace_of(compute):
         return compute(x, w, v)
 
     trace = thunder.common.trace(inline_trace=False, rename_proxies=False)(computation, *args)
-    return derive(trace, trace.bound_symbols, "Made by a test", 0.0)
+    return derive(trace, trace.bound_symbols, "Made by a test")
 
 
 def lean_of(trace):
     leaner = simplify(trace)
-    return derive(trace, leaner.symbols, "Without", 0.0), leaner.taken
+    return derive(trace, leaner.symbols, "Without"), leaner.taken
 
 
 def symbols_of(trace):

@@ -5,7 +5,6 @@ The first part reads the fused calls of a trace as values; the second applies a 
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -110,7 +109,6 @@ def replan_streams(
     Returns:
         The new trace, or the same object if no region changes; and the choice for each stream.
     """
-    start = time.perf_counter()
     if not adds_twice(trace):
         return trace, ()
     calls, around = read_calls(trace, compilers)
@@ -125,7 +123,7 @@ def replan_streams(
     if not changed:
         return trace, choices
     symbols = _Rewriter(trace, calls, [stream for stream, _ in changed]).symbols_with(_group_events(changed))
-    return _check(derive(trace, symbols, "Residual streams by fusioncache", start), trace), choices
+    return _check(derive(trace, symbols, "Residual streams by fusioncache"), trace), choices
 
 
 def _choice(stream: Stream, requested: ResidualPlan | None, budget: int | None) -> Choice:

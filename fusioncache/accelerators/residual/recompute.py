@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,13 +62,12 @@ def drop_sums(
         budget: how many bytes of a stream's sums may be kept alive.
         compilers: the compilers of its fused calls.
     """
-    start = time.perf_counter()
     reader = _Reader(trace, compilers)
     recompute = reader.recompute(requested, budget)
     if recompute is None:
         return trace, None
     symbols = swap_saved(trace, recompute.remaining)
-    return derive(trace, symbols, "Residual sums not saved by fusioncache", start), recompute
+    return derive(trace, symbols, "Residual sums not saved by fusioncache"), recompute
 
 
 class _Reader:

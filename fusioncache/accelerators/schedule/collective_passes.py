@@ -18,7 +18,6 @@ others only return the tensor.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -260,7 +259,6 @@ def save_shards(trace: Any) -> tuple[Any, Resharding | None]:
     """
     if TraceTag.AUGMENTED_FORWARD not in trace.tags:
         return trace, None
-    start = time.perf_counter()
     values, (tensors, _) = trace.bound_symbols[-1].args
     inputs = {proxy.name: proxy for proxy in values["flat_args"] if hasattr(proxy, "name")}
     producers = {proxy.name: symbol for symbol in trace.bound_symbols for proxy in symbol.flat_proxy_outs}
@@ -280,7 +278,7 @@ def save_shards(trace: Any) -> tuple[Any, Resharding | None]:
         taken += taken[:1]
     order = [symbol for symbol in trace.bound_symbols if id(symbol) in gathering]
     found = Resharding(tuple(proxy.name for proxy in tensors), taken, tuple(order))
-    return derive(trace, swap_saved(trace, taken), "Shards saved by fusioncache", start), found
+    return derive(trace, swap_saved(trace, taken), "Shards saved by fusioncache"), found
 
 
 def _trace_back(proxy: Any, producers: Mapping[str, Any], inputs: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:

@@ -10,7 +10,6 @@ program at different times, if one repeats a program that is new to another, or 
 from __future__ import annotations
 
 import hashlib
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -182,7 +181,6 @@ def agree_first(trace: Any) -> Any:
     """
     import torch.distributed as distributed
 
-    start = time.perf_counter()
     store = find_job_store() if has_collectives(trace.bound_symbols) else None
     if store is None or distributed.get_backend() == "fake":
         return trace
@@ -192,7 +190,7 @@ def agree_first(trace: Any) -> Any:
     first = next(index for index, symbol in enumerate(trace.bound_symbols) if exchanges(symbol))
     symbols = list(trace.bound_symbols)
     symbols.insert(first, make_symbol("agree_on_collectives", agreement, None).bind(output=None))
-    return derive(trace, symbols, "Collectives told to other ranks by fusioncache", start)
+    return derive(trace, symbols, "Collectives told to other ranks by fusioncache")
 
 
 IN_FLIGHT_BYTES = 512 * 2**20
@@ -328,7 +326,6 @@ def move_collectives(trace: Any, options: CollectiveOptions) -> tuple[Any, Place
     Raises:
         Declined: if the trace contains an operation whose effect is not known.
     """
-    start = time.perf_counter()
     symbols = [symbol for symbol in trace.bound_symbols if not deletes(symbol)]
     symbols.sort(key=lambda symbol: not _names_argument(symbol))
     graph = read_calls(symbols)
@@ -338,7 +335,7 @@ def move_collectives(trace: Any, options: CollectiveOptions) -> tuple[Any, Place
         return trace, found
     symbols = reduce_in_place(symbols)
     placed = coalesce_steps([symbols[index] for index in step] for step in found.schedule.steps)
-    return derive(trace, placed, "Collectives in their place by fusioncache", start), found
+    return derive(trace, placed, "Collectives in their place by fusioncache"), found
 
 
 def _can_coalesce(symbols: Iterable[Any]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -111,10 +110,9 @@ class LeanSteps(Accelerator):
     def _remove_redundant(self, trace: Any, context: TraceContext) -> Any:
         """Removes redundant operations, and quickens the prologue of the program."""
         quicken_last()
-        start = time.perf_counter()
         simplified = simplify(trace)
         if simplified.taken:
-            trace = derive(trace, simplified.symbols, "What changes nothing left out by fusioncache", start)
+            trace = derive(trace, simplified.symbols, "What changes nothing left out by fusioncache")
             self._count(simplified.taken)
         return trace
 

@@ -38,7 +38,6 @@ has that of its query, key or value.
 
 from __future__ import annotations
 
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -346,7 +345,6 @@ def save_once(trace: Any) -> tuple[Any, SavedResults | None]:
     Args:
         trace: a final one that saves tensors for a backward trace. Without such a result it is returned with None.
     """
-    start = time.perf_counter()
     saved = {proxy.name: proxy for proxy in find_saved(trace)}
     found = dict(find_saved_twice(trace.bound_symbols, saved))
     if not found:
@@ -354,9 +352,8 @@ def save_once(trace: Any) -> tuple[Any, SavedResults | None]:
     remaining = {name: proxy for name, proxy in saved.items() if name not in found}
     remaining |= {joined.name: joined for joined in found.values()}
     results = SavedResults(tuple(saved), tuple(remaining.values()), found, {name: saved[name] for name in found})
-    return derive(
-        trace, swap_saved(trace, results.remaining), "Results of attention saved once by fusioncache", start
-    ), results
+    symbols = swap_saved(trace, results.remaining)
+    return derive(trace, symbols, "Results of attention saved once by fusioncache"), results
 
 
 def find_saved_twice(symbols: Sequence[Any], saved: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
