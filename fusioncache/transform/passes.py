@@ -56,32 +56,41 @@ class TraceContext:
     for_backward: dict[str, Any] = field(default_factory=dict)
 
 
-class Pass(Protocol):
-    """A pass over final traces."""
-
-    @property
-    def name(self) -> str:
-        """One of ``ORDER``."""
-
-    def apply(self, trace: Any, context: TraceContext, /) -> Any:
-        """Returns a new trace, or the same one. Does not modify its argument.
-
-        Raises:
-            Declined: with a reason that is counted, if the trace stays as it is.
-        """
-
-
 @dataclass(frozen=True, slots=True)
-class NamedPass:
-    """A pass implemented by one function.
+class Pass:
+    """A pass over final traces.
 
     Attributes:
         name: one of ``ORDER``.
-        apply: as ``Pass.apply``.
+        apply: returns a new trace, or the same one, and does not modify its argument. If it raises ``Declined``, the
+            trace stays as it is, and the reason is counted.
     """
 
     name: str
     apply: Callable[[Any, TraceContext], Any]
+
+
+def pair_passes(
+    name: str, forward: Callable[[Any, TraceContext], tuple[Any, Any]], backward: Callable[[Any, Any], Any]
+) -> Pass:
+    """Returns a pass that changes a backward trace if it has changed the forward trace.
+
+    Args:
+        name: one of ``ORDER``.
+        forward: returns the forward trace, and the data that the backward trace needs; None if it needs no change.
+        backward: returns the backward trace, given the trace and these data.
+    """
+
+    def apply(trace: Any, context: TraceContext) -> Any:
+        if context.is_backward:
+            left = context.from_forward.get(name)
+            return trace if left is None else backward(trace, left)
+        trace, left = forward(trace, context)
+        if left is not None:
+            context.for_backward[name] = left
+        return trace
+
+    return Pass(name, apply)
 
 
 class Accelerator:

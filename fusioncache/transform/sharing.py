@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache as remember
-from typing import Any, ClassVar
+from typing import Any
 
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.generals import Generation
@@ -68,8 +68,6 @@ class ShareRegions:
         verifier: compares the results of templates with those of regions; None if nothing is compared.
         accelerators: notified of the regions before calls replace them.
     """
-
-    name: ClassVar[str] = "templates"
 
     _cache: Cache
     _backends: RegionBackends

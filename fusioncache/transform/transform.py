@@ -127,7 +127,8 @@ class TemplateTransform(Transform):
             self._verifier,
             self.accelerators,
         )
-        self._passes = order_passes([own, *(each for one in self.accelerators for each in one.passes())])
+        others = (each for one in self.accelerators for each in one.passes())
+        self._passes = order_passes([Pass("templates", own.apply), *others])
 
     def passes(self) -> tuple[Pass, ...]:
         """Returns the passes that change each trace, in order."""

@@ -21,7 +21,7 @@ from fusioncache.backends.bound_symbols import symbol_name, written_values
 from fusioncache.ir import TensorType
 from fusioncache.observe.record.observations import PlanCost
 from fusioncache.thunder_adapter.api import PrimIDs, Proxy, TensorProxy, tracectx, tree_flatten, variableify
-from fusioncache.transform.passes import Accelerator, NamedPass, Pass, TraceContext
+from fusioncache.transform.passes import Accelerator, Pass, TraceContext, pair_passes
 from fusioncache.transform.rewrite import SavedSwap, derive, find_saved, free_numbers, fuse, swap_saved, take_saved
 
 
@@ -246,9 +246,6 @@ class ResidualOptions:
         return cls(recompute is not None, plans.get(residual), memory_budget)
 
 
-_SAVED = "saved sums"
-
-
 class ResidualStreams(Accelerator):
     """The accelerator of residual streams.
 
@@ -271,20 +268,17 @@ class ResidualStreams(Accelerator):
 
     def passes(self) -> Sequence[Pass]:
         """Returns the pass that saves fewer sums, and the one that plans streams."""
-        return NamedPass(_SAVED, self._save_fewer), NamedPass("residual streams", self._plan_streams)
+        saving = pair_passes("saved sums", self._save_fewer, rebuild_sums)
+        return saving, Pass("residual streams", self._plan_streams)
 
-    def _save_fewer(self, trace: Any, context: TraceContext) -> Any:
-        """Saves fewer sums in forward, and rebuilds them in backward."""
-        if context.is_backward:
-            recompute = context.from_forward.get(_SAVED)
-            return trace if recompute is None else rebuild_sums(trace, recompute)
+    def _save_fewer(self, trace: Any, context: TraceContext) -> tuple[Any, Recompute | None]:
+        """Saves fewer sums in forward, if the user asked for it."""
         if not self.options.recompute:
-            return trace
+            return trace, None
         trace, recompute = drop_sums(trace, self.options.plan, self.options.budget, self.compilers)
         if recompute:
             self._note(recompute.choices, context)
-            context.for_backward[_SAVED] = recompute
-        return trace
+        return trace, recompute
 
     def _plan_streams(self, trace: Any, context: TraceContext) -> Any:
         """Passes sums on from region to region, or rebuilds them, by the cheapest plan or the one asked for."""

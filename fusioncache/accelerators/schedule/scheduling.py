@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 from fusioncache.accelerators.schedule.calls import CallGraph
 from fusioncache.accelerators.schedule.collective_passes import (
+    Resharding,
     coalesce_steps,
     gather_again,
     reduce_in_place,
@@ -31,7 +32,7 @@ from fusioncache.cache.peers import find_job_store
 from fusioncache.process import forks
 from fusioncache.process.warning import log_errors, warn_once
 from fusioncache.thunder_adapter.api import PrimIDs, get_compile_data, get_skip_data_parallel_grad_sync
-from fusioncache.transform.passes import Accelerator, NamedPass, Pass, TraceContext
+from fusioncache.transform.passes import Accelerator, Pass, TraceContext, pair_passes
 from fusioncache.transform.rewrite import deletes, derive, make_symbol
 
 _REMEDY = (
@@ -263,9 +264,9 @@ class Collectives(Accelerator):
 
     def passes(self) -> Sequence[Pass]:
         """Returns the passes; if collectives are not to be moved, only the one that warns."""
-        last = NamedPass("agreement", self._agree)
-        moving = NamedPass(_SHARDS, _save_shards), NamedPass("collectives", self._place), last
-        return moving if self.options.moves else (last,)
+        last = Pass("agreement", self._agree)
+        shards = pair_passes("saved shards", _save_shards, gather_again)
+        return (shards, Pass("collectives", self._place), last) if self.options.moves else (last,)
 
     def ingredients(self) -> str:
         """Returns the options as text."""
@@ -294,20 +295,10 @@ class Collectives(Accelerator):
         context.notes.record_placement(placement.describe)
 
 
-_SHARDS = "saved shards"
-
-
-def _save_shards(trace: Any, context: TraceContext) -> Any:
-    """Saves shards of parameters in forward, and gathers them again in backward, for ``fsdp`` with ZeRO3."""
-    if context.is_backward:
-        resharding = context.from_forward.get(_SHARDS)
-        return trace if resharding is None else gather_again(trace, resharding)
-    if not (has_collectives(trace.bound_symbols) and wants_resharding()):
-        return trace
-    trace, resharding = save_shards(trace)
-    if resharding is not None:
-        context.for_backward[_SHARDS] = resharding
-    return trace
+def _save_shards(trace: Any, context: TraceContext) -> tuple[Any, Resharding | None]:
+    """Saves shards of parameters in forward, for ``fsdp`` with ZeRO3."""
+    wants_shards = has_collectives(trace.bound_symbols) and wants_resharding()
+    return save_shards(trace) if wants_shards else (trace, None)
 
 
 def move_collectives(trace: Any, options: CollectiveOptions) -> tuple[Any, Placement]:

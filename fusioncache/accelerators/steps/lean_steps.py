@@ -16,6 +16,7 @@ from fusioncache.accelerators.steps.tokens import (
 )
 from fusioncache.accelerators.steps.views import (
     RESULTS,
+    SavedResults,
     SimplifiedProgram,
     list_unchanging,
     save_once,
@@ -25,10 +26,8 @@ from fusioncache.accelerators.steps.views import (
 from fusioncache.backends.bound_symbols import written_values
 from fusioncache.thunder_adapter.installation import install_more
 from fusioncache.transform.dynamo_frames import backward_code, skip_frames
-from fusioncache.transform.passes import Accelerator, NamedPass, Pass, TraceContext
+from fusioncache.transform.passes import Accelerator, Pass, TraceContext, pair_passes
 from fusioncache.transform.rewrite import derive
-
-_COPIES = "attention copies"
 
 
 def simplify(trace: Any) -> SimplifiedProgram:
@@ -94,18 +93,15 @@ class LeanSteps(Accelerator):
         """Returns the pass that avoids copies around attention, and the one that removes redundant operations."""
         if self.option != "auto":
             return ()
-        return NamedPass(_COPIES, self._avoid_copies), NamedPass(self.name, self._remove_redundant)
+        copies = pair_passes("attention copies", self._avoid_copies, view_results)
+        return copies, Pass(self.name, self._remove_redundant)
 
-    def _avoid_copies(self, trace: Any, context: TraceContext) -> Any:
-        """Returns a trace that saves, or takes, each result of attention once."""
-        if context.is_backward:
-            results = context.from_forward.get(_COPIES)
-            return trace if results is None else view_results(trace, results)
+    def _avoid_copies(self, trace: Any, context: TraceContext) -> tuple[Any, SavedResults | None]:
+        """Returns a forward trace that saves each result of attention once, and the changes for its backward trace."""
         trace, results = save_once(trace)
         if results:
-            context.for_backward[_COPIES] = results
             self._count({RESULTS: len(results.joined)})
-        return trace
+        return trace, results
 
     def _remove_redundant(self, trace: Any, context: TraceContext) -> Any:
         """Removes redundant operations, and quickens the prologue of the program."""
