@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fusioncache.ir import Scope, is_declined
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fusioncache.cache.generals import Generation
     from fusioncache.transform.provenance.trace_notes import TraceNotes
     from fusioncache.transform.shared_region import SharedRegion
+    from fusioncache.transform.transform import TemplateTransform
 
 ORDER = (
     "attention copies",
@@ -137,21 +138,11 @@ def order_passes(passes: Iterable[Pass]) -> tuple[Pass, ...]:
     return tuple(sorted(passes, key=lambda each: ORDER.index(each.name)))
 
 
-class Reports(Protocol):
-    """Receives the declined and failed passes."""
-
-    def report_left(self, reason: str) -> None:
-        """Counts something that stays unchanged, with the reason."""
-
-    def report_failure(self, what: str, error: Exception) -> None:
-        """Counts a failure, and warns once for each error type."""
-
-
 def run_passes(
     passes: Iterable[Pass],
     trace: Any,
     context: TraceContext,
-    reports: Reports,
+    reports: TemplateTransform,
     watch: Callable[[str, Any, Any, float], None] | None = None,
 ) -> Any:
     """Returns the trace after all passes.

@@ -56,6 +56,9 @@ class TemplateTransform(Transform):
         cache: the cache.
         backend: as given.
         ledger: counts for this transform.
+        plan: the argument.
+        misses: explain new templates; None if nothing is explained.
+        verifier: compares the results of templates with those of regions; None if nothing is compared.
         backends: choose the backend of a region.
         template_calls: the calls of templates in its traces.
         generations: number the programs of each function.
@@ -89,7 +92,7 @@ class TemplateTransform(Transform):
         if backend != "auto" and not self._unusable:
             make_backend(backend)
         check_fold(fold)
-        self.backend, self._fold, self._plan = backend, fold, plan
+        self.backend, self._fold, self.plan = backend, fold, plan
         self.compiler = "" if self._unusable else name_backend(backend)
         if self.compiler == "eager" and backend == "auto":
             warn_once(f"regions run operation by operation, as {problem('inductor', 'cpu')}")
@@ -100,15 +103,15 @@ class TemplateTransform(Transform):
         if self.compiler:
             install_more("vector probes")
         self.ledger = Ledger(self.cache.ledger)
-        self._misses = Misses(self.cache) if explains else None
-        if self._misses:
-            self.ledger.observers.append(self._misses.note_compile)
+        self.misses = Misses(self.cache) if explains else None
+        if self.misses:
+            self.ledger.observers.append(self.misses.note_compile)
         self.backends = RegionBackends(backend, fold, self.cache, self.ledger, sizes)
         self.generations = Generations()
         self.template_calls = TemplateCalls(self._count_first_call)
         self._pending_contexts = PendingContexts()
         verified = VerifiedTemplates(self.cache.store, read_digest())
-        self._verifier = Verifier(verify, self.ledger, self.cache.write_record_later, verified) if verify else None
+        self.verifier = Verifier(verify, self.ledger, self.cache.write_record_later, verified) if verify else None
         self.accelerators: tuple[Accelerator, ...] = ()
         self._passes: tuple[Pass, ...] = ()
         self.use(())
@@ -116,19 +119,8 @@ class TemplateTransform(Transform):
     def use(self, accelerators: Sequence[Accelerator]) -> None:
         """Sets the accelerators of this transform. Must be called before Thunder gets the transform."""
         self.accelerators = tuple(accelerators)
-        own = ShareRegions(
-            self.cache,
-            self.backends,
-            self.template_calls,
-            self.ledger,
-            self,
-            self._plan,
-            self._misses,
-            self._verifier,
-            self.accelerators,
-        )
-        others = (each for one in self.accelerators for each in one.passes())
-        self._passes = order_passes([Pass("templates", own.apply), *others])
+        own = Pass("templates", lambda trace, context: ShareRegions(self, context).change(trace))
+        self._passes = order_passes([own, *(each for one in self.accelerators for each in one.passes())])
 
     def passes(self) -> tuple[Pass, ...]:
         """Returns the passes that change each trace, in order."""
@@ -145,7 +137,7 @@ class TemplateTransform(Transform):
         included, because its additions to a trace are not stored.
         """
         options = [ingredients for each in self.accelerators if (ingredients := each.ingredients())]
-        return " ".join([f"backend={self.backend} ({self.compiler}) fold={self._fold} plan={self._plan}", *options])
+        return " ".join([f"backend={self.backend} ({self.compiler}) fold={self._fold} plan={self.plan}", *options])
 
     def calls(self) -> tuple[TemplateCall, ...]:
         """Returns the calls of templates in the traces so far: one for each way in which regions write a template."""
@@ -207,8 +199,8 @@ class TemplateTransform(Transform):
         """
         self.ledger.count("collector_seconds", collecting)
         self.cache.write_record_later()
-        if self._misses:
-            self._misses.note_call(template)
+        if self.misses:
+            self.misses.note_call(template)
 
     def count_taken_out(self, taken: Mapping[str, int]) -> None:
         """Counts the operations that were removed from a final trace, by kind."""
