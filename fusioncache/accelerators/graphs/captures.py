@@ -23,7 +23,7 @@ from fusioncache.accelerators.graphs.buffers import (
     find_memory,
     make_buffer,
 )
-from fusioncache.accelerators.graphs.calls import Build, CallKind, flatten_structure, without_gradients
+from fusioncache.accelerators.graphs.calls import Build, CallKind, WarmUp, flatten_structure, without_gradients
 from fusioncache.accelerators.graphs.cuda import GraphRecording
 from fusioncache.accelerators.graphs.memory import (
     LEASED,
@@ -49,11 +49,10 @@ class CapturedBackward:
 
     Args:
         function: the program.
-        lease: of the tensors that the forward program saved.
+        forward: the capture that saved the tensors.
         others: the values besides tensors that it saved.
         given: all saved tensors and the gradients of this call, which is captured but not run.
         kind: of the gradients.
-        memory: of the device.
         pool: the number of the pool to allocate from.
 
     Attributes:
@@ -68,22 +67,22 @@ class CapturedBackward:
     def __init__(
         self,
         function: BackwardFunction,
-        lease: SavedTensorsLease,
+        forward: CapturedForward,
         others: Sequence[Any],
         given: tuple[Sequence[Any], Sequence[Any]],
         kind: CallKind,
-        memory: GraphMemory,
         pool: int,
     ):
         self.kind = kind
         self.pool = pool
         saved, gradients = given
+        memory = forward.memory
         self._gradient_leases = memory.gradient_leases
         self._safe = memory.gradient_leases.list_names(pool)
         self._copied = tuple(make_buffer(gradient) for gradient in gradients)
-        inputs = lease.captured.list_inputs(saved)
-        outside = [(number, inputs[place]) for number, place in enumerate(lease.captured.saved_outside)]
-        passed = len(lease.captured.passed)
+        inputs = forward.list_inputs(saved)
+        outside = [(number, inputs[place]) for number, place in enumerate(forward.saved_outside)]
+        passed = len(forward.passed)
         outside += [(passed + number, buffer.tensor) for number, buffer in enumerate(self._copied)]
         inputs += [buffer.tensor for buffer in self._copied]
         builds: list[Build] = []
@@ -181,6 +180,7 @@ class CapturedForward:
 
     Attributes:
         name: identifies it in the memory.
+        memory: the same.
         saved_outside: positions, among the values saved for backward, of tensors that lie outside of the pool.
         passed: positions of the saved tensors that autograd stores: ``saved_outside``, or any one if there are none.
             Tensors in the pool keep their address and have no other user; each one stored costs a microsecond a step.
@@ -206,7 +206,7 @@ class CapturedForward:
         self.passed: tuple[int, ...] = ()
         self.backwards: list[CapturedBackward] = []
         self.is_stale = False
-        self._memory = memory
+        self.memory = memory
         self._owner = owner
         self._safe = memory.list_leased()
         self._fixed, self._find_fixed = tuple(fixed), _getter(fixed)
@@ -220,7 +220,7 @@ class CapturedForward:
         moved = set(buffers)
         places = (*self._fixed, *moved)
         versions = {place: _read_version(inside[place]) for place in places}
-        recording, self._form = _record(function, inside, self._memory)
+        recording, self._form = _record(function, inside, self.memory)
         self._replay = recording.replay
         written = [place for place in places if versions[place] != _read_version(inside[place])]
         if not moved.isdisjoint(written):
@@ -230,7 +230,7 @@ class CapturedForward:
 
     def _keep(self, recording: GraphRecording, arguments: Arguments) -> None:
         leaves, saved = recording.results, self._form.saved
-        device = self._memory.recorder.device
+        device = self.memory.recorder.device
         self._results = Results(leaves, arguments, set(saved), device)
         kept = [leaves[place] for place in saved]
         leaves.clear()
@@ -284,14 +284,10 @@ class CapturedForward:
         Raises:
             Declined: if no pool is free.
         """
-        pool = self._memory.gradient_leases.find_pool([each.pool for each in self.backwards if each.kind == kind])
+        pool = self.memory.gradient_leases.find_pool([each.pool for each in self.backwards if each.kind == kind])
         if pool is None:
             raise Declined(LENT, Scope.CAPTURE)
         return pool
-
-    def wait_for_readers(self) -> None:
-        """Waits for kernels that read its saved tensors on another stream than that of replays."""
-        self._memory.wait_for_readers()
 
     def remove_from_owner(self) -> None:
         """Removes it from its owner."""
@@ -301,7 +297,7 @@ class CapturedForward:
 
     def is_free(self) -> bool:
         """True if the leases in the memory allow a replay now. Its own lease forbids it."""
-        return self._memory.allows(self._safe)
+        return self.memory.allows(self._safe)
 
     def count_safe(self) -> int:
         """Returns the number of leases during which it may be replayed."""
@@ -329,11 +325,11 @@ class CapturedForward:
             if self._written:  # a replay increments no version counters
                 increment_version([arguments[place] for place in self._written])
             result = self._form.build(self._results.give(arguments))
-        self._memory.touch(self.name)
+        self.memory.touch(self.name)
         if not self._has_backward:
             return result
         leaving, (saved, others) = result
-        release = self._memory.lease(self.name, self)
+        release = self.memory.lease(self.name, self)
         passed = list(self._find_passed(saved))
         lease = SavedTensorsLease(self, self._read_outside(passed), release)
         return leaving, (passed, SavedValues.make(others, lease))
@@ -406,7 +402,8 @@ class ForwardCaptures:
         memory: of the device.
 
     Attributes:
-        refused: why the program is not captured any more; None if it is.
+        memory: the same.
+        warm_up: runs the calls before the first capture, and knows why there is none, or no other.
     """
 
     def __init__(
@@ -416,11 +413,11 @@ class ForwardCaptures:
         parameters: Sequence[bool],
         memory: GraphMemory,
     ):
-        self.refused: str | None = None
+        self.memory = memory
+        self.warm_up = WarmUp()
         self._function = function
         self._positions = tuple(positions)
         self._addresses = Addresses(parameters)
-        self._memory = memory
         self._captured: list[CapturedForward] = []
         self._times = 0
 
@@ -443,37 +440,38 @@ class ForwardCaptures:
         is_fresh = not captured.is_stale or self._times >= MAX_RECAPTURES
         if is_fresh and captured.has_captured_addresses(arguments):
             return captured
-        self._memory.remove(captured.name)
+        self.memory.remove(captured.name)
         return None
 
     def capture(self, arguments: Sequence[Any]) -> CapturedForward:
         """Captures the program for a call.
 
         Raises:
-            Declined: if the capture is refused: only for now if ``refused`` is None, else permanently.
+            Declined: if the capture is refused: permanently if it is noted in ``warm_up``, else only for now.
             Exception: any other error of the capture.
         """
-        if not self._memory.allows_capture():
-            overlaps = any(self._memory.is_leased(each.name) for each in self._captured)
+        if not self.memory.allows_capture():
+            overlaps = any(self.memory.is_leased(each.name) for each in self._captured)
             raise Declined(
                 "a call before the backward pass of the previous call" if overlaps else LEASED, Scope.CAPTURE
             )
         if self._times >= MAX_RECAPTURES:
             reason = "addresses of arguments, or other programs, change too often"
-            self.refused = None if self._captured else reason
+            if not self._captured:
+                self.warm_up.refused = reason
             raise Declined(reason, Scope.CAPTURE)
         self._make_room()
         self._times += 1
         self.observe(arguments)
         fixed, moving = self._divide()
         try:
-            captured = CapturedForward(self._function, arguments, fixed, moving, self._memory, ref(self))
+            captured = CapturedForward(self._function, arguments, fixed, moving, self.memory, ref(self))
         except Declined as refusal:
             refusal.require(Scope.CAPTURE)
-            self.refused = refusal.reason
+            self.warm_up.refused = refusal.reason
             raise
         self._captured.append(captured)
-        self._memory.add(captured.name, captured)
+        self.memory.add(captured.name, captured)
         return captured
 
     def forget(self, captured: CapturedForward) -> None:
@@ -483,15 +481,15 @@ class ForwardCaptures:
     def _make_room(self) -> None:
         if len(self._captured) < MAX_CAPTURES:
             return
-        idle = next((each for each in self._captured if not self._memory.is_leased(each.name)), None)
+        idle = next((each for each in self._captured if not self.memory.is_leased(each.name)), None)
         if idle is None:
             raise Declined(f"more than {MAX_CAPTURES} calls before the backward pass of the first", Scope.CAPTURE)
-        self._memory.remove(idle.name)
+        self.memory.remove(idle.name)
 
     def _divide(self) -> tuple[list[int], list[int]]:
         lie_still = {self._positions[index] for index in self._addresses.list_fixed()}
         moving = [place for place in self._positions if place not in lie_still]
         if moving and self._function.writes:
-            self.refused = "it writes into arguments whose addresses change"
-            raise Declined(self.refused, Scope.CAPTURE)
+            self.warm_up.refused = "it writes into arguments whose addresses change"
+            raise Declined(self.warm_up.refused, Scope.CAPTURE)
         return [place for place in self._positions if place in lie_still], moving

@@ -70,24 +70,6 @@ class Failures:
         return reason
 
 
-@dataclass(frozen=True, slots=True)
-class _Captured:
-    """The captures for one kind of call.
-
-    Attributes:
-        warm_up: runs calls before the first capture.
-        captures: replays later calls.
-    """
-
-    warm_up: WarmUp
-    captures: ForwardCaptures
-
-    @property
-    def is_refused(self) -> bool:
-        """True if these calls run without a graph, for a reason that was counted before."""
-        return self.warm_up.refused is not None or self.captures.refused is not None
-
-
 class _GraphedProgram:
     """Base class of forward and backward programs. The first call makes the reader of their calls."""
 
@@ -133,7 +115,7 @@ class ForwardProgram(_GraphedProgram):
     def __init__(self, function: ForwardFunction, failures: Failures, memory_of: Callable[[Any], GraphMemory]):
         super().__init__(failures, memory_of)
         self._function = function
-        self._kinds: dict[CallKind, _Captured] = {}
+        self._kinds: dict[CallKind, ForwardCaptures] = {}
         update_wrapper(self, function.call)
 
     def __call__(self, *args: Any) -> Any:
@@ -142,13 +124,14 @@ class ForwardProgram(_GraphedProgram):
             return self._function.call(*args)
         try:
             reader = self._reader or self._begin(args)
-            kind = self._find_kind(reader, args)
-            if not kind.is_refused:
-                if kind.warm_up.is_warm:
-                    return self._replay(reader, kind, args)
-                kind.captures.observe(args)
+            captures = self._find_captures(reader, args)
+            warm_up = captures.warm_up
+            if warm_up.refused is None:  # else the reason was counted before
+                if warm_up.is_warm:
+                    return self._replay(captures, args)
+                captures.observe(args)
                 tensors = reader.take_tensors(args)
-                return self._warm_up(kind.warm_up, reader.device, tensors, lambda: self._function.call(*args))
+                return self._warm_up(warm_up, reader.device, tensors, lambda: self._function.call(*args))
         except Declined as refusal:
             refusal.require(Scope.CAPTURE)
             self._failures.refuse(refusal.reason)
@@ -157,42 +140,40 @@ class ForwardProgram(_GraphedProgram):
     @property
     def is_captured(self) -> bool:
         """True if it has a capture now."""
-        return any(kind.captures.count for kind in tuple(self._kinds.values()))
+        return any(captures.count for captures in tuple(self._kinds.values()))
 
-    def _find_kind(self, reader: KindReader, args: Sequence[Any]) -> _Captured:
+    def _find_captures(self, reader: KindReader, args: Sequence[Any]) -> ForwardCaptures:
         kind = reader.kind_of(args)
         found = self._kinds.get(kind)
         if found is None:
             parameters = [isinstance(each, torch.nn.Parameter) for each in reader.take_tensors(args)]
             memory = self._memory_of(reader.device)
-            captures = ForwardCaptures(self._function, reader.positions, parameters, memory)
-            found = self._kinds[kind] = _Captured(WarmUp(), captures)
+            found = self._kinds[kind] = ForwardCaptures(self._function, reader.positions, parameters, memory)
         return found
 
-    def _replay(self, reader: KindReader, kind: _Captured, args: Sequence[Any]) -> Any:
+    def _replay(self, captures: ForwardCaptures, args: Sequence[Any]) -> Any:
         if self._function.has_backward and is_saving_hooked():
             raise Declined("saved-tensor hooks are active", Scope.CAPTURE)
-        memory = self._memory_of(reader.device)
-        memory.begin()
+        captures.memory.begin()
         try:
-            captured = kind.captures.find_capture(args)
+            captured = captures.find_capture(args)
             if captured is None:
-                captured = self._capture(kind, args)
+                captured = self._capture(captures, args)
             result = captured.run(args)
         finally:
-            memory.end()
+            captures.memory.end()
         self._failures.ledger.count("graph_replays")
         return result
 
-    def _capture(self, kind: _Captured, args: Sequence[Any]) -> CapturedForward:
+    def _capture(self, captures: ForwardCaptures, args: Sequence[Any]) -> CapturedForward:
         try:
             with torch.inference_mode(False), torch.no_grad():
-                captured = kind.captures.capture(args)
+                captured = captures.capture(args)
         except Exception as error:
             if is_declined(error, Scope.CAPTURE):
                 raise
-            kind.captures.refused = self._failures.explain(error, "a forward program")
-            raise Declined(kind.captures.refused, Scope.CAPTURE) from None
+            captures.warm_up.refused = self._failures.explain(error, "a forward program")
+            raise Declined(captures.warm_up.refused, Scope.CAPTURE) from None
         self._failures.ledger.count("captures")
         return captured
 
@@ -263,7 +244,7 @@ class BackwardProgram(_GraphedProgram):
         lease: SavedTensorsLease,
     ) -> Any:
         saved, others = saved_for_backward
-        memory = self._memory_of(cotangents[0].device)
+        memory = lease.captured.memory
         memory.begin()
         try:
             if not lease.captured.matches_lease(saved, lease):
@@ -272,7 +253,7 @@ class BackwardProgram(_GraphedProgram):
             captured = lease.captured.find_backward(kind)
             if captured is None:
                 complete = lease.captured.complete(saved)
-                captured = self._capture(warm_up, lease, others, (complete, cotangents), kind, memory)
+                captured = self._capture(warm_up, lease, others, (complete, cotangents), kind)
             gradients = captured.run(saved, cotangents)
             lease.end()
         finally:
@@ -290,12 +271,11 @@ class BackwardProgram(_GraphedProgram):
         others: Sequence[Any],
         given: tuple[Sequence[Any], Sequence[Any]],
         kind: CallKind,
-        memory: GraphMemory,
     ) -> CapturedBackward:
         pool = lease.captured.find_backward_pool(kind)
         try:
             with torch.inference_mode(False), torch.no_grad():
-                captured = CapturedBackward(self._function, lease, others, given, kind, memory, pool)
+                captured = CapturedBackward(self._function, lease.captured, others, given, kind, pool)
         except Exception as error:
             warm_up.refused = self._failures.explain(error, "a backward program")
             raise Declined(warm_up.refused, Scope.CAPTURE) from None
@@ -313,7 +293,7 @@ class BackwardProgram(_GraphedProgram):
         try:
             return self._function(saved_for_backward, cotangents)
         finally:
-            lease.captured.wait_for_readers()
+            lease.captured.memory.wait_for_readers()
             if not keeps:
                 lease.end()
 
@@ -377,7 +357,8 @@ class CudaGraphs(Accelerator):
         """
         found = self._memories.get(device)
         if found is None:
-            found = self._memories[device] = GraphMemory(self.find_recorder(device))
+            # Threads get the same memory, as captures keep theirs.
+            found = self._memories.setdefault(device, GraphMemory(self.find_recorder(device)))
         return found
 
 
