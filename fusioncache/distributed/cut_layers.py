@@ -27,7 +27,6 @@ from fusioncache.distributed.cuts import (
     CutError,
     CutValues,
     Shape,
-    align_right,
     is_elementwise,
     operation_name,
     take_part,
@@ -101,13 +100,11 @@ class _Partitioner:
     def _compute_elements(self, symbol: Any) -> bool:
         """Computes a part of an elementwise operation, if that is possible. Returns whether it did."""
         (given,) = symbol.flat_proxy_outs
-        cuts = [(value, cut) for value in symbol.flat_proxy_args if (cut := self._values.cut_of(value))]
-        dims = {align_right(cut.dim, value.ndim, given.ndim) for value, cut in cuts}
-        if len(dims) > 1:
+        cut = self._values.cut_of_result(symbol.flat_proxy_args, given.ndim)
+        if cut is None:
             return False
-        (dim,), (_, cut) = dims, cuts[0]
-        arguments = {value.name: self._values.fit(value, dim, given.ndim) for value in symbol.flat_proxy_args}
-        return self._values.compute(symbol, arguments, cut.moved(dim))
+        arguments = {value.name: self._values.fit(value, cut.dim, given.ndim) for value in symbol.flat_proxy_args}
+        return self._values.compute(symbol, arguments, cut)
 
     def _gather_rows(self, symbol: Any, name: str) -> None:
         """Writes an operation on whole tensors, after gathering operands that are cut by rows.
@@ -206,10 +203,6 @@ class CutParameter:
     role: Role
     dim: int
     shape: Shape
-
-    def part(self, ranks: int) -> Shape:
-        """Returns the shape of one rank's part."""
-        return take_part(self.shape, self.dim, ranks)
 
 
 def find_cut_parameters(model: Any, roles: Mapping[Role, Sequence[str]], ranks: int) -> Mapping[str, CutParameter]:
@@ -414,7 +407,7 @@ class TensorParallelTransform(Transform):
             proxy, _, *others = symbol.args
             parameter = self.parameters.get(checked[proxy.name])
             if parameter is not None:
-                symbol.args = (proxy, parameter.part(ranks), *others)
+                symbol.args = (proxy, take_part(parameter.shape, parameter.dim, ranks), *others)
 
 
 def _release_whole(module: Any, parameters: Iterable[str]) -> None:

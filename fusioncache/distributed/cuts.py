@@ -111,6 +111,16 @@ class CutValues:
         """Returns the cut of a value; None if it is whole or not a tensor."""
         return self._cuts.get(getattr(value, "name", ""))
 
+    def cut_of_result(self, operands: Iterable[Any], dims: int) -> Cut | None:
+        """Returns the cut that operands give to a result they broadcast to; None unless all cut ones give the same.
+
+        Args:
+            operands: of an operation.
+            dims: the number of dimensions of its result.
+        """
+        cuts = [cut.moved(align_right(cut.dim, one.ndim, dims)) for one in operands if (cut := self.cut_of(one))]
+        return cuts[0] if len({cut.dim for cut in cuts}) == 1 else None
+
     def new(self, value: Any) -> Any:
         """Returns what replaces a value in the new trace: a part of it if it is cut."""
         return self._now.get(getattr(value, "name", ""), value)
@@ -385,12 +395,11 @@ def _slice(symbol: Any, dim: int, ranks: int) -> Moved:
 def _concatenate(values: CutValues, symbol: Any) -> bool:
     tensors, along = symbol.args
     (given,) = symbol.flat_proxy_outs
-    cuts = [cut for tensor in tensors if (cut := values.cut_of(tensor))]
-    dims = {cut.dim for cut in cuts}
-    if len(dims) > 1 or along % given.ndim in dims:
+    cut = values.cut_of_result(tensors, given.ndim)
+    if cut is None or along % given.ndim == cut.dim:
         return False
-    parts = [values.new(one) if values.cut_of(one) else values.own_part(one, cuts[0].dim) for one in tensors]
-    values.replace(given, symbol.sym(parts, along), cuts[0])
+    parts = [values.new(one) if values.cut_of(one) else values.own_part(one, cut.dim) for one in tensors]
+    values.replace(given, symbol.sym(parts, along), cut)
     return True
 
 
@@ -398,16 +407,14 @@ def _multiply(values: CutValues, symbol: Any) -> bool:
     """Rule of matrix products: a batch dimension may be cut, or the rows of the left matrices."""
     left, right = symbol.args
     (given,) = symbol.flat_proxy_outs
-    cuts = [(one, cut) for one in (left, right) if (cut := values.cut_of(one))]
-    dims = {align_right(cut.dim, one.ndim, given.ndim) for one, cut in cuts}
-    if len(dims) > 1 or min(left.ndim, right.ndim) < 2:
+    cut, dims = values.cut_of_result((left, right), given.ndim), given.ndim
+    if cut is None or min(left.ndim, right.ndim) < 2:
         return False
-    (dim,) = dims
-    of_rows = dim == given.ndim - 2 and values.cut_of(right) is None
-    if dim >= given.ndim - 2 and not of_rows:
+    of_rows = cut.dim == dims - 2 and values.cut_of(right) is None
+    if cut.dim >= dims - 2 and not of_rows:
         return False
-    parts = values.fit(left, dim, given.ndim), values.enter(right) if of_rows else values.fit(right, dim, given.ndim)
-    values.replace(given, symbol.sym(*parts), cuts[0][1].moved(dim))
+    parts = values.fit(left, cut.dim, dims), values.enter(right) if of_rows else values.fit(right, cut.dim, dims)
+    values.replace(given, symbol.sym(*parts), cut)
     return True
 
 

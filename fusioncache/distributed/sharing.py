@@ -57,9 +57,7 @@ def find_groups(given: Any) -> tuple[Any, Any]:
 
 def find_time_limits(group: Any) -> list[Any]:
     """Returns the time limit of each backend of a process group; None is the job's default group."""
-    from torch.distributed.distributed_c10d import _get_default_group
-
-    group = _get_default_group() if group is None else group
+    group = find_group(group)
     return [group._get_backend(device).options._timeout for device in group._device_types]
 
 
