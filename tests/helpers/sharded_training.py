@@ -92,7 +92,7 @@ def list_calls(trace: Any) -> list[str]:
         f"{kind} {text}" if (kind := kind_of(symbol)) in kinds else str(kind or symbol.sym.name)
         for symbol in trace.bound_symbols
         if symbol.sym.name != "python_del"
-        for text in (read_message(symbol).text.split(" + ") if kind_of(symbol) in kinds else ("",))
+        for text in (read_message(symbol).split(" + ") if kind_of(symbol) in kinds else ("",))
     ]
 
 

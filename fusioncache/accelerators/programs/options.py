@@ -150,15 +150,12 @@ def _agree(stretches: list[tuple[Any, tuple[str, ...]]]) -> CollectiveAgreement:
     Raises:
         ValueError: if the job has no store.
     """
-    from torch.distributed import get_process_group_ranks, get_rank
+    from torch.distributed import get_rank
 
     store = find_job_store()
     if store is None:
         raise ValueError("the ranks of the job have no store")
-    found = [
-        GroupSequence(group, group.group_name, tuple(get_process_group_ranks(group)), messages)
-        for group, messages in stretches
-    ]
+    found = [GroupSequence.of(group, messages) for group, messages in stretches]
     return CollectiveAgreement(found, get_rank(), store, counts_of_process())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -46,19 +45,6 @@ _EXECUTORS = frozenset({"torch", "python", "sdpa", "cudnn", ATTENTION})
 """Executors whose operations declare all their writes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A collective of a trace.
-
-    Attributes:
-        ranks: that take part.
-        text: describes the properties that must be the same on all of them.
-    """
-
-    ranks: tuple[int, ...]
-    text: str
-
-
 def kind_of(bound_symbol: Any) -> Kind | None:
     """Returns the kind of a bound symbol that is a collective or a wait; None for any other."""
     return _KINDS.get(str(bound_symbol.sym.id))
@@ -74,11 +60,10 @@ def exchanges(symbol: Any) -> bool:
     return kind_of(symbol) in COLLECTIVES
 
 
-def read_message(bound_symbol: Any) -> Message:
-    """Returns the properties on which the ranks of a collective, or of coalesced ones, must agree."""
+def read_message(bound_symbol: Any) -> str:
+    """Returns the properties on which the ranks of a collective, or of coalesced ones, must agree, as text."""
     if str(bound_symbol.sym.id) in TOGETHER.values():
-        messages = [read_message(symbol) for symbol in bound_symbol.subsymbols]
-        return Message(messages[0].ranks, " + ".join(message.text for message in messages))
+        return " + ".join(map(read_message, bound_symbol.subsymbols))
     given = arguments_of(bound_symbol)
     tensor, operation = given["a"], given.get("op")
     dtype, shape = str(tensor.dtype).rpartition(".")[2], _shape_of(tensor)
@@ -89,7 +74,7 @@ def read_message(bound_symbol: Any) -> Message:
         words.insert(1, operation.name)
     if given.get("dim") is not None:
         words.append(f"along {given['dim']}")
-    return Message(_ranks_of(given["group"]), " ".join(words))
+    return " ".join(words)
 
 
 def group_of(bound_symbol: Any) -> Any:
@@ -103,12 +88,6 @@ def arguments_of(bound_symbol: Any) -> Mapping[str, Any]:
     """Returns the arguments of a collective, by name."""
     arguments = inspect.signature(bound_symbol.sym.meta).bind(*bound_symbol.args, **bound_symbol.kwargs).arguments
     return dict(arguments)
-
-
-def _ranks_of(group: Any) -> tuple[int, ...]:
-    from torch.distributed import get_process_group_ranks
-
-    return tuple(get_process_group_ranks(group))
 
 
 def read_calls(symbols: Iterable[Any]) -> CallGraph:
@@ -139,8 +118,7 @@ def _read_call(symbol: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -
     if kind in COLLECTIVES:
         _check_collective(symbol)
         message = read_message(symbol)
-        channel = _channel_of(symbol, message)
-        return CallNode(kind, name, inputs, outputs, channel=channel, message=_write_message(message))
+        return CallNode(kind, name, inputs, outputs, channel=_channel_of(symbol, message), message=message)
     if kind is Kind.WAIT:
         return CallNode(kind, name, inputs, outputs)
     check_effects(symbol)
@@ -148,22 +126,18 @@ def _read_call(symbol: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -
     return CallNode(Kind.VIEW if is_view(symbol) else Kind.COMPUTE, name, inputs, outputs, fixed=fixed)
 
 
-def _write_message(message: Message) -> str:
-    return f"{message.text} over {','.join(map(str, message.ranks))}"
-
-
-def _channel_of(symbol: Any, message: Message) -> str:
+def _channel_of(symbol: Any, message: str) -> str:
     """Returns the channel of a collective, the same for all that may be coalesced; empty if it must run alone.
 
     A sum of two numbers is the same in any order. A sum of three is not, and a library may add up coalesced tensors in
     another order than single ones.
     """
     given = arguments_of(symbol)
-    if kind_of(symbol) is Kind.REDUCE and len(message.ranks) > 2:
+    if kind_of(symbol) is Kind.REDUCE and given["group"].size() > 2:
         return ""
     if given.get("dim") is not None or not _LIBRARIES.issuperset(_libraries_of(given["group"])):
         return ""
-    return f"{message.text.partition(' (')[0]} of {given['group'].group_name}"
+    return f"{message.partition(' (')[0]} of {given['group'].group_name}"
 
 
 def _libraries_of(group: Any) -> Iterable[str]:

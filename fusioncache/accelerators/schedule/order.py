@@ -349,7 +349,7 @@ def _list_flights(graph: CallGraph, schedule: Schedule) -> Iterator[FlightRecord
     waits = find_waits(calls, find_producers(calls))
     for start, wait in sorted(waits.items(), key=lambda pair: (step_of[pair[0]], step_of[pair[1]])):
         first, last = step_of[start], step_of[wait]
-        name = calls[start].message.partition(" over ")[0] or calls[start].name
+        name = calls[start].message or calls[start].name
         beside = computed[last] - computed[first]
         yield FlightRecord(str(calls[start].kind), name, graph.message_bytes(start), first, last, beside)
 

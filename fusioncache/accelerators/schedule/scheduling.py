@@ -61,6 +61,13 @@ class GroupSequence:
     ranks: tuple[int, ...]
     messages: Sequence[str]
 
+    @classmethod
+    def of(cls, group: Any, messages: Iterable[str]) -> GroupSequence:
+        """Returns these collectives of a process group."""
+        from torch.distributed import get_process_group_ranks
+
+        return cls(group, group.group_name, tuple(get_process_group_ranks(group)), tuple(messages))
+
 
 class CollectiveCounts:
     """The number of collectives that the programs of this process have run on each group."""
@@ -162,14 +169,11 @@ def _explain_first_difference(ours: Sequence[str], theirs: Sequence[str], we: st
 
 def find_stretches(symbols: Iterable[Any]) -> tuple[GroupSequence, ...]:
     """Returns the collectives of a trace, by their groups."""
-    found: dict[str, list[str]] = defaultdict(list)
-    groups: dict[str, tuple[Any, tuple[int, ...]]] = {}
+    found: dict[Any, list[str]] = defaultdict(list)
     for symbol in symbols:
         if exchanges(symbol):
-            message, group = read_message(symbol), group_of(symbol)
-            groups[group.group_name] = group, message.ranks
-            found[group.group_name].append(message.text)
-    return tuple(GroupSequence(group, name, ranks, tuple(found[name])) for name, (group, ranks) in groups.items())
+            found[group_of(symbol)].append(read_message(symbol))
+    return tuple(GroupSequence.of(group, messages) for group, messages in found.items())
 
 
 def agree_first(trace: Any) -> Any:
