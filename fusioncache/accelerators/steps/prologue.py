@@ -92,14 +92,8 @@ def find_conditions() -> Mapping[Callable[..., Any], Condition]:
         pythonex._check_len_impl: _has_length,
         pythonex._check_empty_impl: lambda names, checked: _has_length(names, checked, ast.Constant(0)),
         pythonex._check_literal_like_impl: _is_dtype,
-        find_tensor_check(): _is_tensor,
+        pythonex._check_tensor_shape_and_metadata_impl: _is_tensor,
     }
-
-
-def find_tensor_check() -> Callable[..., Any]:
-    """Returns Thunder's check of a tensor."""
-    check: Callable[..., Any] = pythonex._check_tensor_shape_and_metadata_impl
-    return check
 
 
 def _is_number(names: Names, checked: str, value: ast.expr) -> str | None:
@@ -404,12 +398,13 @@ def _read_assignment(statement: ast.stmt) -> tuple[str, ast.expr] | None:
     return None
 
 
-def _find_tensors(function: ast.FunctionDef, names: Names, assigned: Counter[str]) -> Sequence[ast.stmt]:
-    """Returns the checks of parameters and buffers that one guard replaces.
+def _find_tensors(function: ast.FunctionDef, names: Names, assigned: Counter[str]) -> dict[ast.stmt, str]:
+    """Returns the checks of parameters and buffers that one guard replaces, in order, each with the checked name.
 
     Inputs are not among them: they differ from call to call, and a prologue that does not fit ends at the first. For a
     single parameter or buffer a guard is not worth it.
     """
+    check_tensor = pythonex._check_tensor_shape_and_metadata_impl
     taken: set[str] = set()
     found: dict[str, ast.stmt] = {}
     for statement in function.body:
@@ -418,9 +413,9 @@ def _find_tensors(function: ast.FunctionDef, names: Names, assigned: Counter[str
                 taken.add(target)
         match statement:
             case ast.Expr(ast.Call(ast.Name(check), [ast.Name(name), *_], [])) if name in taken:
-                if names.known.get(check) is find_tensor_check() and statement.lineno == statement.end_lineno:
+                if names.known.get(check) is check_tensor and statement.lineno == statement.end_lineno:
                     found.setdefault(name, statement)
-    return [*found.values()] if len(found) > 1 else []
+    return {statement: name for name, statement in found.items()} if len(found) > 1 else {}
 
 
 def _find_attributes(function: ast.FunctionDef) -> Mapping[str, frozenset[str]]:
@@ -445,20 +440,15 @@ class _Writer:
     lines: Sequence[str]
     _assigned: Counter[str]
     _attributes: Mapping[str, frozenset[str]]
-    _tensors: Sequence[ast.stmt]
+    _tensors: dict[ast.stmt, str]
     _conditions: Mapping[Callable[..., Any], Condition] = field(default_factory=find_conditions)
     _opened: set[str] = field(default_factory=set)
-    _later: frozenset[ast.stmt] = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Makes a set of the checks that are moved to the last one."""
-        self._later = frozenset(self._tensors)
 
     def rewrite(self, statement: ast.stmt) -> Iterator[str]:
         """Yields the lines that replace a statement."""
-        if statement not in self._later:
+        if statement not in self._tensors:
             yield from self._write(statement)
-        elif statement is self._tensors[-1]:
+        elif statement is next(reversed(self._tensors)):  # the others are moved to the last one
             yield from self._write_tensors()
 
     def _write(self, statement: ast.stmt) -> Iterator[str]:
@@ -472,7 +462,7 @@ class _Writer:
 
     def _write_tensors(self) -> Iterator[str]:
         """Yields all checks of parameters and buffers, at the place of the last one."""
-        checked = ", ".join(statement.value.args[0].id for statement in self._tensors)  # type: ignore[attr-defined]
+        checked = ", ".join(self._tensors.values())
         known, expected = self._names.give(KnownTensors()), f"{self._names.prefix}expected"
         yield f"  if not {known}.check({checked}):"
         yield f"    {expected} = {known}.expect({checked})"

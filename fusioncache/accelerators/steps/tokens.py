@@ -59,7 +59,6 @@ from fusioncache.thunder_adapter.api import (
     prims,
     tracectx,
     tree_flatten,
-    variableify,
 )
 from fusioncache.thunder_adapter.api import torch_executor as ex
 from fusioncache.thunder_adapter.installation import Replacement, is_known_whole
@@ -91,14 +90,14 @@ def share_masks(trace: Any, symbols: Sequence[Any]) -> SimplifiedProgram:
     """Returns the bound symbols of a trace with each mask prepared once, and the number of preparations saved."""
     found = dict(find_masks(symbols))
     uses, prepared, result = Counter(found.values()), dict[Any, Any](), list[Any]()
-    renamed: dict[Any, Any] = {}
+    substitution = Substitution()
     for place, symbol in enumerate(symbols):
         kind = found.get(place)
         if kind is None or uses[kind] == 1:
-            result.append(symbol.from_bsym_swap_proxies(renamed, skip_output=True))
+            result.append(substitution.apply(symbol))
         elif _is_preparation(symbol):
             if kind in prepared:
-                renamed[variableify(symbol.output)] = prepared[kind]
+                substitution.add(symbol.output, prepared[kind])
             else:
                 prepared[kind] = symbol.output
                 result.append(symbol)
