@@ -10,8 +10,8 @@ from fusioncache.accelerators.graphs.graph_capture import CudaGraphs
 from fusioncache.accelerators.precompile.pool import end_unused
 from fusioncache.accelerators.programs.programs import ProgramKeeper
 from fusioncache.accelerators.registry import Options, find_unwanted, make_accelerators
-from fusioncache.accelerators.residual.plans import Choice, ResidualPlan
-from fusioncache.accelerators.residual.recompute import ResidualOptions, ResidualStreams
+from fusioncache.accelerators.residual.plans import Choice, ResidualOptions, ResidualPlan
+from fusioncache.accelerators.residual.recompute import ResidualStreams
 from fusioncache.accelerators.schedule.order import Placement
 from fusioncache.accelerators.schedule.scheduling import CollectiveOptions, Collectives
 from fusioncache.accelerators.sizes.scaling import check_lengths

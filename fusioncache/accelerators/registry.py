@@ -15,9 +15,8 @@ from fusioncache.accelerators.graphs.graph_capture import make_graphs
 from fusioncache.accelerators.precompile.ahead import Precompilation, find_precompilation
 from fusioncache.accelerators.programs.program_list import order_entries
 from fusioncache.accelerators.programs.programs import ProgramKeeper
-from fusioncache.accelerators.residual.chaining import Compilers
-from fusioncache.accelerators.residual.plans import ResidualPlan
-from fusioncache.accelerators.residual.recompute import ResidualOptions, ResidualStreams
+from fusioncache.accelerators.residual.plans import ResidualOptions, ResidualPlan
+from fusioncache.accelerators.residual.recompute import ResidualStreams
 from fusioncache.accelerators.schedule.scheduling import CollectiveOptions, Collectives
 from fusioncache.accelerators.steps.lean_steps import LeanSteps
 from fusioncache.cache.generals import Sizes
@@ -116,7 +115,7 @@ def make_accelerators(
         install()
     yield LeanSteps(options.lean, transform.count_taken_out, order_entries)
     yield Collectives(options.schedule, transform.report_left)
-    yield ResidualStreams(options.residual, Compilers(transform.backends.arithmetic, transform.report_left))
+    yield ResidualStreams(options.residual, transform)
     if not transform.compiler:
         return
     stores = options.programs and options.tracing

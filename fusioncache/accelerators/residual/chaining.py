@@ -6,33 +6,21 @@ The first part reads the fused calls of a trace as values; the second applies a 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusioncache.accelerators.residual.plans import Choice, Event, ResidualPlan, Step, choose, costs_of, events_of
+from fusioncache.accelerators.residual.plans import Choice, Event, ResidualOptions, ResidualPlan, Step, events_of
 from fusioncache.accelerators.residual.rebuild import VARIES
 from fusioncache.accelerators.residual.sums import FusedCall, OutsideValues, Stream, streams_of
 from fusioncache.backends.bound_symbols import outputs_of, symbol_name, written_values
-from fusioncache.ir import Arithmetic, Declined, Scope
+from fusioncache.ir import Declined, Scope
 from fusioncache.ir.ops import ADD, op_traits, writes_in_place
 from fusioncache.thunder_adapter.api import PrimIDs
 from fusioncache.transform.executors import origin_of
 from fusioncache.transform.region import region_of
 from fusioncache.transform.rewrite import derive, free_numbers, fuse
-
-
-@dataclass(frozen=True, slots=True)
-class Compilers:
-    """Interface of the compilers of a trace's regions for planners of residual streams.
-
-    Attributes:
-        arithmetic: returns the arithmetic of the compiler of a fused call.
-        report_left: reports why a stream, or a sum, is not changed.
-    """
-
-    arithmetic: Callable[[Any], Arithmetic]
-    report_left: Callable[[str], None]
+from fusioncache.transform.transform import TemplateTransform
 
 
 def adds_twice(trace: Any) -> bool:
@@ -57,13 +45,13 @@ def _unwrap(symbol: Any) -> Any:
     return leaf if name == ADD or op_traits(name).conversion else symbol
 
 
-def read_calls(trace: Any, compilers: Compilers) -> tuple[list[FusedCall], OutsideValues]:
+def read_calls(trace: Any, transform: TemplateTransform) -> tuple[list[FusedCall], OutsideValues]:
     """Returns the fused calls that are understood, and the values of the rest of the trace."""
     calls = []
     defined: set[str] = set()
     written: set[str] = set()
     for position, symbol in enumerate(trace.bound_symbols):
-        call = _read_call(position, symbol, compilers) if symbol.sym.is_fusion else None
+        call = _read_call(position, symbol, transform) if symbol.sym.is_fusion else None
         if call is not None:
             calls.append(call)
         elif symbol.sym.id is not PrimIDs.DEL:
@@ -72,7 +60,7 @@ def read_calls(trace: Any, compilers: Compilers) -> tuple[list[FusedCall], Outsi
     return calls, OutsideValues(defined, written)
 
 
-def _read_call(position: int, fusion: Any, compilers: Compilers) -> FusedCall | None:
+def _read_call(position: int, fusion: Any, transform: TemplateTransform) -> FusedCall | None:
     leaves = tuple(map(_unwrap, fusion.subsymbols))
     try:
         origin_of(fusion)
@@ -86,14 +74,14 @@ def _read_call(position: int, fusion: Any, compilers: Compilers) -> FusedCall | 
     for symbol in leaves:
         results = symbol.output if isinstance(symbol.output, (tuple, list)) else (symbol.output,)
         names += ["" if proxy is None else proxy.name for proxy in results]
-    return FusedCall(position, region, tuple(names), compilers.arithmetic(fusion))
+    return FusedCall(position, region, tuple(names), transform.backends.arithmetic(fusion))
 
 
 _CHANGE_REGIONS = (ResidualPlan.CARRY, ResidualPlan.SEGMENTED)
 
 
 def replan_streams(
-    trace: Any, requested: ResidualPlan | None, budget: int | None, compilers: Compilers
+    trace: Any, options: ResidualOptions, transform: TemplateTransform
 ) -> tuple[Any, tuple[Choice, ...]]:
     """Returns a trace whose residual streams are summed by the cheapest plans, and the choice for each stream.
 
@@ -102,33 +90,27 @@ def replan_streams(
 
     Args:
         trace: a forward or a backward trace, after fusion, with its ``del`` statements.
-        requested: the plan for every stream that allows it; None for the plan that costs least.
-        budget: how many bytes of one stream's sums may be kept alive.
-        compilers: the compilers of the fused calls of the trace.
+        options: the user's.
+        transform: of the trace.
 
     Returns:
         The new trace, or the same object if no region changes; and the choice for each stream.
     """
     if not adds_twice(trace):
         return trace, ()
-    calls, around = read_calls(trace, compilers)
-    candidates = [(stream, _choice(stream, requested, budget)) for stream in streams_of(calls, around)]
+    calls, around = read_calls(trace, transform)
+    candidates = [(stream, Choice.of(stream, options)) for stream in streams_of(calls, around)]
     planned = [
         (stream, choice) for stream, choice in candidates if not (stream.varies and choice.plan in _CHANGE_REGIONS)
     ]
     for _ in range(len(candidates) - len(planned)):
-        compilers.report_left(VARIES)
+        transform.report_left(VARIES)
     choices = tuple(choice for _, choice in planned)
     changed = [(stream, events_of(stream)[choice.plan]) for stream, choice in planned if choice.plan in _CHANGE_REGIONS]
     if not changed:
         return trace, choices
     symbols = _Rewriter(trace, calls, [stream for stream, _ in changed]).symbols_with(_group_events(changed))
     return _check(derive(trace, symbols, "Residual streams by fusioncache"), trace), choices
-
-
-def _choice(stream: Stream, requested: ResidualPlan | None, budget: int | None) -> Choice:
-    costs = costs_of(stream)
-    return Choice(stream.head, len({use.sum for use in stream.uses}), choose(costs, requested, budget), costs)
 
 
 @dataclass(slots=True)

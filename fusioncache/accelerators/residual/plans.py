@@ -28,6 +28,39 @@ class ResidualPlan(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class ResidualOptions:
+    """The user's options for residual streams.
+
+    Attributes:
+        recompute: whether sums that backward can rebuild are not saved for it.
+        plan: the plan for all streams; None for the cheapest of each.
+        budget: how many bytes of a stream's sums may be kept alive; None for as many as the plan keeps.
+    """
+
+    recompute: bool
+    plan: ResidualPlan | None
+    budget: int | None
+
+    @classmethod
+    def of(cls, recompute: str | None, residual: str, memory_budget: int | None) -> ResidualOptions:
+        """Returns the options of ``FusionCache``.
+
+        Raises:
+            ValueError: if one is invalid.
+        """
+        plans = {plan.value: plan for plan in ResidualPlan}
+        if recompute not in (None, "residual"):
+            raise ValueError(f"recompute must be None or 'residual', got {recompute!r}")
+        if residual != "auto" and residual not in plans:
+            raise ValueError(f"residual must be one of {', '.join(map(repr, ['auto', *plans]))}, got {residual!r}")
+        if memory_budget is not None and (isinstance(memory_budget, bool) or not isinstance(memory_budget, int)):
+            raise ValueError(f"memory_budget must be a number of bytes, got {memory_budget!r}")
+        if memory_budget is not None and memory_budget < 0:
+            raise ValueError(f"memory_budget must not be negative, got {memory_budget}")
+        return cls(recompute is not None, plans.get(residual), memory_budget)
+
+
+@dataclass(frozen=True, slots=True)
 class Cost:
     """The cost of a plan.
 
@@ -57,6 +90,12 @@ class Choice:
     sums: int
     plan: ResidualPlan
     costs: Mapping[ResidualPlan, Cost]
+
+    @classmethod
+    def of(cls, stream: Stream, options: ResidualOptions) -> Choice:
+        """Returns the choice for a stream in a trace."""
+        costs, sums = costs_of(stream), {use.sum for use in stream.uses}
+        return cls(stream.head, len(sums), choose(costs, options.plan, options.budget), costs)
 
     def __str__(self) -> str:
         lines = [f"stream from {self.stream}, {self.sums} sums: {self.plan.value}"]

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fusioncache.accelerators.residual.chaining import Compilers, replan_streams
-from fusioncache.accelerators.residual.plans import Choice, ResidualPlan
+from fusioncache.accelerators.residual.chaining import replan_streams
+from fusioncache.accelerators.residual.plans import Choice, ResidualOptions
 from fusioncache.accelerators.residual.rebuild import (
     Forward,
     OperationLine,
@@ -23,6 +23,7 @@ from fusioncache.observe.record.observations import PlanCost
 from fusioncache.thunder_adapter.api import PrimIDs, Proxy, TensorProxy, tracectx, tree_flatten, variableify
 from fusioncache.transform.passes import Accelerator, Pass, TraceContext, pair_passes
 from fusioncache.transform.rewrite import SavedSwap, derive, find_saved, free_numbers, fuse, swap_saved, take_saved
+from fusioncache.transform.transform import TemplateTransform
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,7 @@ class Recompute(SavedSwap):
         return tuple(rebuilding.choice for rebuilding in self.rebuildings)
 
 
-def drop_sums(
-    trace: Any, requested: ResidualPlan | None, budget: int | None, compilers: Compilers
-) -> tuple[Any, Recompute | None]:
+def drop_sums(trace: Any, options: ResidualOptions, transform: TemplateTransform) -> tuple[Any, Recompute | None]:
     """Returns a forward trace that saves fewer sums, and the changes for its backward trace; None if there are none.
 
     The bits are the same, and backward reads only values that were saved for it before: so autograd still notices
@@ -58,12 +57,10 @@ def drop_sums(
 
     Args:
         trace: a forward trace, after fusion.
-        requested: the user's plan; None for the cheapest.
-        budget: how many bytes of a stream's sums may be kept alive.
-        compilers: the compilers of its fused calls.
+        options: the user's.
+        transform: of the trace.
     """
-    reader = _Reader(trace, compilers)
-    recompute = reader.recompute(requested, budget)
+    recompute = _Reader(trace, transform).recompute(options)
     if recompute is None:
         return trace, None
     symbols = swap_saved(trace, recompute.remaining)
@@ -73,20 +70,20 @@ def drop_sums(
 class _Reader:
     """Reads a forward trace as names and types."""
 
-    def __init__(self, trace: Any, compilers: Compilers):
+    def __init__(self, trace: Any, transform: TemplateTransform):
         self.trace = trace
-        self.compilers = compilers
+        self.transform = transform
         self.proxies: dict[str, Any] = {}
         self.types: dict[str, TensorType] = {}
         self.bound: list[Any] = []
         self.lines = list(self._lines())
 
-    def recompute(self, requested: ResidualPlan | None, budget: int | None) -> Recompute | None:
+    def recompute(self, options: ResidualOptions) -> Recompute | None:
         saved = self._find_saved()
         if saved is None:
             return None
         recipes = list(self._select_sound(recipes_of(self.lines, self.types, saved), saved))
-        found = rebuildings(recipes, self.lines, self.types, requested, budget)
+        found = rebuildings(recipes, self.lines, self.types, options.plan, options.budget)
         recipes = [recipe for rebuilding in found for recipe in rebuilding.recipes]
         if not found:
             return None
@@ -104,14 +101,14 @@ class _Reader:
             set(saved.names),
             self._find_written() if recipes else set(),
             lambda call: self._fusion(call).sym.executor,
-            lambda call: self.compilers.arithmetic(self._fusion(call)),
+            lambda call: self.transform.backends.arithmetic(self._fusion(call)),
         )
         for recipe in recipes:
             problem = forward.obstacle(recipe)
             if problem is None:
                 yield recipe
             else:
-                self.compilers.report_left(problem)
+                self.transform.report_left(problem)
 
     def _fusion(self, call: int) -> Any:
         return self.trace.bound_symbols[call]
@@ -213,57 +210,23 @@ class _Rebuilder:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ResidualOptions:
-    """The user's options for residual streams.
-
-    Attributes:
-        recompute: whether sums that backward can rebuild are not saved for it.
-        plan: the plan for all streams; None for the cheapest of each.
-        budget: how many bytes of a stream's sums may be kept alive; None for as many as the plan keeps.
-    """
-
-    recompute: bool
-    plan: ResidualPlan | None
-    budget: int | None
-
-    @classmethod
-    def of(cls, recompute: str | None, residual: str, memory_budget: int | None) -> ResidualOptions:
-        """Returns the options of ``FusionCache``.
-
-        Raises:
-            ValueError: if one is invalid.
-        """
-        plans = {plan.value: plan for plan in ResidualPlan}
-        if recompute not in (None, "residual"):
-            raise ValueError(f"recompute must be None or 'residual', got {recompute!r}")
-        if residual != "auto" and residual not in plans:
-            raise ValueError(f"residual must be one of {', '.join(map(repr, ['auto', *plans]))}, got {residual!r}")
-        if memory_budget is not None and (isinstance(memory_budget, bool) or not isinstance(memory_budget, int)):
-            raise ValueError(f"memory_budget must be a number of bytes, got {memory_budget!r}")
-        if memory_budget is not None and memory_budget < 0:
-            raise ValueError(f"memory_budget must not be negative, got {memory_budget}")
-        return cls(recompute is not None, plans.get(residual), memory_budget)
-
-
 class ResidualStreams(Accelerator):
     """The accelerator of residual streams.
 
     Args:
         options: the user's.
-        compilers: of fused calls.
+        transform: of the traces.
 
     Attributes:
         options: the same.
-        compilers: the same.
         choices: the plan of each stream, with the costs of the alternatives.
     """
 
     name = "residual"
 
-    def __init__(self, options: ResidualOptions, compilers: Compilers):
+    def __init__(self, options: ResidualOptions, transform: TemplateTransform):
         self.options = options
-        self.compilers = compilers
+        self._transform = transform
         self.choices: list[Choice] = []
 
     def passes(self) -> Sequence[Pass]:
@@ -275,14 +238,14 @@ class ResidualStreams(Accelerator):
         """Saves fewer sums in forward, if the user asked for it."""
         if not self.options.recompute:
             return trace, None
-        trace, recompute = drop_sums(trace, self.options.plan, self.options.budget, self.compilers)
+        trace, recompute = drop_sums(trace, self.options, self._transform)
         if recompute:
             self._note(recompute.choices, context)
         return trace, recompute
 
     def _plan_streams(self, trace: Any, context: TraceContext) -> Any:
         """Passes sums on from region to region, or rebuilds them, by the cheapest plan or the one asked for."""
-        trace, choices = replan_streams(trace, self.options.plan, self.options.budget, self.compilers)
+        trace, choices = replan_streams(trace, self.options, self._transform)
         self._note(choices, context)
         return trace
 

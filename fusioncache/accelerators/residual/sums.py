@@ -74,9 +74,8 @@ class _Node:
 class Sums:
     """Collects the sums in the regions of a trace. Linear in their ops."""
 
-    def __init__(self, defined: Collection[str], written: Collection[str]):
-        self._defined = defined
-        self._written = written
+    def __init__(self, around: OutsideValues):
+        self._around = around
         self._inputs: dict[str, TensorType] = {}
         self._other: set[str] = set()  # computed from products and the like, or in two ways
         self._nodes: dict[str, _Node] = {}
@@ -90,7 +89,7 @@ class Sums:
         for op, first in region.results():
             types += op.outputs
             kind = self._kind(op, kinds, types)
-            if kind is None or names[first] in self._defined or names[first] in self._written:
+            if kind is None or names[first] in self._around.defined or names[first] in self._around.written:
                 kinds += [None] * len(op.outputs)
                 self._other.update(names[first : first + len(op.outputs)])
             else:
@@ -103,7 +102,7 @@ class Sums:
 
     def _kind_of_input(self, region: Graph, names: Sequence[str], number: int) -> bool | None:
         type_ = region.inputs[number] if number < len(region.inputs) else None
-        if not isinstance(type_, TensorType) or not _is_static(type_) or names[number] in self._written:
+        if not isinstance(type_, TensorType) or not _is_static(type_) or names[number] in self._around.written:
             return None
         self._inputs[names[number]] = type_
         return False
@@ -253,7 +252,7 @@ def streams_of(calls: Sequence[FusedCall], around: OutsideValues = OutsideValues
         calls: the fused calls, in the order of the trace.
         around: the rest of the trace.
     """
-    values = Sums(around.defined, around.written)
+    values = Sums(around)
     for call in calls:
         values.read_call(call)
     families = [f for f in _families(values.sums()) if _count_recomputed(f, values) >= FEWEST_SUMS]
