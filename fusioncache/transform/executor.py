@@ -207,17 +207,6 @@ class FusionCacheExecutor(FusionExecutor):
         # If Thunder sorts a trace with writes, forward and backward alternate; Thunder splits them after this pass.
         return [list(part) for group in consecutive_fusion(trace, can_join) for _, part in groupby(group, _is_backward)]
 
-    def compile_alone(self, bound_symbols: list, inputs: list, outputs: list) -> Callable[..., Any]:
-        """Returns the function of an unshared region. TorchInductor compiles it at its first call."""
-        function = torch_function(bound_symbols, inputs, outputs)
-        return inductor_function(function) if self.own_backend() == "inductor" else function
-
-    def notify_observers(self, seconds: float) -> None:
-        """Notifies the observers of a region that was compiled alone."""
-        event = CompileEvent(self.own_backend(), seconds)
-        for observer in self.observers:
-            observer(event)
-
 
 class _AloneRegion:
     """Compiles a region at its first call, and runs its operations if that fails.
@@ -247,21 +236,19 @@ class _AloneRegion:
     def __call__(self, *args: Any) -> Any:
         """Returns the results of the region."""
         run = self._runs.get(self._find_layout(args))
-        if run is not None:
-            try:
-                return run(args)
-            except torch.OutOfMemoryError:
-                raise
-            except Exception as error:  # it may have been recompiled
-                self._fall_back(args, error)
-        return self._begin(args)
+        try:
+            results = self._compute(args) if run is None else run(args)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # a run may be compiled again as well
+            run, results = None, self._fall_back(args, error)
+        return self._note_layout(args, results) if run is None else results
 
     def _find_layout(self, args: Sequence[Any]) -> Any:
         return layouts_of(args), *[args[index] for index in self._shaping]
 
-    def _begin(self, args: Sequence[Any]) -> Any:
-        """Returns the results of a call with a new layout."""
-        results = self._compute(args)
+    def _note_layout(self, args: Sequence[Any], results: Any) -> Any:
+        """Returns the results of a call with a new layout, and keeps the run for later calls with it."""
         if self._instance is None and (instance := _read_instance(self.fusion)) is not None:
             self._instance, self._shaping = instance, shaping_inputs(instance.region)
         run = _take_sequence(self.function)
@@ -273,18 +260,16 @@ class _AloneRegion:
         return results
 
     def _compute(self, args: Sequence[Any]) -> Any:
-        try:
-            if self.function is not None:
-                return self.function(*args)
-            start = time.perf_counter()
-            compiled = self._executor.compile_alone(*self._region)
-            results = compiled(*args)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:
-            return self._fall_back(args, error)
+        if self.function is not None:
+            return self.function(*args)
+        start, backend = time.perf_counter(), self._executor.own_backend()
+        compiled = torch_function(*self._region)
+        if backend == "inductor":
+            compiled = inductor_function(compiled)  # TorchInductor compiles it in its first call
+        results = compiled(*args)
         self.function = compiled
-        self._executor.notify_observers(time.perf_counter() - start)
+        for observer in self._executor.observers:
+            observer(CompileEvent(backend, time.perf_counter() - start))
         return results
 
     def _fall_back(self, args: Sequence[Any], error: Exception) -> Any:
