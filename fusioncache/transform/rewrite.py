@@ -193,53 +193,50 @@ class SavedSwap:
     saved: tuple[str, ...]
     remaining: tuple[Any, ...]
 
+    def save(self, trace: Any, what: str) -> Any:
+        """Returns a forward trace that saves the remaining tensors.
 
-def swap_saved(trace: Any, remaining: Sequence[Any]) -> list[Any]:
-    """Returns the bound symbols of a forward trace, with other saved tensors in its return statement.
+        Args:
+            trace: the forward trace.
+            what: the change, for the first line of the new trace.
+        """
+        *symbols, returning = trace.bound_symbols
+        saving = returning.from_bsym(args=(returning.args[0], (self.remaining, returning.args[1][1])))
+        return derive(trace, [*symbols, saving], what)
 
-    Args:
-        trace: the forward trace.
-        remaining: proxies of the tensors to save.
-    """
-    *symbols, returning = trace.bound_symbols
-    return [*symbols, returning.from_bsym(args=(returning.args[0], (tuple(remaining), returning.args[1][1])))]
+    def take(self, trace: Any, change: Callable[[Iterator[Any]], Iterable[Any]], what: str) -> Any:
+        """Returns a backward trace that takes the remaining tensors, with the bound symbols that ``change`` returns.
 
+        Args:
+            trace: the backward trace.
+            change: changes the bound symbols of a trace that unpacks the remaining tensors.
+            what: the change, for the first line of the new trace.
 
-def take_saved(trace: Any, swap: SavedSwap, change: Callable[[Iterator[Any]], Iterable[Any]], what: str) -> Any:
-    """Returns a backward trace that takes other saved tensors, with the bound symbols that ``change`` returns.
+        Raises:
+            RuntimeError: if the traces do not belong together. Then the backward trace cannot run unchanged either.
+        """
+        # Before the new trace is made, because it gets the names that the old one has then.
+        symbols = list(change(self._swap_unpacking(trace.bound_symbols)))
+        new = derive(trace, symbols, what)
+        new.args = ([list(self.remaining), *trace.args[0][1:]], *trace.args[1:])
+        return new
 
-    Args:
-        trace: the backward trace.
-        swap: the names of the tensors that it takes now, and the proxies of those that it is to take.
-        change: changes the bound symbols of a trace that unpacks the other tensors.
-        what: the change, for the first line of the new trace.
-
-    Raises:
-        RuntimeError: if the traces do not belong together. Then the backward trace cannot run unchanged either.
-    """
-    # Before the new trace is made, because it gets the names that the old one has then.
-    symbols = list(change(_swap_unpacking(trace.bound_symbols, swap)))
-    new = derive(trace, symbols, what)
-    new.args = ([list(swap.remaining), *trace.args[0][1:]], *trace.args[1:])
-    return new
-
-
-def _swap_unpacking(symbols: Sequence[Any], swap: SavedSwap) -> Iterator[Any]:
-    """Yields the bound symbols of a backward trace that unpacks other saved tensors."""
-    unpacking = next((symbol for symbol in symbols if unpacks_saved(symbol)), None)
-    if unpacking is None or [proxy.name for proxy in unpacking.output] != list(swap.saved):
-        raise RuntimeError("fusioncache: the backward trace does not take what its forward trace saves")
-    old, taken = unpacking.args[0], list(swap.remaining)
-    collection = copy(old)
-    collection.coll = taken
-    for symbol in symbols:
-        if symbol is unpacking:
-            yield symbol.from_bsym(args=(collection, len(taken)), output=taken)
-        elif any(each is old for each in symbol.flat_proxy_outs):
-            # Thunder's CUDAGraphTransform requires the same collection object that was unpacked before.
-            yield symbol.from_bsym(output=[collection if each is old else each for each in symbol.output])
-        else:
-            yield symbol
+    def _swap_unpacking(self, symbols: Sequence[Any]) -> Iterator[Any]:
+        """Yields the bound symbols of a backward trace that unpacks other saved tensors."""
+        unpacking = next((symbol for symbol in symbols if unpacks_saved(symbol)), None)
+        if unpacking is None or [proxy.name for proxy in unpacking.output] != list(self.saved):
+            raise RuntimeError("fusioncache: the backward trace does not take what its forward trace saves")
+        old, taken = unpacking.args[0], list(self.remaining)
+        collection = copy(old)
+        collection.coll = taken
+        for symbol in symbols:
+            if symbol is unpacking:
+                yield symbol.from_bsym(args=(collection, len(taken)), output=taken)
+            elif any(each is old for each in symbol.flat_proxy_outs):
+                # Thunder's CUDAGraphTransform requires the same collection object that was unpacked before.
+                yield symbol.from_bsym(output=[collection if each is old else each for each in symbol.output])
+            else:
+                yield symbol
 
 
 def unpacks_saved(symbol: Any) -> bool:

@@ -22,7 +22,7 @@ from fusioncache.ir import TensorType
 from fusioncache.observe.record.observations import PlanCost
 from fusioncache.thunder_adapter.api import PrimIDs, Proxy, TensorProxy, tracectx, tree_flatten, variableify
 from fusioncache.transform.passes import Accelerator, Pass, TraceContext, pair_passes
-from fusioncache.transform.rewrite import SavedSwap, derive, find_saved, free_numbers, fuse, swap_saved, take_saved
+from fusioncache.transform.rewrite import SavedSwap, find_saved, free_numbers, fuse
 from fusioncache.transform.transform import TemplateTransform
 
 
@@ -63,8 +63,7 @@ def drop_sums(trace: Any, options: ResidualOptions, transform: TemplateTransform
     recompute = _Reader(trace, transform).recompute(options)
     if recompute is None:
         return trace, None
-    symbols = swap_saved(trace, recompute.remaining)
-    return derive(trace, symbols, "Residual sums not saved by fusioncache"), recompute
+    return recompute.save(trace, "Residual sums not saved by fusioncache"), recompute
 
 
 class _Reader:
@@ -152,7 +151,7 @@ def rebuild_sums(trace: Any, recompute: Recompute) -> Any:
         RuntimeError: if this is not the backward trace of that forward trace. Then it cannot run unchanged either.
     """
     change = _Rebuilder(trace, recompute).insert_calls
-    return take_saved(trace, recompute, change, "Residual sums rebuilt by fusioncache")
+    return recompute.take(trace, change, "Residual sums rebuilt by fusioncache")
 
 
 class _Rebuilder:

@@ -29,8 +29,8 @@ from fusioncache.accelerators.schedule.calls import Kind
 from fusioncache.accelerators.schedule.collectives import TOGETHER, arguments_of, is_view, kind_of
 from fusioncache.backends.bound_symbols import leaves_of, may_write, outputs_of
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.thunder_adapter.api import PrimIDs, TraceTag, get_compile_data
-from fusioncache.transform.rewrite import SavedSwap, derive, make_symbol, rebind, swap_saved, take_saved, unpacks_saved
+from fusioncache.thunder_adapter.api import PrimIDs, get_compile_data
+from fusioncache.transform.rewrite import SavedSwap, find_saved, make_symbol, rebind, unpacks_saved
 
 
 def only_divides(symbol: Any, number: int) -> bool:
@@ -236,7 +236,7 @@ class Resharding(SavedSwap):
     gathering: tuple[Any, ...]
 
 
-def wants_resharding() -> bool:
+def _wants_resharding() -> bool:
     """True if the model that Thunder is compiling is sharded by ``fsdp`` with ``FSDPType.ZERO3``."""
     from fusioncache.thunder_adapter.accelerator_api import FSDPTransform, FSDPType
 
@@ -252,15 +252,16 @@ def save_shards(trace: Any) -> tuple[Any, Resharding | None]:
         trace: a forward trace.
 
     Returns:
-        The trace, and the gathers for the backward trace; None if there are none.
+        The trace, and the gathers for the backward trace; None if there are none, or the model does not use ZeRO3.
 
     Raises:
         Declined: if the forward pass writes in place: gathering again might give other values.
     """
-    if TraceTag.AUGMENTED_FORWARD not in trace.tags:
+    tensors = find_saved(trace)
+    if not tensors or not _wants_resharding():
         return trace, None
-    values, (tensors, _) = trace.bound_symbols[-1].args
-    inputs = {proxy.name: proxy for proxy in values["flat_args"] if hasattr(proxy, "name")}
+    arguments = trace.bound_symbols[-1].args[0]["flat_args"]
+    inputs = {proxy.name: proxy for proxy in arguments if hasattr(proxy, "name")}
     producers = {proxy.name: symbol for symbol in trace.bound_symbols for proxy in symbol.flat_proxy_outs}
     remaining: dict[str, Any] = {}
     gathering: dict[int, Any] = {}
@@ -278,7 +279,7 @@ def save_shards(trace: Any) -> tuple[Any, Resharding | None]:
         taken += taken[:1]
     order = [symbol for symbol in trace.bound_symbols if id(symbol) in gathering]
     found = Resharding(tuple(proxy.name for proxy in tensors), taken, tuple(order))
-    return derive(trace, swap_saved(trace, taken), "Shards saved by fusioncache"), found
+    return found.save(trace, "Shards saved by fusioncache"), found
 
 
 def _trace_back(proxy: Any, producers: Mapping[str, Any], inputs: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
@@ -313,4 +314,4 @@ def gather_again(trace: Any, resharding: Resharding) -> Any:
             if unpacks_saved(symbol):
                 yield from resharding.gathering
 
-    return take_saved(trace, resharding, change, "Parameters gathered again by fusioncache")
+    return resharding.take(trace, change, "Parameters gathered again by fusioncache")

@@ -19,12 +19,10 @@ from weakref import WeakKeyDictionary
 
 from fusioncache.accelerators.schedule.calls import CallGraph
 from fusioncache.accelerators.schedule.collective_passes import (
-    Resharding,
     coalesce_steps,
     gather_again,
     reduce_in_place,
     save_shards,
-    wants_resharding,
 )
 from fusioncache.accelerators.schedule.collectives import exchanges, group_of, has_collectives, read_calls, read_message
 from fusioncache.accelerators.schedule.order import Bounds, Placement, choose_budget, schedule_calls
@@ -269,7 +267,7 @@ class Collectives(Accelerator):
     def passes(self) -> Sequence[Pass]:
         """Returns the passes; if collectives are not to be moved, only the one that warns."""
         last = Pass("agreement", self._agree)
-        shards = pair_passes("saved shards", _save_shards, gather_again)
+        shards = pair_passes("saved shards", lambda trace, _: save_shards(trace), gather_again)
         return (shards, Pass("collectives", self._place), last) if self.options.moves else (last,)
 
     def ingredients(self) -> str:
@@ -277,11 +275,14 @@ class Collectives(Accelerator):
         return str(self.options)
 
     def _place(self, trace: Any, context: TraceContext) -> Any:
-        """Moves collectives so that they overlap computation."""
+        """Moves collectives so that they overlap computation, and records where."""
         if not has_collectives(trace.bound_symbols):
             return trace
         trace, placement = move_collectives(trace, self.options)
-        self._note(placement, context)
+        self.placements.append(placement)
+        if placement.unchanged_reason:
+            self._report_left(f"the order of collectives stays: {placement.unchanged_reason}")
+        context.notes.record_placement(placement.describe)
         return trace
 
     def _agree(self, trace: Any, context: TraceContext) -> Any:
@@ -290,19 +291,6 @@ class Collectives(Accelerator):
             return trace
         _warn_of_lost_gradients()
         return agree_first(trace) if self.options.moves else trace
-
-    def _note(self, placement: Placement, context: TraceContext) -> None:
-        """Records the placement of the collectives of a trace."""
-        self.placements.append(placement)
-        if placement.unchanged_reason:
-            self._report_left(f"the order of collectives stays: {placement.unchanged_reason}")
-        context.notes.record_placement(placement.describe)
-
-
-def _save_shards(trace: Any, context: TraceContext) -> tuple[Any, Resharding | None]:
-    """Saves shards of parameters in forward, for ``fsdp`` with ZeRO3."""
-    wants_shards = has_collectives(trace.bound_symbols) and wants_resharding()
-    return save_shards(trace) if wants_shards else (trace, None)
 
 
 def move_collectives(trace: Any, options: CollectiveOptions) -> tuple[Any, Placement]:

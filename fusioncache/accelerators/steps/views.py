@@ -48,7 +48,7 @@ from fusioncache.accelerators.attention import NAME as ATTENTION
 from fusioncache.backends.bound_symbols import leaves_of, symbol_name, written_values
 from fusioncache.ir.ops import op_traits
 from fusioncache.thunder_adapter.api import PrimIDs, Proxy, TensorProxy, torchex, tracectx, tree_flatten, variableify
-from fusioncache.transform.rewrite import SavedSwap, deletes, derive, find_saved, swap_saved, take_saved
+from fusioncache.transform.rewrite import SavedSwap, deletes, find_saved
 
 NEW_VIEWS = frozenset({"permute", "transpose", "unsqueeze", "squeeze", "expand", "torch_slice_prim_impl"})
 """Torch's views that return a new tensor each time, even if they change nothing."""
@@ -352,8 +352,7 @@ def save_once(trace: Any) -> tuple[Any, SavedResults | None]:
     remaining = {name: proxy for name, proxy in saved.items() if name not in found}
     remaining |= {joined.name: joined for joined in found.values()}
     results = SavedResults(tuple(saved), tuple(remaining.values()), found, {name: saved[name] for name in found})
-    symbols = swap_saved(trace, results.remaining)
-    return derive(trace, symbols, "Results of attention saved once by fusioncache"), results
+    return results.save(trace, "Results of attention saved once by fusioncache"), results
 
 
 def find_saved_twice(symbols: Sequence[Any], saved: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -419,7 +418,7 @@ def view_results(trace: Any, results: SavedResults) -> Any:
         RuntimeError: if this is not the backward trace of that forward trace. Then it cannot run unchanged either.
     """
     change = partial(_insert_views, trace, results)
-    return take_saved(trace, results, change, "Results of attention viewed by fusioncache")
+    return results.take(trace, change, "Results of attention viewed by fusioncache")
 
 
 def _insert_views(trace: Any, results: SavedResults, symbols: Iterator[Any]) -> Iterator[Any]:
