@@ -32,7 +32,7 @@ from fusioncache.distributed.cuts import (
     take_part,
 )
 from fusioncache.distributed.rank_symbols import register_rank_symbols
-from fusioncache.thunder_adapter.api import Transform, prims
+from fusioncache.thunder_adapter.api import PrimIDs, Transform, get_compile_data, prims, tree_map, variableify
 
 
 def partition_trace(trace: Any, values: CutValues) -> Any:
@@ -70,8 +70,6 @@ class _Partitioner:
 
     def visit(self, symbol: Any) -> None:
         """Writes the replacement of a bound symbol, which may be a subsymbol of another one."""
-        from fusioncache.thunder_adapter.api import PrimIDs
-
         if symbol.sym.id == PrimIDs.RETURN:
             self._return(symbol)
             return
@@ -124,8 +122,6 @@ class _Partitioner:
 
     def _copy_symbol(self, symbol: Any, instead: Mapping[str, Any]) -> None:
         """Writes a bound symbol with the new trace's arguments, or those of ``instead``."""
-        from fusioncache.thunder_adapter.api import variableify
-
         arguments = {value.name: instead.get(value.name, self._values.new(value)) for value in symbol.flat_proxy_args}
         changed = {variableify(value): arguments[value.name] for value in symbol.flat_proxy_args}
         changed = {variable: new for variable, new in changed.items() if variable.proxy is not new}
@@ -137,8 +133,6 @@ class _Partitioner:
         Raises:
             CutError: if a result is cut by a layer's features.
         """
-        from fusioncache.thunder_adapter.api import tree_map
-
         (returned,) = symbol.args
         outputs = tree_map(self._whole, returned["output"])
         arguments = [self._values.new(value) for value in returned["flat_args"]]
@@ -427,8 +421,6 @@ def _unpacked(trace: Any) -> list[Any]:
 
 def _check_alone() -> None:
     """Raises ``CutError`` if Thunder's FSDP or DDP is applied too: ranks of its groups have different parameters."""
-    from fusioncache.thunder_adapter.api import get_compile_data
-
     data = get_compile_data()
     kinds = [type(one) for one in (data.transforms if data else ())]
     is_shared = any(kind.__module__.startswith("thunder.distributed.") for kind in kinds)

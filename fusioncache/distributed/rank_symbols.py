@@ -23,6 +23,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from fusioncache.thunder_adapter.api import DistributedReduceOps, ltorch, prims
+
 Step = Callable[[Any, Any, int], Any]
 """Takes a tensor, a process group and a dimension, and returns a tensor."""
 
@@ -76,23 +78,20 @@ def _make_rank(rank: int, device: str) -> Any:
 
 
 def _copy(tensor: Any, group: Any, dim: int) -> Any:
-    from fusioncache.thunder_adapter.api import prims
-
     return prims.shallow_copy(tensor)
 
 
 def _add_up(tensor: Any, group: Any, dim: int) -> Any:
     from fusioncache.thunder_adapter.accelerator_api import all_reduce
 
-    return all_reduce(_lay_out(tensor), _sum(), group, True).wait()
+    return all_reduce(ltorch.contiguous(tensor), DistributedReduceOps.SUM, group, True).wait()
 
 
 def _gather(tensor: Any, group: Any, dim: int) -> Any:
     """Gathers along dimension 0, which all libraries support, then moves the parts to the given dimension."""
     from fusioncache.thunder_adapter.accelerator_api import all_gather
-    from fusioncache.thunder_adapter.api import ltorch
 
-    gathered = all_gather(_lay_out(tensor), group, True).wait()
+    gathered = all_gather(ltorch.contiguous(tensor), group, True).wait()
     if dim == 0:
         return gathered
     shape, ranks = tuple(tensor.shape), group.size()
@@ -103,38 +102,21 @@ def _gather(tensor: Any, group: Any, dim: int) -> Any:
 
 def _scatter_sum(tensor: Any, group: Any, dim: int) -> Any:
     from fusioncache.thunder_adapter.accelerator_api import reduce_scatter
-    from fusioncache.thunder_adapter.api import ltorch
 
-    parts = _lay_out(ltorch.movedim(_split(tensor, group.size(), dim), dim, 0))
+    parts = ltorch.contiguous(ltorch.movedim(_split(tensor, group.size(), dim), dim, 0))
     flat = ltorch.reshape(parts, (parts.shape[0] * parts.shape[1], *parts.shape[2:]))
-    return reduce_scatter(flat, _sum(), group, True).wait()
+    return reduce_scatter(flat, DistributedReduceOps.SUM, group, True).wait()
 
 
 def _own_part(tensor: Any, group: Any, dim: int) -> Any:
-    from fusioncache.thunder_adapter.api import ltorch
-
     parts = _split(tensor, group.size(), dim)
     return ltorch.squeeze(ltorch.index_select(parts, dim, rank_operator()(group, tensor.device.device_str())), dim)
 
 
 def _split(tensor: Any, ranks: int, dim: int) -> Any:
     """Returns a tensor with a dimension for the ranks inserted in front of the given one."""
-    from fusioncache.thunder_adapter.api import ltorch
-
     shape = tuple(tensor.shape)
     return ltorch.reshape(tensor, (*shape[:dim], ranks, shape[dim] // ranks, *shape[dim + 1 :]))
-
-
-def _lay_out(tensor: Any) -> Any:
-    from fusioncache.thunder_adapter.api import ltorch
-
-    return ltorch.contiguous(tensor)
-
-
-def _sum() -> Any:
-    from fusioncache.thunder_adapter.api import DistributedReduceOps
-
-    return DistributedReduceOps.SUM
 
 
 _STEPS: dict[str, tuple[Step, Step]] = {

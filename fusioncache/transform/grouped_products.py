@@ -23,6 +23,8 @@ from typing import Any
 
 import torch
 
+from fusioncache.thunder_adapter.api import Languages, TensorProxy, dtypes, get_grad, langctx, ltorch, prims, put_grad
+from fusioncache.thunder_adapter.api import torch_executor as ex
 from fusioncache.thunder_adapter.installation import Replacement, find_known
 from fusioncache.transform.rewrite import register_once
 
@@ -35,11 +37,10 @@ _ALIGNMENT = 16
 def replacements() -> Iterator[Replacement]:
     """Yields replacements for the parts that this Thunder lacks, but for none that it implements in another way."""
     from fusioncache.thunder_adapter.accelerator_api import jit_ext, transforms
-    from fusioncache.thunder_adapter.api import ltorch, prims, torchex
 
     known = find_known("grouped products").values()
     for symbol in (prims._grouped_mm, ltorch._grouped_mm):
-        implementation = torchex.ex.implmap[symbol.id]
+        implementation = ex.implmap[symbol.id]
         if implementation.checker in known:
             yield Replacement(implementation, "checker", lambda own: can_run)
     # Now rather than at the first use in a trace, because programs stored by other processes refer to them by name.
@@ -60,8 +61,6 @@ def register_operators() -> list[Any]:
 
     Each is registered once in a process.
     """
-    from fusioncache.thunder_adapter.api import TensorProxy
-
     operators: dict[str, Any] = {
         "grouped_mm": (infer_product, multiply_groups),
         "grouped_mm_left_gradient": (lambda grad, a, b, offsets: TensorProxy(like=a), compute_left_gradient),
@@ -93,8 +92,6 @@ def take_all_forms(original: Callable[..., Any], multiply: Any) -> Callable[...,
     """
 
     def _grouped_mm(self: Any, mat2: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
-        from fusioncache.thunder_adapter.api import TensorProxy, dtypes
-
         dtype = None if out_dtype is None else dtypes.to_dtype(out_dtype)
         is_plain = type(self) is type(mat2) is TensorProxy and bias is None and dtype in (None, self.dtype)
         if not is_plain or (self.ndim == 2 and mat2.ndim == 3):
@@ -106,8 +103,6 @@ def take_all_forms(original: Callable[..., Any], multiply: Any) -> Callable[...,
 
 def can_run(a: Any, b: Any, offsets: Any, bias: Any = None, dtype: Any = None) -> bool:
     """True if torch can run a grouped product with these types; they are the same on a GPU and on a CPU."""
-    from fusioncache.thunder_adapter.api import dtypes
-
     taken = (dtypes.bfloat16, dtypes.float16, dtypes.float32)
     plain = bias is None and dtype in (None, a.dtype)
     return plain and a.dtype in taken and a.dtype == b.dtype and (offsets is None or offsets.dtype == dtypes.int32)
@@ -120,7 +115,6 @@ def infer_product(a: Any, b: Any, offsets: Any) -> Any:
         RuntimeError: if torch could not compute the product.
     """
     from fusioncache.thunder_adapter.accelerator_api import utils
-    from fusioncache.thunder_adapter.api import TensorProxy
 
     given = " and ".join(each.type_string() for each in (a, b, offsets) if each is not None)
     utils.check(
@@ -158,7 +152,6 @@ def make_rule(product: Any, of_left: Any, of_right: Any) -> Callable[..., Any]:
         of_left: the operation that computes the gradient of the left operand.
         of_right: the same for the right operand.
     """
-    from fusioncache.thunder_adapter.api import Languages, get_grad, langctx, put_grad
 
     def differentiate(a: Any, b: Any, offsets: Any) -> Any:
         result = product(a, b, offsets)

@@ -22,6 +22,7 @@ from typing import Any
 
 from fusioncache.backends.bound_symbols import argument_names, leaves_of, symbol_name
 from fusioncache.ir.ops import op_traits
+from fusioncache.thunder_adapter.api import PrimIDs, Proxy, TensorProxy, _compile_data, rematerialization, tree_flatten
 from fusioncache.transform.passes import pick_ours
 
 logger = logging.getLogger("fusioncache")
@@ -35,9 +36,8 @@ def make_safe_rematerialize(original: Callable[[Any], Any]) -> Callable[[Any], A
     """Returns a rematerialization that is safe for functions with fusioncache's transform, and Thunder's for others."""
 
     def rematerialize_ours(trace: Any) -> Any:
-        from fusioncache.thunder_adapter.api import get_compile_data
-
-        transforms = getattr(get_compile_data(), "transforms", None) or ()
+        data, _ = _compile_data.get()
+        transforms = getattr(data, "transforms", None) or ()
         return rematerialize(trace) if pick_ours(transforms) else original(trace)
 
     return rematerialize_ours
@@ -49,8 +49,6 @@ def rematerialize(trace: Any) -> Any:
     Args:
         trace: a fused joint trace, before forward and backward are split. Other traces are left to Thunder.
     """
-    from fusioncache.thunder_adapter.api import rematerialization
-
     own = rematerialization.rematerialize
     reads = _read_joint_trace(trace)
     if reads is None or not reads.unsafe:
@@ -109,8 +107,6 @@ class _Reads:
 
 def _read_joint_trace(trace: Any) -> _Reads | None:
     """Returns the values that backward may read; None if the trace has no backward part."""
-    from fusioncache.thunder_adapter.api import Proxy, TensorProxy
-
     returned = trace.bound_symbols[-1]
     values = returned.args[0] if returned.args else None
     if not _returns(returned) or not isinstance(values, Mapping) or _RESULTS not in values:
@@ -132,8 +128,6 @@ def _read_joint_trace(trace: Any) -> _Reads | None:
 
 
 def _returns(symbol: Any) -> bool:
-    from fusioncache.thunder_adapter.api import PrimIDs
-
     return symbol.sym.id is PrimIDs.RETURN
 
 
@@ -213,8 +207,6 @@ def _list_views(leaves: Iterable[_Leaf], promoted: AbstractSet[str]) -> Iterator
 
 def _read_first_trace() -> Any:
     """Returns the interpreted trace of the function that is being compiled; None if nothing is."""
-    from fusioncache.thunder_adapter.api import _compile_data
-
     _, stats = _compile_data.get()
     traces = getattr(stats, "last_traces", None)
     return traces[0] if traces else None
@@ -222,8 +214,6 @@ def _read_first_trace() -> Any:
 
 def _pair_results(results: Sequence[Any]) -> dict[str, str]:
     """Returns for each result's name in the first trace its name here; nothing if they do not correspond."""
-    from fusioncache.thunder_adapter.api import Proxy, tree_flatten
-
     trace = _read_first_trace()
     first = tree_flatten(trace.bound_symbols[-1].args)[0] if trace else []
     if len(first) != len(results):
@@ -258,8 +248,6 @@ def _find_converted(names: Mapping[str, str]) -> AbstractSet[str]:
 
 def find_parameters() -> set[str]:
     """Returns the names of the compiled function's parameters; nothing if they are not known."""
-    from fusioncache.thunder_adapter.api import PrimIDs, _compile_data
-
     data, stats = _compile_data.get()
     prologues = getattr(stats, "last_prologue_traces", None) or ()
     symbols = prologues[-1].bound_symbols if prologues else ()

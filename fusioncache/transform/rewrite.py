@@ -13,7 +13,7 @@ from fusioncache.backends.bound_symbols import outputs_of
 from fusioncache.cache.call import CallTarget
 from fusioncache.ir import Binding, Region
 from fusioncache.template.simplify import objects_of
-from fusioncache.thunder_adapter.api import torch_executor
+from fusioncache.thunder_adapter.api import PrimIDs, Symbol, TraceProvenance, TraceTag, torch_executor, variableify
 
 
 def call_of(fusion: Any, binding: Binding, target: CallTarget, plain: Region) -> list[Any]:
@@ -68,8 +68,6 @@ def make_symbol(name: str, function: Callable[..., Any], results: Any, **options
 
 
 def _make_symbol(name: str, function: Callable[..., Any], meta: Callable[..., Any], **options: Any) -> Any:
-    from fusioncache.thunder_adapter.api import Symbol
-
     def bound(bound_symbol: Any) -> None:
         bound_symbol._call_ctx = {name: function}
 
@@ -119,7 +117,7 @@ def derive(trace: Any, symbols: Iterable[Any], what: str) -> Any:
         symbols: the bound symbols of the new trace.
         what: the change, for the first line of the new trace. ``note_seconds`` adds how long it took.
     """
-    from fusioncache.thunder_adapter.api import TraceProvenance, del_last_used, from_trace
+    from fusioncache.thunder_adapter.api import del_last_used, from_trace
 
     new = from_trace(trace)
     clears = any(symbol.sym.id == "clear_mutable_collection" for symbol in trace.bound_symbols)
@@ -131,16 +129,12 @@ def derive(trace: Any, symbols: Iterable[Any], what: str) -> Any:
 
 def note_seconds(trace: Any, seconds: float) -> None:
     """Adds to the first line of a trace that ``derive`` returned how long the change took, as Thunder's passes do."""
-    from fusioncache.thunder_adapter.api import TraceProvenance
-
     what = trace.get_provenance().pss
     trace.set_provenance(TraceProvenance(f"{what} (took {seconds * 1e3:.0f} milliseconds)"))
 
 
 def deletes(symbol: Any) -> bool:
     """True if a bound symbol only deletes values; ``derive`` adds such symbols again."""
-    from fusioncache.thunder_adapter.api import PrimIDs
-
     return symbol.sym.id in (PrimIDs.DEL, "clear_mutable_collection")
 
 
@@ -154,8 +148,6 @@ def fuse(executor: Any, counter: int, inputs: Sequence[Any], outputs: Sequence[A
         outputs: the proxies that the new call returns.
         operations: the bound symbols that lead from the inputs to the outputs.
     """
-    from fusioncache.thunder_adapter.api import variableify
-
     ends = {"inputs": tuple(map(variableify, inputs)), "outputs": tuple(map(variableify, outputs))}
     return executor.fuse(SimpleNamespace(**ends, bound_symbols=tuple(operations)), counter)
 
@@ -173,8 +165,6 @@ _OF_TENSORS = "C0"
 
 def find_saved(trace: Any) -> tuple[Any, ...]:
     """Returns the saved tensors of a forward trace; none if there are no gradients."""
-    from fusioncache.thunder_adapter.api import TraceTag
-
     if TraceTag.AUGMENTED_FORWARD not in trace.tags:
         return ()
     _, (tensors, _) = trace.bound_symbols[-1].args
@@ -241,6 +231,4 @@ class SavedSwap:
 
 def unpacks_saved(symbol: Any) -> bool:
     """True if a bound symbol of a backward trace unpacks the saved tensors."""
-    from fusioncache.thunder_adapter.api import PrimIDs
-
     return bool(symbol.sym.id is PrimIDs.UNPACK_SEQUENCE and symbol.args[0].name == _OF_TENSORS)

@@ -28,6 +28,7 @@ import torch
 from torch.autograd.function import Function, once_differentiable
 
 from fusioncache.process.warning import log_errors
+from fusioncache.thunder_adapter.api import CACHE_OPTIONS, ThunderModule, get_tracectx, no_autocast
 from fusioncache.thunder_adapter.installation import is_known_whole
 from fusioncache.transform.dynamo_frames import OWN_CALL
 
@@ -238,8 +239,6 @@ def find_inner(function: Callable[..., Any]) -> FunctionType | None:
 
 @cache
 def _find_codes() -> tuple[CodeType, CodeType]:
-    from fusioncache.thunder_adapter.api import no_autocast
-
     def nothing() -> None:
         pass
 
@@ -353,7 +352,6 @@ def _make_finder(
 ) -> Callable[[tuple[Any, ...], dict[str, Any]], _Found | None]:
     """Returns a function that finds the entry that fits a call, its program, and the results of the prologue."""
     from fusioncache.thunder_adapter.accelerator_api import _cache_info_ctx, _compile_data, _langctx, resolve_language
-    from fusioncache.thunder_adapter.api import get_tracectx
 
     programs: dict[int, tuple[Any, Program]] = {}
     language = resolve_language(compiled_of().langctx)
@@ -427,8 +425,6 @@ def shorten_calls(module: Any, order: Order) -> bool:
 
 
 def _can_shorten(module: Any) -> bool:
-    from fusioncache.thunder_adapter.api import CACHE_OPTIONS, ThunderModule
-
     compiled, model = module._lc_cd, module._model
     if type(module) is not ThunderModule or not is_known_whole("short calls"):
         return False
