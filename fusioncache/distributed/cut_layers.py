@@ -327,12 +327,11 @@ class TensorParallelTransform(Transform):
 
     def _take(self, name: str, tensor: Any) -> Any:
         """Returns this rank's tensor for a parameter or a buffer: the same one if neither broadcast nor cut."""
-        from torch.distributed import broadcast, get_global_rank
-
         moved = tensor
         if self._origin is not None:
             moved = tensor.clone(memory_format=torch.contiguous_format)
-            broadcast(moved, get_global_rank(self.process_group, self._origin), self.process_group)
+            origin = torch.distributed.get_global_rank(self.process_group, self._origin)
+            torch.distributed.broadcast(moved, origin, self.process_group)
         if name in self.parameters:
             moved = self._cut(moved, self.parameters[name].dim).clone(memory_format=torch.contiguous_format)
         if moved is tensor or not isinstance(tensor, torch.nn.Parameter):

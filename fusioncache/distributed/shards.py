@@ -139,10 +139,8 @@ class _Wholes:
 
 
 def _make_mesh(group: Any) -> Any:
-    from torch.distributed import get_backend
-    from torch.distributed.device_mesh import DeviceMesh
-
-    return DeviceMesh.from_group(group, "cuda" if get_backend(group) == "nccl" else "cpu")
+    kind = "cuda" if torch.distributed.get_backend(group) == "nccl" else "cpu"
+    return torch.distributed.DeviceMesh.from_group(group, kind)
 
 
 def _fill(optimizer: Any) -> None:
@@ -193,12 +191,10 @@ def clip_grad_norm_(model: Any, max_norm: float, norm_type: float = 2.0) -> Any:
 
 def _add_up(norm: Any, norm_type: float, group: Any) -> Any:
     """Returns the norm over all ranks, given the norm of this rank's gradients."""
-    from torch.distributed import ReduceOp, all_reduce
-
     norm = norm.float()
     if norm_type == float("inf"):
-        all_reduce(norm, ReduceOp.MAX, group)
+        torch.distributed.all_reduce(norm, torch.distributed.ReduceOp.MAX, group)
         return norm
     powers = norm**norm_type
-    all_reduce(powers, ReduceOp.SUM, group)
+    torch.distributed.all_reduce(powers, torch.distributed.ReduceOp.SUM, group)
     return powers ** (1.0 / norm_type)

@@ -116,10 +116,8 @@ def all_reduce_in_place(gradient: Any, op: Any, group: Any, do_async: bool, skip
     Returns:
         The future to wait for, and the tensor.
     """
-    from torch.distributed import all_reduce
-
     output = make_writable(gradient, in_place=True)
-    return all_reduce(output, operation_of_torch(op), group, async_op=True), output
+    return torch.distributed.all_reduce(output, operation_of_torch(op), group, async_op=True), output
 
 
 def make_writable(gradient: Any, *, in_place: bool) -> Any:
@@ -181,9 +179,7 @@ def coalesce(symbols: Sequence[Any]) -> Any:
 
 def gather_together(tensors: Sequence[Any], group: Any) -> Futures:
     """Starts a coalesced all-gather of tensors, each along its first dimension."""
-    from torch.distributed.distributed_c10d import AllgatherOptions
-
-    options = AllgatherOptions()
+    options = torch.distributed.distributed_c10d.AllgatherOptions()
     options.asyncOp = True
     outputs = [_empty(tensor, tensor.shape[0] * group.size()) for tensor in tensors]
     work = group.allgather_into_tensor_coalesced(outputs, list(tensors), options)
@@ -192,9 +188,7 @@ def gather_together(tensors: Sequence[Any], group: Any) -> Futures:
 
 def reduce_scatter_together(tensors: Sequence[Any], group: Any, operation: Any) -> Futures:
     """Starts a coalesced reduce-scatter of tensors, each along its first dimension."""
-    from torch.distributed.distributed_c10d import ReduceScatterOptions
-
-    options = ReduceScatterOptions()
+    options = torch.distributed.distributed_c10d.ReduceScatterOptions()
     options.asyncOp, options.reduceOp = True, operation_of_torch(operation)
     inputs = [tensor.contiguous() for tensor in tensors]
     outputs = [_empty(tensor, tensor.shape[0] // group.size()) for tensor in inputs]
@@ -206,9 +200,7 @@ def all_reduce_together(
     tensors: Sequence[Any], group: Any, operation: Any, in_place: Sequence[bool] | None = None
 ) -> Futures:
     """Starts a coalesced all-reduce of tensors, some of them in place."""
-    from torch.distributed.distributed_c10d import AllreduceCoalescedOptions
-
-    options = AllreduceCoalescedOptions()
+    options = torch.distributed.distributed_c10d.AllreduceCoalescedOptions()
     options.asyncOp, options.reduceOp = True, operation_of_torch(operation)
     where = [False] * len(tensors) if in_place is None else in_place
     outputs = [make_writable(tensor, in_place=each) for tensor, each in zip(tensors, where, strict=True)]

@@ -17,6 +17,8 @@ from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
+
 from fusioncache.accelerators.schedule.calls import CallGraph
 from fusioncache.accelerators.schedule.collective_passes import (
     coalesce_steps,
@@ -62,9 +64,8 @@ class GroupSequence:
     @classmethod
     def of(cls, group: Any, messages: Iterable[str]) -> GroupSequence:
         """Returns these collectives of a process group."""
-        from torch.distributed import get_process_group_ranks
-
-        return cls(group, group.group_name, tuple(get_process_group_ranks(group)), tuple(messages))
+        ranks = torch.distributed.get_process_group_ranks(group)
+        return cls(group, group.group_name, tuple(ranks), tuple(messages))
 
 
 class CollectiveCounts:
@@ -182,14 +183,11 @@ def agree_first(trace: Any) -> Any:
     Args:
         trace: a final one.
     """
-    import torch.distributed as distributed
-
     store = find_job_store() if has_collectives(trace.bound_symbols) else None
-    if store is None or distributed.get_backend() == "fake":
+    if store is None or torch.distributed.get_backend() == "fake":
         return trace
-    agreement = CollectiveAgreement(
-        find_stretches(trace.bound_symbols), distributed.get_rank(), store, counts_of_process()
-    )
+    stretches, rank = find_stretches(trace.bound_symbols), torch.distributed.get_rank()
+    agreement = CollectiveAgreement(stretches, rank, store, counts_of_process())
     first = next(index for index, symbol in enumerate(trace.bound_symbols) if exchanges(symbol))
     symbols = list(trace.bound_symbols)
     symbols.insert(first, make_symbol("agree_on_collectives", agreement, None).bind(output=None))
@@ -323,9 +321,8 @@ def move_collectives(trace: Any, options: CollectiveOptions) -> tuple[Any, Place
 
 def _can_coalesce(symbols: Iterable[Any]) -> bool:
     """True if collectives may be coalesced: over NCCL only, for which this is made. Gloo was once seen to abort."""
-    from torch.distributed import get_backend
-
-    return all(get_backend(group_of(symbol)) == "nccl" for symbol in symbols if exchanges(symbol))
+    groups = (group_of(symbol) for symbol in symbols if exchanges(symbol))
+    return all(torch.distributed.get_backend(group) == "nccl" for group in groups)
 
 
 def _names_argument(symbol: Any) -> bool:
