@@ -430,8 +430,7 @@ class Results:
         aliases = Aliases(keeper)
         self._template: list[Any] = [None] * len(leaves)
         self._from_arguments: list[tuple[int, int]] = []
-        self._views: list[tuple[_View, list[int]]] = []
-        views: dict[int, list[int]] = {}
+        views: dict[int, tuple[_View, list[int]]] = {}
         leaving: dict[int, tuple[Any, list[int]]] = {}
         for leaf, value in enumerate(leaves):
             if isinstance(value, _CONSTANTS):
@@ -441,16 +440,14 @@ class Results:
             if isinstance(origin, int):
                 self._from_arguments.append((leaf, origin))
             elif origin is not None:
-                if id(value) not in views:  # the same object is returned in all of its places
-                    views[id(value)] = []
-                    self._views.append((origin, views[id(value)]))
-                views[id(value)].append(leaf)
+                views.setdefault(id(value), (origin, []))[1].append(leaf)  # the same object in all of its places
             elif value.device != device:
                 raise Declined("results on several devices", Scope.CAPTURE)
             elif leaf in kept:
                 self._template[leaf] = aliases.make(value)
             else:
                 leaving.setdefault(id(value), (value, []))[1].append(leaf)
+        self._views = tuple(views.values())
         self.copier = Copier([tensor for tensor, _ in leaving.values()], aliases)
         self._computed = [(leaf, index) for index, (_, where) in enumerate(leaving.values()) for leaf in where]
 

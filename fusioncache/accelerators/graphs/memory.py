@@ -21,7 +21,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
 
@@ -207,10 +207,10 @@ class SavedTensorsLease:
 
     __slots__ = ("_release", "captured", "outside")
 
-    def __init__(self, captured: Any, outside: object, release: Callable[[], None]):
+    def __init__(self, captured: Any, outside: object, release: Callable[[], object]):
         self.captured = captured
         self.outside = outside
-        self._release: Callable[[], None] | None = release
+        self._release: Callable[[], object] | None = release
 
     @property
     def is_over(self) -> bool:
@@ -321,14 +321,10 @@ class GraphMemory:
         """Returns the names of the forward programs that have leases."""
         return frozenset(self._leased)
 
-    def lease(self, name: object, capture: CapturedForward) -> Callable[[], None]:
+    def lease(self, name: object, capture: CapturedForward) -> Callable[[], object]:
         """Leases the tensors saved by a forward program, until the returned function is called."""
         self._leased[name] = capture
-
-        def release() -> None:
-            self._leased.pop(name, None)
-
-        return release
+        return partial(self._leased.pop, name, None)
 
     def add(self, name: object, capture: CapturedForward) -> None:
         """Adds a captured forward program. If there are too many, drops others that have no lease."""

@@ -43,11 +43,6 @@ class Recompute(SavedSwap):
     proxies: Mapping[str, Any]
     models: Mapping[str, Any]
 
-    @property
-    def choices(self) -> tuple[Choice, ...]:
-        """The choice that was made for each stream."""
-        return tuple(rebuilding.choice for rebuilding in self.rebuildings)
-
 
 def drop_sums(trace: Any, options: ResidualOptions, transform: TemplateTransform) -> tuple[Any, Recompute | None]:
     """Returns a forward trace that saves fewer sums, and the changes for its backward trace; None if there are none.
@@ -239,7 +234,7 @@ class ResidualStreams(Accelerator):
             return trace, None
         trace, recompute = drop_sums(trace, self.options, self._transform)
         if recompute:
-            self._note(recompute.choices, context)
+            self._note([found.choice for found in recompute.rebuildings], context)
         return trace, recompute
 
     def _plan_streams(self, trace: Any, context: TraceContext) -> Any:
