@@ -97,7 +97,7 @@ class Workers:
     Args:
         connection: to the process that sends the tasks.
         jobs: the maximum number of workers.
-        start: called first in a worker, with the number of the GPU to open.
+        work: what a worker does: see ``work_for``. Takes its connection, and the number of the GPU to open.
         clock: returns seconds of a monotonic clock.
     """
 
@@ -105,12 +105,12 @@ class Workers:
         self,
         connection: Connection,
         jobs: int,
-        start: Callable[[int | None], None],
+        work: Callable[[Connection, int | None], None],
         clock: Callable[[], float] = time.monotonic,
     ):
         self._connection = connection
         self._jobs = jobs
-        self._start = start
+        self._work = work
         self._clock = clock
         self._workers: list[_WorkerProcess] = []
         self._waiting: dict[int, PackedTask] = {}
@@ -169,8 +169,7 @@ class Workers:
         while len(self._workers) < min(self._jobs, wanted):
             ours, theirs = Pipe()
             with theirs:
-                work = partial(work_for, theirs, partial(self._start, device))
-                process = get_context("fork").Process(target=work)
+                process = get_context("fork").Process(target=self._work, args=(theirs, device))
                 process.start()
             self._workers.append(_WorkerProcess(process, ours))
 
@@ -270,23 +269,14 @@ def main(descriptor: str, owner: str, directory: str, backend: str, jobs: str, p
         patience: see ``CompilePool``.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the owner, and ends it
-    with suppress(Exception):
-        prepare(backend)
+    with suppress(Exception):  # each worker then fails alike
+        if backend in BACKENDS:
+            backend_class(backend).prepare()
     gc.collect()
     gc.freeze()  # the collector does not touch frozen objects, so their pages are not copied for a child
-    start = partial(start_worker, os.getpid(), Path(directory), backend, float(patience))
-    is_well = Workers(Connection(int(descriptor)), int(jobs), start).run(int(owner))
+    work = partial(work_for, os.getpid(), Path(directory), backend, float(patience))
+    is_well = Workers(Connection(int(descriptor)), int(jobs), work).run(int(owner))
     os._exit(0 if is_well else 1)
-
-
-def prepare(backend: str) -> None:
-    """Imports the modules that compilation needs, without opening a device.
-
-    Raises:
-        Exception: if one cannot be imported. Each worker then fails alike.
-    """
-    if backend in BACKENDS:
-        backend_class(backend).prepare()
 
 
 def has_room() -> bool:
@@ -303,29 +293,17 @@ class Worker:
         directory: of the store.
         backend: the backend of most tasks.
         patience: see ``CompilePool``.
+        device: the number of the GPU to open.
     """
 
-    def __init__(self, directory: Path, backend: str, patience: float):
-        self._backend_name = backend
+    def __init__(self, directory: Path, backend: str, patience: float, device: int | None):
         self._starts: list[float] = []
         self._compiler = EntryCompiler(Store.open(directory), patience=patience, on_start=self._note_start)
-        self._is_open: bool | None = None
-
-    def open(self, device: int | None) -> bool:
-        """Opens the GPU of this number, unless that was tried before, and returns True if this process can compile."""
-        if self._is_open is None:
-            try:
-                if self._backend_name in BACKENDS:
-                    backend_class(self._backend_name).open_device(device)
-                self._is_open = True
-            except Exception as error:  # after any error this process cannot compile
-                print(f"fusioncache: a worker is of no use: {type(error).__name__}: {error}", file=sys.stderr)
-                self._is_open = False
-        return self._is_open
+        self._is_open = open_device(backend, device)
 
     def compile(self, task: CompileTask) -> TaskOutcome:
         """Compiles a task, and returns its outcome."""
-        if not self.open(task.device):
+        if not self._is_open:
             return NO_WORKER
         self._starts.clear()
         begun = time.perf_counter()
@@ -338,24 +316,32 @@ class Worker:
         self._starts.append(seconds)
 
 
-_worker: Worker
-"""The worker of this process, if it is a worker process."""
+def open_device(backend: str, device: int | None) -> bool:
+    """Opens the GPU of this number, and returns True if this process can compile."""
+    try:
+        if backend in BACKENDS:
+            backend_class(backend).open_device(device)
+    except Exception as error:  # after any error this process cannot compile
+        print(f"fusioncache: a worker is of no use: {type(error).__name__}: {error}", file=sys.stderr)
+        return False
+    return True
 
 
-def start_worker(parent: int, directory: Path, backend: str, patience: float, device: int | None) -> None:
-    """Makes this process a worker, which opens a GPU and ends with its parent."""
-    global _worker
+def work_for(
+    parent: int, directory: Path, backend: str, patience: float, connection: Connection, device: int | None
+) -> None:
+    """Makes this process a worker: reports that it is ready, then answers what arrives, until None does.
+
+    That is a task to compile, or a function to call. The process ends with its parent.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent died before the call
         os._exit(1)
     util.Finalize(None, atexit._run_exitfuncs, exitpriority=0)  # compilers remove files at exit
-    _worker = Worker(directory, backend, patience)
-    _worker.open(device)
-
-
-def compile_task(task: CompileTask) -> TaskOutcome:
-    """Compiles a task in a worker, and returns its outcome."""
-    return _worker.compile(task)
+    worker = Worker(directory, backend, patience, device)
+    connection.send(None)
+    while (asked := connection.recv()) is not None:
+        connection.send(worker.compile(asked) if isinstance(asked, CompileTask) else asked())
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +349,7 @@ class PackedTask:
     """A task, pickled for a worker.
 
     Attributes:
-        content: the pickled call of ``compile_task``, which ``Connection.recv`` reads.
+        content: the pickled task, which ``Connection.recv`` reads.
         device: the number of its GPU; None for any.
         weight: the expected time to compile it, relative to other tasks.
         code: the number of the general region whose code it needs; None if it needs none.
@@ -383,12 +369,4 @@ class PackedTask:
             codes: the numbers of general regions. The number of the task's general region is added.
         """
         code = None if task.code is None else codes.setdefault(task.code, len(codes))
-        return cls(pickle.dumps(partial(compile_task, task)), task.device, task.weight, code)
-
-
-def work_for(connection: Connection, start: Callable[[], None]) -> None:
-    """Starts a worker, reports that it is ready, and calls each function that arrives, until None arrives."""
-    start()
-    connection.send(None)
-    while (work := connection.recv()) is not None:
-        connection.send(work())
+        return cls(pickle.dumps(task), task.device, task.weight, code)
