@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -35,25 +35,6 @@ logger = logging.getLogger("fusioncache")
 
 _LEAST, _MOST = 0.5, 1.0
 """Range of random floats, in which logarithm, root, quotient and exponential are all finite."""
-
-
-def available_device_types() -> frozenset[str]:
-    """Returns the device types that tensors can have in this process."""
-    import torch
-
-    return frozenset({"cpu", "cuda"} if torch.cuda.is_available() else {"cpu"})
-
-
-@contextmanager
-def on_gpu(number: int | None) -> Iterator[None]:
-    """Makes a GPU the current one in the body, if a number is given."""
-    if number is None:
-        yield
-        return
-    import torch
-
-    with torch.cuda.device(number):
-        yield
 
 
 def gpu_in_use() -> int | None:
@@ -290,10 +271,13 @@ class EntryCompiler:
     def compile(self, task: CompileTask) -> TaskOutcome:
         """Compiles a task, if it is for this device and these versions. Never raises: errors are outcomes."""
         try:
-            missing = device_types_of(task.request.graph) - available_device_types()
+            import torch
+
+            missing = device_types_of(task.request.graph) - ({"cpu", "cuda"} if torch.cuda.is_available() else {"cpu"})
             if missing:
                 return TaskOutcome("refused", f"other device type: {', '.join(sorted(missing))}")
-            with on_gpu(task.device), apply_torch_settings(task.request.settings):
+            gpu = nullcontext() if task.device is None else torch.cuda.device(task.device)
+            with gpu, apply_torch_settings(task.request.settings):
                 return self._build(task)
         except Exception as error:  # after any error other tasks can be compiled
             if is_declined(error, Scope.REQUEST):
