@@ -375,9 +375,9 @@ class _AnySize(int):
 class BoundGraph:
     """A graph in Thunder's terms: ``bound_symbols`` lead from the proxies ``inputs`` to the proxies ``outputs``."""
 
-    inputs: tuple[Any, ...]
-    bound_symbols: tuple[Any, ...]
-    outputs: tuple[Any, ...]
+    inputs: Sequence[Any]
+    bound_symbols: Sequence[Any]
+    outputs: Sequence[Any]
 
 
 def bind(graph: Graph, gpu: int = 0, numbers: Mapping[int, Any] = MappingProxyType({})) -> BoundGraph:
@@ -474,24 +474,19 @@ def _proxy(name: str, type_: ValueType, proxies: dict[int, Any]) -> Any:
     return number[type_.python_type](name, value, constraint=CONSTRAINT.DYNAMIC)
 
 
-def torch_function(
-    bound_symbols: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], *, refuses: bool = False
-) -> Callable[..., Any]:
-    """Returns a function that runs the bound symbols one by one, through Thunder's executors for torch and Python.
+def torch_function(bound: BoundGraph, *, refuses: bool = False) -> Callable[..., Any]:
+    """Returns a function that runs a graph's operations one by one, through Thunder's executors for torch and Python.
 
     Args:
-        bound_symbols: in dependency order.
-        inputs: the proxies that become the function's parameters.
-        outputs: the proxies that it returns, as a list.
+        bound: the graph. The function takes its inputs, and returns its outputs as a list.
         refuses: whether to fail for operations that these executors refuse, instead of computing them otherwise.
     """
-    return _torch_trace(bound_symbols, inputs, outputs, refuses=refuses).python_callable(include_decorators=False)
+    return _torch_trace(bound, refuses=refuses).python_callable(include_decorators=False)
 
 
 def torch_source(graph: Graph, gpu: int = 0) -> FunctionSource:
     """Returns the source of a function that runs the operations of a graph without variables one by one."""
-    bound = bind(graph, gpu)
-    trace = _torch_trace(bound.bound_symbols, bound.inputs, bound.outputs)
+    trace = _torch_trace(bind(graph, gpu))
     return FunctionSource(trace.python(include_decorators=False), trace.python_ctx())
 
 
@@ -515,9 +510,7 @@ def read_numbers(values: Sequence[Value]) -> list[int | float]:
     return [decode_literal(value, int) if isinstance(value, Const) else value for value in values]
 
 
-def _torch_trace(
-    bound_symbols: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], *, refuses: bool = False
-) -> Any:
+def _torch_trace(bound: BoundGraph, *, refuses: bool = False) -> Any:
     """Returns a trace with the function name ``FUNCTION``, claimed by Thunder's executors for torch and Python."""
     from fusioncache.backends.refused_operations import executor as other_executor
     from fusioncache.thunder_adapter.api import (
@@ -531,16 +524,16 @@ def _torch_trace(
     )
 
     trace = TraceCtx(None)
-    trace.args, trace.kwargs = list(inputs), {}
-    trace.names = {proxy.name for proxy in inputs}
+    trace.args, trace.kwargs = list(bound.inputs), {}
+    trace.names = {proxy.name for proxy in bound.inputs}
     with tracectx(trace):
-        for proxy in inputs:
+        for proxy in bound.inputs:
             prims.unpack_trivial(proxy, name=proxy.name)
-    for bound_symbol in bound_symbols:
+    for bound_symbol in bound.bound_symbols:
         _reserve_names(bound_symbol, trace.names)
-    trace.bound_symbols += [*bound_symbols, prims.python_return.bind(list(outputs), output=None)]
+    trace.bound_symbols += [*bound.bound_symbols, prims.python_return.bind(list(bound.outputs), output=None)]
     trace._siginfo = SigInfo(FUNCTION)
-    trace._siginfo.args = [(proxy.name, None) for proxy in inputs]
+    trace._siginfo.args = [(proxy.name, None) for proxy in bound.inputs]
     executors = (torch_executor, python_executor)
     return transform_for_execution(trace, executors_list=executors if refuses else (other_executor, *executors))
 

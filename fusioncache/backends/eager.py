@@ -68,8 +68,7 @@ def run_one_by_one(graph: Graph) -> Run:
     from fusioncache.backends.bound_symbols import bind, on_each_gpu, torch_function
 
     def make(numbers: Sequence[tuple[int, Any]], gpu: int) -> Callable[..., Any]:
-        bound = bind(graph, gpu, dict(numbers))
-        return torch_function(bound.bound_symbols, bound.inputs, bound.outputs)
+        return torch_function(bind(graph, gpu, dict(numbers)))
 
     shaping = shaping_inputs(graph)
     if not shaping:

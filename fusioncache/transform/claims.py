@@ -8,7 +8,7 @@ and their dtypes. Torch may take other arguments (``3 // x`` is an operation of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context
 from numbers import Complex, Integral, Number, Real
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from fusioncache.backends.bound_symbols import flatten, to_plain, torch_function
+from fusioncache.backends.bound_symbols import BoundGraph, flatten, to_plain, torch_function
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.process.warning import silence
 from fusioncache.thunder_adapter.api import (
@@ -171,7 +171,7 @@ class _Trial:
 
     def run(self, bound_symbols: Sequence[Any]) -> Sequence[Any]:
         """Returns torch's results for these bound symbols, which lead from the call's tensors to its results."""
-        function: Callable[..., Any] = torch_function(bound_symbols, self._inputs, self._outputs, refuses=True)
+        function = torch_function(BoundGraph(self._inputs, bound_symbols, self._outputs), refuses=True)
         return no_autocast(function)(*map(_fill, self._inputs, range(len(self._inputs))))
 
 

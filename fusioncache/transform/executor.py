@@ -22,6 +22,7 @@ import torch
 
 from fusioncache.backends.api import Run, best_backend
 from fusioncache.backends.bound_symbols import (
+    BoundGraph,
     argument_names,
     flatten,
     leaves_of,
@@ -136,7 +137,7 @@ class FusionCacheExecutor(FusionExecutor):
         for bound_symbol in region.bound_symbols:
             primitives += map(_plainly, tag_layouts(bound_symbol, flatten(bound_symbol)))
         name = f"Fusion{fusion_counter}"
-        call = _AloneRegion(self, primitives, inputs, outputs)
+        call = _AloneRegion(self, BoundGraph(inputs, primitives, outputs))
         fusion = self.register_temporary_operation(name, call, inputs=inputs, outputs=outputs, bsyms=primitives)
         call.fusion = fusion
         return fusion
@@ -215,19 +216,17 @@ class _AloneRegion:
 
     Args:
         executor: compiles the region.
-        bound_symbols: of the region.
-        inputs: proxies.
-        outputs: proxies.
+        region: the region.
 
     Attributes:
         fusion: the bound symbol of the region in its trace.
         function: the compiled function; None before the first call.
     """
 
-    def __init__(self, executor: FusionCacheExecutor, bound_symbols: list, inputs: list, outputs: list):
+    def __init__(self, executor: FusionCacheExecutor, region: BoundGraph):
         self.fusion: BoundSymbol | None = None
         self._executor = executor
-        self._region = bound_symbols, inputs, outputs
+        self._region = region
         self.function: Callable[..., Any] | None = None
         self._instance: Instance | None = None
         self._shaping: tuple[int, ...] = ()
@@ -263,7 +262,7 @@ class _AloneRegion:
         if self.function is not None:
             return self.function(*args)
         start, backend = time.perf_counter(), self._executor.own_backend()
-        compiled = torch_function(*self._region)
+        compiled = torch_function(self._region)
         if backend == "inductor":
             compiled = inductor_function(compiled)  # TorchInductor compiles it in its first call
         results = compiled(*args)
@@ -273,7 +272,7 @@ class _AloneRegion:
         return results
 
     def _fall_back(self, args: Sequence[Any], error: Exception) -> Any:
-        operations = torch_function(*self._region)
+        operations = torch_function(self._region)
         results, self.function = operations(*args), operations
         self._runs.clear()
         _warn_of_failure(error)

@@ -264,8 +264,7 @@ def compiled(monkeypatch):
 
     def compile_(self, graph, args):
         found.append(settings(self))
-        bound = bind(graph)
-        traced = make_fx(torch_function(bound.bound_symbols, bound.inputs, bound.outputs))(*args)
+        traced = make_fx(torch_function(bind(graph)))(*args)
         return lambda args: traced(*args)
 
     monkeypatch.setattr(Inductor, "compile", compile_)

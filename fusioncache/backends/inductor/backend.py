@@ -182,9 +182,7 @@ class Inductor(Backend):
         """See ``Backend``."""
 
         def make(gpu: int) -> Callable[..., Any]:
-            bound = bind(graph, gpu)
-            function = torch_function(bound.bound_symbols, bound.inputs, bound.outputs)
-            return inductor_function(function, self._mode, in_place=writes_in_place(graph))
+            return inductor_function(torch_function(bind(graph, gpu)), self._mode, in_place=writes_in_place(graph))
 
         run = on_each_gpu(graph, make)
         run(args)  # compiles
