@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sample_recipe import FLAT, NAME, RECIPE, make_elf, make_launch, pack_words
 
 from fusioncache.backends.nvfuser import capture, persistence, recipe
-from fusioncache.backends.nvfuser.capture import MemoryMap, MemoryRange, read_graph
+from fusioncache.backends.nvfuser.capture import MemoryMap, make_range, read_graph
 from fusioncache.backends.nvfuser.persistence import Row, compile_fallback, copy_tensor, have_equal_bits, roll_tensor
 from fusioncache.backends.nvfuser.recipe import Duplicate, Fill, Fresh, Input, Layout, Pointer, View
 from fusioncache.ir import Declined, NumberType, Scope
@@ -191,8 +191,8 @@ def make_node(*parameters):
     return make_launch(parameters=parameters, pointers=())
 
 
-MEMORY = MemoryMap([MemoryRange(0x10000, 256), MemoryRange(0, 0), MemoryRange(0x30000, 64)])
-OTHER = MemoryMap([MemoryRange(0x50000, 256), MemoryRange(0, 0), MemoryRange(0x40000, 64)])
+MEMORY = MemoryMap([make_range(0x10000, 256), range(0), make_range(0x30000, 64)])
+OTHER = MemoryMap([make_range(0x50000, 256), range(0), make_range(0x40000, 64)])
 
 
 def resolve(*runs):
@@ -230,17 +230,17 @@ def test_numbers_and_kernels_that_cannot_be_told_are_refused(runs, reason):
         resolve(*runs)
 
 
-@given(st.lists(st.builds(MemoryRange, st.integers(0, 60), st.integers(0, 9))))
+@given(st.lists(st.builds(make_range, st.integers(0, 60), st.integers(0, 9))))
 def test_memory_that_is_allocated_again_is_in_one_region_and_regions_are_apart(pieces):
     def bytes_of(*ranges):
-        return {byte for each in ranges for byte in range(each.start, each.start + each.size)}
+        return {byte for each in ranges for byte in each}
 
     found = capture.merge_ranges(pieces)
     MemoryMap(found)  # which refuses ranges that overlap
     assert bytes_of(*found) == bytes_of(*pieces)
-    assert all(any(bytes_of(piece) <= bytes_of(region) for region in found) for piece in pieces if piece.size)
+    assert all(any(bytes_of(piece) <= bytes_of(region) for region in found) for piece in pieces if piece)
     with pytest.raises(Declined):
-        MemoryMap([MemoryRange(10, 10), MemoryRange(19, 1)])
+        MemoryMap([range(10, 20), range(19, 20)])
 
 
 def make_graph_driver(*types, edges=None, name=NAME, parameters=(), clusters=(1, 1, 1), **memset):

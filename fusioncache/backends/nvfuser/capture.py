@@ -167,32 +167,21 @@ class Capture:
     functions: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryRange:
-    """A range of ``size`` addresses from ``start`` on."""
-
-    start: int
-    size: int
-
-    def __contains__(self, address: int) -> bool:
-        return self.start <= address < self.start + self.size
-
-
 class MemoryMap:
-    """The memory of one captured run: its inputs' memory, then its allocations. A range may be empty.
+    """The memory of one captured run: the addresses of its inputs, then of its allocations. A range may be empty.
 
     Raises:
         Declined: if ranges overlap.
     """
 
-    def __init__(self, ranges: Sequence[MemoryRange]):
+    def __init__(self, ranges: Sequence[range]):
         self.ranges = tuple(ranges)
-        self._order = sorted((range_.start, index) for index, range_ in enumerate(self.ranges) if range_.size)
+        self._order = sorted((range_.start, index) for index, range_ in enumerate(self.ranges) if range_)
         end = 0
         for start, index in self._order:
             if start < end:
                 raise Declined("memory that overlaps", Scope.STORING)
-            end = start + self.ranges[index].size
+            end = self.ranges[index].stop
 
     def find(self, address: int) -> tuple[int, int] | None:
         """Returns the index of the range that an address is in, and its offset there; None if it is in none."""
@@ -238,7 +227,7 @@ def capture(driver: Driver, run: Run, args: Sequence[Any], others: Sequence[Any]
     if outputs != _describe_outputs(second, other):
         raise Declined("outputs that differ between two runs", Scope.STORING)
     inputs = tuple(Input(read_layout(arg), alignment(arg.data_ptr(), widest)) for arg in args)
-    sizes = tuple(range_.size for range_ in memory.ranges[len(args) :])
+    sizes = tuple(map(len, memory.ranges[len(args) :]))
     try:
         recipe = Recipe(inputs, sizes, outputs, steps, widest)
     except ValueError as error:
@@ -316,10 +305,15 @@ def _capture_run(driver: Driver, run: Run, args: Sequence[Any]) -> _CapturedRun:
 
 def _map_memory(run: _CapturedRun, allocations: Sequence[dict[str, Any]]) -> MemoryMap:
     """Returns the memory of a run: its inputs, then the allocations that it uses."""
-    inputs = [MemoryRange(arg.data_ptr(), read_layout(arg).extent) for arg in run.args]
-    own = [MemoryRange(event["addr"], event["size"]) for event in allocations if event["stream"] == run.stream]
+    inputs = [make_range(arg.data_ptr(), read_layout(arg).extent) for arg in run.args]
+    own = [make_range(event["addr"], event["size"]) for event in allocations if event["stream"] == run.stream]
     used = _list_addresses(run)
     return MemoryMap([*inputs, *(memory for memory in merge_ranges(own) if any(map(memory.__contains__, used)))])
+
+
+def make_range(start: int, size: int) -> range:
+    """Returns ``size`` addresses from ``start`` on."""
+    return range(start, start + size)
 
 
 def _list_addresses(run: _CapturedRun) -> list[int]:
@@ -335,19 +329,18 @@ def _list_addresses(run: _CapturedRun) -> list[int]:
     return addresses
 
 
-def merge_ranges(allocations: Iterable[MemoryRange]) -> tuple[MemoryRange, ...]:
+def merge_ranges(allocations: Iterable[range]) -> tuple[range, ...]:
     """Returns allocations with overlapping ranges merged, in the order of their first allocation.
 
     Freed memory is allocated again during a run, so one address may belong to several allocations. Which one does not
     matter if a later run gets the same memory, each range as large as all allocations that were ever in it.
     """
-    merged: list[tuple[int, MemoryRange]] = []
-    numbered = ((number, range_) for number, range_ in enumerate(allocations) if range_.size)
+    merged: list[tuple[int, range]] = []
+    numbered = ((number, range_) for number, range_ in enumerate(allocations) if range_)
     for number, range_ in sorted(numbered, key=lambda item: item[1].start):
         if merged and range_.start in merged[-1][1]:
             first, before = merged.pop()
-            end = max(before.start + before.size, range_.start + range_.size)
-            number, range_ = min(first, number), MemoryRange(before.start, end - before.start)
+            number, range_ = min(first, number), range(before.start, max(before.stop, range_.stop))
         merged.append((number, range_))
     return tuple(range_ for _, range_ in sorted(merged, key=lambda item: item[0]))
 
@@ -373,7 +366,7 @@ def _describe_output(index: int, run: _CapturedRun, memory: MemoryMap) -> Output
     if found is None:
         raise Declined("an output in unknown memory", Scope.STORING)
     buffer, delta = found
-    if delta + layout.extent > memory.ranges[buffer].size:
+    if delta + layout.extent > len(memory.ranges[buffer]):
         raise Declined("an output that reaches beyond its allocation", Scope.STORING)
     if buffer >= len(run.args):
         return Fresh(layout, buffer - len(run.args), delta)
@@ -397,8 +390,7 @@ def resolve_addresses(
     Raises:
         Declined: if anything is ambiguous.
     """
-    sizes, other_sizes = ([range_.size for range_ in map_.ranges] for map_ in (memory, other))
-    if len(first) != len(second) or sizes != other_sizes:
+    if len(first) != len(second) or [*map(len, memory.ranges)] != [*map(len, other.ranges)]:
         raise Declined("launches that differ between two runs", Scope.STORING)
     steps: list[Step] = []
     for one, two in zip(first, second, strict=True):
@@ -416,7 +408,7 @@ def _resolve_fill(one: Fill, memory: MemoryMap, two: Fill, other: MemoryMap) -> 
     if found is None or found != other.find(two.delta) or (one.size, one.value) != (two.size, two.value):
         raise Declined("a fill of unknown memory", Scope.STORING)
     buffer, delta = found
-    if delta + one.size > memory.ranges[buffer].size:
+    if delta + one.size > len(memory.ranges[buffer]):
         raise Declined("a fill that reaches beyond its allocation", Scope.STORING)
     return Fill(buffer, delta, one.size, one.value)
 
