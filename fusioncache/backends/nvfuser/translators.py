@@ -42,9 +42,9 @@ class LazyModule(ModuleType):
 
     def _load(self) -> None:
         self.__class__ = ModuleType  # type: ignore[assignment]  # it behaves as any other module from now on
-        loader = self.__spec__.loader if self.__spec__ else None
-        assert isinstance(loader, _LazyLoader)
-        loader.load(self)
+        lazy: Any = self.__loader__
+        self.__spec__, self.__loader__ = lazy.found, lazy.found.loader
+        lazy.found.loader.exec_module(self)
 
     def _pass_on(self, name: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -56,25 +56,16 @@ class LazyModule(ModuleType):
 
 
 class _LazyLoader(Loader):
-    def __init__(self, spec: ModuleSpec):
-        self._spec = spec
+    """Makes a ``LazyModule`` of the module whose spec was found. It has a loader."""
+
+    def __init__(self, found: ModuleSpec):
+        self.found = found
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return LazyModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         """Does nothing: the module is loaded later."""
-
-    def load(self, module: ModuleType) -> None:
-        """Loads the module.
-
-        Raises:
-            ImportError: if it has no loader.
-        """
-        if self._spec.loader is None:
-            raise ImportError(f"no loader for {self._spec.name}")
-        module.__spec__, module.__loader__ = self._spec, self._spec.loader
-        self._spec.loader.exec_module(module)
 
 
 class _LazyFinder(MetaPathFinder):
@@ -116,12 +107,17 @@ def import_translators() -> None:
         ImportError: if Thunder or nvFuser is not installed, or they do not import in this way. Then the attempt leaves
             no modules behind.
     """
+    from unittest.mock import patch
+
     if "thunder" in sys.modules or "nvfuser_direct" in sys.modules:
         return
     import_torch()
+    import torch
+
     before = set(sys.modules)
     try:
-        with pretend_gpu(), _without_distributed():
+        # Thunder omits its support for distributed tensors then: regions with them are not compiled here.
+        with pretend_gpu(), patch.object(torch.distributed, "is_available", lambda: False):
             _add_placeholders()
             _add_bare_package()
             importlib.import_module("thunder.executors.nvfuserex")  # first: each of the two imports the other
@@ -151,17 +147,6 @@ def _add_bare_package() -> None:
     package.__path__, package.__spec__ = spec.submodule_search_locations, spec
     sys.modules["thunder"] = package
     package.__version__ = importlib.import_module("thunder.__about__").__version__
-
-
-@contextmanager
-def _without_distributed() -> Iterator[None]:
-    """Makes Thunder omit its support for distributed tensors in the body: regions with them are not compiled here."""
-    from unittest.mock import patch
-
-    import torch
-
-    with patch.object(torch.distributed, "is_available", lambda: False):
-        yield
 
 
 @contextmanager
