@@ -45,7 +45,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import c_void_p
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from types import CodeType, MappingProxyType
+from types import CodeType
 from typing import Any
 
 import torch
@@ -117,44 +117,30 @@ def lay_out_parameters(launches: Sequence[Launch]) -> Parameters:
 
 
 class LoadedSteps:
-    """The steps of a recipe, with its cubins loaded on the device of this number.
+    """The steps of a recipe, with its functions loaded on a device.
 
-    The device must be the current one. Only one thread at a time may use the steps: each thread has separate ones.
+    Only one thread at a time may use the steps: each thread has separate ones.
 
     Args:
         recipe: the steps.
-        cubins: by their names.
+        functions: the function of each launch.
         driver: the driver of CUDA.
-        device: its number.
-        functions: already loaded functions, from other steps of the same recipe and cubins on the same device.
-
-    Raises:
-        ValueError: if a cubin and the recipe do not fit.
-        DriverError: if a cubin does not load.
 
     Attributes:
-        functions: the function of each launch.
+        functions: as given.
         words: all parameters as words. Addresses are written into them before a launch: see ``Parameters``.
         commands: for each step a function. A launch takes no arguments, a fill an address, a value, bytes and a stream;
             both return a tuple whose first item is 0 on success.
         stream: the stream of the launches.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        cubins: Mapping[str, bytes],
-        driver: Driver,
-        device: int,
-        functions: tuple[int, ...] | None = None,
-    ):
-        driver.bind(device)
+    def __init__(self, recipe: Recipe, functions: tuple[int, ...], driver: Driver):
         launches = recipe.launches
-        self.functions = _load_functions(recipe, cubins, driver, device) if functions is None else functions
+        self.functions = functions
         self.words, self._arrays = _place(lay_out_parameters(launches))
         self.stream: int | None = None
         self._configs = [_configure(driver, step) for step in launches]
-        kernels = map(partial(_prepare_kernel, driver), self._configs, self.functions, self._arrays)
+        kernels = map(partial(_prepare_kernel, driver), self._configs, functions, self._arrays)
         fill = driver.bindings.cuMemsetD8Async
         self.commands: list[Command] = [fill if isinstance(step, Fill) else next(kernels) for step in recipe.steps]
 
@@ -417,8 +403,6 @@ class StoredRun:
         driver: the driver of CUDA.
         home: the number of the GPU that a recipe without inputs is for.
         poison: whether new memory is filled with ones first, so that reads before writes are detected.
-        functions: the functions of the launches, for each GPU where they are already loaded. Without cubins it runs
-            on no other.
 
     Attributes:
         run: takes the arguments and returns the outputs.
@@ -433,17 +417,15 @@ class StoredRun:
         home: int,
         *,
         poison: bool = False,
-        functions: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
     ):
-        if not functions:
-            _check_cubins(recipe, cubins)
+        _check_cubins(recipe, cubins)
         self._recipe = recipe
         self._cubins = cubins
         self._fallback = fallback
         self._driver = driver
         self._home = home
         self._threads: dict[tuple[int, int], LoadedSteps] = {}
-        self._functions = dict(functions)
+        self._functions: dict[int, tuple[int, ...]] = {}
         self._loading = forks.lock()
         self._broken: set[int] = set()
         allocators = make_allocators(recipe, poison)
@@ -463,9 +445,10 @@ class StoredRun:
             if steps is None:
                 if len(self._threads) >= MOST_THREADS:  # most of these threads have ended
                     self._threads.clear()
-                known = self._functions.get(device)
-                steps = LoadedSteps(self._recipe, self._cubins, self._driver, device, known)
-                self._threads[own], self._functions[device] = steps, steps.functions
+                self._driver.bind(device)
+                if device not in self._functions:
+                    self._functions[device] = _load_functions(self._recipe, self._cubins, self._driver, device)
+                steps = self._threads[own] = LoadedSteps(self._recipe, self._functions[device], self._driver)
             return steps
 
     def launching(self, fallback: Run) -> StoredRun:
@@ -473,7 +456,9 @@ class StoredRun:
 
         Cubins that are loaded for this one are not loaded again.
         """
-        return StoredRun(self._recipe, self._cubins, fallback, self._driver, self._home, functions=self._functions)
+        other = StoredRun(self._recipe, self._cubins, fallback, self._driver, self._home)
+        other._functions |= self._functions
+        return other
 
     def _list_names(self) -> Mapping[str, Any]:
         """Returns the globals of the function that is generated for the recipe."""
