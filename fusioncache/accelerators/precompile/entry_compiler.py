@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal
 
 from fusioncache.backends.api import OnStart, Progress, device_types_of, ignore_start, make_backend, process_starts
@@ -241,6 +241,7 @@ class TaskOutcome:
 NO_WORKER = TaskOutcome("refused", "no worker starts", passing=True)
 
 
+@dataclass(slots=True, eq=False)
 class EntryCompiler:
     """Compiles requests of a store's entries, and of calls in other processes.
 
@@ -252,21 +253,13 @@ class EntryCompiler:
         on_start: called after a compiler's start in this process.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        dry_run: bool = False,
-        patience: float = COMPILE_SECONDS,
-        releases: bool = True,
-        on_start: OnStart = ignore_start,
-    ):
-        self._store = store
-        self._releases = releases
-        self._dry_run = dry_run
-        self._patience = patience
-        self._on_start = on_start
-        self._builders: dict[tuple[str, str, str], tuple[Builder, list[str]]] = {}
+    _store: Store
+    _: KW_ONLY
+    dry_run: bool = False
+    patience: float = COMPILE_SECONDS
+    releases: bool = True
+    on_start: OnStart = ignore_start
+    _builders: dict[tuple[str, str, str], tuple[Builder, list[str]]] = field(default_factory=dict, init=False)
 
     def compile(self, task: CompileTask) -> TaskOutcome:
         """Compiles a task, if it is for this device and these versions. Never raises: errors are outcomes."""
@@ -285,7 +278,7 @@ class EntryCompiler:
             logger.info("a task fails", exc_info=error)
             return TaskOutcome("refused", f"{FAILED}: {type(error).__name__}")
         finally:
-            if self._releases:
+            if self.releases:
                 release_memory()
 
     def compile_together(self, tasks: Sequence[CompileTask], progress: Progress) -> list[TaskOutcome]:
@@ -313,7 +306,7 @@ class EntryCompiler:
             if len(requests) > 1:
                 with apply_torch_settings(requests[0].settings):
                     graph, _ = regions[builder][0]
-                    process_starts().start(builder.backend, graph, self._on_start)
+                    process_starts().start(builder.backend, graph, self.on_start)
                     stack.enter_context(builder.backend.compiled_together(regions[builder], progress))
 
     def _build(self, task: CompileTask) -> TaskOutcome:
@@ -326,7 +319,7 @@ class EntryCompiler:
         found = self._store.load(key, request.backend)
         if found is not None:
             return _outcome_of(found)
-        if self._dry_run:
+        if self.dry_run:
             return TaskOutcome("compiled")
         reasons.clear()
         try:
@@ -369,7 +362,7 @@ class EntryCompiler:
             except Declined as bypass:
                 bypass.require(Scope.REGION)
                 raise Declined(bypass.reason, Scope.REQUEST) from bypass
-            how: dict[str, Any] = {"on_start": self._on_start, "patience": self._patience}
+            how: dict[str, Any] = {"on_start": self.on_start, "patience": self.patience}
             builder = Builder(backend, self._store, Ranks(), environment, reasons.append, request.settings, **how)
             self._builders[identity] = builder, reasons
         return self._builders[identity]
