@@ -344,12 +344,13 @@ def test_code_for_any_sizes_serves_only_what_it_was_compiled_for(monkeypatch):
     monkeypatch.setattr("fusioncache.backends.nvfuser.general.execute_definition", compile_)
     compiled_generals().clear()
     other, table = replace(WIDENED.graph, outputs=WIDENED.graph.outputs[::-1]), torch.ones(64, 4)
-    same = (WIDENED, [torch.ones(8, 4), table], (8,), ((), ()), {"settings": ""})
-    changes = {0: replace(WIDENED, graph=other), 1: [torch.ones(4, 8).t(), table]}
-    changes |= {3: (("option",), ()), 4: {"settings": "other"}}
+    given = (((), ()), ""), ((("option",), ()), ""), (((), ()), "other")
+    backend, *others = (mock.Mock(switches=on, environment=lambda text=text: {"settings": text}) for on, text in given)
+    same = (WIDENED, [torch.ones(8, 4), table], (8,), backend)
+    changes = [(0, replace(WIDENED, graph=other)), (1, [torch.ones(4, 8).t(), table]), *((3, each) for each in others)]
     find_code(*same)
-    assert find_code(WIDENED, [torch.ones(12, 4), table], (12,), *same[3:]) is find_code(*same)
-    for count, (place, value) in enumerate(changes.items(), 2):
+    assert find_code(WIDENED, [torch.ones(12, 4), table], (12,), backend) is find_code(*same)
+    for count, (place, value) in enumerate(changes, 2):
         find_code(*same[:place], value, *same[place + 1 :])
         assert compile_.call_count == define.call_count == count
 

@@ -185,7 +185,7 @@ class NvFuser(Backend):
         """See ``Backend``. nvFuser finds or compiles the kernels for a size, and its launches are stored."""
         from fusioncache.backends.nvfuser.general import persist_size
 
-        return persist_size(as_general, region, args, self.switches, self.environment())
+        return persist_size(as_general, region, args, self)
 
     def persist(self, graph: Graph, args: Sequence[Any]) -> Compiled[Run]:
         """See ``Backend``."""

@@ -29,10 +29,9 @@ from typing import Any
 
 from fusioncache.backends.api import Compiled, Run
 from fusioncache.backends.bound_symbols import read_numbers
+from fusioncache.backends.nvfuser.backend import NvFuser
 from fusioncache.backends.nvfuser.definition import (
     CompiledDefinition,
-    Switches,
-    compile_definition,
     define,
     describe_arguments,
     execute_definition,
@@ -219,25 +218,23 @@ def compiled_generals() -> LruMap[Hashable, CompiledGeneral | _Failure]:
     return LruMap(MOST_DEFINITIONS)
 
 
-def persist_size(
-    as_general: GeneralInstance, region: Graph, args: Sequence[Any], switches: Switches, environment: Mapping[str, str]
-) -> Compiled[Run]:
+def persist_size(as_general: GeneralInstance, region: Graph, args: Sequence[Any], backend: NvFuser) -> Compiled[Run]:
     """Makes code for one size from code for any sizes: see ``Backend.persist_size``.
 
     Args:
         as_general: the region, as an instance of a general one.
         region: the same region.
         args: of the region.
-        switches: of nvFuser.
-        environment: of the backend.
+        backend: the backend.
     """
     from fusioncache.backends.nvfuser import persistence
 
     if is_capturing():
         raise Declined("a CUDA graph is being captured", Scope.STORING_NOW)
+    switches = backend.switches
     try:
         persistence.check_persistable(region, args)
-        code = find_code(as_general.general, args, as_general.values, switches, environment)
+        code = find_code(as_general.general, args, as_general.values, backend)
         check_integers(code.definition.definition, as_general.general.graph, [define(region, describe_arguments(args))])
         fitted, on = code.fit(as_general.values), (*switches[0], persistence.OPTION)
         given, device = [*args, *fitted.numbers], fitted.device
@@ -253,45 +250,36 @@ def persist_size(
     except Exception as error:  # the size can be compiled alone, which may also take less memory
         logger.info("no code for one size is made of code for any", exc_info=error)
         raise Declined(f"keeping failed: {type(error).__name__}", Scope.STORING_NOW) from error
-    fallback = persistence.compile_fallback(partial(_compile_alone, switches=switches), region)
+    fallback = persistence.compile_fallback(backend.compile, region)
     return Compiled(verified.launching(fallback).run, artifacts, None, alone_seconds=code.seconds)
 
 
-def _compile_alone(region: Graph, args: Sequence[Any], switches: Switches) -> Run:
-    return compile_definition(region, args, switches).keep_if_captured()
-
-
 def find_code(
-    general: GeneralRegion,
-    args: Sequence[Any],
-    values: Sequence[Value],
-    switches: Switches,
-    environment: Mapping[str, str],
+    general: GeneralRegion, args: Sequence[Any], values: Sequence[Value], backend: NvFuser
 ) -> CompiledGeneral:
     """Returns the compiled code of a general region. Compiles it if this process has not done so yet.
 
     Raises:
         Declined: if nvFuser cannot compile it.
     """
-    identity = general.graph, describe_arguments(args), switches, tuple(sorted(environment.items()))
-    code, _ = compiled_generals().get_or_make(identity, lambda: _compile_general(general, args, values, switches))
+    identity = general.graph, describe_arguments(args), backend.switches, tuple(sorted(backend.environment().items()))
+    code, _ = compiled_generals().get_or_make(identity, lambda: _compile_general(general, args, values, backend))
     if not isinstance(code, CompiledGeneral):
         raise Declined(*code)
     return code
 
 
 def _compile_general(
-    general: GeneralRegion, args: Sequence[Any], values: Sequence[Value], switches: Switches
+    general: GeneralRegion, args: Sequence[Any], values: Sequence[Value], backend: NvFuser
 ) -> CompiledGeneral | _Failure:
-    from fusioncache.backends.nvfuser.backend import NvFuser
     from fusioncache.backends.nvfuser.persistence import OPTION, kernel_database
 
     start, definition = time.perf_counter(), None
     try:
         definition = define_general(general, describe_arguments(args))
         given = [*args, *_read_numbers(general, values)]
-        execute = partial(execute_definition, definition, general.graph, given, switches, (OPTION,))
-        compiled = kernel_database().compile(switches, execute)
+        execute = partial(execute_definition, definition, general.graph, given, backend.switches, (OPTION,))
+        compiled = kernel_database().compile(backend.switches, execute)
     except Declined as refusal:
         refusal.require(Scope.GENERAL)
         return refusal.reason, refusal.scope
@@ -300,7 +288,7 @@ def _compile_general(
             raise
         logger.info("nothing is compiled for any sizes", exc_info=error)
         # Defining needs no device, so it fails in each process. CUDA's errors are not the region's fault.
-        is_lasting = definition is None or NvFuser.find_rejection(error) is not None
+        is_lasting = definition is None or backend.find_rejection(error) is not None
         return f"compile failed: {type(error).__name__}", Scope.GENERAL if is_lasting else Scope.STORING_NOW
     return CompiledGeneral(general, compiled, time.perf_counter() - start)
 
