@@ -15,7 +15,7 @@ The function is generated for the recipe, so that it contains all that a recipe 
         stream = current_stream(device) or DEFAULT
         if stream != steps.stream:
             steps.use(stream)
-        f0 = allocate0()
+        f0 = allocate((4, 8), (8, 1), torch.float32)
         b2 = data_ptr(f0)
         words = steps.words
         words[0] = b0
@@ -31,7 +31,8 @@ The function is generated for the recipe, so that it contains all that a recipe 
             return give_up(args, device, error)
         if code:
             return give_up(args, device, code)
-        return [f0]
+        o0 = f0
+        return [o0]
 
 Until the first step is launched there are no effects, and the region can still be computed in another way.
 """
@@ -54,6 +55,7 @@ from torch._C._dynamo import guards
 from fusioncache.backends.api import Run
 from fusioncache.backends.nvfuser.driver import NO_CONTEXT, Driver, DriverError
 from fusioncache.backends.nvfuser.recipe import (
+    ITEM_BYTES,
     WORD,
     Duplicate,
     Fill,
@@ -195,16 +197,6 @@ def _prepare_kernel(driver: Driver, config: Any, function: int, parameters: Any)
     return partial(driver.bindings.cuLaunchKernelEx, config, handle, ctypes.addressof(parameters), 0)
 
 
-Allocate = Callable[[], Any]
-"""Makes a tensor on the current GPU."""
-
-Make = Callable[[Sequence[Any], Sequence[Any]], Any]
-"""Returns one output, given the arguments and the allocations."""
-
-Written = int | Duplicate | Make
-"""An output: the allocation of this number, a duplicate of an earlier output, or a function that makes it."""
-
-
 def find_whole_outputs(recipe: Recipe) -> dict[int, tuple[int, Layout]]:
     """Returns for each allocation that an output fills the index and the layout of the first such output."""
     found: dict[int, tuple[int, Layout]] = {}
@@ -216,91 +208,38 @@ def find_whole_outputs(recipe: Recipe) -> dict[int, tuple[int, Layout]]:
     return found
 
 
-def make_allocators(recipe: Recipe, poison: bool) -> list[Allocate]:
-    """Returns a function for each allocation. It makes the output that fills it, or bytes. ``poison`` sets all bits."""
-    whole = find_whole_outputs(recipe)
+def _lay_out_allocations(recipe: Recipe) -> list[Layout]:
+    """Returns the layout of each allocation: that of the output that fills it, or bytes."""
     layouts = {index: Layout("uint8", (size,), (1,)) for index, size in enumerate(recipe.allocations)}
-    layouts |= {index: layout for index, (_, layout) in whole.items()}
-    allocators = map(_allocate_tensor, layouts.values())
-    return [partial(_fill, allocate) if poison else allocate for allocate in allocators]
+    layouts |= {index: layout for index, (_, layout) in find_whole_outputs(recipe).items()}
+    return list(layouts.values())
 
 
-def _allocate_tensor(layout: Layout) -> Allocate:
-    # The fastest way to allocate. Torch's stubs lack it.
-    return partial(
-        guards._empty_strided_cuda,  # type: ignore[attr-defined]
-        layout.shape,
-        layout.strides,
-        getattr(torch, layout.dtype),
-    )
-
-
-def _fill(allocate: Allocate) -> Any:
-    tensor = allocate()
+def _allocate_poisoned(*layout: Any) -> Any:
+    """Returns a tensor on the current GPU with all bits set."""
+    tensor = guards._empty_strided_cuda(*layout)  # type: ignore[attr-defined]
     tensor.untyped_storage().fill_(_POISON)
     return tensor
 
 
-def write_outputs(recipe: Recipe) -> list[Written]:
-    """Returns how each output is made."""
-    whole = find_whole_outputs(recipe)
-    return [_write_output(index, output, whole) for index, output in enumerate(recipe.outputs)]
+def _make_view(arg: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
+    """Returns an output in the memory of an argument."""
+    arg = arg.detach()  # autograd does not record a region's operations
+    return arg.as_strided(shape, strides, arg.storage_offset() + offset)
 
 
-def _write_output(index: int, output: Output, whole: Mapping[int, tuple[int, Layout]]) -> Written:
-    match output:
-        case Duplicate():
-            return output
-        case View():
-            return _make_view(output)
-    first, layout = whole.get(output.allocation, (None, None))
-    if first == index:
-        return output.allocation
-    is_alias = layout is not None and layout.dtype == output.layout.dtype
-    return _make_alias(output) if is_alias else _make_part(output)
+def _make_part(memory: Any, shape: Sequence[int], strides: Sequence[int], first: int, dtype: torch.dtype) -> Any:
+    """Returns an output in a part of an allocation: a separate tensor rather than a view.
+
+    Other code does not know which tensors share its memory.
+    """
+    return torch.empty(0, dtype=dtype, device=memory.device).set_(memory.untyped_storage(), first, shape, strides)
 
 
-def _make_view(output: View) -> Make:
-    """Returns a function that makes an output in the memory of an argument."""
-    shape, strides = output.layout.shape, output.layout.strides
-    index, offset = output.input, output.offset
-    if output.itself:
-        return lambda args, fresh: args[index]
-
-    def view(args: Sequence[Any], fresh: Sequence[Any]) -> Any:
-        arg = args[index].detach()  # autograd does not record a region's operations
-        return arg.as_strided(shape, strides, arg.storage_offset() + offset)
-
-    return view
-
-
-def _make_alias(output: Fresh) -> Make:
-    """Returns a function for an output in the memory of another one of its dtype: thrice as fast as ``_make_part``."""
-    shape, strides, allocation = output.layout.shape, output.layout.strides, output.allocation
-    first = output.offset // getattr(torch, output.layout.dtype).itemsize
-    reinterpret = guards._reinterpret_tensor  # type: ignore[attr-defined]
-    return lambda args, fresh: reinterpret(fresh[allocation], shape, strides, first)
-
-
-def _make_part(output: Fresh) -> Make:
-    """Returns a function that makes an output from a part of an allocation."""
-    dtype, shape, strides = getattr(torch, output.layout.dtype), output.layout.shape, output.layout.strides
-    allocation, first = output.allocation, output.offset // dtype.itemsize
-
-    def make(args: Sequence[Any], fresh: Sequence[Any]) -> Any:
-        # A separate tensor rather than a view: other code does not know which tensors share its memory.
-        memory = fresh[allocation]
-        tensor = torch.empty(0, dtype=dtype, device=memory.device)
-        return tensor.set_(memory.untyped_storage(), first, shape, strides)
-
-    return make
-
-
-def write_run(recipe: Recipe, outputs: Sequence[Written], names: Mapping[str, Any]) -> Run:
-    """Returns a function that launches a recipe and returns these outputs. ``names`` are globals: see the module."""
-    known = {**names, **{f"make{index}": output for index, output in enumerate(outputs) if callable(output)}}
-    exec(_compile("\n".join(write_text(recipe, outputs))), known)
-    run: Run = known["run"]
+def write_run(recipe: Recipe, names: dict[str, Any]) -> Run:
+    """Returns a function that launches a recipe. ``names`` are its globals: see the module."""
+    exec(_compile("\n".join(write_text(recipe))), names)
+    run: Run = names["run"]
     return run
 
 
@@ -310,9 +249,9 @@ def _compile(text: str) -> CodeType:
     return compile(text, "fusioncache.nvfuser_run", "exec")
 
 
-def write_text(recipe: Recipe, outputs: Sequence[Written]) -> Iterator[str]:
-    """Yields the lines of the function that launches a recipe and returns these outputs."""
-    inputs, allocations = range(len(recipe.inputs)), range(len(recipe.allocations))
+def write_text(recipe: Recipe) -> Iterator[str]:
+    """Yields the lines of the function that launches a recipe and returns its outputs."""
+    inputs = range(len(recipe.inputs))
     yield "def run(args):"
     if inputs:
         yield f"  {', '.join(f'a{index}' for index in inputs)}, = args"
@@ -326,26 +265,34 @@ def write_text(recipe: Recipe, outputs: Sequence[Written]) -> Iterator[str]:
     yield "  stream = current_stream(device) or DEFAULT"
     yield "  if stream != steps.stream:"
     yield "    steps.use(stream)"
-    for index in allocations:
-        yield f"  f{index} = allocate{index}()"
+    for index, layout in enumerate(_lay_out_allocations(recipe)):
+        yield f"  f{index} = allocate({layout.shape}, {layout.strides}, torch.{layout.dtype})"
         yield f"  b{len(inputs) + index} = data_ptr(f{index})"
     yield "  words = steps.words"
     for index, buffer, delta in lay_out_parameters(recipe.launches).pointers:
         yield f"  words[{index}] = b{buffer} + {delta}" if delta else f"  words[{index}] = b{buffer}"
     yield from _write_steps(recipe)
-    yield from _write_return(outputs, [f"f{index}" for index in allocations])
+    whole = find_whole_outputs(recipe)
+    for index, output in enumerate(recipe.outputs):
+        yield f"  o{index} = {_write_output(index, output, whole)}"
+    yield f"  return [{', '.join(f'o{index}' for index in range(len(recipe.outputs)))}]"
 
 
-def _write_return(outputs: Sequence[Written], fresh: Sequence[str]) -> Iterator[str]:
-    """Yields the lines that make the outputs, in order. ``fresh`` are the names of the allocations."""
-    names: list[str] = []
-    for index, output in enumerate(outputs):
-        if callable(output):
-            yield f"  o{index} = make{index}(args, ({''.join(f'{name}, ' for name in fresh)}))"
-            names.append(f"o{index}")
-        else:
-            names.append(fresh[output] if isinstance(output, int) else names[output.output])
-    yield f"  return [{', '.join(names)}]"
+def _write_output(index: int, output: Output, whole: Mapping[int, tuple[int, Layout]]) -> str:
+    """Returns an output as an expression."""
+    if isinstance(output, Duplicate):
+        return f"o{output.output}"
+    layout = f"{output.layout.shape}, {output.layout.strides}"
+    if isinstance(output, View):
+        return f"a{output.input}" if output.itself else f"make_view(a{output.input}, {layout}, {output.offset})"
+    first, filling = whole.get(output.allocation, (None, None))
+    if first == index:
+        return f"f{output.allocation}"
+    dtype = output.layout.dtype
+    place = f"f{output.allocation}, {layout}, {output.offset // ITEM_BYTES[dtype]}"
+    if filling is not None and filling.dtype == dtype:
+        return f"reinterpret({place})"  # thrice as fast as a part
+    return f"make_part({place}, torch.{dtype})"
 
 
 def _write_misalignment(recipe: Recipe) -> str:
@@ -428,9 +375,7 @@ class StoredRun:
         self._functions: dict[int, tuple[int, ...]] = {}
         self._loading = forks.lock()
         self._broken: set[int] = set()
-        allocators = make_allocators(recipe, poison)
-        named = {f"allocate{index}": allocate for index, allocate in enumerate(allocators)}
-        self.run = write_run(recipe, write_outputs(recipe), {**named, **self._list_names()})
+        self.run = write_run(recipe, self._list_names(poison))
 
     def load(self, device: int) -> LoadedSteps:
         """Returns this thread's steps on a device, which must be the current one. So no thread waits for another.
@@ -460,9 +405,15 @@ class StoredRun:
         other._functions |= self._functions
         return other
 
-    def _list_names(self) -> Mapping[str, Any]:
+    def _list_names(self, poison: bool) -> dict[str, Any]:
         """Returns the globals of the function that is generated for the recipe."""
         return {
+            "torch": torch,
+            # The fastest ways to make tensors. Torch's stubs lack them.
+            "allocate": _allocate_poisoned if poison else guards._empty_strided_cuda,  # type: ignore[attr-defined]
+            "reinterpret": guards._reinterpret_tensor,  # type: ignore[attr-defined]
+            "make_view": _make_view,
+            "make_part": _make_part,
             "data_ptr": data_ptr,
             "get_device": _get_device,
             "current_device": _current_device,
