@@ -68,18 +68,12 @@ def read_graph(driver: Any, graph: int) -> tuple[list[Step], tuple[int, ...]]:
 def _sort_nodes(driver: Any, graph: int) -> list[int]:
     """Returns the nodes of a graph in order. Any graph that is not a chain is refused."""
     nodes = driver.nodes(graph)
-    after: dict[int | None, int] = {}
-    for node in nodes:
-        waits_for = driver.dependencies(node)
-        before = waits_for[0] if waits_for else None
-        if len(waits_for) > 1 or before in after:
-            raise Declined("kernels in no fixed order", Scope.STORING)
-        after[before] = node
+    after = {tuple(driver.dependencies(node)): node for node in nodes}
     ordered = []
-    node = after.get(None)
+    node = after.get(())
     while node is not None:
         ordered.append(node)
-        node = after.get(node)
+        node = after.get((node,))
     if len(ordered) != len(nodes):
         raise Declined("kernels in no fixed order", Scope.STORING)
     return ordered
