@@ -11,7 +11,6 @@ layouts that ``cache/results.py`` gives them, or else those that nvFuser writes:
 from __future__ import annotations
 
 import gc
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -39,16 +38,13 @@ from fusioncache.ir.template import ArgumentLayouts
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.process import forks
 from fusioncache.process.collector import without_collector
-from fusioncache.process.warning import progress_line
+from fusioncache.process.warning import log_errors, progress_line
 from fusioncache.store import Store
 from fusioncache.store.locks import TOO_LONG
 from fusioncache.template.strides import Strided, row_major, strides_of
 from fusioncache.transform.passes import Accelerator, TraceContext
 from fusioncache.transform.shared_region import SharedRegion
 from fusioncache.transform.transform import TemplateTransform
-
-logger = logging.getLogger("fusioncache")
-
 
 _VIEW_IMPLEMENTATIONS = ("torch_slice_prim_impl", "torch_prims_reshape_impl")
 _CONTIGUOUS = frozenset({"linear", "matmul", "_grouped_mm", "embedding", "embedding_backward", "arange"})
@@ -264,11 +260,9 @@ class AskHelpers(Helpers):
         with self._lock:
             expected = [*self._expected]
             self._expected.clear()
-        try:
+        with log_errors("nothing that was expected is compiled ahead"):  # this process compiles alone then
             for asks, handed_over in expected:
                 handed_over(self.hand_over(asks()))
-        except Exception as error:  # after any error this process compiles alone
-            logger.info("nothing that was expected is compiled ahead", exc_info=error)
         return bool(expected)
 
     def _is_stored(self, ask: StoreRequest) -> bool:
@@ -350,11 +344,9 @@ class PoolHelpers(AskHelpers):
         """See ``Helpers``."""
         with self._lock:
             found, here = self._tasks.pop(key, None), self._tried.pop(key, 0.0)
-        try:
+        with log_errors("other processes are of no use"):  # this process can compile
             return Wait(seconds_here=here) if here or found is None else self._wait_for(*found)
-        except Exception as error:  # after any error this process can compile
-            logger.info("other processes are of no use", exc_info=error)
-            return Wait()
+        return Wait()
 
     def after_fork(self) -> None:
         """Drops the tasks in a forked child: their outcomes arrive in the parent."""
@@ -522,7 +514,7 @@ class Precompilation(Accelerator):
         """Hands the templates that the calls of a trace will need over to the helpers. Never raises."""
         prediction = LayoutPrediction(context.from_forward.get(self.name))
         context.for_backward[self.name] = prediction.layouts
-        try:
+        with log_errors("nothing is compiled beside"):  # this process compiles alone then
             prediction.read_trace(trace, {one.position: one for one in regions})
             wanted = {
                 (id(one.call), one.binding.arities, layouts): one.call
@@ -531,8 +523,6 @@ class Precompilation(Accelerator):
             }
             asks = [ask for (_, arities, layouts), call in wanted.items() for ask in call.foresee(arities, layouts)]
             self._ledger.count("handed_over", self.helpers.hand_over(asks))
-        except Exception as error:  # after any error this process compiles alone
-            logger.info("nothing is compiled beside", exc_info=error)
 
 
 def find_precompilation(
