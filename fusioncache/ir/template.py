@@ -135,6 +135,13 @@ def layouts_of(args: Sequence[Any]) -> ArgumentLayouts:
     return tuple((arg.shape, arg.stride()) if hasattr(arg, "stride") else None for arg in args)
 
 
+def count_elements(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Returns the number of elements in memory from the first to the last one of a tensor, both included."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+
+
 Option = None | bool | str | tuple[str, ...]
 
 

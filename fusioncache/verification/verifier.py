@@ -30,7 +30,7 @@ from fusioncache.cache.executable import Builder, Executable
 from fusioncache.ir import Binding, Graph, Instance, Key
 from fusioncache.ir.graph import pick
 from fusioncache.ir.ops import writes_of
-from fusioncache.ir.template import layouts_of
+from fusioncache.ir.template import count_elements, layouts_of
 from fusioncache.observe.record.database import record_path
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.process.files import make_folders, open_privately
@@ -94,8 +94,7 @@ def _widen(tensor: torch.Tensor) -> torch.Tensor:
 def copy_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a copy with the same layout and alignment."""
     start = tensor.data_ptr() % _ALIGNMENT // tensor.element_size()
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    memory = tensor.new_empty(start + last + 1 if tensor.numel() else start)
+    memory = tensor.new_empty(start + count_elements(tensor.shape, tensor.stride()))
     return memory.as_strided(tensor.shape, tensor.stride(), start).copy_(tensor.detach())
 
 

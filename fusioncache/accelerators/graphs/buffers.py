@@ -19,6 +19,7 @@ from weakref import ref
 import torch
 
 from fusioncache.ir.errors import Declined, Scope
+from fusioncache.ir.template import count_elements
 
 MOST_MOVES = 1
 """How many moves a parameter may make and still count as fixed: a model is moved or loaded once, and then stays."""
@@ -136,13 +137,6 @@ def make_buffer(argument: Any) -> StaticBuffer:
     memory = torch.empty(offset + count_elements(compact_shape, strides), dtype=argument.dtype, device=argument.device)
     tensor = memory.as_strided(shape, strides, offset)
     return StaticBuffer(tensor, tensor if shape == compact_shape else memory.as_strided(compact_shape, strides, offset))
-
-
-def count_elements(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Returns the number of elements in memory from the first to the last one of a tensor, both included."""
-    if 0 in shape:
-        return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
 
 
 def overlaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:

@@ -19,7 +19,7 @@ from fusioncache.ir import Declined, GeneralInstance, Graph, Instance, NumberTyp
 from fusioncache.ir.graph import pick
 from fusioncache.ir.keys import GENERAL_LAYOUT, ORDER, read_key
 from fusioncache.ir.ops import op_traits
-from fusioncache.ir.template import ArgumentLayouts, Request, decode_region, decode_request
+from fusioncache.ir.template import ArgumentLayouts, Request, count_elements, decode_region, decode_request
 from fusioncache.process.warning import log_errors
 from fusioncache.store import Entry, Store
 from fusioncache.store.entry import REFUSED, is_compiled
@@ -80,8 +80,7 @@ def _make_tensor(type_: TensorType, layout: tuple[Sequence[int], Sequence[int]] 
 
     assert layout is not None
     shape, strides = layout
-    # The elements of memory from the first to the last one: strides may leave gaps or be 0.
-    count = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if all(shape) else 0
+    count = count_elements(shape, strides)  # strides may leave gaps or be 0
     flat = _make_values(count, torch_dtype(type_.dtype), torch.device(type_.device), integer, seed)
     return flat.as_strided(tuple(shape), tuple(strides))
 

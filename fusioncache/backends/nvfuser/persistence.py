@@ -37,6 +37,7 @@ from fusioncache.backends.nvfuser.recipe import CUBIN, RECIPE, SOURCE, VERSION, 
 from fusioncache.backends.nvfuser.stored_run import StoredRun, check_arguments
 from fusioncache.ir import Declined, Graph, NumberType, Scope, is_declined
 from fusioncache.ir.ops import op_traits, writes_in_place
+from fusioncache.ir.template import count_elements
 from fusioncache.process import forks
 from fusioncache.process.warning import warn_once
 
@@ -258,16 +259,11 @@ def roll_tensor(tensor: Any) -> Any:
 
 def _flatten(tensor: Any) -> Any:
     """Returns all memory from the first element to the last, including gaps."""
-    tensor = tensor.detach()
-    if not tensor.numel():
-        return tensor.reshape(-1)
-    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.as_strided((1 + steps,), (1,), tensor.storage_offset())
+    count = count_elements(tensor.shape, tensor.stride())
+    return tensor.detach().as_strided((count,), (1,), tensor.storage_offset())
 
 
 def _place_like(tensor: Any, flat: Any) -> Any:
-    if not tensor.numel():
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
     item = tensor.element_size()
     memory = torch.empty(flat.numel() + _COPY_ALIGNMENT // item, dtype=tensor.dtype, device=tensor.device)
     missing = (tensor.data_ptr() - memory.data_ptr()) % _COPY_ALIGNMENT

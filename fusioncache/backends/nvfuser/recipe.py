@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from fusioncache.ir import codec
+from fusioncache.ir.template import count_elements
 
 VERSION = 3
 """The version of the format. Recipes of another version are refused."""
@@ -60,10 +61,7 @@ class Layout:
     @property
     def extent(self) -> int:
         """The number of bytes from the first element to the end of the last."""
-        if 0 in self.shape:
-            return 0
-        steps = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
-        return ITEM_BYTES[self.dtype] * (1 + steps)
+        return ITEM_BYTES[self.dtype] * count_elements(self.shape, self.strides)
 
 
 @dataclass(frozen=True, slots=True)
