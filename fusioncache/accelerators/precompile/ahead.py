@@ -239,9 +239,8 @@ class AskHelpers(Helpers):
             maxlen=MOST_EXPECTED
         )
         self._lock = forks.lock()
-        self._starting = 0.0
         # The memory stays in torch's allocator, because this process needs it soon.
-        self._compiler = EntryCompiler(store, patience=0.0, releases=False, on_start=self._note_start)
+        self._compiler = EntryCompiler(store, patience=0.0, releases=False)
 
     def get_ready(self) -> None:
         """See ``Helpers``. Does nothing here."""
@@ -267,9 +266,6 @@ class AskHelpers(Helpers):
 
     def _is_stored(self, ask: StoreRequest) -> bool:
         return self._store.entry(ask.key.digest, ask.request.backend) is not None
-
-    def _note_start(self, title: str, seconds: float) -> None:
-        self._starting += seconds
 
 
 def _make_task(ask: StoreRequest, device: int | None) -> CompileTask:
@@ -355,7 +351,7 @@ class PoolHelpers(AskHelpers):
 
     def _wait_for(self, ask: StoreRequest, future: Future[TaskOutcome]) -> Wait:
         """Waits while another process compiles this, and compiles other tasks meanwhile."""
-        begun, starting, others = time.perf_counter(), self._starting, 0.0
+        begun, starting, others = time.perf_counter(), self._compiler.starting, 0.0
         # Code for one size is derived by the worker that holds code for any. This process would have to compile that.
         while not future.done() and (ask.as_general or self._is_taken(ask)):
             seconds = self._compile_another()
@@ -367,7 +363,7 @@ class PoolHelpers(AskHelpers):
                 wait([future], LOOK_SECONDS)
         if not future.done() and self._is_stored(ask):
             wait([future], LOOK_SECONDS)  # the outcome may be about to arrive
-        started = self._starting - starting
+        started = self._compiler.starting - starting
         if not future.done() or future.result().result == "refused":
             return Wait(seconds_on_others=others, start_seconds=started)
         started += start_within(time.perf_counter() - begun - others - started, future.result())
@@ -387,9 +383,9 @@ class PoolHelpers(AskHelpers):
                 return 0.0
             key, ask = untried
             self._tried[key] = 0.0
-        begun, starting = time.perf_counter(), self._starting
+        begun, starting = time.perf_counter(), self._compiler.starting
         outcome = self._compiler.compile(_make_task(ask, gpu_in_use()))
-        seconds = time.perf_counter() - begun - (self._starting - starting)
+        seconds = time.perf_counter() - begun - (self._compiler.starting - starting)
         with self._lock:
             if outcome.result == "compiled" and key in self._tried:
                 self._tried[key] = seconds
@@ -439,7 +435,7 @@ class BatchCompiler(AskHelpers):
     def _compile(self, asks: Sequence[StoreRequest]) -> Wait:
         """Compiles these requests together. The call of the first one waits."""
         self._asks.clear()
-        first, line, start = asks[0], progress_line(), time.perf_counter()
+        first, line, start, before = asks[0], progress_line(), time.perf_counter(), self._compiler.starting
         with self._store.take_turn_together(first.key, self._backend_name):
             asks = [ask for ask in asks if not self._is_stored(ask)]
 
@@ -449,7 +445,7 @@ class BatchCompiler(AskHelpers):
 
             with line.show(lambda: f"compiling {len(asks)} regions"), without_collector():
                 outcomes = self._compiler.compile_together([_make_task(ask, None) for ask in asks], progress)
-        starting, self._starting = self._starting, 0.0
+        starting = self._compiler.starting - before
         seconds = time.perf_counter() - start - starting
         compiled = [ask.key for ask, outcome in zip(asks, outcomes, strict=True) if outcome.result == "compiled"]
         if not compiled:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal
 
-from fusioncache.backends.api import OnStart, Progress, device_types_of, ignore_start, make_backend, process_starts
+from fusioncache.backends.api import Progress, device_types_of, make_backend, process_starts
 from fusioncache.backends.torch_settings import apply_torch_settings
 from fusioncache.cache.executable import REGION, REQUEST, Builder, unstored
 from fusioncache.cache.peers import Ranks
@@ -249,7 +249,9 @@ class EntryCompiler:
         dry_run: whether to compile nothing, and only report what would be compiled.
         patience: how many seconds to wait for another process that compiles the same. With 0 the task is refused.
         releases: whether to return torch's unused memory to the device after each task.
-        on_start: called after a compiler's start in this process.
+
+    Attributes:
+        starting: seconds in which compilers started here, in all tasks so far.
     """
 
     _store: Store
@@ -257,7 +259,7 @@ class EntryCompiler:
     dry_run: bool = False
     patience: float = COMPILE_SECONDS
     releases: bool = True
-    on_start: OnStart = ignore_start
+    starting: float = field(default=0.0, init=False)
     _builders: dict[tuple[str, str, str], tuple[Builder, list[str]]] = field(default_factory=dict, init=False)
 
     def compile(self, task: CompileTask) -> TaskOutcome:
@@ -305,7 +307,7 @@ class EntryCompiler:
             if len(requests) > 1:
                 with apply_torch_settings(requests[0].settings):
                     graph, _ = regions[builder][0]
-                    process_starts().start(builder.backend, graph, self.on_start)
+                    process_starts().start(builder.backend, graph, self._note_start)
                     stack.enter_context(builder.backend.compiled_together(regions[builder], progress))
 
     def _build(self, task: CompileTask) -> TaskOutcome:
@@ -361,10 +363,13 @@ class EntryCompiler:
             except Declined as bypass:
                 bypass.require(Scope.REGION)
                 raise Declined(bypass.reason, Scope.REQUEST) from bypass
-            how: dict[str, Any] = {"on_start": self.on_start, "patience": self.patience}
+            how: dict[str, Any] = {"on_start": self._note_start, "patience": self.patience}
             builder = Builder(backend, self._store, Ranks(), environment, reasons.append, request.settings, **how)
             self._builders[identity] = builder, reasons
         return self._builders[identity]
+
+    def _note_start(self, title: str, seconds: float) -> None:
+        self.starting += seconds
 
 
 def _outcome_of(artifacts: Mapping[str, bytes]) -> TaskOutcome:

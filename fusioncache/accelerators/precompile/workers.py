@@ -286,34 +286,13 @@ def has_room() -> bool:
     return gpu_in_use() is not None and torch.cuda.mem_get_info()[0] >= ROOM_BYTES
 
 
-class Worker:
-    """Compiles one task after the other in a worker process.
-
-    Args:
-        directory: of the store.
-        backend: the backend of most tasks.
-        patience: see ``CompilePool``.
-        device: the number of the GPU to open.
-    """
-
-    def __init__(self, directory: Path, backend: str, patience: float, device: int | None):
-        self._starts: list[float] = []
-        self._compiler = EntryCompiler(Store.open(directory), patience=patience, on_start=self._note_start)
-        self._is_open = open_device(backend, device)
-
-    def compile(self, task: CompileTask) -> TaskOutcome:
-        """Compiles a task, and returns its outcome."""
-        if not self._is_open:
-            return NO_WORKER
-        self._starts.clear()
-        begun = time.perf_counter()
-        outcome = self._compiler.compile(task)
-        if outcome.result == "refused" and is_device_lost():
-            os._exit(1)  # each further task would fail in this process
-        return replace(outcome, seconds=time.perf_counter() - begun, on_start=sum(self._starts))
-
-    def _note_start(self, title: str, seconds: float) -> None:
-        self._starts.append(seconds)
+def compile_timed(compiler: EntryCompiler, task: CompileTask) -> TaskOutcome:
+    """Compiles a task in a worker, and returns its outcome with the seconds that it took."""
+    begun, starting = time.perf_counter(), compiler.starting
+    outcome = compiler.compile(task)
+    if outcome.result == "refused" and is_device_lost():
+        os._exit(1)  # each further task would fail in this process
+    return replace(outcome, seconds=time.perf_counter() - begun, on_start=compiler.starting - starting)
 
 
 def open_device(backend: str, device: int | None) -> bool:
@@ -338,10 +317,14 @@ def work_for(
     if os.getppid() != parent:  # the parent died before the call
         os._exit(1)
     util.Finalize(None, atexit._run_exitfuncs, exitpriority=0)  # compilers remove files at exit
-    worker = Worker(directory, backend, patience, device)
+    compiler = EntryCompiler(Store.open(directory), patience=patience)
+    is_open = open_device(backend, device)
     connection.send(None)
     while (asked := connection.recv()) is not None:
-        connection.send(worker.compile(asked) if isinstance(asked, CompileTask) else asked())
+        if not isinstance(asked, CompileTask):
+            connection.send(asked())
+        else:
+            connection.send(compile_timed(compiler, asked) if is_open else NO_WORKER)
 
 
 @dataclass(frozen=True, slots=True)
