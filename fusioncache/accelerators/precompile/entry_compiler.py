@@ -120,17 +120,6 @@ class CompileTask:
     device: int | None = None
     as_general: GeneralInstance | None = None
 
-    @property
-    def code(self) -> Graph | None:
-        """The general region whose code the task needs; None if it needs none."""
-        return None if self.as_general is None else self.as_general.general.graph
-
-    @property
-    def weight(self) -> float:
-        """The expected time, relative to other tasks: that of compilers grows more than linearly with the graph."""
-        graph = self.request.graph
-        return float(len(graph.ops) * (len(graph.inputs) + len(graph.outputs)))
-
 
 @dataclass(frozen=True, slots=True)
 class Survey:

@@ -15,6 +15,7 @@ import atexit
 import json
 import logging
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -157,7 +158,7 @@ class CompilePool:
                 numbers = range(self._numbers, self._numbers + len(tasks))
                 self._numbers += len(tasks)
                 self._futures |= zip(numbers, futures, strict=True)
-                self._send(dict(zip(numbers, (PackedTask.pack(task, self._codes) for task in tasks), strict=True)))
+                self._send(dict(zip(numbers, map(self._pack, tasks), strict=True)))
                 return futures
         for future in futures:
             future.set_result(NO_WORKER)
@@ -185,6 +186,15 @@ class CompilePool:
         if process is not None and self._connection is not None:
             self._connection.close()
             process.returncode = 0  # it is not a child of this process, so ``Popen`` must not wait for it
+
+    def _pack(self, task: CompileTask) -> PackedTask:
+        """Returns a task, pickled. Its weight grows as compilers' time does: more than linearly with the graph."""
+        code = None
+        if task.as_general is not None:
+            code = self._codes.setdefault(task.as_general.general.graph, len(self._codes))
+        graph = task.request.graph
+        weight = len(graph.ops) * (len(graph.inputs) + len(graph.outputs))
+        return PackedTask(pickle.dumps(task), task.device, weight, code)
 
     def _limit_jobs(self) -> None:
         """Lowers the number of processes if the GPU in use has little free memory, which models may need."""

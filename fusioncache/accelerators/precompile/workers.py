@@ -10,7 +10,6 @@ import ctypes
 import gc
 import logging
 import os
-import pickle
 import signal
 import sys
 import time
@@ -22,7 +21,6 @@ from multiprocessing import Pipe, get_context, util
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Self
 
 from fusioncache.accelerators.precompile.entry_compiler import (
     DIED,
@@ -34,7 +32,6 @@ from fusioncache.accelerators.precompile.entry_compiler import (
 )
 from fusioncache.backends.api import BACKENDS, backend_class
 from fusioncache.backends.torch_settings import is_device_lost
-from fusioncache.ir import Graph
 from fusioncache.store import Store
 
 logger = logging.getLogger("fusioncache")
@@ -342,14 +339,3 @@ class PackedTask:
     device: int | None
     weight: float
     code: int | None
-
-    @classmethod
-    def pack(cls, task: CompileTask, codes: dict[Graph, int]) -> Self:
-        """Returns a task, pickled.
-
-        Args:
-            task: the task.
-            codes: the numbers of general regions. The number of the task's general region is added.
-        """
-        code = None if task.code is None else codes.setdefault(task.code, len(codes))
-        return cls(pickle.dumps(task), task.device, task.weight, code)
