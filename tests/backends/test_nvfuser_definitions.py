@@ -314,12 +314,13 @@ def refuse_size(nvfuser: NvFuser, length: int, reason: str, scope: Scope) -> Non
     assert refusal.value.scope is scope
 
 
+KEPT = "persistence.compile_kept"
 FAILURES = {
     "a translator": ("define_general", RuntimeError(), "compile failed: RuntimeError", Scope.GENERAL, 1),
-    "nvFuser": ("execute_definition", RuntimeError("NVF_ERROR"), "compile failed: RuntimeError", Scope.GENERAL, 1),
-    "CUDA": ("execute_definition", RuntimeError("CUDA error"), "compile failed: RuntimeError", Scope.STORING_NOW, 1),
-    "a disk": ("execute_definition", OSError(), "compile failed: OSError", Scope.STORING_NOW, 1),
-    "memory": ("execute_definition", torch.OutOfMemoryError(), "keeping failed: OutOf", Scope.STORING_NOW, 2),
+    "nvFuser": (KEPT, RuntimeError("NVF_ERROR"), "compile failed: RuntimeError", Scope.GENERAL, 1),
+    "CUDA": (KEPT, RuntimeError("CUDA error"), "compile failed: RuntimeError", Scope.STORING_NOW, 1),
+    "a disk": (KEPT, OSError(), "compile failed: OSError", Scope.STORING_NOW, 1),
+    "memory": (KEPT, torch.OutOfMemoryError(), "keeping failed: OutOf", Scope.STORING_NOW, 2),
 }
 """Failures: the function, its error, the reason, how long that holds, and how often two sizes try."""
 
@@ -341,7 +342,7 @@ def test_only_what_fails_everywhere_is_refused_for_good(monkeypatch, name, error
 def test_code_for_any_sizes_serves_only_what_it_was_compiled_for(monkeypatch):
     define, compile_ = mock.Mock(), mock.Mock()
     monkeypatch.setattr("fusioncache.backends.nvfuser.general.define_general", define)
-    monkeypatch.setattr("fusioncache.backends.nvfuser.general.execute_definition", compile_)
+    monkeypatch.setattr("fusioncache.backends.nvfuser.persistence.compile_kept", compile_)
     compiled_generals().clear()
     other, table = replace(WIDENED.graph, outputs=WIDENED.graph.outputs[::-1]), torch.ones(64, 4)
     given = (((), ()), ""), ((("option",), ()), ""), (((), ()), "other")

@@ -14,9 +14,8 @@ from fusioncache.backends.api import Backend, Compiled, Description, GraphSource
 from fusioncache.backends.nvfuser.definition import (
     SEEN_WORKING,
     compile_definition,
-    define,
+    define_for,
     definition_text,
-    describe_arguments,
     describe_layouts,
     nvfuser_executor,
 )
@@ -169,7 +168,7 @@ class NvFuser(Backend):
 
     def compile(self, graph: Graph, args: Sequence[Any]) -> Run:
         """See ``Backend``."""
-        return compile_definition(graph, args, self.switches).keep_if_captured()
+        return compile_definition(define_for(graph, args), graph, args, self.switches).keep_if_captured()
 
     @classmethod
     def find_rejection(cls, error: Exception) -> str | None:
@@ -221,7 +220,7 @@ class NvFuser(Backend):
     @classmethod
     def definition(cls, graph: Graph, args: Sequence[Any] | None = None) -> str:
         """See ``Backend``. The text is Python. A graph for the CPU is moved to the GPU. Writing it needs no GPU."""
-        return definition_text(graph) if args is None else repr(define(graph, describe_arguments(args)))
+        return definition_text(graph) if args is None else repr(define_for(graph, args))
 
 
 def takes_one_launch(fold: str, dtype: str, head: Any, terms: Sequence[Any]) -> bool:

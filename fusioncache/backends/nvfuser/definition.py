@@ -143,16 +143,9 @@ def _captured_definitions() -> dict[int, Any]:
 
 
 def compile_definition(
-    graph: Graph, args: Sequence[Any], switches: Switches, enable: Sequence[str] = ()
-) -> CompiledDefinition:
-    """Compiles a graph for arguments of this layout. The options ``enable`` are on for compiling, not for runs."""
-    return execute_definition(define(graph, describe_arguments(args)), graph, args, switches, enable)
-
-
-def execute_definition(
     definition: Any, graph: Graph, args: Sequence[Any], switches: Switches, enable: Sequence[str] = ()
 ) -> CompiledDefinition:
-    """Compiles a definition of a graph, as ``compile_definition`` does."""
+    """Compiles a definition of a graph. The options ``enable`` are on for compiling, not for runs."""
     from fusioncache.backends.bound_symbols import find_fixed_gpu
 
     on, off = map(list, switches)
@@ -197,6 +190,11 @@ def define(
         for proxy in bound.outputs:
             definition.add_output(values[proxy])
     return definition
+
+
+def define_for(graph: Graph, args: Sequence[Any]) -> Any:
+    """Returns a graph as a ``FusionDefinition`` for arguments of this layout."""
+    return define(graph, describe_arguments(args))
 
 
 def _as_primitive(symbol: Any) -> Any:

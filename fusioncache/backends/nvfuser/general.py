@@ -24,17 +24,18 @@ import re
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from fusioncache.backends.api import Compiled, Run
 from fusioncache.backends.bound_symbols import read_numbers
+from fusioncache.backends.nvfuser import persistence
 from fusioncache.backends.nvfuser.backend import NvFuser
 from fusioncache.backends.nvfuser.definition import (
     CompiledDefinition,
     define,
+    define_for,
     describe_arguments,
-    execute_definition,
     nvfuser_executor,
 )
 from fusioncache.backends.torch_settings import is_capturing, is_out_of_memory
@@ -227,21 +228,15 @@ def persist_size(as_general: GeneralInstance, region: Graph, args: Sequence[Any]
         args: of the region.
         backend: the backend.
     """
-    from fusioncache.backends.nvfuser import persistence
-
     if is_capturing():
         raise Declined("a CUDA graph is being captured", Scope.STORING_NOW)
-    switches = backend.switches
+    general, switches = as_general.general, backend.switches
     try:
         persistence.check_persistable(region, args)
-        code = find_code(as_general.general, args, as_general.values, backend)
-        check_integers(code.definition.definition, as_general.general.graph, [define(region, describe_arguments(args))])
-        fitted, on = code.fit(as_general.values), (*switches[0], persistence.OPTION)
-        given, device = [*args, *fitted.numbers], fitted.device
-        execute = partial(
-            fitted.definition.fec.execute, given, device=device, _enable_options=[*on], _disable_options=[*switches[1]]
-        )
-        persistence.kernel_database().compile(switches, execute)
+        code = find_code(general, args, as_general.values, backend)
+        check_integers(code.definition.definition, general.graph, [define_for(region, args)])
+        fitted = code.fit(as_general.values)
+        persistence.compile_kept(fitted.definition, general.graph, [*args, *fitted.numbers], switches)
         device = persistence.find_device(region, args)
         artifacts, verified = persistence.make_artifacts(fitted, device, args, switches)
     except Declined as refusal:
@@ -272,14 +267,11 @@ def find_code(
 def _compile_general(
     general: GeneralRegion, args: Sequence[Any], values: Sequence[Value], backend: NvFuser
 ) -> CompiledGeneral | _Failure:
-    from fusioncache.backends.nvfuser.persistence import OPTION, kernel_database
-
     start, definition = time.perf_counter(), None
     try:
         definition = define_general(general, describe_arguments(args))
         given = [*args, *_read_numbers(general, values)]
-        execute = partial(execute_definition, definition, general.graph, given, backend.switches, (OPTION,))
-        compiled = kernel_database().compile(backend.switches, execute)
+        compiled = persistence.compile_kept(definition, general.graph, given, backend.switches)
     except Declined as refusal:
         refusal.require(Scope.GENERAL)
         return refusal.reason, refusal.scope

@@ -31,7 +31,7 @@ from fusioncache.backends.api import Compiled, Run, compile_when_called
 from fusioncache.backends.bound_symbols import find_fixed_gpu
 from fusioncache.backends.nvfuser.capture import Capture, capture, shorten
 from fusioncache.backends.nvfuser.definition import VERSION as DEFINITION_VERSION
-from fusioncache.backends.nvfuser.definition import CompiledDefinition, Switches, compile_definition
+from fusioncache.backends.nvfuser.definition import CompiledDefinition, Switches, compile_definition, define_for
 from fusioncache.backends.nvfuser.driver import Driver, DriverError, driver
 from fusioncache.backends.nvfuser.recipe import CUBIN, RECIPE, SOURCE, VERSION, Launch, decode, encode
 from fusioncache.backends.nvfuser.stored_run import StoredRun, check_arguments
@@ -322,9 +322,9 @@ def persist(graph: Graph, args: Sequence[Any], switches: Switches) -> Compiled[R
         check_persistable(graph, args)
     except Declined as refusal:
         refusal.require(Scope.STORING, Scope.STORING_NOW)
-        return _refuse(compile_definition(graph, args, switches), refusal)
-    database, start = kernel_database(), time.perf_counter()
-    compiled = database.compile(switches, lambda: compile_definition(graph, args, switches, (OPTION,)))
+        return _refuse(compile_definition(define_for(graph, args), graph, args, switches), refusal)
+    start = time.perf_counter()
+    compiled = compile_kept(define_for(graph, args), graph, args, switches)
     seconds = time.perf_counter() - start
     try:
         artifacts, verified = make_artifacts(compiled, find_device(graph, args), args, switches)
@@ -336,6 +336,11 @@ def persist(graph: Graph, args: Sequence[Any], switches: Switches) -> Compiled[R
         logger.info("an executable is not stored", exc_info=error)
         reason = f"keeping failed: {type(error).__name__}"
         return Compiled(compiled.keep_if_captured(), None, reason, is_permanent=False)
+
+
+def compile_kept(definition: Any, graph: Graph, args: Sequence[Any], switches: Switches) -> CompiledDefinition:
+    """Compiles a definition of a graph, or more kernels of it for these arguments, into nvFuser's database."""
+    return kernel_database().compile(switches, lambda: compile_definition(definition, graph, args, switches, (OPTION,)))
 
 
 def _refuse(compiled: CompiledDefinition, refusal: Declined) -> Compiled[Run]:
