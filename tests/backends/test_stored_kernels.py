@@ -69,7 +69,6 @@ def test_the_database_is_in_a_directory_of_its_own(monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         patch.setenv("TMPDIR", str(folder.parent))
         database.compile(other, lambda: write_row("b", "code b", b"PTX"))
-    database.note_compiled()
     (found,) = database.rows(["a"], "code a", OPTIONS)
     assert persistence.read_cubin(found) == b"\x7fELF"
     (found,) = database.rows(["b"], "code b", other)

@@ -86,12 +86,14 @@ class KernelDatabase:
                 self._read_rows(options)
 
     def rows(self, names: Sequence[str], code: str, options: Switches) -> tuple[Row, ...]:
-        """Returns the row of each kernel of a run: see ``match_rows``.
+        """Returns the row of each kernel of a run that was compiled: see ``match_rows``.
 
         Raises:
             Declined: if not exactly one row fits each, or the database is not that of this process.
         """
         with self._lock:
+            if code:  # kernels were compiled: if the database is not open by now, nvFuser opened it elsewhere
+                self._lost = not self._opened
             if not self._opened or self._process != os.getpid():
                 raise Declined("nvFuser's kernel database was opened by another library", Scope.STORING_NOW)
             return match_rows(self._rows, names, code, options)
@@ -120,11 +122,6 @@ class KernelDatabase:
             os.environ.pop(_DIRECTORY_VARIABLE, None)
         else:
             os.environ[_DIRECTORY_VARIABLE] = before
-
-    def note_compiled(self) -> None:
-        """Records that kernels were compiled. If the database is not open by now, nvFuser opened it elsewhere."""
-        with self._lock:
-            self._lost = not self._opened
 
     def _read_rows(self, options: Switches) -> None:
         if not self._opened or self._directory is None:
@@ -455,7 +452,9 @@ def pack(captured: Capture, compiled: CompiledDefinition, args: Sequence[Any], s
         Declined: if nvFuser's database lacks the kernels, or they are of a kind that is not supported.
     """
     recipe, code = captured.recipe, _read_code(compiled, args)
-    cubins = iter(_read_cubins([step.function for step in recipe.launches], code, switches))
+    functions = [step.function for step in recipe.launches]
+    rows = kernel_database().rows(functions, code, switches) if functions or code else ()
+    cubins = map(read_cubin, rows)
     names: dict[bytes, str] = {}
     steps = tuple(
         replace(step, cubin=names.setdefault(next(cubins), f"{len(names)}{CUBIN}"))
@@ -477,12 +476,3 @@ def _read_code(compiled: CompiledDefinition, args: Sequence[Any]) -> str:
     if _RANDOM_CODE in code:
         raise Declined("a kernel that draws random numbers", Scope.STORING)
     return code
-
-
-def _read_cubins(functions: Sequence[str], code: str, switches: Switches) -> list[bytes]:
-    if not functions and not code:
-        return []
-    database = kernel_database()
-    if code:
-        database.note_compiled()
-    return [read_cubin(row) for row in database.rows(functions, code, switches)]
