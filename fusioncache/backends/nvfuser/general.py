@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from typing import Any
 
 from fusioncache.backends.api import Compiled, Run
@@ -63,17 +64,11 @@ Shape = tuple[int, ...]
 
 def find_sizes(general: GeneralRegion, values: Sequence[Value]) -> Mapping[int, int]:
     """Returns the values of the variables that are sizes, by their numbers in the graph."""
-    inputs, found = general.graph.inputs, {}
-    number = len(inputs) - sum(place is None for place in general.places)
+    shapes: list[Any] = [type_.shape if isinstance(type_, TensorType) else () for type_ in general.graph.inputs]
+    numbers = count(len(general.regions[0].inputs))  # of the variables that are inputs
+    found = {}
     for value, place in zip(values, general.places, strict=True):
-        if place is None:
-            index, number = number, number + 1
-        else:
-            type_ = inputs[place[0]]
-            assert isinstance(type_, TensorType)
-            size = type_.shape[place[1]]
-            assert isinstance(size, Ref)
-            index = size.index
+        index = next(numbers) if place is None else shapes[place[0]][place[1]].index
         if isinstance(value, int):
             found[index] = value
     return found
@@ -87,13 +82,6 @@ def fill_shape(type_: ValueType | None, sizes: Mapping[int, int]) -> Shape | Non
     return None if None in shape else shape  # type: ignore[return-value]
 
 
-def find_result_shapes(general: GeneralRegion, values: Sequence[Value]) -> tuple[Shape | None, ...]:
-    """Returns the shape of each result of a region with these values; None for an unknown shape."""
-    graph, sizes = general.graph, find_sizes(general, values)
-    types = [*graph.inputs, *([None] * graph.sizes), *(type_ for op in graph.ops for type_ in op.outputs)]
-    return tuple(fill_shape(types[output], sizes) for output in graph.outputs)
-
-
 def expand_results(run: Run, general: GeneralRegion, values: Sequence[Value]) -> Run:
     """Returns a function that expands the results of another one to the region's shapes.
 
@@ -105,19 +93,23 @@ def expand_results(run: Run, general: GeneralRegion, values: Sequence[Value]) ->
         general: its region.
         values: of the variables.
     """
-    shapes, sizes = find_result_shapes(general, values), find_sizes(general, values)
+    graph, sizes = general.graph, find_sizes(general, values)
+    types = [*graph.inputs, *([None] * graph.sizes), *(type_ for op in graph.ops for type_ in op.outputs)]
+    shapes = [fill_shape(type_, sizes) for type_ in types]
+    wanted = [shapes[output] for output in graph.outputs]
 
     def call(args: Sequence[Any]) -> Sequence[Any]:
         results = run(args)
-        if all(shape is None or result.shape == shape for result, shape in zip(results, shapes, strict=True)):
+        if _have_shapes(results, wanted) or not _have_shapes(args, shapes[: len(args)]):
             return results
-        declared = (fill_shape(type_, sizes) for type_ in general.graph.inputs)
-        known = zip(args, declared, strict=False)  # behind the regions' inputs come variables that are numbers
-        if not all(shape is None or arg.shape == shape for arg, shape in known):
-            return results
-        return [_expand(result, shape) for result, shape in zip(results, shapes, strict=True)]
+        return [_expand(result, shape) for result, shape in zip(results, wanted, strict=True)]
 
     return call
+
+
+def _have_shapes(tensors: Sequence[Any], shapes: Sequence[Shape | None]) -> bool:
+    """Returns whether tensors have these shapes, as far as these are known."""
+    return all(shape is None or tensor.shape == shape for tensor, shape in zip(tensors, shapes, strict=True))
 
 
 def _expand(result: Any, shape: Shape | None) -> Any:
