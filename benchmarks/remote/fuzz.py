@@ -127,7 +127,7 @@ def _read_pack(path: Path, content: bytes) -> object:
     for packed in pack.manifest.entries:
         with suppress(Refusal):
             found.append(pack.read_entry(packed, _ANYONE))
-    return [pack.read_contents(entry) for entry in found]
+    return found
 
 
 def change(content: bytes, others: bytes, chance: random.Random) -> bytes:

@@ -20,7 +20,7 @@ import re
 import stat
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +37,6 @@ from fusioncache.store.entry import (
     MOST_ARTIFACTS,
     MOST_BYTES,
     OTHER_FORMAT,
-    Artifact,
     Entry,
     open_entry,
     sign_entry,
@@ -160,41 +159,28 @@ class Pack(PackHead):
     path: Path
     places: Mapping[str, int]
 
-    def read_entry(self, packed: PackedEntry, trust: Trust) -> Entry:
-        """Returns an entry, verified by its own signature.
+    def read_entry(self, packed: PackedEntry, trust: Trust) -> tuple[Entry, dict[str, bytes]]:
+        """Returns an entry, verified by its own signature, and its artifacts, every byte verified.
 
         Raises:
-            Refusal: if it is damaged or not trusted, or has other objects than the manifest declares.
+            Refusal: if anything is damaged, or the entry is not trusted or has other objects than the manifest
+                declares.
             StoreError: if the pack is shorter than its manifest declares.
             OSError: if it cannot be read.
         """
         with open(self.path, "rb") as file:
-            content = _read(file, self.places[packed.id], packed.size)
-        if hashlib.sha256(content).hexdigest() != packed.digest:
-            raise Refusal("a wrong checksum", packed.id)
-        entry = open_entry(content, packed.id, trust)
-        objects = {self.manifest.objects[place] for place in packed.objects}
-        if {PackedObject(part.object, part.size) for part in entry.artifacts} != objects:
-            raise Refusal("an entry with other objects than the pack says", packed.id)
-        return entry
 
-    def read_contents(self, entry: Entry) -> dict[str, bytes]:
-        """Returns the artifacts of an entry, every byte verified.
+            def read(name: str, size: int, digest: str) -> bytes:
+                content = _read(file, self.places[name], size)
+                if hashlib.sha256(content).hexdigest() != digest:
+                    raise Refusal("a wrong checksum", name)
+                return content
 
-        Raises:
-            Refusal: if one does not match the entry's digest.
-            StoreError: if the pack is shorter than its manifest declares.
-            OSError: if it cannot be read.
-        """
-        with open(self.path, "rb") as file:
-            return {part.name: _read_object(file, self.places[part.object], part) for part in entry.artifacts}
-
-
-def _read_object(file: BinaryIO, start: int, part: Artifact) -> bytes:
-    content = _read(file, start, part.size)
-    if hashlib.sha256(content).hexdigest() != part.object:
-        raise Refusal("a wrong checksum", part.object)
-    return content
+            entry = open_entry(read(packed.id, packed.size, packed.digest), packed.id, trust)
+            objects = {self.manifest.objects[place] for place in packed.objects}
+            if {PackedObject(part.object, part.size) for part in entry.artifacts} != objects:
+                raise Refusal("an entry with other objects than the pack says", packed.id)
+            return entry, {part.name: read(part.object, part.size, part.object) for part in entry.artifacts}
 
 
 def _read(file: BinaryIO, start: int, size: int) -> bytes:
@@ -367,8 +353,8 @@ def _find_whole(disk: DiskStore, id_: str) -> Entry:
     return entry
 
 
-def _make_manifest(entries: Iterable[Entry], contents: Mapping[str, bytes], model: str, version: str) -> Manifest:
-    entries = sorted(entries, key=lambda entry: entry.id)
+def _make_manifest(entries: Sequence[Entry], contents: Mapping[str, bytes], model: str, version: str) -> Manifest:
+    """Returns the manifest of a pack with these entries, which are sorted by name."""
     objects = sorted({part.object: part.size for entry in entries for part in entry.artifacts}.items())
     places = {digest: place for place, (digest, _) in enumerate(objects)}
     environments: dict[tuple[tuple[str, str], ...], int] = {}
@@ -461,18 +447,14 @@ def unpack(
     """
     unfit, refused = dict[str, str](), Counter[str]()
     reasons = [find_misfit(needs) for needs in pack.manifest.environments]
-    fitting = []
+    entries = size = skipped = 0
     for packed in pack.manifest.entries:
         reason = reasons[packed.environment]
-        if reason is None:
-            fitting.append(packed)
-        else:
+        if reason is not None:
             unfit[packed.id] = reason
-    entries = size = skipped = 0
-    for packed in fitting:
+            continue
         try:
-            entry = pack.read_entry(packed, trust)
-            contents = pack.read_contents(entry)
+            entry, contents = pack.read_entry(packed, trust)
             if disk.is_usable(packed.id, trust) if dry_run else disk.save(entry, contents) is None:
                 skipped += 1
             else:
