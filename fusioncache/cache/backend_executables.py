@@ -32,7 +32,7 @@ from fusioncache.cache.generals import (
     Rejection,
     ServedGeneral,
     Sizes,
-    check_general,
+    find_general_obstacle,
 )
 from fusioncache.cache.peers import StoreRequest
 from fusioncache.ir import Declined, Graph, Instance, Scope
@@ -271,7 +271,7 @@ class BackendExecutables:
             return [request for piece in pieces for request in self._foresee_piece(region, piece, generation)]
         if found is not None and self.backend.generalizes and not derives:
             return []
-        as_general = found.instance if found is not None and derives and not refuses_general(region) else None
+        as_general = found.instance if found is not None and derives and find_general_obstacle(region) is None else None
         expected = [layouts] if found is None else found.executable.correct_layouts(layouts, graph)
         requests = (executable.foresee(each, instance, as_general) for each in expected)
         return [request for request in requests if request is not None]
@@ -291,10 +291,7 @@ class BackendExecutables:
         """
         if self._sizes is Sizes.STATIC:
             return None
-        generals, builder = self._cache.generals, self.builder(environment)
-        if generation is None:
-            return generals.find(region, builder)
-        return generals.join(region, generation, self._sizes, builder)
+        return self._cache.generals.find(region, generation, self._sizes, self.builder(environment))
 
     def _serve_general(
         self, executable: Executable, region: Graph, args: Sequence[Any], asked: BuildRequest, found: FoundGeneral
@@ -305,7 +302,9 @@ class BackendExecutables:
             if kept is not None:
                 return kept
         try:
-            check_general(region)
+            obstacle = find_general_obstacle(region)
+            if obstacle is not None:
+                raise Declined(obstacle, Scope.GENERAL)
             if self.backend.derives_sizes:
                 note = partial(_note_made, asked, found)
                 return executable.run_for(args, asked.layouts, note, asked.instance, found.instance)
@@ -325,16 +324,6 @@ def _note_made(asked: BuildRequest, found: FoundGeneral, executable: Executable,
     is_first = not is_stored and found.executable.note_derived(asked.layouts)
     source, is_new = found.executable.family.general.graph, built.loaded or is_first
     asked.on_general(ServedGeneral(built.run, built, source, is_new, is_first=is_first))
-
-
-def refuses_general(region: Graph) -> bool:
-    """True if every backend compiles the region for its own sizes only: see ``check_general``."""
-    try:
-        check_general(region)
-    except Declined as refusal:
-        refusal.require(Scope.GENERAL)
-        return True
-    return False
 
 
 def _find_region(executable: Executable, asked: BuildRequest) -> Graph:

@@ -403,16 +403,16 @@ class GeneralRegions:
         """Removes all of them. Users of compiled functions keep these, and stored places stay in the store."""
         self._relatives.clear()
 
-    def join(
-        self, region: Graph, generation: Generation, sizes: Sizes, builder: Builder
+    def find(
+        self, region: Graph, generation: Generation | None, sizes: Sizes, builder: Builder
     ) -> FoundGeneral | Rejection | None:
-        """Adds a region to its place. Returns the executable that may serve it; None if it is the first one there.
+        """Returns the general executable that may serve a region, or its rejection, or None.
 
-        A rejected region joins no place: its rejection is returned.
+        With a generation, a region that is not rejected is added to its place.
 
         Args:
             region: with inputs and outputs in the order of its template.
-            generation: the program that the region belongs to.
+            generation: the program that the region belongs to; None for a later one.
             sizes: which regions it may be generalized with.
             builder: builds functions for any sizes.
         """
@@ -422,13 +422,9 @@ class GeneralRegions:
                 return relatives.rejection
             holes = read_holes(region)
             found = _find_general(relatives, holes, generation)
-            return found or _join(relatives, holes, generation, sizes, builder)
-
-    def find(self, region: Graph, builder: Builder) -> FoundGeneral | Rejection | None:
-        """Returns the general executable that may serve a region of a later program, or its rejection, or None."""
-        with self._lock:
-            relatives = self._find_relatives(skeleton_of(region), builder)
-            return relatives.rejection or _find_general(relatives, read_holes(region))
+            if found is None and generation is not None:
+                return _join(relatives, holes, generation, sizes, builder)
+            return found
 
     def reject(self, region: Graph, rejection: Rejection, builder: Builder) -> None:
         """Notes that the compiler rejects a region, also for later processes. The first rejection stays."""
@@ -443,7 +439,7 @@ class GeneralRegions:
         return self._relatives.get_or_make(identity, lambda: _read_relatives(skeleton, builder))[0]
 
 
-def _find_general(relatives: _Relatives, holes: Holes, generation: Generation | None = None) -> FoundGeneral | None:
+def _find_general(relatives: _Relatives, holes: Holes, generation: Generation | None) -> FoundGeneral | None:
     """Returns the newest general executable with the region of these holes as an instance, or None."""
     for general, place in reversed(relatives.generals):
         values = general.values_of(holes)
@@ -529,21 +525,18 @@ def _append_bounded[T](kept: list[T], new: T) -> None:
     del kept[:-_MOST]
 
 
-def check_general(region: Graph) -> None:
-    """Raises ``Declined`` for regions that every compiler compiles for their own sizes only.
-
-    Raises:
-        Declined: with the reason.
-    """
+def find_general_obstacle(region: Graph) -> str | None:
+    """Returns why every compiler compiles a region for its own sizes only; None if it may be compiled for any."""
     if region.sizes or any(isinstance(type_, NumberType) and type_.python_type != "float" for type_ in region.inputs):
-        raise Declined("whole numbers or symbolic sizes among the inputs", Scope.GENERAL)
+        return "whole numbers or symbolic sizes among the inputs"
     if writes_in_place(region):
-        raise Declined("in-place effects", Scope.GENERAL)
+        return "in-place effects"
     if any(op_traits(op.name).random for op in region.ops):
-        raise Declined("random numbers", Scope.GENERAL)
+        return "random numbers"
     types = [*region.inputs, *(type_ for op in region.ops for type_ in op.outputs)]
     if any(_count_elements(type_) > MOST_ELEMENTS for type_ in types if isinstance(type_, TensorType)):
-        raise Declined("a tensor with more elements than a 32-bit index can count", Scope.GENERAL)
+        return "a tensor with more elements than a 32-bit index can count"
+    return None
 
 
 def _count_elements(type_: TensorType) -> int:

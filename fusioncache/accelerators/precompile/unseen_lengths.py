@@ -16,7 +16,7 @@ from fusioncache.accelerators.programs.general import TEMPLATE, Identity, list_t
 from fusioncache.accelerators.programs.text import TemplateReference
 from fusioncache.accelerators.sizes.families import Family, list_stored_families
 from fusioncache.backends.api import backend_class
-from fusioncache.cache.backend_executables import refuses_general
+from fusioncache.cache.generals import find_general_obstacle
 from fusioncache.ir import Declined, GeneralInstance, Graph, Instance, Scope
 from fusioncache.ir.template import Request
 from fusioncache.store import Store
@@ -90,6 +90,6 @@ def _generalize(old: Instance, new: Instance) -> GeneralInstance | None:
     """
     regions = in_order_of_template(old.compiled), in_order_of_template(new.compiled)
     is_alike = regions[0] != regions[1] and skeleton_of(regions[0]) == skeleton_of(regions[1])
-    if not is_alike or refuses_general(regions[1]):
+    if not is_alike or find_general_obstacle(regions[1]) is not None:
         return None
     return make_family(regions).find_instance(regions[1])
