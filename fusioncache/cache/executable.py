@@ -96,9 +96,7 @@ class Task[F]:
     """A function to compile. Its arguments are tensors and numbers as the region's inputs.
 
     Attributes:
-        backend: compiles.
         graph: the graph by which the store names it.
-        region: the region to compile.
         key: returns its key in the store for an environment.
         compile: compiles the function.
         persist: compiles the function, and returns its artifacts, or the reason why there are none.
@@ -109,9 +107,7 @@ class Task[F]:
         own_instance: the region as it would be compiled alone, if ``as_general`` is given.
     """
 
-    backend: Backend
     graph: Graph
-    region: Graph
     key: Callable[[Mapping[str, str]], Key]
     compile: Callable[[Sequence[Any]], F]
     persist: Callable[[Sequence[Any]], Compiled[F]]
@@ -193,9 +189,7 @@ class Builder:
         """
         backend = self.backend
         task = Task(
-            backend,
             graph,
-            instance.region,
             key=lambda environment: artifact_key(graph, environment, layouts, instance),
             compile=partial(backend.compile, instance.region),
             persist=partial(backend.persist, instance.region),
@@ -208,7 +202,6 @@ class Builder:
         source = identity_instance(in_order_of_template(instance))
         return replace(
             task,
-            region=source.region,
             key=lambda environment: artifact_key(graph, environment, layouts, source, of_any_sizes=True),
             persist=partial(backend.persist_size, as_general, source.region),
             load=partial(_load_region, backend, source),
@@ -301,7 +294,7 @@ class Builder:
 
     def _start(self, task: Task[Any]) -> float:
         """Starts the compiler if it has not compiled yet. Returns the seconds, which do not count as compile time."""
-        return process_starts().start(self.backend, task.region, self.on_start)
+        return process_starts().start(self.backend, task.graph, self.on_start)
 
     def _load[F](
         self, task: Task[F], args: Sequence[Any], key: Key, artifacts: StoredArtifacts

@@ -9,7 +9,7 @@ generalization, and cuts a rejected region itself.
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
@@ -208,18 +208,12 @@ def general_task(
         values: the variables' values in that instance.
         layout: of the arguments, as ``Backend.general_layout`` returns it.
     """
-
-    def load(artifacts: Mapping[str, bytes], args: Sequence[Any]) -> BuiltFunction[GeneralFunction]:
-        return BuiltFunction(backend.load_general(artifacts, general, args))
-
     return Task(
-        backend,
-        general.graph,
         general.graph,
         key=lambda environment: general_key(general.graph, environment, repr(layout)),
         compile=lambda args: backend.compile_general(general, args, values),
         persist=lambda args: backend.persist_general(general, args, values),
-        load=load,
+        load=lambda artifacts, args: BuiltFunction(backend.load_general(artifacts, general, args)),
     )
 
 
