@@ -83,12 +83,7 @@ def push(
         OSError: if the store cannot be read.
     """
     disk, trust = require_disk(store), _trust_own(key)
-    if not remote.writable:
-        raise StoreError(f"{remote} can only be read")
-    index = _find_index(remote, trust, renews=True)
-    if not index.packs:
-        remote.require(make=True)
-        remote.check_not_foreign()
+    index = _read_writable(remote, trust, make=True)
     there = remote.list_packs() if index.packs else {}
     listed, index = index, Index(index.serial, tuple(pack for pack in index.packs if pack.digest in there))
     known = frozenset(entry for pack in index.packs for entry in pack.entries)
@@ -99,9 +94,13 @@ def push(
             progress(number, len(groups))
             pushing.upload(model, ids, Path(folder) / "pack")
     used = {shorten_entry_id(id_): file.used / 1e9 for id_, file in disk.entries.list_files().items()}
-    change = _Listing(pushing.uploaded, used)
-    if not dry_run and (pushing.uploaded or index != listed or change.has_news(index.packs)):
-        remote.update_index(trust, key, change, keeps=pushing.uploaded)
+
+    def list_packs(packs: tuple[ListedPack, ...]) -> tuple[ListedPack, ...]:
+        return tuple(pushing.uploaded.get(pack.digest) or _note_use(pack, used) for pack in packs)
+
+    is_used = any(_note_use(pack, used).used > pack.used + USE_SECONDS for pack in index.packs)
+    if not dry_run and (pushing.uploaded or index != listed or is_used):
+        remote.update_index(trust, key, list_packs, keeps=pushing.uploaded)
     progress(len(groups), len(groups))
     return pushing.counted
 
@@ -270,13 +269,8 @@ def prune_remote(
     Raises:
         StoreError: if the remote cannot be used, or no trusted key signed its index.
     """
-    if not remote.writable:
-        raise StoreError(f"{remote} can only be read")
     trust, now = _trust_own(key), time.time()
-    index = _find_index(remote, trust, renews=True)
-    if not index.packs:
-        remote.require()
-        remote.check_not_foreign()
+    index = _read_writable(remote, trust, make=False)
     gone = {pack.digest: pack for pack in index.packs if not retention.keeps(pack, now)}
     gone |= _find_covered([pack for pack in index.packs if pack.digest not in gone])
     left = [pack for pack in index.packs if pack.digest not in gone]
@@ -330,6 +324,26 @@ def _trust_own(key: SigningKey | None) -> Trust:
     return replace(trust, trusted={key.public: key.name, **trust.trusted}) if key else replace(trust, unsigned=True)
 
 
+def _read_writable(remote: Remote, trust: Trust, *, make: bool) -> Index:
+    """Returns the index of a remote that shall be written; an empty one if a new one has to be made from the packs.
+
+    Args:
+        remote: has the index.
+        trust: the keys that may have signed it.
+        make: as for ``Remote.require``.
+
+    Raises:
+        StoreError: if the remote cannot be written, is not fusioncache's, or no trusted key signed its index.
+    """
+    if not remote.writable:
+        raise StoreError(f"{remote} can only be read")
+    index = _find_index(remote, trust, renews=True)
+    if not index.packs:
+        remote.require(make=make)
+        remote.check_not_foreign()
+    return index
+
+
 def _find_index(remote: Remote, trust: Trust, disk: DiskStore | None = None, *, renews: bool = False) -> Index:
     """Returns the remote's index; an empty one if it has no index.
 
@@ -370,28 +384,9 @@ def _name_owner(disk: DiskStore) -> str:
     return hashlib.sha256(f"{get_host()} {disk.directory.path}".encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    """Adds packs to an index, and updates the last use of packs that are used here.
-
-    Attributes:
-        uploaded: the packs to add, by digest.
-        used: the last use of each entry here, in seconds since the epoch, by its shortened id.
-    """
-
-    uploaded: Mapping[str, ListedPack]
-    used: Mapping[str, float]
-
-    def __call__(self, packs: tuple[ListedPack, ...]) -> tuple[ListedPack, ...]:
-        return tuple(self.uploaded.get(pack.digest) or self._note_use(pack) for pack in packs)
-
-    def has_news(self, packs: tuple[ListedPack, ...]) -> bool:
-        """True if a pack was used here more than ``USE_SECONDS`` after its last use in the index."""
-        return any(self._note_use(pack).used > pack.used + USE_SECONDS for pack in packs)
-
-    def _note_use(self, pack: ListedPack) -> ListedPack:
-        used = max((self.used[entry] for entry in pack.entries if entry in self.used), default=0.0)
-        return replace(pack, used=max(pack.used, used))
+def _note_use(pack: ListedPack, used: Mapping[str, float]) -> ListedPack:
+    """Returns a pack with its last use here, given that of each entry by its shortened id, if it is later."""
+    return replace(pack, used=max([pack.used, *(used[entry] for entry in pack.entries if entry in used)]))
 
 
 def _choose(index: Index, here: set[str]) -> Iterator[ListedPack]:
