@@ -6,7 +6,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fusioncache.process import forks
@@ -70,28 +70,27 @@ class FileLock:
 
     def release(self) -> None:
         """Releases the lock. Does nothing if it is not held."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is None:
-            return
-        if self._passing:
+        if self._passing and self._descriptor is not None:
             remove(self.path)  # while it is held: a waiting process then detects that its file was removed
-        os.close(descriptor)
+        self._close()
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
 
     def _try(self, mode: int) -> bool:
-        descriptor = self._open()
+        descriptor, held = self._open(), False
         try:
-            fcntl.flock(descriptor, mode)
-            # The last holder may have removed the file since it was opened here: a lock is on an inode, not on a name.
-            held = _is_at(descriptor, self.path)
-        except BlockingIOError:
-            held = False
-        except BaseException:
-            os.close(descriptor)
-            raise
-        if held:
-            self._descriptor = descriptor
-        else:
-            os.close(descriptor)
+            with suppress(BlockingIOError, FileNotFoundError):
+                fcntl.flock(descriptor, mode)
+                # The last holder may have removed the file since it was opened here: a lock is on an inode, not a name.
+                held = os.path.samestat(os.fstat(descriptor), os.lstat(self.path))
+        finally:
+            if held:
+                self._descriptor = descriptor
+            else:
+                os.close(descriptor)
         return held
 
     def _open(self) -> int:
@@ -104,16 +103,7 @@ class FileLock:
 
     def after_fork(self) -> None:
         """Closes the file in a forked child. The lock is the parent's, and would outlive its release in the child."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
-    except FileNotFoundError:
-        return False
+        self._close()
 
 
 LOCK_SECONDS = 5.0
