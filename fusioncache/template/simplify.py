@@ -45,19 +45,12 @@ def _remove_identities(graph: Graph) -> Graph:
             op = rename_operands(op, lambda index: Ref(written.get(index, index)))
             if op != used and not traits.allocates and first in leaving:
                 raise Declined("a view of a value written in place", Scope.REGION)
-        operand = _forward(writer.rename(op))
+        operand = writer.new(source.index).index if traits.identity and isinstance(source, Ref) else None
         if operand is None or (operand < graph.first_result and first in outputs):
             writer.copy(op, first)
         else:
             writer.move(first, operand)
     return writer.graph(graph.outputs)
-
-
-def _forward(op: Op) -> int | None:
-    match op.args:
-        case (Ref(operand),) if op_traits(op.name).identity:
-            return operand
-    return None
 
 
 def objects_of(plain: Graph) -> list[int]:
@@ -253,12 +246,10 @@ class _ChainFinder:
     def _source(self, value: int, add: Op) -> int | None:
         """Returns the region input of the sum's shape that an add's operand is, directly or converted; else None."""
         source = self.converted.get(value, value)
-        if not self._is_input(source):
+        total = add.outputs[0]
+        if not self._is_input(source) or self.type[value] != total:
             return None
-        raw, total = self.type[source], add.outputs[0]
-        if not isinstance(raw, TensorType) or self.type[value] != total:
-            return None
-        return source if replace(raw, dtype=self.type[value].dtype) == total else None
+        return source if replace(self.type[source], dtype=self.type[value].dtype) == total else None
 
     def _term(self, value: int, add: Op) -> int | None:
         """Like ``_source``, for an operand that is used nowhere else."""
