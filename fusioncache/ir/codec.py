@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
@@ -154,10 +154,10 @@ def _make_choice_reader(choices: Mapping[str, Any]) -> _Reader:
 
 
 def _make_dataclass_reader(type_: Any) -> _Reader:
-    outline, readers, validate = _outline(type_), dict[str, _Reader](), getattr(type_, "validate", None)
+    has_form, readers, validate = _make_form_check(type_), dict[str, _Reader](), getattr(type_, "validate", None)
 
     def read_fields(value: Value) -> Any:
-        if not outline.fits(value.content):
+        if not has_form(value.content):
             raise value.error(f"an object with the fields {', '.join(_defaults_of(type_))}")
         if not readers:  # late, as a field may have the type of its own class
             hints = get_type_hints(type_, include_extras=True)
@@ -175,10 +175,10 @@ def _make_dataclass_reader(type_: Any) -> _Reader:
 
 
 def _make_union_reader(types: Sequence[Any]) -> _Reader:
-    outlines = [(_outline(type_), type_) for type_ in types]
+    checks = [(_make_form_check(type_), type_) for type_ in types]
 
     def read_one(value: Value) -> Any:
-        fitting = [type_ for outline, type_ in outlines if outline.fits(value.content)]
+        fitting = [type_ for has_form, type_ in checks if has_form(value.content)]
         if len(fitting) != 1:
             raise value.error(f"one of {', '.join(getattr(type_, '__name__', str(type_)) for type_ in types)}")
         return _reader_of(fitting[0])(value)
@@ -186,34 +186,23 @@ def _make_union_reader(types: Sequence[Any]) -> _Reader:
     return read_one
 
 
-@dataclass(frozen=True, slots=True)
-class _Outline:
-    """The JSON form of a type: its Python class, and for a dataclass the required and the allowed fields."""
-
-    kind: type
-    required: frozenset[str] | None = None
-    known: frozenset[str] = frozenset()
-    tag: str | None = None
-
-    def fits(self, content: Any) -> bool:
-        if self.required is None or not isinstance(content, dict):
-            return type(content) is self.kind
-        has_tag = self.tag is None or content.get("kind") == self.tag
-        return has_tag and self.required <= content.keys() <= self.known
-
-
-def _outline(type_: Any) -> _Outline:
+def _make_form_check(type_: Any) -> Callable[[Any], bool]:
+    """Returns a function that checks the Python class of decoded JSON, and for a dataclass the names of the fields."""
     origin = get_origin(type_)
     if origin is Annotated:
-        return _outline(get_args(type_)[0])
+        return _make_form_check(get_args(type_)[0])
     if is_dataclass(type_):
-        defaults, tag = _defaults_of(type_), getattr(type_, "TAG", None)
-        own = frozenset() if tag is None else frozenset({"kind"})
-        required = own | {name for name in defaults if defaults[name] is MISSING}
-        return _Outline(dict, required, own | defaults.keys(), tag)
+        defaults, tags = _defaults_of(type_), {"kind": type_.TAG} if hasattr(type_, "TAG") else {}
+        required = {*tags, *(name for name in defaults if defaults[name] is MISSING)}
+        known = {*tags, *defaults}
+        return lambda content: (
+            type(content) is dict and required <= content.keys() <= known and tags.items() <= content.items()
+        )
     if origin in (Mapping, tuple, Sequence):
-        return _Outline(dict if origin is Mapping else list)
-    return _Outline(type_ if type_ in (NoneType, bool, int, float) else str)
+        kind: type = dict if origin is Mapping else list
+    else:
+        kind = type_ if type_ in (NoneType, bool, int, float) else str
+    return lambda content: type(content) is kind
 
 
 def _list_defaults(type_: Any) -> Mapping[str, Any]:
