@@ -31,6 +31,7 @@ from typing import Any
 import torch
 
 from fusioncache.accelerators.programs.introspection import (
+    ABSENT,
     by_identity,
     contents_of_module,
     find_in_class,
@@ -221,23 +222,13 @@ def _is_of_operators(name: str, value: types.ModuleType) -> bool:
     return name.startswith("torch.ops.") and contents_of_module(torch.ops).get(name[len("torch.ops.") :]) is value
 
 
-HOOKS = (
-    "_backward_pre_hooks",
-    "_backward_hooks",
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-    "_state_dict_hooks",
-    "_state_dict_pre_hooks",
-    "_load_state_dict_pre_hooks",
-    "_load_state_dict_post_hooks",
-)
+_NEW = vars(torch.nn.Module())
+"""The attributes that ``Module.__init__`` sets, in its order."""
+_FIRST = tuple(_NEW)
+HOOKS = tuple(name for name, table in _NEW.items() if type(table) is OrderedDict)
+"""The attributes that are tables of hooks. Hooks stay in the order of their registration, so these are ordered."""
 _TABLES = {"parameter": "_parameters", "buffer": "_buffers", "module": "_modules"}
 _OTHERS: Mapping[str, object] = {"training": True, "_non_persistent_buffers_set": set(), "_is_full_backward_hook": None}
-_FIRST = tuple(vars(torch.nn.Module()))
-"""The attributes that ``Module.__init__`` sets, in its order."""
 
 
 def describe_frame(attributes: Mapping[str, object]) -> str:
@@ -274,26 +265,25 @@ def _list_own(attributes: Mapping[str, object]) -> list[tuple[str, object]]:
     Hooks are renumbered in the order of their registration, because their ids count all hooks of the process.
     """
     found: list[tuple[str, object]] = []
-    numbers: dict[int, int] | None = None
     for name, value in attributes.items():
-        if type(value) is OrderedDict:
-            if name not in HOOKS:
-                found.append((name, value))
-            elif value:
-                numbers = numbers if numbers is not None else _number_hooks(attributes)
-                found.append(
-                    (name, [(numbers[key] if type(key) is int else key, hook) for key, hook in ordered_pairs(value)])
-                )
-        elif type(value) is dict:
-            if name not in _TABLES.values():
-                found.append((name, value))
-        elif name not in _OTHERS or not _is_same(value, _OTHERS[name]):
+        if type(value) is OrderedDict and name in HOOKS:
+            if value:
+                found.append((name, _renumber(value, _number_hooks(attributes))))
+        elif not _is_as_in_new(name, value):
             found.append((name, value))
     return found
 
 
-def _is_same(value: object, usual: object) -> bool:
+def _is_as_in_new(name: str, value: object) -> bool:
+    """True if an attribute other than a table of hooks is as in a new module, or a table that is described apart."""
+    if type(value) is dict:
+        return name in _TABLES.values()
+    usual = _OTHERS.get(name, ABSENT)
     return value is usual or (type(value) is set and not value and type(usual) is set)
+
+
+def _renumber(hooks: OrderedDict[object, object], numbers: Mapping[int, int]) -> list[tuple[object, object]]:
+    return [(numbers[key] if type(key) is int else key, hook) for key, hook in ordered_pairs(hooks)]
 
 
 def _number_hooks(attributes: Mapping[str, object]) -> dict[int, int]:
