@@ -31,6 +31,7 @@ import enum
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, cast
 
 import torch
@@ -45,7 +46,7 @@ from fusioncache.accelerators.programs.containers import (
     write_nothing,
     write_pairs,
 )
-from fusioncache.accelerators.programs.functions import FUNCTIONS, LEFT_OUT, find_reviewed
+from fusioncache.accelerators.programs.functions import FUNCTIONS, find_reviewed, list_left_out
 from fusioncache.accelerators.programs.introspection import (
     ABSENT,
     MARK,
@@ -129,8 +130,8 @@ def find_layout(cls: type) -> ObjectLayout:
     if content is None:
         built_on = "" if base is cls else f": it is built on {write_class_name(base)}"
         raise Declined(f"a {write_class_name(cls)} has no value to compare{built_on}", Scope.VALUE)
-    left_out = (LEFT_OUT.get(write_class_name(each), _NOTHING)[0] for each in mro_of(cls))
-    return ObjectLayout(content, tuple(slots), _find_attributes(cls), frozenset[str]().union(*left_out))
+    left_out = frozenset(chain.from_iterable(map(list_left_out, mro_of(cls))))
+    return ObjectLayout(content, tuple(slots), _find_attributes(cls), left_out)
 
 
 def _find_attributes(cls: type) -> Callable[[object], dict[str, object]] | None:
@@ -175,12 +176,9 @@ def _name_of_member(layout: ObjectLayout, value: object) -> object:
 
 def _find_special(cls: type) -> Handler | None:
     """Returns the handler for a class whose layout is not enough to describe its instances; None if it is enough."""
-    handler = FUNCTIONS.get(id(cls)) or CONTAINERS.get(id(cls))
+    handler = FUNCTIONS.get(id(cls)) or CONTAINERS.get(id(cls)) or find_reviewed(cls)
     if handler is not None:
         return handler
-    reviewed = find_reviewed(cls)
-    if reviewed is not None:
-        return reviewed
     if is_derived(cls, type):
         return _write_class_value
     if is_derived(cls, torch.Tensor):
@@ -233,7 +231,6 @@ def is_enumeration(cls: type) -> bool:
     return is_derived(type(cls), enum.EnumType)
 
 
-_NOTHING: tuple[frozenset[str], str] = (frozenset(), "")
 _NOT_DESCRIBED = {
     "__doc__": "it is documentation, in which there may be representations of values",
     "_autograd_function_id": "it counts the classes of the process",
@@ -261,8 +258,8 @@ def write_content(writer: Writer, cls: type) -> Iterator[tuple[str, str]]:
         writer.write_class(base)
     if not is_written_in_python(cls):
         return
-    for name in LEFT_OUT.get(write_class_name(cls), _NOTHING)[0]:
-        _note_unknown(writer, cls, name, LEFT_OUT[write_class_name(cls)][1])
+    for name, reason in list_left_out(cls).items():
+        _note_unknown(writer, cls, name, reason)
     if cls is torch.nn.Module:
         _note_unknown(writer, cls, MARK, "it says that Dynamo ran in the process")
     for name, value in namespace_of(cls).items():
@@ -287,7 +284,7 @@ def _is_left_out(cls: type, name: str, value: object) -> bool:
         return cls is torch.nn.Module and type(value) is bool
     if name == "_value2member_map_":  # a table of the members, to which a flag adds combinations on first use
         return is_enumeration(cls)
-    return name in LEFT_OUT.get(write_class_name(cls), _NOTHING)[0]
+    return name in list_left_out(cls)
 
 
 def _note_unknown(writer: Writer, cls: type, name: str, reason: str) -> None:
@@ -440,7 +437,7 @@ class Describer:
     @staticmethod
     def is_partly_unknown(cls: type) -> bool:
         """Returns whether descriptions of the instances of a class leave out attributes."""
-        return not LEFT_OUT.keys().isdisjoint(map(write_class_name, mro_of(cls)))
+        return any(map(list_left_out, mro_of(cls)))
 
     def covers(self, code: types.CodeType) -> bool:
         """Returns whether a code object was described, directly or as a constant of another."""

@@ -17,7 +17,7 @@ import hashlib
 import os
 import pathlib
 import types
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import numpy
@@ -187,18 +187,25 @@ def _write_wrapped(writer: Writer, value: Any) -> None:
         writer.write_tagged(type(value).__name__, value.__wrapped__, attributes)
 
 
-LEFT_OUT: dict[str, tuple[frozenset[str], str]] = {
-    "torch.fx.graph_module.GraphModule": (
-        frozenset({"_graph", "_code", "_lineno_map", "_prologue_start", "_param_name_to_source", "meta"}),
+_LEFT_OUT: Mapping[str, Mapping[str, str]] = {
+    "torch.fx.graph_module.GraphModule": dict.fromkeys(
+        ("_graph", "_code", "_lineno_map", "_prologue_start", "_param_name_to_source", "meta"),
         "it is what a graph module was made from, and the module's own code is what it does",
     ),
-    "torch.utils.hooks.RemovableHandle": (frozenset({"id", "next_id"}), "it counts the hooks of the process"),
-    "transformers.generation.configuration_utils.GenerationConfig": (
-        frozenset({"_original_object_hash"}),
-        "it is a hash that is another one in each process",
-    ),
+    "torch.utils.hooks.RemovableHandle": dict.fromkeys(("id", "next_id"), "it counts the hooks of the process"),
+    "transformers.generation.configuration_utils.GenerationConfig": {
+        "_original_object_hash": "it is a hash that is another one in each process"
+    },
 }
-"""Attributes of classes and of their instances that are left out, and why. A program that reads one is not stored."""
+"""Attributes of classes and of their instances that are left out, by the name of the class, each with the reason.
+
+A program that reads one is not stored.
+"""
+
+
+def list_left_out(cls: type) -> Mapping[str, str]:
+    """Returns the attributes that are left out of a class and of its direct instances, each with the reason."""
+    return _LEFT_OUT.get(write_class_name(cls), {})
 
 
 def _refuse_environment(writer: Writer, value: object) -> None:
@@ -308,16 +315,10 @@ FUNCTIONS: dict[int, Handler] = by_identity(
 
 def find_reviewed(cls: type) -> Handler | None:
     """Returns the handler for the instances of a class that derives from a reviewed class; None if it does not."""
-    derived: tuple[tuple[type, Callable[..., None]], ...] = (
-        (Executor, lambda writer, value: writer.write_tagged("executor", value._name)),
-        (
-            HigherOrderOperator,
-            lambda writer, value: writer.parts.append(f"<operator of higher order {write_name(value._name)}>"),
-        ),
-    )
-    for base, write in derived:
-        if is_derived(cls, base):
-            return write
+    if is_derived(cls, Executor):
+        return lambda writer, value: writer.write_tagged("executor", value._name)
+    if is_derived(cls, HigherOrderOperator):
+        return lambda writer, value: writer.parts.append(f"<operator of higher order {write_name(value._name)}>")
     if is_of_module(cls, "numpy") and is_derived(cls, numpy.generic):
         return _write_scalar
     if write_class_name(cls) == "builtins.instancemethod":  # a method of a class made by pybind11
