@@ -19,7 +19,6 @@ import collections
 import functools
 import gc
 import re
-import sys
 import types
 import typing
 import weakref
@@ -36,6 +35,7 @@ from fusioncache.accelerators.programs.introspection import (
     contents_of_module,
     find_in_class,
     is_derived,
+    is_found,
     mro_of,
     namespace_of,
 )
@@ -212,14 +212,9 @@ def write_module(writer: Writer, value: types.ModuleType) -> None:
         Declined: if another process would not find it under its name.
     """
     name = contents_of_module(value).get("__name__")
-    if type(name) is not str or not (sys.modules.get(name) is value or _is_of_operators(name, value)):
+    if not is_found(name, value):
         raise Declined(f"the module {write_name(name)} is not found under its name", Scope.VALUE)
     writer.parts.append(f"module {write_name(name)}")
-
-
-def _is_of_operators(name: str, value: types.ModuleType) -> bool:
-    """Returns whether a module is a namespace of ``torch.ops``, which are not in ``sys.modules``."""
-    return name.startswith("torch.ops.") and contents_of_module(torch.ops).get(name[len("torch.ops.") :]) is value
 
 
 _NEW = vars(torch.nn.Module())

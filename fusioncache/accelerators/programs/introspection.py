@@ -158,6 +158,14 @@ def find_module(name: object) -> dict[str, Any]:
     return contents_of_module(module)
 
 
+def is_found(name: object, module: types.ModuleType) -> bool:
+    """True if a module is the one that is found under a name."""
+    try:
+        return find_module(name) is contents_of_module(module)
+    except LookupError:
+        return False
+
+
 def find_module_name(namespace: Mapping[str, Any]) -> str | None:
     """Returns the name under which ``sys.modules`` has the module with this namespace; None if none has it."""
     spec = namespace.get("__spec__")

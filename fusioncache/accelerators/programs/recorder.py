@@ -163,7 +163,7 @@ class NoteConverter:
         found = []
         for (_, name), (module, value) in self.notes.attributes.items():
             owner = vars(module).get("__name__")
-            if not _is_found(owner, module) or "." in name:
+            if not introspection.is_found(owner, module) or "." in name:
                 raise Declined(
                     f"{name} is looked up in a module that is not found under its name, {owner}", Scope.PROGRAM
                 )
@@ -238,14 +238,6 @@ def _find_again(kind: str, definition: Any) -> tuple[str, Any]:
         return name, introspection.find_qualified(definition.__module__, definition.__qualname__)
     except LookupError as error:
         raise Declined(f"the {kind} {name} cannot be found again: {error}", Scope.PROGRAM) from error
-
-
-def _is_found(name: Any, module: types.ModuleType) -> bool:
-    """True if a module is the one that is found under a name."""
-    try:
-        return introspection.find_module(name) is vars(module)
-    except LookupError:
-        return False
 
 
 _EVERYTHING = frozenset(

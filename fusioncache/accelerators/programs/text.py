@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from fusioncache.accelerators.programs import introspection
 from fusioncache.accelerators.programs.introspection import ABSENT
@@ -357,23 +357,14 @@ def find_text(kind: str, name: str, describer: Describer) -> str | None:
             return introspection.describe_variable(name)
         if kind == "query":
             return describer.describe(introspection.answer(name))
-        found = _find(kind, name)
-        return describe_found(found, describer, _split(name, ".")[1] if kind in ("global", "attribute") else None)
+        if kind in ("function", "class"):
+            module, _, qualified_name = name.rpartition(":")
+            return describe_found(introspection.find_qualified(module, qualified_name), describer)
+        module, _, last = name.rpartition(".")
+        find = introspection.find_attribute if kind == "attribute" else introspection.find_global
+        return describe_found(find(module, last), describer, None if kind == "builtin" else last)
     except Exception:  # any error of foreign code instead of an answer is a difference
         return None
-
-
-def _find(kind: str, name: str) -> Any:
-    if kind in ("global", "builtin"):
-        return introspection.find_global(*_split(name, "."))
-    if kind == "attribute":
-        return introspection.find_attribute(*_split(name, "."))
-    return introspection.find_qualified(*_split(name, ":"))
-
-
-def _split(name: str, mark: str) -> tuple[str, str]:
-    module, _, rest = name.rpartition(mark)
-    return module, rest
 
 
 def describe_found(value: object, describer: Describer, name: str | None = None) -> str:
