@@ -104,7 +104,7 @@ def is_plain(value: Any, *, atoms: bool = False) -> bool:
             pending.append(each._mapping)
         elif issubclass(kind, BaseException) and is_static(kind):
             pending += each.args
-        elif not _is_number_of_thunders(kind):
+        elif not is_numel_class(kind):
             return False
     return True
 
@@ -137,14 +137,6 @@ def is_set(value: Any) -> bool:
 def is_set_of(value: Any, *kinds: type) -> bool:
     """True if this is a set whose items all have the same one of these types, and so have one sorted order."""
     return is_set(value) and any(all(type(each) is kind for each in value) for kind in kinds)
-
-
-def _is_number_of_thunders(kind: type) -> bool:
-    """True if this is Thunder's integer class for a number of elements."""
-    call = vars(kind).get("__call__") if kind.__bases__ == (int,) else None
-    return (
-        type(call) is types.FunctionType and introspection.find_module_name(call.__globals__) == "thunder.core.proxies"
-    )
 
 
 def is_plain_member(value: Any) -> bool:
