@@ -148,7 +148,7 @@ def trace_recorded(
     key, describer = describe_call(function, args, kwargs)
     if key is None:
         return trace(function, args, kwargs, **options), None
-    with Recorder(describer) as recorder:
+    with Recorder(describer).observing() as recorder:
         return trace(function, args, kwargs, **options), recorder
 
 

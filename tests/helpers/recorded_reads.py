@@ -19,7 +19,7 @@ def record(function, *args):
     recorder = Recorder(describe_key(function))
 
     def interpret(own, *given):
-        with recorder:
+        with recorder.observing():
             own(*given)
 
     stop_at_first(interpret, function, *args)

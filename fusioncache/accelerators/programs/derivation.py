@@ -237,16 +237,12 @@ class Derivation:
         if not self.is_kept:
             return interpret()
         try:
-            recorder = Recorder(self.definitions.describer)
-            recorder.__enter__()
+            self._recorder = Recorder(self.definitions.describer)
         except Exception as error:
             self.keeper.report_failure(error)
             return interpret()
-        try:
+        with self._recorder.observing():
             return interpret()
-        finally:
-            recorder.__exit__(None, None, None)
-            self._recorder = recorder
 
     def finish(self, entry: Any) -> bool:
         """Stores the program that Thunder derived, as a separate entry; returns whether it was stored.

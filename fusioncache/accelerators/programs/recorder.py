@@ -1,8 +1,8 @@
 """Recorder of the outside values that Thunder reads while it interprets a model, for comparison in other processes.
 
-    with Recorder(describer) as recorder:      # the describer has described the key
-        ...                                    # Thunder traces
-    reads = recorder.reads()                   # or Declined is raised, with the reason
+    with Recorder(describer).observing() as recorder:      # the describer has described the key
+        ...                                                # Thunder traces
+    reads = recorder.reads()                               # or Declined is raised, with the reason
 
 Interpreted code can access outside values in a few ways, and each of them is observed:
 
@@ -30,8 +30,8 @@ from __future__ import annotations
 import builtins
 import os
 import types
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
@@ -276,23 +276,19 @@ class Recorder(hooks.Observer):
         self._seen: set[tuple[int, str]] = set()
         self._free = list_unchecked()
         self._tagging = find_tagging()
-        self._observation: AbstractContextManager[None] | None = None
         self._covered = 0, True
         if not hooks.are_installed():
             self._refuse("Thunder's interpreter could not be observed")
 
-    def __enter__(self) -> Self:
-        """Starts observing the interpreter in this thread."""
-        self._observation = hooks.observe(self, first=True)
-        self._observation.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Stops observing. After an exception ``reads`` raises ``Declined``."""
-        assert self._observation is not None
-        self._observation.__exit__(None, None, None)
-        if error and error[0] is not None:
+    @contextmanager
+    def observing(self) -> Iterator[Self]:
+        """Observes the interpreter in this thread while the body runs. If it raises, ``reads`` raises ``Declined``."""
+        try:
+            with hooks.observe(self, first=True):
+                yield self
+        except BaseException:
             self._refuse("an exception was raised")
+            raise
 
     def covers_trace(self) -> bool:
         """True if a program would be stored if the trace ended here: all notes can be described and are unchanged."""

@@ -262,12 +262,12 @@ def test_nothing_is_kept_of_what_was_not_observed_or_raised():
         assert reason(torch.nn.ReLU()) == "Thunder's interpreter could not be observed"
     finally:
         tracing.install()
-    with Recorder(describe_key(None)) as recorder:
+    with Recorder(describe_key(None)).observing() as recorder:
         pass
     with pytest.raises(Declined, match="its tracing could not be observed"):
         recorder.reads()
     recorder = Recorder(describe_key(None))
-    with pytest.raises(ZeroDivisionError), recorder:
+    with pytest.raises(ZeroDivisionError), recorder.observing():
         _ = 1 / 0
     with pytest.raises(Declined, match="an exception was raised"):
         recorder.reads()
