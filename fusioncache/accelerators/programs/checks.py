@@ -202,20 +202,17 @@ def _check_atoms(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Map
 def _check_has_attribute(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if len(args) != 2 or type(args[1].value) is not str:
         return None
-    reason = native.explain_attribute(args[0].value, args[1].value)
-    return None if reason is None else f"asks for {reason}"
+    return native.explain_attribute(args[0].value, args[1].value)
 
 
 def _check_instance(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    reason = native.explain_instance_check(args[0].value, args[1].value) if len(args) == 2 else None
-    return None if reason is None else f"asks {reason}"
+    return native.explain_instance_check(args[0].value, args[1].value) if len(args) == 2 else None
 
 
 def _check_subclass(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if len(args) != 2 or not native.is_class(args[0].value):
         return f"calls {name_of(fn)}"
-    reason = native.explain_class_check(args[1].value)
-    return None if reason is None else f"asks {reason}"
+    return native.explain_class_check(args[1].value)
 
 
 def _check_key(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
@@ -318,11 +315,10 @@ def _check_next(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapp
 
 
 def _check_members(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    from torch.nn import Module
-
     methods = (fn.__name__, fn.__name__.removeprefix("named_").rstrip("s"), "_named_members", "named_modules")
-    own = [name for name in methods if getattr(type(args[0].value), name, None) is not getattr(Module, name, None)]
-    return f"calls {own[0]} of a {name_of(type(args[0].value))}" if own else None
+    kind = type(args[0].value)
+    own = [name for name in methods if getattr(kind, name, None) is not getattr(torch.nn.Module, name, None)]
+    return f"calls {own[0]} of a {name_of(kind)}" if own else None
 
 
 def _check_import(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

@@ -200,32 +200,30 @@ def _is_as_in_object(kind: type, *names: str) -> bool:
 
 
 def explain_attribute(value: Any, name: str) -> str | None:
-    """Returns the name of foreign code that access to an attribute (of a class or ``super``, too) may run, or None."""
+    """Returns what access to an attribute (of a class or ``super``, too) asks for, if that may be foreign code."""
     if type(value) is super:
         return _explain_super(value, name)
     return _explain_class(value, name) if is_class(value) else _explain_object(value, name)
 
 
 def _explain_object(value: Any, name: str) -> str | None:
-    from torch.nn import Module
-
     kind = type(value)
     if issubclass(kind, _thunders_types()):
         return None
     if type(find_in_class(kind, "__getattribute__")) is not types.WrapperDescriptorType:
-        return f"{name_of(kind)}.__getattribute__"
+        return f"asks for {name_of(kind)}.__getattribute__"
     found = find_in_class(kind, name)
     if found is not ABSENT:
-        return None if _is_harmless(found) else f"what {name_of(kind)} has as {name}"
+        return None if _is_harmless(found) else f"asks for what {name_of(kind)} has as {name}"
     attributes = _attributes_of(value)
     if attributes is not None and name in attributes:
         return None
     if issubclass(kind, types.ModuleType) and attributes is not None and "__getattr__" in attributes:
-        return f"__getattr__ of the module {attributes.get('__name__')}"
+        return f"asks for __getattr__ of the module {attributes.get('__name__')}"
     getter = find_in_class(kind, "__getattr__")
-    if getter is ABSENT or getter is vars(Module)["__getattr__"]:
+    if getter is ABSENT or getter is vars(torch.nn.Module)["__getattr__"]:
         return None
-    return f"{name_of(kind)}.__getattr__"
+    return f"asks for {name_of(kind)}.__getattr__"
 
 
 def _attributes_of(value: Any) -> dict[str, Any] | None:
@@ -242,14 +240,14 @@ def _explain_class(cls: type, name: str) -> str | None:
         find_in_class(meta, "__getattribute__") is not vars(type)["__getattribute__"]
         or find_in_class(meta, "__getattr__") is not ABSENT
     ):
-        return f"{name_of(meta)}.__getattr__"
+        return f"asks for {name_of(meta)}.__getattr__"
     of_meta = find_in_class(meta, name)
     if of_meta is not ABSENT and not _is_harmless(of_meta):
-        return f"what {name_of(meta)} has as {name}"
+        return f"asks for what {name_of(meta)} has as {name}"
     found = find_in_class(cls, name)
     if found is ABSENT or _is_harmless(found) or type(found) is property:
         return None
-    return f"what {name_of(cls)} has as {name}"
+    return f"asks for what {name_of(cls)} has as {name}"
 
 
 def _explain_super(value: Any, name: str) -> str | None:
@@ -260,7 +258,7 @@ def _explain_super(value: Any, name: str) -> str | None:
     found = find_in_first(behind, name)
     if found is ABSENT or _is_harmless(found):
         return None
-    return f"what {name_of(bound)} has behind {name_of(value.__thisclass__)} as {name}"
+    return f"asks for what {name_of(bound)} has behind {name_of(value.__thisclass__)} as {name}"
 
 
 def _is_harmless(found: Any) -> bool:
@@ -274,29 +272,29 @@ def _is_harmless(found: Any) -> bool:
 
 
 def explain_instance_check(value: Any, cls: Any) -> str | None:
-    """Returns the name of foreign code that ``isinstance(value, cls)`` may run; None if none."""
+    """Returns which foreign code ``isinstance(value, cls)`` may ask; None if none."""
     # __class__ of Thunder's proxies returns a tensor or number type, and that of a watched size returns int.
     if not (_is_as_in_object(type(value), "__class__") or issubclass(type(value), (*_thunders_types(), *WATCHED))):
-        return f"{name_of(type(value))}.__class__"
+        return f"asks {name_of(type(value))}.__class__"
     return explain_class_check(cls)
 
 
 def explain_class_check(cls: Any) -> str | None:
-    """Returns the name of foreign code that ``isinstance`` or ``issubclass`` with ``cls`` may run; None if none."""
+    """Returns which foreign code ``isinstance`` or ``issubclass`` with ``cls`` may ask; None if none."""
     if type(cls) is tuple:
         return next(filter(None, map(explain_class_check, cls)), None)
     if type(cls) is types.UnionType:
         return next(filter(None, map(explain_class_check, cls.__args__)), None)
     if not is_class(cls):
-        return f"{name_of(type(cls))}.__instancecheck__"
+        return f"asks {name_of(type(cls))}.__instancecheck__"
     meta = type(cls)
     for name in ("__instancecheck__", "__subclasscheck__"):
         found = find_in_class(meta, name)
         if found is not vars(type)[name] and found is not vars(abc.ABCMeta)[name] and not _is_torchs(found):
-            return f"{name_of(meta)}.{name}"
+            return f"asks {name_of(meta)}.{name}"
     hook = find_in_class(cls, "__subclasshook__")
     of_abc = type(hook) is classmethod and hook.__func__.__globals__ is vars(sys.modules["_collections_abc"])
-    return None if of_abc or _is_as_in_object(cls, "__subclasshook__") else f"{name_of(cls)}.__subclasshook__"
+    return None if of_abc or _is_as_in_object(cls, "__subclasshook__") else f"asks {name_of(cls)}.__subclasshook__"
 
 
 def _is_torchs(found: Any) -> bool:

@@ -365,8 +365,7 @@ class Recorder(hooks.Observer):
         if name == "YIELD_VALUE":
             return self._explain_yield(state["frame"], stack.getitem_wrapped(-1).value)
         if name == "CHECK_EXC_MATCH":
-            reason = native.explain_class_check(stack.getitem_wrapped(-1).value)
-            return None if reason is None else f"asks {reason}"
+            return native.explain_class_check(stack.getitem_wrapped(-1).value)
         if name == "LOAD_CLOSURE":
             if inst.argval in state["co"].co_cellvars:
                 self._call_checker.created.note(state["frame"].localsplus[inst.arg].value)
@@ -436,22 +435,21 @@ class Recorder(hooks.Observer):
         if issubclass(kind, types.ModuleType):
             return self._note_module(args, value, name)
         if kind is super:
-            reason = native.explain_attribute(value, name)
-        elif native.is_class(value):
+            return native.explain_attribute(value, name)
+        if native.is_class(value):
             self._notes.classes.setdefault(id(value), value)
-            reason = native.explain_attribute(value, name)
             self._seen.add((id(value), name))
-        else:
-            self._notes.classes.setdefault(id(kind), kind)
-            reason = None
-            if name == "__dict__" and self._describer.is_partly_unknown(kind):
-                wanted = f"asks for all attributes of a {name_of(kind)}, not all of which have a value to compare"
-                return None if _has_own_default(args) else wanted
-            if name.startswith("__") and name.endswith("__"):  # Thunder looks these up without interpreting code
-                reason = native.explain_attribute(value, name)
-            if reason is None and (not name.startswith("__") or find_in_class(kind, name) is not ABSENT):
-                self._seen.add((id(kind), name))
-        return None if reason is None else f"asks for {reason}"
+            return native.explain_attribute(value, name)
+        self._notes.classes.setdefault(id(kind), kind)
+        if name == "__dict__" and self._describer.is_partly_unknown(kind):
+            wanted = f"asks for all attributes of a {name_of(kind)}, not all of which have a value to compare"
+            return None if _has_own_default(args) else wanted
+        reason = None
+        if name.startswith("__") and name.endswith("__"):  # Thunder looks these up without interpreting code
+            reason = native.explain_attribute(value, name)
+        if reason is None and (not name.startswith("__") or find_in_class(kind, name) is not ABSENT):
+            self._seen.add((id(kind), name))
+        return reason
 
     def _note_module(self, args: tuple[Any, ...], module: Any, name: str) -> str | None:
         if name == "__dict__":
