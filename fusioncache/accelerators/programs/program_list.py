@@ -62,10 +62,8 @@ class EntryIndex:
         """
         self._rows[id(entry)] = _Row(entry, tuple(sizes.items()), key)
 
-    def evict_oldest(self, most: int, may_leave: Callable[[Any], bool]) -> tuple[Any, str] | None:
-        """Removes the least recently used of the entries with a key if there are too many; returns it and its key.
-
-        Returns None if nothing was removed.
+    def evict_oldest(self, most: int, may_leave: Callable[[Any], bool]) -> _Row | None:
+        """Removes the least recently used of the entries with a key if there are too many; returns it, or else None.
 
         Args:
             most: how many entries with a key may stay.
@@ -73,10 +71,7 @@ class EntryIndex:
         """
         rows = [row for row in self._rows.values() if row.key is not None]
         oldest = next((row for row in rows if may_leave(row.entry)), None) if len(rows) > most else None
-        if oldest is None or oldest.key is None:
-            return None
-        del self._rows[id(oldest.entry)]
-        return oldest.entry, oldest.key
+        return None if oldest is None else self._rows.pop(id(oldest.entry))
 
     def order(self, entries: Sequence[Any], sizes: ArgumentSizes) -> Iterator[Any]:
         """Yields all entries, those with the same sizes first, and marks the one that was used as most recent.
@@ -109,36 +104,19 @@ MOST_ENTRIES = 256
 """How many entries are held that can be loaded or filled in again, which takes a few milliseconds."""
 
 
-class _PendingCall(NamedTuple):
-    """A call for which Thunder looks for an entry.
-
-    Attributes:
-        compile_data: Thunder's ``CompileData`` of the function.
-        args: of the call.
-        kwargs: of the call.
-        sizes: of the arguments.
-        context: the ``contextvars`` context in which Thunder calls prologues.
-    """
-
-    compile_data: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    sizes: ArgumentSizes
-    context: Context
-
-    def go_on(self, search: Iterator[Any]) -> Any:
-        """Returns the next entry of a search, or None."""
-        # The decoded program stays alive, and a collection that finds this may take as long as everything else.
-        with without_collector():
-            return self.context.run(next, search, None)
+def _go_on(search: Iterator[Any], context: Context) -> Any:
+    """Returns the next entry of a search, which runs in a ``contextvars`` context, or None."""
+    # The decoded program stays alive, and a collection that finds this may take as long as everything else.
+    with without_collector():
+        return context.run(next, search, None)
 
 
-def _make_probe(calls: list[_PendingCall]) -> Any:
-    """Returns a probe entry: its prologue notes the call and raises."""
+def _make_probe(calls: list[tuple[Call, ArgumentSizes, Context]]) -> Any:
+    """Returns a probe entry: its prologue notes the call, its sizes and the context of Thunder's calls, and raises."""
     from fusioncache.thunder_adapter.accelerator_api import CacheEntry
 
     def look(*args: Any, **kwargs: Any) -> Any:
-        calls.append(_PendingCall(get_compile_data(), args, kwargs, find_sizes(args, kwargs), copy_context()))
+        calls.append((Call(get_compile_data(), args, kwargs), find_sizes(args, kwargs), copy_context()))
         raise LookupError("Thunder is to go on to the next entry")
 
     return CacheEntry(look, [], None, [], None, [], None, [], False)
@@ -167,16 +145,16 @@ class ProgramList(list[Any]):
     def __reversed__(self) -> Iterator[Any]:
         """Yields Thunder's entries, then those of stored or filled-in programs for the arguments."""
         self.expect(None)  # the last derivation may have raised
-        calls: list[_PendingCall] = []
+        calls: list[tuple[Call, ArgumentSizes, Context]] = []
         probe = _make_probe(calls)
         if len(self) > FEW:
             yield probe
-        yield from self._index.order(self, calls[0].sizes) if calls else super().__reversed__()
+        yield from self._index.order(self, calls[0][1]) if calls else super().__reversed__()
         if not calls:
             yield probe
-        for asked in calls:
-            search = self._search(asked)
-            while (entry := asked.go_on(search)) is not None:
+        for call, _, context in calls:
+            search = self._search(call)
+            while (entry := _go_on(search, context)) is not None:
                 yield entry
 
     def list_for(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
@@ -228,9 +206,8 @@ class ProgramList(list[Any]):
         Calls in progress are safe: the call stack and autograd nodes hold the functions that they need.
         """
         while surplus := self._index.evict_oldest(MOST_ENTRIES, is_idle):
-            entry, key = surplus
-            self[:] = [each for each in self if each is not entry]
-            self.derived.discard(key)
+            self[:] = [each for each in self if each is not surplus.entry]
+            self.derived -= {surplus.key}
 
     def expect(self, derivation: Derivation | None) -> None:
         """Sets the derivation that this thread runs next; None if its program is not to be stored."""
@@ -243,15 +220,15 @@ class ProgramList(list[Any]):
         """Returns the derivation that this thread runs, if its program is to be stored."""
         return self._derivations.get(threading.get_ident())
 
-    def _search(self, asked: _PendingCall) -> Iterator[Any]:
+    def _search(self, call: Call) -> Iterator[Any]:
         """Yields an entry for each program that may fit a call. If none fits, Thunder derives one. Never raises."""
         started, keeper = time.perf_counter(), None
         try:
             self.expect(None)
-            self.compile_data = None if asked.compile_data is None else ref(asked.compile_data)
-            keeper = find_keeper(asked.compile_data)
+            self.compile_data = None if call.compile_data is None else ref(call.compile_data)
+            keeper = find_keeper(call.compile_data)
             if keeper is not None:
-                yield from self._find(keeper, Call(asked.compile_data, asked.args, asked.kwargs), started)
+                yield from self._find(keeper, call, started)
         except Exception as error:
             self.expect(None)
             if keeper is not None:
