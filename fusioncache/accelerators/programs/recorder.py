@@ -330,20 +330,15 @@ class Recorder(hooks.Observer):
         if self._reason is not None or id(fn) in self._free or self._is_tagged():
             return
         try:
-            if fn is getattr:
-                self._see_attribute(args)
-                return
-            if fn is hasattr and len(args) == 2:
-                self._see_attribute(args)
+            reason = self._explain_access(args) if fn is getattr or (fn is hasattr and len(args) == 2) else None
             if fn is vars and len(args) == 1 and not native.is_class(args[0].value):
                 given = args, args[0].value, "__dict__"
                 reason = self._explain_hooks(*given) or self._explain_attribute(*given)
-            else:
-                reason = self._call_checker.explain(fn, args, kwargs, is_opaque=is_opaque)
+            elif fn is not getattr:
+                reason = reason or self._call_checker.explain(fn, args, kwargs, is_opaque=is_opaque)
         except Exception as error:  # foreign objects may raise anything when they are inspected
             reason = f"{type(error).__name__} was raised when a call of {name_of(fn)} was looked at"
-        if reason is not None:
-            self._refuse(self._place(reason))
+        self._refuse_step(reason)
 
     def see_instruction(self, name: str, inst: Any, state: dict[str, Any]) -> None:
         """Notes an instruction that assigns to an outer variable, compares objects, or may call their methods."""
@@ -353,8 +348,7 @@ class Recorder(hooks.Observer):
             reason = self._explain_instruction(name, inst, state)
         except Exception as error:
             reason = f"{type(error).__name__} was raised when {name} was looked at"
-        if reason is not None:
-            self._refuse(self._place(reason))
+        self._refuse_step(reason)
 
     def _explain_instruction(self, name: str, inst: Any, state: Mapping[str, Any]) -> str | None:
         stack = state["stack"]
@@ -412,18 +406,16 @@ class Recorder(hooks.Observer):
                 return f"compares a {name_of(type(value))}"
         return self._explain_identity(one, other) if not any(map(native.is_plain, values)) else None
 
-    def _see_attribute(self, args: tuple[Any, ...]) -> None:
+    def _explain_access(self, args: tuple[Any, ...]) -> str | None:
+        """Returns why ``getattr`` or ``hasattr`` must not be called with these arguments, or None. Notes the access."""
         if len(args) < 2 or type(args[1].value) is not str:
-            return
+            return None
         value, name = args[0].value, args[1].value
         reason = self._explain_hooks(args, value, name)
-        if reason is None:
-            if (id(type(value)), name) in self._seen or (id(value), name) in self._seen:
-                return
-            self._notes.names.add(name)
-            reason = self._explain_attribute(args, value, name)
-        if reason is not None:
-            self._refuse(self._place(reason))
+        if reason is not None or (id(type(value)), name) in self._seen or (id(value), name) in self._seen:
+            return reason
+        self._notes.names.add(name)
+        return self._explain_attribute(args, value, name)
 
     def _explain_attribute(self, args: tuple[Any, ...], value: Any, name: str) -> str | None:
         kind = type(value)
@@ -510,13 +502,15 @@ class Recorder(hooks.Observer):
         if get_jit_ctx().sharp_edges is not SHARP_EDGES_OPTIONS.ALLOW:
             self._refuse("the option sharp_edges has tracing report what a stored program could not")
 
-    def _place(self, reason: str) -> str:
-        """Returns a reason, preceded by the name of the innermost function outside Thunder and this package."""
-        from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
+    def _refuse_step(self, reason: str | None) -> None:
+        """Refuses the program, unless the reason is None, with the innermost function outside Thunder and this package.
 
-        frames = get_interpreterruntimectx().frame_stack
-        own = next((each for each in reversed(frames) if not is_internal(each.globals.value)), None)
-        return f"{own.qualname} {reason}" if own is not None else reason
+        Args:
+            reason: what that function does.
+        """
+        if reason is not None:
+            own = next((each for each in iterate_user_frames() if not is_internal(each.globals.value)), None)
+            self._refuse(f"{own.qualname} {reason}" if own is not None else reason)
 
     def _refuse(self, reason: str) -> None:
         self._reason = self._reason or reason
