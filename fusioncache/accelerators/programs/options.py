@@ -16,19 +16,14 @@ contains its rank, so that all ranks can share it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
 
 from fusioncache.accelerators.programs.definitions import Definitions
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.functions import describe_group
-from fusioncache.accelerators.programs.text import (
-    AgreementReference,
-    GroupReference,
-    Reference,
-    TemplateReference,
-)
+from fusioncache.accelerators.programs.text import AgreementReference, GroupReference, Reference
 from fusioncache.accelerators.schedule.scheduling import CollectiveAgreement, GroupSequence, counts_of_process
 from fusioncache.cache.peers import find_job_store
 from fusioncache.ir import Declined, Scope, is_declined
@@ -104,44 +99,27 @@ def _sort(value: Any) -> Any:
     return dict(sorted(value.items())) if is_named else value
 
 
-def find_job_references(compile_data: Any) -> Callable[[Any], Reference | None]:
-    """Returns a function from a value in a trace to its reference: a process group or an agreement; None for others.
+def refer_to_part(value: Any, compile_data: Any) -> Reference | None:
+    """Returns a reference to a part of a model's job, a process group or an agreement; None for anything else."""
+    if not isinstance(value, CollectiveAgreement):
+        return refer_to_group(value, compile_data)
+    stretches = [(refer_to_group(each.group, compile_data), tuple(each.messages)) for each in value.stretches]
+    found = [(group, messages) for group, messages in stretches if group is not None]
+    return AgreementReference(tuple(found)) if len(found) == len(stretches) else None
 
-    Args:
-        compile_data: Thunder's ``CompileData`` of the model.
+
+def resolve_part(reference: Reference, compile_data: Any) -> Any:
+    """Returns the part of a model's job that a reference names: a process group or an agreement.
+
+    Raises:
+        ValueError: if it names no part, or the job has no such part.
     """
-
-    def find(value: Any) -> Reference | None:
-        if not isinstance(value, CollectiveAgreement):
-            return refer_to_group(value, compile_data)
-        stretches = [(refer_to_group(each.group, compile_data), tuple(each.messages)) for each in value.stretches]
-        found = [(group, messages) for group, messages in stretches if group is not None]
-        return AgreementReference(tuple(found)) if len(found) == len(stretches) else None
-
-    return find
-
-
-def resolve_of_job(
-    compile_data: Any, resolve_template: Callable[[TemplateReference], Callable[..., Any]]
-) -> Callable[[Reference], Any]:
-    """Returns a function from a reference to its object: a process group, an agreement, or a template's function.
-
-    Args:
-        compile_data: Thunder's ``CompileData`` of the model.
-        resolve_template: returns the function that calls a template.
-    """
-
-    def resolve(reference: Reference) -> Any:
-        match reference:
-            case GroupReference():
-                return resolve_group(reference, compile_data)
-            case AgreementReference(stretches):
-                return _agree([(resolve_group(group, compile_data), messages) for group, messages in stretches])
-            case TemplateReference():
-                return resolve_template(reference)
-        raise ValueError(f"a {type(reference).__name__} is nothing of the job's")
-
-    return resolve
+    match reference:
+        case GroupReference():
+            return resolve_group(reference, compile_data)
+        case AgreementReference(stretches):
+            return _agree([(resolve_group(group, compile_data), messages) for group, messages in stretches])
+    raise ValueError(f"a {type(reference).__name__} is nothing of the job's")
 
 
 def _agree(stretches: list[tuple[Any, tuple[str, ...]]]) -> CollectiveAgreement:

@@ -31,7 +31,7 @@ from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.function_map import key_cache_of_process
 from fusioncache.accelerators.programs.general import Identity
 from fusioncache.accelerators.programs.key import make_key
-from fusioncache.accelerators.programs.options import find_job_references, resolve_of_job
+from fusioncache.accelerators.programs.options import refer_to_part
 from fusioncache.accelerators.programs.splits import split_memory_of_process
 from fusioncache.accelerators.programs.template_loader import TemplateLoader, find_references
 from fusioncache.accelerators.programs.text import (
@@ -304,8 +304,8 @@ class ProgramKeeper(Accelerator):
         Raises:
             Declined: if another process could not run it.
         """
-        templates, of_job = find_references(self._calls.all()), find_job_references(call.compile_data)
-        return write_program(entry, call.compile_data.fn, lambda value: templates(value) or of_job(value))
+        find_template, data = find_references(self._calls.all()), call.compile_data
+        return write_program(entry, data.fn, lambda value: find_template(value) or refer_to_part(value, data))
 
     def build(self, candidate: Candidate, call: Call) -> Any | None:
         """Returns a cache entry for Thunder made of a program; None, and counts the reason, if that is impossible."""
@@ -313,8 +313,7 @@ class ProgramKeeper(Accelerator):
             with self.time("build"):
                 load = self._make_loader(call, self._generations.begin(call.compile_data))
                 compiled = candidate.compiled or compile_program(candidate.text, candidate.bytecode)
-                resolve = resolve_of_job(call.compile_data, load)
-                return build_program(candidate.text, compiled, call.compile_data.fn, resolve)
+                return build_program(candidate.text, compiled, call.compile_data.fn, load)
         except ValueError as error:
             logger.info("a stored program of %s is not used", call.name, exc_info=error)
             self.refuse(f"it cannot be used in this process: {error}")

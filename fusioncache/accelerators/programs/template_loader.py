@@ -9,7 +9,8 @@ from types import FunctionType
 from typing import Any
 
 from fusioncache.accelerators.programs.general import Identity
-from fusioncache.accelerators.programs.text import TemplateReference, TemplateUse
+from fusioncache.accelerators.programs.options import resolve_part
+from fusioncache.accelerators.programs.text import Reference, TemplateReference, TemplateUse
 from fusioncache.backends.bound_symbols import bind, on_each_gpu
 from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.cache import Cache
@@ -50,7 +51,7 @@ def refer_to(call: TemplateCall) -> TemplateReference | None:
 
 @dataclass(frozen=True, slots=True)
 class TemplateLoader:
-    """Loads the template calls of one stored program, under the current settings.
+    """Loads the template calls of one stored program, under the current settings, and the parts of its job.
 
     Attributes:
         cache: has the templates.
@@ -69,9 +70,15 @@ class TemplateLoader:
     generation: Generation | None = None
     environments: Environments = field(default_factory=read_once)
 
-    def __call__(self, reference: TemplateReference) -> Callable[..., Any]:
-        """Returns the function to call in a trace, for ``fusioncache.accelerators.programs.build``."""
-        return self.load(reference).target.function
+    def __call__(self, reference: Reference) -> Any:
+        """Returns the function that calls a template, or a part of the job, for a trace that ``build_program`` builds.
+
+        Raises:
+            ValueError: if it differs from the stored one.
+        """
+        if isinstance(reference, TemplateReference):
+            return self.load(reference).target.function
+        return resolve_part(reference, self.compile_data)
 
     def load(self, reference: TemplateReference) -> TemplateCall:
         """Returns the call of a template in a stored program.
