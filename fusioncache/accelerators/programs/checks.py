@@ -21,8 +21,9 @@ import math
 import operator
 import sys
 import types
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -335,26 +336,21 @@ def _check_checkpoint(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs
     return f"calls {name_of(fn)} with {strange[0]}, of which Thunder warns" if strange else None
 
 
-def _check_query(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _note_query(name: str, trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """Notes the answer to a query; returns why it must not be asked with these arguments, or None."""
     values = tuple(each.value for each in args)
     if kwargs or not all(type(each) in (str, int, bool) for each in values):
         return f"calls {name_of(fn)}"
-    key = _list_queries()[id(fn)][0], values
-    if key not in trace.queries:
-        trace.queries[key] = fn(*values)
+    if (name, values) not in trace.queries:
+        trace.queries[name, values] = fn(*values)
     return None
 
 
-@lru_cache(maxsize=1)
-def _list_queries() -> Mapping[int, tuple[str, Any]]:
-    found: dict[int, tuple[str, Any]] = {}
-    for name in QUERIES:
-        try:
-            function = find_query(name)
-        except LookupError:  # not every version of torch has all of them
-            continue
-        found.setdefault(id(function), (name, function))
-    return found
+def _list_queries() -> Iterator[tuple[Any, Check]]:
+    """Yields the queries of this torch, each with its check. Of several names of a function the first comes last."""
+    for name in reversed(QUERIES):
+        with suppress(LookupError):  # not every version of torch has all of them
+            yield find_query(name), partial(_note_query, name)
 
 
 @lru_cache(maxsize=1)
@@ -397,7 +393,7 @@ def _list_checks() -> tuple[tuple[Any, Check], ...]:
         (tuple.__new__, _check_new_tuple), (torch.utils.checkpoint.checkpoint, _check_checkpoint),
         (torch.nn.Module.named_parameters, _check_members), (torch.nn.Module.named_buffers, _check_members),
     ]  # fmt: skip
-    return (*found, *((function, _check_query) for _, function in _list_queries().values()))
+    return (*found, *_list_queries())
 
 
 def _check_bound(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
