@@ -288,7 +288,7 @@ def _is_left_out(cls: type, name: str, value: object) -> bool:
 
 
 def _note_unknown(writer: Writer, cls: type, name: str, reason: str) -> None:
-    writer.memory.unknown[writer.memory.name_class(cls), name] = reason
+    writer.memory.unknown.setdefault(id(cls), {})[name] = reason
 
 
 def _write_attribute(writer: Writer, cls: type, name: str, value: Any) -> None:
@@ -415,24 +415,11 @@ class Describer:
         found = ((name, contents[identity]) for identity, (_, name) in self._memory.class_names.items())
         return {name: (content.digest, content.attributes) for name, content in found}
 
-    @property
-    def unknown(self) -> Mapping[tuple[str, str], str]:
-        """The reasons why attributes of classes or of their instances are not described, by class and attribute name.
-
-        The class's name is that in ``list_classes``.
-        """
+    def list_unknown(self, cls: type) -> Mapping[str, str]:
+        """Returns the attributes of a class and its instances that are in no description, each with the reason."""
         self._look_at_classes()
-        return self._memory.unknown
-
-    def find_unknown(self, cls: type, attribute: str) -> str | None:
-        """Returns why an attribute of a class or an instance is in no description; None if no reason is noted."""
-        self._look_at_classes()
-        memory = self._memory
-        for base in mro_of(cls):
-            named = memory.class_names.get(id(base))
-            if named is not None and (named[1], attribute) in memory.unknown:
-                return memory.unknown[named[1], attribute]
-        return None
+        by_class = (self._memory.unknown.get(id(base), {}) for base in reversed(mro_of(cls)))
+        return {name: reason for unknown in by_class for name, reason in unknown.items()}
 
     @staticmethod
     def is_partly_unknown(cls: type) -> bool:

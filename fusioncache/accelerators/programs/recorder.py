@@ -200,12 +200,10 @@ class NoteConverter:
 
     def _check_unknown(self) -> None:
         """Raises ``Declined`` if an attribute was accessed that has no description in one of the accessed classes."""
-        names = {attribute for _, attribute in self.describer.unknown} & self.notes.names
-        for cls in self.notes.classes.values() if names else ():
-            for name in sorted(names):
-                reason = self.describer.find_unknown(cls, name)
-                if reason is not None:
-                    raise Declined(f"{name} of {name_of(cls)} has no value to compare: {reason}", Scope.PROGRAM)
+        for cls in self.notes.classes.values():
+            unknown = self.describer.list_unknown(cls)
+            for name in sorted(unknown.keys() & self.notes.names):
+                raise Declined(f"{name} of {name_of(cls)} has no value to compare: {unknown[name]}", Scope.PROGRAM)
 
 
 def describe(value: Any, what: str, describer: Describer, name: str | None = None) -> str:

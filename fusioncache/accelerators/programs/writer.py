@@ -122,7 +122,7 @@ class Memory:
         class_names: each class that was named, and its name, by its id.
         contents: the contents of the classes that were described, by class id.
         pending: classes that were named and not yet described.
-        unknown: why an attribute of a class has no value, by the names of class and attribute.
+        unknown: the attributes of a class that have no value, each with the reason, by class id.
         graphs: the digest of each class with all classes reachable from it, by class id.
         handlers: the handler for the instances of each class, by class id.
         layouts: where instances of each class of modules store their state, by class id.
@@ -141,7 +141,7 @@ class Memory:
     class_names: dict[int, tuple[type, str]] = field(default_factory=dict)
     contents: dict[int, ClassContent] = field(default_factory=dict)
     pending: list[type] = field(default_factory=list)
-    unknown: dict[tuple[str, str], str] = field(default_factory=dict)
+    unknown: dict[int, dict[str, str]] = field(default_factory=dict)
     graphs: dict[int, str] = field(default_factory=dict)
     handlers: dict[int, Any] = field(default_factory=dict)
     layouts: dict[int, Any] = field(default_factory=dict)

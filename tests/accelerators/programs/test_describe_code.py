@@ -234,13 +234,10 @@ def test_what_is_left_out_of_a_class_is_unknown_and_not_covered():
     cls = make_class(__doc__="other", locked=lambda self: lock)
     describer.describe(cls)
     assert described(make_class(__doc__="other")) == described(make_class())
-    assert [describer.find_unknown(cls, name) is None for name in ("__doc__", "locked", "limit")] == [
-        False,
-        False,
-        True,
-    ]
-    assert describer.find_unknown(cls, "lock") == "a _thread.lock has no value to compare"
-    assert describer.find_unknown(Mixin, "lock") is None
+    unknown = describer.list_unknown(cls)
+    assert [name in unknown for name in ("__doc__", "locked", "limit")] == [True, True, False]
+    assert unknown["lock"] == "a _thread.lock has no value to compare"
+    assert "lock" not in describer.list_unknown(Mixin)
     assert not describer.covers(cls.locked.__code__) and describer.covers(cls.forward.__code__)
 
 
