@@ -167,7 +167,7 @@ def describe_call(
     except Declined as declined:
         declined.require(Scope.VALUE, Scope.AMOUNT)
         return None, describer
-    return (*lines, *describer.list_classes().items(), repr(state), repr(options["cache_option"])), describer
+    return (*lines, *describer.list_classes(), repr(state), repr(options["cache_option"])), describer
 
 
 def list_shortcut_sets(kinds: Sequence[str], groups: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -19,7 +19,7 @@ def walked(model: object) -> Mapping[str, object]:
     """Returns a model's lines by path, and under ``classes`` the classes that they name."""
     describer = Describer()
     lines = dict(describer.walk("model", model))
-    return {**lines, "classes": describer.list_classes()}
+    return {**lines, "classes": dict(describer.list_classes())}
 
 
 def changed(before: Mapping[str, object], after: Mapping[str, object]) -> set[str]:

@@ -3,7 +3,7 @@
     describer = Describer()
     dict(describer.walk("model", model))     # {"model": "module litgpt.model.GPT", "model.lm_head": ..., ...}
     describer.describe(config)               # a line
-    describer.list_classes()                 # {"litgpt.model.GPT": ("5f...", ...), ...}: the classes in these texts
+    dict(describer.list_classes())           # {"litgpt.model.GPT": "5f...", ...}: the classes in these texts
 
 No code of a value runs: no ``__repr__``, ``__eq__``, ``__hash__``, ``__getattr__``, ``__reduce__`` or property. A value
 whose state cannot be read in this way (a lock, a file, a generator, most types written in C) raises ``Declined``.
@@ -347,10 +347,6 @@ def _shorten(text: str) -> str:
     return text if len(text) <= _LONGEST_PART else f"{text[:_LONGEST_PART]}... hash {digest(text)}"
 
 
-type ClassTexts = tuple[str, tuple[tuple[str, str], ...]]
-"""The digest of a class's complete content, and its own attributes, each with the beginning of its text."""
-
-
 class Describer:
     """Describes values, and caches descriptions of classes and names of objects.
 
@@ -408,12 +404,18 @@ class Describer:
             raise Declined(f"{path}: modules are nested too deeply", Scope.VALUE) from error
         self._look_at_classes()
 
-    def list_classes(self) -> dict[str, ClassTexts]:
-        """Returns the digest and own attributes of each visited class, by name. A name that recurs has a number."""
+    def list_classes(self) -> Iterator[NamedValue]:
+        """Yields the name and the digest of each visited class, by name, each followed by its own attributes.
+
+        A name that recurs has a number. Each attribute is a line ``class:name``, in their order, so that a comparison
+        of keys names what changed.
+        """
         self._look_at_classes()
-        contents = self._memory.contents
-        found = ((name, contents[identity]) for identity, (_, name) in self._memory.class_names.items())
-        return {name: (content.digest, content.attributes) for name, content in found}
+        for identity, (_, name) in sorted(self._memory.class_names.items(), key=lambda item: item[1][1]):
+            content = self._memory.contents[identity]
+            yield "_".join(name.split()), content.digest
+            for attribute, text in content.attributes:
+                yield "_".join(f"{name}:{attribute}".split()), text
 
     def list_unknown(self, cls: type) -> Mapping[str, str]:
         """Returns the attributes of a class and its instances that are in no description, each with the reason."""
@@ -522,14 +524,3 @@ def escape_name(name: object) -> str:
     if type(name) is not str:
         raise Declined("the name of an attribute is not a string", Scope.VALUE)
     return "".join(char if char.isalnum() or char in "_-" else f"%{ord(char):x}%" for char in name)
-
-
-def list_lines(classes: Mapping[str, ClassTexts]) -> Iterator[NamedValue]:
-    """Yields the name and the digest of each class, sorted by name, each followed by its own attributes.
-
-    Each attribute is a line ``class:name``, in their order, so that a comparison of keys names what changed.
-    """
-    for name, (hash_, attributes) in sorted(classes.items()):
-        yield "_".join(name.split()), hash_
-        for attribute, text in attributes:
-            yield "_".join(f"{name}:{attribute}".split()), text

@@ -28,7 +28,7 @@ from torch.utils import _device
 
 from fusioncache.accelerators.programs.containers import write_layout
 from fusioncache.accelerators.programs.definitions import Definitions
-from fusioncache.accelerators.programs.describe import Describer, escape_name, list_lines
+from fusioncache.accelerators.programs.describe import Describer, escape_name
 from fusioncache.accelerators.programs.function_map import KeyCache
 from fusioncache.accelerators.programs.introspection import find_in_class
 from fusioncache.accelerators.programs.options import find_groups, read_groups, read_options
@@ -159,7 +159,7 @@ def make_key(
             "jit options": write_lines(read_options(describer, definitions, compile_data)),
             "function map": (known_map.text,),
             # Last: the descriptions above collect the classes.
-            "classes": write_lines(_read_classes(describer)),
+            "classes": write_lines(describer.list_classes()),
         }
         return program_key_of({"program format": str(FORMAT), **write_parts(parts)}), definitions
 
@@ -308,7 +308,3 @@ def _list_parameters(function: Any) -> Iterator[str | None]:
     code = function.__code__
     rest = code.co_varnames[code.co_argcount + code.co_kwonlyargcount] if code.co_flags & CO_VARARGS else None
     return chain(code.co_varnames[first : code.co_argcount], repeat(rest))
-
-
-def _read_classes(describer: Describer) -> Iterator[NamedValue]:
-    yield from list_lines(describer.list_classes())

@@ -17,7 +17,7 @@ from recorded_reads import compare, describe_key, record
 from torch._dynamo import mutation_guard
 
 from fusioncache.accelerators.programs import introspection
-from fusioncache.accelerators.programs.describe import Describer, list_lines
+from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.introspection import MARK
 from fusioncache.accelerators.programs.text import Read, find_difference, find_text
 from fusioncache.ir.errors import Declined
@@ -257,7 +257,7 @@ def tag(monkeypatch):
 
 
 def describe_making():
-    return dict(list_lines(describe_key(Making()).list_classes()))
+    return dict(describe_key(Making()).list_classes())
 
 
 def test_a_model_is_described_and_reads_as_before_dynamo_ran(tag):
