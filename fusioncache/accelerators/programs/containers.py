@@ -24,7 +24,7 @@ import typing
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain, islice, repeat
+from itertools import chain, islice, repeat, takewhile
 from typing import Any
 
 import torch
@@ -34,10 +34,10 @@ from fusioncache.accelerators.programs.introspection import (
     by_identity,
     contents_of_module,
     find_in_class,
+    find_in_first,
     is_derived,
     is_found,
     mro_of,
-    namespace_of,
 )
 from fusioncache.accelerators.programs.writer import Handler, Writer, write_class_name, write_name
 from fusioncache.ir import Declined, Scope
@@ -77,12 +77,7 @@ def write_pairs(writer: Writer, pairs: Iterable[tuple[object, object]]) -> None:
 
 def write_set(writer: Writer, items: Iterable[object]) -> None:
     """Writes the items of a set, sorted by their separate descriptions: a set has no order of its own."""
-    parts = writer.parts
-    parts.append("{")
-    for _, item in sorted(((writer.write_alone(item), item) for item in items), key=lambda pair: pair[0]):
-        writer.write(item)
-        parts.append(", ")
-    parts.append("}")
+    write_items(writer, sorted(items, key=writer.write_alone), "{", "}")
 
 
 def ordered_pairs(value: Any) -> list[tuple[object, object]]:
@@ -373,11 +368,9 @@ def write_foreign_tensor(writer: Writer, tensor: torch.Tensor) -> None:
         Declined: if the subclass has a ``__torch_dispatch__``, because it may wrap other tensors and state.
     """
     cls = type(tensor)
-    for base in mro_of(cls):
-        if base is torch.Tensor:
-            break
-        if "__torch_dispatch__" in namespace_of(base):
-            raise Declined(f"a {write_class_name(cls)} has no value to compare: it may hold other tensors", Scope.VALUE)
+    own = takewhile(lambda base: base is not torch.Tensor, mro_of(cls))
+    if find_in_first(own, "__torch_dispatch__") is not ABSENT:
+        raise Declined(f"a {write_class_name(cls)} has no value to compare: it may hold other tensors", Scope.VALUE)
     write_tensor(writer, tensor)
 
 
