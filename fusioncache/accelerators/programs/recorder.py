@@ -48,7 +48,7 @@ from fusioncache.accelerators.programs.native import (
     iterate_user_frames,
     name_of,
 )
-from fusioncache.accelerators.programs.text import Read, describe_found
+from fusioncache.accelerators.programs.text import KINDS, Read, describe_found
 from fusioncache.ir import Declined, Scope
 from fusioncache.thunder_adapter import hooks
 
@@ -110,7 +110,7 @@ class NoteConverter:
         reads += self._describe_functions()
         reads += self._describe_classes()
         self._check_unknown()
-        return tuple(reads)
+        return tuple(sorted(reads, key=lambda read: KINDS.index(read.kind)))
 
     def _check_texts(self) -> None:
         """Raises ``Declined`` if a value has changed since it was noted: it is unknown which state the trace used."""
@@ -127,9 +127,7 @@ class NoteConverter:
             for (name, args), answer in self.notes.queries.items()
         ]
 
-    def _describe_globals(self) -> list[Read]:
-        builtin: list[Read] = []
-        found: list[Read] = []
+    def _describe_globals(self) -> Iterator[Read]:
         for (_, name), (namespace, value) in self.notes.globals.items():
             module = self._find_module(namespace, name)
             if module is None:
@@ -139,8 +137,7 @@ class NoteConverter:
             current = introspection.find_global(module, name)
             kind = "builtin" if value is ABSENT else "global"
             text = self._describe(current, f"the global {module}.{name}", name if kind == "global" else None)
-            (builtin if value is ABSENT else found).append(Read(kind, f"{module}.{name}", text))
-        return builtin + found
+            yield Read(kind, f"{module}.{name}", text)
 
     def _find_module(self, namespace: dict[str, Any], name: str) -> str | None:
         """Returns the module with this namespace; None if it is described with the function that uses it.
@@ -159,8 +156,7 @@ class NoteConverter:
             return None
         raise Declined(f"the global {name} is looked up in a namespace that is not a module's", Scope.PROGRAM)
 
-    def _describe_attributes(self) -> list[Read]:
-        found = []
+    def _describe_attributes(self) -> Iterator[Read]:
         for (_, name), (module, value) in self.notes.attributes.items():
             owner = vars(module).get("__name__")
             if not introspection.is_found(owner, module) or "." in name:
@@ -169,12 +165,10 @@ class NoteConverter:
                 )
             if vars(module).get(name, ABSENT) is not value:
                 raise Declined(f"{owner}.{name} changed while it was used", Scope.PROGRAM)
-            found.append(Read("attribute", f"{owner}.{name}", self._describe(value, f"{owner}.{name}", name)))
-        return found
+            yield Read("attribute", f"{owner}.{name}", self._describe(value, f"{owner}.{name}", name))
 
-    def _describe_functions(self) -> list[Read]:
-        """Returns reads for the functions whose code ran and that no other description covers."""
-        found = []
+    def _describe_functions(self) -> Iterator[Read]:
+        """Yields reads for the functions whose code ran and that no other description covers."""
         for function in self.notes.functions.values():
             code = function.__code__
             if is_internal(function.__globals__) or self.describer.covers(code):
@@ -183,20 +177,17 @@ class NoteConverter:
             text = self._describe(value, f"the function {name}")
             if not self.describer.covers(code):
                 raise Declined(f"the function {name} is not the object found under its name", Scope.PROGRAM)
-            found.append(Read("function", name, text))
-        return found
+            yield Read("function", name, text)
 
-    def _describe_classes(self) -> list[Read]:
-        """Returns reads for the accessed classes that no other description covers."""
-        found = []
+    def _describe_classes(self) -> Iterator[Read]:
+        """Yields reads for the accessed classes that no other description covers."""
         for cls in self.notes.classes.values():
             if is_static(cls) or self.describer.names(cls) or is_thunders_class(cls):
                 continue
             name, value = _find_again("class", cls)
             if value is not cls:
                 raise Declined(f"the class {name} is not the object found under its name", Scope.PROGRAM)
-            found.append(Read("class", name, self._describe(cls, f"the class {name}")))
-        return found
+            yield Read("class", name, self._describe(cls, f"the class {name}"))
 
     def _check_unknown(self) -> None:
         """Raises ``Declined`` if an attribute was accessed that has no description in one of the accessed classes."""
