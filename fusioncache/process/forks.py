@@ -57,41 +57,27 @@ IMPORT_SECONDS = 2.0
 """How long a fork waits for another thread to finish an import."""
 
 
-class ImportGuard:
-    """A lock that a background thread holds while it imports, so that the program does not fork meanwhile.
-
-    Python locks each module during its import. If the process forked then, the lock would stay locked in the child, and
-    the child's first import of the module would wait for ever.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._held = False
-        os.register_at_fork(before=self._acquire, after_in_parent=self._release, after_in_child=self._reset)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-    def _acquire(self) -> None:
-        self._held = self._lock.acquire(timeout=IMPORT_SECONDS)
-
-    def _release(self) -> None:
-        if self._held:
-            self._lock.release()
-
-    def _reset(self) -> None:
-        if self._held:
-            self._lock.release()
-        else:
-            self._lock._at_fork_reinit()  # type: ignore[attr-defined]
-
-
 # Global state, because modules belong to the process.
-imports = ImportGuard()
+imports = lock()
+"""A lock that a background thread holds while it imports, so that the program does not fork meanwhile.
 
+Python locks each module during its import. If the process forked then, the lock would stay locked in the child, and the
+child's first import of the module would wait for ever.
+"""
+
+
+def _await_imports() -> None:
+    """Takes the lock before a fork, unless another thread imports for too long."""
+    imports.acquire(timeout=IMPORT_SECONDS)
+
+
+def _allow_imports() -> None:
+    """Releases the lock after a fork, in the parent and in the child."""
+    if imports._is_owned():  # type: ignore[attr-defined]  # else it was not taken
+        imports.release()
+
+
+os.register_at_fork(before=_await_imports, after_in_parent=_allow_imports, after_in_child=_allow_imports)
 os.register_at_fork(after_in_child=after_fork)
 
 
