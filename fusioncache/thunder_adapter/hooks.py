@@ -179,19 +179,16 @@ def watch_globals(original: Callable[..., Any]) -> Callable[..., Any]:
     return _mark(globals_lookup)
 
 
-def watch_instruction(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Returns a function that makes a hook around the handler of an instruction: it reports each execution."""
+def watch_instruction(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a hook around the handler of an instruction: it reports each execution."""
 
-    def watch(original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def handler(inst: Any, /, **state: Any) -> Any:
-            for observer in _observers.get():
-                observer.see_instruction(name, inst, state)
-            return original(inst, **state)
+    @wraps(original)
+    def handler(inst: Any, /, **state: Any) -> Any:
+        for observer in _observers.get():
+            observer.see_instruction(inst.opname, inst, state)
+        return original(inst, **state)
 
-        return _mark(handler)
-
-    return watch
+    return _mark(handler)
 
 
 def _mark(hook: Callable[..., Any]) -> Callable[..., Any]:

@@ -42,7 +42,6 @@ _PACKAGES = ("thunder", "fusioncache")
 _SECTION = re.compile(r"\[(?P<name>[^]]+)\](?: +(?P<module>[/\w.]+))?(?P<whole> +whole)?(?: +needs +(?P<needs>\w+))?")
 _WITHOUT = "tracing does without the shortcuts of %s"
 _PLACE = re.compile(r"(?P<module>[\w.]+):(?P<path>[\w.]+)(?:\[(?P<item>[\w.]+)\])?")
-_MAKER = re.compile(r"(?P<name>\w+)(?:\((?P<argument>\w+)\))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +139,6 @@ class Patch:
         original: ``module:path``, or ``module:path[key]`` of a dict.
         digests: the digests of accepted sources, by ``digest_source``; empty if all sources are accepted.
         maker: ``module:function`` that makes the replacement from the original; empty if other rows only rely on it.
-        argument: the argument of ``maker``, which then returns the function to call; empty if it has none.
         everywhere: see ``Replacement``.
         around: see ``Replacement``.
         loaded: whether the row is skipped unless other code imported the module.
@@ -149,7 +147,6 @@ class Patch:
     original: str
     digests: tuple[str, ...]
     maker: str
-    argument: str
     everywhere: bool
     around: bool
     loaded: bool = False
@@ -189,7 +186,6 @@ class Patch:
         """
         module, _, name = self.maker.partition(":")
         make = getattr(importlib.import_module(module), name)
-        make = make(self.argument) if self.argument else make
         return Replacement(*self.locate(), make, everywhere=self.everywhere, around=self.around)
 
 
@@ -233,13 +229,11 @@ def read_table(text: str) -> Iterator[PatchGroup]:
 def _read_row(module: str, line: str) -> Patch:
     original, *words = line.split()
     flags = {word for word in words if word in ("everywhere", "around", "loaded")}
-    *digests, replacement = (word for word in words if word not in flags)
-    maker = _MAKER.fullmatch(replacement)
+    *digests, maker = (word for word in words if word not in flags)
     return Patch(
         original,
         () if digests == ["any"] else tuple(digests),
-        f"{module}:{maker['name']}" if maker else "",
-        (maker["argument"] or "") if maker else "",
+        "" if maker == "-" else f"{module}:{maker}",
         "everywhere" in flags,
         "around" in flags,
         "loaded" in flags,

@@ -90,7 +90,7 @@ def test_instructions_with_another_source_are_accepted_if_they_are_observed(monk
 
 @pytest.mark.parametrize("name", [each for each in hooks.INSTRUCTIONS if dis.opmap[each] < 256])  # others never occur
 def test_an_instruction_that_is_not_observed_is_a_problem(monkeypatch, name):
-    monkeypatch.setattr(hooks, "watch_instruction", lambda own: lambda handler: handler)
+    monkeypatch.setattr(hooks, "watch_instruction", lambda handler: handler)
     monkeypatch.setattr(hooks, "INSTRUCTIONS", (name,))
     assert f"{name} was observed 0 times" in capabilities.find_unobserved()
 
@@ -107,7 +107,7 @@ def test_what_is_not_observed_or_twice_is_a_problem(monkeypatch, maker):
 
 def test_a_probe_that_fails_turns_accelerators_off(monkeypatch):
     monkeypatch.setitem(HANDLERS, "IS_OP", pass_on(HANDLERS["IS_OP"]))
-    monkeypatch.setattr(hooks, "watch_instruction", lambda name: lambda handler: handler)
+    monkeypatch.setattr(hooks, "watch_instruction", lambda handler: handler)
     off = find_off()
     assert set(off) == {"programs", "sizes", "tracing"} and "was observed 0 times" in off["programs"]
 

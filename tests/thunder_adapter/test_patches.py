@@ -45,7 +45,7 @@ def install(home, monkeypatch):
     return install_rows
 
 
-ROW = Patch("thunder.home:original", (digest_source(original),), "replaced_functions:shorten", "", False, False)
+ROW = Patch("thunder.home:original", (digest_source(original),), "replaced_functions:shorten", False, False)
 MORE = replace(ROW, maker=f"{__name__}:shorten_more", around=True)
 OTHER = replace(ROW, digests=("of another version",))
 GONE = replace(ROW, original="thunder.home:gone")
@@ -176,8 +176,8 @@ def test_a_function_that_other_code_wrapped_is_not_replaced(home, install, befor
 
 
 def test_a_line_is_read():
-    line = "thunder.home:original  0123456789abcdef  shorten(LATER)  everywhere  around"
+    line = "thunder.home:original  0123456789abcdef  shorten  everywhere  around"
     (group,) = installation.read_table(f"# text\n\n[name] folder.module whole needs other\n# text\n{line}\n\n")
     maker = "fusioncache.thunder_adapter.folder.module:shorten"
-    row = Patch("thunder.home:original", ("0123456789abcdef",), maker, "LATER", True, True)
+    row = Patch("thunder.home:original", ("0123456789abcdef",), maker, True, True)
     assert group == PatchGroup("name", True, "other", (row,))

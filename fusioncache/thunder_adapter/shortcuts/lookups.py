@@ -225,26 +225,22 @@ _PLAIN = (bool, int, float, complex, str, bytes, NoneType)
 _SIZED = (dict, OrderedDict, list, tuple)
 
 
-def shorten_jump(truth: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Returns a maker of handlers that jump if a plain value is ``TRUE``, or if it is ``FALSE``."""
-    jumps_if = truth == "TRUE"
+def shorten_jump(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a handler of POP_JUMP_IF_TRUE or POP_JUMP_IF_FALSE that tests plain values itself."""
+    tell = make_truth_test()
 
-    def shorten(original: Callable[..., Any]) -> Callable[..., Any]:
-        tell = make_truth_test()
+    @wraps(original)
+    def pop_jump_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:
+        jumps_if = inst.opname == "POP_JUMP_IF_TRUE"
+        is_true = tell(stack.getitem_wrapped(-1), jumps_if)
+        if is_true is None:
+            return original(inst, stack=stack, **kwargs)
+        value = stack.pop_wrapped().value
+        if jumps_if and type(value) is not bool:
+            look_up_builtins(wrap_globals(original), "bool")
+        return inst.arg if is_true is jumps_if else None
 
-        @wraps(original)
-        def pop_jump_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:
-            is_true = tell(stack.getitem_wrapped(-1), jumps_if)
-            if is_true is None:
-                return original(inst, stack=stack, **kwargs)
-            value = stack.pop_wrapped().value
-            if jumps_if and type(value) is not bool:
-                look_up_builtins(wrap_globals(original), "bool")
-            return inst.arg if is_true is jumps_if else None
-
-        return pop_jump_handler
-
-    return shorten
+    return pop_jump_handler
 
 
 def make_truth_test() -> Callable[[Any, bool], bool | None]:
