@@ -119,7 +119,7 @@ def check_context(context: Any, runtime: Any, wrapper: Any) -> None:
         return
     if runtime._record_history or runtime.curexc is not None or runtime.exception_stack != [None]:
         raise Declined("the block is called while an exception is handled, or a history is kept", Scope.BLOCK)
-    if wrapper is None or wrapper.attribute_wrappers or wrapper.has_item_tracking:
+    if wrapper.attribute_wrappers or wrapper.has_item_tracking:
         raise Declined("the block has been looked at before", Scope.BLOCK)
 
 
@@ -163,39 +163,51 @@ class Session(Observer):
         self._owned: dict[int, Any] = {}
         self._roots: dict[int, Any] = {}
 
-    def can_handle(self, module: Any) -> bool:
+    def replace_call(self, fn: Any) -> Callable[..., Any] | None:
+        """Returns a function that calls a block; None if the interpreter should call this module itself."""
+        from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
+
+        wrapper = find_wrapper(fn, get_interpreterruntimectx()) if self._can_handle(fn) else None
+        return None if wrapper is None else partial(self._call, fn, wrapper)
+
+    def _can_handle(self, module: Any) -> bool:
         """True if a module is a block whose call may be recorded or copied now."""
         is_block = id(module) in self.blocks and self.recording is None and not self._changed
         return is_block and self._refusals[type(module)] < _MOST_REFUSALS and hooks.is_covered()
 
-    def call(self, module: Any, interpret: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call(self, module: Any, wrapper: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Returns the result of a block, which is copied if possible and interpreted otherwise.
 
         Args:
             module: the block.
-            interpret: interprets the call.
+            wrapper: the interpreter's wrapper of the block.
             args: its positional arguments, wrapped.
             kwargs: its keyword arguments, wrapped.
 
         Raises:
             Conflict: if the block was copied before, or an error occurs while it is copied.
         """
-        from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx, get_jit_ctx
+        from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx, get_jit_ctx, interpreter
+
+        def interpret() -> Any:
+            call = interpreter._interpret_call(getattr, wrapper, interpreter.wrap_const("__call__"))
+            assert not isinstance(call, interpreter.INTERPRETER_SIGNALS)
+            interpreter.populate_attribute_wrapper(call, "__self__", wrapper)
+            return interpreter._interpret_call(call, *args, **kwargs)
 
         if id(module) in self._owned:
             raise Conflict("a block is used twice")
         context, runtime = get_jit_ctx(), get_interpreterruntimectx()
-        recording = self._begin(module, args, kwargs, context, runtime)
+        recording = self._begin(module, wrapper, args, kwargs, context, runtime)
         if recording is None:
             return interpret()
         written = self._write(recording, context, runtime)
         return written if written is not None else self._record(recording, interpret, context, runtime)
 
     def _begin(
-        self, module: Any, args: Any, kwargs: dict[str, Any], context: Any, runtime: Any
+        self, module: Any, wrapper: Any, args: Any, kwargs: dict[str, Any], context: Any, runtime: Any
     ) -> BlockRecording | None:
         """Returns the recording of a call before it is interpreted; None if such a call cannot be copied."""
-        wrapper = find_wrapper(module, runtime)
         try:
             check_context(context, runtime, wrapper)
             given = (*args, *kwargs.values())
@@ -272,14 +284,8 @@ class Session(Observer):
         if not hooks.is_covered():
             recording.refuse("it used a function whose effects are unknown")
         trace = context.computation_trace
-        recording.counts = recording.start.until(State.of(context))
-        if (
-            recording.counts.renamed
-            or recording.counts.stored
-            or recording.counts.objects
-            or recording.counts.operators
-            or self._changed
-        ):
+        counts = recording.counts = recording.start.until(State.of(context))
+        if counts.renamed or counts.stored or counts.objects or counts.operators or self._changed:
             recording.refuse("something was renamed, set or registered")
         recording.symbols = trace.bound_symbols[recording.start.symbols :]
         recording.source = trace._current_source_filename, trace._current_source_positions
@@ -299,24 +305,6 @@ class Session(Observer):
                 self._templates[position] = recording
                 return
         self._templates.append(recording)
-
-    def replace_call(self, fn: Any) -> Callable[..., Any] | None:
-        """Returns a function that calls a block; None if the interpreter should call this module itself."""
-        from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
-
-        wrapper = find_wrapper(fn, get_interpreterruntimectx()) if self.can_handle(fn) else None
-        return None if wrapper is None else partial(self._call_block, fn, wrapper)
-
-    def _call_block(self, module: Any, wrapper: Any, /, *args: Any, **kwargs: Any) -> Any:
-        from fusioncache.thunder_adapter.accelerator_api import interpreter
-
-        def interpret() -> Any:
-            call = interpreter._interpret_call(getattr, wrapper, interpreter.wrap_const("__call__"))
-            assert not isinstance(call, interpreter.INTERPRETER_SIGNALS)
-            interpreter.populate_attribute_wrapper(call, "__self__", wrapper)
-            return interpreter._interpret_call(call, *args, **kwargs)
-
-        return self.call(module, interpret, args, kwargs)
 
     def see_call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_opaque: bool) -> None:
         """Checks a call that is not interpreted, before it is made. Refuses the recording if it may distinguish blocks.
