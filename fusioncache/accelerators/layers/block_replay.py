@@ -276,17 +276,17 @@ def pair_all(ones: tuple[Any, ...], others: tuple[Any, ...]) -> Iterator[tuple[A
             yield from pair_all(tuple(one.item_wrappers), tuple(other.item_wrappers))
 
 
-def list_wrappers(args: Iterable[Any]) -> Iterator[Any]:
+def list_wrappers(wrappers: Iterable[Any]) -> Iterator[Any]:
     """Yields wrappers, including those of tuple items.
 
     Raises:
         Declined: if a tuple item has no wrapper because it was not looked at.
     """
-    for wrapper in args:
+    for wrapper in wrappers:
         yield wrapper
         if type(wrapper.value) is tuple:
             if any(each is None for each in wrapper.item_wrappers):
-                raise Declined("an argument has items that were not looked at", Scope.BLOCK)
+                raise Declined("a tuple has items that were not looked at", Scope.BLOCK)
             yield from list_wrappers(wrapper.item_wrappers)
 
 

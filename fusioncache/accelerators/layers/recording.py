@@ -9,6 +9,7 @@ import copy
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 from fusioncache.ir.errors import Declined, Scope
@@ -169,7 +170,6 @@ class BlockRecording:
     varied: frozenset[int] = frozenset()
     refusal: str | None = None
     is_proved: bool = False
-    _watched: list[Any] = field(default_factory=list)
 
     def refuse(self, reason: str) -> None:
         """Records why this block cannot be copied. Only the first reason is stored."""
@@ -181,13 +181,11 @@ class BlockRecording:
         self.reads.append(BlockRead(wrapper.provenance, value, proxy, symbols, names, wrapper))
         if isinstance(value, int | float | str):
             watch(wrapper, lambda: self.touched.add(position))
-            self._watched.append(wrapper)
 
     def end(self) -> None:
         """Stops noticing looks."""
-        for wrapper in self._watched:
-            unwatch(wrapper)
-        self._watched.clear()
+        for read in self.reads:
+            unwatch(read.wrapper)
 
     def finish(self, result: Any) -> None:
         """Stores the result, and checks that the block can be copied.
@@ -245,28 +243,23 @@ def watch(wrapper: Any, touch: Any) -> None:
 
 
 def unwatch(wrapper: Any) -> None:
-    """Undoes ``watch`` for a wrapper."""
+    """Undoes ``watch`` for a wrapper; changes no other one."""
     from fusioncache.thunder_adapter.accelerator_api import WrappedValue
 
     wrapper.__class__ = WrappedValue
     vars(wrapper).pop("touch", None)
 
 
-_classes: dict[type, type] = {}
-
-
+@cache
 def _watched_class() -> type:
     from fusioncache.thunder_adapter.accelerator_api import WrappedValue
 
-    if WrappedValue not in _classes:
+    def get(self: Any) -> Any:
+        vars(self)["touch"]()
+        return vars(self)["value"]
 
-        def get(self: Any) -> Any:
-            vars(self)["touch"]()
-            return vars(self)["value"]
+    def put(self: Any, value: Any) -> None:
+        vars(self)["touch"]()
+        vars(self)["value"] = value
 
-        def put(self: Any, value: Any) -> None:
-            vars(self)["touch"]()
-            vars(self)["value"] = value
-
-        _classes[WrappedValue] = type("WatchedValue", (WrappedValue,), {"value": property(get, put)})
-    return _classes[WrappedValue]
+    return type("WatchedValue", (WrappedValue,), {"value": property(get, put)})

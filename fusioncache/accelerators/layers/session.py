@@ -84,13 +84,9 @@ def check_result(wrapper: Any) -> None:
     """Raises ``Declined`` if a result is not a tensor, None or a tuple of these."""
     from fusioncache.thunder_adapter.api import TensorProxy
 
-    if type(wrapper.value) is tuple:
-        for item in wrapper.item_wrappers:
-            if item is None:
-                raise Declined("a result has items that were not looked at", Scope.BLOCK)
-            check_result(item)
-    elif type(wrapper.value) is not TensorProxy and wrapper.value is not None:
-        raise Declined(f"a block returns a {type(wrapper.value).__name__}", Scope.BLOCK)
+    for each in list_wrappers([wrapper]):
+        if each.value is not None and type(each.value) not in (tuple, TensorProxy):
+            raise Declined(f"a block returns a {type(each.value).__name__}", Scope.BLOCK)
 
 
 def find_wrapper(value: Any, runtime: Any) -> Any:
