@@ -70,21 +70,15 @@ class Operations:
         from fusioncache.thunder_adapter.accelerator_api import jit_ext
 
         self._getter = jit_ext.TensorProxy.__getattr__
-        self._known: dict[int, tuple[Any, Callable[..., Any]]] = {}
-        for function in jit_ext._clang_fn_set:
-            self._add(function, function)
-        for function, own in ltorch._torch_to_thunder_function_map.items():
-            self._add(function, own)
+        pairs: list[tuple[Any, Callable[..., Any]]] = [(function, function) for function in jit_ext._clang_fn_set]
+        pairs += ltorch._torch_to_thunder_function_map.items()
         for kind in (jit_ext.NumberProxy, jit_ext.TensorProxy):
-            for function, own in jit_ext.get_methods_properties(kind):
-                self._add(function, own)
-        self._add(jit_ext.TensorProxy.__iter__, list_parts)
+            pairs += jit_ext.get_methods_properties(kind)
+        pairs.append((jit_ext.TensorProxy.__iter__, list_parts))
         for function, own in ((min, jit_ext.clang.minimum), (max, jit_ext.clang.maximum)):
             if function in jit_ext._general_jit_lookaside_map:  # from Thunder 0.2.7 on
-                self._add(function, own)
-
-    def _add(self, function: Any, own: Callable[..., Any]) -> None:
-        self._known[id(function)] = function, own
+                pairs.append((function, own))
+        self._known = {id(function): (function, own) for function, own in pairs}
 
     def find(self, function: Any, compiled: Any) -> Callable[..., Any] | None:
         """Returns the operation that Thunder calls for a function; None if the function is not an operation.
@@ -157,8 +151,7 @@ class Repetition:
         return new
 
     def _call(self, call: OperationCall) -> OperationCall:
-        given = {each.name for each in _list_tensors((call.args, call.kwargs))}
-        if any(each.name not in self._names and each.name not in given for each in _list_tensors(call.result)):
+        if _name_tensors(call.result) - _name_tensors((call.args, call.kwargs)) - self._names.keys():
             raise Declined("the result of an operation is unknown", Scope.STRUCTURE)
         args, kwargs = (exchange(each, self._exchange) for each in (call.args, call.kwargs))
         result = exchange(call.result, self._return)
@@ -187,16 +180,9 @@ class Repetition:
         return expression
 
 
-def _list_tensors(value: Any) -> list[TensorName]:
-    found: list[TensorName] = []
-
-    def note(leaf: Any) -> Any:
-        if isinstance(leaf, TensorName):
-            found.append(leaf)
-        return leaf
-
-    exchange(value, note)
-    return found
+def _name_tensors(value: Any) -> set[str]:
+    """Returns the names of the tensors in recorded arguments or results."""
+    return {leaf.name for leaf in find_leaves(value) if isinstance(leaf, TensorName)}
 
 
 def find_entries(entries: Sequence[Entry], names: tuple[int, int]) -> Sequence[Entry]:
