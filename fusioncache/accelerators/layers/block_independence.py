@@ -6,7 +6,6 @@ do so. An observer that covers the trace ensures that a call depends on nothing 
 
 from __future__ import annotations
 
-import builtins
 import collections
 import enum
 import functools
@@ -36,6 +35,8 @@ _NEW = (
     bool, str, types.CellType, functools.partial, Exception, StopIteration, KeyError, AttributeError, IndexError,
     collections.OrderedDict,
 )  # fmt: skip
+_INTERNAL = (all, filter.__next__, set.__contains__, frozenset.__contains__)
+"""Functions that only Thunder's own code may call."""
 
 
 class BlockIndependence:
@@ -51,7 +52,6 @@ class BlockIndependence:
             jit_ext.is_compiling, torch.finfo, torch.nn.ModuleList.__getitem__, interpreter.is_jitting,
             interpreter.is_jitting_with_raise, jit_ext.prop_lookaside_helper, torch._C._get_tracing_state,
             torch._C._log_api_usage_once, callable, object.__init__, BaseException.__init__, StopIteration.__init__,
-            *(each for each in vars(math).values() if callable(each)),
         ]  # fmt: skip
         known += interpreter._default_provenance_tracking_lookaside_map
         stateful = {"_set_grad_enabled", "_enter_autocast", "_exit_autocast", "autograd_function_apply"}
@@ -60,15 +60,10 @@ class BlockIndependence:
         for proxy in (jit_ext.TensorProxy, jit_ext.NumberProxy):
             known += [function for function, _ in jit_ext.get_methods_properties(proxy)]
         known += [owner.__iter__ for owner in (range, filter, map)]
-        known += [abs, round, divmod, pow, min, max, sum, issubclass, ord, chr, operator.index]
-        self._atomic = {
-            id(each) for each in (operator.index, abs, round, divmod, pow, min, max, sum, *vars(math).values())
-        }
+        of_numbers = (operator.index, abs, round, divmod, pow, min, max, sum, *vars(math).values())
+        known += [*of_numbers, issubclass, ord, chr]
+        self._atomic = set(map(id, of_numbers))
         self._known = {id(each): each for each in (*known, *jit_ext._clang_fn_set)}
-        self._new = {id(each) for each in _NEW}
-        self._internal = {
-            id(each) for each in (builtins.all, filter.__next__, set.__contains__, frozenset.__contains__)
-        }
 
     def explain(self, fn: Any, args: tuple[Any, ...], frame: Any, *, is_opaque: bool) -> str | None:
         """Returns why a call may distinguish two similar blocks; None if it cannot.
@@ -93,7 +88,7 @@ class BlockIndependence:
         name, owner = getattr(fn, "__name__", ""), getattr(fn, "__objclass__", None)
         if name == "__new__":
             own = getattr(fn, "__self__", None)
-            return id(own) in self._new or (isinstance(own, type) and issubclass(own, BaseException))
+            return any(own is each for each in _NEW) or (isinstance(own, type) and issubclass(own, BaseException))
         if name == "__init__":
             if owner in _KEYED and len(args) == 1:
                 return True
@@ -107,7 +102,7 @@ class BlockIndependence:
         if owner in _ATOMS:
             return _are_atoms(args) or (owner in _NUMBERS and _are_atoms(args, proxies=True))
         module = frame.module if frame is not None else ""
-        if id(fn) in self._internal:
+        if any(fn is each for each in _INTERNAL):
             return is_internal(module)
         return module in ("optree.ops", "thunder.core.pytree") and name == "flatten"
 
