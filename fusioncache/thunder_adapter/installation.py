@@ -39,7 +39,7 @@ from fusioncache.process.warning import log_errors
 logger = logging.getLogger("fusioncache")
 
 _PACKAGES = ("thunder", "fusioncache")
-_SECTION = re.compile(r"\[(?P<name>[^]]+)\](?: +(?P<module>[/\w.]+))?(?P<whole> +whole)?(?: +needs +(?P<needs>\w+))?")
+_SECTION = re.compile(r"\[(?P<name>[^]]+)\](?: +(?P<module>[\w.]+))?(?P<whole> +whole)?(?: +needs +(?P<needs>\w+))?")
 _WITHOUT = "tracing does without the shortcuts of %s"
 _PLACE = re.compile(r"(?P<module>[\w.]+):(?P<path>[\w.]+)(?:\[(?P<item>[\w.]+)\])?")
 
@@ -118,17 +118,12 @@ class Importers:
     def _look(self) -> None:
         """Scans the modules that were not scanned before."""
         self._count = len(sys.modules)
-        for name, names in _list_namespaces():
-            if name not in self._seen:
+        for name, module in list(sys.modules.items()):
+            is_ours = name.partition(".")[0] in _PACKAGES and isinstance(module, ModuleType)
+            if is_ours and name not in self._seen:
                 self._seen.add(name)
-                for value in list(names.values()):
-                    self._by_value[id(value)].append(names)
-
-
-def _list_namespaces() -> Iterator[tuple[str, dict[str, Any]]]:
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in _PACKAGES and isinstance(module, ModuleType):
-            yield name, vars(module)
+                for value in list(vars(module).values()):
+                    self._by_value[id(value)].append(vars(module))
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,14 +214,11 @@ def read_table(text: str) -> Iterator[PatchGroup]:
         head, *lines = section.splitlines()
         match = _SECTION.fullmatch(head)
         assert match, head
-        module = match["module"] or ""
-        folder = "fusioncache" if module.startswith("/") else "fusioncache.thunder_adapter"
-        module = f"{folder}.{module.lstrip('/')}"
-        rows = tuple(_read_row(module, line) for line in lines if line and not line.startswith("#"))
+        rows = tuple(_read_row(match["module"], line) for line in lines if line and not line.startswith("#"))
         yield PatchGroup(match["name"], match["whole"] is not None, match["needs"] or "", rows)
 
 
-def _read_row(module: str, line: str) -> Patch:
+def _read_row(module: str | None, line: str) -> Patch:
     original, *words = line.split()
     flags = {word for word in words if word in ("everywhere", "around", "loaded")}
     *digests, maker = (word for word in words if word not in flags)
@@ -496,11 +488,7 @@ def _lookasides() -> dict[Any, Any]:
 
 def _is_there(replacement: Replacement, other: Replacement) -> bool:
     is_same = other.holder is replacement.holder and other.key == replacement.key
-    return other.around and is_same and _name_maker(other.make) == _name_maker(replacement.make)
-
-
-def _name_maker(function: Any) -> tuple[str, str]:
-    return function.__module__, function.__qualname__
+    return other.around and is_same and other.make is replacement.make
 
 
 def uninstall() -> None:

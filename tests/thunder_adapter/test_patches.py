@@ -178,6 +178,6 @@ def test_a_function_that_other_code_wrapped_is_not_replaced(home, install, befor
 def test_a_line_is_read():
     line = "thunder.home:original  0123456789abcdef  shorten  everywhere  around"
     (group,) = installation.read_table(f"# text\n\n[name] folder.module whole needs other\n# text\n{line}\n\n")
-    maker = "fusioncache.thunder_adapter.folder.module:shorten"
+    maker = "folder.module:shorten"
     row = Patch("thunder.home:original", ("0123456789abcdef",), maker, True, True)
     assert group == PatchGroup("name", True, "other", (row,))
