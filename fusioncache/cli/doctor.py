@@ -146,7 +146,7 @@ def _report_capabilities() -> Iterator[dict[str, Any]]:
     for capability in list_capabilities():
         finding = examine(capability, thorough=True)
         known = "known source and probe" if capability.probe else "known source"
-        how = known if finding.sources else "names" if capability.always else "probe"
+        how = "names" if not capability.patches else "probe" if finding.misfits else known
         yield {
             **{"name": capability.name, "needed_by": capability.users, "works": finding.works},
             **{"how": how if finding.works else "", "problem": finding.problem, "seconds": finding.seconds},

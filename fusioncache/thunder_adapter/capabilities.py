@@ -353,16 +353,14 @@ class Capability:
     Attributes:
         name: the name that users see.
         users: the accelerators that are off without it.
-        patches: the name of its rows in the table; empty if it has none.
+        patches: the name of its rows in the table; empty if it has none, so that the probe always runs.
         probe: returns a difference from the expected behaviour, or None for no difference; None for no probe.
-        always: whether the probe runs even if all sources are known.
     """
 
     name: str
     users: tuple[str, ...] = ()
     patches: str = ""
     probe: Callable[[], str | None] | None = None
-    always: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,13 +368,11 @@ class Finding:
     """The state of a capability in the installed Thunder.
 
     Attributes:
-        sources: whether all sources are known; None if the capability has no rows in the table.
         misfits: for each row of the table that does not fit, the reason.
         problem: why it does not work; empty if it works.
         seconds: the duration of the probe; 0 if it did not run.
     """
 
-    sources: bool | None
     misfits: tuple[str, ...]
     problem: str
     seconds: float = 0.0
@@ -392,7 +388,7 @@ def _name_capability(accelerator: str) -> Capability:
         missing = find_missing(accelerator)
         return f"Thunder has no {', '.join(missing[:3])}" if missing else None
 
-    return Capability(f"names of {accelerator}", (accelerator, *_NEEDED_BY[accelerator]), probe=probe, always=True)
+    return Capability(f"names of {accelerator}", (accelerator, *_NEEDED_BY[accelerator]), probe=probe)
 
 
 CAPABILITIES = (
@@ -418,20 +414,16 @@ def examine(capability: Capability, *, thorough: bool = False) -> Finding:
         capability: the capability to examine.
         thorough: whether to run the probe even if the sources are known.
     """
-    misfits: tuple[str, ...] = ()
-    sources = None
-    if capability.patches:
-        rows = list_patches()[capability.patches].rows
-        misfits = tuple(filter(None, map(find_misfit, rows)))
-        sources = not misfits
+    rows = list_patches()[capability.patches].rows if capability.patches else ()
+    misfits = tuple(filter(None, map(find_misfit, rows)))
     problem, seconds = "; ".join(misfits[:3]), 0.0
-    if capability.probe and (thorough or capability.always or misfits or not is_tried()):
+    if capability.probe and (thorough or misfits or not rows or not is_tried()):
         start = time.perf_counter()
         problem = _run(capability.probe) or ""
         seconds = time.perf_counter() - start
         if misfits and not problem:
             installation.accepted_capabilities.add(capability.patches)
-    return Finding(sources, misfits, problem, seconds)
+    return Finding(misfits, problem, seconds)
 
 
 @cache
