@@ -434,10 +434,7 @@ def _evaluate(expression: Expression, numbers: Numbers) -> Expression:
     Raises:
         Declined: if it cannot be computed.
     """
-    try:
-        return write_constant(evaluate(expression, numbers))
-    except ArithmeticError as error:
-        raise Declined(str(error), Scope.LENGTH) from error
+    return write_constant(evaluate(expression, numbers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,13 +214,6 @@ class PassJournal:
             Declined: if a guard fails, so that the passes might do something else, or an expression has no value.
         """
         numbers = self.read(arguments)
-        try:
-            self._check(numbers)
-        except ArithmeticError as error:
-            raise Declined(str(error), Scope.LENGTH) from error
-        return numbers
-
-    def _check(self, numbers: Mapping[int, int]) -> None:
         for look in self.looks:
             left, right = (evaluate(each, numbers) for each in (look.left, look.right))
             if COMPARISONS[look.symbol](left, right) is not look.outcome:
@@ -233,6 +226,7 @@ class PassJournal:
                 raise Declined(f"{decision.function} decides otherwise", Scope.LENGTH)
         for each in self.expressions:
             evaluate(each, numbers)
+        return numbers
 
     def read(self, arguments: ArgumentSizes) -> Mapping[int, int]:
         """Returns the values of the variables at these argument sizes.

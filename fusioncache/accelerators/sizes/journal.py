@@ -372,7 +372,7 @@ class _Replay:
         self.trace.name_ctr += before - self._names
 
     def _look(self, look: Look) -> None:
-        left, right = (self._evaluate(each) for each in (look.left, look.right))
+        left, right = (evaluate(each, self._numbers) for each in (look.left, look.right))
         if COMPARISONS[look.symbol](left, right) is not look.outcome:
             raise Declined(str(look), Scope.LENGTH)
 
@@ -415,13 +415,7 @@ class _Replay:
             if leaf.name not in self._tensors:
                 raise Declined(f"the origin of {leaf.name} is unknown", Scope.LENGTH)
             return self._tensors[leaf.name]
-        return self._evaluate(leaf) if isinstance(leaf, Number | Operation) else leaf
-
-    def _evaluate(self, expression: Expression) -> Any:
-        try:
-            return evaluate(expression, self._numbers)
-        except ArithmeticError as error:
-            raise Declined(str(error), Scope.LENGTH) from error
+        return evaluate(leaf, self._numbers) if isinstance(leaf, Number | Operation) else leaf
 
     def _match(self, known: Any, new: Any) -> None:
         """Records the result of an operation, if it is of the same kind as the recorded result.

@@ -25,6 +25,7 @@ from functools import lru_cache
 from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
+from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.strict_json import LARGEST
 from fusioncache.thunder_adapter.api import BoundSymbol, Proxy, Variable
 
@@ -144,16 +145,19 @@ def evaluate(expression: Expression, numbers: Mapping[int, Any]) -> Any:
         numbers: the values of the numbers in it, by position.
 
     Raises:
-        ArithmeticError: if it divides by zero, or a result is a float that is not usual.
+        Declined: if it divides by zero, or a result is a float that is not usual.
         KeyError: if a variable has no value.
     """
     if isinstance(expression, Number):
         return numbers[expression.position]
     if isinstance(expression, Operation):
         left, right = evaluate(expression.left, numbers), evaluate(expression.right, numbers)
-        result = ARITHMETIC[expression.symbol](left, right)
+        try:
+            result = ARITHMETIC[expression.symbol](left, right)
+        except ArithmeticError as error:
+            raise Declined(str(error), Scope.LENGTH) from error
         if type(result) is float and not is_usual(result):
-            raise ArithmeticError(f"{expression} is {result}")
+            raise Declined(f"{expression} is {result}", Scope.LENGTH)
         return result
     return float(expression.text) if isinstance(expression, Float) else expression
 
