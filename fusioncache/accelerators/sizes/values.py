@@ -20,7 +20,7 @@ import operator
 import sys
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import CodeType, FunctionType, GetSetDescriptorType
 from typing import Any
@@ -46,7 +46,7 @@ def find_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[Plac
 
     places = _list_places(args, kwargs)
     tensors: dict[Place, Any] = {place: value for place, value in places if type(value) is torch.Tensor}
-    inside = chain.from_iterable(_find_inside(place, value) for place, value in places)
+    inside = chain.from_iterable(_find_inside(place, value)[0] for place, value in places)
     found = {**tensors, **dict(inside)}
     return found if len(set(map(id, found.values()))) == len(found) else tensors
 
@@ -75,17 +75,11 @@ def _explain(place: int | str, value: Any) -> str | None:
     """Returns why the sizes of an argument are not treated as lengths; None if they are, or there are none."""
     import torch
 
-    if type(value) is torch.Tensor:
-        return None
-    if issubclass(type(value), torch.Tensor):
+    if type(value) is not torch.Tensor and issubclass(type(value), torch.Tensor):
         return f"is of type {type(value).__name__}"
-    if type(value) not in (dict, list, tuple):
-        return None
-    try:
-        inside = [each for _, each in _open((place,), value)]
-    except ValueError as reason:
-        return str(reason)
-    return "holds a tensor twice" if len(set(map(id, inside))) < len(inside) else None
+    inside, reason = _find_inside(place, value)
+    is_twice = len({id(each) for _, each in inside}) < len(inside)
+    return "holds a tensor twice" if is_twice else reason
 
 
 def name_argument(place: Place) -> str:
@@ -100,14 +94,14 @@ def _list_places(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[tup
     return (*enumerate(args), *kwargs.items())
 
 
-def _find_inside(place: int | str, value: Any) -> Iterable[tuple[Place, Any]]:
-    """Returns the tensors in a container; none if the text of another item might look like their sizes."""
+def _find_inside(place: int | str, value: Any) -> tuple[Sequence[tuple[Place, Any]], str | None]:
+    """Returns the tensors in a container, or none and the reason if the text of another item might look like sizes."""
     if type(value) not in (dict, list, tuple):
-        return ()
+        return (), None
     try:
-        return list(_open((place,), value))
-    except ValueError:
-        return ()
+        return list(_open((place,), value)), None
+    except ValueError as reason:
+        return (), str(reason)
 
 
 def _open(way: tuple[int | str, ...], value: Any) -> Iterator[tuple[Place, Any]]:
