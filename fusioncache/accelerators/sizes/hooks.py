@@ -41,7 +41,7 @@ from fusioncache.thunder_adapter.installation import Importers, find_replacement
 from fusioncache.thunder_adapter.shortcuts.calls import OPERATIONS, call_method_of_tensor
 from fusioncache.thunder_adapter.shortcuts.values import wrap_globals
 
-LISTENER: ContextVar[Any] = ContextVar("fusioncache_passes", default=None)
+_LISTENER: ContextVar[Any] = ContextVar("fusioncache_passes", default=None)
 """The ``PassListener`` of the passes that run in this context."""
 
 _ONE_AT_A_TIME = forks.lock()
@@ -52,8 +52,12 @@ _wraps = partial(wraps, assigned=("__module__", "__name__", "__qualname__", "__d
 
 
 @contextmanager
-def support_symbols() -> Iterator[None]:
-    """Installs functions that support symbols while its body runs. Other threads see the usual behavior."""
+def support_symbols(listener: Any) -> Iterator[None]:
+    """Installs functions that support symbols while its body runs. Other threads see the usual behavior.
+
+    Args:
+        listener: the ``PassListener`` that records decisions.
+    """
     replacements = find_replacements("symbolic passes")
     with _ONE_AT_A_TIME:
         swapped = [(each, old := each.get(), each.make(old)) for each in replacements]
@@ -61,7 +65,8 @@ def support_symbols() -> Iterator[None]:
         for each, old, new in swapped:
             each.swap(old, new, importers)
         try:
-            yield
+            with hooks.assign(_LISTENER, listener):
+                yield
         finally:
             importers = Importers()  # a module may have imported a replacement meanwhile
             for each, old, new in swapped:
@@ -73,7 +78,7 @@ def keep_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @_wraps(original)
     def tree_map(func: Callable[..., Any], tree: Any, /, *rests: Any, **options: Any) -> Any:
-        is_converting = func is int and LISTENER.get() is not None
+        is_converting = func is int and _LISTENER.get() is not None
         return original(_to_integer if is_converting else func, tree, *rests, **options)
 
     return tree_map
@@ -101,7 +106,7 @@ def note_decision(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @_wraps(original)
     def decide(*args: Any, **kwargs: Any) -> Any:
-        listener = LISTENER.get()
+        listener = _LISTENER.get()
         if listener is None or kwargs:
             return original(*args, **kwargs)
         return listener.decide(original, args)

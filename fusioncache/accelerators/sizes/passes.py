@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import Any
 
 from fusioncache.accelerators.sizes.families import Decision, Expressions, PassJournal, decide, describe_argument
-from fusioncache.accelerators.sizes.hooks import LISTENER, support_symbols
+from fusioncache.accelerators.sizes.hooks import support_symbols
 from fusioncache.accelerators.sizes.journal import Journal, Look, find_stats, replay_computation
 from fusioncache.accelerators.sizes.sizes import (
     SYMBOLIC,
@@ -48,21 +48,16 @@ def record_pass_guards(
     """
     numbered = dict(_number(sizes))
     listener = PassListener()
-    token = LISTENER.set(listener)
-    try:
-        with support_symbols(), compile_data_and_stats(compiled, find_stats(compiled)), langctx(compiled.langctx):
-            symbols = {place: listener.make_symbols(each, sizes[place]) for place, each in numbered.items()}
-            computation = replay_computation(journal, symbols, compiled)
-            traces = _apply(_distribute(journal, computation, symbols, compiled), compiled)
-            for trace in traces:
-                then(trace)
-        found = TraceSizes(symbol for trace in traces for symbol in trace.bound_symbols)
-    finally:
-        LISTENER.reset(token)
-        listener.is_done = True
+    with support_symbols(listener), compile_data_and_stats(compiled, find_stats(compiled)), langctx(compiled.langctx):
+        symbols = {place: listener.make_symbols(each, sizes[place]) for place, each in numbered.items()}
+        computation = replay_computation(journal, symbols, compiled)
+        traces = _apply(_distribute(journal, computation, symbols, compiled), compiled)
+        for trace in traces:
+            then(trace)
+    found = TraceSizes(symbol for trace in traces for symbol in trace.bound_symbols)
     expressions = found.expressions | {size for each in numbered.values() for size in each}
     shapes = found.list_shapes(expressions)
-    looks, unequal, decisions = tuple(listener.looks), tuple(found.unequal()), tuple(listener.decisions)
+    looks, unequal, decisions = tuple(listener.looks.values()), tuple(found.unequal()), tuple(listener.decisions)
     return PassJournal(tuple(numbered.items()), looks, unequal, decisions, tuple(sorted(expressions, key=repr)), shapes)
 
 
@@ -81,12 +76,10 @@ class PassListener(LookListener):
     """Records the comparisons and decisions of passes."""
 
     def __init__(self) -> None:
-        self.looks: dict[Look, None] = {}
+        self.looks: dict[tuple[Any, ...], Look] = {}
         self.decisions: list[Decision] = []
-        self.is_done = False
         self._numbers: dict[int, int] = {}
         self._answers: dict[str, Any] = {}
-        self._seen: set[tuple[Any, ...]] = set()
 
     def make_symbols(self, sizes: tuple[int | Number, ...], shape: tuple[int, ...]) -> tuple[Any, ...]:
         """Returns a shape with a symbol for each variable, which reports looks to this listener."""
@@ -105,10 +98,8 @@ class PassListener(LookListener):
     def look(self, symbol: str, left: Expression, right: Expression, outcome: bool, reason: str) -> None:
         """Records that something depends on the outcome of a comparison, without duplicates."""
         what = symbol, left, right, outcome
-        if self.is_done or what in self._seen or left == right:
-            return
-        self._seen.add(what)
-        self.looks[Look(*what, reason, _find_place())] = None
+        if what not in self.looks and left != right:
+            self.looks[what] = Look(*what, reason, _find_place())
 
     def decide(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Returns the result of a deciding function for plain sizes, and records it as a guard.
