@@ -25,7 +25,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import torch
@@ -76,7 +76,7 @@ DECIDERS: Mapping[str, str] = MappingProxyType(
         "can_attend_with_cudnn": "fusioncache.accelerators.attention.executor",
     }
 )
-"""The functions that decide by the sizes and other properties of their arguments, each with its module."""
+"""The functions that decide by sizes and other properties of arguments, with the modules where callers look them up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +122,8 @@ class Decision:
         """
         if self.function not in DECIDERS:
             raise ValueError(f"{self.function} decides nothing")
-        return str(decide(getattr(find_decider_module(self.function), self.function), self.args, numbers))
-
-
-def find_decider_module(decider: str) -> ModuleType:
-    """Returns the module in which callers look up one of ``DECIDERS``."""
-    return import_module(DECIDERS[decider])
+        function = getattr(import_module(DECIDERS[self.function]), self.function)
+        return str(decide(function, self.args, numbers))
 
 
 def decide(function: Callable[..., Any], args: tuple[Argument, ...], numbers: Mapping[int, int]) -> Any:
@@ -140,7 +136,7 @@ def describe_argument(arg: Any) -> Argument:
     """Returns an argument of a decision as data.
 
     Raises:
-        TypeError: if its type is not supported.
+        Declined: if its type is not supported.
     """
     if isinstance(arg, TensorProxy):
         dtype = str(to_torch_dtype(arg.dtype)).removeprefix("torch.")
@@ -149,22 +145,18 @@ def describe_argument(arg: Any) -> Argument:
         return arg.expression
     if arg is None or type(arg) in (bool, int, float):
         return arg  # type: ignore[no-any-return]
-    raise TypeError(f"something is decided about a {type(arg).__name__}")
+    raise Declined(f"something is decided about a {type(arg).__name__}", Scope.LENGTH)
 
 
 def _fill(argument: Argument, numbers: Mapping[int, int]) -> Any:
     if isinstance(argument, TensorArgument):
-        return _make_proxy(argument, numbers)
+        return TensorProxy(
+            shape=tuple(evaluate(size, numbers) for size in argument.shape),
+            device=devices.to_device(argument.device),
+            dtype=dtypes.to_dtype(getattr(torch, argument.dtype)),
+            requires_grad=argument.requires_grad,
+        )
     return evaluate(argument, numbers) if isinstance(argument, Number | Operation) else argument
-
-
-def _make_proxy(argument: TensorArgument, numbers: Mapping[int, int]) -> Any:
-    return TensorProxy(
-        shape=tuple(evaluate(size, numbers) for size in argument.shape),
-        device=devices.to_device(argument.device),
-        dtype=dtypes.to_dtype(getattr(torch, argument.dtype)),
-        requires_grad=argument.requires_grad,
-    )
 
 
 type Expressions = tuple[Expression, ...]

@@ -108,10 +108,7 @@ class PassListener(LookListener):
             Declined: if an argument cannot be stored as data.
         """
         name = function.__name__
-        try:
-            arguments = tuple(map(describe_argument, args))
-        except TypeError as error:
-            raise Declined(str(error), Scope.LENGTH) from error
+        arguments = tuple(map(describe_argument, args))
         # Compared as text, which distinguishes 1, 1.0 and True.
         query = f"{name}{arguments}"
         if query not in self._answers:

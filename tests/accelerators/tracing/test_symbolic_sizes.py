@@ -201,7 +201,7 @@ def test_a_question_that_is_data_is_the_one_that_thunder_asks(dtype, monkeypatch
     assert flag is True
     with pytest.raises(ValueError, match="print decides nothing"):
         Decision("print", (), "").answer_at({})
-    with pytest.raises(TypeError, match="decided about a str"):
+    with pytest.raises(Declined, match="decided about a str"):
         describe_argument("a text")
 
 
