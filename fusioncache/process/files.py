@@ -17,11 +17,7 @@ from fusioncache.process.warning import warn
 
 def make_folder(path: Path) -> None:
     """Makes one folder for this user only, if it does not exist."""
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        if not path.is_dir():
-            raise
+    path.mkdir(0o700, exist_ok=True)
 
 
 def make_folders(path: Path) -> None:
@@ -58,14 +54,9 @@ def remove(path: Path) -> bool:
     Returns:
         Whether something existed and is gone.
     """
-    try:
+    with suppress(OSError):
         os.unlink(path)
         return True
-    except OSError:
-        return _remove_folder(path)
-
-
-def _remove_folder(path: Path) -> bool:
     with suppress(OSError):
         if stat.S_ISDIR(os.lstat(path).st_mode):
             try:
