@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, update_wrapper, wraps
 from inspect import unwrap
-from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, NoneType, SimpleNamespace
+from types import CodeType, FunctionType, MethodType, ModuleType, NoneType, SimpleNamespace
 from typing import Any
 
 from thunder.core import interpreter
@@ -58,30 +58,18 @@ def cache_instructions(original: ModuleType) -> ModuleType:
 
 
 def describe_one_frame(original: Callable[..., None]) -> Callable[..., None]:
-    """Returns a function that describes only the requested frame, where Thunder has Python describe the whole stack.
+    """Returns a function that describes only the frame that Thunder reads, and not the whole stack as Python would.
 
     Python would search all modules for the source of each frame: 40 ms under thirty frames.
     """
-    names = {**original.__globals__, "inspect": SimpleNamespace(stack=lambda: _Stack(sys._getframe(1)))}
-    return update_wrapper(FunctionType(original.__code__, names), original)
 
-
-class _Stack:
-    """The result of ``inspect.stack``, which describes a frame only when it is indexed."""
-
-    __slots__ = ("_innermost",)
-
-    def __init__(self, innermost: FrameType):
-        self._innermost = innermost
-
-    def __getitem__(self, number: int) -> inspect.FrameInfo:
-        frame: FrameType | None = self._innermost
-        for _ in range(number):
-            frame = frame and frame.f_back
-        if frame is None:
-            raise IndexError("there are not as many frames")
+    def stack() -> Mapping[int, inspect.FrameInfo]:
+        frame = sys._getframe(3)  # ``inspect.stack`` counts from the caller of this function, which is 1 here
         found = inspect.getframeinfo(frame)
-        return inspect.FrameInfo(frame, *found, positions=found.positions)
+        return {2: inspect.FrameInfo(frame, *found, positions=found.positions)}
+
+    names = {**original.__globals__, "inspect": SimpleNamespace(stack=stack)}
+    return update_wrapper(FunctionType(original.__code__, names), original)
 
 
 _CALLED = (("thunder.core.pytree", "tree_flatten"), ("optree", "tree_flatten"), ("torch.distributed", "is_available"))
