@@ -12,6 +12,8 @@ import functools
 import math
 import operator
 import types
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -39,72 +41,73 @@ _INTERNAL = (all, filter.__next__, set.__contains__, frozenset.__contains__)
 """Functions that only Thunder's own code may call."""
 
 
-class BlockIndependence:
-    """The functions whose calls cannot distinguish two similar blocks."""
+@cache
+def _list_known() -> tuple[Mapping[int, Any], frozenset[int]]:
+    """Returns functions whose calls cannot distinguish blocks, by address, and which of them only with plain values."""
+    from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
 
-    def __init__(self) -> None:
-        from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
+    known: list[Any] = [
+        setattr, object.__setattr__, object.__delattr__, delattr,
+        any, bool, enumerate, zip, getattr, hasattr, iter, len, next, reversed, super, type, isinstance,
+        type.__call__, functools.partial.__call__, functools.reduce, operator.getitem, types.CellType.__new__,
+        jit_ext.is_compiling, torch.finfo, torch.nn.ModuleList.__getitem__, interpreter.is_jitting,
+        interpreter.is_jitting_with_raise, jit_ext.prop_lookaside_helper, torch._C._get_tracing_state,
+        torch._C._log_api_usage_once, callable, object.__init__, BaseException.__init__, StopIteration.__init__,
+    ]  # fmt: skip
+    known += interpreter._default_provenance_tracking_lookaside_map
+    stateful = {"_set_grad_enabled", "_enter_autocast", "_exit_autocast", "autograd_function_apply"}
+    torch_functions = ltorch._torch_to_thunder_function_map
+    known += [each for each in torch_functions if getattr(each, "__name__", "") not in stateful]
+    for proxy in (jit_ext.TensorProxy, jit_ext.NumberProxy):
+        known += [function for function, _ in jit_ext.get_methods_properties(proxy)]
+    known += [owner.__iter__ for owner in (range, filter, map)]
+    of_numbers = (operator.index, abs, round, divmod, pow, min, max, sum, *vars(math).values())
+    known += [*of_numbers, issubclass, ord, chr]
+    return {id(each): each for each in (*known, *jit_ext._clang_fn_set)}, frozenset(map(id, of_numbers))
 
-        known: list[Any] = [
-            setattr, object.__setattr__, object.__delattr__, delattr,
-            any, bool, enumerate, zip, getattr, hasattr, iter, len, next, reversed, super, type, isinstance,
-            type.__call__, functools.partial.__call__, functools.reduce, operator.getitem, types.CellType.__new__,
-            jit_ext.is_compiling, torch.finfo, torch.nn.ModuleList.__getitem__, interpreter.is_jitting,
-            interpreter.is_jitting_with_raise, jit_ext.prop_lookaside_helper, torch._C._get_tracing_state,
-            torch._C._log_api_usage_once, callable, object.__init__, BaseException.__init__, StopIteration.__init__,
-        ]  # fmt: skip
-        known += interpreter._default_provenance_tracking_lookaside_map
-        stateful = {"_set_grad_enabled", "_enter_autocast", "_exit_autocast", "autograd_function_apply"}
-        torch_functions = ltorch._torch_to_thunder_function_map
-        known += [each for each in torch_functions if getattr(each, "__name__", "") not in stateful]
-        for proxy in (jit_ext.TensorProxy, jit_ext.NumberProxy):
-            known += [function for function, _ in jit_ext.get_methods_properties(proxy)]
-        known += [owner.__iter__ for owner in (range, filter, map)]
-        of_numbers = (operator.index, abs, round, divmod, pow, min, max, sum, *vars(math).values())
-        known += [*of_numbers, issubclass, ord, chr]
-        self._atomic = set(map(id, of_numbers))
-        self._known = {id(each): each for each in (*known, *jit_ext._clang_fn_set)}
 
-    def explain(self, fn: Any, args: tuple[Any, ...], frame: Any, *, is_opaque: bool) -> str | None:
-        """Returns why a call may distinguish two similar blocks; None if it cannot.
+def explain_call(fn: Any, args: tuple[Any, ...], frame: Any, *, is_opaque: bool) -> str | None:
+    """Returns why a call may distinguish two similar blocks; None if it cannot.
 
-        Args:
-            fn: the called function.
-            args: its arguments, in the interpreter's wrappers.
-            frame: the interpreter's frame that calls it.
-            is_opaque: whether the interpreter calls it without interpreting it.
-        """
-        if isinstance(fn, Symbol):
-            return None
-        if _takes_key(fn) and any(not is_plain(arg.value) for arg in args[1:2]):
-            return f"calls {_name(fn)} with an object"
-        if id(fn) in self._known and not (id(fn) in self._atomic and not _are_atoms(args)):
-            return None
-        if is_opaque and self._is_known_opaque(fn, args, frame):
-            return None
-        return f"calls {_name(fn)}"
+    Args:
+        fn: the called function.
+        args: its arguments, in the interpreter's wrappers.
+        frame: the interpreter's frame that calls it.
+        is_opaque: whether the interpreter calls it without interpreting it.
+    """
+    if isinstance(fn, Symbol):
+        return None
+    if _takes_key(fn) and any(not is_plain(arg.value) for arg in args[1:2]):
+        return f"calls {_name(fn)} with an object"
+    known, of_numbers = _list_known()
+    if id(fn) in known and not (id(fn) in of_numbers and not _are_atoms(args)):
+        return None
+    if is_opaque and _is_known_opaque(fn, args, frame):
+        return None
+    return f"calls {_name(fn)}"
 
-    def _is_known_opaque(self, fn: Any, args: tuple[Any, ...], frame: Any) -> bool:
-        name, owner = getattr(fn, "__name__", ""), getattr(fn, "__objclass__", None)
-        if name == "__new__":
-            own = getattr(fn, "__self__", None)
-            return any(own is each for each in _NEW) or (isinstance(own, type) and issubclass(own, BaseException))
-        if name == "__init__":
-            if owner in _KEYED and len(args) == 1:
-                return True
-            return isinstance(owner, type) and (owner is object or issubclass(owner, BaseException))
-        if name == "__get__":
-            return owner in (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
-        if name == "__next__" and args:
-            return type(args[0].value).__module__ == "builtins"
-        if name == "__iter__" and owner is types.GeneratorType:
+
+def _is_known_opaque(fn: Any, args: tuple[Any, ...], frame: Any) -> bool:
+    name, owner = getattr(fn, "__name__", ""), getattr(fn, "__objclass__", None)
+    if name == "__new__":
+        own = getattr(fn, "__self__", None)
+        return any(own is each for each in _NEW) or (isinstance(own, type) and issubclass(own, BaseException))
+    if name == "__init__":
+        if owner in _KEYED and len(args) == 1:
             return True
-        if owner in _ATOMS:
-            return _are_atoms(args) or (owner in _NUMBERS and _are_atoms(args, proxies=True))
-        module = frame.module if frame is not None else ""
-        if any(fn is each for each in _INTERNAL):
-            return is_internal(module)
-        return module in ("optree.ops", "thunder.core.pytree") and name == "flatten"
+        return isinstance(owner, type) and (owner is object or issubclass(owner, BaseException))
+    if name == "__get__":
+        return owner in (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+    if name == "__next__" and args:
+        return type(args[0].value).__module__ == "builtins"
+    if name == "__iter__" and owner is types.GeneratorType:
+        return True
+    if owner in _ATOMS:
+        return _are_atoms(args) or (owner in _NUMBERS and _are_atoms(args, proxies=True))
+    module = frame.module if frame is not None else ""
+    if any(fn is each for each in _INTERNAL):
+        return is_internal(module)
+    return module in ("optree.ops", "thunder.core.pytree") and name == "flatten"
 
 
 def is_internal(module: str | None) -> bool:

@@ -12,12 +12,12 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
-from functools import lru_cache, partial, wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
 
-from fusioncache.accelerators.layers.block_independence import BlockIndependence, is_plain
+from fusioncache.accelerators.layers.block_independence import explain_call, is_plain
 from fusioncache.accelerators.layers.block_replay import (
     BlockReplay,
     Conflict,
@@ -151,7 +151,6 @@ class Session(Observer):
         self.recording: BlockRecording | None = None
         self.written = 0
         self.reasons: Counter[str] = Counter()
-        self._independence = _find_independence() if self.blocks else None
         self._templates: list[BlockRecording] = []
         self._refusals: Counter[type] = Counter()
         self._changed = False
@@ -308,18 +307,16 @@ class Session(Observer):
         Raises:
             Conflict: if the trace is not covered, and blocks were copied.
         """
-        if self._independence is None:
-            return
         self._check_covered()
-        from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
-
         if args and id(args[0].value) in self._copies and getattr(fn, "__name__", "") in hooks.MUTATING:
             self._changed = True
         if self.recording is None:
             return
+        from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
+
         try:
             frame = get_interpreterruntimectx().peek_frame_stack()
-            reason = self._independence.explain(fn, args, frame, is_opaque=is_opaque)
+            reason = explain_call(fn, args, frame, is_opaque=is_opaque)
         except Exception as error:  # attribute lookups on the callee may raise
             reason = _explain(error)
         if reason is not None:
@@ -331,8 +328,6 @@ class Session(Observer):
         Raises:
             Conflict: if the trace is not covered, and blocks were copied.
         """
-        if self._independence is None:
-            return
         self._check_covered()
         if self.recording is None:
             return
@@ -381,11 +376,6 @@ def _explain(error: Exception) -> str:
     if is_declined(error, Scope.BLOCK):
         return error.reason
     return f"{type(error).__name__} was raised while it was looked at"
-
-
-@lru_cache(maxsize=1)
-def _find_independence() -> BlockIndependence:
-    return BlockIndependence()
 
 
 def find_blocks(model: Any) -> dict[int, Any]:
