@@ -67,7 +67,6 @@ def find_import_problem() -> str:
 
 DYNAMO, FUNCTION, ANY = "thunderfx", "an autograd.Function in thunderfx", "Thunder"
 """The features that a fault may affect."""
-_LATEST = (9999, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +75,14 @@ class Fault:
 
     Attributes:
         about: the affected feature: ``DYNAMO``, ``FUNCTION`` or ``ANY``.
-        torch: the first and the last affected version, as (major, minor).
+        torch: the first affected version, as (major, minor). All later ones are affected as well.
         thunder: a regular expression for the start of affected versions.
         problem: the symptom, as a sentence.
         advice: the workaround.
     """
 
     about: str
-    torch: tuple[tuple[int, int], tuple[int, int]]
+    torch: tuple[int, int]
     thunder: str
     problem: str
     advice: str
@@ -92,28 +91,28 @@ class Fault:
 FAULTS = (
     Fault(
         DYNAMO,
-        ((2, 12), _LATEST),
+        (2, 12),
         r"0\.2\.",
         "thunderfx raises TypeError (MappingKeysView has no len())",
         "use thunder.jit, or install torch 2.10 or 2.11",
     ),
     Fault(
         FUNCTION,
-        ((2, 11), _LATEST),
+        (2, 11),
         r"0\.2\.6",
         "an autograd.Function in thunderfx raises KeyError (args_tensor_mask)",
         "use thunder.jit, or install torch 2.10",
     ),
     Fault(
         FUNCTION,
-        ((2, 11), _LATEST),
+        (2, 11),
         r"0\.2\.7",
         "the gradient of an autograd.Function in thunderfx is wrong, and nothing is raised",
         "use thunder.jit, or install torch 2.10",
     ),
     Fault(
         ANY,
-        ((2, 10), _LATEST),
+        (2, 10),
         r"0\.2\.7",
         "max and min of a list, of three values, or with a key raise TypeError in a model",
         "compare two values at a time, or install lightning-thunder==0.2.6",
@@ -123,13 +122,11 @@ FAULTS = (
 
 def find_faults(*about: str) -> list[Fault]:
     """Returns the faults of the installed versions that affect these features, or any feature if none is given."""
-    torch = read_torch_version()
-    thunder = read_version()
     return [
         fault
         for fault in FAULTS
-        if fault.torch[0] <= torch <= fault.torch[1]
-        and re.match(fault.thunder, thunder)
+        if fault.torch <= read_torch_version()
+        and re.match(fault.thunder, read_version())
         and (not about or fault.about in about)
     ]
 
@@ -156,9 +153,6 @@ def find_fault_of_graph(graph: Any) -> Fault | None:
     Args:
         graph: ``torch.fx.GraphModule``.
     """
-    if faults := find_faults(DYNAMO):
-        return faults[0]
-    faults = find_faults(FUNCTION)
-    if faults and any("autograd_function_apply" in str(node.target) for node in graph.graph.nodes):
-        return faults[0]
-    return None
+    has_function = any("autograd_function_apply" in str(node.target) for node in graph.graph.nodes)
+    features = (DYNAMO, FUNCTION) if has_function else (DYNAMO,)
+    return next(iter(find_faults(*features)), None)

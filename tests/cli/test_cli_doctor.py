@@ -74,7 +74,7 @@ def test_a_store_that_cannot_be_written_is_told_of(monkeypatch, tmp_path):
 
 def test_what_fails_without_fusioncache_is_told_of(monkeypatch):
     for fault in FAULTS:
-        monkeypatch.setattr(versions, "read_torch_version", lambda torch=fault.torch: torch[0])
+        monkeypatch.setattr(versions, "read_torch_version", lambda torch=fault.torch: torch)
         monkeypatch.setattr(versions, "read_version", lambda known=fault.thunder: known.replace("\\", "") + "0")
         assert fault in find_faults()
         monkeypatch.setattr(versions, "read_torch_version", lambda: (2, 9))
