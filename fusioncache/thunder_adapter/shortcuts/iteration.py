@@ -22,7 +22,7 @@ from fusioncache.thunder_adapter.shortcuts.values import (
 )
 
 _BUILT_IN = tuple(map(type, map(iter, (range(0), {}, set()))))
-_ITERATORS: tuple[Any, ...] = (GeneratorType, *_BUILT_IN, zip, map, filter, enumerate)
+_ITERATORS: tuple[Any, ...] = (interpreter.MappingKeysIterator, GeneratorType, *_BUILT_IN, zip, map, filter, enumerate)
 _BY_MOVING_ON = ("hasattr", "type", "NotImplemented", "getattr", "setattr")
 """The builtins that Thunder's interpreted iterator looks up to advance: it adds to a number and sets an attribute."""
 
@@ -30,16 +30,15 @@ _BY_MOVING_ON = ("hasattr", "type", "NotImplemented", "getattr", "setattr")
 def shorten_next(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a lookaside of ``next`` for the iterators of plain lists and tuples, and for Python's iterators."""
     raised, call = interpreter.INTERPRETER_SIGNALS.EXCEPTION_RAISED, interpreter._interpret_call
-    sequence, iterators = interpreter.SequenceIter, (interpreter.MappingKeysIterator, *_ITERATORS)
 
     @wraps(original)
     def _next_lookaside(iterator: Any, *default: Any) -> Any:
         if len(default) > 1 or needs_every_step():
             return original(iterator, *default)
         names = wrap_globals(original)
-        if is_wrapped(iterator, sequence) and _is_plain(iterator):
+        if is_wrapped(iterator, interpreter.SequenceIter) and _is_plain(iterator):
             item = _take(iterator, names)
-        elif is_wrapped(iterator, *iterators):
+        elif is_wrapped(iterator, *_ITERATORS):
             item = pass_stack(call(type(iterator.value).__next__, iterator))
         else:
             return original(iterator, *default)
@@ -80,12 +79,11 @@ def _take(iterator: Any, names: Any) -> Any:
 def shorten_for_iter(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a handler of FOR_ITER that calls the lookaside of ``next`` directly."""
     raised = interpreter.INTERPRETER_SIGNALS.EXCEPTION_RAISED
-    iterators = (interpreter.SequenceIter, interpreter.MappingKeysIterator, *_ITERATORS)
 
     @wraps(original)
     def for_iter_handler(inst: Any, /, stack: Any, inst_ptr: int, **kwargs: Any) -> Any:
         iterator = stack.getitem_wrapped(-1)
-        if not is_wrapped(iterator, *iterators) or needs_every_step():
+        if not is_wrapped(iterator, interpreter.SequenceIter, *_ITERATORS) or needs_every_step():
             return original(inst, stack=stack, inst_ptr=inst_ptr, **kwargs)
         names = wrap_globals(original)
         look_up_builtins(names, "next")

@@ -227,12 +227,12 @@ _SIZED = (dict, OrderedDict, list, tuple)
 
 def shorten_jump(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a handler of POP_JUMP_IF_TRUE or POP_JUMP_IF_FALSE that tests plain values itself."""
-    tell = make_truth_test()
+    usual, in_turn = jit_ext._general_jit_lookaside_map[bool], interpreter._default_lookaside_map[bool]
 
     @wraps(original)
     def pop_jump_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:
         jumps_if = inst.opname == "POP_JUMP_IF_TRUE"
-        is_true = tell(stack.getitem_wrapped(-1), jumps_if)
+        is_true = _tell(stack.getitem_wrapped(-1), usual, in_turn, anew=jumps_if)
         if is_true is None:
             return original(inst, stack=stack, **kwargs)
         value = stack.pop_wrapped().value
@@ -243,29 +243,27 @@ def shorten_jump(original: Callable[..., Any]) -> Callable[..., Any]:
     return pop_jump_handler
 
 
-def make_truth_test() -> Callable[[Any, bool], bool | None]:
-    """Returns a function that returns whether a wrapped value is true; None if Thunder has to find out.
+def _tell(value: Any, usual: Any, in_turn: Any, *, anew: bool) -> bool | None:
+    """Returns whether a wrapped value is true; None if Thunder has to find out.
 
-    Its second argument: whether Thunder would make new wrappers of the value and its items if no code holds them.
+    Args:
+        value: in the interpreter's wrapper.
+        usual: Thunder's lookaside of ``bool``.
+        in_turn: the lookaside that it calls.
+        anew: whether Thunder would make new wrappers of the value and its items if no code holds them.
     """
-    usual = jit_ext._general_jit_lookaside_map[bool]
-    in_turn = interpreter._default_lookaside_map[bool]
-
-    def tell(value: Any, anew: bool) -> bool | None:
-        if not is_wrapped(value, *_PLAIN, *_SIZED):
+    if not is_wrapped(value, *_PLAIN, *_SIZED):
+        return None
+    if needs_every_step() or interpreter.get_interpretercompilectx().lookaside(bool, value) is not usual:
+        return None
+    if type(value.value) is bool:
+        return value.value  # type: ignore[no-any-return]
+    if type(value.value) in _SIZED:
+        if value.value and anew:
             return None
-        if needs_every_step() or interpreter.get_interpretercompilectx().lookaside(bool, value) is not usual:
-            return None
-        if type(value.value) is bool:
-            return value.value  # type: ignore[no-any-return]
-        if type(value.value) in _SIZED:
-            if value.value and anew:
-                return None
-            value.track_items()
-        _look_up(value.value, wrap_globals(in_turn))
-        return bool(value.value)
-
-    return tell
+        value.track_items()
+    _look_up(value.value, wrap_globals(in_turn))
+    return bool(value.value)
 
 
 def _look_up(value: Any, names: Any) -> None:

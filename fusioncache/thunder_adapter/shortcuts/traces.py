@@ -169,8 +169,19 @@ def shorten_networkx(original: ModuleType) -> ModuleType:
     """Returns a module with the two names of networkx that Thunder uses; networkx if it may use other backends."""
     if any(original.config.backend_priority.values()):
         return original
+
+    def minimum_cut(graph: FlowGraph, source: str, sink: str) -> tuple[float, tuple[set[str], set[str]]]:
+        """Returns the cut's value and the nodes of either side. Raises the errors of networkx."""
+        found = cut(graph, source, sink)
+        if found is not None:
+            return found
+        edges = ((one, other, {"capacity": value}) for one, others in graph.items() for other, value in others.items())
+        own = original.DiGraph()
+        own.add_edges_from(edges)
+        return original.minimum_cut(own, source, sink)  # type: ignore[no-any-return]
+
     copy: Any = ModuleType(original.__name__, original.__doc__)
-    copy.DiGraph, copy.minimum_cut = FlowGraph, _cut_like(original)
+    copy.DiGraph, copy.minimum_cut = FlowGraph, minimum_cut
     return copy
 
 
@@ -182,20 +193,6 @@ class FlowGraph(dict[str, dict[str, float]]):
         for source, target, attributes in edges:
             self.setdefault(source, {})[target] = attributes["capacity"]
             self.setdefault(target, {})
-
-
-def _cut_like(networkx: Any) -> Callable[[FlowGraph, str, str], Any]:
-    def minimum_cut(graph: FlowGraph, source: str, sink: str) -> tuple[float, tuple[set[str], set[str]]]:
-        """Returns the cut's value and the nodes of either side. Raises the errors of networkx."""
-        found = cut(graph, source, sink)
-        if found is not None:
-            return found
-        edges = ((one, other, {"capacity": value}) for one, others in graph.items() for other, value in others.items())
-        own = networkx.DiGraph()
-        own.add_edges_from(edges)
-        return networkx.minimum_cut(own, source, sink)  # type: ignore[no-any-return]
-
-    return minimum_cut
 
 
 def cut(graph: FlowGraph, source: str, sink: str) -> tuple[float, tuple[set[str], set[str]]] | None:
