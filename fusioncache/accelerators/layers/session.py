@@ -156,7 +156,7 @@ class Session(Observer):
         self._changed = False
         self._copies: dict[int, Any] = {}
         self._owned: dict[int, Any] = {}
-        self._roots: dict[int, Any] = {}
+        """The objects of copied blocks, except tensors, and the blocks' provenance records, by address."""
 
     def replace_call(self, fn: Any) -> Callable[..., Any] | None:
         """Returns a function that calls a block; None if the interpreter should call this module itself."""
@@ -232,7 +232,8 @@ class Session(Observer):
                 result = replay.write(values)
             except Exception as error:
                 raise Conflict("a block could not be copied") from error
-            self._claim_objects(target, correspondence.partners.values())
+            parts = (each for each in correspondence.partners.values() if not isinstance(each, torch.Tensor))
+            self._owned |= {id(each): each for each in (target.root, *parts)}
             self.written += 1
             hooks.notify_copied(*replay.summarize())
             return result
@@ -246,11 +247,6 @@ class Session(Observer):
     def _check_unclaimed(self, partners: Any) -> None:
         if any(id(each) in self._owned for each in partners):
             raise Declined("a part of the block is part of another block that was copied", Scope.BLOCK)
-
-    def _claim_objects(self, target: BlockRecording, partners: Any) -> None:
-        self._owned[id(target.module)] = target.module
-        self._owned.update((id(each), each) for each in partners if not isinstance(each, torch.Tensor))
-        self._roots[id(target.root)] = target.root
 
     def _record(self, recording: BlockRecording, interpret: Callable[[], Any], context: Any, runtime: Any) -> Any:
         from fusioncache.thunder_adapter.accelerator_api import INTERPRETER_SIGNALS
@@ -357,15 +353,13 @@ class Session(Observer):
             Conflict: if the wrapper is of a part of a copied block.
         """
         wrapper.born = self.recording
-        if self._owned and (
-            id(wrapper.value) in self._owned or any(id(each) in self._roots for each in wrapper.provenance.inputs)
-        ):
+        if self._owned and any(id(each) in self._owned for each in (wrapper.value, *wrapper.provenance.inputs)):
             raise Conflict("a copied block is inspected")
 
     def end(self) -> None:
         """Drops all references to the model."""
         self.blocks, self.recording = {}, None
-        self._templates, self._owned, self._roots = [], {}, {}
+        self._templates, self._owned = [], {}
 
     def _count(self, error: Exception) -> None:
         self.reasons[_explain(error)] += 1
