@@ -106,18 +106,21 @@ def _compare_lines(a: Texts, b: Texts) -> tuple[KeyChange, ...]:
     return ()
 
 
+def list_differing[Name](a: Mapping[Name, str], b: Mapping[Name, str]) -> list[Name]:
+    """Returns the names whose texts differ, or that only one side has, in the order of A and then of B."""
+    return [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
+
+
 def _compare_environments(a: Texts, b: Texts) -> Iterator[KeyChange]:
     """Yields a change for each ingredient, package, option or argument that differs, except those that follow."""
     if a.get(BACKEND) != b.get(BACKEND):
         # All other differences follow from the backend.
         yield _change(kind_of(BACKEND), None, a.get(BACKEND), b.get(BACKEND))
         return
-    for name in dict.fromkeys([*a, *b]):
-        kind = kind_of(name)
-        if name in GRAPH or a.get(name) == b.get(name):
-            continue
-        if kind.follows is None or a.get(kind.follows) == b.get(kind.follows):
-            yield from _compare_ingredients(kind, a.get(name), b.get(name))
+    differing = list_differing(a, b)
+    for kind in (kind_of(name) for name in differing if name not in GRAPH):
+        if kind.follows not in differing:
+            yield from _compare_ingredients(kind, a.get(kind.name), b.get(kind.name))
 
 
 def _compare_ingredients(kind: IngredientKind, a: str | None, b: str | None) -> Iterator[KeyChange]:
@@ -131,7 +134,7 @@ def _compare_ingredients(kind: IngredientKind, a: str | None, b: str | None) -> 
 
 
 def _compare_values(kind: IngredientKind, a: Texts, b: Texts) -> list[KeyChange]:
-    differing = [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
+    differing = list_differing(a, b)
     return [_change(kind, kind.phrase.format(name), *_with_default(a.get(name), b.get(name))) for name in differing]
 
 
@@ -209,7 +212,7 @@ def _compare_roughly(key: Texts, other: Texts) -> tuple[int, int]:
 
 def _compare_finely(key: Texts, other: Texts) -> tuple[int, int]:
     """Returns how many ops and how many lines only one key has, counting ingredients that differ."""
-    names = [name for name in key.keys() | other.keys() if key.get(name) != other.get(name)]
+    names = list_differing(key, other)
     sides = [{name: each.get(name, "") for name in names} for each in (key, other)]
     ops = [count_ops(side.get("ops", "")) for side in sides]
     lines = [

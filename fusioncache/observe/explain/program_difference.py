@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 
 from fusioncache.ir.keys import Comparison, kind_of, read_values
 from fusioncache.observe.explain.changes import shorten_values
-from fusioncache.observe.explain.difference import Texts
+from fusioncache.observe.explain.difference import Texts, list_differing
 from fusioncache.process.secrets import blur
 
 _FIRST = ("program format", "program versions", "jit options", "state", "variables", "arguments", "model", "classes")
@@ -95,22 +96,18 @@ def compare_program_keys(before: Texts, after: Texts) -> tuple[ProgramDifference
         before: the ingredients of the stored program's key.
         after: the ingredients of the other program's key.
     """
-    names = sorted(before.keys() | after.keys(), key=lambda name: (_rank(name), name))
-    return tuple(
-        difference
-        for name in names
-        if before.get(name) != after.get(name)
-        for difference in _compare_ingredient(name, before.get(name), after.get(name))
-    )
+    names = sorted(list_differing(before, after), key=lambda name: (_rank(name), name))
+    found = (_compare_ingredient(name, before.get(name), after.get(name)) for name in names)
+    return tuple(chain.from_iterable(found))
 
 
-def compare_read(kind: str, name: str, before: str, after: str | None) -> ProgramDifference:
-    """Returns the difference between a stored read and its current value.
+def compare_read(kind: str, name: str, before: str | None, after: str | None) -> ProgramDifference:
+    """Returns the difference between a stored read and its current value, or that in another program.
 
     Args:
         kind: of the read, such as ``global``.
         name: of the value that was read.
-        before: its description when the program was made.
+        before: its description when the program was made, or None.
         after: its description now, or None.
     """
     return ProgramDifference(kind, name, _name_read(kind, name), before, after)
@@ -120,12 +117,7 @@ def compare_reads(
     before: Mapping[tuple[str, str], str], after: Mapping[tuple[str, str], str]
 ) -> tuple[ProgramDifference, ...]:
     """Returns the differences between the reads of two stored programs, which are given by kind and name."""
-    both = dict.fromkeys([*before, *after])
-    return tuple(
-        ProgramDifference(*key, _name_read(*key), before.get(key), after.get(key))
-        for key in both
-        if before.get(key) != after.get(key)
-    )
+    return tuple(compare_read(*read, before.get(read), after.get(read)) for read in list_differing(before, after))
 
 
 def write_program_miss(model: str, difference: ProgramDifference, others: int = 0) -> str:
@@ -170,7 +162,7 @@ def _compare_ingredient(name: str, before: str | None, after: str | None) -> Ite
         yield ProgramDifference(name, "", kind.subject, before, after)
         return
     x, y = read_values(before), read_values(after)
-    differing = [line for line in dict.fromkeys([*x, *y]) if x.get(line) != y.get(line)]
+    differing = list_differing(x, y)
     for line in _leave_out_owners(differing, x.keys() & y.keys()) if name == _CLASSES else differing:
         what = _name_read("attribute", line) if name == _CLASSES and ":" in line else kind.phrase.format(line) or line
         yield ProgramDifference(name, line, hide_graph_classes(what), x.get(line), y.get(line))
