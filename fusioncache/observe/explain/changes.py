@@ -75,8 +75,7 @@ def _cut(text: str, start: int, longest: int) -> str:
 
 def name_op(nodes: Nodes, node: int) -> str:
     """Returns an op with its number, from 1: ``op 3 (mul)``."""
-    number, op = nodes.op_at[node]
-    return f"op {number} ({shorten_name(op)})"
+    return f"op {nodes.numbers[node]} ({shorten_name(nodes.op_at[node])})"
 
 
 def name_value(nodes: Nodes, value: int) -> str:
@@ -84,7 +83,7 @@ def name_value(nodes: Nodes, value: int) -> str:
     node = nodes.node_of[value]
     if node not in nodes.op_at:
         return f"%{value}"
-    which = f"result {nodes.result_index(value) + 1} of " if len(nodes.op_at[node][1].outputs) > 1 else ""
+    which = f"result {nodes.result_index(value) + 1} of " if len(nodes.op_at[node].outputs) > 1 else ""
     return which + name_op(nodes, node)
 
 
@@ -202,7 +201,7 @@ def find_graph_changes(pairing: Pairing) -> tuple[KeyChange, ...]:
     """Returns the changes between two graphs, those of inputs first; none if they are the same function."""
     inputs = _InputChanges(pairing)
     found = _find_lonely_ops(pairing, inputs)
-    for node_a, node_b in pairing.to_b.items():
+    for node_a, node_b in pairing.a.partner.items():
         found += _look_inside(pairing, inputs, node_a, node_b)
     if not found and not inputs.changes:
         found = [_explain_operands(pairing, node) for node in pairing.rewired]
@@ -213,12 +212,12 @@ def find_graph_changes(pairing: Pairing) -> tuple[KeyChange, ...]:
 def _find_lonely_ops(pairing: Pairing, inputs: _InputChanges) -> list[KeyChange]:
     """Returns the ops that only one graph has, without those that may follow from changed types of inputs."""
     a, b = pairing.a, pairing.b
-    only_a, only_b = pairing.only_a, pairing.only_b
+    only_a, only_b = a.alone, b.alone
     if inputs.changes:
-        only_a = [node for node in only_a if not op_traits(a.op_at[node][1].name).follows_types]
-        only_b = [node for node in only_b if not op_traits(b.op_at[node][1].name).follows_types]
-    found = [KeyChange("ops", "an op", name_op(a, node), NONE, a.number(node)) for node in only_a]
-    return found + [KeyChange("ops", "an op", NONE, name_op(b, node), b.number(node)) for node in only_b]
+        only_a = [node for node in only_a if not op_traits(a.op_at[node].name).follows_types]
+        only_b = [node for node in only_b if not op_traits(b.op_at[node].name).follows_types]
+    found = [KeyChange("ops", "an op", name_op(a, node), NONE, a.numbers[node]) for node in only_a]
+    return found + [KeyChange("ops", "an op", NONE, name_op(b, node), b.numbers[node]) for node in only_b]
 
 
 def _look_inside(pairing: Pairing, inputs: _InputChanges, node_a: int, node_b: int) -> list[KeyChange]:
@@ -227,7 +226,7 @@ def _look_inside(pairing: Pairing, inputs: _InputChanges, node_a: int, node_b: i
     if op_a is None or op_b is None:
         return []
     if op_a.name != op_b.name:
-        number = pairing.a.number(node_a)
+        number = pairing.a.numbers[node_a]
         return [KeyChange("ops", f"op {number}", *shorten_names(op_a, op_b), number)]
     as_before = _operand_types(pairing.a, op_a) == _operand_types(pairing.b, op_b)
     # An op without operands gets its attributes, such as a shape, from the inputs.
@@ -237,7 +236,7 @@ def _look_inside(pairing: Pairing, inputs: _InputChanges, node_a: int, node_b: i
     told = [change for change in told if not (follows and change.ingredient == "attributes")]
     if not changes and as_before:
         told = _compare_results(pairing, node_a, op_a, op_b)
-    return [replace(change, op=pairing.a.number(node_a)) for change in told]
+    return [replace(change, op=pairing.a.numbers[node_a]) for change in told]
 
 
 def _find_outputs(pairing: Pairing) -> list[KeyChange]:
@@ -251,7 +250,7 @@ class _InputChanges:
     def __init__(self, pairing: Pairing):
         groups: dict[Aspect, list[tuple[int, str]]] = defaultdict(list)
         for value in range(len(pairing.a.graph.inputs)):
-            other = pairing.to_b.get(value)
+            other = pairing.a.partner.get(value)
             if other is not None and other < len(pairing.b.graph.inputs):
                 for name, a, b in compare_types(type_of(pairing.a, value), type_of(pairing.b, other)):
                     kind = "size" if name.startswith(SIZE_OF_DIMENSION) else name
@@ -292,11 +291,11 @@ def _compare_results(pairing: Pairing, node: int, op_a: Op, op_b: Op) -> list[Ke
 
 def _explain_operands(pairing: Pairing, node: int) -> KeyChange:
     """Returns the change of an op's operands. B's are named after their partners in A, if they have any."""
-    a, b, other = pairing.a, pairing.b, pairing.to_b[node]
-    in_a = [name_value(a, value) for _, value in argument_refs(a.op_at[node][1])]
+    a, b, other = pairing.a, pairing.b, pairing.a.partner[node]
+    in_a = [name_value(a, value) for _, value in argument_refs(a.op_at[node])]
     in_b = []
-    for _, value in argument_refs(b.op_at[other][1]):
-        same = pairing.value_in_a(value)
+    for _, value in argument_refs(b.op_at[other]):
+        same = b.find_partner(value)
         in_b.append(name_value(b, value) if same is None else name_value(a, same))
     subject = f"the operand{'s' if len(in_a) > 1 else ''} of {name_op(a, node)}"
-    return KeyChange("ops", subject, join_words(in_a), join_words(in_b), a.number(node))
+    return KeyChange("ops", subject, join_words(in_a), join_words(in_b), a.numbers[node])

@@ -24,7 +24,7 @@ from fusioncache.ir.keys import (
     write_layouts,
 )
 from fusioncache.observe.explain.changes import NONE, KeyChange, find_graph_changes, shorten_values
-from fusioncache.observe.explain.pairing import Pairing, pair_graphs
+from fusioncache.observe.explain.pairing import Pairing
 from fusioncache.template.generalization import make_family
 from fusioncache.template.skeleton import Skeleton, skeleton_of
 from fusioncache.template.text import count_ops, hide_numbers, input_lines, op_lines, output_lines, read_exactly
@@ -90,7 +90,7 @@ def _write_sizes(sizes: tuple[tuple[int, int], ...], a: str, b: str) -> str:
 
 def _compare_graphs(a: Texts, b: Texts) -> tuple[KeyChange, ...]:
     try:
-        changes = find_graph_changes(pair_graphs(a, b))
+        changes = find_graph_changes(Pairing(a, b))
     except ValueError:
         changes = ()
     return changes or _compare_lines(a, b)
@@ -325,7 +325,7 @@ class AlignedRow:
 def align(a: Texts, b: Texts) -> tuple[AlignedRow, ...]:
     """Returns the lines of two keys in A's order, each op beside its partner, given the keys' ingredients."""
     try:
-        pairing = pair_graphs(a, b)
+        pairing = Pairing(a, b)
     except ValueError:
         return tuple(_align_lines(a, b, dict.fromkeys([*a, *b])))
     environment = [name for name in dict.fromkeys([*a, *b]) if name not in GRAPH or name == "format"]
@@ -343,12 +343,12 @@ def write_rows(rows: Iterable[AlignedRow], width: int) -> Iterator[tuple[str, st
 
 def _align_graphs(pairing: Pairing) -> Iterator[AlignedRow]:
     a, b = _lines(pairing.a.graph), _lines(pairing.b.graph)
-    partner = {("node", x): ("node", y) for x, y in pairing.to_b.items()}
+    partner = {("node", x): ("node", y) for x, y in pairing.a.partner.items()}
     values_b = set(pairing.b.graph.outputs)
     for value in pairing.a.graph.outputs:
-        node = pairing.to_b.get(pairing.a.node_of[value])
-        if node is not None and node + pairing.a.result_index(value) in values_b:
-            partner["output", value] = "output", node + pairing.a.result_index(value)
+        other_value = pairing.a.find_partner(value)
+        if other_value is not None and other_value in values_b:
+            partner["output", value] = "output", other_value
     changed = {("node", node) for node in pairing.rewired}
     taken, last = set(partner.values()), None
     only_b = defaultdict[_About | None, list[AlignedRow]](list)

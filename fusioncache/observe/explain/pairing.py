@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 from fusioncache.ir import Arg, Graph, Op, Ref, ValueType, map_type
 from fusioncache.ir.graph import argument_refs
@@ -18,34 +18,73 @@ _LEVELS = 8
 
 
 class Nodes:
-    """The inputs, sizes and ops of a graph. A node's number is that of its value, an op's that of its first result."""
+    """The inputs, sizes and ops of a graph, and their partners in another graph.
 
-    def __init__(self, graph: Graph):
+    A node's number is that of its value, an op's that of its first result.
+
+    Args:
+        graph: the graph.
+        interned: a number for each description of a node and its surroundings, for both graphs.
+
+    Attributes:
+        graph: the graph.
+        op_at: the op of each node that is one.
+        numbers: the numbers of these ops, from 1.
+        node_of: the node of each value.
+        used: for each node the nodes that it uses.
+        users: the inverse.
+        labels: see ``label_nodes``.
+        partner: maps each paired node to that of the other graph.
+    """
+
+    def __init__(self, graph: Graph, interned: dict[Hashable, int]):
         self.graph = graph
-        self.op_at: dict[int, tuple[int, Op]] = {}
+        self.op_at: dict[int, Op] = {}
+        self.numbers: dict[int, int] = {}
         self.node_of = {value: value for value in range(graph.first_result)}
         for number, (op, first) in enumerate(graph.results(), 1):
-            self.op_at[first] = (number, op)
+            self.op_at[first], self.numbers[first] = op, number
             self.node_of.update({first + index: first for index in range(len(op.outputs))})
         self.used: Edges = {node: [] for node in self.node_of.values()}
         self.users: Edges = {node: [] for node in self.used}
-        for node, (_, op) in self.op_at.items():
+        for node, op in self.op_at.items():
             for path, value in edges(op):
                 label, used = f"{path}.{self.result_index(value)}", self.node_of[value]
                 self.used[node].append((label, used))
                 self.users[used].append((label, node))
+        self.labels = label_nodes(self, interned)
+        self.partner: dict[int, int] = {}
+
+    @property
+    def alone(self) -> list[int]:
+        """The ops without a partner."""
+        return [node for node in self.op_at if node not in self.partner]
 
     def op(self, value: int) -> Op | None:
         """Returns the op that computes a value; None if it is an input or a size."""
-        return self.op_at.get(self.node_of[value], (0, None))[1]
-
-    def number(self, value: int) -> int:
-        """Returns the number, from 1, of the op that computes a value; 0 if it is an input or a size."""
-        return self.op_at.get(self.node_of[value], (0, None))[0]
+        return self.op_at.get(self.node_of[value])
 
     def result_index(self, value: int) -> int:
         """Returns the index of a value among its op's results, from 0."""
         return value - self.node_of[value]
+
+    def find_partner(self, value: int) -> int | None:
+        """Returns the corresponding value of the other graph, or None."""
+        node = self.partner.get(self.node_of[value])
+        return None if node is None else node + self.result_index(value)
+
+    def pass_unpaired(self, value: int) -> int:
+        """Returns the value; for a result of an unpaired op, the first operand, and so on until one is paired."""
+        while (op := self.op(value)) and self.node_of[value] not in self.partner and (uses := list(edges(op))):
+            value = uses[0][1]
+        return value
+
+    def group_alone(self, level: int) -> Mapping[Hashable, list[int]]:
+        """Returns the ops without a partner by their labels of a level, in the order of all ops with these labels."""
+        found: dict[Hashable, list[int]] = {self.labels[node][level]: [] for node in self.op_at}
+        for node in self.alone:
+            found[self.labels[node][level]].append(node)
+        return found
 
 
 def edges(op: Op) -> Iterator[tuple[str, int]]:
@@ -115,52 +154,44 @@ class Pairing:
     Therefore nodes are paired by their inputs and users rather than by number: by labels, the most specific first, and
     neighbours of paired nodes before others.
 
+    Args:
+        a: the ingredients of the key of graph A, name to text.
+        b: those of graph B.
+
+    Raises:
+        ValueError: if a graph cannot be read.
+
     Attributes:
         a: the nodes of A.
         b: the nodes of B.
-        to_b: maps each paired node of A to that of B.
-        to_a: the inverse.
-        only_a: ops that only A has.
-        only_b: ops that only B has.
         rewired: ops of A whose partners use other values.
         outputs_a: outputs that only A has.
         outputs_b: outputs that only B has.
     """
 
-    def __init__(self, a: Graph, b: Graph):
-        self.a, self.b = Nodes(a), Nodes(b)
-        self.to_b: dict[int, int] = {}
-        self.to_a: dict[int, int] = {}
+    def __init__(self, a: Mapping[str, str], b: Mapping[str, str]):
         interned: dict[Hashable, int] = {}
-        self._labels = label_nodes(self.a, interned), label_nodes(self.b, interned)
+        self.a, self.b = (Nodes(read_graph(texts), interned) for texts in (a, b))
         for level in range(_LEVELS):
             self._pair_neighbours(level)
             if level < _LEVELS - 1:
                 self._pair_alike(level)
-        self.only_a = [node for node in self.a.op_at if node not in self.to_b]
-        self.only_b = [node for node in self.b.op_at if node not in self.to_a]
         self._pair_leaves()
-        self.rewired = [x for x, y in self.to_b.items() if self._list_other_operands(x, y)]
+        self.rewired = [x for x, y in self.a.partner.items() if self._list_other_operands(x, y)]
         self.outputs_a, self.outputs_b = self._compare_outputs()
-
-    def value_in_a(self, value: int) -> int | None:
-        """Returns the value of A that corresponds to a value of B, or None."""
-        node = self.to_a.get(self.b.node_of[value])
-        return None if node is None else node + self.b.result_index(value)
 
     def _pair_alike(self, level: int) -> None:
         """Pairs ops with equal labels, in order."""
-        groups, others = (_group(nodes.op_at, of, level) for nodes, of in zip(self._sides, self._labels, strict=True))
+        groups, others = (side.group_alone(level) for side in (self.a, self.b))
         for label, nodes in groups.items():
-            free = [y for y in others.get(label, ()) if y not in self.to_a]
-            for x, y in zip([x for x in nodes if x not in self.to_b], free, strict=False):
+            for x, y in zip(nodes, others.get(label, ()), strict=False):
                 self._pair(x, y)
 
     def _pair_neighbours(self, level: int) -> None:
         """Pairs ops with equal labels that are neighbours of paired ops, or at the same output."""
-        ends_a, ends_b = ([side.node_of[value] for value in side.graph.outputs] for side in self._sides)
+        ends_a, ends_b = ([side.node_of[value] for value in side.graph.outputs] for side in (self.a, self.b))
         ends = [(x, y) for x, y in zip(ends_a, ends_b, strict=False) if self._pair_if_alike(x, y, level)]
-        waiting = [*self.to_b.items(), *ends]
+        waiting = [*self.a.partner.items(), *ends]
         while waiting:
             x, y = waiting.pop()
             for near_x, near_y in ((self.a.used, self.b.used), (self.a.users, self.b.users)):
@@ -171,29 +202,26 @@ class Pairing:
                 waiting += [pair for pair in near if self._pair_if_alike(*pair, level)]
 
     def _pair_if_alike(self, x: int, y: int, level: int) -> bool:
-        are_free = x in self.a.op_at and y in self.b.op_at and x not in self.to_b and y not in self.to_a
-        if not are_free or self._labels[0][x][level] != self._labels[1][y][level]:
+        are_ops = x in self.a.op_at and y in self.b.op_at
+        are_free = are_ops and x not in self.a.partner and y not in self.b.partner
+        if not are_free or self.a.labels[x][level] != self.b.labels[y][level]:
             return False
         self._pair(x, y)
         return True
 
     def _pair(self, x: int, y: int) -> None:
-        self.to_b[x], self.to_a[y] = y, x
+        self.a.partner[x], self.b.partner[y] = y, x
 
     def _pair_leaves(self) -> None:
         """Pairs inputs that paired ops use at the same position, the most frequent pairs first, and sizes in order."""
-        used = [each for pair in self.to_b.items() for each in self._list_other_operands(*pair)]
+        used = [each for pair in self.a.partner.items() for each in self._list_other_operands(*pair)]
         met = Counter((x, y) for x, y in used if x < len(self.a.graph.inputs) and y < len(self.b.graph.inputs))
         for (x, y), _ in met.most_common():
-            if x not in self.to_b and y not in self.to_a:
+            if x not in self.a.partner and y not in self.b.partner:
                 self._pair(x, y)
-        sizes = (range(len(side.graph.inputs), side.graph.first_result) for side in self._sides)
+        sizes = (range(len(side.graph.inputs), side.graph.first_result) for side in (self.a, self.b))
         for x, y in zip(*sizes, strict=False):
             self._pair(x, y)
-
-    @property
-    def _sides(self) -> tuple[Nodes, Nodes]:
-        return self.a, self.b
 
     def _list_other_operands(self, x: int, y: int) -> list[tuple[int, int]]:
         """Returns values that two ops use at one position and that are not paired. Skips ops of one graph only."""
@@ -203,11 +231,10 @@ class Pairing:
         read = edges if op_traits(a.name).commutes and op_traits(b.name).commutes else argument_refs
         left, free = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
         for path, value in read(b):
-            free[path].append(_pass_unpaired(self.b, value, self.to_a))
+            free[path].append(self.b.pass_unpaired(value))
         for path, value in read(a):
-            one = _pass_unpaired(self.a, value, self.to_b)
-            node = self.to_b.get(self.a.node_of[one])
-            other = None if node is None else node + self.a.result_index(one)
+            one = self.a.pass_unpaired(value)
+            other = self.a.find_partner(one)
             if other in free[path]:
                 free[path].remove(other)
             else:
@@ -216,34 +243,11 @@ class Pairing:
 
     def _compare_outputs(self) -> tuple[list[int], list[int]]:
         """Returns the outputs that only A has, and those that only B has, without as many as replace one another."""
-        outputs, in_a = set(self.a.graph.outputs), {self.value_in_a(value) for value in self.b.graph.outputs}
+        outputs, in_a = set(self.a.graph.outputs), {self.b.find_partner(value) for value in self.b.graph.outputs}
         a = [value for value in self.a.graph.outputs if value not in in_a]
-        b = [value for value in self.b.graph.outputs if self.value_in_a(value) not in outputs]
+        b = [value for value in self.b.graph.outputs if self.b.find_partner(value) not in outputs]
         number = min(len(a), len(b))
         return a[number:], b[number:]
-
-
-def _group(nodes: Iterable[int], labels: Mapping[int, Sequence[Hashable]], level: int) -> dict[Hashable, list[int]]:
-    found = defaultdict[Hashable, list[int]](list)
-    for node in nodes:
-        found[labels[node][level]].append(node)
-    return found
-
-
-def _pass_unpaired(nodes: Nodes, value: int, paired: Mapping[int, int]) -> int:
-    """Returns the value; for a result of an unpaired op, the first operand, and so on until one is paired."""
-    while (op := nodes.op(value)) is not None and nodes.node_of[value] not in paired and (uses := list(edges(op))):
-        value = uses[0][1]
-    return value
-
-
-def pair_graphs(a: Mapping[str, str], b: Mapping[str, str]) -> Pairing:
-    """Returns the pairing of the graphs of two keys, given the keys' ingredients.
-
-    Raises:
-        ValueError: if a graph cannot be read.
-    """
-    return Pairing(read_graph(a), read_graph(b))
 
 
 def type_of(nodes: Nodes, value: int) -> ValueType | None:
