@@ -42,8 +42,6 @@ from fusioncache.observe.record.observations import (
     RegionRecord,
     Run,
     Source,
-    add_up_owners,
-    find_whole_models,
 )
 from fusioncache.observe.record.stats import TemplateStats, find_bypasses, find_not_given
 from fusioncache.template.text import read_exactly, read_inputs
@@ -241,10 +239,7 @@ MOST_ROWS = 200
 
 def render_report(contents: Contents) -> str:
     """Returns the report as HTML, to the letter the same for the same contents."""
-    from markupsafe import Markup
-
     met = contents.met
-    style, script = _read_page("page.css"), _read_page("page.js")
     return (
         make_environment()
         .get_template("page.html")
@@ -252,7 +247,6 @@ def render_report(contents: Contents) -> str:
             generator=GENERATOR,
             contents=contents,
             run=contents.run,
-            models=find_whole_models(contents.run.models),
             grids=make_grids(contents.regions),
             misses=explain_templates([each.stats for each in met]),
             templates={each.stats.digest: each for each in contents.templates},
@@ -260,13 +254,8 @@ def render_report(contents: Contents) -> str:
             met=met,
             most_rows=MOST_ROWS,
             slices=cut_slices(contents.run.phases),
-            owners=add_up_owners(contents.run.phases.to_dict()),
             not_given=find_not_given(contents.run.stats.bypasses),
             bypasses=find_bypasses(contents.run.stats.bypasses),
-            style=Markup(style),
-            style_hash=_hash(style),
-            script=Markup(script),
-            script_hash=_hash(script),
         )
     )
 
@@ -292,6 +281,8 @@ def make_environment() -> Environment:
         "arities": format_arities,
         "short": _short,
         "graph": _graph,
+        "file": _read_file,
+        "hash": _hash,
     }
     return pages
 
@@ -301,8 +292,11 @@ def _printable(value: Any) -> Any:
     return value if hasattr(value, "__html__") else escape_controls(str(value))
 
 
-def _read_page(name: str) -> str:
-    return files("fusioncache.cli").joinpath("page", name).read_text(encoding="utf-8")
+def _read_file(name: str) -> Markup:
+    """Returns a style sheet or a script of the pages, which is not escaped."""
+    from markupsafe import Markup
+
+    return Markup(files("fusioncache.cli").joinpath("page", name).read_text(encoding="utf-8"))
 
 
 def _hash(text: str) -> str:

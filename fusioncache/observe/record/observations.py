@@ -322,18 +322,18 @@ class Phases:
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: seconds for name, seconds in named.items() if seconds is not None}
 
+    @property
+    def owners(self) -> Mapping[str, float]:
+        """The seconds by owner of phases, in the order of each owner's first phase."""
+        found: dict[str, float] = {}
+        for name, seconds in self.to_dict().items():
+            owner = PHASES[name].owner
+            found[owner] = found.get(owner, 0.0) + seconds
+        return found
+
 
 PHASES: Mapping[str, PhaseAbout] = MappingProxyType({each.name: each.metadata["about"] for each in fields(Phases)})
 """All phases, in order."""
-
-
-def add_up_owners(seconds: Mapping[str, float]) -> Mapping[str, float]:
-    """Returns the seconds by owner of phases, in the order of each owner's first phase."""
-    found: dict[str, float] = {}
-    for name, about in PHASES.items():
-        if name in seconds:
-            found[about.owner] = found.get(about.owner, 0.0) + seconds[name]
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,6 +395,11 @@ class Run:
     ended: bool = False
 
     @property
+    def whole_models(self) -> tuple[str, ...]:
+        """The names of its models, each once: with ``thunderfx`` a model has many parts, as ``GPT (part 1 of 11)``."""
+        return tuple(dict.fromkeys(model.partition(" (")[0] for model in self.models))
+
+    @property
     def no_regions_message(self) -> str:
         """The message for a run without regions."""
         loaded = "Its programs were loaded, so that nothing was traced"
@@ -412,7 +417,7 @@ class Run:
     def name(self) -> str:
         """The display name of the run, such as ``train.py · GPT · 2026-01-31 14:03``, in local time."""
         moment = f"{datetime.fromtimestamp(self.started):%Y-%m-%d %H:%M}"
-        return " · ".join(filter(None, (find_script(self.command), _format_models(self.models), moment)))
+        return " · ".join(filter(None, (find_script(self.command), _format_models(self.whole_models), moment)))
 
 
 def find_script(command: str) -> str:
@@ -429,12 +434,6 @@ def find_script(command: str) -> str:
     return (path.parent.name if path.name == "__main__.py" else path.name) or "python"
 
 
-def find_whole_models(models: Sequence[str]) -> tuple[str, ...]:
-    """Returns the names of models, each once: with ``thunderfx`` a model has many parts, as ``GPT (part 1 of 11)``."""
-    return tuple(dict.fromkeys(model.partition(" (")[0] for model in models))
-
-
 def _format_models(models: Sequence[str]) -> str:
-    whole = find_whole_models(models)
-    first = ", ".join(whole[:_MOST_MODELS])
-    return first if len(whole) <= _MOST_MODELS else f"{first} and {len(whole) - _MOST_MODELS} more"
+    first = ", ".join(models[:_MOST_MODELS])
+    return first if len(models) <= _MOST_MODELS else f"{first} and {len(models) - _MOST_MODELS} more"
