@@ -6,6 +6,7 @@ import difflib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ from fusioncache.cli.things import (
     pick,
     pick_run,
 )
-from fusioncache.humanize import escape_controls, format_count, format_duration, format_seconds
+from fusioncache.humanize import escape_controls, fold_text, format_count, format_duration, format_seconds
 from fusioncache.observe.explain.changes import KeyChange
 from fusioncache.observe.explain.difference import (
     ONLY_A,
@@ -61,7 +62,6 @@ from fusioncache.observe.explain.difference import (
     explain_miss,
     find_nearest,
     write_miss,
-    write_rows,
 )
 from fusioncache.observe.explain.program_difference import (
     ProgramDifference,
@@ -189,6 +189,8 @@ _MOST = 20
 _COLUMNS = tuple(Column(title, fold=True) for title in ("differs", "A", "B"))
 _HANG = 8
 """The indent of continued lines of a trace."""
+_ROW_GAP, _ROW_HANG = 3, 4
+"""The space between the sides of a row, and the indent of a side's continued lines."""
 _COUNTS = ("regions", "templates", "hits", "misses", "compiles", "loads", "programs_loaded", "programs_made")
 _SECONDS = (
     *("compile_seconds", "load_seconds", "loaded_compile_seconds", "saved_seconds", "canonicalize_seconds"),
@@ -343,10 +345,14 @@ def _compare_templates(a: NamedThing, b: NamedThing, everything: bool) -> Compar
 
 
 def _write_rows(rows: Iterable[AlignedRow], width: int) -> Iterator[str]:
+    """Yields the lines of a text of this width, in the colours of their rows' marks. Longer lines are wrapped."""
     colours = {OTHER: "yellow", ONLY_A: "red", ONLY_B: "green"} if has_colours() else {}
-    printable = (AlignedRow(escape_controls(row.a), row.mark, escape_controls(row.b)) for row in rows)
-    for line, mark in write_rows(printable, width):
-        yield click.style(line, fg=colours[mark]) if mark in colours else line
+    column = max((width - _ROW_GAP) // 2, 1)
+    for row in rows:
+        sides = (fold_text(escape_controls(side), column, _ROW_HANG) for side in (row.a, row.b))
+        for index, (a, b) in enumerate(zip_longest(*sides, fillvalue="")):
+            line = f"{a:{column}} {row.mark if index == 0 else ' '} {b}".rstrip()
+            yield click.style(line, fg=colours[row.mark]) if row.mark in colours else line
 
 
 def _compare_programs(a: NamedThing, b: NamedThing, everything: bool) -> Comparison:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from fusioncache.humanize import fold_text
 from fusioncache.ir import Const, Graph, Value
 from fusioncache.ir.keys import (
     BACKEND,
@@ -305,12 +304,9 @@ SAME, OTHER, ONLY_A, ONLY_B = " ", "|", "<", ">"
 """The marks of a row: equal sides, different ones, or only one side."""
 
 _OP_NUMBER = re.compile(r"^op \d+")
-_GAP = 3
-_INDENT = 4
-"""The indent of continued lines."""
 
-_About = tuple[str, int]
-"""The subject of a line: a node by its number, or an output by its value's."""
+_About = tuple[str, int | None]
+"""The subject of a line: a node by its number, or an output by its value's. None is no subject, and has no line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,23 +328,10 @@ def align(a: Texts, b: Texts) -> tuple[AlignedRow, ...]:
     return (*_align_graphs(pairing), *_align_lines(a, b, environment))
 
 
-def write_rows(rows: Iterable[AlignedRow], width: int) -> Iterator[tuple[str, str]]:
-    """Yields the lines of a text of this width, each with the mark of its row. Longer lines are wrapped."""
-    column = max((width - _GAP) // 2, 1)
-    for row in rows:
-        sides = (fold_text(side, column, _INDENT) for side in (row.a, row.b))
-        for index, (a, b) in enumerate(zip_longest(*sides, fillvalue="")):
-            yield f"{a:{column}} {row.mark if index == 0 else ' '} {b}".rstrip(), row.mark
-
-
 def _align_graphs(pairing: Pairing) -> Iterator[AlignedRow]:
     a, b = _lines(pairing.a.graph), _lines(pairing.b.graph)
-    partner = {("node", x): ("node", y) for x, y in pairing.a.partner.items()}
-    values_b = set(pairing.b.graph.outputs)
-    for value in pairing.a.graph.outputs:
-        other_value = pairing.a.find_partner(value)
-        if other_value is not None and other_value in values_b:
-            partner["output", value] = "output", other_value
+    partner: dict[_About, _About] = {("node", x): ("node", y) for x, y in pairing.a.partner.items()}
+    partner |= {("output", value): ("output", pairing.a.find_partner(value)) for value in pairing.a.graph.outputs}
     changed = {("node", node) for node in pairing.rewired}
     taken, last = set(partner.values()), None
     only_b = defaultdict[_About | None, list[AlignedRow]](list)
@@ -360,7 +343,7 @@ def _align_graphs(pairing: Pairing) -> Iterator[AlignedRow]:
     yield from only_b[None]
     for about, line in a.items():
         other = partner.get(about)
-        if other not in b:
+        if other is None or other not in b:
             yield AlignedRow(line, ONLY_A, "")
             continue
         same = _without_numbers(line) == _without_numbers(b[other]) and about not in changed
@@ -370,7 +353,7 @@ def _align_graphs(pairing: Pairing) -> Iterator[AlignedRow]:
 
 def _lines(graph: Graph) -> dict[_About, str]:
     """Returns the lines of a graph by subject, with its ops numbered."""
-    lines = {("node", number): line for number, line in enumerate(input_lines(graph))}
+    lines: dict[_About, str] = {("node", number): line for number, line in enumerate(input_lines(graph))}
     firsts = [first for _, first in graph.results()]
     numbered = [f"op {number}  {line}" for number, line in enumerate(op_lines(graph), 1)]
     lines.update({("node", first): line for first, line in zip(firsts, numbered, strict=True)})
