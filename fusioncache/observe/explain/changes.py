@@ -104,7 +104,7 @@ Aspect = tuple[str, str, str]
 """The name of a property that differs, and both values."""
 
 
-def compare_types(a: ValueType | None, b: ValueType | None) -> list[Aspect]:
+def compare_types(a: ValueType, b: ValueType) -> list[Aspect]:
     """Returns the differences of two value types: ``dtype``, ``rank``, ``size of dimension 0``, and so on.
 
     All symbolic sizes count as equal.
@@ -133,9 +133,7 @@ def _shape_text(sizes: list[str]) -> str:
     return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
 
 
-def _type_text(type_: ValueType | None) -> str:
-    if type_ is None:
-        return NONE
+def _type_text(type_: ValueType) -> str:
     return "a tensor" if isinstance(type_, TensorType) else str(type_)
 
 
@@ -249,10 +247,9 @@ class _InputChanges:
 
     def __init__(self, pairing: Pairing):
         groups: dict[Aspect, list[tuple[int, str]]] = defaultdict(list)
-        for value in range(len(pairing.a.graph.inputs)):
-            other = pairing.a.partner.get(value)
-            if other is not None and other < len(pairing.b.graph.inputs):
-                for name, a, b in compare_types(type_of(pairing.a, value), type_of(pairing.b, other)):
+        for value, type_ in enumerate(pairing.a.graph.inputs):
+            if value in pairing.a.partner:
+                for name, a, b in compare_types(type_, pairing.b.graph.inputs[pairing.a.partner[value]]):
                     kind = "size" if name.startswith(SIZE_OF_DIMENSION) else name
                     groups[kind, a, b].append((value, name))
         self.changes = [_explain_inputs(kind, a, b, where) for (kind, a, b), where in groups.items()]
@@ -285,7 +282,7 @@ def _operand_types(nodes: Nodes, op: Op) -> list[str]:
 def _compare_results(pairing: Pairing, node: int, op_a: Op, op_b: Op) -> list[KeyChange]:
     where = f"the result of {name_op(pairing.a, node)}"
     pairs = zip(op_a.outputs, op_b.outputs, strict=False)
-    tensors = [pair for pair in pairs if all(isinstance(type_, TensorType) for type_ in pair)]
+    tensors = [(x, y) for x, y in pairs if isinstance(x, TensorType) and isinstance(y, TensorType)]
     return [KeyChange("ops", f"the {name} of {where}", a, b) for pair in tensors for name, a, b in compare_types(*pair)]
 
 

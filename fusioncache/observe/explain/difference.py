@@ -64,9 +64,8 @@ def compare(a: Texts, b: Texts) -> Difference:
     Texts of different formats cannot be compared, so then the format is the only change.
     """
     if a.get("format") != b.get("format"):
-        return Difference(
-            (KeyChange("format", "the format of the text", a.get("format", NONE), b.get("format", NONE)),)
-        )
+        change = _change(kind_of("format"), "the format of the text", a.get("format"), b.get("format"))
+        return Difference((change,))
     graph = () if all(a.get(name) == b.get(name) for name in GRAPH) else _compare_graphs(a, b)
     environments = tuple(_compare_environments(a, b))
     return Difference((*graph, *environments), _find_sizes(a, b) if graph and not environments else ())
@@ -145,14 +144,12 @@ def _with_default(a: str | None, b: str | None) -> tuple[str | None, str | None]
 
 def _compare_layouts(kind: IngredientKind, a: str, b: str) -> list[KeyChange]:
     try:
-        x, y = read_layouts(a), read_layouts(b)
-    except ValueError:
-        return []
-    if len(x) != len(y):
+        pairs = list(zip(read_layouts(a), read_layouts(b), strict=True))
+    except ValueError:  # one cannot be read, or they have other numbers of inputs
         return []
     return [
         _change(kind, f"{kind.subject} of input %{index}", write_layouts((one,)), write_layouts((other,)))
-        for index, (one, other) in enumerate(zip(x, y, strict=True))
+        for index, (one, other) in enumerate(pairs)
         if one != other
     ]
 
