@@ -104,16 +104,16 @@ def open_for_writing(path: Path) -> Iterator[sqlite3.Connection]:
         # Data that was written survives the process being killed. To survive a power failure as well, each write would
         # have to wait for the disk: fifty times as long, in the middle of a step.
         database.execute("PRAGMA synchronous = OFF")
-        _first(database, "PRAGMA user_version")
+        _fetch(database, "PRAGMA user_version")
         protect(path)  # while a new one is empty; sqlite's files beside it get its permissions
         # On a file with pages, even a foreign one, this pragma only writes to it.
-        if _first(database, "PRAGMA page_count") == 0:
+        if _fetch(database, "PRAGMA page_count") == 0:
             database.execute("PRAGMA auto_vacuum = FULL")
         # A transaction that begins with a read fails at once if another process writes; this one waits for its turn.
         database.execute("BEGIN IMMEDIATE")
         # Any other program's sqlite file may have version 0, but only a new file has no tables.
-        is_new = _first(database, "SELECT 1 FROM sqlite_master") is None
-        if not is_new or _first(database, "PRAGMA user_version"):
+        is_new = _fetch(database, "SELECT 1 FROM sqlite_master") is None
+        if not is_new or _fetch(database, "PRAGMA user_version"):
             _check_format(path, database)
         else:
             for table in _TABLES:
@@ -141,7 +141,7 @@ def open_for_reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _check_format(path: Path, database: sqlite3.Connection) -> None:
-    version = _first(database, "PRAGMA user_version")
+    version = _fetch(database, "PRAGMA user_version")
     if version != FORMAT:
         raise RecordError(
             f"{path} has format {version} and this fusioncache reads format {FORMAT}: move it away, or set "
@@ -151,7 +151,7 @@ def _check_format(path: Path, database: sqlite3.Connection) -> None:
 
 def find_run(database: sqlite3.Connection, run: str) -> int | None:
     """Returns the number of a run by its id; None if it is missing or removed."""
-    return _first(database, "SELECT number FROM runs WHERE id = ? AND content IS NOT NULL", run)
+    return _fetch(database, "SELECT number FROM runs WHERE id = ? AND content IS NOT NULL", run)
 
 
 def put_run(database: sqlite3.Connection, run: Run) -> int:
@@ -160,9 +160,7 @@ def put_run(database: sqlite3.Connection, run: Run) -> int:
     row = {"id": run.id, "started": run.started, "updated": run.updated, **totals, "content": encode_record(run)}
     names, marks, new = (", ".join(each.format(name) for name in row) for each in ("{0}", ":{0}", "{0} = excluded.{0}"))
     database.execute(f"INSERT INTO runs ({names}) VALUES ({marks}) ON CONFLICT DO UPDATE SET {new}", row)
-    found = find_run(database, run.id)
-    assert found is not None
-    return found
+    return _fetch(database, "SELECT number FROM runs WHERE id = ?", run.id)
 
 
 def put_template(database: sqlite3.Connection, run: int, template: TemplateStats) -> None:
@@ -170,8 +168,7 @@ def put_template(database: sqlite3.Connection, run: int, template: TemplateStats
     content = zlib.compress(json.dumps(template.ingredients).encode())
     values = (template.digest, template.name, template.ops, content)
     database.execute("INSERT OR IGNORE INTO templates (digest, name, ops, content) VALUES (?, ?, ?, ?)", values)
-    number = _first(database, "SELECT id FROM templates WHERE digest = ?", template.digest)
-    assert number is not None
+    number = _fetch(database, "SELECT id FROM templates WHERE digest = ?", template.digest)
     share = replace(template, name="", digest="", ops=0, ingredients=())
     put_record(database, run, USES, number, encode_record(share))
 
@@ -214,9 +211,7 @@ def make_room(
 
 def measure(database: sqlite3.Connection) -> int:
     """Returns the size of the file in bytes after the transaction."""
-    pages, unused, size = (
-        database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
-    )
+    pages, unused, size = (_fetch(database, f"PRAGMA {name}") for name in ("page_count", "freelist_count", "page_size"))
     return int((pages - unused) * size)
 
 
@@ -231,7 +226,8 @@ def _forget(database: sqlite3.Connection, runs: Sequence[int]) -> None:
     database.execute(f"DELETE FROM templates WHERE id NOT IN (SELECT number FROM records WHERE kind = '{USES}')")
 
 
-def _first(database: sqlite3.Connection, query: str, *parameters: Any) -> int | None:
+def _fetch(database: sqlite3.Connection, query: str, *parameters: Any) -> Any:
+    """Returns the first value of the first row; None if there is no row."""
     row = database.execute(query, parameters).fetchone()
     return None if row is None else row[0]
 
@@ -245,16 +241,16 @@ _USES = f"""SELECT digest, name, ops, templates.content AS text, records.content
 class RecordReader:
     """Reads the record of runs.
 
-    Args:
-        path: the file; by default the one at ``record_path()``.
+    Attributes:
+        path: the file.
 
     Raises:
         RecordError: if there is no record, or it cannot be read. All methods raise it, too.
     """
 
-    def __init__(self, path: Path | None = None):
-        self.path = path or record_path()
-        if not _has_content(self.path):
+    def __init__(self) -> None:
+        self.path = record_path()
+        if not has_record():
             raise RecordError(_no_record(self.path))
         self._rows("SELECT 1")
 
@@ -348,11 +344,12 @@ def _no_record(path: Path) -> str:
 
 
 def has_record() -> bool:
-    """True if there is a record at the usual path, readable or not."""
-    return _has_content(record_path())
+    """True if there is a record at the usual path, readable or not.
 
-
-def _has_content(path: Path) -> bool:
+    Raises:
+        RecordError: if its folder cannot be read.
+    """
+    path = record_path()
     # The file is empty from when the first run opens it until it commits.
     try:
         return path.stat().st_size > 0
