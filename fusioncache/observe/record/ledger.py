@@ -14,6 +14,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from itertools import count
 from types import MappingProxyType
 from typing import Any
 
@@ -223,7 +224,7 @@ class Ledger:
         self.observers: list[CompileObserver] = []
         self._counts: dict[str, Any] = {each.name: _NOTHING.get(each.name, {}) for each in fields(Stats)}
         self._templates: LruMap[str, _TemplateCounts] = LruMap(MOST_TEMPLATES)
-        self._seen = 0
+        self._numbers = count()
         self._saved = 0.0
 
     def count(self, name: str, number: float = 1, *, of: str | None = None) -> bool:
@@ -256,9 +257,8 @@ class Ledger:
 
     def count_region(self, template: Template, arities: tuple[int, ...], *, hit: bool) -> None:
         """Counts a region with this template."""
-        what: What = "hit" if hit else "miss"
         self._count_template(template, {"regions": 1, "hits": int(hit), "misses": int(not hit)}, arities=arities)
-        publish(self._log, what, template, arities=arities)
+        publish(self._log, "hit" if hit else "miss", template, arities=arities)
 
     def count_bypass(self, reason: str, template: Template | None = None, *, region: bool = True) -> bool:
         """Counts a region that is left as Thunder made it.
@@ -276,15 +276,14 @@ class Ledger:
 
     def count_build(self, template: Template, event: CompileEvent) -> None:
         """Counts a function that was compiled or loaded for a template, and notifies the observers."""
-        seconds = event.seconds
-        compiled = event.compile_seconds if event.loaded else seconds
+        compiled = event.compile_seconds if event.loaded else event.seconds
         if event.loaded:
-            counts = {"loads": 1, "load_seconds": seconds, "loaded_compile_seconds": compiled}
+            counts = {"loads": 1, "load_seconds": event.seconds, "loaded_compile_seconds": compiled}
             self.count("helped", event.helped)
         else:
-            counts = {"compiles": 1, "compile_seconds": seconds}
+            counts = {"compiles": 1, "compile_seconds": event.seconds}
         self._count_template(template, counts, event.cost or ThunderCost(compiled, compiled))
-        publish(self._log, "load" if event.loaded else "compile", template, seconds=seconds)
+        publish(self._log, "load" if event.loaded else "compile", template, seconds=event.seconds)
         for observer in [observer for ledger in self._lineage for observer in ledger.observers]:
             observer(event)
 
@@ -296,14 +295,13 @@ class Ledger:
         """Counts a compile whose result could not be stored."""
         self.emit("unkept", reason=reason)
 
-    def count_general_hit(self, template: Template, cost: ThunderCost | None = None) -> None:
+    def count_general_hit(self, template: Template, cost: ThunderCost = _NOTHING_ALONE) -> None:
         """Counts a graph of this template that needs no compile, because a function for any sizes serves it.
 
         Args:
             template: the template.
             cost: time that Thunder alone spends on such a graph, if the function was compiled for another template.
         """
-        cost = cost or _NOTHING_ALONE
         self._count_template(template, {"general_hits": 1, "general_saved_seconds": cost.first}, cost)
 
     def count_program_loaded(self, model: str | None, seconds: float, made_seconds: float) -> None:
@@ -330,7 +328,8 @@ class Ledger:
     def templates(self) -> tuple[TemplateStats, ...]:
         """Returns each template's current counts, in the order in which templates were first seen."""
         with self._lock:
-            return AllTemplates(each.freeze() for each in self._list_templates())
+            ordered = sorted(self._templates.values(), key=lambda each: each.number)
+            return AllTemplates(each.freeze() for each in ordered)
 
     def template(self, digest: str) -> TemplateStats | None:
         """Returns one template's current counts; None if there are none."""
@@ -383,11 +382,5 @@ class Ledger:
                     ledger._counts["templates"] += found.counts["regions"] == 1
 
     def _find_template(self, template: Template) -> _TemplateCounts:
-        found, was_seen = self._templates.get_or_make(
-            template.key.digest, lambda: _TemplateCounts(template, self._seen)
-        )
-        self._seen += not was_seen
-        return found
-
-    def _list_templates(self) -> list[_TemplateCounts]:
-        return sorted(self._templates.values(), key=lambda each: each.number)
+        digest = template.key.digest
+        return self._templates.get_or_make(digest, lambda: _TemplateCounts(template, next(self._numbers)))[0]
