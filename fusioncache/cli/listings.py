@@ -143,11 +143,12 @@ def select_executables(template: TemplateStats, stored: Sequence[StoredEntry]) -
     Raises:
         click.ClickException: if the recorded text or counts are not a template's.
     """
-    graph = read_template_graph(template)
     try:
-        wanted = {tuple(sorted(parts.items())) for parts in _list_parts(graph, template)}
+        graph = read_exactly(template.texts)
+        compiled = [make_key(each, {}) for arities in template.arities for each in list_graphs(graph, arities)]
     except ValueError as error:
         raise make_record_error(template, error) from error
+    wanted = {tuple(sorted((part.name, part.digest) for part in key.ingredients)) for key in compiled}
     names = {name for parts in wanted for name, _ in parts}
     keys = (tuple(sorted(part for part in one.entry.ingredients if part[0] in names)) for one in stored)
     return [one for one, key in zip(stored, keys, strict=True) if key in wanted]
@@ -171,13 +172,6 @@ def _count_reasons(template: TemplateStats, notes: Sequence[StoredEntry]) -> Map
         return {}  # the commands that need the graph report the error
 
 
-def _list_parts(graph: Graph, template: TemplateStats) -> Iterator[dict[str, str]]:
-    """Yields the digests of the graph's ingredients, for each graph that may have been compiled for the template."""
-    for arities in template.arities:
-        for compiled in list_graphs(graph, arities):
-            yield {part.name: part.digest for part in make_key(compiled, {}).ingredients}
-
-
 def describe_code(template: TemplateStats, directory: Path | None) -> tuple[str, Any]:
     """Returns the stored code of each executable that was compiled for a template, as text and as data.
 
@@ -195,14 +189,10 @@ def describe_code(template: TemplateStats, directory: Path | None) -> tuple[str,
 def describe_executables(stored: Sequence[StoredEntry], name: str) -> tuple[str, Any]:
     """Returns the stored code of executables, as text and as data. Prints how to get missing source."""
     described = [(one, *_describe(one)) for one in stored]
+    lacking = Counter(one.entry.backend for one, about, _ in described if one.refused is not None or about.lacks_source)
     for backend, hint in _list_hints().items():
-        lacking = [
-            one
-            for one, about, _ in described
-            if one.entry.backend == backend and (one.refused is not None or about.lacks_source)
-        ]
-        if lacking:
-            those_were = format_count(len(lacking), "executable was", "executables were")
+        if number := lacking[backend]:
+            those_were = format_count(number, "executable was", "executables were")
             say(f"{those_were} stored without source. {hint.format(name=name)}")
     return "\n\n".join(_write_code(*each) for each in described), [_encode(*each) for each in described]
 
