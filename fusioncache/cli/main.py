@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 import click
@@ -18,28 +17,16 @@ _ERROR = "Error: "
 
 
 class LazyGroup(click.Group):
-    """A click group of commands by name. Exits with 1 and the message if the record or the store cannot be used.
-
-    Args:
-        lazy: the address of each command, as ``module:function``.
-    """
-
-    def __init__(self, *args: Any, lazy: Mapping[str, str], **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        self._lazy = lazy
+    """The group of all ``COMMANDS``. Exits with 1 and the message if the record or the store cannot be used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """See click."""
-        return sorted(self._lazy)
+        return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """See click."""
-        address = self._lazy.get(cmd_name)
-        if address is None:
-            return None
-        module, _, function = address.partition(":")
-        command: click.Command = getattr(import_module(module), function)
-        return command
+        address = COMMANDS.get(cmd_name)
+        return None if address is None else resolve_name(address)
 
     def invoke(self, ctx: click.Context) -> Any:
         """See click."""
@@ -87,10 +74,13 @@ COMMANDS = {
     "verify": "fusioncache.cli.upkeep:verify",
     "warm": "fusioncache.cli.upkeep:warm",
 }
-"""The address of each command. It is imported when it is used, so no command waits for the imports of another."""
+"""The address of each command, as ``module:function``.
+
+It is imported when it is used, so no command waits for the imports of another.
+"""
 
 
-@click.group(cls=LazyGroup, lazy=COMMANDS)
+@click.group(cls=LazyGroup)
 @click.version_option(__version__, prog_name="fusioncache")
 def main() -> None:
     """Show what fusioncache shared and compiled, and why. Maintain its record and store.
