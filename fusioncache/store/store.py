@@ -264,7 +264,7 @@ class Store:
         return tuple(sorted(found, key=lambda entry: (-entry.created, entry.digest, entry.backend)))
 
     def entry(self, digest: str, backend: str) -> Entry | None:
-        """Returns one entry with all of its fields; None if it does not exist or cannot be read. Never raises."""
+        """Returns one entry; None if it does not exist or cannot be read. Never raises."""
         with suppress(Refusal, OSError):
             return self._disk.entries.get(f"{digest}.{backend}") if self._disk else None
         return None

@@ -138,16 +138,13 @@ class Survey:
 
 def survey(store: Store) -> Survey:
     """Returns the distinct requests of a store. Entries of one template for several versions share a request."""
-    summaries = [summary for summary in store.entries() if is_compiled(summary.backend)]
+    entries = [entry for entry in store.entries() if is_compiled(entry.backend)]
     found: dict[tuple[str | None, ...], Entry] = {}
     trust = require_trust()
     refused: Counter[str] = Counter()
-    for summary in summaries:
-        entry = store.entry(summary.digest, summary.backend)
-        objects = {part.name: part.object for part in entry.artifacts} if entry else {}
-        if entry is None:
-            refused[DAMAGED] += 1
-        elif entry.origin is not None and not trust.accepts(entry.origin):
+    for entry in entries:
+        objects = {part.name: part.object for part in entry.artifacts}
+        if entry.origin is not None and not trust.accepts(entry.origin):
             refused[UNTRUSTED] += 1
         elif REQUEST in objects:
             # If results depend on the order of operands, a request has an entry for each region that made it.
@@ -162,7 +159,7 @@ def survey(store: Store) -> Survey:
         except Declined as declined:
             declined.require(Scope.REQUEST)
             refused[declined.reason] += 1
-    return Survey(len(summaries), tasks, refused)
+    return Survey(len(entries), tasks, refused)
 
 
 def read_request(store: Store, entry: Entry) -> CompileTask:

@@ -60,10 +60,9 @@ def explain_program_miss(name: str, key: Key, differences: Sequence[ReadDifferen
 
 
 def _compare_keys(name: str, key: Key, store: Store) -> Sequence[ProgramDifference]:
-    entries = [each for each in store.entries() if is_program(each.backend) and each.name == name][:_MOST_COMPARED]
-    known = [store.entry(each.digest, each.backend) for each in entries]
+    known = [each for each in store.entries() if is_program(each.backend) and each.name == name][:_MOST_COMPARED]
     # Of several that are equally near, the last is taken: the newest.
-    texts = [entry.texts for entry in reversed(known) if entry is not None and not entry.is_outdated]
+    texts = [entry.texts for entry in reversed(known) if not entry.is_outdated]
     nearest = find_nearest(key.texts, texts)
     return () if nearest is None else compare_program_keys(texts[nearest], key.texts)
 

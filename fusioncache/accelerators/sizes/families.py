@@ -432,11 +432,9 @@ def find_families(store: Store, form: Key) -> tuple[Family, ...]:
 
 def list_stored_families(store: Store) -> Iterator[Family]:
     """Yields all stored families. Removes families that cannot be decoded."""
-    forms = {summary.digest: summary.backend for summary in store.entries() if is_family(summary.backend)}
-    for digest, slot in forms.items():
-        entry = store.entry(digest, slot)
-        if entry is not None:
-            yield from (family for _, family in _list_families(store, Key(digest, entry.text, ())))
+    texts = {entry.digest: entry.text for entry in store.entries() if is_family(entry.backend)}
+    for digest, text in texts.items():
+        yield from (family for _, family in _list_families(store, Key(digest, text, ())))
 
 
 def store_family(store: Store, form: Key, family: Family, name: str) -> bool:
