@@ -9,7 +9,7 @@ generalization, and cuts a rejected region itself.
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
@@ -146,14 +146,11 @@ class StoredRegions:
 
 def read_regions(store: Store, key: Key) -> StoredRegions:
     """Returns the stored regions of a skeleton. Removes an entry that does not decode. Never raises."""
-    artifacts = store.peek(key, SIZES_SLOT)
-    if artifacts is None:
-        return StoredRegions()
-    try:
-        return codec.decode(StoredRegions, artifacts.get(_SIZES, b""), "sizes", format=FORMAT)
-    except ValueError as error:
-        store.discard(key, SIZES_SLOT, f"sizes that do not decode: {type(error).__name__}")
-        return StoredRegions()
+    return store.read(key, SIZES_SLOT, _decode_regions, "sizes that do not decode") or StoredRegions()
+
+
+def _decode_regions(artifacts: Mapping[str, bytes]) -> StoredRegions:
+    return codec.decode(StoredRegions, artifacts.get(_SIZES, b""), "sizes", format=FORMAT)
 
 
 def store_regions(store: Store, key: Key, new: StoredRegions, name: str) -> None:

@@ -9,9 +9,10 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ from fusioncache.store.locks import TOO_LONG, FileLock
 
 if TYPE_CHECKING:
     from fusioncache.store.read_through import ReadThrough
+
+logger = logging.getLogger("fusioncache")
 
 MAX_BYTES = 2 << 30
 MAX_AGE = 90 * 86400.0
@@ -132,28 +135,54 @@ class Store:
         """The path of the directory; None if nothing is stored."""
         return self._disk.directory.path if self._disk else None
 
-    def load(self, key: Key, backend: str) -> StoredArtifacts | None:
+    def load(self, key: Key, backend: str, *, asks_remote: bool = True) -> StoredArtifacts | None:
         """Returns the artifacts that were saved for exactly this key; None if there are no trusted ones. Never raises.
 
-        A missing entry is fetched from the remote, if there is one.
-        """
-        found = self.peek(key, backend, asks_remote=True)
-        if found is not None and found.is_foreign:
-            self._counts.observer("pulled_seconds", found.seconds)
-        return found
-
-    def peek(self, key: Key, backend: str, *, asks_remote: bool = False) -> StoredArtifacts | None:
-        """Returns the same as ``load``, but does not report the saved seconds to the observer. Never raises.
-
         Args:
-            key: as in ``load``.
-            backend: as in ``load``.
+            key: of the artifacts.
+            backend: as in ``save``.
             asks_remote: whether a missing entry is fetched from the remote, if there is one.
         """
         found = self._load(key, backend)
         if found is None and asks_remote and self._read_through:
-            return self._load(key, backend) if self._read_through.fetch_entry(f"{key.digest}.{backend}") else None
+            found = self._load(key, backend) if self._read_through.fetch_entry(f"{key.digest}.{backend}") else None
+        if found is not None and found.is_foreign:
+            self._counts.observer("pulled_seconds", found.seconds)
         return found
+
+    def read[T](
+        self, key: Key, slot: str, decode: Callable[[StoredArtifacts], T], what: str, *, asks_remote: bool = False
+    ) -> T | None:
+        """Returns the decoded content of a slot; None if it is free. Removes an entry that does not decode.
+
+        Args:
+            key: of the entry.
+            slot: of the entry.
+            decode: decodes the artifacts. Raises ``ValueError`` or ``KeyError`` if it cannot.
+            what: describes an entry that does not decode, to be counted.
+            asks_remote: as in ``load``.
+        """
+        artifacts = self.load(key, slot, asks_remote=asks_remote)
+        try:
+            return None if artifacts is None else decode(artifacts)
+        except (ValueError, KeyError) as error:
+            logger.info("%s, for %s", what, key.digest[:12], exc_info=error)
+            self.discard(key, slot, f"{what}: {type(error).__name__}")
+            return None
+
+    def read_slots[T](
+        self, key: Key, slots: Iterable[str], decode: Callable[[StoredArtifacts], T], what: str, *, asks_remote: bool
+    ) -> Iterator[tuple[str, T]]:
+        """Yields the slots with content, each with its decoded content: see ``read``. Loads one when it is requested.
+
+        For a slot that is free here the remote is asked, up to the first slot that is free there, too.
+        """
+        for slot in slots:
+            found = self.read(key, slot, decode, what, asks_remote=asks_remote)
+            if found is None:
+                asks_remote = False
+            else:
+                yield slot, found
 
     def save(
         self, key: Key, backend: str, artifacts: Mapping[str, bytes], *, name: str = "", seconds: float = 0.0
@@ -269,9 +298,9 @@ class Store:
             return self._disk.entries.get(f"{digest}.{backend}") if self._disk else None
         return None
 
-    def find_oldest(self, key: Key, slots: Iterable[str]) -> str:
-        """Returns the first empty slot, or else the slot with the oldest entry."""
-        found = {slot: self.entry(key.digest, slot) for slot in slots}
+    def choose_slot(self, key: Key, slots: Iterable[str], used: Container[str]) -> str:
+        """Returns the first slot that is not in use, or else the slot with the oldest entry."""
+        found = {slot: self.entry(key.digest, slot) if slot in used else None for slot in slots}
         return min(found, key=lambda slot: entry.created if (entry := found[slot]) else 0.0)
 
     def find_nearest(self, key: Key, backend: str) -> Entry | None:

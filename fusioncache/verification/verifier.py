@@ -133,7 +133,7 @@ class VerifiedTemplates:
 
     def _list_marks(self, key: Key) -> list[str]:
         """Returns the marks of a template, which are the names of its artifacts in the store."""
-        return list((self.store.peek(key, VERIFIED_SLOT) if self.store else None) or ())
+        return list((self.store.load(key, VERIFIED_SLOT, asks_remote=False) if self.store else None) or ())
 
 
 @dataclass(frozen=True, slots=True)

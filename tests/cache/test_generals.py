@@ -196,7 +196,7 @@ def test_sizes_that_do_not_decode_are_removed(store, content):
     assert store.save(KEY, SIZES_SLOT, {"sizes": content.encode()})
     with pytest.warns(RuntimeWarning, match="sizes that do not decode"):
         assert read_regions(store, KEY) == StoredRegions()
-    assert store.peek(KEY, SIZES_SLOT) is None
+    assert store.load(KEY, SIZES_SLOT) is None
     keep(store, place(product(2, 64)))
     assert len(read(store)) == 1
 

@@ -196,7 +196,7 @@ def test_a_family_without_a_part_is_none_and_is_discarded(name, tmp_path):
     store.save(FORM, FAMILY_SLOTS[0], artifacts)
     with pytest.warns(RuntimeWarning, match="a stored family that does not decode"):
         assert find_families(store, FORM) == ()
-    assert store.peek(FORM, FAMILY_SLOTS[0]) is None
+    assert store.load(FORM, FAMILY_SLOTS[0]) is None
 
 
 def test_a_store_has_one_slot_for_each_family_and_the_oldest_goes_where_there_is_no_room(tmp_path):

@@ -103,26 +103,15 @@ class Candidate:
 def find_candidates(store: Store, key: Key) -> Iterator[Candidate]:
     """Yields the programs that are stored for a key. Removes those that do not decode. Never raises.
 
-    Each is loaded when the caller requests it. Slots are filled in order, so the search ends at the first free one.
+    Each is loaded when the caller requests it.
     """
-    for slot in PROGRAM_SLOTS:
-        artifacts = store.load(key, slot)
-        if artifacts is None:
-            return
-        candidate = _decode(store, key, slot, artifacts)
-        if candidate is not None:
-            yield candidate
+    for slot, candidate in store.read_slots(key, PROGRAM_SLOTS, _decode, _STALE, asks_remote=True):
+        yield replace(candidate, slot=slot)
 
 
-def _decode(store: Store, key: Key, slot: str, artifacts: StoredArtifacts) -> Candidate | None:
-    """Returns the program in a slot; None, and removes the entry, if it does not decode."""
-    try:
-        text, reads = decode(artifacts[PROGRAM]), decode_reads(artifacts[READS])
-        return Candidate(slot, text, reads, artifacts.seconds, artifacts.get(BYTECODE), artifacts.get(REGIONS))
-    except (ValueError, KeyError) as error:
-        logger.info("a stored program for %s does not decode", key.digest[:12], exc_info=error)
-        store.discard(key, slot, f"{_STALE}: {type(error).__name__}")
-        return None
+def _decode(artifacts: StoredArtifacts) -> Candidate:
+    text, reads = decode(artifacts[PROGRAM]), decode_reads(artifacts[READS])
+    return Candidate("", text, reads, artifacts.seconds, artifacts.get(BYTECODE), artifacts.get(REGIONS))
 
 
 def store_program(
@@ -167,16 +156,13 @@ def store_program(
 
 def _choose_slot(store: Store, key: Key, reads: frozenset[Read], unfit: Collection[str]) -> str | None:
     """Returns a free slot, freeing the oldest if necessary; None if a stored program has these reads and may fit."""
-    for slot in PROGRAM_SLOTS:
-        artifacts = store.load(key, slot)
-        candidate = None if artifacts is None else _decode(store, key, slot, artifacts)
-        if candidate is None:
-            return slot
-        if slot not in unfit and frozenset(candidate.reads) == reads:
-            return None
-    oldest = store.find_oldest(key, PROGRAM_SLOTS)
-    store.remove(key, oldest)
-    return oldest
+    known = {each.slot: frozenset(each.reads) for each in find_candidates(store, key)}
+    if any(slot not in unfit and other == reads for slot, other in known.items()):
+        return None
+    slot = store.choose_slot(key, PROGRAM_SLOTS, known)
+    if slot in known:
+        store.remove(key, slot)
+    return slot
 
 
 MAX_KINDS = 64

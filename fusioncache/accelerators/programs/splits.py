@@ -131,14 +131,11 @@ def _write_tensor(value: Any) -> str:
 
 def read_answers(store: Store, key: Key) -> frozenset[str]:
     """Returns the digests of operations stored as supported. Removes an entry that does not decode. Never raises."""
-    artifacts = store.peek(key, SPLITS_SLOT)
-    if artifacts is None:
-        return frozenset()
-    try:
-        return frozenset(codec.decode(_StoredAnswers, artifacts.get(_ANSWERS, b""), "answers", format=FORMAT).answers)
-    except ValueError as error:
-        store.discard(key, SPLITS_SLOT, f"answers that do not decode: {type(error).__name__}")
-        return frozenset()
+    return store.read(key, SPLITS_SLOT, _decode_answers, "answers that do not decode") or frozenset()
+
+
+def _decode_answers(artifacts: Mapping[str, bytes]) -> frozenset[str]:
+    return frozenset(codec.decode(_StoredAnswers, artifacts.get(_ANSWERS, b""), "answers", format=FORMAT).answers)
 
 
 def store_answers(store: Store, key: Key, answers: Collection[str]) -> None:

@@ -63,7 +63,7 @@ from fusioncache.accelerators.sizes.values import ArgumentSizes, Place
 from fusioncache.ir import Key, codec
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.observe.record.region_codec import ProgramRecords, decode_regions
-from fusioncache.store import Store
+from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.entry import FAMILY_SLOTS, is_family
 from fusioncache.store.store import WRITE_SECONDS
 from fusioncache.thunder_adapter.api import TensorProxy, TraceCtx, devices, dtypes, to_torch_dtype, tracectx
@@ -423,10 +423,7 @@ _FAMILY, _READS, _PROGRAM, _REGIONS = "family", "reads", "program-", "regions-"
 
 
 def find_families(store: Store, form: Key) -> tuple[Family, ...]:
-    """Returns the families that are stored for a form. Removes families that cannot be decoded. Never raises.
-
-    For a slot that is free here the remote is asked, up to the first slot that is free there, too.
-    """
+    """Returns the families that are stored for a form. Removes families that cannot be decoded. Never raises."""
     return tuple(family for _, family in _list_families(store, form, asks_remote=True))
 
 
@@ -462,8 +459,7 @@ def store_family(store: Store, form: Key, family: Family, name: str) -> bool:
             return bool(same)
         for slot in same:
             _learn_all(family, found[slot].known)
-        free = [slot for slot in FAMILY_SLOTS if slot not in found]
-        slot = next(iter((*same, *free)), None) or store.find_oldest(form, found)
+        slot = same[0] if same else store.choose_slot(form, FAMILY_SLOTS, found)
         artifacts = encode_family(family)
         store.remove(form, slot)
         return store.save(form, slot, artifacts, name=name)
@@ -514,18 +510,15 @@ def decode_family(artifacts: Mapping[str, bytes]) -> Family:
 
 
 def _list_families(store: Store, form: Key, *, asks_remote: bool = False) -> Iterator[tuple[str, Family]]:
-    for slot in FAMILY_SLOTS:
-        artifacts = store.peek(form, slot, asks_remote=asks_remote)
-        if artifacts is None:
-            asks_remote = False
-            continue
-        try:
-            family = decode_family(artifacts)
-            family.is_foreign = artifacts.is_foreign
-            yield slot, family
-        except ValueError as error:
-            logger.info("a stored family does not decode", exc_info=error)
-            store.discard(form, slot, f"a stored family that does not decode: {type(error).__name__}")
+    return store.read_slots(
+        form, FAMILY_SLOTS, _decode_stored, "a stored family that does not decode", asks_remote=asks_remote
+    )
+
+
+def _decode_stored(artifacts: StoredArtifacts) -> Family:
+    family = decode_family(artifacts)
+    family.is_foreign = artifacts.is_foreign
+    return family
 
 
 def _learn_all(family: Family, known: tuple[KnownProgram, ...]) -> None:
