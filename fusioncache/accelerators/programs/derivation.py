@@ -32,7 +32,7 @@ from fusioncache.observe.explain.program_difference import (
 )
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import ChoiceRecord, PlacementRecord, RegionRecord
-from fusioncache.observe.record.region_codec import decode_regions, encode_regions
+from fusioncache.observe.record.region_codec import ProgramRecords, decode_regions, encode_regions
 from fusioncache.process.collector import without_collector
 from fusioncache.process.secrets import blur, hide_line, hide_texts, reveal_texts
 from fusioncache.store import Store
@@ -151,16 +151,16 @@ class KnownProgram:
     sizes: ArgumentSizes
     regions: bytes | None
 
-    def list_placements(self) -> tuple[PlacementRecord, ...]:
-        """Returns the placements of the collectives in its traces, without the names of calls, which depend on sizes.
+    def read_records(self) -> ProgramRecords:
+        """Returns the record of its regions.
 
         Raises:
             Declined: if a choice may depend on sizes, such as the plan of a residual stream, or the record is missing.
         """
-        kept = None if self.regions is None else decode_regions(self.regions, "", 0)
+        kept = None if self.regions is None else decode_regions(self.regions)
         if kept is None or kept.choices:
             raise Declined("the plan for its residual streams may differ", Scope.LENGTH)
-        return tuple(replace(placement, calls=()) for placement in kept.placements)
+        return kept
 
 
 @dataclass(slots=True, eq=False)

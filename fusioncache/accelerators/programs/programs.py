@@ -384,7 +384,7 @@ class ProgramKeeper(Accelerator):
             return
         ledger, number = self.ledger, self.ledger.history.begin_trace(call.name)
         try:
-            kept = decode_regions(content, call.name, number) if isinstance(content, bytes) else content
+            kept = decode_regions(content) if isinstance(content, bytes) else content
         except ValueError as error:  # they are only for reports, so the program is used all the same
             logger.info("the regions of a stored program of %s are not counted", call.name, exc_info=error)
             return

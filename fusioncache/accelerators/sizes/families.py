@@ -62,7 +62,7 @@ from fusioncache.accelerators.sizes.sizes import (
 from fusioncache.accelerators.sizes.values import ArgumentSizes, Place
 from fusioncache.ir import Key, codec
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.observe.record.region_codec import ProgramRecords, decode_regions
+from fusioncache.observe.record.region_codec import ProgramRecords
 from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.entry import FAMILY_SLOTS, is_family
 from fusioncache.store.store import WRITE_SECONDS
@@ -327,7 +327,9 @@ class Family:
     """
 
     def __init__(self, reads: tuple[Read, ...], passes: PassJournal, known: Sequence[KnownProgram]):
-        first, *others = (each.list_placements() for each in known)
+        records = [each.read_records() for each in known]
+        # Without the names of calls, which depend on sizes.
+        first, *others = ([replace(each, calls=()) for each in record.placements] for record in records)
         if any(other != first for other in others):
             raise Declined("its collectives are in other places", Scope.LENGTH)
         self.reads = reads
@@ -336,8 +338,7 @@ class Family:
         self.is_foreign = False
         self._general = self._generalize(self.known)
         self._digests = list_digests(known[0].text)
-        kept = known[0].regions
-        self._regions = None if kept is None else decode_regions(kept, None, 0)
+        self._records = records[0]
 
     def _generalize(self, known: Sequence[KnownProgram]) -> GeneralProgram:
         programs = [(each.text, self.passes.read(each.sizes)) for each in known]
@@ -379,15 +380,15 @@ class Family:
         """
         self._general.prepare()
 
-    def fill(self, sizes: ArgumentSizes, identify: Identify) -> tuple[FilledProgram, ProgramRecords | None]:
-        """Returns the program for arguments of these sizes, and the records of its regions or None.
+    def fill(self, sizes: ArgumentSizes, identify: Identify) -> tuple[FilledProgram, ProgramRecords]:
+        """Returns the program for arguments of these sizes, and the records of its regions.
 
         Raises:
             Declined: if a guard fails, so that Thunder's passes might do something else.
             Declined: if the value of a number is unknown.
         """
         filled = self._general.fill(self.passes.check(sizes), identify)
-        return filled, self._fill_regions(filled.digests)
+        return filled, self._fill_records(filled.digests)
 
     def fill_templates(self, length: int, identify: Identify) -> Mapping[str, TemplateReference]:
         """Returns the templates of the program at a length, by name: see ``GeneralProgram.fill_templates``.
@@ -398,14 +399,11 @@ class Family:
         sizes = scale_sizes(self.known[0].sizes, self.known[1].sizes, length)
         return self._general.fill_templates(self.passes.check(sizes), identify)[0]
 
-    def _fill_regions(self, digests: Sequence[str]) -> ProgramRecords | None:
-        """Returns the records of the regions with the digests of the filled-in templates; None if there are none."""
-        kept = self._regions
-        if kept is None:
-            return None
+    def _fill_records(self, digests: Sequence[str]) -> ProgramRecords:
+        """Returns the records of the regions with the digests of the filled-in templates."""
         others: Mapping[str | None, str] = dict(zip(self._digests, digests, strict=True))
-        regions = (replace(region, digest=others.get(region.digest, region.digest)) for region in kept.regions)
-        return replace(kept, regions=tuple(regions))
+        regions = (replace(region, digest=others.get(region.digest, region.digest)) for region in self._records.regions)
+        return replace(self._records, regions=tuple(regions))
 
 
 def _forget_places(passes: PassJournal) -> PassJournal:

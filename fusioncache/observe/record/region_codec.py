@@ -52,28 +52,15 @@ class _Artifact:
 def encode_regions(
     regions: Iterable[RegionRecord], choices: Iterable[ChoiceRecord], placements: Iterable[PlacementRecord] = ()
 ) -> bytes:
-    """Returns regions, streams and placements of one program as bytes. Equal records have equal bytes."""
-    return _encode(ProgramRecords(_mark(regions), _mark(choices), _mark(placements)))
+    """Returns regions, streams and placements of one program as bytes, without their model and trace number.
 
-
-def decode_regions(content: bytes, model: str | None, trace_number: int) -> ProgramRecords:
-    """Returns the decoded records, with the model and trace number of this run.
-
-    Args:
-        content: the bytes.
-        model: the model of the program.
-        trace_number: the number of its forward trace in this run.
-
-    Raises:
-        ValueError: if the bytes are invalid.
+    Equal records have equal bytes.
     """
-    found, run = _decode(content), (model, trace_number)
-    return ProgramRecords(_mark(found.regions, *run), _mark(found.choices, *run), _mark(found.placements, *run))
+    return _encode(ProgramRecords(_unmark(regions), _unmark(choices), _unmark(placements)))
 
 
-def _mark[T: Record](records: Iterable[T], model: str | None = None, trace_number: int = 0) -> tuple[T, ...]:
-    """Returns records with this model and trace number; by default the neutral ones that are stored."""
-    return tuple(replace(each, model=model, trace_number=trace_number) for each in records)
+def _unmark[T: Record](records: Iterable[T]) -> tuple[T, ...]:
+    return tuple(replace(each, model=None, trace_number=0) for each in records)
 
 
 def pack_trace(regions: Sequence[RegionRecord]) -> bytes:
@@ -87,7 +74,7 @@ def unpack_trace(content: bytes) -> tuple[RegionRecord, ...]:
     Raises:
         ValueError: if the bytes are invalid.
     """
-    return _decode(unpack(content)).regions
+    return decode_regions(unpack(content)).regions
 
 
 def unpack(content: bytes) -> bytes:
@@ -113,7 +100,12 @@ def _encode(kept: ProgramRecords) -> bytes:
     return encode_record(_Artifact(replace(kept, regions=regions), tuple(lines), places), format=FORMAT)
 
 
-def _decode(content: bytes) -> ProgramRecords:
+def decode_regions(content: bytes) -> ProgramRecords:
+    """Returns the decoded records.
+
+    Raises:
+        ValueError: if the bytes are invalid.
+    """
     found = codec.decode(_Artifact, content, "regions", format=FORMAT)
     regions = (
         replace(region, source=replace(region.source, lines=found.lines[place]))
