@@ -33,7 +33,6 @@ from fusioncache.observe.explain.program_difference import (
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import ChoiceRecord, PlacementRecord, RegionRecord
 from fusioncache.observe.record.region_codec import ProgramRecords, decode_regions, encode_regions
-from fusioncache.process.collector import without_collector
 from fusioncache.process.secrets import blur, hide_line, hide_texts, reveal_texts
 from fusioncache.store import Store
 from fusioncache.store.entry import is_program
@@ -227,9 +226,8 @@ class Derivation:
 
     def explain(self) -> None:
         """Prints why no stored program fits the call, if explanations are requested."""
-        store = self.keeper.cache.store
-        if self.keeper.explains and store is not None:
-            explain_program_miss(self.call.name, self.key, self.differences, store)
+        if self.keeper.explains:
+            explain_program_miss(self.call.name, self.key, self.differences, self.keeper.store)
 
     def record[T](self, interpret: Callable[[], T]) -> T:
         """Returns the result of interpreting the function. Records its reads if the program is to be stored."""
@@ -254,16 +252,12 @@ class Derivation:
             compare_programs(self.call.name, self.expected.text, entry)
         if self.keeper.verifies or not self.is_kept:
             return False
-        try:
-            with self.keeper.time("record"), without_collector():
-                return self._keep(entry, seconds)
-        except Exception as error:
-            self.keeper.report_failure(error)
-            return False
+        with self.keeper.storing() as store:
+            return self._keep(store, entry, seconds)
+        return False
 
-    def _keep(self, entry: Any, seconds: float) -> bool:
-        store = self.keeper.cache.store
-        if store is None or (self._recorder is None and self.reads is None):
+    def _keep(self, store: Store, entry: Any, seconds: float) -> bool:
+        if self._recorder is None and self.reads is None:
             return False
         text = self.keeper.write(entry, self.call)
         if self._recorder is not None:

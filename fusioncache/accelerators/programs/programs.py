@@ -51,6 +51,7 @@ from fusioncache.cache.peers import Helpers, StoreRequest
 from fusioncache.humanize import format_duration
 from fusioncache.ir import Key, Scope, is_declined
 from fusioncache.observe.record.region_codec import ProgramRecords, decode_regions
+from fusioncache.process.collector import without_collector
 from fusioncache.process.warning import warn
 from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.entry import PROGRAM_SLOTS
@@ -253,6 +254,21 @@ class ProgramKeeper(Accelerator):
         finally:
             self.ledger.count("program_seconds", time.perf_counter() - start, of=part)
 
+    @property
+    def store(self) -> Store:
+        """The cache's store. There is one, or else ``find_keeper`` would not have returned this keeper."""
+        assert self.cache.store is not None
+        return self.cache.store
+
+    @contextmanager
+    def storing(self) -> Iterator[Store]:
+        """Yields the store. Counts an error of the body and suppresses it: only later processes need what it stores."""
+        try:
+            with self.time("record"), without_collector():
+                yield self.store
+        except Exception as error:
+            self.report_failure(error)
+
     def describe(self, call: Call) -> tuple[Key, Definitions]:
         """Returns the key of the program for a call, and the ``Definitions`` that named its values.
 
@@ -266,8 +282,7 @@ class ProgramKeeper(Accelerator):
 
     def candidates(self, key: Key) -> Iterator[Candidate]:
         """Yields the programs that the store has for a key. Loads each when the caller requests it."""
-        store = self.cache.store
-        found = find_candidates(store, key) if store else iter(())
+        found = find_candidates(self.store, key)
         while True:
             with self.time("load"):
                 candidate = next(found, None)

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from fusioncache.accelerators.programs.derivation import Derivation, KnownProgram
@@ -43,7 +42,6 @@ from fusioncache.accelerators.steps.views import find_saved_twice
 from fusioncache.ir import Declined, Key, Scope, is_declined
 from fusioncache.process.collector import without_collector
 from fusioncache.process.warning import log_errors
-from fusioncache.store import Store
 from fusioncache.transform.rewrite import find_saved
 
 logger = logging.getLogger("fusioncache")
@@ -194,7 +192,8 @@ class Form:
                 error.require(Scope.LENGTH)
                 logger.info("a program is of no family any more: %s", error)
                 self._families = [each for each in self._families or () if each is not family]
-                _update_store(derivation, partial(remove_family, form=self._key, family=family))
+                with derivation.keeper.storing() as store:
+                    remove_family(store, self._key, family)
         # A program with other reads may differ in numbers that equal sizes only by chance.
         others = [each for read, each in self._loose if read == reads]
         is_new = derivation.is_replayed and not any(family.fits(program.sizes) for family in families)
@@ -463,10 +462,8 @@ def _count_repeated(derivation: Derivation, reason: str) -> None:
 def _load_families(derivation: Derivation, form: Key) -> Iterator[Family]:
     """Yields the stored families of a form whose templates have the same digests in this process."""
     keeper = derivation.keeper
-    if keeper.cache.store is None:
-        return
     with keeper.time("load"):
-        found = find_families(keeper.cache.store, form)
+        found = find_families(keeper.store, form)
     for family in found:
         known = family.known[0].text
         try:
@@ -485,7 +482,8 @@ def _keep(family: Family, derivation: Derivation, form: Key) -> None:
     """Stores a family for later processes, and compiles its code for the next length in this one."""
     with log_errors("a family is not ready for further lengths"):  # counted when a program is to be filled in
         family.prepare()
-    _update_store(derivation, partial(store_family, form=form, family=family, name=derivation.call.name))
+    with derivation.keeper.storing() as store:
+        store_family(store, form, family, derivation.call.name)
 
 
 def _compile_length(family: Family, length: int, derivation: Derivation) -> None:
@@ -500,15 +498,3 @@ def _compile_length(family: Family, length: int, derivation: Derivation) -> None
         logger.info("nothing is compiled for length %s", length, exc_info=error)
         reason = f"length {length}: {error if is_expected else type(error).__name__}"
         keeper.ledger.count("lengths_refused", of=reason)
-
-
-def _update_store(derivation: Derivation, tell: Callable[[Store], object]) -> None:
-    """Changes the store, if there is one. Reports errors without raising: this process does not need the store."""
-    store = derivation.keeper.cache.store
-    if store is None:
-        return
-    try:
-        with derivation.keeper.time("record"), without_collector():
-            tell(store)
-    except Exception as error:
-        derivation.keeper.report_failure(error)
