@@ -34,14 +34,8 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "thunder.common": "transform_for_execution",
         "thunder.core.baseutils": "ProxyInterface is_likely_from_collections_namedtuple",
         "thunder.core.compile_data": "_compile_data",
-        "thunder.core.interpreter": (
-            "INTERPRETER_SIGNALS MappingItemsWrapper MappingKeysView MappingValuesWrapper ThunderInterpreterObject "
-            "WrappedValue do_raise get_interpreterruntimectx interpreter_needs_wrap is_opaque wrap"
-        ),
-        "thunder.core.jit_ext": (
-            "EXT_FLAG_IS_MODULE_MEMBER_DICT _apply_trace_proxy_rename ensure_recursive_proxies get_jit_ctx "
-            "record_source_loc_in_symbol_header update_tags"
-        ),
+        "thunder.core.interpreter": "interpreter_needs_wrap",
+        "thunder.core.jit_ext": "ensure_recursive_proxies record_source_loc_in_symbol_header",
         "thunder.core.langctxs": "_langctx get_langctx resolve_language",
         "thunder.core.options": "SHARP_EDGES_OPTIONS",
         "thunder.core.proxies": "is_proxy_name_available",

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from fusioncache.accelerators.sizes.sizes import WATCHED
+from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
 from fusioncache.thunder_adapter.api import Symbol, TensorProxy, ltorch
 from fusioncache.thunder_adapter.hooks import has_type
 
@@ -44,8 +45,6 @@ _INTERNAL = (all, filter.__next__, set.__contains__, frozenset.__contains__)
 @cache
 def _list_known() -> tuple[Mapping[int, Any], frozenset[int]]:
     """Returns functions whose calls cannot distinguish blocks, by address, and which of them only with plain values."""
-    from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
-
     known: list[Any] = [
         setattr, object.__setattr__, object.__delattr__, delattr,
         any, bool, enumerate, zip, getattr, hasattr, iter, len, next, reversed, super, type, isinstance,

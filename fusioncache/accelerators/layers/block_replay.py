@@ -17,6 +17,7 @@ import torch
 
 from fusioncache.accelerators.layers.recording import BlockRecording, Copies, State, find_owner, find_value, name_of
 from fusioncache.ir.errors import Declined, Scope
+from fusioncache.thunder_adapter.accelerator_api import interpreter
 from fusioncache.thunder_adapter.api import NumberProxy, Proxy, TensorProxy, tree_flatten, tree_map
 from fusioncache.thunder_adapter.hooks import has_type
 
@@ -215,11 +216,9 @@ class BlockReplay:
         return (start, start + count), names, self._trace.name_ctr - start - count
 
     def _read(self, read: Any, value: Any, before: State) -> None:
-        from fusioncache.thunder_adapter.accelerator_api import WrappedValue
-
         if self._trace.name_ctr - before.names != read.names:
             raise Conflict("another number of names")
-        wrapper = WrappedValue(value, provenance=self._copies.copy(read.origin))
+        wrapper = interpreter.WrappedValue(value, provenance=self._copies.copy(read.origin))
         has_proxy = wrapper.original_value is not wrapper.nothing  # a tensor gets its proxy when it is wrapped
         proxy = wrapper.value if has_proxy else self._context.proxify(wrapper)
         if type(proxy) is not type(read.proxy) or not isinstance(proxy, Proxy):
@@ -249,15 +248,13 @@ class BlockReplay:
                     raise Conflict("another result")
 
     def _wrap(self, wrapper: Any) -> Any:
-        from fusioncache.thunder_adapter.accelerator_api import WrappedValue
-
         if id(wrapper) in self._wrappers:
             return self._wrappers[id(wrapper)]
         origin = self._copies.copy(wrapper.provenance)
         if type(wrapper.value) is not tuple:
-            return WrappedValue(self._replace(wrapper.value), provenance=origin)
+            return interpreter.WrappedValue(self._replace(wrapper.value), provenance=origin)
         items = [self._wrap(item) for item in wrapper.item_wrappers]
-        new = WrappedValue(tuple(item.value for item in items), provenance=origin)
+        new = interpreter.WrappedValue(tuple(item.value for item in items), provenance=origin)
         new.item_wrappers = items
         new.has_item_tracking = wrapper.has_item_tracking
         return new

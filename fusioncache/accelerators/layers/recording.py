@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from fusioncache.ir.errors import Declined, Scope
+from fusioncache.thunder_adapter.accelerator_api import interpreter
 
 
 def name_of(inst: Any) -> str:
@@ -244,16 +245,12 @@ def watch(wrapper: Any, touch: Any) -> None:
 
 def unwatch(wrapper: Any) -> None:
     """Undoes ``watch`` for a wrapper; changes no other one."""
-    from fusioncache.thunder_adapter.accelerator_api import WrappedValue
-
-    wrapper.__class__ = WrappedValue
+    wrapper.__class__ = interpreter.WrappedValue
     vars(wrapper).pop("touch", None)
 
 
 @cache
 def _watched_class() -> type:
-    from fusioncache.thunder_adapter.accelerator_api import WrappedValue
-
     def get(self: Any) -> Any:
         vars(self)["touch"]()
         return vars(self)["value"]
@@ -262,4 +259,4 @@ def _watched_class() -> type:
         vars(self)["touch"]()
         vars(self)["value"] = value
 
-    return type("WatchedValue", (WrappedValue,), {"value": property(get, put)})
+    return type("WatchedValue", (interpreter.WrappedValue,), {"value": property(get, put)})

@@ -32,6 +32,7 @@ from fusioncache.accelerators.layers.block_replay import (
 from fusioncache.accelerators.layers.recording import BlockRecording, State, name_of
 from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.thunder_adapter import hooks
+from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
 from fusioncache.thunder_adapter.hooks import Observer, has_type
 
 
@@ -160,9 +161,7 @@ class Session(Observer):
 
     def replace_call(self, fn: Any) -> Callable[..., Any] | None:
         """Returns a function that calls a block; None if the interpreter should call this module itself."""
-        from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
-
-        wrapper = find_wrapper(fn, get_interpreterruntimectx()) if self._can_handle(fn) else None
+        wrapper = find_wrapper(fn, interpreter.get_interpreterruntimectx()) if self._can_handle(fn) else None
         return None if wrapper is None else partial(self._call, fn, wrapper)
 
     def _can_handle(self, module: Any) -> bool:
@@ -182,7 +181,6 @@ class Session(Observer):
         Raises:
             Conflict: if the block was copied before, or an error occurs while it is copied.
         """
-        from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx, get_jit_ctx, interpreter
 
         def interpret() -> Any:
             call = interpreter._interpret_call(getattr, wrapper, interpreter.wrap_const("__call__"))
@@ -192,7 +190,7 @@ class Session(Observer):
 
         if id(module) in self._owned:
             raise Conflict("a block is used twice")
-        context, runtime = get_jit_ctx(), get_interpreterruntimectx()
+        context, runtime = jit_ext.get_jit_ctx(), interpreter.get_interpreterruntimectx()
         recording = self._begin(module, wrapper, args, kwargs, context, runtime)
         if recording is None:
             return interpret()
@@ -249,8 +247,6 @@ class Session(Observer):
             raise Declined("a part of the block is part of another block that was copied", Scope.BLOCK)
 
     def _record(self, recording: BlockRecording, interpret: Callable[[], Any], context: Any, runtime: Any) -> Any:
-        from fusioncache.thunder_adapter.accelerator_api import INTERPRETER_SIGNALS
-
         try:
             check_untouched(recording.module, runtime, None)
         except Exception as error:
@@ -261,7 +257,7 @@ class Session(Observer):
         finally:
             self.recording = None
             recording.end()
-        if isinstance(result, INTERPRETER_SIGNALS):
+        if isinstance(result, interpreter.INTERPRETER_SIGNALS):
             return result
         try:
             self._finish(recording, result, context)
@@ -308,10 +304,8 @@ class Session(Observer):
             self._changed = True
         if self.recording is None:
             return
-        from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
-
         try:
-            frame = get_interpreterruntimectx().peek_frame_stack()
+            frame = interpreter.get_interpreterruntimectx().peek_frame_stack()
             reason = explain_call(fn, args, frame, is_opaque=is_opaque)
         except Exception as error:  # attribute lookups on the callee may raise
             reason = _explain(error)

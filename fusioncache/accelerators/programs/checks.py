@@ -31,6 +31,7 @@ import torch
 from fusioncache.accelerators.programs import native
 from fusioncache.accelerators.programs.introspection import QUERIES, find_query
 from fusioncache.accelerators.programs.native import is_internal_call, name_of
+from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
 from fusioncache.thunder_adapter.api import NumberProxy, TensorProxy
 from fusioncache.thunder_adapter.hooks import MUTATING
 
@@ -244,24 +245,18 @@ def _check_change(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Ma
 
 def _is_copy(value: Any) -> bool:
     """True if this is Thunder's copy of an object, to which it applies the copy's mutations at the end of each call."""
-    from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
-
-    return any(each.value is value for each in get_interpreterruntimectx()._proxied_values)
+    return any(each.value is value for each in interpreter.get_interpreterruntimectx()._proxied_values)
 
 
 def _check_item(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Checks an assignment to a dict item. Thunder repeats those to a module's attributes at the end of each call."""
-    from fusioncache.thunder_adapter.accelerator_api import EXT_FLAG_IS_MODULE_MEMBER_DICT
-
-    if args and args[0].provenance.ext_flag & EXT_FLAG_IS_MODULE_MEMBER_DICT:
+    if args and args[0].provenance.ext_flag & jit_ext.EXT_FLAG_IS_MODULE_MEMBER_DICT:
         return None
     return _check_change(trace, fn, args, kwargs)
 
 
 def _check_attribute(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Checks an attribute assignment. Except on new objects, Thunder turns it into one to an item of ``__dict__``."""
-    from fusioncache.thunder_adapter.accelerator_api import jit_ext
-
     if len(args) != 3 or trace.created.has(args[0]):
         return None
     value = args[0].value
@@ -306,9 +301,7 @@ def _check_new_tuple(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs:
 
 
 def _check_next(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    from fusioncache.thunder_adapter.accelerator_api import ThunderInterpreterObject
-
-    if not args or not isinstance(args[0].value, ThunderInterpreterObject):
+    if not args or not isinstance(args[0].value, interpreter.ThunderInterpreterObject):
         return None
     if trace.created.has(args[0]) or name_origin(args[0].provenance) == "GET_ITER":
         return None
@@ -366,8 +359,6 @@ def list_unchecked() -> frozenset[int]:
 
 def _list_checks() -> tuple[tuple[Any, Check], ...]:
     """Returns the functions on the list, each with its check. A later pair overrides an earlier one."""
-    from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
-
     found: list[tuple[Any, Check]] = [(fn, _allow) for fn in (
         getattr, setattr, any, bool, enumerate, zip, iter, len, reversed, super, type, locals, callable,
         functools.partial.__call__, functools.reduce, operator.getitem, interpreter.is_jitting, jit_ext.is_compiling,
@@ -404,8 +395,6 @@ def _check_bound(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Map
 
 def _methods_of(kind: type) -> list[Any]:
     """Returns the methods of a container that have a lookaside in the interpreter."""
-    from fusioncache.thunder_adapter.accelerator_api import interpreter
-
     known = interpreter._default_provenance_tracking_lookaside_map
     return [each for each in known if kind in (getattr(each, "__objclass__", None), getattr(each, "__self__", None))]
 

@@ -31,6 +31,7 @@ from fusioncache.accelerators.programs.introspection import (
 )
 from fusioncache.accelerators.sizes.sizes import WATCHED
 from fusioncache.accelerators.sizes.values import is_numel_class
+from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
 from fusioncache.thunder_adapter.api import Device, Symbol, dtypes, ltorch
 
 _ATOMS: tuple[type, ...] = (
@@ -155,9 +156,7 @@ def is_hashed_by_identity(value: Any) -> bool:
 
 @lru_cache(maxsize=1)
 def _views() -> frozenset[int]:
-    from fusioncache.thunder_adapter.accelerator_api import MappingItemsWrapper, MappingKeysView, MappingValuesWrapper
-
-    return ids_of(MappingItemsWrapper, MappingKeysView, MappingValuesWrapper)
+    return ids_of(interpreter.MappingItemsWrapper, interpreter.MappingKeysView, interpreter.MappingValuesWrapper)
 
 
 def is_proxy(value: Any) -> bool:
@@ -332,18 +331,14 @@ def find_user_frame() -> Any:
 
 def iterate_user_frames() -> Iterator[Any]:
     """Returns the interpreted frames, innermost first, without those of the interpreter's helper functions."""
-    from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
-
     helpers = _helpers()
-    frames = reversed(get_interpreterruntimectx().frame_stack)
+    frames = reversed(interpreter.get_interpreterruntimectx().frame_stack)
     return (frame for frame in frames if id(frame.globals.value) not in helpers)
 
 
 @lru_cache(maxsize=1)
 def _helpers() -> frozenset[int]:
     """Returns the ids of the namespaces of the modules with the interpreter's helper functions."""
-    from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
-
     return frozenset((id(vars(interpreter)), id(vars(jit_ext))))
 
 
@@ -393,8 +388,6 @@ def is_internal_call(fn: Any, name: str, args: tuple[Any, ...]) -> bool:
 
 def is_operation(fn: Any) -> bool:
     """True if the function is a Thunder operation, implemented by code of Thunder or of this package."""
-    from fusioncache.thunder_adapter.accelerator_api import jit_ext
-
     if isinstance(fn, Symbol):
         return _is_thunders(fn.meta)
     if fn in jit_ext._clang_fn_set:
@@ -432,8 +425,6 @@ def _is_thunders(function: Any) -> bool:
 
 @lru_cache(maxsize=1)
 def _methods_of_proxies() -> Mapping[int, Any]:
-    from fusioncache.thunder_adapter.accelerator_api import jit_ext
-
     found = [
         function
         for proxy in (jit_ext.TensorProxy, jit_ext.NumberProxy)

@@ -51,6 +51,7 @@ from fusioncache.accelerators.programs.native import (
 from fusioncache.accelerators.programs.text import KINDS, Read, describe_found
 from fusioncache.ir import Declined, Scope
 from fusioncache.thunder_adapter import hooks
+from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
 
 
 @dataclass(slots=True)
@@ -473,22 +474,20 @@ class Recorder(hooks.Observer):
 
     def _note_variable(self, args: tuple[Any, ...], name: str) -> str | None:
         """Notes an environment variable read by ``os.environ[...]``; returns the reason to refuse any other access."""
-        from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
-
         if name == "__dict__" and not _has_own_default(args):
             return "reads the whole environment"
         if name != "_data":
             return None
-        frame = get_interpreterruntimectx().peek_frame_stack()
+        frame = interpreter.get_interpreterruntimectx().peek_frame_stack()
         if frame is None or frame.code is not os._Environ.__getitem__.__code__:
             return "reads the whole environment"
         self._notes.variables.add(frame.localsplus[1].value)
         return None
 
     def _check_options(self) -> None:
-        from fusioncache.thunder_adapter.accelerator_api import SHARP_EDGES_OPTIONS, get_jit_ctx
+        from fusioncache.thunder_adapter.accelerator_api import SHARP_EDGES_OPTIONS
 
-        if get_jit_ctx().sharp_edges is not SHARP_EDGES_OPTIONS.ALLOW:
+        if jit_ext.get_jit_ctx().sharp_edges is not SHARP_EDGES_OPTIONS.ALLOW:
             self._refuse("the option sharp_edges has tracing report what a stored program could not")
 
     def _refuse_step(self, reason: str | None) -> None:

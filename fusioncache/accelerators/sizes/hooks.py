@@ -36,6 +36,7 @@ from fusioncache.accelerators.sizes.sizes import (
 from fusioncache.accelerators.sizes.watch import SizeObserver, strip
 from fusioncache.process import forks
 from fusioncache.thunder_adapter import hooks, installation
+from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
 from fusioncache.thunder_adapter.api import Proxy, TensorProxy
 from fusioncache.thunder_adapter.installation import Importers, find_replacements
 from fusioncache.thunder_adapter.shortcuts.calls import OPERATIONS, call_method_of_tensor
@@ -218,7 +219,6 @@ def watch_readings(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def watch_namings(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps ``_maybe_update_proxy_name`` to record each variable that a proxy is assigned to."""
-    from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx, get_jit_ctx
 
     @wraps(original)
     def _maybe_update_proxy_name(orig_value: Any, name: str, is_internal: bool | None = None) -> None:
@@ -226,13 +226,13 @@ def watch_namings(original: Callable[..., Any]) -> Callable[..., Any]:
         if watch is not None and isinstance(getattr(orig_value, "value", None), Proxy):
             internal = is_internal
             if internal is None:
-                frame = get_interpreterruntimectx().peek_frame_stack()
+                frame = interpreter.get_interpreterruntimectx().peek_frame_stack()
                 internal = frame.module in {"thunder.core.interpreter", "thunder.core.jit_ext"}
             if not internal and name not in ("fn", "obj"):
                 watch.note_naming(orig_value.value, name)
         original(orig_value, name, is_internal)
         if watch is not None:
-            watch.renamed = get_jit_ctx()._proxy_swapmap
+            watch.renamed = jit_ext.get_jit_ctx()._proxy_swapmap
 
     return _maybe_update_proxy_name
 
@@ -252,8 +252,6 @@ def watch_results(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def watch_arithmetic(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps ``_binary_op`` to compute with sizes directly, where Thunder would interpret Python's arithmetic."""
-    from fusioncache.thunder_adapter.accelerator_api import INTERPRETER_SIGNALS, do_raise
-
     own = unwrap(original)
 
     @wraps(original)
@@ -266,12 +264,12 @@ def watch_arithmetic(original: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 result = combine(symbol, a.value, b.value)
             except ArithmeticError as error:
-                return do_raise(error)
+                return interpreter.do_raise(error)
             stack.append(result)
             return None
         if isinstance(a.value, Proxy) or isinstance(b.value, Proxy):
             result = call_method_of_tensor(op.value, a, b, wrap_globals(own))
-            if result is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+            if result is interpreter.INTERPRETER_SIGNALS.EXCEPTION_RAISED:
                 return result
             stack.append(result)
             return None

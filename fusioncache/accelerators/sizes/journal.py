@@ -18,6 +18,7 @@ from typing import Annotated, Any
 from fusioncache.accelerators.sizes.sizes import COMPARISONS, Expression, Number, Operation, evaluate, is_whole, plain
 from fusioncache.accelerators.sizes.values import ArgumentSizes, Place, exchange, is_numel
 from fusioncache.ir.errors import Declined, Scope
+from fusioncache.thunder_adapter.accelerator_api import jit_ext
 
 FAMILY_FORMAT = 7
 """The format version of forms and of stored families, which ``accelerators/sizes/families.py`` writes."""
@@ -149,9 +150,7 @@ def _copy(trace: Any) -> Any:
 
 def _exchange(trace: Any, proxies: Mapping[Any, Any]) -> Any:
     """Returns a copy of a trace in which proxies are replaced by others, found by their names."""
-    from fusioncache.thunder_adapter.accelerator_api import _apply_trace_proxy_rename
-
-    return _apply_trace_proxy_rename(trace, dict(proxies))
+    return jit_ext._apply_trace_proxy_rename(trace, dict(proxies))
 
 
 def _check_sizes(prologue: Any, tensors: Mapping[Any, Any], integers: Mapping[Any, Any]) -> None:
@@ -451,7 +450,6 @@ class _Replay:
             first: the computation trace of the journal.
             renamed: the original names of its proxies, by their present names.
         """
-        from fusioncache.thunder_adapter.accelerator_api import _apply_trace_proxy_rename, update_tags
         from fusioncache.thunder_adapter.api import prims, tracectx
 
         def find(proxy: Any) -> Any:
@@ -470,8 +468,8 @@ class _Replay:
                 prims.unpack_trivial(proxy, name=proxy.name)
         self.trace.bound_symbols += body
         self.trace.args = inputs
-        update_tags(self._renamed)
-        return _apply_trace_proxy_rename(self.trace, self._renamed, "computation")
+        jit_ext.update_tags(self._renamed)
+        return jit_ext._apply_trace_proxy_rename(self.trace, self._renamed, "computation")
 
 
 def _find_function(call: OperationCall) -> Callable[..., Any]:

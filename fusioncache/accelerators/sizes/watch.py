@@ -53,6 +53,7 @@ from fusioncache.accelerators.sizes.values import (
     tests_emptiness,
 )
 from fusioncache.ir.errors import Declined, Scope
+from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
 from fusioncache.thunder_adapter.api import Proxy, Symbol, TensorProxy, get_tracectx, ltorch
 from fusioncache.thunder_adapter.hooks import Observer
 
@@ -67,8 +68,6 @@ class Operations:
 
     def __init__(self) -> None:
         """Collects the operations from Thunder."""
-        from fusioncache.thunder_adapter.accelerator_api import jit_ext
-
         self._getter = jit_ext.TensorProxy.__getattr__
         pairs: list[tuple[Any, Callable[..., Any]]] = [(function, function) for function in jit_ext._clang_fn_set]
         pairs += ltorch._torch_to_thunder_function_map.items()
@@ -241,31 +240,29 @@ class SizeObserver(Observer, LookListener):
             args: its positional arguments in the interpreter's wrappers; empty if only the replacement is asked for.
             kwargs: its keyword arguments.
         """
-        from fusioncache.thunder_adapter.accelerator_api import INTERPRETER_SIGNALS, interpreter_needs_wrap, is_opaque
-
         if fn is self._seen:
             self._seen = None
             return original(fn, *args, **kwargs)
         is_of_size = len(args) == 1 and type(args[0].value) in WATCHED
         if _is_of_sizes(fn) or (fn is bool and is_of_size):
-            return interpreter_needs_wrap(fn)
+            return interpreter.interpreter_needs_wrap(fn)
         if type(fn) is Count:
-            return interpreter_needs_wrap(partial(Count.__call__, fn))
+            return interpreter.interpreter_needs_wrap(partial(Count.__call__, fn))
         if fn is int and is_of_size and is_whole(args[0].value):
-            return interpreter_needs_wrap(to_int)
+            return interpreter.interpreter_needs_wrap(to_int)
         if fn is float and is_of_size:
-            return interpreter_needs_wrap(to_float)
+            return interpreter.interpreter_needs_wrap(to_float)
         if fn is getattr and _is_private(args):
             self.journal.refuse("reads a private attribute of a tensor proxy")
         found = original(fn, *args, **kwargs)
-        if found is INTERPRETER_SIGNALS.EXCEPTION_RAISED or self._is_inside:
+        if found is interpreter.INTERPRETER_SIGNALS.EXCEPTION_RAISED or self._is_inside:
             return found
         operation = self._operations.find(fn, self._compiled)
         if operation is not None and found is not None:
             return partial(self._call, operation, found, _name(fn))
         if found is None and self._operations.reorders_sums(fn, [each.value for each in (*args, *kwargs.values())]):
             return partial(self._call, fn, partial(self._call_itself, fn), _name(fn))
-        if found is None and not is_opaque(fn):
+        if found is None and not interpreter.is_opaque(fn):
             return None
         if _is_interpreted(found) or not self._reads_sizes(fn, args, kwargs):
             return found
@@ -303,8 +300,6 @@ class SizeObserver(Observer, LookListener):
 
     def _call_itself(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Makes the interpreter call a function itself, without a replacement."""
-        from fusioncache.thunder_adapter.accelerator_api import interpreter
-
         self._seen = fn
         try:
             return interpreter._interpret_call(fn, *args, **kwargs)
@@ -328,8 +323,6 @@ class SizeObserver(Observer, LookListener):
         self, operation: Callable[..., Any], found: Callable[..., Any], name: str, /, *args: Any, **kwargs: Any
     ) -> Any:
         """Calls one of Thunder's operations with plain integers, and records the call."""
-        from fusioncache.thunder_adapter.accelerator_api import INTERPRETER_SIGNALS, wrap
-
         if self._is_inside:
             return found(*args, **kwargs)
         before, enabled = self._begin_call()
@@ -341,15 +334,15 @@ class SizeObserver(Observer, LookListener):
             self._end_call()
         if self._operations.only_finds(operation, result):
             return result
-        if result is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+        if result is interpreter.INTERPRETER_SIGNALS.EXCEPTION_RAISED:
             self.journal.refuse("an operation raised an error")
             return result
         given, named = [arg.value for arg in args], {key: arg.value for key, arg in kwargs.items()}
         if operation is list_parts:  # the result is an iterator, which can be read once
             parts = self._note_call(operation, name, (given, named, tuple(result.value)), before, enabled)
-            return wrap(iter(parts), provenance=result.provenance)
+            return interpreter.wrap(iter(parts), provenance=result.provenance)
         returned = self._note_call(operation, name, (given, named, result.value), before, enabled)
-        return result if returned is result.value else wrap(returned, provenance=result.provenance)
+        return result if returned is result.value else interpreter.wrap(returned, provenance=result.provenance)
 
     def call_native(self, operation: Callable[..., Any], args: Sequence[Any], call: Callable[[], Any]) -> None:
         """Calls an operation that is not interpreted, and records the call.
@@ -374,9 +367,7 @@ class SizeObserver(Observer, LookListener):
 
         Refuses the journal if the trace changed in an unrecorded way.
         """
-        from fusioncache.thunder_adapter.accelerator_api import get_jit_ctx
-
-        trace = get_jit_ctx().computation_trace
+        trace = jit_ext.get_jit_ctx().computation_trace
         self._trace = self._trace or trace
         if self._trace is not trace:
             self.journal.refuse("it was traced twice")
@@ -502,15 +493,13 @@ def strip(wrapper: Any, watch: SizeObserver) -> Any:
         wrapper: the interpreter's wrapper.
         watch: receives a refusal if sizes cannot be replaced in a container; then the given wrapper is returned.
     """
-    from fusioncache.thunder_adapter.accelerator_api import wrap
-
     try:
         value = exchange(wrapper.value, to_thunder)
     except Declined as error:
         error.require(Scope.STRUCTURE)
         watch.refuse(f"a {error} holds sizes")
         return wrapper
-    return wrapper if value is wrapper.value else wrap(value, provenance=wrapper.provenance)
+    return wrapper if value is wrapper.value else interpreter.wrap(value, provenance=wrapper.provenance)
 
 
 def _is_of_sizes(fn: Any) -> bool:
@@ -528,9 +517,7 @@ def _name(fn: Any) -> str:
 
 def _is_internal() -> bool:
     """True if the interpreter is in code of Thunder or fusioncache."""
-    from fusioncache.thunder_adapter.accelerator_api import get_interpreterruntimectx
-
-    frame = get_interpreterruntimectx().peek_frame_stack()
+    frame = interpreter.get_interpreterruntimectx().peek_frame_stack()
     return frame is not None and is_internal(frame.module)
 
 
@@ -548,8 +535,6 @@ def _is_private(args: tuple[Any, ...]) -> bool:
 
 def _find_place() -> str:
     """Returns the file and line of the innermost frame outside Thunder and fusioncache; ``?`` if there is none."""
-    from fusioncache.thunder_adapter.accelerator_api import interpreter
-
     context = interpreter._interpreterruntimectx.get(None)
     for frame in reversed(context.frame_stack if context is not None else []):
         if not is_internal(frame.module):
@@ -558,6 +543,4 @@ def _find_place() -> str:
 
 
 def _is_interpreted(found: Any) -> bool:
-    from fusioncache.thunder_adapter.accelerator_api import interpreter
-
     return isinstance(found, partial) and found.func is interpreter._interpret_call
