@@ -31,21 +31,19 @@ from fusioncache.accelerators.layers.block_replay import (
 )
 from fusioncache.accelerators.layers.recording import BlockRecording, State, name_of
 from fusioncache.ir.errors import Declined, Scope, is_declined
-from fusioncache.thunder_adapter import hooks
+from fusioncache.thunder_adapter import api, hooks
 from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
 from fusioncache.thunder_adapter.hooks import Observer, has_type
 
 
 def describe_args(recording: BlockRecording, context: Any) -> tuple[Any, ...]:
     """Returns a description that two calls must share: of each argument, and of which arguments are the same."""
-    from fusioncache.thunder_adapter.api import variableify
-
     described: list[tuple[Any, ...]] = []
     first: dict[str, int] = {}
     for wrapper in list_wrappers(recording.args):
         value = wrapper.value
         if is_proxy(value):
-            renamed = variableify(value) in context._proxy_swapmap
+            renamed = api.variableify(value) in context._proxy_swapmap
             seen = first.setdefault(value.name, len(first))
             described.append(
                 (describe_value(value), renamed, seen, type(wrapper.original_value), value.history is None)
@@ -62,13 +60,11 @@ def describe_args(recording: BlockRecording, context: Any) -> tuple[Any, ...]:
 
 def uses_unmatched_argument(template: BlockRecording, target: BlockRecording) -> bool:
     """True if the template uses a proxy that was not its argument, but is a new argument of the wanted call."""
-    from fusioncache.thunder_adapter.api import tree_flatten
-
     args = list(pair_all(template.args, target.args))
     changed = {new.value.name for old, new in args if is_proxy(new.value) and new.value.name != old.value.name}
-    used = tree_flatten([(each.args, each.kwargs) for each in template.symbols])[0]
+    used = api.tree_flatten([(each.args, each.kwargs) for each in template.symbols])[0]
     taken = {old.value.name for old, _ in args if is_proxy(old.value)}
-    made = tree_flatten([each.output for each in template.symbols])[0]
+    made = api.tree_flatten([each.output for each in template.symbols])[0]
     own = taken | {each.name for each in made if is_proxy(each)} | {read.proxy.name for read in template.reads}
     return any(each.name in changed for each in used if is_proxy(each) and each.name not in own)
 
@@ -83,10 +79,8 @@ def find_changed(template: BlockRecording, target: BlockRecording) -> frozenset[
 
 def check_result(wrapper: Any) -> None:
     """Raises ``Declined`` if a result is not a tensor, None or a tuple of these."""
-    from fusioncache.thunder_adapter.api import TensorProxy
-
     for each in list_wrappers([wrapper]):
-        if each.value is not None and type(each.value) not in (tuple, TensorProxy):
+        if each.value is not None and type(each.value) not in (tuple, api.TensorProxy):
             raise Declined(f"a block returns a {type(each.value).__name__}", Scope.BLOCK)
 
 
@@ -99,14 +93,13 @@ def find_wrapper(value: Any, runtime: Any) -> Any:
 def check_context(context: Any, runtime: Any, wrapper: Any) -> None:
     """Raises ``Declined`` if a block is called in a context that its trace depends on and that is not compared."""
     from fusioncache.thunder_adapter.accelerator_api import SHARP_EDGES_OPTIONS, _bsym_header
-    from fusioncache.thunder_adapter.api import CACHE_OPTIONS, get_compile_data, get_tracectx
 
-    compiled, trace = get_compile_data(), context.computation_trace
-    if compiled is None or compiled.cache_option is not CACHE_OPTIONS.CONSTANT_VALUES:
+    compiled, trace = api.get_compile_data(), context.computation_trace
+    if compiled is None or compiled.cache_option is not api.CACHE_OPTIONS.CONSTANT_VALUES:
         raise Declined("sizes are symbolic", Scope.BLOCK)
     if context.sharp_edges is not SHARP_EDGES_OPTIONS.ALLOW:
         raise Declined("sharp edges are reported", Scope.BLOCK)
-    if len(trace.scopes) != 1 or get_tracectx() is not trace or _bsym_header.get():
+    if len(trace.scopes) != 1 or api.get_tracectx() is not trace or _bsym_header.get():
         raise Declined("the block is called inside of a symbol", Scope.BLOCK)
     if not compiled.is_grad_enabled or not compiled.autocast_stack.is_empty():
         raise Declined("the block is called without gradients, or under autocast", Scope.BLOCK)
@@ -428,9 +421,7 @@ def _explain_restart(error: BaseException) -> str:
 
 def _save_state(executor: Any) -> Callable[[], None]:
     """Returns a function that restores the state that tracing changes and that Thunder does not create per trace."""
-    from fusioncache.thunder_adapter.api import get_compile_data
-
-    compiled = get_compile_data()
+    compiled = api.get_compile_data()
     saved = {name: dict(value) if isinstance(value, dict) else value for name, value in vars(executor).items()}
     enabled = compiled.is_grad_enabled if compiled is not None else None
     contexts = list(compiled.autocast_stack.stack) if compiled is not None else []
@@ -460,21 +451,20 @@ def watch_wrappers(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def watch_reads(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps ``proxify`` to record each value of a block that gets a proxy."""
-    from fusioncache.thunder_adapter.api import Proxy
 
     @wraps(original)
     def proxify(self: Any, value: Any) -> Any:
         session = CURRENT.get()
-        if session is None or isinstance(value.value, Proxy) or value.original_value is not value.nothing:
+        if session is None or isinstance(value.value, api.Proxy) or value.original_value is not value.nothing:
             return original(self, value)
         recording, trace, own = session.recording, self.computation_trace, value.value
         symbols, names = len(trace.bound_symbols), trace.name_ctr
         proxy = original(self, value)
-        if not isinstance(proxy, Proxy):
+        if not isinstance(proxy, api.Proxy):
             session.note_copy(proxy)
         if recording is None:
             return proxy
-        if isinstance(proxy, Proxy):
+        if isinstance(proxy, api.Proxy):
             recording.note_read(value, own, proxy, symbols - recording.start.symbols, names - recording.start.names)
         elif vars(value).get("born") is not recording:
             recording.refuse("a container of the model's is given proxies")

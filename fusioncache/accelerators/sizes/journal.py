@@ -18,7 +18,9 @@ from typing import Annotated, Any
 from fusioncache.accelerators.sizes.sizes import COMPARISONS, Expression, Number, Operation, evaluate, is_whole, plain
 from fusioncache.accelerators.sizes.values import ArgumentSizes, Place, exchange, is_numel
 from fusioncache.ir.errors import Declined, Scope
+from fusioncache.thunder_adapter import api
 from fusioncache.thunder_adapter.accelerator_api import jit_ext
+from fusioncache.thunder_adapter.api import prims
 
 FAMILY_FORMAT = 7
 """The format version of forms and of stored families, which ``accelerators/sizes/families.py`` writes."""
@@ -63,11 +65,9 @@ class FirstTraces:
 
     def isolate(self) -> FirstTraces:
         """Returns copies with copied input proxies: Thunder's distributed transforms write into these."""
-        from fusioncache.thunder_adapter.api import TraceCtx, tracectx, variableify
-
         inputs = {proxy.name: proxy for proxy in (*self.prologue.output[0], *self.computation.args)}
-        with tracectx(TraceCtx()):
-            own = {variableify(proxy): proxy.replace() for proxy in inputs.values()}
+        with api.tracectx(api.TraceCtx()):
+            own = {api.variableify(proxy): proxy.replace() for proxy in inputs.values()}
         return FirstTraces(*(_exchange(trace, own) for trace in (self.prologue, self.computation, self.epilogue)))
 
     def find_names(self) -> Mapping[Place, str]:
@@ -83,13 +83,11 @@ class FirstTraces:
 
     def _list_arguments(self) -> Iterator[tuple[Place, Any]]:
         """Yields the place and the proxy of each tensor and integer that the prologue unpacks from the arguments."""
-        from fusioncache.thunder_adapter.api import IntegerProxy, PrimIDs, TensorProxy
-
         ways: dict[str, tuple[int | str, ...]] = {"args": (), "kwargs": ()}
         for bound in self.prologue.bound_symbols:
-            if bound.sym.id is PrimIDs.UNPACK_GETITEM and bound.args[0].name in ways:
+            if bound.sym.id is api.PrimIDs.UNPACK_GETITEM and bound.args[0].name in ways:
                 way = ways[bound.output.name] = (*ways[bound.args[0].name], bound.args[1])
-                if isinstance(bound.output, TensorProxy | IntegerProxy):
+                if isinstance(bound.output, api.TensorProxy | api.IntegerProxy):
                     yield way if len(way) > 1 else way[0], bound.output
 
     def with_computation(self, computation: Any, sizes: ArgumentSizes) -> FirstTraces:
@@ -101,23 +99,21 @@ class FirstTraces:
             computation: the other computation.
             sizes: of the arguments. They are used for integers and for tensors that the computation does not use.
         """
-        from fusioncache.thunder_adapter.api import IntegerProxy, TensorProxy, TraceCtx, tracectx, variableify
-
         arguments = [(place, proxy) for place, proxy in self._list_arguments() if place in sizes]
-        inputs = {variableify(each): each for each in computation.args}
-        with tracectx(TraceCtx()):
+        inputs = {api.variableify(each): each for each in computation.args}
+        with api.tracectx(api.TraceCtx()):
             integers = {
-                variableify(proxy): proxy.replace(value=sizes[place][0])
+                api.variableify(proxy): proxy.replace(value=sizes[place][0])
                 for place, proxy in arguments
-                if isinstance(proxy, IntegerProxy)
+                if isinstance(proxy, api.IntegerProxy)
             }
             # Thunder's prologue also checks arguments that the computation does not use.
             unused = {
-                variableify(proxy): proxy.replace(shape=sizes[place])
+                api.variableify(proxy): proxy.replace(shape=sizes[place])
                 for place, proxy in arguments
-                if isinstance(proxy, TensorProxy) and variableify(proxy) not in inputs
+                if isinstance(proxy, api.TensorProxy) and api.variableify(proxy) not in inputs
             }
-        returned = {variableify(each): each for each in computation.bound_symbols[-1].args[0]}
+        returned = {api.variableify(each): each for each in computation.bound_symbols[-1].args[0]}
         prologue = _exchange(self.prologue, {**inputs, **unused, **integers})
         epilogue = _exchange(self.epilogue, {**inputs, **unused, **returned})
         _check_sizes(prologue, {**inputs, **unused}, integers)
@@ -141,9 +137,7 @@ def _describe(trace: Any) -> tuple[Any, ...]:
 
 
 def _copy(trace: Any) -> Any:
-    from fusioncache.thunder_adapter.api import from_trace
-
-    new = from_trace(trace)
+    new = api.from_trace(trace)
     new.bound_symbols = list(trace.bound_symbols)
     return new
 
@@ -155,13 +149,11 @@ def _exchange(trace: Any, proxies: Mapping[Any, Any]) -> Any:
 
 def _check_sizes(prologue: Any, tensors: Mapping[Any, Any], integers: Mapping[Any, Any]) -> None:
     """Updates the checks of a prologue to the shapes and values of its proxies."""
-    from fusioncache.thunder_adapter.api import PrimIDs, variableify
-
     for position, bound in enumerate(prologue.bound_symbols):
-        if bound.sym.id is PrimIDs.CHECK_TENSOR_SHAPE_AND_METADATA and variableify(bound.args[0]) in tensors:
+        if bound.sym.id is api.PrimIDs.CHECK_TENSOR_SHAPE_AND_METADATA and api.variableify(bound.args[0]) in tensors:
             proxy, _, *others = bound.args
             prologue.bound_symbols[position] = bound.from_bsym(args=(proxy, tuple(proxy.shape), *others))
-        if bound.sym.id is PrimIDs.CHECK_NUMBER_TYPE_AND_VALUE and variableify(bound.args[0]) in integers:
+        if bound.sym.id is api.PrimIDs.CHECK_NUMBER_TYPE_AND_VALUE and api.variableify(bound.args[0]) in integers:
             proxy, _, *others = bound.args
             prologue.bound_symbols[position] = bound.from_bsym(args=(proxy, proxy.value, *others))
 
@@ -299,17 +291,15 @@ def replay(journal: Journal, sizes: ArgumentSizes, compiled: Any) -> FirstTraces
 
 def replay_computation(journal: Journal, sizes: Mapping[Place, tuple[Any, ...]], compiled: Any) -> Any:
     """Returns the computation trace alone, at sizes that may be symbols. Otherwise see ``replay``."""
-    from fusioncache.thunder_adapter.api import compile_data_and_stats, langctx, tracectx
-
     if journal.refusals or journal.traces is None:
         raise Declined(next(iter(journal.refusals), "its replay is not complete"), Scope.LENGTH)
     performance = _Replay(*_read_sizes(journal, journal.traces, sizes))
     enabled = compiled.is_grad_enabled
     try:
         with (
-            compile_data_and_stats(compiled, find_stats(compiled)),
-            langctx(compiled.langctx),
-            tracectx(performance.trace),
+            api.compile_data_and_stats(compiled, find_stats(compiled)),
+            api.langctx(compiled.langctx),
+            api.tracectx(performance.trace),
         ):
             for entry in journal.entries:
                 performance.do(entry, compiled)
@@ -333,19 +323,16 @@ def _read_sizes(
 def find_stats(compiled: Any) -> Any:
     """Returns Thunder's ``CompileStats`` of a function: without them operations cannot read compile options."""
     from fusioncache.thunder_adapter.accelerator_api import _compile_data
-    from fusioncache.thunder_adapter.api import CompileStats
 
     current, stats = _compile_data.get()
-    return stats if current is compiled and stats is not None else CompileStats()
+    return stats if current is compiled and stats is not None else api.CompileStats()
 
 
 class _Replay:
     """The state of a replay in progress."""
 
     def __init__(self, shapes: Mapping[str, tuple[Any, ...]], numbers: Mapping[int, Any]) -> None:
-        from fusioncache.thunder_adapter.api import TraceCtx
-
-        self.trace = TraceCtx()
+        self.trace = api.TraceCtx()
         self._shapes = shapes
         self._tensors: dict[str, Any] = {}
         self._numbers: dict[int, Any] = dict(numbers)
@@ -388,12 +375,11 @@ class _Replay:
 
     def _name(self, naming: Naming) -> None:
         from fusioncache.thunder_adapter.accelerator_api import is_proxy_name_available
-        from fusioncache.thunder_adapter.api import variableify
 
         proxy = self._tensors.get(naming.tensor)
         if proxy is None:
             raise Declined(f"the origin of {naming.tensor} is unknown", Scope.LENGTH)
-        variable = variableify(proxy)
+        variable = api.variableify(proxy)
         if is_proxy_name_available(naming.name) and variable not in self._renamed:
             self._renamed[variable] = proxy.replace_name(naming.name)
 
@@ -423,9 +409,7 @@ class _Replay:
             Declined: if it is not.
         """
         if isinstance(known, TensorName):
-            from fusioncache.thunder_adapter.api import Proxy
-
-            if not isinstance(new, Proxy) or (known.name in self._tensors) is not (id(new) in self._known):
+            if not isinstance(new, api.Proxy) or (known.name in self._tensors) is not (id(new) in self._known):
                 raise Declined("an operation returned another tensor", Scope.LENGTH)
             if self._tensors.setdefault(known.name, new) is not new:
                 raise Declined("an operation returned another tensor", Scope.LENGTH)
@@ -450,7 +434,6 @@ class _Replay:
             first: the computation trace of the journal.
             renamed: the original names of its proxies, by their present names.
         """
-        from fusioncache.thunder_adapter.api import prims, tracectx
 
         def find(proxy: Any) -> Any:
             return self._tensors[renamed.get(proxy.name, proxy.name)]
@@ -463,7 +446,7 @@ class _Replay:
         body = self.trace.bound_symbols
         self.trace.bound_symbols = []
         self.trace.scopes = [self.trace.bound_symbols]
-        with tracectx(self.trace):
+        with api.tracectx(self.trace):
             for proxy in inputs:
                 prims.unpack_trivial(proxy, name=proxy.name)
         self.trace.bound_symbols += body
@@ -474,9 +457,7 @@ class _Replay:
 
 def _find_function(call: OperationCall) -> Callable[..., Any]:
     """Returns the function to call for an operation: ``getattr`` for ``numel``, an attribute if it is a symbol."""
-    from fusioncache.thunder_adapter.api import TensorProxy
-
-    is_counting = call.function is TensorProxy.__getattr__ and tuple(call.args[1:]) == ("numel",)
+    is_counting = call.function is api.TensorProxy.__getattr__ and tuple(call.args[1:]) == ("numel",)
     return getattr if is_counting else call.function
 
 
