@@ -94,6 +94,34 @@ def assign[T](variable: ContextVar[T], value: T) -> Iterator[None]:
         variable.reset(token)
 
 
+# Reading a function's annotations creates a dictionary in the function, once. Code that watches the function would take
+# that for a change, and the next key would compute all names again.
+wraps_unchanged = partial(wraps, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
+
+
+def while_set(variable: ContextVar[Any]) -> Callable[[Callable[..., Any]], Callable[[Callable[..., Any]], Any]]:
+    """Returns a decorator that makes a function the maker of a replacement for a function of Thunder.
+
+    The replacement calls the original while the context variable is None, and the decorated function otherwise: with
+    the value of the variable, the original, and the arguments.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+        @wraps(function)
+        def make(original: Callable[..., Any]) -> Any:
+            @wraps_unchanged(original)
+            def replacement(*args: Any, **kwargs: Any) -> Any:
+                value = variable.get()
+                return original(*args, **kwargs) if value is None else function(value, original, *args, **kwargs)
+
+            replacement.function = function  # type: ignore[attr-defined]  # keys name it: all have the same code
+            return replacement
+
+        return make
+
+    return decorate
+
+
 def observe(observer: Observer, *, first: bool = False) -> AbstractContextManager[None]:
     """Returns a context in which the interpreter's events in this thread are reported to an observer.
 

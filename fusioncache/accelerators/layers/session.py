@@ -436,38 +436,27 @@ def _save_state(executor: Any) -> Callable[[], None]:
     return restore
 
 
-def watch_wrappers(original: Callable[..., Any]) -> Callable[..., Any]:
+@hooks.while_set(CURRENT)
+def watch_wrappers(session: Session, original: Callable[..., Any], value: Any) -> Any:
     """Wraps the interpreter's wrap callback to check each new wrapper."""
-
-    @wraps(original)
-    def _general_jit_wrap_callback(value: Any) -> Any:
-        session = CURRENT.get()
-        if session is not None:
-            session.check_wrapper(value)
-        return original(value)
-
-    return _general_jit_wrap_callback
+    session.check_wrapper(value)
+    return original(value)
 
 
-def watch_reads(original: Callable[..., Any]) -> Callable[..., Any]:
+@hooks.while_set(CURRENT)
+def watch_reads(session: Session, original: Callable[..., Any], context: Any, value: Any) -> Any:
     """Wraps ``proxify`` to record each value of a block that gets a proxy."""
-
-    @wraps(original)
-    def proxify(self: Any, value: Any) -> Any:
-        session = CURRENT.get()
-        if session is None or isinstance(value.value, api.Proxy) or value.original_value is not value.nothing:
-            return original(self, value)
-        recording, trace, own = session.recording, self.computation_trace, value.value
-        symbols, names = len(trace.bound_symbols), trace.name_ctr
-        proxy = original(self, value)
-        if not isinstance(proxy, api.Proxy):
-            session.note_copy(proxy)
-        if recording is None:
-            return proxy
-        if isinstance(proxy, api.Proxy):
-            recording.note_read(value, own, proxy, symbols - recording.start.symbols, names - recording.start.names)
-        elif vars(value).get("born") is not recording:
-            recording.refuse("a container of the model's is given proxies")
+    if isinstance(value.value, api.Proxy) or value.original_value is not value.nothing:
+        return original(context, value)
+    recording, trace, own = session.recording, context.computation_trace, value.value
+    symbols, names = len(trace.bound_symbols), trace.name_ctr
+    proxy = original(context, value)
+    if not isinstance(proxy, api.Proxy):
+        session.note_copy(proxy)
+    if recording is None:
         return proxy
-
-    return proxify
+    if isinstance(proxy, api.Proxy):
+        recording.note_read(value, own, proxy, symbols - recording.start.symbols, names - recording.start.names)
+    elif vars(value).get("born") is not recording:
+        recording.refuse("a container of the model's is given proxies")
+    return proxy

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial, wraps
 from inspect import unwrap
 from types import ModuleType
 from typing import Any
@@ -38,6 +37,7 @@ from fusioncache.process import forks
 from fusioncache.thunder_adapter import hooks, installation
 from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
 from fusioncache.thunder_adapter.api import Proxy, TensorProxy
+from fusioncache.thunder_adapter.hooks import while_set, wraps_unchanged
 from fusioncache.thunder_adapter.installation import Importers, find_replacements
 from fusioncache.thunder_adapter.shortcuts.calls import OPERATIONS, call_method_of_tensor
 from fusioncache.thunder_adapter.shortcuts.values import wrap_globals
@@ -46,10 +46,6 @@ _LISTENER: ContextVar[Any] = ContextVar("fusioncache_passes", default=None)
 """The ``PassListener`` of the passes that run in this context."""
 
 _ONE_AT_A_TIME = forks.lock()
-
-# Reading a function's annotations creates a dictionary in the function, once. Code that watches the function would take
-# that for a change, and the next key would compute all names again.
-_wraps = partial(wraps, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
 
 
 @contextmanager
@@ -74,21 +70,16 @@ def support_symbols(listener: Any) -> Iterator[None]:
                 each.swap(new, old, importers)
 
 
-def keep_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
+@while_set(_LISTENER)
+def keep_symbols(_: Any, original: Callable[..., Any], func: Callable[..., Any], /, *trees: Any, **options: Any) -> Any:
     """Replaces ``tree_map`` so that mapping ``int`` keeps symbols: ``int`` itself can return only plain integers."""
-
-    @_wraps(original)
-    def tree_map(func: Callable[..., Any], tree: Any, /, *rests: Any, **options: Any) -> Any:
-        is_converting = func is int and _LISTENER.get() is not None
-        return original(_to_integer if is_converting else func, tree, *rests, **options)
-
-    return tree_map
+    return original(_to_integer if func is int else func, *trees, **options)
 
 
 def flatten_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
     """Replaces ``tree_flatten`` so that a symbol is a tree of one leaf, as a plain number is."""
 
-    @_wraps(original)
+    @wraps_unchanged(original)
     def tree_flatten(args: Any, **options: Any) -> Any:
         if type(args) not in SYMBOLIC:
             return original(args, **options)
@@ -102,23 +93,16 @@ def _to_integer(value: Any) -> Any:
     return value if isinstance(value, SymbolicSize) else int(value)
 
 
-def note_decision(original: Callable[..., Any]) -> Callable[..., Any]:
+@while_set(_LISTENER)
+def note_decision(listener: Any, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Replaces a deciding function so that its result is recorded as a guard and computed again at other sizes."""
-
-    @_wraps(original)
-    def decide(*args: Any, **kwargs: Any) -> Any:
-        listener = _LISTENER.get()
-        if listener is None or kwargs:
-            return original(*args, **kwargs)
-        return listener.decide(original, args)
-
-    return decide
+    return original(*args, **kwargs) if kwargs else listener.decide(original, args)
 
 
 def count_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
     """Replaces ``__init__`` of tensor proxies so that ``numel`` may be a symbol: Thunder makes an integer of it."""
 
-    @_wraps(original)
+    @wraps_unchanged(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if isinstance(self._numel, SymbolicSize):
@@ -130,7 +114,7 @@ def count_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
 def map_symbol_classes(original: Callable[..., Any]) -> Callable[..., Any]:
     """Replaces ``_numberclass_to_numbertype`` so that classes of symbols map to ``int`` and ``float``."""
 
-    @_wraps(original)
+    @wraps_unchanged(original)
     def find_type(cls: type) -> Any:
         return original(int if cls is SymbolicSize else float if cls is SymbolicFraction else cls)
 
@@ -141,7 +125,7 @@ def convert_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
     """Replaces ``maybe_convert_to_dtype`` so that converting a symbol to float gives a symbol, as ``float`` cannot."""
     from fusioncache.thunder_adapter.accelerator_api import dtype_to_numbertype
 
-    @_wraps(original)
+    @wraps_unchanged(original)
     def maybe_convert_to_dtype(a: Any, dtype: Any, **options: Any) -> Any:
         if type(a) in SYMBOLIC and dtype_to_numbertype(dtype) is float:
             return to_float(a)
@@ -186,141 +170,106 @@ def watch_sizes(
     return results, watch.finish(FirstTraces.of(results))
 
 
-def watch_calls(original: Callable[..., Any]) -> Callable[..., Any]:
+type _Original = Callable[..., Any]
+
+
+@while_set(CURRENT)
+def watch_calls(watch: SizeObserver, original: _Original, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Wraps ``general_jit_lookaside``, which returns the function that the interpreter calls in place of another."""
-
-    @wraps(original)
-    def general_jit_lookaside(fn: Any, *args: Any, **kwargs: Any) -> Any:
-        watch = CURRENT.get()
-        return original(fn, *args, **kwargs) if watch is None else watch.choose(original, fn, args, kwargs)
-
-    return general_jit_lookaside
+    return watch.choose(original, fn, args, kwargs)
 
 
-def watch_readings(original: Callable[..., Any]) -> Callable[..., Any]:
+@while_set(CURRENT)
+def watch_readings(watch: SizeObserver, original: _Original, context: Any, value: Any) -> Any:
     """Wraps ``proxify`` to record each outside value that gets a proxy. Thunder sees plain integers; sizes stay."""
-
-    @wraps(original)
-    def proxify(self: Any, value: Any) -> Any:
-        watch = CURRENT.get()
-        if watch is None or isinstance(value.value, Proxy) or value.original_value is not value.nothing:
-            return original(self, value)
-        before = self.computation_trace.name_ctr
-        given, value.value = value.value, to_thunder(value.value)
-        proxy = original(self, value)
-        if type(given) in WATCHED:
-            value.value = given
-        if isinstance(proxy, Proxy):
-            watch.note_reading(proxy, (before, self.computation_trace.name_ctr))
-        return proxy
-
-    return proxify
+    if isinstance(value.value, Proxy) or value.original_value is not value.nothing:
+        return original(context, value)
+    before = context.computation_trace.name_ctr
+    given, value.value = value.value, to_thunder(value.value)
+    proxy = original(context, value)
+    if type(given) in WATCHED:
+        value.value = given
+    if isinstance(proxy, Proxy):
+        watch.note_reading(proxy, (before, context.computation_trace.name_ctr))
+    return proxy
 
 
-def watch_namings(original: Callable[..., Any]) -> Callable[..., Any]:
+@while_set(CURRENT)
+def watch_namings(
+    watch: SizeObserver, original: _Original, orig_value: Any, name: str, is_internal: bool | None = None
+) -> None:
     """Wraps ``_maybe_update_proxy_name`` to record each variable that a proxy is assigned to."""
-
-    @wraps(original)
-    def _maybe_update_proxy_name(orig_value: Any, name: str, is_internal: bool | None = None) -> None:
-        watch = CURRENT.get()
-        if watch is not None and isinstance(getattr(orig_value, "value", None), Proxy):
-            internal = is_internal
-            if internal is None:
-                frame = interpreter.get_interpreterruntimectx().peek_frame_stack()
-                internal = frame.module in {"thunder.core.interpreter", "thunder.core.jit_ext"}
-            if not internal and name not in ("fn", "obj"):
-                watch.note_naming(orig_value.value, name)
-        original(orig_value, name, is_internal)
-        if watch is not None:
-            watch.renamed = jit_ext.get_jit_ctx()._proxy_swapmap
-
-    return _maybe_update_proxy_name
+    if isinstance(getattr(orig_value, "value", None), Proxy):
+        internal = is_internal
+        if internal is None:
+            frame = interpreter.get_interpreterruntimectx().peek_frame_stack()
+            internal = frame.module in {"thunder.core.interpreter", "thunder.core.jit_ext"}
+        if not internal and name not in ("fn", "obj"):
+            watch.note_naming(orig_value.value, name)
+    original(orig_value, name, is_internal)
+    watch.renamed = jit_ext.get_jit_ctx()._proxy_swapmap
 
 
-def watch_results(original: Callable[..., Any]) -> Callable[..., Any]:
+@while_set(CURRENT)
+def watch_results(watch: SizeObserver, original: _Original, wrapped_v: Any) -> Any:
     """Wraps ``build_value_from_wrapped`` to report sizes that a program returns: the epilogue contains their values."""
-
-    @wraps(original)
-    def build_value_from_wrapped(wrapped_v: Any) -> Any:
-        watch = CURRENT.get()
-        if watch is not None:
-            wrapped_v.value = watch.unwrap_sizes(wrapped_v.value)
-        return original(wrapped_v)
-
-    return build_value_from_wrapped
+    wrapped_v.value = watch.unwrap_sizes(wrapped_v.value)
+    return original(wrapped_v)
 
 
-def watch_arithmetic(original: Callable[..., Any]) -> Callable[..., Any]:
+@while_set(CURRENT)
+def watch_arithmetic(watch: SizeObserver, original: _Original, stack: Any, op: Any, a: Any, b: Any) -> Any:
     """Wraps ``_binary_op`` to compute with sizes directly, where Thunder would interpret Python's arithmetic."""
-    own = unwrap(original)
-
-    @wraps(original)
-    def _binary_op(stack: Any, op: Any, a: Any, b: Any) -> Any:
-        watch = CURRENT.get()
-        if watch is None or not any(type(each.value) in WATCHED for each in (a, b)):
-            return original(stack, op, a, b)
-        symbol, *_ = OPERATIONS[op.value % len(OPERATIONS)]
-        if is_number(a.value) and is_number(b.value) and symbol in ARITHMETIC:
-            try:
-                result = combine(symbol, a.value, b.value)
-            except ArithmeticError as error:
-                return interpreter.do_raise(error)
-            stack.append(result)
-            return None
-        if isinstance(a.value, Proxy) or isinstance(b.value, Proxy):
-            result = call_method_of_tensor(op.value, a, b, wrap_globals(own))
-            if result is interpreter.INTERPRETER_SIGNALS.EXCEPTION_RAISED:
-                return result
-            stack.append(result)
-            return None
-        for each in (a, b):
-            if type(each.value) in WATCHED:
-                each.value.listener.see_value(each.value, f"computes {symbol}")
-        return original(stack, op, strip(a, watch), strip(b, watch))
-
-    return _binary_op
+    if not any(type(each.value) in WATCHED for each in (a, b)):
+        return original(stack, op, a, b)
+    symbol, *_ = OPERATIONS[op.value % len(OPERATIONS)]
+    if is_number(a.value) and is_number(b.value) and symbol in ARITHMETIC:
+        try:
+            result = combine(symbol, a.value, b.value)
+        except ArithmeticError as error:
+            return interpreter.do_raise(error)
+        stack.append(result)
+        return None
+    if isinstance(a.value, Proxy) or isinstance(b.value, Proxy):
+        result = call_method_of_tensor(op.value, a, b, wrap_globals(unwrap(original)))
+        if result is interpreter.INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+            return result
+        stack.append(result)
+        return None
+    for each in (a, b):
+        if type(each.value) in WATCHED:
+            each.value.listener.see_value(each.value, f"computes {symbol}")
+    return original(stack, op, strip(a, watch), strip(b, watch))
 
 
-def watch_identity(original: Callable[..., Any]) -> Callable[..., Any]:
+@while_set(CURRENT)
+def watch_identity(watch: SizeObserver, original: _Original, inst: Any, /, stack: Any, **kwargs: Any) -> Any:
     """Wraps the ``IS_OP`` handler to refuse numbers that are compared by identity: the result is no stable guard."""
-
-    @wraps(original)
-    def is_op_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:
-        pair = [stack.getitem_wrapped(place).value for place in (-1, -2)]
-        watch = CURRENT.get()
-        if watch is not None and all(map(is_number, pair)) and any(type(each) in WATCHED for each in pair):
-            watch.journal.refuse("numbers are compared by identity")
-        return original(inst, stack=stack, **kwargs)
-
-    return is_op_handler
+    pair = [stack.getitem_wrapped(place).value for place in (-1, -2)]
+    if all(map(is_number, pair)) and any(type(each) in WATCHED for each in pair):
+        watch.journal.refuse("numbers are compared by identity")
+    return original(inst, stack=stack, **kwargs)
 
 
-def watch_comparison(original: Callable[..., Any]) -> Callable[..., Any]:
+@while_set(CURRENT)
+def watch_comparison(watch: SizeObserver, original: _Original, inst: Any, /, stack: Any, **kwargs: Any) -> Any:
     """Wraps the ``COMPARE_OP`` handler to report sizes that are read without a call of their methods, as by floats.
 
     A comparison with a tensor is recorded as an operation that is not interpreted.
     """
+    pair = [stack.getitem_wrapped(place) for place in (-2, -1)]
+    values = [each.value for each in pair]
+    if not any(isinstance(value, TensorProxy) for value in values):
+        watch.compare(values)
+        return original(inst, stack=stack, **kwargs)
 
-    @wraps(original)
-    def compare_op_handler(inst: Any, /, stack: Any, **kwargs: Any) -> Any:
-        watch = CURRENT.get()
-        if watch is None:
-            return original(inst, stack=stack, **kwargs)
-        pair = [stack.getitem_wrapped(place) for place in (-2, -1)]
-        values = [each.value for each in pair]
-        if not any(isinstance(value, TensorProxy) for value in values):
-            watch.compare(values)
-            return original(inst, stack=stack, **kwargs)
+    def call() -> Any:
+        stack.pop_wrapped()
+        stack.pop_wrapped()
+        for each in pair:
+            stack.append(strip(each, watch))
+        assert original(inst, stack=stack, **kwargs) is None
+        return stack.getitem_wrapped(-1).value
 
-        def call() -> Any:
-            stack.pop_wrapped()
-            stack.pop_wrapped()
-            for each in pair:
-                stack.append(strip(each, watch))
-            assert original(inst, stack=stack, **kwargs) is None
-            return stack.getitem_wrapped(-1).value
-
-        watch.call_native(COMPARISONS[inst.argval], values, call)
-        return None
-
-    return compare_op_handler
+    watch.call_native(COMPARISONS[inst.argval], values, call)
+    return None
