@@ -94,11 +94,6 @@ def assign[T](variable: ContextVar[T], value: T) -> Iterator[None]:
         variable.reset(token)
 
 
-# Reading a function's annotations creates a dictionary in the function, once. Code that watches the function would take
-# that for a change, and the next key would compute all names again.
-wraps_unchanged = partial(wraps, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
-
-
 def while_set(variable: ContextVar[Any]) -> Callable[[Callable[..., Any]], Callable[[Callable[..., Any]], Any]]:
     """Returns a decorator that makes a function the maker of a replacement for a function of Thunder.
 
@@ -109,7 +104,9 @@ def while_set(variable: ContextVar[Any]) -> Callable[[Callable[..., Any]], Calla
     def decorate(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
         @wraps(function)
         def make(original: Callable[..., Any]) -> Any:
-            @wraps_unchanged(original)
+            # Reading a function's annotations creates a dictionary in the function, once. Code that watches the
+            # function would take that for a change, and the next key would compute all names again.
+            @wraps(original, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
             def replacement(*args: Any, **kwargs: Any) -> Any:
                 value = variable.get()
                 return original(*args, **kwargs) if value is None else function(value, original, *args, **kwargs)

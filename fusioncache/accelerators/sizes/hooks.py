@@ -37,7 +37,7 @@ from fusioncache.process import forks
 from fusioncache.thunder_adapter import hooks, installation
 from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
 from fusioncache.thunder_adapter.api import Proxy, TensorProxy
-from fusioncache.thunder_adapter.hooks import while_set, wraps_unchanged
+from fusioncache.thunder_adapter.hooks import while_set
 from fusioncache.thunder_adapter.installation import Importers, find_replacements
 from fusioncache.thunder_adapter.shortcuts.calls import OPERATIONS, call_method_of_tensor
 from fusioncache.thunder_adapter.shortcuts.values import wrap_globals
@@ -46,6 +46,9 @@ _LISTENER: ContextVar[Any] = ContextVar("fusioncache_passes", default=None)
 """The ``PassListener`` of the passes that run in this context."""
 
 _ONE_AT_A_TIME = forks.lock()
+
+type _Original = Callable[..., Any]
+"""The function of Thunder that a replacement calls."""
 
 
 @contextmanager
@@ -71,22 +74,18 @@ def support_symbols(listener: Any) -> Iterator[None]:
 
 
 @while_set(_LISTENER)
-def keep_symbols(_: Any, original: Callable[..., Any], func: Callable[..., Any], /, *trees: Any, **options: Any) -> Any:
+def keep_symbols(_: Any, original: _Original, func: Callable[..., Any], /, *trees: Any, **options: Any) -> Any:
     """Replaces ``tree_map`` so that mapping ``int`` keeps symbols: ``int`` itself can return only plain integers."""
     return original(_to_integer if func is int else func, *trees, **options)
 
 
-def flatten_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
+@while_set(_LISTENER)
+def flatten_symbols(_: Any, original: _Original, args: Any, **options: Any) -> Any:
     """Replaces ``tree_flatten`` so that a symbol is a tree of one leaf, as a plain number is."""
-
-    @wraps_unchanged(original)
-    def tree_flatten(args: Any, **options: Any) -> Any:
-        if type(args) not in SYMBOLIC:
-            return original(args, **options)
-        _, spec = original(0, **options)
-        return [args], spec
-
-    return tree_flatten
+    if type(args) not in SYMBOLIC:
+        return original(args, **options)
+    _, spec = original(0, **options)
+    return [args], spec
 
 
 def _to_integer(value: Any) -> Any:
@@ -94,44 +93,33 @@ def _to_integer(value: Any) -> Any:
 
 
 @while_set(_LISTENER)
-def note_decision(listener: Any, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def note_decision(listener: Any, original: _Original, /, *args: Any, **kwargs: Any) -> Any:
     """Replaces a deciding function so that its result is recorded as a guard and computed again at other sizes."""
     return original(*args, **kwargs) if kwargs else listener.decide(original, args)
 
 
-def count_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
+@while_set(_LISTENER)
+def count_symbols(_: Any, original: _Original, proxy: Any, /, *args: Any, **kwargs: Any) -> None:
     """Replaces ``__init__`` of tensor proxies so that ``numel`` may be a symbol: Thunder makes an integer of it."""
-
-    @wraps_unchanged(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if isinstance(self._numel, SymbolicSize):
-            self.numel = self._numel
-
-    return __init__
+    original(proxy, *args, **kwargs)
+    if isinstance(proxy._numel, SymbolicSize):
+        proxy.numel = proxy._numel
 
 
-def map_symbol_classes(original: Callable[..., Any]) -> Callable[..., Any]:
+@while_set(_LISTENER)
+def map_symbol_classes(_: Any, original: _Original, cls: type) -> Any:
     """Replaces ``_numberclass_to_numbertype`` so that classes of symbols map to ``int`` and ``float``."""
-
-    @wraps_unchanged(original)
-    def find_type(cls: type) -> Any:
-        return original(int if cls is SymbolicSize else float if cls is SymbolicFraction else cls)
-
-    return find_type
+    return original(int if cls is SymbolicSize else float if cls is SymbolicFraction else cls)
 
 
-def convert_symbols(original: Callable[..., Any]) -> Callable[..., Any]:
+@while_set(_LISTENER)
+def convert_symbols(_: Any, original: _Original, a: Any, dtype: Any, **options: Any) -> Any:
     """Replaces ``maybe_convert_to_dtype`` so that converting a symbol to float gives a symbol, as ``float`` cannot."""
     from fusioncache.thunder_adapter.accelerator_api import dtype_to_numbertype
 
-    @wraps_unchanged(original)
-    def maybe_convert_to_dtype(a: Any, dtype: Any, **options: Any) -> Any:
-        if type(a) in SYMBOLIC and dtype_to_numbertype(dtype) is float:
-            return to_float(a)
-        return original(a, dtype, **options)
-
-    return maybe_convert_to_dtype
+    if type(a) in SYMBOLIC and dtype_to_numbertype(dtype) is float:
+        return to_float(a)
+    return original(a, dtype, **options)
 
 
 def assume_finite_symbols(original: ModuleType) -> ModuleType:
@@ -168,9 +156,6 @@ def watch_sizes(
     with hooks.assign(CURRENT, watch), hooks.observe(watch):
         results = interpret(*watch.wrap_sizes(args, kwargs))
     return results, watch.finish(FirstTraces.of(results))
-
-
-type _Original = Callable[..., Any]
 
 
 @while_set(CURRENT)
