@@ -29,8 +29,8 @@ MUTATING = frozenset({
 HASHING = frozenset({"BUILD_SET", "BUILD_MAP", "SET_ADD", "MAP_ADD", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE"})
 """Instructions that call methods of objects outside the interpreter, such as ``__hash__``."""
 
-COMPARISONS = frozenset({"IS_OP", "COMPARE_OP"})
-"""Instructions that compare two objects."""
+WITH_KEY = frozenset(["__contains__", "__getitem__", "__setitem__", "__delitem__", "get", "pop", "setdefault"])
+"""Methods of dicts and sets that hash their first argument."""
 
 _ITERATED_BY_PYTHON = (list, tuple, set, frozenset, dict, OrderedDict)
 _KEYS = (str, int, float, bool, complex, bytes, type(None))
@@ -221,9 +221,9 @@ def _mark(hook: Callable[..., Any]) -> Callable[..., Any]:
     return hook
 
 
-def is_own_cell(name: str, inst: Any, code: Any) -> bool:
-    """True if an instruction writes a closure cell that its own function creates."""
-    return name.endswith("_DEREF") and inst.argval in code.co_cellvars
+def name_instruction(inst: Any) -> str:
+    """Returns the name of an instruction that made a value: Python's, or that of a pseudo-instruction of Thunder's."""
+    return getattr(inst, "opname", None) or str(inst.value)
 
 
 def find_hashed(name: str, count: int, stack: Any) -> list[Any]:

@@ -18,14 +18,14 @@ from typing import Any
 
 import torch
 
+from fusioncache.accelerators.programs.native import list_proxy_methods
 from fusioncache.accelerators.sizes.sizes import WATCHED
 from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
 from fusioncache.thunder_adapter.api import Symbol, TensorProxy, ltorch
-from fusioncache.thunder_adapter.hooks import has_type
+from fusioncache.thunder_adapter.hooks import WITH_KEY, has_type
 
 _ATOMS = (int, float, bool, complex, str, bytes, type(None), slice, range, type(Ellipsis), *WATCHED)
 _KEYED = (dict, collections.OrderedDict, set, frozenset)
-_WITH_KEY = frozenset(["__contains__", "__getitem__", "__setitem__", "__delitem__", "get", "pop", "setdefault"])
 _NUMBERS = (int, float, bool, complex)
 """Types whose operators return ``NotImplemented`` for a tensor without calling the tensor's methods."""
 _SHARED = (
@@ -57,8 +57,7 @@ def _list_known() -> tuple[Mapping[int, Any], frozenset[int]]:
     stateful = {"_set_grad_enabled", "_enter_autocast", "_exit_autocast", "autograd_function_apply"}
     torch_functions = ltorch._torch_to_thunder_function_map
     known += [each for each in torch_functions if getattr(each, "__name__", "") not in stateful]
-    for proxy in (jit_ext.TensorProxy, jit_ext.NumberProxy):
-        known += [function for function, _ in jit_ext.get_methods_properties(proxy)]
+    known += [function for function, _ in list_proxy_methods()]
     known += [owner.__iter__ for owner in (range, filter, map)]
     of_numbers = (operator.index, abs, round, divmod, pow, min, max, sum, *vars(math).values())
     known += [*of_numbers, issubclass, ord, chr]
@@ -130,7 +129,7 @@ def _are_atoms(args: tuple[Any, ...], *, proxies: bool = False) -> bool:
 
 
 def _takes_key(fn: Any) -> bool:
-    return getattr(fn, "__objclass__", None) in _KEYED and fn.__name__ in _WITH_KEY
+    return getattr(fn, "__objclass__", None) in _KEYED and fn.__name__ in WITH_KEY
 
 
 def _name(fn: Any) -> str:

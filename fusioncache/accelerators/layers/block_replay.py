@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from fusioncache.accelerators.layers.recording import BlockRecording, Copies, State, find_owner, find_value, name_of
+from fusioncache.accelerators.layers.recording import BlockRecording, Copies, State, find_owner, find_value
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.thunder_adapter.accelerator_api import interpreter
 from fusioncache.thunder_adapter.api import NumberProxy, Proxy, TensorProxy, tree_flatten, tree_map
-from fusioncache.thunder_adapter.hooks import has_type
+from fusioncache.thunder_adapter.hooks import has_type, name_instruction
 
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
 _DIFFERING = (int, float, str)
@@ -408,5 +408,5 @@ def _describe_origin(origin: Any) -> tuple[Any, ...]:
     value = origin.value
     if not isinstance(value, int | float | str | None):
         value = id(value)
-    shown = (type(value), repr(value)) if name_of(origin.inst) == "CONSTANT" else ()
-    return name_of(origin.inst), origin.output_idx, repr(origin.output_key), origin.ext_flag, shown
+    shown = (type(value), repr(value)) if name_instruction(origin.inst) == "CONSTANT" else ()
+    return name_instruction(origin.inst), origin.output_idx, repr(origin.output_key), origin.ext_flag, shown

@@ -14,11 +14,7 @@ from typing import Any, NamedTuple
 
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.thunder_adapter.accelerator_api import interpreter
-
-
-def name_of(inst: Any) -> str:
-    """Returns the name of the instruction that produced a value: Python's, or a pseudo instruction of Thunder."""
-    return getattr(inst, "opname", None) or inst.value
+from fusioncache.thunder_adapter.hooks import name_instruction
 
 
 def find_value(origin: Any, root: Any, module: Any) -> Any:
@@ -34,8 +30,8 @@ def find_value(origin: Any, root: Any, module: Any) -> Any:
     """
     if origin is root:
         return module
-    inst = name_of(origin.inst)
-    if inst not in ("LOAD_ATTR", "BINARY_SUBSCR") or name_of(origin.inputs[1].inst) != "CONSTANT":
+    inst = name_instruction(origin.inst)
+    if inst not in ("LOAD_ATTR", "BINARY_SUBSCR") or name_instruction(origin.inputs[1].inst) != "CONSTANT":
         raise Declined(f"a value comes from {inst}", Scope.BLOCK)
     owner, key = find_value(origin.inputs[0], root, module), origin.inputs[1].value
     if inst == "LOAD_ATTR":
@@ -62,7 +58,7 @@ def _find_attribute(owner: Any, name: str) -> Any:
 
 def find_owner(origin: Any, root: Any, module: Any) -> tuple[int, str] | None:
     """Returns a module's address and the name if a value is that module's attribute; None if it is no attribute."""
-    if name_of(origin.inst) != "LOAD_ATTR" or origin is root:
+    if name_instruction(origin.inst) != "LOAD_ATTR" or origin is root:
         return None
     return id(find_value(origin.inputs[0], root, module)), origin.inputs[1].value
 

@@ -29,11 +29,11 @@ from fusioncache.accelerators.layers.block_replay import (
     list_wrappers,
     pair_all,
 )
-from fusioncache.accelerators.layers.recording import BlockRecording, State, name_of
+from fusioncache.accelerators.layers.recording import BlockRecording, State
 from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.thunder_adapter import api, hooks
 from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
-from fusioncache.thunder_adapter.hooks import Observer, has_type
+from fusioncache.thunder_adapter.hooks import Observer, has_type, name_instruction
 
 
 def describe_args(recording: BlockRecording, context: Any) -> tuple[Any, ...]:
@@ -49,7 +49,7 @@ def describe_args(recording: BlockRecording, context: Any) -> tuple[Any, ...]:
                 (describe_value(value), renamed, seen, type(wrapper.original_value), value.history is None)
             )
         elif value is None or has_type(value, (bool, int, float, str)):
-            described.append((type(value), repr(value), name_of(wrapper.provenance.inst)))
+            described.append((type(value), repr(value), name_instruction(wrapper.provenance.inst)))
         elif type(value) is tuple:
             described.append((tuple, len(value)))
         else:  # other code may change it, or it may contain another argument
@@ -315,7 +315,7 @@ class Session(Observer):
         if self.recording is None:
             return
         stack = state["stack"]
-        if name in hooks.COMPARISONS:
+        if name in ("IS_OP", "COMPARE_OP"):
             plain = is_plain(stack.getitem_wrapped(-2).value), is_plain(stack.getitem_wrapped(-1).value)
             if not (any(plain) if name == "IS_OP" else all(plain)):
                 self.recording.refuse("compares objects")

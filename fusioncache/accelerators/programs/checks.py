@@ -33,7 +33,7 @@ from fusioncache.accelerators.programs.introspection import QUERIES, find_query
 from fusioncache.accelerators.programs.native import is_internal_call, name_of
 from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
 from fusioncache.thunder_adapter.api import NumberProxy, TensorProxy
-from fusioncache.thunder_adapter.hooks import MUTATING
+from fusioncache.thunder_adapter.hooks import MUTATING, WITH_KEY, name_instruction
 
 _BUILDING = frozenset({
     "BUILD_LIST", "BUILD_MAP", "BUILD_CONST_KEY_MAP", "BUILD_SET", "BUILD_TUPLE", "BUILD_DICT", "NEW", "BINARY_ADD",
@@ -49,12 +49,6 @@ Thunder fills a new list from a temporary list, which is extended first.
 """
 
 
-def name_origin(provenance: Any) -> str:
-    """Returns the name of the instruction that made a value: one of Python's, or a pseudo-instruction of Thunder's."""
-    inst = provenance.inst
-    return getattr(inst, "opname", None) or str(inst.value)
-
-
 class CreatedObjects:
     """The objects that were created in one trace, recorded as they are asked for."""
 
@@ -68,7 +62,7 @@ class CreatedObjects:
         if id(value) in self._made:
             return True
         provenance = _trace_back(wrapped.provenance)
-        if name_origin(provenance) not in _BUILDING and not _is_made_by_new(provenance):
+        if name_instruction(provenance.inst) not in _BUILDING and not _is_made_by_new(provenance):
             return False
         self.note(value)
         return True
@@ -94,7 +88,7 @@ class CreatedObjects:
 
     def _note_fresh(self, wrapped: Any) -> bool:
         value = wrapped.value
-        if type(value) is not list or value or name_origin(wrapped.provenance) != "CONSTANT":
+        if type(value) is not list or value or name_instruction(wrapped.provenance.inst) != "CONSTANT":
             return False
         self.note(value)
         return True
@@ -103,7 +97,7 @@ class CreatedObjects:
 def _trace_back(provenance: Any) -> Any:
     """Returns the provenance of an object from before it grew or was moved on the stack."""
     while True:
-        name = name_origin(provenance)
+        name = name_instruction(provenance.inst)
         if name in _GROWING or name == "COPY":
             provenance = provenance.inputs[0]
         elif name == "SWAP" and len(provenance.inputs) == 2:  # the top of the stack, and the value that moves there
@@ -113,11 +107,11 @@ def _trace_back(provenance: Any) -> Any:
 
 
 def _is_made_by_new(provenance: Any) -> bool:
-    if name_origin(provenance) != "OPAQUE":
+    if name_instruction(provenance.inst) != "OPAQUE":
         return False
     called = provenance.inputs[0]
     # As in ``super().__new__(cls)``: it is written in C, as it is not interpreted.
-    if name_origin(called) == "LOAD_ATTR":
+    if name_instruction(called.inst) == "LOAD_ATTR":
         return called.inputs[1].value == "__new__"
     fn = called.value
     return fn is types.CellType or (
@@ -144,7 +138,6 @@ _BINARY = frozenset(
     for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "divmod")
     for reflected in ("", "r")
 ) | {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"}
-_WITH_KEY = frozenset(["__contains__", "__getitem__", "__setitem__", "__delitem__", "get", "pop", "setdefault"])
 
 
 def explain_arguments(
@@ -239,7 +232,7 @@ def _has_plain_hash(value: Any) -> bool:
 
 def _check_change(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if not args or trace.created.has(args[0]) or _is_copy(args[0].value):
-        return _check_key(trace, fn, args, kwargs) if fn.__name__ in _WITH_KEY else None
+        return _check_key(trace, fn, args, kwargs) if fn.__name__ in WITH_KEY else None
     return f"calls {name_of(fn)} of an object that existed before tracing"
 
 
@@ -303,7 +296,7 @@ def _check_new_tuple(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs:
 def _check_next(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     if not args or not isinstance(args[0].value, interpreter.ThunderInterpreterObject):
         return None
-    if trace.created.has(args[0]) or name_origin(args[0].provenance) == "GET_ITER":
+    if trace.created.has(args[0]) or name_instruction(args[0].provenance.inst) == "GET_ITER":
         return None
     return "advances an iterator that existed before tracing"
 
@@ -404,7 +397,7 @@ def _choose_check(fn: Any) -> Check:
         return _check_item
     if fn.__name__ in MUTATING and getattr(fn, "__objclass__", None) is not tuple:
         return _check_change
-    return _check_key if fn.__name__ in _WITH_KEY and fn.__objclass__ in (dict, collections.OrderedDict) else _allow
+    return _check_key if fn.__name__ in WITH_KEY and fn.__objclass__ in (dict, collections.OrderedDict) else _allow
 
 
 _OF_ATOMS = frozenset(

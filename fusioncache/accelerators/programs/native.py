@@ -425,9 +425,11 @@ def _is_thunders(function: Any) -> bool:
 
 @lru_cache(maxsize=1)
 def _methods_of_proxies() -> Mapping[int, Any]:
-    found = [
-        function
-        for proxy in (jit_ext.TensorProxy, jit_ext.NumberProxy)
-        for function, _ in jit_ext.get_methods_properties(proxy)
-    ]
+    found = [function for function, _ in list_proxy_methods()]
     return {id(each): each for each in (*found, jit_ext.prop_lookaside_helper)}
+
+
+def list_proxy_methods() -> list[tuple[Any, Any]]:
+    """Returns the methods and properties of Thunder's proxies, each with the operation that Thunder calls for it."""
+    kinds = jit_ext.NumberProxy, jit_ext.TensorProxy
+    return [pair for kind in kinds for pair in jit_ext.get_methods_properties(kind)]

@@ -36,7 +36,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from fusioncache.accelerators.programs import introspection, native
-from fusioncache.accelerators.programs.checks import CallChecker, CreatedObjects, list_unchecked, name_origin
+from fusioncache.accelerators.programs.checks import CallChecker, CreatedObjects, list_unchecked
 from fusioncache.accelerators.programs.containers import HOOKS, has_hooks
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.introspection import ABSENT, find_in_class, find_tagging, is_static
@@ -52,6 +52,7 @@ from fusioncache.accelerators.programs.text import KINDS, Read, describe_found
 from fusioncache.ir import Declined, Scope
 from fusioncache.thunder_adapter import hooks
 from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
+from fusioncache.thunder_adapter.hooks import name_instruction
 
 
 @dataclass(slots=True)
@@ -360,7 +361,7 @@ class Recorder(hooks.Observer):
             return f"uses a {name_of(type(strange[0]))} as a key" if strange else None
         if name in ("STORE_GLOBAL", "DELETE_GLOBAL"):
             return f"assigns to the global {inst.argval}"
-        if not name.endswith("_DEREF") or hooks.is_own_cell(name, inst, state["co"]):
+        if not name.endswith("_DEREF") or inst.argval in state["co"].co_cellvars:
             return None  # all other instructions call a method, which see_call() observes
         if self._call_checker.created.has(state["frame"].localsplus[inst.arg]):
             return None
@@ -532,4 +533,4 @@ def _is_accessed_by_frame(actor: Any, name: str) -> bool:
 
 def _has_own_default(args: tuple[Any, ...]) -> bool:
     """True if Thunder looks up an attribute to find another one: it passes a bare ``object()`` as default."""
-    return len(args) > 2 and type(args[2].value) is object and name_origin(args[2].provenance) == "CONSTANT"
+    return len(args) > 2 and type(args[2].value) is object and name_instruction(args[2].provenance.inst) == "CONSTANT"

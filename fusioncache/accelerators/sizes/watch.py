@@ -13,7 +13,7 @@ from typing import Any
 
 from fusioncache.accelerators.layers.block_independence import is_internal
 from fusioncache.accelerators.programs.introspection import find_tagging
-from fusioncache.accelerators.programs.native import iterate_user_frames
+from fusioncache.accelerators.programs.native import iterate_user_frames, list_proxy_methods
 from fusioncache.accelerators.sizes.journal import (
     Entry,
     FirstTraces,
@@ -71,8 +71,7 @@ class Operations:
         self._getter = jit_ext.TensorProxy.__getattr__
         pairs: list[tuple[Any, Callable[..., Any]]] = [(function, function) for function in jit_ext._clang_fn_set]
         pairs += ltorch._torch_to_thunder_function_map.items()
-        for kind in (jit_ext.NumberProxy, jit_ext.TensorProxy):
-            pairs += jit_ext.get_methods_properties(kind)
+        pairs += list_proxy_methods()
         pairs.append((jit_ext.TensorProxy.__iter__, list_parts))
         for function, own in ((min, jit_ext.clang.minimum), (max, jit_ext.clang.maximum)):
             if function in jit_ext._general_jit_lookaside_map:  # from Thunder 0.2.7 on
