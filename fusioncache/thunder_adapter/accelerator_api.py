@@ -33,7 +33,6 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "thunder": "CacheEntry _cache_info_ctx",
         "thunder.common": "transform_for_execution",
         "thunder.core.baseutils": "ProxyInterface is_likely_from_collections_namedtuple",
-        "thunder.core.compile_data": "_compile_data",
         "thunder.core.interpreter": "interpreter_needs_wrap",
         "thunder.core.jit_ext": "ensure_recursive_proxies record_source_loc_in_symbol_header",
         "thunder.core.langctxs": "_langctx get_langctx resolve_language",

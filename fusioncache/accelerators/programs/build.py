@@ -52,7 +52,8 @@ from fusioncache.accelerators.steps.prologue import Rewrite, quicken, rewrite
 from fusioncache.ir import Declined, Scope
 from fusioncache.process.secrets import hide_texts, reveal_texts
 from fusioncache.process.sources import show_lines
-from fusioncache.thunder_adapter.api import SigInfo, TraceCtx, TraceTag, get_all_executors, get_executor
+from fusioncache.thunder_adapter.accelerator_api import thunder
+from fusioncache.thunder_adapter.api import SigInfo, TraceCtx, TraceTag, _compile_data, get_all_executors, get_executor
 
 
 def resolve_module(reference: ModuleReference) -> ModuleType:
@@ -476,8 +477,6 @@ def build_program(program: ProgramText, compiled: CompiledProgram, function: obj
     Raises:
         ValueError: if the program does not fit this process: something that it names is missing or differs.
     """
-    from fusioncache.thunder_adapter.accelerator_api import thunder
-
     builder = _Builder({code.co_filename: code for code in compiled.codes}, function, resolve, Resolver())
     traces = [*map(_reveal, program.traces())]
     built = [builder.build(trace) for trace in traces]
@@ -531,8 +530,6 @@ class _Builder:
 
     def build(self, trace: TraceText) -> tuple[Callable[..., Any], LoadedTrace]:
         """Returns the function of a trace and the loaded trace. Tracebacks show the function's lines, as in Thunder."""
-        from fusioncache.thunder_adapter.accelerator_api import thunder
-
         context = {name: self._resolve(reference) for name, reference in trace.context.items()}
         # Only prologues use the function: ``write_program`` refuses other traces that do.
         function = self.function if trace.name == "prologue" else None
@@ -568,7 +565,6 @@ def _with_stats(prologue: Callable[..., Any], epilogue_traces: list, backward_tr
 
     When Thunder reuses a cache entry, it sets all traces of the last call except for these two lists.
     """
-    from fusioncache.thunder_adapter.accelerator_api import _compile_data
 
     @wraps(prologue)
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -31,7 +31,7 @@ from fusioncache.accelerators.programs.introspection import (
 )
 from fusioncache.accelerators.sizes.sizes import WATCHED
 from fusioncache.accelerators.sizes.values import is_numel_class
-from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
+from fusioncache.thunder_adapter.accelerator_api import ProxyInterface, interpreter, jit_ext
 from fusioncache.thunder_adapter.api import Device, Symbol, dtypes, ltorch
 
 _ATOMS: tuple[type, ...] = (
@@ -60,12 +60,10 @@ _SINGLETON_TYPES = ids_of(type(None), bool, type(Ellipsis), type(NotImplemented)
 _SEQUENCES = ids_of(tuple, list, set, frozenset, torch.Size)
 
 
-@lru_cache(maxsize=1)
-def _thunders_types() -> tuple[type, ...]:
-    """Returns the base classes of Thunder's types for proxies, dtypes and devices."""
-    from fusioncache.thunder_adapter.accelerator_api import ProxyInterface
-
-    return (ProxyInterface, dtypes.dtype, Device)
+_THUNDERS_TYPES: tuple[type, ...] = (ProxyInterface, dtypes.dtype, Device)
+"""The base classes of Thunder's types for proxies, dtypes and devices."""
+_HELPERS = frozenset((id(vars(interpreter)), id(vars(jit_ext))))
+"""The ids of the namespaces of the modules with the interpreter's helper functions."""
 
 
 def is_atom(value: Any) -> bool:
@@ -85,7 +83,6 @@ def is_plain(value: Any, *, atoms: bool = False) -> bool:
         value: the value.
         atoms: whether only constants are allowed.
     """
-    proxies = _thunders_types()
     pending, count = [value], 0
     while pending:
         each = pending.pop()
@@ -95,7 +92,7 @@ def is_plain(value: Any, *, atoms: bool = False) -> bool:
             return False
         if kind is slice:
             pending += (each.start, each.stop, each.step)
-        elif id(kind) in _CONSTANT_TYPES or kind is type or (not atoms and issubclass(kind, proxies)):
+        elif id(kind) in _CONSTANT_TYPES or kind is type or (not atoms and issubclass(kind, _THUNDERS_TYPES)):
             continue
         elif id(kind) in _SEQUENCES and not is_unordered_set(each):
             pending += each
@@ -161,7 +158,7 @@ def _views() -> frozenset[int]:
 
 def is_proxy(value: Any) -> bool:
     """True if a value is a Thunder proxy, which represents a tensor or a number in a trace."""
-    return issubclass(type(value), _thunders_types()[0])
+    return issubclass(type(value), ProxyInterface)
 
 
 def is_singleton(value: Any) -> bool:
@@ -207,7 +204,7 @@ def explain_attribute(value: Any, name: str) -> str | None:
 
 def _explain_object(value: Any, name: str) -> str | None:
     kind = type(value)
-    if issubclass(kind, _thunders_types()):
+    if issubclass(kind, _THUNDERS_TYPES):
         return None
     if type(find_in_class(kind, "__getattribute__")) is not types.WrapperDescriptorType:
         return f"asks for {name_of(kind)}.__getattribute__"
@@ -273,7 +270,7 @@ def _is_harmless(found: Any) -> bool:
 def explain_instance_check(value: Any, cls: Any) -> str | None:
     """Returns which foreign code ``isinstance(value, cls)`` may ask; None if none."""
     # __class__ of Thunder's proxies returns a tensor or number type, and that of a watched size returns int.
-    if not (_is_as_in_object(type(value), "__class__") or issubclass(type(value), (*_thunders_types(), *WATCHED))):
+    if not (_is_as_in_object(type(value), "__class__") or issubclass(type(value), (*_THUNDERS_TYPES, *WATCHED))):
         return f"asks {name_of(type(value))}.__class__"
     return explain_class_check(cls)
 
@@ -331,15 +328,8 @@ def find_user_frame() -> Any:
 
 def iterate_user_frames() -> Iterator[Any]:
     """Returns the interpreted frames, innermost first, without those of the interpreter's helper functions."""
-    helpers = _helpers()
     frames = reversed(interpreter.get_interpreterruntimectx().frame_stack)
-    return (frame for frame in frames if id(frame.globals.value) not in helpers)
-
-
-@lru_cache(maxsize=1)
-def _helpers() -> frozenset[int]:
-    """Returns the ids of the namespaces of the modules with the interpreter's helper functions."""
-    return frozenset((id(vars(interpreter)), id(vars(jit_ext))))
+    return (frame for frame in frames if id(frame.globals.value) not in _HELPERS)
 
 
 def is_canonical(function: Any) -> bool:

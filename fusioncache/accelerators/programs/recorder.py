@@ -51,7 +51,7 @@ from fusioncache.accelerators.programs.native import (
 from fusioncache.accelerators.programs.text import KINDS, Read, describe_found
 from fusioncache.ir import Declined, Scope
 from fusioncache.thunder_adapter import hooks
-from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
+from fusioncache.thunder_adapter.accelerator_api import SHARP_EDGES_OPTIONS, interpreter, jit_ext
 from fusioncache.thunder_adapter.hooks import name_instruction
 
 
@@ -486,8 +486,6 @@ class Recorder(hooks.Observer):
         return None
 
     def _check_options(self) -> None:
-        from fusioncache.thunder_adapter.accelerator_api import SHARP_EDGES_OPTIONS
-
         if jit_ext.get_jit_ctx().sharp_edges is not SHARP_EDGES_OPTIONS.ALLOW:
             self._refuse("the option sharp_edges has tracing report what a stored program could not")
 

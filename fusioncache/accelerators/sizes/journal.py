@@ -322,9 +322,7 @@ def _read_sizes(
 
 def find_stats(compiled: Any) -> Any:
     """Returns Thunder's ``CompileStats`` of a function: without them operations cannot read compile options."""
-    from fusioncache.thunder_adapter.accelerator_api import _compile_data
-
-    current, stats = _compile_data.get()
+    current, stats = api._compile_data.get()
     return stats if current is compiled and stats is not None else api.CompileStats()
 
 

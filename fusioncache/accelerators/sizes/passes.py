@@ -28,6 +28,7 @@ from fusioncache.accelerators.sizes.sizes import (
 )
 from fusioncache.accelerators.sizes.values import ArgumentSizes, Place, name_argument
 from fusioncache.ir.errors import Declined, Scope
+from fusioncache.thunder_adapter.accelerator_api import transform_common
 from fusioncache.thunder_adapter.api import TensorProxy, compile_data_and_stats, langctx
 
 
@@ -127,8 +128,6 @@ def _find_place() -> str:
 
 def _distribute(journal: Journal, computation: Any, symbols: Mapping[Place, tuple[Any, ...]], compiled: Any) -> Any:
     """Returns the computation trace after Thunder's preprocessing and distributed transforms (DDP, FSDP)."""
-    from fusioncache.thunder_adapter.accelerator_api import transform_common
-
     computation = transform_common.wrap_return_value_together_with_arguments(computation)
     computation = transform_common.remove_context_manager_prims_from_trace(computation)
     sharing = list_distributed_transforms(compiled)
@@ -156,7 +155,6 @@ def _apply(trace: Any, compiled: Any) -> list[Any]:
         grad_transform_on_trace,
         maybe_sort_waits,
         split_into_forward_and_backward,
-        transform_common,
         transform_for_execution,
     )
 

@@ -28,7 +28,7 @@ import torch
 from torch.autograd.function import Function, once_differentiable
 
 from fusioncache.process.warning import log_errors
-from fusioncache.thunder_adapter.api import CACHE_OPTIONS, ThunderModule, get_tracectx, no_autocast
+from fusioncache.thunder_adapter.api import CACHE_OPTIONS, ThunderModule, _compile_data, get_tracectx, no_autocast
 from fusioncache.thunder_adapter.installation import is_known_whole
 from fusioncache.transform.dynamo_frames import OWN_CALL
 
@@ -351,7 +351,7 @@ def _make_finder(
     compiled_of: Callable[[], Any], counts_of: Callable[[], Any], order: Order
 ) -> Callable[[tuple[Any, ...], dict[str, Any]], _Found | None]:
     """Returns a function that finds the entry that fits a call, its program, and the results of the prologue."""
-    from fusioncache.thunder_adapter.accelerator_api import _cache_info_ctx, _compile_data, _langctx, resolve_language
+    from fusioncache.thunder_adapter.accelerator_api import _cache_info_ctx, _langctx, resolve_language
 
     programs: dict[int, tuple[Any, Program]] = {}
     language = resolve_language(compiled_of().langctx)
