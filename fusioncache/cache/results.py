@@ -56,9 +56,7 @@ def expect_layouts(graph: Graph, inputs: Sequence[Strided | None]) -> list[Strid
     """
     with torch.inference_mode(False):
         args = [
-            torch.empty_strided(laid.shape, laid.strides, dtype=torch_dtype(type_.dtype), device="meta")
-            if laid is not None and isinstance(type_, TensorType)
-            else None
+            make_meta(laid, torch_dtype(type_.dtype)) if laid is not None and isinstance(type_, TensorType) else None
             for type_, laid in zip(graph.inputs, inputs, strict=True)
         ]
         return [None if value is None else strided_of(value) for value in _lay_out(graph, args)]
@@ -90,7 +88,7 @@ def _lay_out(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
 
 def _evaluate(op: Op, values: Sequence[Any]) -> Sequence[Any]:
     function = _TORCH.get(op.name)
-    found = None if function is None else function(op, values)
+    found = None if function is None else function(op, decode_literal(op.args, values.__getitem__), values)
     if found is not None:
         return found if isinstance(found, tuple) else (found,)
     tensors = [value for _, index in argument_refs(op) if isinstance(value := values[index], torch.Tensor)]
@@ -116,12 +114,7 @@ def _lay_out_result(op: Op, operands: Sequence[Strided], type_: Any, values: Seq
     laid = strides_of(op, operands, fill_shape(type_, values))
     if laid is None:
         raise Declined(op.name, Scope.VALUE)
-    return torch.empty_strided(laid.shape, laid.strides, dtype=torch_dtype(type_.dtype), device="meta")
-
-
-def _read_argument(op: Op, values: Sequence[Any], position: int) -> Any:
-    """Returns an argument of an operation; None if it has no such argument."""
-    return decode_literal(op.args[position], values.__getitem__) if position < len(op.args) else None
+    return make_meta(laid, torch_dtype(type_.dtype))
 
 
 def _result_shape(op: Op, values: Sequence[Any]) -> tuple[int, ...]:
@@ -130,52 +123,48 @@ def _result_shape(op: Op, values: Sequence[Any]) -> tuple[int, ...]:
     return fill_shape(type_, values)
 
 
-def _expand(op: Op, values: Sequence[Any]) -> Any:
-    tensor, shape, dims = _read_argument(op, values, 0), _result_shape(op, values), _read_argument(op, values, 2)
+def _expand(op: Op, args: Sequence[Any], values: Sequence[Any]) -> Any:
+    tensor, _, dims = args
+    shape = _result_shape(op, values)
     for dimension in range(len(shape)):
         if dimension not in dims:
             tensor = tensor.unsqueeze(dimension)
     return tensor.expand(shape)
 
 
-def _slice(op: Op, values: Sequence[Any]) -> Any:
-    tensor, starts, stops = (_read_argument(op, values, position) for position in range(3))
-    named = dict(op.kwargs).get("strides")
-    steps = _read_argument(op, values, 3) if named is None else decode_literal(named, values.__getitem__)
-    steps = steps or [1] * len(starts)
+def _slice(op: Op, args: Sequence[Any], values: Sequence[Any]) -> Any:
+    named = [decode_literal(arg, values.__getitem__) for name, arg in op.kwargs if name == "strides"]
+    tensor, starts, stops, *strides = [*args, *named]
+    steps = next(filter(None, strides), [1] * len(starts))
     return tensor[tuple(slice(*each) for each in zip(starts, stops, steps, strict=True))]
 
 
-def _convert(op: Op, values: Sequence[Any]) -> Any:
+def _convert(op: Op, args: Sequence[Any], values: Sequence[Any]) -> Any:
     """Returns the operand if it has the result's dtype, as torch does; None otherwise."""
-    tensor, type_ = _read_argument(op, values, 0), op.outputs[0]
+    tensor, type_ = args[0], op.outputs[0]
     assert isinstance(type_, TensorType)
     is_same = isinstance(tensor, torch.Tensor) and tensor.dtype == torch_dtype(type_.dtype)
     return tensor if is_same else None
 
 
-def _variance(op: Op, values: Sequence[Any]) -> dict[str, Any]:
-    return {
-        "dim": _read_argument(op, values, 1),
-        "correction": decode_literal(dict(op.kwargs)["correction"], values.__getitem__),
-    }
+def _variance(op: Op, args: Sequence[Any], values: Sequence[Any]) -> dict[str, Any]:
+    return {"dim": args[1], "correction": decode_literal(dict(op.kwargs)["correction"], values.__getitem__)}
 
 
-def _pad(op: Op, values: Sequence[Any]) -> Any:
-    tensor, _, config = (_read_argument(op, values, position) for position in range(3))
+def _pad(op: Op, args: Sequence[Any], values: Sequence[Any]) -> Any:
+    tensor, _, config = args
     if any(dilation for _, _, dilation in config):
         return torch.empty(_result_shape(op, values), dtype=tensor.dtype, device="meta")
     return torch.constant_pad_nd(tensor, [side for low, high, _ in reversed(config) for side in (low, high)])
 
 
-def _channels(op: Op, values: Sequence[Any]) -> Any:
-    like = _read_argument(op, values, 0)
-    return torch.empty_like(like, memory_format=torch._prims_common.suggest_memory_format(like))
+def _channels(op: Op, args: Sequence[Any], values: Sequence[Any]) -> Any:
+    return torch.empty_like(args[0], memory_format=torch._prims_common.suggest_memory_format(args[0]))
 
 
-def _elementwise(op: Op, values: Sequence[Any]) -> Any:
+def _elementwise(op: Op, args: Sequence[Any], values: Sequence[Any]) -> Any:
     """Returns the result of one kernel. On a CPU torch first copies operands whose dtype differs from the kernel's."""
-    tensors, type_ = [_read_argument(op, values, position) for position in range(len(op.args))], op.outputs[0]
+    tensors, type_ = args, op.outputs[0]
     assert isinstance(type_, TensorType)
     if type_.device == "cpu":
         dtype = torch_dtype(type_.dtype)
@@ -189,7 +178,7 @@ def _copy_to(tensor: Any, dtype: Any) -> Any:
     strided = strided_of(tensor)
     laid = strides_of(Op(CONVERT, (Ref(0),), ()), [strided], strided.shape)
     assert laid is not None
-    return torch.empty_strided(laid.shape, laid.strides, dtype=dtype, device="meta")
+    return make_meta(laid, dtype)
 
 
 def strided_of(tensor: Any) -> Strided:
@@ -197,29 +186,35 @@ def strided_of(tensor: Any) -> Strided:
     return Strided(tuple(tensor.shape), tensor.stride())
 
 
-_Evaluate = Callable[[Op, Sequence[Any]], Any]
+def make_meta(layout: Strided, dtype: Any = None) -> Any:
+    """Returns a tensor of this layout without memory."""
+    return torch.empty_strided(layout.shape, layout.strides, dtype=dtype, device="meta")
+
+
+_Evaluate = Callable[[Op, Sequence[Any], Sequence[Any]], Any]
+"""Takes an op, its decoded arguments and all values so far; returns the results, or None if its strides decide."""
 
 _TORCH: Mapping[str, _Evaluate] = {
     CHANNELS: _channels,
     CONVERT: _convert,
     ELEMENTWISE: _elementwise,
-    COPY: lambda op, values: _read_argument(op, values, 1),
-    RESHAPE: lambda op, values: _read_argument(op, values, 0).reshape(_result_shape(op, values)),
-    VIEW: lambda op, values: _read_argument(op, values, 0).view(_read_argument(op, values, 0).shape),
-    "prims.amax": lambda op, values: _read_argument(op, values, 0).amax(_read_argument(op, values, 1)),
-    "prims.amin": lambda op, values: _read_argument(op, values, 0).amin(_read_argument(op, values, 1)),
+    COPY: lambda op, args, values: args[1],
+    RESHAPE: lambda op, args, values: args[0].reshape(_result_shape(op, values)),
+    VIEW: lambda op, args, values: args[0].view(args[0].shape),
+    "prims.amax": lambda op, args, values: args[0].amax(args[1]),
+    "prims.amin": lambda op, args, values: args[0].amin(args[1]),
     "prims.broadcast_in_dim": _expand,
-    "prims.cat": lambda op, values: torch.cat(_read_argument(op, values, 0), _read_argument(op, values, 1)),
-    "prims.lgamma": lambda op, values: _read_argument(op, values, 0).lgamma(),
+    "prims.cat": lambda op, args, values: torch.cat(args[0], args[1]),
+    "prims.lgamma": lambda op, args, values: args[0].lgamma(),
     "prims.pad": _pad,
-    "prims.prod": lambda op, values: torch._refs.prod(_read_argument(op, values, 0), _read_argument(op, values, 1)),
-    "prims.shallow_copy": lambda op, values: _read_argument(op, values, 0),
+    "prims.prod": lambda op, args, values: torch._refs.prod(args[0], args[1]),
+    "prims.shallow_copy": lambda op, args, values: args[0],
     "prims.slice_prim": _slice,
-    "prims.squeeze": lambda op, values: _read_argument(op, values, 0).squeeze(_read_argument(op, values, 1)),
-    "prims.sum": lambda op, values: _read_argument(op, values, 0).sum(_read_argument(op, values, 1)),
-    "prims.transpose": lambda op, values: _read_argument(op, values, 0).permute(_read_argument(op, values, 1)),
-    "prims.var": lambda op, values: _read_argument(op, values, 0).var(**_variance(op, values)),
-    "prims.var_mean": lambda op, values: torch.var_mean(_read_argument(op, values, 0), **_variance(op, values)),
+    "prims.squeeze": lambda op, args, values: args[0].squeeze(args[1]),
+    "prims.sum": lambda op, args, values: args[0].sum(args[1]),
+    "prims.transpose": lambda op, args, values: args[0].permute(args[1]),
+    "prims.var": lambda op, args, values: args[0].var(**_variance(op, args, values)),
+    "prims.var_mean": lambda op, args, values: torch.var_mean(args[0], **_variance(op, args, values)),
 }
 """What plain Thunder calls for operations other than elementwise kernels: views, whose aliasing matters too, and
 kernels whose result layout only torch can compute."""

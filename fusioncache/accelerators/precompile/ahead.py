@@ -31,7 +31,7 @@ from fusioncache.backends.api import Backend, backend_class
 from fusioncache.backends.bound_symbols import outputs_of, torch_dtype
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.peers import Helpers, StoreRequest, Wait, find_job_store
-from fusioncache.cache.results import expect_layouts, strided_of
+from fusioncache.cache.results import expect_layouts, make_meta, strided_of
 from fusioncache.ir import Binding, Graph, Key, TensorType, operands
 from fusioncache.ir.ops import RESHAPE, op_traits
 from fusioncache.ir.template import ArgumentLayouts
@@ -153,7 +153,7 @@ class LayoutPrediction:
         layout = self._layout_of(value)
         if layout is None:
             raise ValueError("an argument without a known layout")
-        return _make_meta(layout, torch_dtype(value.dtype.full_name))
+        return make_meta(layout, torch_dtype(value.dtype.full_name))
 
 
 def _find_function(symbol: Any, name: str) -> Callable[..., Any] | None:
@@ -168,19 +168,13 @@ def _find_function(symbol: Any, name: str) -> Callable[..., Any] | None:
     return attrgetter(name.removeprefix("torch."))(module) if known else None
 
 
-def _make_meta(layout: Strided, dtype: Any = None) -> Any:
-    import torch
-
-    return torch.empty_strided(layout.shape, layout.strides, dtype=dtype, device="meta")
-
-
 def _flash_gradient_layout(heads: Strided | None) -> Strided | None:
     """Returns the layout of flash attention's gradient of such heads: heads are second to last in memory."""
     import torch
 
     if heads is None:
         return None
-    return strided_of(torch.empty_like(_make_meta(heads).transpose(1, 2)).transpose(1, 2))
+    return strided_of(torch.empty_like(make_meta(heads).transpose(1, 2)).transpose(1, 2))
 
 
 def _shape_of(proxy: Any) -> tuple[int, ...] | None:
@@ -213,7 +207,7 @@ def _follow(op: Any, source: Strided | None, type_: Any, *, view: bool) -> Strid
     if source is None:
         return None
     # A reshape is a view if it can be one, which torch decides.
-    return strided_of(_make_meta(source).reshape(shape)) if op.name == RESHAPE else strides_of(op, [source], shape)
+    return strided_of(make_meta(source).reshape(shape)) if op.name == RESHAPE else strides_of(op, [source], shape)
 
 
 MOST_EXPECTED = 64
