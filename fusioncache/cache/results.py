@@ -27,7 +27,7 @@ from fusioncache.backends.bound_symbols import decode_literal, torch_dtype
 from fusioncache.ir import Arg, Const, Declined, Graph, Instance, Op, Ref, Scope, TensorType
 from fusioncache.ir.graph import argument_refs, pick
 from fusioncache.ir.ops import CHANNELS, CONVERT, COPY, ELEMENTWISE, RESHAPE, VIEW
-from fusioncache.template.strides import Strided, fill_shape, strides_of
+from fusioncache.template.strides import Strided, fill_shape, strided_of, strides_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +179,6 @@ def _copy_to(tensor: Any, dtype: Any) -> Any:
     laid = strides_of(Op(CONVERT, (Ref(0),), ()), [strided], strided.shape)
     assert laid is not None
     return make_meta(laid, dtype)
-
-
-def strided_of(tensor: Any) -> Strided:
-    """Returns the shape and the strides of a tensor."""
-    return Strided(tuple(tensor.shape), tensor.stride())
 
 
 def make_meta(layout: Strided, dtype: Any = None) -> Any:

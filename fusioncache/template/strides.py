@@ -42,9 +42,25 @@ class Strided:
         """True if elements are adjacent in memory, in row-major order."""
         return self.apparent == row_major(self.shape).apparent
 
+    @property
+    def is_dense(self) -> bool:
+        """True if each memory location from the first to the last belongs to exactly one element."""
+        step = 1
+        for stride, size in sorted(zip(self.strides, self.shape, strict=True)):
+            if size > 1:
+                if stride != step:
+                    return False
+                step *= size
+        return True
+
 
 _NUMBER = Strided((), ())
 """The layout of a number, which torch converts to a tensor for a kernel."""
+
+
+def strided_of(tensor: Any) -> Strided:
+    """Returns the shape and the strides of a tensor."""
+    return Strided(tuple(tensor.shape), tensor.stride())
 
 
 def row_major(shape: tuple[int, ...]) -> Strided:
@@ -90,7 +106,7 @@ def lay_out_alike(layouts: ArgumentLayouts, graph: Graph) -> ArgumentLayouts | N
 
 
 def _pack_alike(other: Strided, shape: tuple[int, ...]) -> Strided | None:
-    if len(shape) != len(other.shape) or not _is_dense(other):
+    if len(shape) != len(other.shape) or not other.is_dense:
         return None
     packed = _pack(shape, sorted(range(len(shape)), key=lambda axis: (-other.strides[axis], axis)))
     return Strided(shape, tuple(_scale_stride(axis, other, packed) for axis in range(len(shape))))
@@ -141,7 +157,7 @@ def _elementwise(operands: Sequence[Strided], shape: tuple[int, ...]) -> Strided
         for layout in packed:
             if all(operand.apparent == layout.apparent for operand in operands):
                 return layout
-        if all(operand.strides == operands[0].strides for operand in operands) and _is_dense(operands[0]):
+        if all(operand.strides == operands[0].strides for operand in operands) and operands[0].is_dense:
             return operands[0]
     aligned = [_broadcast(operand, shape) for operand in operands]
 
@@ -177,17 +193,6 @@ def _pack(shape: tuple[int, ...], order: Sequence[int]) -> Strided:
     return Strided(shape, tuple(strides))
 
 
-def _is_dense(value: Strided) -> bool:
-    """True if each memory location from the first to the last belongs to exactly one element."""
-    step = 1
-    for stride, size in sorted(zip(value.strides, value.shape, strict=True)):
-        if size > 1:
-            if stride != step:
-                return False
-            step *= size
-    return True
-
-
 def _broadcast_shape(operands: Sequence[Strided]) -> tuple[int, ...] | None:
     """Returns the shape of an elementwise result of these operands; None if they cannot be broadcast."""
     rank = max((len(operand.shape) for operand in operands), default=0)
@@ -204,7 +209,7 @@ def _broadcast(value: Strided, shape: tuple[int, ...]) -> list[int]:
 
 
 def _convert(op: Op, value: Strided, shape: tuple[int, ...]) -> Strided | None:
-    if value.shape == shape and _is_dense(value):
+    if value.shape == shape and value.is_dense:
         return value
     return _elementwise([value], shape)
 

@@ -41,7 +41,7 @@ from fusioncache.store.entry import VERIFIED_SLOT
 from fusioncache.store.store import WRITE_SECONDS
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.plan import Plan, Reordered, Rules, inline, keeps_every_bit, rules_of
-from fusioncache.template.strides import Strided
+from fusioncache.template.strides import strided_of
 from fusioncache.template.text import graph_text
 from fusioncache.template.writer import instance_of
 
@@ -55,7 +55,7 @@ def describe_difference(found: Any, expected: Any, rule: Reordered | None) -> st
         return f"is {_describe(found)} where the region has {_describe(expected)}"
     if not isinstance(expected, torch.Tensor):
         return None if repr(found) == repr(expected) else f"is {found!r} where the region has {expected!r}"
-    laid, wanted = (list(Strided(tuple(each.shape), each.stride()).apparent) for each in (found, expected))
+    laid, wanted = (list(strided_of(each).apparent) for each in (found, expected))
     if laid != wanted:
         return f"lies in memory by strides {laid} where the region's does by {wanted}"
     one, other = _as_bits(found), _as_bits(expected)

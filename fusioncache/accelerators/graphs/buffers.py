@@ -20,6 +20,7 @@ import torch
 
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.ir.template import count_elements
+from fusioncache.template.strides import strided_of
 
 MOST_MOVES = 1
 """How many moves a parameter may make and still count as fixed: a model is moved or loaded once, and then stays."""
@@ -218,7 +219,7 @@ class Copier:
         shared: dict[int, list[int]] = {}
         for index, tensor in enumerate(tensors):
             alias, memory = self._aliases[index], find_memory(tensor)
-            if tensor.numel() == 0 or (owners[memory] == 1 and is_dense(tensor)):
+            if tensor.numel() == 0 or (owners[memory] == 1 and strided_of(tensor).is_dense):
                 indices, sources = self._dense.setdefault(tensor.dtype, ([], []))
                 indices.append(index)
                 sources.append(alias)
@@ -307,17 +308,6 @@ def find_memory(tensor: Any) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def is_dense(tensor: Any) -> bool:
-    """True if the elements of a tensor fill memory without gaps or overlaps, in any order of dimensions."""
-    expected = 1
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    for stride, size in sorted((stride, size) for size, stride in pairs if size != 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
-
-
 _CONSTANTS = (type(None), bool, int, float, complex, str)
 
 
@@ -379,9 +369,8 @@ class Arguments:
             raise Declined("a result that is a view of an argument in another dtype", Scope.CAPTURE)
         position, argument = next((each for each in alike if _covers(each[1], result)), alike[0])
         offset = result.storage_offset() - argument.storage_offset()
-        layout = tuple(result.shape), tuple(result.stride())
-        is_whole = offset == 0 and layout == (tuple(argument.shape), tuple(argument.stride()))
-        return _View(position, *layout, offset, bool(views), is_whole)
+        is_whole = _layout_of(result) == _layout_of(argument)
+        return _View(position, tuple(result.shape), result.stride(), offset, bool(views), is_whole)
 
 
 def _covers(argument: Any, result: Any) -> bool:

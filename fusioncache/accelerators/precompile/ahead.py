@@ -31,7 +31,7 @@ from fusioncache.backends.api import Backend, backend_class
 from fusioncache.backends.bound_symbols import outputs_of, torch_dtype
 from fusioncache.cache.cache import Cache
 from fusioncache.cache.peers import Helpers, StoreRequest, Wait, find_job_store
-from fusioncache.cache.results import expect_layouts, make_meta, strided_of
+from fusioncache.cache.results import expect_layouts, make_meta
 from fusioncache.ir import Binding, Graph, Key, TensorType, operands
 from fusioncache.ir.ops import RESHAPE, op_traits
 from fusioncache.ir.template import ArgumentLayouts
@@ -41,7 +41,7 @@ from fusioncache.process.collector import without_collector
 from fusioncache.process.warning import log_errors, progress_line
 from fusioncache.store import Store
 from fusioncache.store.locks import TOO_LONG
-from fusioncache.template.strides import Strided, row_major, strides_of
+from fusioncache.template.strides import Strided, row_major, strided_of, strides_of
 from fusioncache.transform.passes import Accelerator, TraceContext
 from fusioncache.transform.shared_region import SharedRegion
 from fusioncache.transform.transform import TemplateTransform

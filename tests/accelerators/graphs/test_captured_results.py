@@ -6,9 +6,10 @@ from captured_programs import capture
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusioncache.accelerators.graphs.buffers import is_dense, make_buffer, overlaps
+from fusioncache.accelerators.graphs.buffers import make_buffer, overlaps
 from fusioncache.accelerators.graphs.calls import flatten_structure
 from fusioncache.ir.errors import Declined
+from fusioncache.template.strides import Strided
 
 
 def numbers(*shape, seed=0):
@@ -147,7 +148,6 @@ def test_an_argument_whose_elements_lie_over_each_other_has_no_buffer():
 def test_what_does_not_overlap_has_a_place_for_each_element(dimensions):
     shape, strides = tuple(size for size, _ in dimensions), tuple(stride for _, stride in dimensions)
     places = torch.arange(200).as_strided(shape, strides).flatten().tolist()
-    if not overlaps(shape, strides):
-        assert len(set(places)) == len(places)
-    expected = len(set(places)) == len(places) and max(places) == len(places) - 1
-    assert not is_dense(torch.arange(200).as_strided(shape, strides)) or expected
+    has_place_for_each = len(set(places)) == len(places)
+    assert overlaps(shape, strides) or has_place_for_each
+    assert not Strided(shape, strides).is_dense or (has_place_for_each and max(places) == len(places) - 1)
