@@ -319,35 +319,37 @@ def flatten(bound_symbol: Any) -> list[Any]:
     return [primitive for inner in bound_symbol.subsymbols for primitive in flatten(inner)]
 
 
+def nested_symbols(symbol: Any) -> Iterator[Any]:
+    """Yields a bound symbol, and the subsymbols of which it consists at all levels."""
+    yield symbol
+    for inner in symbol.subsymbols:
+        yield from nested_symbols(inner)
+
+
 def leaves_of(symbol: Any) -> Iterator[Any]:
     """Yields the bound symbols without subsymbols that a bound symbol consists of; itself if it has none."""
-    if not symbol.subsymbols:
-        yield symbol
-    for inner in symbol.subsymbols:
-        yield from leaves_of(inner)
+    return (each for each in nested_symbols(symbol) if not each.subsymbols)
 
 
 def may_write(bound_symbol: Any) -> bool:
     """Returns whether a bound symbol, or one of its nested subsymbols, may write into its arguments."""
-    return any(True for _ in _writing(bound_symbol))
+    return any(map(_writes, nested_symbols(bound_symbol)))
 
 
 def written_values(bound_symbol: Any) -> Iterator[str]:
     """Yields the names of the values that a bound symbol, or one of its nested subsymbols, may write into."""
-    for writing in _writing(bound_symbol):
+    for writing in filter(_writes, nested_symbols(bound_symbol)):
         yield from argument_names(writing)
 
 
-def _writing(bound_symbol: Any) -> Iterator[Any]:
+def _writes(bound_symbol: Any) -> bool:
+    """Returns whether a bound symbol itself, without its subsymbols, may write into its arguments."""
     from fusioncache.thunder_adapter.api import OpTags
 
     symbol = bound_symbol.sym
     # An executor's implementation of an operation has the same id and another name.
     name = _tables(_NVFUSER_EXECUTOR in sys.modules)[0].get(symbol.id, symbol.name)
-    if OpTags.IN_PLACE in (symbol.tags or ()) or op_traits(name).writes:
-        yield bound_symbol
-    for inner in bound_symbol.subsymbols:
-        yield from _writing(inner)
+    return OpTags.IN_PLACE in (symbol.tags or ()) or op_traits(name).writes
 
 
 _FAKE_SIZE, _FAKE_STEP = 1_000_003, 10_007
@@ -529,16 +531,10 @@ def _torch_trace(bound: BoundGraph, *, refuses: bool = False) -> Any:
     with tracectx(trace):
         for proxy in bound.inputs:
             prims.unpack_trivial(proxy, name=proxy.name)
-    for bound_symbol in bound.bound_symbols:
-        _reserve_names(bound_symbol, trace.names)
+    defining = (inner for bound_symbol in bound.bound_symbols for inner in nested_symbols(bound_symbol))
+    trace.names.update(proxy.name for inner in defining for proxy in inner.flat_proxy_outs)
     trace.bound_symbols += [*bound.bound_symbols, prims.python_return.bind(list(bound.outputs), output=None)]
     trace._siginfo = SigInfo(FUNCTION)
     trace._siginfo.args = [(proxy.name, None) for proxy in bound.inputs]
     executors = (torch_executor, python_executor)
     return transform_for_execution(trace, executors_list=executors if refuses else (other_executor, *executors))
-
-
-def _reserve_names(bound_symbol: Any, names: set[str]) -> None:
-    names.update(proxy.name for proxy in bound_symbol.flat_proxy_outs)
-    for inner in bound_symbol.subsymbols:
-        _reserve_names(inner, names)
