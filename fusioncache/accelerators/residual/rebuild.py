@@ -78,7 +78,7 @@ def recipes_of(lines: Sequence[OperationLine], types: Mapping[str, TensorType], 
     an input of the forward pass. Linear in the lines.
     """
     finder = _RecipeFinder(lines, types, saved)
-    found = (finder.recipe(name) for name in finder.index if finder.can_drop(name))
+    found = (finder.recipe(name) for name in finder.index if name in finder.dropped)
     return tuple(recipe for recipe in found if recipe is not None)
 
 
@@ -86,7 +86,7 @@ class _RecipeFinder:
     def __init__(self, lines: Sequence[OperationLine], types: Mapping[str, TensorType], saved: Saved):
         self.lines, self.types = lines, types
         self.available = {*saved.names, *saved.inputs}
-        self.dropped = set(saved.names) - {*saved.inputs, *saved.outputs}
+        self.dropped = (set(saved.names) & types.keys()) - {*saved.inputs, *saved.outputs}
         self.index: dict[str, int] = {}
         self.product: dict[str, bool] = {}
         self.parents = _Parents(self.available, types)
@@ -95,9 +95,6 @@ class _RecipeFinder:
             of_product = any(self.product.get(operand or "", False) for operand in line.operands)
             self.product.update(dict.fromkeys(line.results, op_traits(line.operation).may_be_product(of_product)))
             self.parents.read_line(line)
-
-    def can_drop(self, name: str) -> bool:
-        return name in self.dropped and name in self.types
 
     def recipe(self, name: str) -> SumRecipe | None:
         parent = self.parents.parent(name)
@@ -125,10 +122,14 @@ class _RecipeFinder:
                 if operand is None:
                     return None
                 here = self._call(operand) == line.call
-                adds_product |= added and here and self.product.get(operand, False)
-                if self._is_at_hand(operand, line, added):
+                added_product = added and self.product.get(operand, False)
+                adds_product |= added_product and here
+                # A product that was added in the kernel that computed it may have been contracted with the add into one
+                # rounding, so the recipe must contract it as well: it does not start from it. A product that another
+                # kernel added was rounded before: the recipe does not compute it.
+                if operand in self.available and operand in self.types and not (added_product and here):
                     inputs.setdefault(operand)
-                elif self._can_compute(operand, line, added):
+                elif here or not added_product:
                     pending.append((operand, added))
                     here = True
                 else:
@@ -137,20 +138,6 @@ class _RecipeFinder:
                     local.setdefault(operand)
         indices = {index for index, _ in seen}
         return SumRecipe(name, parent, tuple(sorted(indices)), tuple(inputs), tuple(local), adds_product)
-
-    def _is_at_hand(self, operand: str, line: OperationLine, added: bool) -> bool:
-        """True if a recipe may start from this operand.
-
-        A product that was added in the kernel that computed it may have been contracted with the add into one rounding,
-        and the recipe must contract it as well.
-        """
-        if operand not in self.available or operand not in self.types:
-            return False
-        return not (added and self.product.get(operand, False) and self._call(operand) == line.call)
-
-    def _can_compute(self, operand: str, line: OperationLine, added: bool) -> bool:
-        """True if a recipe may compute this operand: not a product that was rounded before another kernel added it."""
-        return not (added and self.product.get(operand, False) and self._call(operand) != line.call)
 
     def _call(self, name: str) -> int | None:
         index = self.index.get(name)
