@@ -154,19 +154,6 @@ class ForwardFunction:
     writes: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """The structure of the results of a captured program.
-
-    Attributes:
-        build: assembles the results from their leaves.
-        saved: positions of the saved tensors among the leaves.
-    """
-
-    build: Build
-    saved: range
-
-
 class CapturedForward:
     """A capture of a forward program for one kind of call.
 
@@ -220,16 +207,15 @@ class CapturedForward:
         moved = set(buffers)
         places = (*self._fixed, *moved)
         versions = {place: _read_version(inside[place]) for place in places}
-        recording, self._form = _record(function, inside, self.memory)
+        recording, self._build, saved = _record(function, inside, self.memory)
         self._replay = recording.replay
         written = [place for place in places if versions[place] != _read_version(inside[place])]
         if not moved.isdisjoint(written):
             raise Declined("it writes into an argument whose address changes", Scope.CAPTURE)
         self._written = tuple(written)
-        self._keep(recording, Arguments((place, inside[place]) for place in places))
+        self._keep(recording.results, saved, Arguments((place, inside[place]) for place in places))
 
-    def _keep(self, recording: GraphRecording, arguments: Arguments) -> None:
-        leaves, saved = recording.results, self._form.saved
+    def _keep(self, leaves: list[Any], saved: range, arguments: Arguments) -> None:
         device = self.memory.recorder.device
         self._results = Results(leaves, arguments, set(saved), device)
         kept = [leaves[place] for place in saved]
@@ -324,7 +310,7 @@ class CapturedForward:
             self._replay()
             if self._written:  # a replay increments no version counters
                 increment_version([arguments[place] for place in self._written])
-            result = self._form.build(self._results.give(arguments))
+            result = self._build(self._results.give(arguments))
         self.memory.touch(self.name)
         if not self._has_backward:
             return result
@@ -365,9 +351,11 @@ def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     return lambda arguments: [arguments[place] for place in places]
 
 
-def _record(function: ForwardFunction, inside: Sequence[Any], memory: GraphMemory) -> tuple[GraphRecording, _Form]:
-    """Captures a forward program."""
-    seen: list[_Form] = []
+def _record(
+    function: ForwardFunction, inside: Sequence[Any], memory: GraphMemory
+) -> tuple[GraphRecording, Build, range]:
+    """Captures a forward program. Returns also what assembles its results, and where saved tensors are among leaves."""
+    seen: list[tuple[Build, range]] = []
 
     def record(arguments: list[Any]) -> list[Any]:
         given = arguments.copy()
@@ -379,11 +367,11 @@ def _record(function: ForwardFunction, inside: Sequence[Any], memory: GraphMemor
             leaving, (tensors, _) = result
             start = len(flatten_structure(leaving)[0])
             saved = range(start, start + len(tensors))
-        seen.append(_Form(build, saved))
+        seen.append((build, saved))
         return leaves
 
     recording = memory.recorder.record(record, list(inside))
-    return recording, seen[-1]
+    return recording, *seen[-1]
 
 
 MAX_CAPTURES = 4

@@ -233,15 +233,10 @@ class BackwardProgram(_GraphedProgram):
             )
         if keeps_graph():
             raise Declined("a backward pass with retain_graph=True", Scope.CAPTURE)
-        return self._replay(kind, warm_up, saved_for_backward, cotangents, lease)
+        return self._replay(kind, saved_for_backward, cotangents, lease)
 
     def _replay(
-        self,
-        kind: CallKind,
-        warm_up: WarmUp,
-        saved_for_backward: list[Any],
-        cotangents: list[Any],
-        lease: SavedTensorsLease,
+        self, kind: CallKind, saved_for_backward: list[Any], cotangents: list[Any], lease: SavedTensorsLease
     ) -> Any:
         saved, others = saved_for_backward
         memory = lease.captured.memory
@@ -253,7 +248,7 @@ class BackwardProgram(_GraphedProgram):
             captured = lease.captured.find_backward(kind)
             if captured is None:
                 complete = lease.captured.complete(saved)
-                captured = self._capture(warm_up, lease, others, (complete, cotangents), kind)
+                captured = self._capture(kind, lease, others, (complete, cotangents))
             gradients = captured.run(saved, cotangents)
             lease.end()
         finally:
@@ -266,19 +261,19 @@ class BackwardProgram(_GraphedProgram):
 
     def _capture(
         self,
-        warm_up: WarmUp,
+        kind: CallKind,
         lease: SavedTensorsLease,
         others: Sequence[Any],
         given: tuple[Sequence[Any], Sequence[Any]],
-        kind: CallKind,
     ) -> CapturedBackward:
         pool = lease.captured.find_backward_pool(kind)
         try:
             with torch.inference_mode(False), torch.no_grad():
                 captured = CapturedBackward(self._function, lease.captured, others, given, kind, pool)
         except Exception as error:
-            warm_up.refused = self._failures.explain(error, "a backward program")
-            raise Declined(warm_up.refused, Scope.CAPTURE) from None
+            reason = self._failures.explain(error, "a backward program")
+            self._kinds[kind].refused = reason
+            raise Declined(reason, Scope.CAPTURE) from None
         lease.captured.backwards.append(captured)
         lease.captured.release_saved()
         self._failures.ledger.count("captures")
