@@ -428,8 +428,7 @@ def device_of(graph: Graph) -> str:
 
 def device_types_of(graph: Graph) -> frozenset[str]:
     """Returns the types of device that a graph's values lie on."""
-    types = (*graph.inputs, *(type_ for op in graph.ops for type_ in op.outputs))
-    return frozenset(type_.device for type_ in types if isinstance(type_, TensorType))
+    return frozenset(type_.device for type_ in graph.types if isinstance(type_, TensorType))
 
 
 @cache

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from math import prod
 from typing import Any
 
 from fusioncache.backends.api import Backend, GeneralFunction, Run
@@ -524,11 +523,6 @@ def find_general_obstacle(region: Graph) -> str | None:
         return "in-place effects"
     if any(op_traits(op.name).random for op in region.ops):
         return "random numbers"
-    types = [*region.inputs, *(type_ for op in region.ops for type_ in op.outputs)]
-    if any(_count_elements(type_) > MOST_ELEMENTS for type_ in types if isinstance(type_, TensorType)):
+    if any(type_.elements > MOST_ELEMENTS for type_ in region.types if isinstance(type_, TensorType)):
         return "a tensor with more elements than a 32-bit index can count"
     return None
-
-
-def _count_elements(type_: TensorType) -> int:
-    return prod(size for size in type_.shape if isinstance(size, int))

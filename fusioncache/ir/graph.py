@@ -38,7 +38,12 @@ class TensorType:
         """The bytes of a dense tensor; a symbolic size counts as 1."""
         bits = re.search(r"\d+", self.dtype)
         item = max(1, int(bits.group()) // 8) if bits else 1
-        return item * prod(size for size in self.shape if isinstance(size, int))
+        return item * self.elements
+
+    @property
+    def elements(self) -> int:
+        """The number of elements; a symbolic size counts as 1."""
+        return prod(size for size in self.shape if isinstance(size, int))
 
     def __str__(self) -> str:
         sizes = ", ".join(f"%{size.index}" if isinstance(size, Ref) else str(size) for size in self.shape)
@@ -141,6 +146,11 @@ class Graph:
     def first_result(self) -> int:
         """The number of the first op's first result."""
         return len(self.inputs) + self.sizes
+
+    @property
+    def types(self) -> Sequence[ValueType | None]:
+        """The type of each value; None for a symbolic size, and for a result that was dropped."""
+        return [*self.inputs, *[None] * self.sizes, *(type_ for op in self.ops for type_ in op.outputs)]
 
     def results(self) -> Iterator[tuple[Op, int]]:
         """Yields each op with the number of its first result."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from math import prod, sqrt
+from math import sqrt
 from types import MappingProxyType
 
 from fusioncache.ir import AS_WRITTEN, Arithmetic, Const, Graph, Op, Ref, TensorType, ValueType, map_type, operands
@@ -342,14 +342,13 @@ def reordered_values(graph: Graph) -> Mapping[int, Reordered]:
     A value of another kind, such as a comparison with a mean, has no last bit to differ in. It is left out, but a value
     computed from it is included.
     """
-    types: list[ValueType | None] = [*graph.inputs, *[None] * graph.sizes]
+    types = graph.types
     behind: dict[int, Reordered] = {}
     for op, first in graph.results():
         used = [index for _, index in operands(op)]
         sources = [behind[index] for index in used if index in behind]
         if op_traits(op.name).reorders_sums:
             sources += _sums(op, [types[index] for index in used])
-        types += op.outputs
         for index, type_ in enumerate(op.outputs):
             if sources:
                 behind[first + index] = _coarsest([*sources, *_own_rounding(type_)])
@@ -362,18 +361,14 @@ def _coarsest(values: list[Reordered]) -> Reordered:
 
 def _sums(op: Op, operands_: list[ValueType | None]) -> Iterator[Reordered]:
     """Yields the sum that an op's results depend on, with the finest dtype."""
-    results = [_elements(type_) for type_ in op.outputs if isinstance(type_, TensorType)]
+    results = [type_.elements for type_ in op.outputs if isinstance(type_, TensorType)]
     fewest = max(1, min(results, default=1))
     added = [1]
     for type_ in operands_:
         if isinstance(type_, TensorType):
             # Some ops sum over all dimensions that the result lacks. Matrix products and running sums sum over one.
-            added += [_elements(type_) // fewest, *(size for size in type_.shape if isinstance(size, int))]
+            added += [type_.elements // fewest, *(size for size in type_.shape if isinstance(size, int))]
     yield Reordered("float64", max(added))
-
-
-def _elements(type_: TensorType) -> int:
-    return prod(size for size in type_.shape if isinstance(size, int))
 
 
 def _own_rounding(type_: ValueType | None) -> Iterator[Reordered]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fusioncache.ir import Arg, Const, Declined, Graph, Op, Ref, Scope, TensorType, operands, refs_in
 from fusioncache.ir.ops import ADD, CONVERT, COPY, MUL, RESIDUAL, op_traits
@@ -200,10 +201,9 @@ class _ChainFinder:
         self.graph = graph
         self.uses = _count_uses(graph)
         self.converted: dict[int, int] = {}
-        self.type: list = [*graph.inputs, *[None] * graph.sizes]
+        self.type: Sequence[Any] = graph.types
 
     def define(self, op: Op, first: int) -> None:
-        self.type.extend(op.outputs)
         if op.name == CONVERT and isinstance(op.args[0], Ref) and self._is_input(op.args[0].index):
             self.converted[first] = op.args[0].index
 

@@ -294,8 +294,7 @@ def depends_on_operand_order(graph: Graph, layouts: ArgumentLayouts) -> bool:
         layouts: of the arguments.
     """
     sizes = find_sizes(graph, layouts)
-    types = [*graph.inputs, *(type_ for op in graph.ops for type_ in op.outputs)]
-    if any(index not in sizes for type_ in types for _, index in refs_in(type_)):
+    if any(index not in sizes for type_ in graph.types for _, index in refs_in(type_)):
         return True  # a number input is a size
     if _have_different_orders(layouts) or not all(map(partial(_fits, sizes=sizes), graph.inputs, layouts)):
         return True

@@ -6,7 +6,7 @@ that rejects the whole graph, and may accept each half.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -193,14 +193,10 @@ def take(graph: Graph, start: int, stop: int) -> GraphPart:
     wanted = sorted(own & ({index for op in graph.ops[stop:] for _, index in operands(op)} | set(graph.outputs)))
     numbers = {number: place for place, number in enumerate([*used, *sorted(own)])}
 
-    types = _list_types(graph)
+    types = graph.types
     inputs = [type_ for number in used if (type_ := types[number]) is not None]
     part = renumber(lambda number: Ref(numbers[number]), inputs, ops, wanted)
     return GraphPart(part, tuple(used), tuple(wanted))
-
-
-def _list_types(graph: Graph) -> Sequence[ValueType | None]:
-    return [*graph.inputs, *(type_ for op in graph.ops for type_ in op.outputs)]
 
 
 def _count_passing_bytes(graph: Graph) -> list[int]:

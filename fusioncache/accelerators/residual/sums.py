@@ -82,12 +82,10 @@ class Sums:
 
     def read_call(self, call: FusedCall) -> None:
         """Reads a region."""
-        region, names = call.region, call.names
-        types: list = [*region.inputs, *[None] * region.sizes]
+        region, names, types = call.region, call.names, call.region.types
         # For each value: None if it cannot be part of a sum, else whether it is a sum.
-        kinds: list[bool | None] = [self._kind_of_input(region, names, number) for number in range(len(types))]
+        kinds: list[bool | None] = [self._kind_of_input(region, names, number) for number in range(region.first_result)]
         for op, first in region.results():
-            types += op.outputs
             kind = self._kind(op, kinds, types)
             if kind is None or names[first] in self._around.defined or names[first] in self._around.written:
                 kinds += [None] * len(op.outputs)
@@ -107,7 +105,7 @@ class Sums:
         self._inputs[names[number]] = type_
         return False
 
-    def _kind(self, op: Op, kinds: list[bool | None], types: list) -> bool | None:
+    def _kind(self, op: Op, kinds: list[bool | None], types: Sequence[object]) -> bool | None:
         """Returns True for an op whose result is a sum, False for a converted region input, None for any other."""
         if op_traits(op.name).conversion and op.args and isinstance(op.args[0], Ref) and _is_static(op.outputs[0]):
             return kinds[op.args[0].index]

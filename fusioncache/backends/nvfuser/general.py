@@ -94,8 +94,7 @@ def expand_results(run: Run, general: GeneralRegion, values: Sequence[Value]) ->
         values: of the variables.
     """
     graph, sizes = general.graph, find_sizes(general, values)
-    types = [*graph.inputs, *([None] * graph.sizes), *(type_ for op in graph.ops for type_ in op.outputs)]
-    shapes = [fill_shape(type_, sizes) for type_ in types]
+    shapes = [fill_shape(type_, sizes) for type_ in graph.types]
     wanted = [shapes[output] for output in graph.outputs]
 
     def call(args: Sequence[Any]) -> Sequence[Any]:
