@@ -8,7 +8,7 @@ that others read: see ``check_effects``.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -100,13 +100,13 @@ def find_producers(calls: Sequence[CallNode]) -> Mapping[str, int]:
     return producers
 
 
-def find_waits(calls: Sequence[CallNode], producers: Mapping[str, int]) -> Mapping[int, int]:
+def find_waits(calls: Sequence[CallNode]) -> Mapping[int, int]:
     """Returns the wait of each collective.
 
     Raises:
         Declined: if a collective has not exactly one wait, or another call uses its result.
     """
-    waits: dict[int, int] = {}
+    producers, waits = find_producers(calls), dict[int, int]()
     for index, call in enumerate(calls):
         for name in call.inputs:
             producer = producers.get(name)
@@ -233,7 +233,7 @@ def find_needs(graph: CallGraph) -> Needs:
     for index, moves in enumerate(movable):
         ready.append(max((ready[one] for one in dependences[index]), default=-1) if moves else given[index])
     needed = _find_needed(dependences, movable, given, max(stage, 0))
-    waits = dict(find_waits(calls, producers))
+    waits = dict(find_waits(calls))
     chained = _find_chained(graph, dependences, movable)
     return Needs(dependences, movable, staged, tuple(ready), tuple(given), needed, waits, chained)
 
@@ -271,28 +271,29 @@ def measure_peaks(graph: CallGraph, order: Sequence[int]) -> PeakRecord:
     between computing calls live equally long in every order, and their sizes may differ from rank to rank, while the
     order must not.
     """
-    gathering, reducing = (_peak_in_flight(graph, order, kind) for kind in (Kind.GATHER, Kind.REDUCE))
+    flights = (list_in_flight(graph, order, {kind}) for kind in (Kind.GATHER, Kind.REDUCE))
+    gathering, reducing = (max(flight, default=0) for flight in flights)
     return PeakRecord(gathering, reducing, max(list_alive(graph, order), default=0))
 
 
-def _peak_in_flight(graph: CallGraph, order: Sequence[int], kind: Kind) -> int:
+def list_in_flight(graph: CallGraph, order: Sequence[int], kinds: Collection[Kind]) -> Iterator[int]:
+    """Yields how many bytes of these kinds are in flight after each call, in this order of the calls."""
     producers = find_producers(graph.calls)
-    now = peak = 0
+    now = 0
     for index in order:
         call = graph.calls[index]
-        if call.kind is kind:
+        if call.kind in kinds:
             now += graph.message_bytes(index)
-        elif call.kind is Kind.WAIT and graph.calls[producers[call.inputs[0]]].kind is kind:
+        elif call.kind is Kind.WAIT and graph.calls[producers[call.inputs[0]]].kind in kinds:
             now -= graph.message_bytes(producers[call.inputs[0]])
-        peak = max(peak, now)
-    return peak
+        yield now
 
 
 def list_alive(graph: CallGraph, order: Sequence[int]) -> tuple[int, ...]:
     """Returns how many bytes of communicated values are alive during each call, in this order of the calls."""
     calls, memory = graph.calls, find_memory(graph.calls)
     producers = find_producers(calls)
-    starts = {wait: start for start, wait in find_waits(calls, producers).items()}
+    starts = {wait: start for start, wait in find_waits(calls).items()}
     travels = {
         memory[name]
         for call, moves in zip(calls, find_movable(calls), strict=True)

@@ -11,6 +11,7 @@ import sys
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from fusioncache.accelerators.schedule.calls import (
     COLLECTIVES,
@@ -18,9 +19,9 @@ from fusioncache.accelerators.schedule.calls import (
     Kind,
     Needs,
     find_needs,
-    find_producers,
     find_waits,
     list_alive,
+    list_in_flight,
     measure_peaks,
 )
 from fusioncache.humanize import format_bytes
@@ -343,15 +344,12 @@ def _list_flights(graph: CallGraph, schedule: Schedule) -> Iterator[FlightRecord
     """Yields a record of each collective's time in flight, in the order in which they start. Steps count from 0."""
     calls = graph.calls
     step_of = {index: number for number, step in enumerate(schedule.steps) for index in step}
-    computed = [0]
-    for step in schedule.steps:
-        computed.append(computed[-1] + (calls[step[0]].kind is Kind.COMPUTE))
-    waits = find_waits(calls, find_producers(calls))
-    for start, wait in sorted(waits.items(), key=lambda pair: (step_of[pair[0]], step_of[pair[1]])):
-        first, last = step_of[start], step_of[wait]
+    computed = _count_computed(graph, schedule)
+    for start, wait in sorted(find_waits(calls).items(), key=lambda pair: (step_of[pair[0]], step_of[pair[1]])):
         name = calls[start].message or calls[start].name
-        beside = computed[last] - computed[first]
-        yield FlightRecord(str(calls[start].kind), name, graph.message_bytes(start), first, last, beside)
+        beside = computed[wait] - computed[start]
+        size = graph.message_bytes(start)
+        yield FlightRecord(str(calls[start].kind), name, size, step_of[start], step_of[wait], beside)
 
 
 _UNBOUNDED = sys.maxsize
@@ -380,21 +378,15 @@ def _measure_bounds(graph: CallGraph, schedule: Schedule, bounds: Bounds) -> Ite
             continue
         other = schedule_calls(graph, free)
         found = measure_peaks(graph, other.order)
-        ours, theirs = _find_starts(graph, schedule), _find_starts(graph, other)
+        ours, theirs = _count_computed(graph, schedule), _count_computed(graph, other)
         delayed = sum(theirs[index] < ours[index] for index in ours if graph.calls[index].kind is kind)
         yield BoundRecord(name, bound, most, found.gathering if kind is Kind.GATHER else found.reducing, delayed)
 
 
-def _find_starts(graph: CallGraph, schedule: Schedule) -> dict[int, int]:
-    """Returns for each collective how many calls are computed before it starts."""
-    computed = 0
-    starts: dict[int, int] = {}
-    for index in schedule.order:
-        kind = graph.calls[index].kind
-        if kind in COLLECTIVES:
-            starts[index] = computed
-        computed += kind is Kind.COMPUTE
-    return starts
+def _count_computed(graph: CallGraph, schedule: Schedule) -> dict[int, int]:
+    """Returns for each call how many calls are computed before it."""
+    computed = accumulate((graph.calls[index].kind is Kind.COMPUTE for index in schedule.order), initial=0)
+    return dict(zip(schedule.order, computed, strict=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,16 +467,11 @@ class Placement:
 
 def _write_steps(graph: CallGraph, schedule: Schedule) -> Iterator[str]:
     """Yields a line for each step, with the bytes in flight after steps that start or end collectives."""
-    producers = find_producers(graph.calls)
-    in_flight = 0
+    in_flight = dict(zip(schedule.order, list_in_flight(graph, schedule.order, COLLECTIVES), strict=True))
     for step in schedule.steps:
         kind = graph.calls[step[0]].kind
-        if kind in COLLECTIVES:
-            in_flight += sum(graph.message_bytes(index) for index in step)
-        elif kind is Kind.WAIT:
-            in_flight -= graph.message_bytes(producers[graph.calls[step[0]].inputs[0]])
         line = f"{kind:<8} " + " + ".join(_write_call(graph, index) for index in step)
-        yield f"{line:<49} # {in_flight} B in flight" if kind in COLLECTIVES or kind is Kind.WAIT else line
+        yield f"{line:<49} # {in_flight[step[-1]]} B in flight" if kind in COLLECTIVES or kind is Kind.WAIT else line
 
 
 def _write_call(graph: CallGraph, index: int) -> str:
