@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import chain
 from math import isqrt
 
 from fusioncache.accelerators.residual.plans import Choice, Cost, ResidualPlan, choose
@@ -329,22 +328,17 @@ class Forward:
 
     def obstacle(self, recipe: SumRecipe) -> str | None:
         """Returns why a recipe must not be used; None if it may be."""
-        calls = {self.lines[index].call for index in recipe.lines}
-        if not self._is_untouched(recipe):
+        lines = [self.lines[index] for index in recipe.lines]
+        calls = {line.call for line in lines}
+        if not self.written.isdisjoint([*recipe.inputs, *(name for line in lines for name in line.results)]):
             return WRITTEN
         if any(name not in self.saved for name in recipe.inputs):
             return UNSAVED
         if len({self.executor(call) for call in calls}) > 1:
             return APART
-        if any(not self.arithmetic(call).rounds for call in calls) and any(map(self._is_narrow, recipe.local)):
+        has_narrow = any(is_narrow(self.types.get(name)) for name in recipe.local)
+        if has_narrow and any(not self.arithmetic(call).rounds for call in calls):
             return UNROUNDED
         if any(not self.arithmetic(call).contracts_alike for call in calls) and recipe.adds_product:
             return CONTRACTED
         return None
-
-    def _is_narrow(self, name: str) -> bool:
-        return is_narrow(self.types.get(name))
-
-    def _is_untouched(self, recipe: SumRecipe) -> bool:
-        inner = chain.from_iterable(self.lines[index].results for index in recipe.lines)
-        return self.written.isdisjoint(inner) and self.written.isdisjoint(recipe.inputs)

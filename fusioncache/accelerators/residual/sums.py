@@ -158,9 +158,9 @@ class Sums:
             direct = not parents or (parents[0] in stored and parents[0] in self._nodes[name].operands)
             yield Sum(sum_, parents[0] if parents else None, terms, type_.dtype, type_.bytes, term_size, direct)
 
-    def calls(self, name: str) -> int:
-        """Returns how many calls compute a value."""
-        return self._nodes[name].calls
+    def count_recomputed(self, sums: Iterable[Sum]) -> int:
+        """Returns how many of these sums several calls compute."""
+        return sum(self._nodes[each.name].calls > 1 for each in sums)
 
     def _find_valid(self) -> dict[str, None]:
         """Returns the names that have the same value everywhere, in the order of their first region."""
@@ -253,7 +253,7 @@ def streams_of(calls: Sequence[FusedCall], around: OutsideValues = OutsideValues
     values = Sums(around)
     for call in calls:
         values.read_call(call)
-    families = [f for f in _families(values.sums()) if _count_recomputed(f, values) >= FEWEST_SUMS]
+    families = [f for f in _families(values.sums()) if values.count_recomputed(f) >= FEWEST_SUMS]
     home = {sum_.name: number for number, family in enumerate(families) for sum_ in family}
     uses: list[list[Use]] = [[] for _ in families]
     idle: list[list[int]] = [[] for _ in families]
@@ -283,10 +283,6 @@ def _families(sums: Iterable[Sum]) -> list[list[Sum]]:
         root[sum_.name] = root[sum_.parent] if sum_.parent else sum_.name
         families.setdefault(root[sum_.name], []).append(sum_)
     return list(families.values())
-
-
-def _count_recomputed(family: Iterable[Sum], values: Sums) -> int:
-    return sum(values.calls(sum_.name) > 1 for sum_ in family)
 
 
 def _list_uses(call: FusedCall, sums: Collection[str]) -> Iterator[str]:
