@@ -285,7 +285,8 @@ def _segments(index: StreamWalk) -> Iterator[Event]:
     """Yields events that keep every k-th sum, and rebuild the used sums from the nearest one, a segment at a time."""
     width = max(1, isqrt(max(index.depth[use.sum] for use in index.stream.uses)))
     until: dict[str, int] = {}  # the position of a sum's last use, for itself or to rebuild others
-    kept = {use.sum: _nearest_kept(index, use.sum, width) for use in index.stream.uses}
+    marks = {sum_ for sum_, depth in index.depth.items() if depth % width == 0}
+    kept = {use.sum: index.path(use.sum, marks)[0] for use in index.stream.uses}
     for use in index.stream.uses:
         until.update({sum_: use.position for sum_ in (use.sum, kept[use.sum]) if sum_})
     held: set[str] = set()
@@ -296,21 +297,13 @@ def _segments(index: StreamWalk) -> Iterator[Event]:
             stops = {
                 sum_
                 for sum_ in path
-                if until.get(sum_, -1) > position and (index.depth[sum_] >= below or index.depth[sum_] % width == 0)
+                if until.get(sum_, -1) > position and (index.depth[sum_] >= below or sum_ in marks)
             }
             held |= stops | {wanted}
             yield from _steps(position, start, path, stops | {wanted})
         yield RegionChange(position, tuple(uses), (), ())
         ended = [sum_ for wanted in uses for sum_ in (wanted, kept[wanted]) if sum_]
         held.difference_update(sum_ for sum_ in ended if until[sum_] <= position)
-
-
-def _nearest_kept(index: StreamWalk, sum_: str, width: int) -> str | None:
-    """Returns the nearest sum, at or below this one, whose depth is a multiple of the width."""
-    at: str | None = sum_
-    while at is not None and index.depth[at] % width:
-        at = index.sums[at].parent
-    return at
 
 
 def costs_of(stream: Stream) -> dict[ResidualPlan, Cost]:

@@ -84,18 +84,21 @@ class _Reader:
         dropped = {recipe.sum for recipe in recipes}
         remaining = [self.proxies[name] for name in saved.names if name not in dropped]
         operations = {recipe.sum: tuple(self.bound[line] for line in recipe.lines) for recipe in recipes}
-        models = {recipe.sum: self._fusion(self.lines[recipe.lines[-1]].call) for recipe in recipes}
+        models = {recipe.sum: self.trace.bound_symbols[self.lines[recipe.lines[-1]].call] for recipe in recipes}
         return Recompute(tuple(saved.names), tuple(remaining), found, operations, self.proxies, models)
 
     def _select_sound(self, recipes: Sequence[SumRecipe], saved: Saved) -> Iterator[SumRecipe]:
         """Yields the recipes that give the same bits; reports why others are not used."""
+        symbols = self.trace.bound_symbols
+        # Memory of a value that is written in place anywhere may contain another value.
+        written = {name for symbol in symbols for name in written_values(symbol)} if recipes else set()
         forward = Forward(
             self.lines,
             self.types,
             set(saved.names),
-            self._find_written() if recipes else set(),
-            lambda call: self._fusion(call).sym.executor,
-            lambda call: self.transform.backends.arithmetic(self._fusion(call)),
+            written,
+            lambda call: symbols[call].sym.executor,
+            lambda call: self.transform.backends.arithmetic(symbols[call]),
         )
         for recipe in recipes:
             problem = forward.obstacle(recipe)
@@ -103,9 +106,6 @@ class _Reader:
                 yield recipe
             else:
                 self.transform.report_left(problem)
-
-    def _fusion(self, call: int) -> Any:
-        return self.trace.bound_symbols[call]
 
     def _lines(self) -> Iterator[OperationLine]:
         for call, symbol in enumerate(self.trace.bound_symbols):
@@ -133,10 +133,6 @@ class _Reader:
         inputs = {proxy.name for proxy in values["flat_args"] if isinstance(proxy, Proxy)}
         outputs = {proxy.name for proxy in tree_flatten(values["output"])[0] if isinstance(proxy, Proxy)}
         return Saved(tuple(proxy.name for proxy in tensors), inputs, outputs)
-
-    def _find_written(self) -> set[str]:
-        """Returns the names of values written in place anywhere: their memory may contain other values."""
-        return {name for symbol in self.trace.bound_symbols for name in written_values(symbol)}
 
 
 def rebuild_sums(trace: Any, recompute: Recompute) -> Any:
