@@ -27,6 +27,7 @@ from fusioncache.backends.bound_symbols import decode_literal, torch_dtype
 from fusioncache.ir import Arg, Const, Declined, Graph, Instance, Op, Ref, Scope, TensorType
 from fusioncache.ir.graph import argument_refs, pick
 from fusioncache.ir.ops import CHANNELS, CONVERT, COPY, ELEMENTWISE, RESHAPE, VIEW
+from fusioncache.process.warning import log_errors
 from fusioncache.template.strides import Strided, fill_shape, strided_of, strides_of
 
 
@@ -232,7 +233,8 @@ def with_torch_layouts(
         args: of the first call, in the order of the template.
         results: of the first call.
     """
-    try:
+    fixes: Sequence[Fix] = ()
+    with log_errors("what torch's results would be is not known"):  # their values are right, only layouts may differ
         with torch.inference_mode(False):  # in inference mode tensors do not record that they are views
             given = [
                 _Argument(
@@ -248,9 +250,6 @@ def with_torch_layouts(
             inputs = pick([each.expected for each in given], instance.inputs)
             laid = _lay_out(instance.plain or instance.region, inputs)
         fixes = _find_fixes(given, pick(laid, instance.outputs), results)
-    except Exception as error:  # any: the results' values are right, only their layout may differ
-        logger.info("what torch's results would be is not known", exc_info=error)
-        return run, results
     if not fixes:
         return run, results
 

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from fusioncache.backends.bound_symbols import BoundGraph, flatten, to_plain, torch_function
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.process.warning import silence
+from fusioncache.process.warning import log_errors, silence
 from fusioncache.thunder_adapter.api import (
     Device,
     NumberProxy,
@@ -133,13 +133,10 @@ def _agree(symbol: Any, args: Any, kwargs: Any) -> bool:
         trial = _Trial(symbol, args, kwargs)
     except Exception:  # the operation cannot be called with these arguments
         return True
-    with _undisturbed():
-        try:
-            expected = trial.run([trial.operation])
-            return all(map(_is_like, trial.run(flatten(trial.operation)), expected))
-        except Exception as error:
-            logger.info("torch computes %s as a whole", symbol.name, exc_info=error)
-            return False
+    with _undisturbed(), log_errors("torch computes %s as a whole", symbol.name):
+        expected = trial.run([trial.operation])
+        return all(map(_is_like, trial.run(flatten(trial.operation)), expected))
+    return False
 
 
 class _Trial:

@@ -466,12 +466,10 @@ def _load_families(derivation: Derivation, form: Key) -> Iterator[Family]:
         found = find_families(keeper.store, form)
     for family in found:
         known = family.known[0].text
-        try:
+        here: list[str] = []
+        with log_errors("a stored family is not used"):  # Thunder can derive the program instead
             identities = keeper.identify(known.templates(), derivation.call)
             here = [identities[name].digest for name in list_templates(known)]
-        except Exception as error:  # Thunder can derive the program instead
-            logger.info("a stored family is not used", exc_info=error)
-            here = []
         if here == list_digests(known):
             yield family
         else:
