@@ -12,7 +12,6 @@ From nvFuser's code for any sizes, code for each size is derived at its first ca
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,11 +37,10 @@ from fusioncache.cache.peers import StoreRequest
 from fusioncache.ir import Declined, Graph, Instance, Scope
 from fusioncache.ir.template import ArgumentLayouts, layouts_of
 from fusioncache.observe.record.ledger import Ledger
+from fusioncache.process.warning import logger
 from fusioncache.template.generalization import in_order_of_template
 from fusioncache.template.strides import lay_out_alike
 from fusioncache.template.writer import GraphPart, cut, take
-
-logger = logging.getLogger("fusioncache")
 
 LEAST_OPERATIONS = 8
 """A rejected piece with fewer operations is not split: its operations run one by one."""

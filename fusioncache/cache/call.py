@@ -6,7 +6,6 @@ attribute lookup there costs time in every call of every region.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,12 +28,10 @@ from fusioncache.ir.template import ArgumentLayouts, layouts_of
 from fusioncache.observe.record.events import CompileEvent
 from fusioncache.observe.record.observations import ANY_SIZES, ThunderCost
 from fusioncache.process.collector import without_collector
-from fusioncache.process.warning import progress_line, warn
+from fusioncache.process.warning import logger, progress_line, warn
 from fusioncache.template.generalization import identity_instance
 from fusioncache.template.plan import Arities, Plan, fold, inline
 from fusioncache.template.strides import contiguous_layouts, depends_on_operand_order
-
-logger = logging.getLogger("fusioncache")
 
 _MOST_LAYOUTS = 1024
 

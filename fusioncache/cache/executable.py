@@ -6,7 +6,6 @@ is the case without variables.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
@@ -23,6 +22,7 @@ from fusioncache.ir.graph import inverse, pick, picker
 from fusioncache.ir.ops import writes_in_place, writes_of
 from fusioncache.ir.template import ArgumentLayouts, Option, Request, decode_region, encode_region, encode_request
 from fusioncache.process import forks
+from fusioncache.process.warning import logger
 from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.entry import REFUSED
 from fusioncache.store.locks import TOO_LONG
@@ -30,8 +30,6 @@ from fusioncache.store.store import COMPILE_SECONDS
 from fusioncache.template.generalization import identity_instance, in_order_of_template
 from fusioncache.template.key import artifact_key, template_name
 from fusioncache.template.strides import depends_on_operand_order
-
-logger = logging.getLogger("fusioncache")
 
 REGION = "region"
 """The artifact with the region that was compiled, and its mapping to the values of the graph."""

@@ -6,7 +6,6 @@ fixed number of terms. The bits are the same.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +16,8 @@ from fusioncache.cache.executable import OnBuild
 from fusioncache.ir import Graph, Template
 from fusioncache.ir.template import layouts_of
 from fusioncache.observe.record.events import CompileEvent
-from fusioncache.process.warning import warn
+from fusioncache.process.warning import logger, warn
 from fusioncache.template.plan import Arities, ChainFolds, Plan, fold
-
-logger = logging.getLogger("fusioncache")
 
 type Add = Callable[[Sequence[Any]], Any]
 """Returns the sum of one of a template's chains for the template's arguments."""

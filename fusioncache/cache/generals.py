@@ -8,7 +8,6 @@ generalization, and cuts a rejected region itself.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -34,6 +33,7 @@ from fusioncache.ir.template import ArgumentLayouts
 from fusioncache.process import forks
 from fusioncache.process.forks import LruMap
 from fusioncache.process.settings import SIZES
+from fusioncache.process.warning import logger
 from fusioncache.store import Store
 from fusioncache.store.entry import SIZES_SLOT
 from fusioncache.store.store import WRITE_SECONDS
@@ -41,8 +41,6 @@ from fusioncache.template.generalization import RegionFamily, fit_holes, make_fa
 from fusioncache.template.key import general_key, graph_key, template_name
 from fusioncache.template.skeleton import Skeleton, fill, read_holes, skeleton_of
 from fusioncache.template.strides import lay_out_alike
-
-logger = logging.getLogger("fusioncache")
 
 
 class Sizes(Enum):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from typing import Any, Protocol
 from fusioncache.ir import GeneralInstance, Instance, Key
 from fusioncache.ir.template import Request
 from fusioncache.process import forks
-from fusioncache.process.warning import log_errors, warn
+from fusioncache.process.warning import log_errors, logger, warn
 from fusioncache.store import StoredArtifacts
 
 
@@ -87,8 +86,6 @@ class Helpers(Protocol):
         request, so that the caller can compile it.
         """
 
-
-logger = logging.getLogger("fusioncache")
 
 WAIT_SECONDS = 120.0
 """How long a rank waits for another rank's compile."""

@@ -13,7 +13,6 @@ right, later calls do no extra work.
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ from fusioncache.backends.bound_symbols import decode_literal, torch_dtype
 from fusioncache.ir import Arg, Const, Declined, Graph, Instance, Op, Ref, Scope, TensorType
 from fusioncache.ir.graph import argument_refs, pick
 from fusioncache.ir.ops import CHANNELS, CONVERT, COPY, ELEMENTWISE, RESHAPE, VIEW
-from fusioncache.process.warning import log_errors
+from fusioncache.process.warning import log_errors, logger
 from fusioncache.template.strides import Strided, fill_shape, strided_of, strides_of
 
 
@@ -215,8 +214,6 @@ _TORCH: Mapping[str, _Evaluate] = {
 """What plain Thunder calls for operations other than elementwise kernels: views, whose aliasing matters too, and
 kernels whose result layout only torch can compute."""
 
-
-logger = logging.getLogger("fusioncache")
 
 Fix = Callable[[Sequence[Any], list[Any]], None]
 """Takes the arguments and the results of a call, and replaces results."""

@@ -9,7 +9,6 @@ and each trace a folder in that, with a file for each pass that changed the trac
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import shutil
@@ -22,8 +21,7 @@ from typing import Any
 
 from fusioncache.process.files import make_folders, open_privately
 from fusioncache.process.settings import PASSES, find_directory
-
-logger = logging.getLogger("fusioncache")
+from fusioncache.process.warning import logger
 
 MOST_PROCESSES = 8
 """How many processes' folders are preserved, the newest."""

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -22,6 +21,7 @@ from fusioncache.ir import Key
 from fusioncache.ir.keys import graph_digest
 from fusioncache.ir.strict_json import is_text
 from fusioncache.process.settings import REMOTE, TRUST
+from fusioncache.process.warning import logger
 from fusioncache.store.counts import Observer, StoreCounts
 from fusioncache.store.directory import default_path, open_directory
 from fusioncache.store.disk import DiskStore, SweepResult
@@ -32,7 +32,6 @@ from fusioncache.store.locks import TOO_LONG, FileLock
 if TYPE_CHECKING:
     from fusioncache.store.read_through import ReadThrough
 
-logger = logging.getLogger("fusioncache")
 
 MAX_BYTES = 2 << 30
 MAX_AGE = 90 * 86400.0

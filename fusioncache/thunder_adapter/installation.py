@@ -20,7 +20,6 @@ import importlib
 import inspect
 import json
 import linecache
-import logging
 import lzma
 import re
 import sys
@@ -34,9 +33,7 @@ from typing import Any
 
 from fusioncache.process import forks
 from fusioncache.process.collector import without_collector
-from fusioncache.process.warning import log_errors
-
-logger = logging.getLogger("fusioncache")
+from fusioncache.process.warning import log_errors, logger
 
 _PACKAGES = ("thunder", "fusioncache")
 _SECTION = re.compile(r"\[(?P<name>[^]]+)\](?: +(?P<module>[\w.]+))?(?P<whole> +whole)?(?: +needs +(?P<needs>\w+))?")

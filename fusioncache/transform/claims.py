@@ -7,7 +7,6 @@ and their dtypes. Torch may take other arguments (``3 // x`` is an operation of 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context
@@ -30,8 +29,6 @@ from fusioncache.thunder_adapter.api import (
     no_autocast,
     tracectx,
 )
-
-logger = logging.getLogger("fusioncache")
 
 _SMALL = 8
 """Integers below this may be dimensions, so their values are preserved. Larger ones are interchangeable."""

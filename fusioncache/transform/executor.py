@@ -10,7 +10,6 @@ not shared because the transform is missing.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
@@ -39,7 +38,7 @@ from fusioncache.ir import Declined, Instance, Scope
 from fusioncache.ir.ops import TABLE, op_traits, shaping_inputs
 from fusioncache.ir.template import layouts_of
 from fusioncache.observe.record.events import CompileEvent, CompileObserver
-from fusioncache.process.warning import warn_once
+from fusioncache.process.warning import logger, warn_once
 from fusioncache.thunder_adapter.accelerator_api import Node, consecutive_fusion, fuse_bound_symbols
 from fusioncache.thunder_adapter.api import (
     BoundSymbol,
@@ -104,8 +103,6 @@ def _find_memory(symbols: Sequence[Any]) -> dict[str, str]:
             memory.setdefault(proxy.name, proxy.name if is_new else inherited)
     return memory
 
-
-logger = logging.getLogger("fusioncache")
 
 _MOST_LAYOUTS = 1024
 ALONE = "regions are compiled one by one, not shared: add transforms=[fusioncache.FusionCache()]"

@@ -12,7 +12,6 @@ be saved, because PyTorch's optimizers write into them after backward.
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -22,10 +21,9 @@ from typing import Any
 
 from fusioncache.backends.bound_symbols import argument_names, leaves_of, symbol_name
 from fusioncache.ir.ops import op_traits
+from fusioncache.process.warning import logger
 from fusioncache.thunder_adapter.api import PrimIDs, Proxy, TensorProxy, _compile_data, rematerialization, tree_flatten
 from fusioncache.transform.passes import pick_ours
-
-logger = logging.getLogger("fusioncache")
 
 _OTHER_VIEWS = frozenset({"bitcast", "device_put", "imag", "real"})
 """Primitives without traits that may return their operand or a view of it."""

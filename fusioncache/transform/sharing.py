@@ -9,12 +9,11 @@ The call compiles at its first execution: see ``cache/call.py``.
 
 from __future__ import annotations
 
-import logging
 from functools import cache as remember
 from typing import TYPE_CHECKING, Any
 
 from fusioncache.ir import Scope, is_declined
-from fusioncache.process.warning import warn_once
+from fusioncache.process.warning import logger, warn_once
 from fusioncache.template.canonical import canonicalize
 from fusioncache.template.plan import Arities, choose_plan
 from fusioncache.template.writer import instance_of
@@ -27,8 +26,6 @@ from fusioncache.transform.templates import read_once
 
 if TYPE_CHECKING:
     from fusioncache.transform.transform import TemplateTransform
-
-logger = logging.getLogger("fusioncache")
 
 
 class ShareRegions:

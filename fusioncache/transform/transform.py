@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from fusioncache.ir import Template
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.stats import Stats
 from fusioncache.observe.trace_files import FIRST, TraceWriter
-from fusioncache.process.warning import warn, warn_once
+from fusioncache.process.warning import logger, warn, warn_once
 from fusioncache.template.plan import Plan
 from fusioncache.thunder_adapter.api import TraceTag, Transform, get_compile_data
 from fusioncache.thunder_adapter.capabilities import explain_limits, explain_unusable
@@ -34,8 +33,6 @@ from fusioncache.transform.shared_region import RegionBackends, name_backend
 from fusioncache.transform.sharing import ShareRegions
 from fusioncache.transform.templates import TemplateCalls
 from fusioncache.verification.verifier import VerifiedTemplates, Verifier, VerifyMode
-
-logger = logging.getLogger("fusioncache")
 
 _PLANNING = ("saved sums", "residual streams")
 

@@ -9,7 +9,6 @@ a capture are counted then.
 from __future__ import annotations
 
 import inspect
-import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,12 +36,10 @@ from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.ir.ops import writes_of
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.process.settings import GRAPHS
-from fusioncache.process.warning import warn
+from fusioncache.process.warning import logger, warn
 from fusioncache.thunder_adapter.api import CACHE_OPTIONS
 from fusioncache.thunder_adapter.installation import install_more
 from fusioncache.transform.passes import Accelerator
-
-logger = logging.getLogger("fusioncache")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ that a trace depends on must be the same as well, unless it is checked again for
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -31,6 +30,7 @@ from fusioncache.accelerators.layers.block_replay import (
 )
 from fusioncache.accelerators.layers.recording import BlockRecording, State
 from fusioncache.ir.errors import Declined, Scope, is_declined
+from fusioncache.process.warning import logger
 from fusioncache.thunder_adapter import api, hooks
 from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
 from fusioncache.thunder_adapter.hooks import Observer, has_type, name_instruction
@@ -122,8 +122,6 @@ def check_untouched(module: Any, runtime: Any, objects: Any) -> None:
         if each is not module and find_wrapper(each, runtime) is not None:
             raise Declined("a part of the block has been looked at before", Scope.BLOCK)
 
-
-logger = logging.getLogger("fusioncache")
 
 _FEWEST_ALIKE = 3
 _MOST_REFUSALS = 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from fusioncache.ir.graph import pick
 from fusioncache.ir.keys import GENERAL_LAYOUT, ORDER, read_key
 from fusioncache.ir.ops import op_traits
 from fusioncache.ir.template import ArgumentLayouts, Request, count_elements, decode_region, decode_request
-from fusioncache.process.warning import log_errors
+from fusioncache.process.warning import log_errors, logger
 from fusioncache.store import Entry, Store
 from fusioncache.store.entry import REFUSED, is_compiled
 from fusioncache.store.signing import require_trust
@@ -29,9 +28,6 @@ from fusioncache.template.generalization import make_family
 from fusioncache.template.key import call_ingredients
 from fusioncache.template.strides import find_sizes
 from fusioncache.template.text import write_graph
-
-logger = logging.getLogger("fusioncache")
-
 
 _LEAST, _MOST = 0.5, 1.0
 """Range of random floats, in which logarithm, root, quotient and exponential are all finite."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import logging
 import os
 import pickle
 import socket
@@ -42,12 +41,9 @@ from fusioncache.cache.cache import Cache
 from fusioncache.ir import Graph
 from fusioncache.process import forks
 from fusioncache.process.settings import ACCELERATORS, JOBS, STORE, VERIFY
-from fusioncache.process.warning import log_errors, warn_once
+from fusioncache.process.warning import log_errors, logger, warn_once
 from fusioncache.store import Entry, Store, check, default_path
 from fusioncache.store.entry import is_family
-
-logger = logging.getLogger("fusioncache")
-
 
 END_SECONDS = 5.0
 """How long the pool process may take to end."""

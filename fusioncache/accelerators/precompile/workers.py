@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import gc
-import logging
 import os
 import signal
 import sys
@@ -32,9 +31,8 @@ from fusioncache.accelerators.precompile.entry_compiler import (
 )
 from fusioncache.backends.api import BACKENDS, backend_class
 from fusioncache.backends.torch_settings import is_device_lost
+from fusioncache.process.warning import logger
 from fusioncache.store import Store
-
-logger = logging.getLogger("fusioncache")
 
 TICK = 0.25
 MIN_HANG_SECONDS, MAX_HANG_SECONDS, TIMES = 60.0, 300.0, 8.0

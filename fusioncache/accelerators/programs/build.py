@@ -19,7 +19,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import linecache
-import logging
 import marshal
 import sys
 import time
@@ -52,6 +51,7 @@ from fusioncache.accelerators.steps.prologue import Rewrite, quicken, rewrite
 from fusioncache.ir import Declined, Scope
 from fusioncache.process.secrets import hide_texts, reveal_texts
 from fusioncache.process.sources import show_lines
+from fusioncache.process.warning import logger
 from fusioncache.thunder_adapter.accelerator_api import thunder
 from fusioncache.thunder_adapter.api import SigInfo, TraceCtx, TraceTag, _compile_data, get_all_executors, get_executor
 
@@ -338,8 +338,6 @@ def _locate(value: Any) -> tuple[str, str] | None:
         return "torch", str(value).removeprefix("torch.")
     return None
 
-
-logger = logging.getLogger("fusioncache")
 
 CODE_FORMAT = 1
 

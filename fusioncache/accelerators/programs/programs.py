@@ -10,7 +10,6 @@ name.
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -52,7 +51,7 @@ from fusioncache.humanize import format_duration
 from fusioncache.ir import Key, Scope, is_declined
 from fusioncache.observe.record.region_codec import ProgramRecords, decode_regions
 from fusioncache.process.collector import without_collector
-from fusioncache.process.warning import warn
+from fusioncache.process.warning import logger, warn
 from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.entry import PROGRAM_SLOTS
 from fusioncache.store.store import WRITE_SECONDS
@@ -62,8 +61,6 @@ from fusioncache.transform.graph_names import graph_names_of_process
 from fusioncache.transform.passes import Accelerator
 from fusioncache.transform.templates import Environments, read_once
 from fusioncache.transform.transform import TemplateTransform
-
-logger = logging.getLogger("fusioncache")
 
 PROGRAM = "program"
 """The artifact with the traces."""

@@ -11,7 +11,6 @@ each time.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from fusioncache.accelerators.programs.writer import digest
 from fusioncache.ir import Declined, Key, Scope, codec
 from fusioncache.ir.keys import NamedValue, write_lines
 from fusioncache.process.collector import without_collector
-from fusioncache.process.warning import log_errors
+from fusioncache.process.warning import log_errors, logger
 from fusioncache.store import Store
 from fusioncache.store.entry import SPLITS_SLOT
 from fusioncache.store.store import WRITE_SECONDS
@@ -147,8 +146,6 @@ def store_answers(store: Store, key: Key, answers: Collection[str]) -> None:
         content = codec.encode(_StoredAnswers(tuple(sorted(known.union(answers)))), format=FORMAT)
         store.replace(key, SPLITS_SLOT, {_ANSWERS: content}, name="supported operations")
 
-
-logger = logging.getLogger("fusioncache")
 
 _OPTION = "disable_torch_autograd"
 """The option of Thunder that the splitter reads."""

@@ -20,7 +20,6 @@ decision stores the function's arguments, with expressions for sizes, so that it
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -63,12 +62,11 @@ from fusioncache.accelerators.sizes.values import ArgumentSizes, Place
 from fusioncache.ir import Key, codec
 from fusioncache.ir.errors import Declined, Scope
 from fusioncache.observe.record.region_codec import ProgramRecords
+from fusioncache.process.warning import logger
 from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.entry import FAMILY_SLOTS, is_family
 from fusioncache.store.store import WRITE_SECONDS
 from fusioncache.thunder_adapter.api import TensorProxy, TraceCtx, devices, dtypes, to_torch_dtype, tracectx
-
-logger = logging.getLogger("fusioncache")
 
 DECIDERS: Mapping[str, str] = MappingProxyType(
     {

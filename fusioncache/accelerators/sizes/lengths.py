@@ -11,7 +11,6 @@ Families are stored, so that a later process can fill in its first program.
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -41,10 +40,8 @@ from fusioncache.accelerators.steps.lean_steps import look_at_sizes
 from fusioncache.accelerators.steps.views import find_saved_twice
 from fusioncache.ir import Declined, Key, Scope, is_declined
 from fusioncache.process.collector import without_collector
-from fusioncache.process.warning import log_errors
+from fusioncache.process.warning import log_errors, logger
 from fusioncache.transform.rewrite import find_saved
-
-logger = logging.getLogger("fusioncache")
 
 MOST_WATCHED = 4
 """The largest number of watched programs of a form: control flow may differ among sizes, and each is one path."""

@@ -22,7 +22,6 @@ import __future__
 
 import ast
 import linecache
-import logging
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,10 +36,9 @@ from fusioncache.ir.errors import Declined, Scope, is_declined
 from fusioncache.process.collector import without_collector
 from fusioncache.process.sources import show_lines
 from fusioncache.process.tensor_guards import Guard, guard_tensors
+from fusioncache.process.warning import logger
 from fusioncache.thunder_adapter.api import ThunderModule, _compile_data, pythonex
 from fusioncache.thunder_adapter.installation import find_known
-
-logger = logging.getLogger("fusioncache")
 
 
 @dataclass(frozen=True, slots=True)

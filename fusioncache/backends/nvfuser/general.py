@@ -19,7 +19,6 @@ nvFuser forgets that a result is expanded where one definition serves all length
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -53,8 +52,7 @@ from fusioncache.ir import (
 )
 from fusioncache.ir.graph import literals_of
 from fusioncache.process.forks import LruMap
-
-logger = logging.getLogger("fusioncache")
+from fusioncache.process.warning import logger
 
 MOST_DEFINITIONS = 256
 """The most compiled definitions that a process holds. The least recently used one is dropped."""

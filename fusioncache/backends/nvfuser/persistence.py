@@ -11,7 +11,6 @@ It writes the code and the cubin of each kernel, and a row with the kernel's nam
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import re
 import shutil
@@ -39,7 +38,7 @@ from fusioncache.ir import Declined, Graph, NumberType, Scope, is_declined
 from fusioncache.ir.ops import op_traits, writes_in_place
 from fusioncache.ir.template import count_elements
 from fusioncache.process import forks
-from fusioncache.process.warning import warn_once
+from fusioncache.process.warning import logger, warn_once
 
 OPTION = "kernel_db"
 """The nvFuser option that enables its database."""
@@ -281,8 +280,6 @@ def have_equal_bits(one: Any, other: Any) -> bool:
 def _as_bytes(tensor: Any) -> Any:
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
-
-logger = logging.getLogger("fusioncache")
 
 _DESCRIPTORS, _RANDOM_CODE = "TensorMap", "philox"
 """Texts in the CUDA of kernels that take descriptors of tensors, or draw random numbers."""

@@ -40,7 +40,6 @@ Until the first step is launched there are no effects, and the region can still 
 from __future__ import annotations
 
 import ctypes
-import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import c_void_p
@@ -68,8 +67,7 @@ from fusioncache.backends.nvfuser.recipe import (
     check_cubin,
 )
 from fusioncache.process import forks
-
-logger = logging.getLogger("fusioncache")
+from fusioncache.process.warning import logger
 
 MOST_THREADS = 64
 """The most threads that have steps at a time."""

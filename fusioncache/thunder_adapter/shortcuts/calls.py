@@ -16,7 +16,6 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
-import logging
 import operator
 import sys
 from collections import namedtuple
@@ -30,6 +29,7 @@ from typing import Any
 
 from thunder.core import interpreter
 
+from fusioncache.process.warning import logger
 from fusioncache.thunder_adapter.api import Symbol, TensorProxy
 from fusioncache.thunder_adapter.installation import find_known
 from fusioncache.thunder_adapter.shortcuts.values import (
@@ -183,9 +183,6 @@ def _all_looked_up(visited: _Visited) -> bool:
         if wrapper is not None and not all(map(getattr(wrapper, kind).__contains__, names)):
             return False
     return True
-
-
-logger = logging.getLogger("fusioncache")
 
 
 @dataclass(frozen=True, slots=True)
