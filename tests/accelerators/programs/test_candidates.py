@@ -56,6 +56,14 @@ def test_programs_with_other_reads_or_that_did_not_fit_have_slots_until_the_olde
     assert found(store) == list(zip(PROGRAM_SLOTS, [5, 6, 3, 4], strict=True))
 
 
+def test_programs_behind_a_free_slot_are_found_and_not_stored_twice(store):
+    assert save(store, 1) and save(store, 2) and save(store, 3)
+    store.remove(KEY, "program")
+    assert found(store) == [("program-1", 2), ("program-2", 3)]
+    assert not save(store, 3)
+    assert save(store, 4) and found(store) == [("program", 4), ("program-1", 2), ("program-2", 3)]
+
+
 BROKEN = [{artifact: content} for artifact in ("program", "reads") for content in (b"", b"{}", b'{"format":999}', None)]
 OF_ANOTHER = {"region": b"{}", "program": None, "reads": None, "bytecode": None}
 
