@@ -3,6 +3,7 @@
 import gc
 import random
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -197,6 +198,12 @@ def test_a_family_without_a_part_is_none_and_is_discarded(name, tmp_path):
     with pytest.warns(RuntimeWarning, match="a stored family that does not decode"):
         assert find_families(store, FORM) == ()
     assert store.load(FORM, FAMILY_SLOTS[0]) is None
+
+
+def test_a_program_without_records_is_not_learned():
+    family = make_family(12, 20)
+    assert not family.learn(replace(make_program(28), regions=None)) and family.learn(make_program(28))
+    assert decode_family(encode_family(family)).is_same(family)
 
 
 def test_a_store_has_one_slot_for_each_family_and_the_oldest_goes_where_there_is_no_room(tmp_path):

@@ -359,12 +359,13 @@ class Family:
         """Adds a program, which distinguishes numbers that were equal by chance; returns whether it was added.
 
         A program with sizes for which a guard fails does not belong to the family. One with known sizes adds nothing.
+        One without records of its regions is not added, because the stored family would not decode.
 
         Raises:
             Declined: if it differs in more than numbers.
         """
-        is_known = any(each.sizes == program.sizes for each in self.known)
-        if is_known or len(self.known) >= MOST_KNOWN or not self.fits(program.sizes):
+        adds_nothing = program.regions is None or any(each.sizes == program.sizes for each in self.known)
+        if adds_nothing or len(self.known) >= MOST_KNOWN or not self.fits(program.sizes):
             return False
         known = (*self.known, program)
         self._general, self.known = self._generalize(known), known
