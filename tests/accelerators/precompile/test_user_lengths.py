@@ -17,7 +17,7 @@ from recorded_requests import Recorder
 from store_processes import CODE, PersistentEager
 
 import fusioncache
-from fusioncache.accelerators.precompile import pool
+from fusioncache.accelerators.precompile import pool, workers
 from fusioncache.accelerators.sizes.scaling import check_lengths, scale_sizes
 from fusioncache.backends.api import Compiled
 from fusioncache.backends.eager import Eager
@@ -51,6 +51,7 @@ def derived() -> Iterator[None]:
             patch.setattr(f"fusioncache.{place}.make_backend", lambda *args, **options: Derived())
         patch.setattr("fusioncache.accelerators.precompile.unseen_lengths.backend_class", lambda name: Derived)
         patch.setattr(pool, "start_process", fork_process)
+        patch.setattr(workers, "LONG_SECONDS", float("inf"))  # else another worker may compile it on a busy machine
         yield
 
 
