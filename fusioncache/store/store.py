@@ -152,7 +152,7 @@ class Store:
     def read[T](
         self, key: Key, slot: str, decode: Callable[[StoredArtifacts], T], what: str, *, asks_remote: bool = False
     ) -> T | None:
-        """Returns the decoded content of a slot; None if it is free. Removes an entry that does not decode.
+        """Returns the decoded content of a slot; None if it is free or does not decode. Then the entry is removed.
 
         Args:
             key: of the entry.
@@ -162,8 +162,13 @@ class Store:
             asks_remote: as in ``load``.
         """
         artifacts = self.load(key, slot, asks_remote=asks_remote)
+        return None if artifacts is None else self._decode(key, slot, decode, what, artifacts)
+
+    def _decode[T](
+        self, key: Key, slot: str, decode: Callable[[StoredArtifacts], T], what: str, artifacts: StoredArtifacts
+    ) -> T | None:
         try:
-            return None if artifacts is None else decode(artifacts)
+            return decode(artifacts)
         except (ValueError, KeyError) as error:
             logger.info("%s, for %s", what, key.digest[:12], exc_info=error)
             self.discard(key, slot, f"{what}: {type(error).__name__}")
@@ -174,13 +179,18 @@ class Store:
     ) -> Iterator[tuple[str, T]]:
         """Yields the slots with content, each with its decoded content: see ``read``. Loads one when it is requested.
 
-        For a slot that is free here the remote is asked, up to the first slot that is free there, too.
+        Args:
+            key: of the entries.
+            slots: of the entries, in the order in which they are filled.
+            decode: as in ``read``.
+            what: as in ``read``.
+            asks_remote: whether to ask the remote for a free slot, up to the first that is free there, too.
         """
         for slot in slots:
-            found = self.read(key, slot, decode, what, asks_remote=asks_remote)
-            if found is None:
-                asks_remote = False
-            else:
+            artifacts = self.load(key, slot, asks_remote=asks_remote)
+            asks_remote = asks_remote and artifacts is not None
+            found = None if artifacts is None else self._decode(key, slot, decode, what, artifacts)
+            if found is not None:
                 yield slot, found
 
     def save(

@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 from drawn_regions import draw
@@ -31,6 +32,16 @@ from fusioncache.template.canonical import canonicalize
 from fusioncache.template.key import make_key
 
 DAY = 86400.0
+
+
+def test_slots_are_asked_of_the_remote_until_it_lacks_one_but_not_until_one_does_not_decode(store):
+    with mock.patch.object(Store, "load", side_effect=[{}, None, None]) as load:
+        slots = store.read_slots(
+            make_numbered_key(1), "abc", lambda artifacts: artifacts["part"], "x", asks_remote=True
+        )
+        with pytest.warns(RuntimeWarning, match="x: KeyError"):
+            assert list(slots) == []
+    assert [call.kwargs["asks_remote"] for call in load.call_args_list] == [True, True, False]
 
 
 def test_what_was_saved_first_is_loaded_for_its_backend_also_by_a_later_store(store):
