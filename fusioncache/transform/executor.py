@@ -38,7 +38,7 @@ from fusioncache.ir import Declined, Instance, Scope
 from fusioncache.ir.ops import TABLE, op_traits, shaping_inputs
 from fusioncache.ir.template import layouts_of
 from fusioncache.observe.record.events import CompileEvent, CompileObserver
-from fusioncache.process.warning import logger, warn_once
+from fusioncache.process.warning import log_errors, logger, warn_once
 from fusioncache.thunder_adapter.accelerator_api import Node, consecutive_fusion, fuse_bound_symbols
 from fusioncache.thunder_adapter.api import (
     BoundSymbol,
@@ -264,8 +264,10 @@ class _AloneRegion:
             compiled = inductor_function(compiled)  # TorchInductor compiles it in its first call
         results = compiled(*args)
         self.function = compiled
-        for observer in self._executor.observers:
-            observer(CompileEvent(backend, time.perf_counter() - start))
+        event = CompileEvent(backend, time.perf_counter() - start)
+        with log_errors("an observer of compiles failed"):
+            for observer in self._executor.observers:
+                observer(event)
         return results
 
     def _fall_back(self, args: Sequence[Any], error: Exception) -> Any:
