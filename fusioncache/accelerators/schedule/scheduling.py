@@ -63,7 +63,7 @@ class GroupSequence:
 
     @classmethod
     def of(cls, group: Any, messages: Iterable[str]) -> GroupSequence:
-        """Returns these collectives of a process group."""
+        """Returns the sequence of collectives with these messages on a process group."""
         ranks = torch.distributed.get_process_group_ranks(group)
         return cls(group, group.group_name, tuple(ranks), tuple(messages))
 
@@ -168,11 +168,14 @@ def _explain_first_difference(ours: Sequence[str], theirs: Sequence[str], we: st
 
 def find_stretches(symbols: Iterable[Any]) -> tuple[GroupSequence, ...]:
     """Returns the collectives of a trace, by their groups."""
-    found: dict[Any, list[str]] = defaultdict(list)
+    groups: dict[str, Any] = {}
+    found: dict[str, list[str]] = defaultdict(list)
     for symbol in symbols:
         if exchanges(symbol):
-            found[group_of(symbol)].append(read_message(symbol))
-    return tuple(GroupSequence.of(group, messages) for group, messages in found.items())
+            group = group_of(symbol)
+            groups[group.group_name] = group
+            found[group.group_name].append(read_message(symbol))
+    return tuple(GroupSequence.of(groups[name], messages) for name, messages in found.items())
 
 
 def agree_first(trace: Any) -> Any:
