@@ -153,6 +153,8 @@ def find_fault_of_graph(graph: Any) -> Fault | None:
     Args:
         graph: ``torch.fx.GraphModule``.
     """
+    fault = next(iter(find_faults(DYNAMO, FUNCTION)), None)
+    if fault is None or fault.about == DYNAMO:
+        return fault
     has_function = any("autograd_function_apply" in str(node.target) for node in graph.graph.nodes)
-    features = (DYNAMO, FUNCTION) if has_function else (DYNAMO,)
-    return next(iter(find_faults(*features)), None)
+    return fault if has_function else None
