@@ -95,12 +95,12 @@ def push(
             pushing.upload(model, ids, Path(folder) / "pack")
     used = {shorten_entry_id(id_): file.used / 1e9 for id_, file in disk.entries.list_files().items()}
 
-    def list_packs(packs: tuple[ListedPack, ...]) -> tuple[ListedPack, ...]:
+    def update_packs(packs: tuple[ListedPack, ...]) -> tuple[ListedPack, ...]:
         return tuple(pushing.uploaded.get(pack.digest) or _note_use(pack, used) for pack in packs)
 
     is_used = any(_note_use(pack, used).used > pack.used + USE_SECONDS for pack in index.packs)
     if not dry_run and (pushing.uploaded or index != listed or is_used):
-        remote.update_index(trust, key, list_packs, keeps=pushing.uploaded)
+        remote.update_index(trust, key, update_packs, keeps=pushing.uploaded)
     progress(len(groups), len(groups))
     return pushing.counted
 
@@ -385,7 +385,12 @@ def _name_owner(disk: DiskStore) -> str:
 
 
 def _note_use(pack: ListedPack, used: Mapping[str, float]) -> ListedPack:
-    """Returns a pack with its last use here, given that of each entry by its shortened id, if it is later."""
+    """Returns a pack with the later of its last use in the index and here.
+
+    Args:
+        pack: as in the index.
+        used: when each entry was used here, in seconds since the epoch, by its shortened id.
+    """
     return replace(pack, used=max([pack.used, *(used[entry] for entry in pack.entries if entry in used)]))
 
 

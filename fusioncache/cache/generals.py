@@ -396,11 +396,11 @@ class GeneralRegions:
     ) -> FoundGeneral | Rejection | None:
         """Returns the general executable that may serve a region, or its rejection, or None.
 
-        With a generation, a region that is not rejected is added to its place.
+        With a generation, a region that is neither rejected nor served yet is added to its place.
 
         Args:
             region: with inputs and outputs in the order of its template.
-            generation: the program that the region belongs to; None for a later one.
+            generation: the program that the region belongs to; None to add nothing.
             sizes: which regions it may be generalized with.
             builder: builds functions for any sizes.
         """

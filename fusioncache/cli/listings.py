@@ -143,8 +143,8 @@ def select_executables(template: TemplateStats, stored: Sequence[StoredEntry]) -
     Raises:
         click.ClickException: if the recorded text or counts are not a template's.
     """
+    graph = read_template_graph(template)
     try:
-        graph = read_exactly(template.texts)
         compiled = [make_key(each, {}) for arities in template.arities for each in list_graphs(graph, arities)]
     except ValueError as error:
         raise make_record_error(template, error) from error

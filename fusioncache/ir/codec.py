@@ -187,7 +187,7 @@ def _make_union_reader(types: Sequence[Any]) -> _Reader:
 
 
 def _make_form_check(type_: Any) -> Callable[[Any], bool]:
-    """Returns a function that checks the Python class of decoded JSON, and for a dataclass the names of the fields."""
+    """Returns a function that checks the Python class of decoded JSON, and for a dataclass its fields and its tag."""
     origin = get_origin(type_)
     if origin is Annotated:
         return _make_form_check(get_args(type_)[0])

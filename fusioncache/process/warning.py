@@ -19,7 +19,7 @@ from typing import Any
 from fusioncache.process import forks
 
 logger = logging.getLogger("fusioncache")
-"""The logger of all modules, except of the events."""
+"""The logger of all modules except ``events``, which has its own."""
 
 _OWN = str(Path(__file__).parents[1])
 _CALLERS = ("thunder", "torch")

@@ -354,7 +354,7 @@ def _find_whole(disk: DiskStore, id_: str) -> Entry:
 
 
 def _make_manifest(entries: Sequence[Entry], contents: Mapping[str, bytes], model: str, version: str) -> Manifest:
-    """Returns the manifest of a pack with these entries, which are sorted by name."""
+    """Returns the manifest of a pack with these entries, which are sorted by id."""
     objects = sorted({part.object: part.size for entry in entries for part in entry.artifacts}.items())
     places = {digest: place for place, (digest, _) in enumerate(objects)}
     environments: dict[tuple[tuple[str, str], ...], int] = {}

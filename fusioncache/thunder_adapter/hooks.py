@@ -95,10 +95,10 @@ def assign[T](variable: ContextVar[T], value: T) -> Iterator[None]:
 
 
 def while_set(variable: ContextVar[Any]) -> Callable[[Callable[..., Any]], Callable[[Callable[..., Any]], Any]]:
-    """Returns a decorator that makes a function the maker of a replacement for a function of Thunder.
+    """Returns a decorator for replacements of Thunder's functions that act only while a context variable is set.
 
-    The replacement calls the original while the context variable is None, and the decorated function otherwise: with
-    the value of the variable, the original, and the arguments.
+    What it returns makes a replacement of an original. The replacement calls the original while the variable is None,
+    and else the decorated function, with the value of the variable, the original, and the arguments.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
@@ -222,7 +222,7 @@ def _mark(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def name_instruction(inst: Any) -> str:
-    """Returns the name of an instruction that made a value: Python's, or that of a pseudo-instruction of Thunder's."""
+    """Returns the name of an instruction, or of one of Thunder's pseudo-instructions."""
     return getattr(inst, "opname", None) or str(inst.value)
 
 

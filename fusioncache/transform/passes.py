@@ -63,8 +63,8 @@ class Pass:
 
     Attributes:
         name: one of ``ORDER``.
-        apply: returns a new trace, or the same one, and does not modify its argument. If it raises ``Declined``, the
-            trace stays as it is, and the reason is counted.
+        apply: returns a new trace of ``derive``, or the same one, and does not modify its argument. If it raises
+            ``Declined``, the trace stays as it is, and the reason is counted.
     """
 
     name: str

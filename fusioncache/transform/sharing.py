@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fusioncache.transform.transform import TemplateTransform
 
 
-class ShareRegions:
+class RegionSharing:
     """Replaces the fused bound symbols of one trace by calls of templates.
 
     Args:

@@ -30,7 +30,7 @@ from fusioncache.transform.provenance.misses import Misses
 from fusioncache.transform.provenance.trace_notes import begin_notes
 from fusioncache.transform.rewrite import note_seconds
 from fusioncache.transform.shared_region import RegionBackends, name_backend
-from fusioncache.transform.sharing import ShareRegions
+from fusioncache.transform.sharing import RegionSharing
 from fusioncache.transform.templates import TemplateCalls
 from fusioncache.verification.verifier import VerifiedTemplates, Verifier, VerifyMode
 
@@ -116,7 +116,7 @@ class TemplateTransform(Transform):
     def use(self, accelerators: Sequence[Accelerator]) -> None:
         """Sets the accelerators of this transform. Must be called before Thunder gets the transform."""
         self.accelerators = tuple(accelerators)
-        own = Pass("templates", lambda trace, context: ShareRegions(self, context).change(trace))
+        own = Pass("templates", lambda trace, context: RegionSharing(self, context).change(trace))
         self._passes = order_passes([own, *(each for one in self.accelerators for each in one.passes())])
 
     def passes(self) -> tuple[Pass, ...]:

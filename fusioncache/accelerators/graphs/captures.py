@@ -354,7 +354,11 @@ def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
 def _record(
     function: ForwardFunction, inside: Sequence[Any], memory: GraphMemory
 ) -> tuple[GraphRecording, Build, range]:
-    """Captures a forward program. Returns also what assembles its results, and where saved tensors are among leaves."""
+    """Captures a forward program.
+
+    Returns:
+        The recording, the function that assembles the results, and the places of saved tensors among their leaves.
+    """
     seen: list[tuple[Build, range]] = []
 
     def record(arguments: list[Any]) -> list[Any]:
@@ -391,7 +395,7 @@ class ForwardCaptures:
 
     Attributes:
         memory: the same.
-        warm_up: runs the calls before the first capture, and knows why there is none, or no other.
+        warm_up: runs the calls before the first capture. It has the reason if there are no captures.
     """
 
     def __init__(

@@ -349,7 +349,7 @@ class CudaGraphs(Accelerator):
         """
         found = self._memories.get(device)
         if found is None:
-            # Threads get the same memory, as captures keep theirs.
+            # Atomic: all threads use one memory, because each capture keeps the memory that it was made with.
             found = self._memories.setdefault(device, GraphMemory(self.find_recorder(device)))
         return found
 

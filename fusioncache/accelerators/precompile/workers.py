@@ -92,7 +92,7 @@ class Workers:
     Args:
         connection: to the process that sends the tasks.
         jobs: the maximum number of workers.
-        work: what a worker does: see ``work_for``. Takes its connection, and the number of the GPU to open.
+        work: runs a worker, given its connection and the number of the GPU to open: see ``work_for``.
         clock: returns seconds of a monotonic clock.
     """
 
@@ -304,9 +304,15 @@ def open_device(backend: str, device: int | None) -> bool:
 def work_for(
     parent: int, directory: Path, backend: str, patience: float, connection: Connection, device: int | None
 ) -> None:
-    """Makes this process a worker: reports that it is ready, then answers what arrives, until None does.
+    """Runs a worker in this process: compiles each task and calls each function that arrives, until None arrives.
 
-    That is a task to compile, or a function to call. The process ends with its parent.
+    Args:
+        parent: the id of the pool process, with which the worker ends.
+        directory: of the store.
+        backend: the backend of most tasks.
+        patience: see ``CompilePool``.
+        connection: to the pool process, which is told first that the worker is ready.
+        device: the number of the GPU to open; None for none in particular.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent died before the call
