@@ -311,7 +311,7 @@ def work_for(
         directory: of the store.
         backend: the backend of most tasks.
         patience: see ``CompilePool``.
-        connection: to the pool process, which is told first that the worker is ready.
+        connection: to the pool process. The first message says that the worker is ready.
         device: the number of the GPU to open; None for none in particular.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
