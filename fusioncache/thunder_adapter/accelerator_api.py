@@ -1,7 +1,7 @@
 """Thunder's names for accelerators, executors and distributed models; see ``api.py`` for all others.
 
-Each is looked up when it is first imported from here. So a name that a Thunder lacks switches off one accelerator, a
-process that only compiles imports none, and a slow module, such as ``dynamo_utils``, is imported where it is used.
+Each is looked up when it is first imported from here. Functions import names, so that one that a Thunder lacks switches
+off one accelerator, and slow modules, such as ``dynamo_utils``. Modules that Thunder always imports stand at the top.
 """
 
 from __future__ import annotations

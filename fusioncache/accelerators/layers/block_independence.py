@@ -44,7 +44,10 @@ _INTERNAL = (all, filter.__next__, set.__contains__, frozenset.__contains__)
 
 @cache
 def _list_known() -> tuple[Mapping[int, Any], frozenset[int]]:
-    """Returns functions whose calls cannot distinguish blocks, by address, and which of them only with plain values."""
+    """Returns the functions whose calls cannot distinguish blocks, by address.
+
+    With them, the addresses of those of which this holds for plain values only.
+    """
     known: list[Any] = [
         setattr, object.__setattr__, object.__delattr__, delattr,
         any, bool, enumerate, zip, getattr, hasattr, iter, len, next, reversed, super, type, isinstance,

@@ -240,7 +240,7 @@ def watch(wrapper: Any, touch: Any) -> None:
 
 
 def unwatch(wrapper: Any) -> None:
-    """Undoes ``watch`` for a wrapper; changes no other one."""
+    """Undoes ``watch`` for a wrapper. One that is not watched stays as it is."""
     wrapper.__class__ = interpreter.WrappedValue
     vars(wrapper).pop("touch", None)
 

@@ -254,7 +254,7 @@ class Derivation:
             return False
         with self.keeper.storing() as store:
             return self._keep(store, entry, seconds)
-        return False
+        return False  # the context has reported an error
 
     def _keep(self, store: Store, entry: Any, seconds: float) -> bool:
         if self._recorder is None and self.reads is None:

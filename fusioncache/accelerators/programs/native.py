@@ -31,7 +31,7 @@ from fusioncache.accelerators.programs.introspection import (
 )
 from fusioncache.accelerators.sizes.sizes import WATCHED
 from fusioncache.accelerators.sizes.values import is_numel_class
-from fusioncache.thunder_adapter.accelerator_api import ProxyInterface, interpreter, jit_ext
+from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
 from fusioncache.thunder_adapter.api import Device, Symbol, dtypes, ltorch
 
 _ATOMS: tuple[type, ...] = (
@@ -60,10 +60,16 @@ _SINGLETON_TYPES = ids_of(type(None), bool, type(Ellipsis), type(NotImplemented)
 _SEQUENCES = ids_of(tuple, list, set, frozenset, torch.Size)
 
 
-_THUNDERS_TYPES: tuple[type, ...] = (ProxyInterface, dtypes.dtype, Device)
-"""The base classes of Thunder's types for proxies, dtypes and devices."""
 _HELPERS = frozenset((id(vars(interpreter)), id(vars(jit_ext))))
 """The ids of the namespaces of the modules with the interpreter's helper functions."""
+
+
+@lru_cache(maxsize=1)
+def _list_thunders_types() -> tuple[type, ...]:
+    """Returns the base classes of Thunder's types for proxies, dtypes and devices."""
+    from fusioncache.thunder_adapter.accelerator_api import ProxyInterface
+
+    return ProxyInterface, dtypes.dtype, Device
 
 
 def is_atom(value: Any) -> bool:
@@ -92,7 +98,7 @@ def is_plain(value: Any, *, atoms: bool = False) -> bool:
             return False
         if kind is slice:
             pending += (each.start, each.stop, each.step)
-        elif id(kind) in _CONSTANT_TYPES or kind is type or (not atoms and issubclass(kind, _THUNDERS_TYPES)):
+        elif id(kind) in _CONSTANT_TYPES or kind is type or (not atoms and issubclass(kind, _list_thunders_types())):
             continue
         elif id(kind) in _SEQUENCES and not is_unordered_set(each):
             pending += each
@@ -158,7 +164,7 @@ def _views() -> frozenset[int]:
 
 def is_proxy(value: Any) -> bool:
     """True if a value is a Thunder proxy, which represents a tensor or a number in a trace."""
-    return issubclass(type(value), ProxyInterface)
+    return issubclass(type(value), _list_thunders_types()[0])
 
 
 def is_singleton(value: Any) -> bool:
@@ -196,7 +202,7 @@ def _is_as_in_object(kind: type, *names: str) -> bool:
 
 
 def explain_attribute(value: Any, name: str) -> str | None:
-    """Returns what access to an attribute (of a class or ``super``, too) asks for, if that may be foreign code."""
+    """Returns why access to an attribute (of a class or ``super``, too) may run foreign code; None if it cannot."""
     if type(value) is super:
         return _explain_super(value, name)
     return _explain_class(value, name) if is_class(value) else _explain_object(value, name)
@@ -204,7 +210,7 @@ def explain_attribute(value: Any, name: str) -> str | None:
 
 def _explain_object(value: Any, name: str) -> str | None:
     kind = type(value)
-    if issubclass(kind, _THUNDERS_TYPES):
+    if issubclass(kind, _list_thunders_types()):
         return None
     if type(find_in_class(kind, "__getattribute__")) is not types.WrapperDescriptorType:
         return f"asks for {name_of(kind)}.__getattribute__"
@@ -268,15 +274,15 @@ def _is_harmless(found: Any) -> bool:
 
 
 def explain_instance_check(value: Any, cls: Any) -> str | None:
-    """Returns which foreign code ``isinstance(value, cls)`` may ask; None if none."""
+    """Returns why ``isinstance(value, cls)`` may run foreign code; None if it cannot."""
     # __class__ of Thunder's proxies returns a tensor or number type, and that of a watched size returns int.
-    if not (_is_as_in_object(type(value), "__class__") or issubclass(type(value), (*_THUNDERS_TYPES, *WATCHED))):
+    if not (_is_as_in_object(type(value), "__class__") or issubclass(type(value), (*_list_thunders_types(), *WATCHED))):
         return f"asks {name_of(type(value))}.__class__"
     return explain_class_check(cls)
 
 
 def explain_class_check(cls: Any) -> str | None:
-    """Returns which foreign code ``isinstance`` or ``issubclass`` with ``cls`` may ask; None if none."""
+    """Returns why ``isinstance`` or ``issubclass`` with ``cls`` may run foreign code; None if it cannot."""
     if type(cls) is tuple:
         return next(filter(None, map(explain_class_check, cls)), None)
     if type(cls) is types.UnionType:

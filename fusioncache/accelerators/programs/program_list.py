@@ -63,7 +63,7 @@ class EntryIndex:
         self._rows[id(entry)] = _Row(entry, tuple(sizes.items()), key)
 
     def evict_oldest(self, most: int, may_leave: Callable[[Any], bool]) -> _Row | None:
-        """Removes the least recently used of the entries with a key if there are too many; returns it, or else None.
+        """Removes the least recently used entry with a key if there are too many; returns its row, or None.
 
         Args:
             most: how many entries with a key may stay.
@@ -207,7 +207,8 @@ class ProgramList(list[Any]):
         """
         while surplus := self._index.evict_oldest(MOST_ENTRIES, is_idle):
             self[:] = [each for each in self if each is not surplus.entry]
-            self.derived -= {surplus.key}
+            assert surplus.key is not None
+            self.derived.discard(surplus.key)
 
     def expect(self, derivation: Derivation | None) -> None:
         """Sets the derivation that this thread runs next; None if its program is not to be stored."""

@@ -51,7 +51,7 @@ from fusioncache.accelerators.programs.native import (
 from fusioncache.accelerators.programs.text import KINDS, Read, describe_found
 from fusioncache.ir import Declined, Scope
 from fusioncache.thunder_adapter import hooks
-from fusioncache.thunder_adapter.accelerator_api import SHARP_EDGES_OPTIONS, interpreter, jit_ext
+from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
 from fusioncache.thunder_adapter.hooks import name_instruction
 
 
@@ -486,14 +486,16 @@ class Recorder(hooks.Observer):
         return None
 
     def _check_options(self) -> None:
+        from fusioncache.thunder_adapter.accelerator_api import SHARP_EDGES_OPTIONS
+
         if jit_ext.get_jit_ctx().sharp_edges is not SHARP_EDGES_OPTIONS.ALLOW:
             self._refuse("the option sharp_edges has tracing report what a stored program could not")
 
     def _refuse_step(self, reason: str | None) -> None:
-        """Refuses the program, unless the reason is None, with the innermost function outside Thunder and this package.
+        """Refuses the program if there is a reason, and names the innermost function outside Thunder and this package.
 
         Args:
-            reason: what that function does.
+            reason: what that function does; None for nothing to refuse.
         """
         if reason is not None:
             own = next((each for each in iterate_user_frames() if not is_internal(each.globals.value)), None)
