@@ -77,8 +77,8 @@ class Model(nn.Module):
         return self.head(x)
 
 
-def of(run, name="run"):
-    return type("Kind", (Block,), {name: run})
+def of(run, name="run", base=Block):
+    return type("Kind", (base,), {name: run})
 
 
 def twice_if(condition):
@@ -92,6 +92,14 @@ class MadeUp(Block):
 
     def run(self, x):
         return super().run(x) * self.two
+
+
+class Graded(Block):
+    """A block with a gradient."""
+
+    def __init__(self, number):
+        super().__init__(number)
+        self.gain.grad = torch.full((WIDTH,), float(number))
 
 
 class Runs:
@@ -171,6 +179,7 @@ ALIKE = {
     "a buffer that is filled": of(Runs.fill),
     "a property": of(lambda self, x: Block.run(self, x) + self.weight.sum()),
     "an attribute that is made up": MadeUp,
+    "a gradient": Graded,
     "a shape": of(Runs.shape),
     "a global": GLOBALS,
     "a closure": of(Runs.close),
@@ -201,6 +210,7 @@ REFUSED = {
     "effects are unknown": (of(Runs.collect),),
     "an attribute of a module was set before": (of(Runs.store),),
     "calls Random.random": (twice_if(lambda block: random.random() > 2),),
+    "uses a gradient": (of(lambda self, x: Block.run(self, x) * self.gain.grad, base=Graded),),
     "is_grad_enabled": (of(Runs.freeze),),
     "autocast": (of(Runs.cast),),
     "compares objects": (twice_if(lambda block: block is SPECIAL[0]), twice_if(lambda block: block in SPECIAL)),
@@ -392,6 +402,7 @@ LISTED = {
         lambda one, other: setattr(other, "gain", other.linear.bias),
         *put("factor", 3.0, 2, True, torch.ones(WIDTH)),
         *put("extra", 1),
+        lambda one, other: setattr(other.gain, "grad", torch.ones(WIDTH)),
         lambda one, other: other.eval(),
         lambda one, other: other._non_persistent_buffers_set.add("shift"),
         lambda one, other: other.register_forward_hook(lambda module, args, output: output * 2),

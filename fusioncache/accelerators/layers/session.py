@@ -69,6 +69,14 @@ def uses_unmatched_argument(template: BlockRecording, target: BlockRecording) ->
     return any(each.name in changed for each in used if is_proxy(each) and each.name not in own)
 
 
+def uses_gradient(recording: BlockRecording, result: Any) -> bool:
+    """True if a block uses or returns the gradient of a parameter, a buffer or an argument."""
+    proxies = [*(read.proxy for read in recording.reads), *(each.value for each in list_wrappers(recording.args))]
+    gradients = {each.grad.name for each in proxies if type(each) is api.TensorProxy and each.grad is not None}
+    used = api.tree_flatten(([(each.args, each.kwargs) for each in recording.symbols], result.value))[0]
+    return any(each.name in gradients for each in used if is_proxy(each))
+
+
 def find_changed(template: BlockRecording, target: BlockRecording) -> frozenset[int]:
     """Returns the positions of the arguments, including tuple items, that are other proxies in the wanted call."""
     pairs = zip(list_wrappers(template.args), list_wrappers(target.args), strict=True)
@@ -268,6 +276,8 @@ class Session(Observer):
         recording.symbols = trace.bound_symbols[recording.start.symbols :]
         recording.source = trace._current_source_filename, trace._current_source_positions
         check_result(result)
+        if uses_gradient(recording, result):
+            recording.refuse("it uses a gradient")
         recording.finish(result)
         for position, template in enumerate(self._templates):
             if self._can_match(template, recording):
