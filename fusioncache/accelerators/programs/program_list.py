@@ -178,7 +178,8 @@ class ProgramList(list[Any]):
             self.derived.add(derivation.key.digest)
             is_kept = derivation.finish(entry)
             self.stored_count += is_kept
-            self.lengths.learn(derivation, entry)
+            with without_collector():
+                self.lengths.learn(derivation, entry)
         self.add(self.capture(entry), derivation, is_reloadable=is_kept)
 
     def capture(self, entry: Any) -> Any:

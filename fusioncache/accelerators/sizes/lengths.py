@@ -39,7 +39,6 @@ from fusioncache.accelerators.sizes.values import ArgumentSizes, explain_fixed, 
 from fusioncache.accelerators.steps.lean_steps import look_at_sizes
 from fusioncache.accelerators.steps.views import find_saved_twice
 from fusioncache.ir import Declined, Key, Scope, is_declined
-from fusioncache.process.collector import without_collector
 from fusioncache.process.warning import log_errors, logger
 from fusioncache.transform.rewrite import find_saved
 
@@ -158,7 +157,7 @@ class Form:
         reads, keeper = derivation.reads, derivation.keeper
         assert reads is not None
         try:
-            with keeper.time("passes"), without_collector():
+            with keeper.time("passes"):
                 passes = record_pass_guards(journal, program.sizes, derivation.call.compile_data, _look)
                 family = _find_family(reads, passes, program, others)
         except Exception as error:
