@@ -8,13 +8,14 @@ value of an expression in the symbolic traces. These traces are discarded: no pr
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
 from fusioncache.accelerators.sizes.families import Decision, Expressions, PassJournal, decide, describe_argument
 from fusioncache.accelerators.sizes.hooks import support_symbols
 from fusioncache.accelerators.sizes.journal import Journal, Look, find_stats, replay_computation
+from fusioncache.accelerators.sizes.repeats import shorten
 from fusioncache.accelerators.sizes.sizes import (
     SYMBOLIC,
     Expression,
@@ -31,11 +32,17 @@ from fusioncache.ir.errors import Declined, Scope
 from fusioncache.thunder_adapter.accelerator_api import transform_common
 from fusioncache.thunder_adapter.api import TensorProxy, compile_data_and_stats, langctx
 
+_KEPT = (3, 4)
+"""How many equal blocks shortened programs have: the first, the last, and one or two between the same."""
+
 
 def record_pass_guards(
     journal: Journal, sizes: ArgumentSizes, compiled: Any, then: Callable[[Any], None] = lambda trace: None
 ) -> PassJournal:
     """Returns the guards and expressions of Thunder's passes, which run on a program once more with symbols.
+
+    If the program repeats a block, they run on two programs with few of the blocks instead. Both must have the same
+    guards and expressions: else these may depend on the number of blocks, and the passes run on the whole program.
 
     Args:
         journal: of the program.
@@ -52,13 +59,31 @@ def record_pass_guards(
     with support_symbols(listener), compile_data_and_stats(compiled, find_stats(compiled)), langctx(compiled.langctx):
         symbols = {place: listener.make_symbols(each, sizes[place]) for place, each in numbered.items()}
         computation = replay_computation(journal, symbols, compiled)
-        traces = _apply(_distribute(journal, computation, symbols, compiled), compiled)
-        for trace in traces:
-            then(trace)
+        listener.mark()
+
+        def record(trace: Any) -> PassJournal:
+            listener.reset()
+            traces = _apply(_distribute(journal, trace, symbols, compiled), compiled)
+            for each in traces:
+                then(each)
+            return _describe(traces, numbered, listener)
+
+        shortened = [shorten(computation, count) for count in _KEPT]
+        if shortened[0] is not computation:
+            few, more = map(record, shortened)
+            if few == more and not more.shapes:  # which would be only those of some blocks
+                return more
+        return record(computation)
+
+
+def _describe(
+    traces: Iterable[Any], numbered: Mapping[Place, tuple[int | Number, ...]], listener: PassListener
+) -> PassJournal:
     found = TraceSizes(symbol for trace in traces for symbol in trace.bound_symbols)
     expressions = found.expressions | {size for each in numbered.values() for size in each}
+    looks, decisions = tuple(listener.looks.values()), tuple(decision for decision, _ in listener.decisions.values())
+    unequal = tuple(dict.fromkeys(found.unequal()))
     shapes = found.list_shapes(expressions)
-    looks, unequal, decisions = tuple(listener.looks.values()), tuple(found.unequal()), tuple(listener.decisions)
     return PassJournal(tuple(numbered.items()), looks, unequal, decisions, tuple(sorted(expressions, key=repr)), shapes)
 
 
@@ -78,9 +103,17 @@ class PassListener(LookListener):
 
     def __init__(self) -> None:
         self.looks: dict[tuple[Any, ...], Look] = {}
-        self.decisions: list[Decision] = []
+        self.decisions: dict[str, tuple[Decision, Any]] = {}
         self._numbers: dict[int, int] = {}
-        self._answers: dict[str, Any] = {}
+        self.mark()
+
+    def mark(self) -> None:
+        """Makes ``reset`` return to what is recorded now."""
+        self._marked = dict(self.looks), dict(self.decisions)
+
+    def reset(self) -> None:
+        """Forgets what was recorded since ``mark``."""
+        self.looks, self.decisions = map(dict, self._marked)
 
     def make_symbols(self, sizes: tuple[int | Number, ...], shape: tuple[int, ...]) -> tuple[Any, ...]:
         """Returns a shape with a symbol for each variable, which reports looks to this listener."""
@@ -112,11 +145,10 @@ class PassListener(LookListener):
         arguments = tuple(map(describe_argument, args))
         # Compared as text, which distinguishes 1, 1.0 and True.
         query = f"{name}{arguments}"
-        if query not in self._answers:
+        if query not in self.decisions:
             answer = decide(function, arguments, self._numbers)
-            self._answers[query] = answer
-            self.decisions.append(Decision(name, arguments, str(answer)))
-        return self._answers[query]
+            self.decisions[query] = Decision(name, arguments, str(answer)), answer
+        return self.decisions[query][1]
 
 
 def _find_place() -> str:

@@ -1,0 +1,139 @@
+"""Passes that record guards of sizes run on programs with few of many equal blocks, and have the same guards."""
+
+import pytest
+import torch
+from same_traces import stop_at_first
+from stored_programs import compile_anew
+from torch import nn
+
+from fusioncache.accelerators.sizes import lengths, passes, repeats
+
+WIDTH = 4
+FEWEST, COUNT = 6, 8
+
+
+@pytest.fixture(autouse=True)
+def _take_few(monkeypatch):
+    monkeypatch.setattr(repeats, "FEWEST", FEWEST)
+
+
+class Block(nn.Module):
+    def __init__(self, number):
+        super().__init__()
+        self.linear, self.factor, self.other = nn.Linear(WIDTH, WIDTH), 2.0, None
+
+    def forward(self, x, table):
+        return x + torch.tanh(self.linear(x.view(-1, WIDTH)) * self.factor).view(x.shape) * table
+
+    def share(self, other):
+        self.linear = other.linear
+
+
+class Model(nn.Module):
+    def __init__(self, change=lambda blocks: None, finish=lambda results, blocks: results[-1]):
+        super().__init__()
+        self.blocks = nn.ModuleList(map(Block, range(COUNT)))
+        self.finish = finish
+        change(self.blocks)
+
+    def forward(self, x):
+        table, results = torch.sin(x).sum(1, keepdim=True), [x]
+        for block in self.blocks:
+            results.append(block(results[-1] if block.other is None else results[block.other], table))
+        return self.finish(results, self.blocks)
+
+
+def trace(model):
+    """Returns Thunder's first trace of a model."""
+    return stop_at_first(lambda own, *given: own(*given).computation_trace, model, torch.ones(2, 3, WIDTH))
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_a_shortened_trace_computes_what_a_model_with_fewer_blocks_does(count):
+    found = repeats.shorten(trace(Model()), count)
+    model = Model(lambda blocks: blocks.__delitem__(slice(count, None)))
+    assert [each.sym.name for each in found.bound_symbols if each.sym.name == "tanh"] == ["tanh"] * count
+    expected = trace(model).bound_symbols
+    used = {each.name for symbol in found.bound_symbols[COUNT * 2 + 1 :] for each in symbol.flat_proxy_args}
+    assert {"t_blocks_0_linear_weight", f"t_blocks_{COUNT - 1}_linear_bias"} <= used
+    assert f"t_blocks_{count - 1}_linear_weight" not in used
+    kinds = [each.sym.name for each in found.bound_symbols if each.sym.name != "unpack_trivial"]
+    assert kinds == [each.sym.name for each in expected if each.sym.name != "unpack_trivial"]
+
+
+MIDDLE = COUNT // 2
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Model(lambda blocks: setattr(blocks[MIDDLE], "factor", 3.0)),
+        Model(lambda blocks: setattr(blocks[MIDDLE], "linear", nn.Linear(WIDTH, WIDTH, bias=False))),
+        Model(lambda blocks: blocks[MIDDLE].linear.weight.requires_grad_(False)),
+        Model(lambda blocks: blocks[MIDDLE].share(blocks[MIDDLE - 2])),
+        Model(lambda blocks: blocks[MIDDLE].share(blocks[0])),
+        Model(lambda blocks: setattr(blocks[MIDDLE], "other", MIDDLE - 2)),
+        Model(lambda blocks: setattr(blocks[MIDDLE], "other", 0)),
+        Model(finish=lambda results, blocks: torch.stack(results).sum(0)),
+        Model(finish=lambda results, blocks: results[-1] * results[MIDDLE]),
+        Model(finish=lambda results, blocks: results[-1] @ blocks[MIDDLE].linear.weight),
+    ],
+)
+def test_blocks_that_differ_or_are_used_elsewhere_are_not_left_out(model):
+    whole = trace(model)
+    assert repeats.shorten(whole, 3) is whole
+
+
+def test_too_few_blocks_are_all_left():
+    whole = trace(Model(lambda blocks: blocks.__delitem__(slice(FEWEST - 1, None))))
+    assert repeats.shorten(whole, 3) is whole
+
+
+@pytest.fixture(name="recorded")
+def _recorded(tmp_path, monkeypatch):
+    """Returns a function for the journals of a model's passes, and the number of blocks in each of their runs."""
+
+    def record(model):
+        found, runs, own, apply = [], [], passes.record_pass_guards, passes._apply
+
+        def count(whole, compiled):
+            runs.append(sum(each.sym.name == "tanh" for each in whole.bound_symbols))
+            return apply(whole, compiled)
+
+        def record_both(*args):
+            found.append(own(*args))
+            with monkeypatch.context() as patch:
+                patch.setattr(passes, "shorten", lambda whole, count: whole)
+                found.append(own(*args))
+            return found[0]
+
+        monkeypatch.setattr(passes, "_apply", count)
+        monkeypatch.setattr(lengths, "record_pass_guards", record_both)
+        compiled, transform = compile_anew(model, tmp_path)
+        for length in (3, 5, 6):
+            compiled(torch.randn(2, length, WIDTH)).sum().backward()
+        assert not transform.stats().passes_repeated
+        return found, runs
+
+    return record
+
+
+def test_few_blocks_have_the_guards_of_all(recorded):
+    (few, whole), runs = recorded(Model())
+    assert few == whole and few.looks
+    assert runs == [3, 4, COUNT]
+
+
+def test_passes_that_depend_on_the_number_of_blocks_run_on_all(recorded, monkeypatch):
+    apply = passes._apply
+
+    def look_at_blocks(whole, compiled):
+        size = next(each for each in whole.args if each.name == "x").shape[1]
+        count = sum(each.sym.name == "tanh" for each in whole.bound_symbols)
+        assert size * count > 0
+        return apply(whole, compiled)
+
+    monkeypatch.setattr(passes, "_apply", look_at_blocks)
+    (few, whole), runs = recorded(Model())
+    assert few == whole
+    assert runs == [3, 4, COUNT, COUNT]
