@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -37,7 +38,11 @@ _KEPT = (3, 4)
 
 
 def record_pass_guards(
-    journal: Journal, sizes: ArgumentSizes, compiled: Any, then: Callable[[Any], None] = lambda trace: None
+    journal: Journal,
+    sizes: ArgumentSizes,
+    compiled: Any,
+    final: Iterable[Any],
+    then: Callable[[Any], None] = lambda trace: None,
 ) -> PassJournal:
     """Returns the guards and expressions of Thunder's passes, which run on a program once more with symbols.
 
@@ -48,6 +53,7 @@ def record_pass_guards(
         journal: of the program.
         sizes: of the arguments.
         compiled: Thunder's ``CompileData`` of the function.
+        final: Thunder's final traces of a program that differs only in numbers.
         then: called with each final trace; it makes all comparisons of sizes that fusioncache's later passes make.
 
     Raises:
@@ -61,30 +67,43 @@ def record_pass_guards(
         computation = replay_computation(journal, symbols, compiled)
         listener.mark()
 
-        def record(trace: Any) -> PassJournal:
+        def record(trace: Any) -> tuple[PassJournal, TraceSizes]:
             listener.reset()
-            traces = _apply(_distribute(journal, trace, symbols, compiled), compiled)
+            traces = apply_passes(_distribute(journal, trace, symbols, compiled), compiled)
             for each in traces:
                 then(each)
-            return _describe(traces, numbered, listener)
+            found = TraceSizes(symbol for each in traces for symbol in each.bound_symbols)
+            return _describe(found, numbered, listener), found
 
         shortened = [shorten(computation, count) for count in _KEPT]
         if shortened[0] is not computation:
-            few, more = map(record, shortened)
-            if few == more and not more.shapes:  # which would be only those of some blocks
-                return more
-        return record(computation)
+            (few, few_sizes), (more, more_sizes) = map(record, shortened)
+            shapes = more_sizes.list_result_shapes(more.expressions)
+            if few == more and few_sizes.list_result_shapes(few.expressions) == shapes and None not in shapes.values():
+                return replace(more, shapes=_name_shapes(shapes, final))
+        whole, found = record(computation)
+        return replace(whole, shapes=found.list_shapes(whole.expressions))
 
 
 def _describe(
-    traces: Iterable[Any], numbered: Mapping[Place, tuple[int | Number, ...]], listener: PassListener
+    found: TraceSizes, numbered: Mapping[Place, tuple[int | Number, ...]], listener: PassListener
 ) -> PassJournal:
-    found = TraceSizes(symbol for trace in traces for symbol in trace.bound_symbols)
+    """Returns the guards and expressions without the shapes by name."""
     expressions = found.expressions | {size for each in numbered.values() for size in each}
     looks, decisions = tuple(listener.looks.values()), tuple(decision for decision, _ in listener.decisions.values())
     unequal = tuple(dict.fromkeys(found.unequal()))
-    shapes = found.list_shapes(expressions)
-    return PassJournal(tuple(numbered.items()), looks, unequal, decisions, tuple(sorted(expressions, key=repr)), shapes)
+    return PassJournal(tuple(numbered.items()), looks, unequal, decisions, tuple(sorted(expressions, key=repr)))
+
+
+def _name_shapes(shapes: Mapping[_Result, Expressions | None], traces: Iterable[Any]) -> dict[str, Expressions]:
+    """Returns the shapes of results of operations by the names that the results have in final traces."""
+    results = (
+        (result, shapes.get((symbol.sym.name, number)))
+        for trace in traces
+        for symbol in trace.bound_symbols
+        for number, result in enumerate(symbol.flat_outs)
+    )
+    return {result.name: shape for result, shape in results if shape is not None}
 
 
 def _number(arguments: ArgumentSizes) -> Iterator[tuple[Place, tuple[int | Number, ...]]]:
@@ -180,7 +199,7 @@ def list_distributed_transforms(compiled: Any) -> list[Any]:
     return [each for each in compiled.transforms or () if type(each) in (DDPTransform, FSDPTransform)]
 
 
-def _apply(trace: Any, compiled: Any) -> list[Any]:
+def apply_passes(trace: Any, compiled: Any) -> list[Any]:
     """Returns the final traces, forward and backward if any, after Thunder's passes in the order of ``thunder.jit``."""
     from fusioncache.thunder_adapter.accelerator_api import (
         _transform_for_operator_executor_execution,
@@ -217,6 +236,10 @@ def _runs_whole(symbol: Any) -> bool:
     return is_whole or symbol.sym.name.startswith(_MOVING)
 
 
+type _Result = tuple[str, int]
+"""The name of an operation, and the number of one of its results."""
+
+
 class TraceSizes:
     """The sizes in final traces.
 
@@ -227,6 +250,7 @@ class TraceSizes:
     def __init__(self, symbols: Iterator[Any]) -> None:
         self.expressions: set[Expression] = set()
         self._shapes: dict[str, Expressions] = {}
+        self._results: dict[str, _Result] = {}
         self._alike: dict[Any, dict[Expressions, tuple[int, ...]]] = {}
         for symbol in symbols:
             self._see(symbol)
@@ -234,6 +258,8 @@ class TraceSizes:
     def _see(self, symbol: Any) -> None:
         blank, sizes, values = [symbol.sym.id or symbol.sym.name], [], []
         is_whole = _runs_whole(symbol)
+        for number, result in enumerate(symbol.flat_outs):
+            self._results.setdefault(getattr(result, "name", ""), (symbol.sym.name, number))
         for leaf in (*symbol.flat_args, *symbol.flat_outs):
             self._find(leaf, is_whole=is_whole)
         for leaf in symbol.flat_args:
@@ -262,6 +288,13 @@ class TraceSizes:
             for name, shape in self._shapes.items()
             if not all(isinstance(size, int) or size in expressions for size in shape)
         }
+
+    def list_result_shapes(self, expressions: Collection[Expression]) -> dict[_Result, Expressions | None]:
+        """Returns the shapes of ``list_shapes`` by operation and result; None for a result that has several shapes."""
+        listed = {self._results[name]: shape for name, shape in self.list_shapes(expressions).items()}
+        results = ((self._results.get(name), shape) for name, shape in self._shapes.items())
+        several = {result for result, shape in results if result in listed and listed[result] != shape}
+        return {result: None if result in several else shape for result, shape in listed.items()}
 
     def unequal(self) -> Iterator[tuple[Expressions, Expressions]]:
         """Yields the numbers of two operations that differ only in numbers, and might be equal at other sizes."""

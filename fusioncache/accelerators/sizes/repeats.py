@@ -68,6 +68,7 @@ class _Repeats:
             if old.name != new.name
         }
         shorter = api.from_trace(self.trace)
+        shorter.names = set(self.trace.names)  # passes on it add names, which must stay free in the whole trace
         shorter.bound_symbols = [
             *symbols[:first],
             *(each.from_bsym_swap_proxies(renamed) for each in symbols[last:end]),

@@ -1,11 +1,17 @@
 """Passes that record guards of sizes run on programs with few of many equal blocks, and have the same guards."""
 
+import math
+
 import pytest
+import thunder.torch as ltorch
 import torch
 from same_traces import stop_at_first
 from stored_programs import compile_anew
+from thunder.core.proxies import TensorProxy
+from thunder.extend import OperatorExecutor, register_executor
 from torch import nn
 
+import fusioncache
 from fusioncache.accelerators.sizes import lengths, passes, repeats
 
 WIDTH = 4
@@ -17,12 +23,31 @@ def _take_few(monkeypatch):
     monkeypatch.setattr(repeats, "FEWEST", FEWEST)
 
 
+def round_up(a):
+    shape = (*a.shape[:1], math.ceil(a.shape[1] / 4) * 4)
+    return TensorProxy(like=a), TensorProxy(like=a, shape=shape)
+
+
+class Rounding(OperatorExecutor):
+    def cache_key(self):
+        return "none"
+
+
+EXECUTOR = register_executor(Rounding("rounds", version="1"))
+ROUND_UP = EXECUTOR.register_operator(
+    "round_up", meta=round_up, fn=lambda a: (a * 2, a.new_zeros(len(a), -(-a.shape[1] // 4) * 4))
+)
+EXECUTOR.register_implementation(ltorch.sigmoid, execution_transform=lambda a: ROUND_UP(a)[0])
+
+
 class Block(nn.Module):
     def __init__(self, number):
         super().__init__()
-        self.linear, self.factor, self.other = nn.Linear(WIDTH, WIDTH), 2.0, None
+        self.linear, self.factor, self.other, self.rounds = nn.Linear(WIDTH, WIDTH), 2.0, None, 0
 
     def forward(self, x, table):
+        for _ in range(self.rounds):
+            x = torch.sigmoid(x)
         return x + torch.tanh(self.linear(x.view(-1, WIDTH)) * self.factor).view(x.shape) * table
 
     def share(self, other):
@@ -94,7 +119,7 @@ def _recorded(tmp_path, monkeypatch):
     """Returns a function for the journals of a model's passes, and the number of blocks in each of their runs."""
 
     def record(model):
-        found, runs, own, apply = [], [], passes.record_pass_guards, passes._apply
+        found, runs, own, apply = [], [], passes.record_pass_guards, passes.apply_passes
 
         def count(whole, compiled):
             runs.append(sum(each.sym.name == "tanh" for each in whole.bound_symbols))
@@ -107,11 +132,13 @@ def _recorded(tmp_path, monkeypatch):
                 found.append(own(*args))
             return found[0]
 
-        monkeypatch.setattr(passes, "_apply", count)
+        monkeypatch.setattr(passes, "apply_passes", count)
         monkeypatch.setattr(lengths, "record_pass_guards", record_both)
-        compiled, transform = compile_anew(model, tmp_path)
+        compiled, transform = compile_anew(model, tmp_path, jit={"executors": [EXECUTOR, *fusioncache.executors()]})
         for length in (3, 5, 6):
-            compiled(torch.randn(2, length, WIDTH)).sum().backward()
+            result = compiled(torch.randn(2, length, WIDTH)).sum()
+            if result.requires_grad:
+                result.backward()
         assert not transform.stats().passes_repeated
         return found, runs
 
@@ -124,8 +151,28 @@ def test_few_blocks_have_the_guards_of_all(recorded):
     assert runs == [3, 4, COUNT]
 
 
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_shapes_in_comments_have_the_names_of_the_whole_program(recorded, rounds):
+    model = Model(lambda blocks: [setattr(block, "rounds", rounds) for block in blocks]).requires_grad_(False)
+    (few, whole), runs = recorded(model)
+    assert few == whole and len(few.shapes) == rounds * COUNT
+    assert runs == [3, 4, COUNT]
+
+
+def test_a_result_that_has_several_shapes_needs_all_blocks(recorded):
+    """The second shape has expressions that are known without it."""
+
+    def finish(results, blocks):
+        return results[-1].sum() + torch.sigmoid(results[-1].reshape(-1, 2)).sum()
+
+    model = Model(lambda blocks: [setattr(block, "rounds", 1) for block in blocks], finish).requires_grad_(False)
+    (few, whole), runs = recorded(model)
+    assert few == whole and len(few.shapes) == COUNT
+    assert runs == [3, 4, COUNT, COUNT]
+
+
 def test_passes_that_depend_on_the_number_of_blocks_run_on_all(recorded, monkeypatch):
-    apply = passes._apply
+    apply = passes.apply_passes
 
     def look_at_blocks(whole, compiled):
         size = next(each for each in whole.args if each.name == "x").shape[1]
@@ -133,7 +180,7 @@ def test_passes_that_depend_on_the_number_of_blocks_run_on_all(recorded, monkeyp
         assert size * count > 0
         return apply(whole, compiled)
 
-    monkeypatch.setattr(passes, "_apply", look_at_blocks)
+    monkeypatch.setattr(passes, "apply_passes", look_at_blocks)
     (few, whole), runs = recorded(Model())
     assert few == whole
     assert runs == [3, 4, COUNT, COUNT]
