@@ -61,11 +61,12 @@ class _Repeats:
         symbols, end = self.trace.bound_symbols, self.start + self.count * self.length
         first, last = self.start + (count - 1) * self.length, end - self.length
         pairs = zip(symbols[last - self.length : last], symbols[first - self.length : first], strict=True)
-        renamed = {
+        earlier = {proxy.name for symbol in symbols[: last - self.length] for proxy in _list_proxies(symbol)}
+        renamed = {  # results only: Thunder would rename a replacement once more if it had another name itself
             api.variableify(old): new
             for dropped, kept in pairs
             for old, new in zip(_list_proxies(dropped), _list_proxies(kept), strict=True)
-            if old.name != new.name
+            if old.name not in earlier
         }
         shorter = api.from_trace(self.trace)
         shorter.names = set(self.trace.names)  # passes on it add names, which must stay free in the whole trace

@@ -86,6 +86,12 @@ def test_a_shortened_trace_computes_what_a_model_with_fewer_blocks_does(count):
     assert kinds == [each.sym.name for each in expected if each.sym.name != "unpack_trivial"]
 
 
+def test_all_but_one_block_may_be_left():
+    found = repeats.shorten(trace(Model(lambda blocks: blocks.__delitem__(slice(FEWEST, None)))), FEWEST - 1)
+    used = {each.name for symbol in found.bound_symbols for each in symbol.flat_proxy_args}
+    assert {symbol.output.name for symbol in found.bound_symbols if symbol.sym.name in ("tanh", "add")} <= used
+
+
 MIDDLE = COUNT // 2
 
 
