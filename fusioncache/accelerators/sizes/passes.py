@@ -33,7 +33,7 @@ from fusioncache.ir.errors import Declined, Scope
 from fusioncache.thunder_adapter.accelerator_api import transform_common
 from fusioncache.thunder_adapter.api import TensorProxy, compile_data_and_stats, langctx
 
-_KEPT = (3, 4)
+_FEW, _MORE = 3, 4
 """How many equal blocks shortened programs have: the first, the last, and one or two between the same."""
 
 
@@ -75,9 +75,9 @@ def record_pass_guards(
             found = TraceSizes(symbol for each in traces for symbol in each.bound_symbols)
             return _describe(found, numbered, listener), found
 
-        shortened = [shorten(computation, count) for count in _KEPT]
-        if shortened[0] is not computation:
-            (few, few_sizes), (more, more_sizes) = map(record, shortened)
+        shortened = shorten(computation, _FEW)
+        if shortened is not computation:
+            (few, few_sizes), (more, more_sizes) = map(record, (shortened, shorten(computation, _MORE)))
             shapes = more_sizes.list_result_shapes(more.expressions)
             if few == more and few_sizes.list_result_shapes(few.expressions) == shapes and None not in shapes.values():
                 return replace(more, shapes=_name_shapes(shapes, final))

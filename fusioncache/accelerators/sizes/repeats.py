@@ -84,10 +84,10 @@ def _find_repeats(trace: Any) -> _Repeats | None:
     symbols = trace.bound_symbols
     inputs = sum(each.sym.id is api.PrimIDs.UNPACK_TRIVIAL for each in symbols)  # they come first
     forms = [numbers.setdefault(_describe(each), len(numbers)) for each in symbols[inputs:]]
-    runs = (_find_run(forms, length) for length in range(1, len(forms) // FEWEST + 1))
-    start, length, count = max(runs, key=lambda run: (run[1] * run[2], -run[1]), default=(0, 0, 0))
-    found = _Repeats(trace, inputs + start, length, count)
-    return found if count >= FEWEST and _are_alike(found) else None
+    runs = [_find_run(forms, length) for length in range(1, len(forms) // FEWEST + 1)]
+    long = [_Repeats(trace, inputs + start, length, count) for start, length, count in runs if count >= FEWEST]
+    found = max(long, key=lambda each: (each.length * each.count, -each.length), default=None)
+    return found if found is not None and _are_alike(found) else None
 
 
 def _find_run(forms: Sequence[int], length: int) -> tuple[int, int, int]:

@@ -92,6 +92,17 @@ def test_all_but_one_block_may_be_left():
     assert {symbol.output.name for symbol in found.bound_symbols if symbol.sym.name in ("tanh", "add")} <= used
 
 
+def test_a_part_that_repeats_few_larger_blocks_hides_no_other():
+    def finish(results, _):
+        x = results[-1]
+        for number in range((FEWEST - 1) * 16):
+            x = x * (number % 16)
+        return x
+
+    found = repeats.shorten(trace(Model(finish=finish)), 3)
+    assert sum(each.sym.name == "tanh" for each in found.bound_symbols) == 3
+
+
 MIDDLE = COUNT // 2
 
 
