@@ -81,6 +81,15 @@ def cheap_digests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes Thunder an untested version."""
+    from fusioncache.process.warning import warn_once
+
+    warn_once.cache_clear()
+    monkeypatch.setattr("thunder.__version__", "0.3.0.dev1")
+
+
+@pytest.fixture
 def cache() -> Any:
     from fusioncache import Cache
 

@@ -22,7 +22,6 @@ from thunder.extend import OperatorExecutor, get_executor
 import fusioncache
 from fusioncache import fusion_cache
 from fusioncache.observe.record.database import RecordReader
-from fusioncache.process.warning import warn_once
 from fusioncache.thunder_adapter import capabilities, hooks, installation, versions
 from fusioncache.thunder_adapter.capabilities import (
     ACCELERATORS,
@@ -154,13 +153,7 @@ def test_probes_run_where_the_version_was_not_tried(monkeypatch):
 
 
 @pytest.fixture
-def other_version(monkeypatch):
-    warn_once.cache_clear()
-    monkeypatch.setattr(thunder, "__version__", "0.3.0.dev1")
-
-
-@pytest.fixture
-def unusable(other_version, monkeypatch):
+def unusable(untried, monkeypatch):
     """Makes Thunder a version that lacks a name with which regions are read."""
     monkeypatch.setattr(capabilities, "find_problem", lambda: "it lacks thunder.core.trace.from_trace")
 
@@ -193,7 +186,7 @@ def train(transform):
         result.sum().backward()
 
 
-def test_regions_are_shared_where_all_else_is_off(other_version, monkeypatch):
+def test_regions_are_shared_where_all_else_is_off(untried, monkeypatch):
     off = dict.fromkeys(ACCELERATORS, "Thunder has no thunder.core.jit_ext.JitCtx")
     for module in (capabilities, fusion_cache):
         monkeypatch.setattr(module, "find_off", lambda: off)
@@ -214,7 +207,7 @@ def test_regions_are_shared_where_all_else_is_off(other_version, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:fusioncache. Thunder 0.3.0.dev1")
-def test_accelerators_are_on_in_a_version_that_behaves_as_expected(other_version):
+def test_accelerators_are_on_in_a_version_that_behaves_as_expected(untried):
     """Templates are verified first; a program is stored once all its templates are, and loaded from then on."""
     counts = []
     for _ in range(3):

@@ -21,7 +21,6 @@ from fusioncache.backends.eager import Eager
 from fusioncache.backends.nvfuser.backend import NvFuser
 from fusioncache.cache.call import Fallback
 from fusioncache.ir import Graph, TensorType
-from fusioncache.process.warning import warn_once
 from fusioncache.store import Store
 from fusioncache.store.entry import VERIFIED_SLOT
 from fusioncache.template.canonical import canonicalize
@@ -76,13 +75,6 @@ def wrong(monkeypatch):
         monkeypatch.setattr(backend, "compile", compile_wrongly)
 
     return use
-
-
-@pytest.fixture
-def untried(monkeypatch):
-    """Makes Thunder an untested version."""
-    warn_once.cache_clear()
-    monkeypatch.setattr(thunder, "__version__", "0.3.0.dev1")
 
 
 def compare_steps(**options):
