@@ -49,17 +49,3 @@ def test_outputs_and_gradients_are_those_of_thunder(layer, dtype):
         for one, other in zip(expected, found, strict=True):
             assert torch.equal(one, other)
     assert transform.stats().hits > 0
-
-
-def test_the_bits_of_a_compiled_region_do_not_depend_on_which_layer_compiled_it():
-    """With TorchInductor, a layer that shares its template has the bits of one that is compiled alone."""
-    torch.manual_seed(0)
-    layers = [Gated() for _ in range(3)]
-    x, results = torch.randn(5, 16), []
-    for models in ([torch.nn.Sequential(*layers)], layers):
-        value = x
-        for model in models:
-            transform = fusioncache.FusionCache(backend="inductor", cache=fusioncache.Cache(), jobs=0)
-            value = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])(value)
-        results.append(value)
-    assert torch.equal(*results)
