@@ -63,16 +63,12 @@ def load(store: Store, number: int) -> bool:
 
 def find_entry(store: Store, number: int) -> Path:
     digest = make_numbered_key(number).digest
-    return find_root(store) / "entries" / digest[:2] / f"{digest}.{BACKEND}"
+    return store.directory / "entries" / digest[:2] / f"{digest}.{BACKEND}"
 
 
 def find_object(store: Store, content: bytes) -> Path:
     digest = hashlib.sha256(content).hexdigest()
-    return find_root(store) / "objects" / digest[:2] / digest
-
-
-def find_root(store):
-    return store.directory
+    return store.directory / "objects" / digest[:2] / digest
 
 
 def age_entry(store: Store, number: int, seconds: float) -> None:

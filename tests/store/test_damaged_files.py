@@ -21,7 +21,6 @@ from store_contents import (
     find_entry,
     find_object,
     find_present,
-    find_root,
     fork,
     load,
     make_artifacts,
@@ -159,7 +158,7 @@ def test_an_entry_of_another_format_is_left_alone(store, monkeypatch):
         assert not load(store, 1)
         assert not store.save(make_numbered_key(1), BACKEND, make_artifacts(1))
     assert len(messages) == 1
-    found = audit(find_root(store))
+    found = audit(store.directory)
     assert (found.entries, found.other, found.damaged) == (2, 1, ())
     Store.open(max_bytes=1).sweep()
     assert find_entry(store, 1).read_bytes() == content

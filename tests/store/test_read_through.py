@@ -18,7 +18,6 @@ from store_contents import (
     BACKEND,
     collect_warnings,
     find_present,
-    find_root,
     fork,
     load,
     make_numbered_key,
@@ -52,7 +51,7 @@ def reads(files) -> list[str]:
 
 def process(store: Store, url: str) -> Store:
     """Returns the store as another process of the machine opens it."""
-    return Store.open(find_root(store), remote=url)
+    return Store.open(store.directory, remote=url)
 
 
 def watch(store: Store) -> Counter:
@@ -95,7 +94,7 @@ def test_what_is_pushed_later_is_seen_when_the_index_here_has_aged(url, here, th
     push_new(here, url, *before)
     assert [load(process(there, url), number) for number in before] == [True] * len(before)
     assert not load(process(there, url), 2)
-    (folder,) = (find_root(there) / "remotes").iterdir()
+    (folder,) = (there.directory / "remotes").iterdir()
     notes = [*folder.glob("pack-*")]
     push_new(here, url, 2)
     assert not load(process(there, url), 2)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from signing_keys import make_signing_key
-from store_contents import BACKEND, find_present, find_root, load, make_artifacts, make_numbered_key, push_new, save
+from store_contents import BACKEND, find_present, load, make_artifacts, make_numbered_key, push_new, save
 from threads_at_once import run_at_once
 
 from fusioncache.cache.exchange import Retention, prune_remote, pull, push
@@ -208,7 +208,7 @@ def test_without_the_package_nothing_comes_and_the_message_says_what_to_install(
     monkeypatch.setitem(__import__("sys").modules, "cryptography.hazmat.primitives.asymmetric", None)
     with pytest.raises(StoreError, match=r'pip install "fusioncache\[sign\]"'):
         pull(there, Remote(str(shared)))
-    reader = Store.open(find_root(there), remote=str(shared))
+    reader = Store.open(there.directory, remote=str(shared))
     with pytest.warns(RuntimeWarning, match=r'pip install "fusioncache\[sign\]"'):
         assert not load(reader, 1)
 

@@ -19,7 +19,6 @@ from store_contents import (
     find_litter,
     find_object,
     find_present,
-    find_root,
     load,
     make_artifacts,
     make_numbered_key,
@@ -133,7 +132,7 @@ def test_a_digest_or_a_backend_that_is_none_names_no_file(store, digest, backend
         assert store.load(key, backend) is None
         with store.take_turn(key, backend) as turn:
             assert turn.lock_problem in ("a key whose digest is no SHA-256", "a backend whose name is no plain word")
-    assert not list((find_root(store) / "entries").iterdir())
+    assert not list((store.directory / "entries").iterdir())
 
 
 def _room(entries: float, size: int = 3000) -> int:
@@ -162,7 +161,7 @@ def test_saving_makes_room(tmp_path):
     for number in range(20):
         save(store, number)
         age_entry(store, number, 1000 - number)
-        files = [file for folder in ("entries", "objects") for file in (find_root(store) / folder).glob("*/*")]
+        files = [file for folder in ("entries", "objects") for file in (store.directory / folder).glob("*/*")]
         assert files and sum(file.stat().st_size for file in files) <= _room(4)
     left = find_present(store, *range(20))
     assert left == list(range(20 - len(left), 20))
@@ -194,7 +193,7 @@ def test_a_save_removes_what_is_too_old_and_nothing_for_what_is_larger_than_the_
 
 def test_litter_of_killed_processes_goes_and_files_that_are_not_ours_stay(store):
     save(store, 1)
-    root, objects, entries = find_root(store), find_object(store, b"").parent, find_entry(store, 1).parent
+    root, objects, entries = store.directory, find_object(store, b"").parent, find_entry(store, 1).parent
     mine = [root / "objects" / "notes.txt", objects / "mine", root / "mine"]
     litter = [objects / "tmp-1234", entries / "tmp-1234", root / "tmp-old"]
     for path in (*mine, *litter, root / "tmp-fresh"):
@@ -225,7 +224,7 @@ def test_a_turn_that_was_waited_for_too_long_is_taken_alone_and_one_that_failed_
         save(store, 1)
     with store.take_turn(key, BACKEND) as turn:
         assert turn.artifacts == make_artifacts(1)
-    assert not [name for name in os.listdir(find_root(store) / "locks") if "." in name]
+    assert not [name for name in os.listdir(store.directory / "locks") if "." in name]
 
 
 def test_without_file_locks_each_process_compiles_alone(store, monkeypatch):
@@ -253,10 +252,10 @@ def test_everything_is_made_for_its_owner_only(tmp_path, umask):
         assert load(store, 1)
     finally:
         os.umask(before)
-    for folder in (tmp_path / "not", tmp_path / "not" / "yet", find_root(store), *find_root(store).rglob("*")):
+    for folder in (tmp_path / "not", tmp_path / "not" / "yet", store.directory, *store.directory.rglob("*")):
         if folder.is_dir():
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     for path in (find_entry(store, 1), find_object(store, b"")):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert (find_root(store) / "CACHEDIR.TAG").read_bytes().startswith(b"Signature: 8a477f597d28d172789f06886806bc55")
-    assert (find_root(store) / "format").read_text() == "fusioncache store, format 1\n"
+    assert (store.directory / "CACHEDIR.TAG").read_bytes().startswith(b"Signature: 8a477f597d28d172789f06886806bc55")
+    assert (store.directory / "format").read_text() == "fusioncache store, format 1\n"

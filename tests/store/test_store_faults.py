@@ -20,7 +20,6 @@ from store_contents import (
     find_litter,
     find_object,
     find_present,
-    find_root,
     fork,
     kill_at,
     load,
@@ -79,7 +78,7 @@ def test_killed_at_every_step_of_saving(tmp_path, monkeypatch, damaged):
 
         complete = wait_for(fork(work)) != -signal.SIGKILL
         store = Store.open(path)
-        assert find_root(store) == path
+        assert store.directory == path
         with collect_warnings():
             load(store, 1)
             assert load(store, 7) == damaged
@@ -238,7 +237,7 @@ def test_saves_and_loads_wait_once_for_a_holder_that_is_stopped(store, monkeypat
     clock.sleep = lambda seconds: setattr(clock, "slept", clock.slept + seconds)
     monkeypatch.setattr(locks, "time", clock)
     save(store, 1, 2, 3)
-    holder = FileLock(find_root(store) / "locks" / "store")  # file locks treat this process as any other
+    holder = FileLock(store.directory / "locks" / "store")  # file locks treat this process as any other
     assert holder.acquire(0.0)
     with collect_warnings() as messages:
         for number in (11, 12, 13):
@@ -276,7 +275,7 @@ def test_a_full_disk_at_any_call_costs_one_warning(store, monkeypatch, name):
             saved = store.save(make_numbered_key(step), BACKEND, make_artifacts(step))
         assert saved == (not failed) or name in ("open", "mkdir")  # neither locks nor existing folders are vital
         assert len(messages) <= 1
-        assert find_litter(find_root(store)) == []
+        assert find_litter(store.directory) == []
         with collect_warnings():
             assert load(store, step) >= saved
             assert load(store, 0)
@@ -385,7 +384,7 @@ def test_two_formats_at_once(tmp_path, monkeypatch):
 @pytest.mark.parametrize("how", ["removed", "replaced by a link", "replaced by a directory"])
 def test_a_directory_that_changes_while_it_is_open_is_not_used_any_more(store, tmp_path, how):
     save(store, 1)
-    place = find_root(store)
+    place = store.directory
     place.rename(tmp_path / "old")
     if how == "replaced by a link":
         (tmp_path / "theirs").mkdir()
