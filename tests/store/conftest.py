@@ -90,6 +90,9 @@ class _Counted(io.BytesIO):
 def _trusts_all_and_is_in_no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSIONCACHE_TRUST", "unsigned")  # other tests cover signatures
     monkeypatch.setattr(read_through, "WAIT_SECONDS", 60.0)  # a busy machine is no slow remote
+    monkeypatch.setattr(read_through, "SPREAD_SECONDS", 0.0)
+    monkeypatch.setattr(transport, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(remote, "READ_BACK_SECONDS", (0.0, 0.0))
     # Nothing is forced onto the disk, which takes most of the time of many saves.
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
@@ -115,10 +118,8 @@ def files() -> Iterator[type[Faulty]]:
 
 
 @pytest.fixture
-def url(files: type[Faulty], monkeypatch: pytest.MonkeyPatch) -> str:
-    """Returns the URL of a remote that no other test uses, with retries without pauses."""
-    monkeypatch.setattr(transport, "PAUSES", (0.0, 0.0))
-    monkeypatch.setattr(remote, "READ_BACK_SECONDS", (0.0, 0.0))
+def url(files: type[Faulty]) -> str:
+    """Returns the URL of a remote that no other test uses."""
     return f"faulty://{uuid.uuid4().hex}/shared"
 
 

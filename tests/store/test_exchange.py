@@ -41,11 +41,6 @@ from fusioncache.store.transport import Transport, find_absence
 CI, NEXT = make_signing_key("ci"), make_signing_key("next")
 
 
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch):
-    monkeypatch.setattr(transport, "PAUSES", ())
-
-
 def index_of(url: str) -> Index:
     return Remote(url).fetch_index(read_trust()) or Index(0, ())
 

@@ -38,12 +38,6 @@ from fusioncache.store.signing import put_key, read_trust
 CI, NEXT = make_signing_key("ci"), make_signing_key("next")
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch):
-    monkeypatch.setattr(transport, "PAUSES", (0.0, 0.0))
-    monkeypatch.setattr(read_through, "SPREAD_SECONDS", 0.0)
-
-
 def reads(files) -> list[str]:
     """Returns the requested files, one item for each request."""
     return [path.rpartition("/shared/")[2].partition("/")[0] for what, path in files.calls if what == "open"]
