@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from behind_dynamo import OwnNet
+from behind_dynamo import OwnNet, compile_behind_dynamo
 from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, call, get_error, get_output, save_other, save_run, save_two_runs
 from recorded_templates import STARTED, make_cast_template, make_full_ledger, make_ledger, save_ledger
 from report_records import HOSTILE
 from saved_programs import SavedProgram
 
-import fusioncache
 from fusioncache.backends.nvfuser import definition
 from fusioncache.backends.script import write_script
 from fusioncache.cli.console import AGE, BYTES
@@ -174,17 +173,12 @@ _LINES = {f"{inspect.getfile(OwnNet)}:{_FIRST + offset}" for offset in (1, 3)}
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory):
     """Returns the output of each command, by its words, for two runs with inputs of different lengths."""
-    from thunder.dynamo import thunderfx
-
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("dynamo"))
         patch.setenv("FUSIONCACHE_DIR", str(tmp_path_factory.mktemp("store")))
-        patch.setenv("FUSIONCACHE_STORE", "1")
         patch.delenv("COLUMNS", raising=False)
         for length in (2, 3):
-            torch._dynamo.reset()
-            transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", jobs=0)
-            compiled = thunderfx(OwnNet(), executors=fusioncache.executors(), transforms=[transform], dynamic=False)
+            compiled, transform = compile_behind_dynamo(OwnNet(), store=True, record=True, dynamic=False)
             compiled(torch.ones(length, 4)).sum().backward()
             transform.cache.write_record()
         first, second, *_ = (line.split()[0] for line in get_output("ls", "--programs").splitlines()[1:])
