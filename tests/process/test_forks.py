@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 import torch
-from models import compile_with
+from models import compile_with, curve
 from repository import PACKAGE
 from store_contents import fork, make_numbered_key, wait_for
 from store_processes import Process, X, Y, make_region
@@ -53,15 +53,11 @@ def stopped_halfway(work):
         thread.join()
 
 
-def model(x):
-    return torch.tanh(x) * 2
-
-
 def test_a_thread_compiles_while_another_one_forks(monkeypatch):
     """Both compile the same template, in the same cache, and in the very same model."""
     own = Eager.compile
     cache = fusioncache.Cache(record=False, store=False)
-    shared, _ = compile_with(model, cache=cache)
+    shared, _ = compile_with(curve, cache=cache)
     x = torch.ones(3)
 
     def compile_and_stop(stop):
@@ -74,8 +70,8 @@ def test_a_thread_compiles_while_another_one_forks(monkeypatch):
         shared(x)
 
     def child():
-        for compiled in (shared, compile_with(model, cache=cache)[0]):
-            assert torch.equal(compiled(x), model(x))
+        for compiled in (shared, compile_with(curve, cache=cache)[0]):
+            assert torch.equal(compiled(x), curve(x))
         assert cache.stats().compiles == 1
 
     with stopped_halfway(compile_and_stop):
@@ -85,7 +81,7 @@ def test_a_thread_compiles_while_another_one_forks(monkeypatch):
 
 def test_all_locks_may_be_held_by_threads_that_are_gone(tmp_path):
     cache = fusioncache.Cache(record=True, store=tmp_path)
-    (compiled, _), process = compile_with(model, cache=cache), Process(tmp_path)
+    (compiled, _), process = compile_with(curve, cache=cache), Process(tmp_path)
     compiled(torch.ones(3))
     assert process.cache.store is not None
 
@@ -96,7 +92,7 @@ def test_all_locks_may_be_held_by_threads_that_are_gone(tmp_path):
             stop()
 
     def child():
-        assert torch.equal(compiled(torch.ones(4)), model(torch.ones(4)))
+        assert torch.equal(compiled(torch.ones(4)), curve(torch.ones(4)))
         assert torch.equal(process.run(make_region(), X, Y)[1], Y - X)
         process.cache.store.sweep()
         assert cache.stats().regions and cache.templates() and process.loaded == [False]
