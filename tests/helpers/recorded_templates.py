@@ -96,10 +96,3 @@ def save_ledger(
         patch.setattr(sys, "argv", list(argv))
         RecordWriter(ledger).save()
     assert record_path().exists()
-
-
-def begin_run(ledger: Ledger) -> RecordWriter:
-    """Records the state of a ledger so far. Returns the writer, for later states."""
-    writer = RecordWriter(ledger)
-    writer.save()
-    return writer

@@ -26,7 +26,6 @@ from hypothesis import strategies as st
 from models import train_residual
 from pool_processes import wait_until
 from recorded_templates import (
-    begin_run,
     count_compile,
     count_load,
     make_cast_template,
@@ -153,7 +152,8 @@ def test_counts_of_few_templates_are_kept_apart_and_all_are_in_the_total(monkeyp
 def test_a_later_save_adds_what_is_new_mends_what_is_otherwise_and_writes_nothing_if_nothing_changed():
     ledger = make_ledger(make_chain_template())
     ledger.history.add(REGION)
-    writer = begin_run(ledger)
+    writer = RecordWriter(ledger)
+    writer.save()
     ledger.history.add(BYPASSED)
     ledger.history.amend_regions(make_chain_template().key.digest, (2, 1), reason="compile failed: ValueError")
     ledger.history.add(REGION)  # of the kind that was mended

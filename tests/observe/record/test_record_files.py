@@ -15,7 +15,6 @@ from commands import get_output
 from models import compile_with
 from recorded_templates import (
     STARTED,
-    begin_run,
     make_cast_template,
     make_chain_template,
     make_full_ledger,
@@ -71,7 +70,7 @@ def test_a_run_that_is_too_large_itself_gets_no_more_details_and_says_so(monkeyp
     save_ledger(monkeypatch, make_ledger(make_cast_template()), run="b" * 32, started=STARTED - 1)
     monkeypatch.setattr(database, "MAX_BYTES", 1)
     ledger = make_wide_ledger(3)
-    begin_run(ledger)
+    RecordWriter(ledger).save()
     (run,) = RecordReader().runs()
     assert (run.unrecorded, run.stats) == (3 + 3, ledger.stats())  # templates, regions
     assert RecordReader().templates(run.id) == RecordReader().regions(run.id) == ()
@@ -124,7 +123,7 @@ def test_processes_that_write_at_once_and_one_that_is_killed_keep_to_it(monkeypa
     assert len(RecordReader().templates(newest.id)) == 20
     known = RecordReader().lifetime().runs
     assert known >= 2 * 9 + 4
-    begin_run(make_ledger(make_cast_template()))
+    RecordWriter(make_ledger(make_cast_template())).save()
     assert RecordReader().lifetime().runs == known + 1
 
 
