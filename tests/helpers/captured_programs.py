@@ -66,16 +66,12 @@ def go_back(output, **options):
     output.backward(torch.ones_like(output), **options)
 
 
-def add_gradient(layer, seed):
-    """Goes forward and backward, which adds to the weight's gradient; returns the output."""
+def step(layer, seed):
+    """Goes forward and backward; returns the output and the weight's gradient."""
+    layer.weight.grad = None
     output = layer(make_input(seed))
     go_back(output)
-    return output
-
-
-def step(layer, seed):
-    layer.weight.grad = None
-    return add_gradient(layer, seed).detach().clone(), layer.weight.grad
+    return output.detach().clone(), layer.weight.grad
 
 
 def settle(layer, steps=3):

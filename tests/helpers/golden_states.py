@@ -141,13 +141,6 @@ def _lay_nothing(patch: pytest.MonkeyPatch) -> None:
     shutil.rmtree(os.environ[DIRECTORY.name])
 
 
-def record_long_runs(patch: pytest.MonkeyPatch) -> None:
-    """Records two runs of scripts, models and modules with long names."""
-    words = [_SCRIPT, "--learning-rate", "0.0001", "--gradient-accumulation-steps", "16"]
-    save_ledger(patch, _make_long_ledger(), argv=words)
-    save_other(patch, _make_long_ledger())
-
-
 def _make_long_ledger() -> Ledger:
     ledger = Ledger()
     ledger.history.begin_trace(_MODEL)
@@ -206,8 +199,11 @@ def _save_executable(store, graph, name, environment, artifacts):
     return key.digest[:12]
 
 
-def _lay_long(patch):
-    record_long_runs(patch)
+def _lay_long(patch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Records two runs of scripts, models and modules with long names, and fills the store."""
+    words = [_SCRIPT, "--learning-rate", "0.0001", "--gradient-accumulation-steps", "16"]
+    save_ledger(patch, _make_long_ledger(), argv=words)
+    save_other(patch, _make_long_ledger())
     return _fill_long_store(Store.open())
 
 
