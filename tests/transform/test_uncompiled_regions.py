@@ -222,6 +222,7 @@ class Model(torch.nn.Module):
 
 def train(backend, store, monkeypatch, inputs=(X, X), helpers=None):
     """Returns results, counts and warnings of steps of a process; asserts that results are eager PyTorch's."""
+    monkeypatch.setattr("fusioncache.transform.executor.best_backend", lambda device: "eager")
     monkeypatch.setattr("fusioncache.transform.shared_region.make_backend", lambda name, **_: backend)
     monkeypatch.setattr("fusioncache.accelerators.precompile.ahead.find_helpers", lambda *args, **_: helpers)
     model = Model()
@@ -234,7 +235,6 @@ def train(backend, store, monkeypatch, inputs=(X, X), helpers=None):
     return found, transform.stats(), [each for each in messages if "rejected" in each]
 
 
-@pytest.mark.usefixtures("eager_regions")
 @pytest.mark.parametrize("fails", ["compile", "launch"])
 def test_a_rejected_region_runs_in_pieces_and_the_next_process_knows_it(tmp_path, monkeypatch, fails):
     first = Picky(fails)
@@ -254,7 +254,6 @@ def test_a_rejected_region_runs_in_pieces_and_the_next_process_knows_it(tmp_path
 INPUTS = [torch.linspace(-1, 1, 4 * length).reshape(length, 4) for length in (3, 5, 7, 9)]
 
 
-@pytest.mark.usefixtures("eager_regions")
 def test_pieces_of_a_rejected_region_are_handed_over_at_further_lengths(tmp_path, monkeypatch):
     unforeseen = []
     for lengths in (slice(1), slice(3), slice(3, 4)):
@@ -266,7 +265,6 @@ def test_pieces_of_a_rejected_region_are_handed_over_at_further_lengths(tmp_path
     assert unforeseen == [1 + 2, 3, 1]
 
 
-@pytest.mark.usefixtures("eager_regions")
 def test_pieces_of_a_rejected_region_get_code_that_is_made_of_code_for_any_sizes(tmp_path, monkeypatch):
     for rejected, expected in ((1, (8, 0, 4, 8)), (0, (0, 16, 0, 12))):
         backend = Picky()
@@ -275,7 +273,6 @@ def test_pieces_of_a_rejected_region_get_code_that_is_made_of_code_for_any_sizes
         assert list(stats.bypasses.values()) == [len(INPUTS)] and backend.rejected == rejected
 
 
-@pytest.mark.usefixtures("eager_regions")
 @pytest.mark.parametrize(("fails", "pieces"), [("compile", 1), ("launch", 0)])
 def test_a_launch_that_failed_says_nothing_of_other_sizes(tmp_path, monkeypatch, fails, pieces):
     for backend, inputs, expected in ((fails, 0, 1), ("never", 0, 1), ("never", 1, pieces)):
@@ -292,7 +289,6 @@ class Newer(Picky):
         return {**super().environment(), "versions": "another"}
 
 
-@pytest.mark.usefixtures("eager_regions")
 @pytest.mark.parametrize(
     ("make", "sizes", "is_known"), [(Picky, "auto", True), (Picky, "static", False), (Newer, "auto", False)]
 )
@@ -304,7 +300,6 @@ def test_a_rejection_is_for_one_version_and_for_shared_sizes(tmp_path, monkeypat
     assert (backend.rejected, len(stats.bypasses)) == ((0, 1) if is_known else (1, 0))
 
 
-@pytest.mark.usefixtures("eager_regions")
 def test_an_error_that_may_pass_is_not_remembered(tmp_path, monkeypatch):
     _, stats, messages = train(Picky("once"), tmp_path, monkeypatch)
     assert dict(stats.bypasses) == {"compile failed: RuntimeError": 1} and not messages
