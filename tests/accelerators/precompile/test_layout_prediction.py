@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 
 import pytest
-import thunder
 import torch
 from expert_layers import Experts
+from models import compile_with
 from parallel_models import GatedBlock, Sizes
 from recorded_requests import Recorder
 from store_processes import PersistentEager
@@ -49,8 +49,7 @@ def compile_recording(model, backend, recorder, store, monkeypatch):
     monkeypatch.setattr("fusioncache.accelerators.precompile.ahead.find_helpers", lambda *args, **options: recorder)
     cache = fusioncache.Cache(record=False, store=store)
     cache.helpers = recorder
-    transform = fusioncache.FusionCache(cache=cache, backend="eager")
-    return thunder.jit(model, transforms=[transform], executors=fusioncache.executors()), transform
+    return compile_with(model, cache=cache)
 
 
 @pytest.mark.parametrize(
