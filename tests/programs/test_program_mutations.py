@@ -17,6 +17,7 @@ import thunder
 import thunder.torch
 import torch
 from mutated_model import Base, Mutable, Norm
+from own_tensors import Own
 from program_keys import Keyed, attribute, changed
 from stored_programs import compile_anew, counts, without_interpreter
 from thunder.extend import OperatorExecutor
@@ -134,10 +135,6 @@ def test_a_change_is_a_miss_that_is_named(stored, capfd, what):
     _, model, _ = stored
     with change(model):
         assert_derived_again(stored, capfd, named)
-
-
-class Own(torch.Tensor):
-    """A subclass of tensors."""
 
 
 INPUTS: dict[str, tuple[Callable[[torch.Tensor, Mutable], Any], str]] = {

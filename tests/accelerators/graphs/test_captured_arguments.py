@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from captured_programs import capture, make_graphs, make_input
+from own_tensors import Own
 from thunder import CacheEntry
 from thunder.core.options import CACHE_OPTIONS
 from thunder.transforms.cudagraph import CUDAGraphTransform
@@ -61,10 +62,6 @@ def test_inference_mode_is_no_trap():
         assert torch.equal(result, function(make_input(seed))[0])
         result.add_(1)
     assert ledger.stats().captures == 1
-
-
-class Own(torch.Tensor):
-    pass
 
 
 def test_a_tensor_of_another_class_runs_as_it_is():

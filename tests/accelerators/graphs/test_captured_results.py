@@ -5,6 +5,7 @@ import torch
 from captured_programs import capture
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from own_tensors import Own
 
 from fusioncache.accelerators.graphs.buffers import make_buffer, overlaps
 from fusioncache.accelerators.graphs.calls import flatten_structure
@@ -75,14 +76,10 @@ def relate(*values):
     return one_tensor, [[one == other for other in places] for one in places]
 
 
-class Odd(torch.Tensor):
-    pass
-
-
 SPECIAL = "a sparse, quantized, conjugated or negated tensor"
 REFUSED = {
     "a set": (lambda x: ({1, 2}, x + 1), "it returns a value of type set"),
-    "a tensor of another class": (lambda x: (x.as_subclass(Odd),), "it returns a value of type Odd"),
+    "a tensor of another class": (lambda x: (x.as_subclass(Own),), "it returns a value of type Own"),
     "a sparse tensor": (lambda x: (x.to_sparse(),), f"it returns {SPECIAL}"),
     "a conjugate": (lambda x: ((x + 0j).conj(),), f"it returns {SPECIAL}"),
     "another device": (lambda x: (x.new_ones(2, device="meta"),), "results on several devices"),
@@ -96,7 +93,7 @@ REFUSED = {
     ),
     "no tensor": (lambda *numbers: numbers, "no tensor among its arguments", 1, 2),
     "a sparse argument": (lambda x: (x,), f"it takes {SPECIAL}", torch.ones(2).to_sparse()),
-    "an argument of another class": (lambda x: (x,), "it takes a value of type Odd", torch.ones(2).as_subclass(Odd)),
+    "an argument of another class": (lambda x: (x,), "it takes a value of type Own", torch.ones(2).as_subclass(Own)),
     "random numbers": (lambda x: (x * torch.rand(3),), "random numbers"),
 }
 """Functions that are not captured, each with the reason and its arguments, if given."""

@@ -7,6 +7,7 @@ import thunder
 import thunder.torch as ltorch
 import torch
 from behind_dynamo import compile_behind_dynamo
+from own_tensors import Own
 from thunder.common import CompileData
 from thunder.dynamo import utils
 from torch._dynamo.source import ConstantSource
@@ -60,10 +61,6 @@ def own_addition(x, y):
     return x + y
 
 
-class OwnTensor(torch.Tensor):
-    pass
-
-
 def make_symbolic():
     sizes = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.STATIC])
     mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=False)
@@ -96,7 +93,7 @@ def test_operations_that_differ_in_one_thing_are_not_the_same():
 
 UNDESCRIBED = {
     "a function of the user's": lambda: describe(X, 1.0, symbol=own_addition),
-    "a tensor of the user's": lambda: describe(X.as_subclass(OwnTensor), 1.0),
+    "a tensor of the user's": lambda: describe(X.as_subclass(Own), 1.0),
     "a sparse tensor": lambda: describe(X.to_sparse(), 1.0),
     "an operand without an example": lambda: describe(torch.fx.Graph().placeholder("x"), 1.0),
     "an object": lambda: describe(X, threading.Lock()),

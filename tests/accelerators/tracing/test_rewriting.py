@@ -10,6 +10,7 @@ import pytest
 import thunder
 import torch
 from hostile_programs.observation import answering
+from own_tensors import Own
 from thunder.executors import pythonex
 
 from fusioncache.accelerators.steps.prologue import KnownTensors, rewrite
@@ -37,10 +38,6 @@ def text_of(function):
 Agreeing = answering(__eq__=True, __len__=1)
 Whole = answering(int, __eq__=True, __hash__=int.__hash__)
 Text, Listed = answering(str), answering(list, __len__=1)
-
-
-class Own(torch.Tensor):
-    pass
 
 
 Color = enum.IntEnum("Color", {"RED": 1})
