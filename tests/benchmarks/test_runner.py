@@ -1,6 +1,6 @@
 """The shared runner: outcomes of processes and jobs, the result, and bad options.
 
-Also requests to processes, and the use of their answers, in benchmarks that need a GPU, several ranks or minutes.
+Also requests to processes, and the use of their answers, in benchmarks that need a GPU or minutes.
 """
 
 import json
@@ -14,13 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import summary
-from benchmarks.common import job, processes, runner
+from benchmarks.common import processes, runner
 from benchmarks.common.environment import Machine
 from benchmarks.common.processes import ProcessFailed
 from benchmarks.common.runner import Run, pick
-from benchmarks.remote import fuzz, hosts
-from benchmarks.remote.__main__ import _EXACT
-from fusioncache.store import read_through
+from benchmarks.remote import fuzz
 
 
 @pytest.fixture
@@ -66,32 +64,6 @@ def test_a_process_that_raises_is_reported_with_its_reason_and_one_is_ended_at_i
     (tmp_path / "sleeper.py").write_text("import time\ntime.sleep(60)\n")
     with pytest.raises(ProcessFailed, match="ended after 0 s"):
         processes.call(tmp_path / "sleeper.py", {}, limit=0.2)
-
-
-JOB = """
-import torch
-import torch.distributed as distributed
-
-def answer(argument, rank):
-    total = torch.tensor([rank + 1])
-    distributed.all_reduce(total)
-    yield {"rank": rank, "total": int(total)}
-    if argument["fails"]:
-        raise ValueError("out of ideas")
-    yield "the end"
-"""
-
-
-def test_ranks_of_a_job_answer_as_they_go_on(tmp_path):
-    (tmp_path / "some_job.py").write_text(JOB)
-    where = {"environment": {"PYTHONPATH": f"{processes.ROOT}:{tmp_path}"}}
-    found = list(job.run_job("some_job:answer", {"device": "cpu", "fails": False}, 2, **where))
-    assert found == [[{"rank": 0, "total": 3}, {"rank": 1, "total": 3}], ["the end", "the end"]]
-    failing = job.run_job("some_job:answer", {"device": "cpu", "fails": True}, 1, **where)
-    assert next(failing) == [{"rank": 0, "total": 1}]
-    with pytest.raises(ProcessFailed) as failure:
-        next(failing)
-    assert "out of ideas" in failure.value.log
 
 
 @pytest.mark.parametrize(
@@ -144,23 +116,6 @@ def test_series_share_caches_and_a_table_compares_the_ways(monkeypatch, tmp_path
     cells = {row[0]: row[1:] for row in reversed(rows)}
     assert cells["first step, cold"] == ["3.5 (2 to 5)", "5.5 (4 to 7)", "0.64"]
     assert cells["its compiles"] == ["6", "6", "1.00"] and cells["its traces"] == ["0", "0", ""]
-
-
-def test_hosts_load_what_a_remote_has_and_compile_the_rest_once_each(tmp_path, monkeypatch):
-    """Two hosts of two processes."""
-    monkeypatch.setenv("FUSIONCACHE_TRUST", "unsigned")
-    monkeypatch.setattr(hosts, "import_module", lambda name: None)  # there is no client of S3 here
-    monkeypatch.setattr(read_through, "WAIT_SECONDS", 60.0)  # a busy machine is no slow remote
-    small = {"entries": 3, "size": 10, "processes": 2, "import_seconds": 0.0, "compile_seconds": 0.0}
-    assert small.keys() == _EXACT.keys()
-    job = {**small, "url": str(tmp_path / "remote"), "hosts": 2, "within": 0.1}
-    filled = hosts.fill_remote({**job, "hosts": 1})
-    assert (filled["entries"], filled["failed"]) == (3, 0)
-    found = hosts.start_hosts(job)["processes"]
-    assert [(one["compiled"], one["reasons"]) for one in found] == [(0, [])] * 4
-    (tmp_path / "other").mkdir()
-    found = hosts.start_hosts({**job, "url": str(tmp_path / "other")})["processes"]
-    assert sum(one["compiled"] for one in found) == 2 * 3
 
 
 @pytest.mark.parametrize("kind", ["entry, its checksum right", "head of a pack", "index", "key", "pack"])

@@ -7,7 +7,7 @@ import forked_processes as forks
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import code_size, first_step, inference, lengths, memory, step_overhead, store
+from benchmarks import first_step, inference, lengths, step_overhead, store
 from benchmarks.equality import __main__ as equality
 from benchmarks.starts import __main__ as starts
 from benchmarks.starts.worker import PARTS
@@ -111,18 +111,6 @@ def test_traces_are_compared(run):
     assert point["traces"] > 8 and point["lines"] > 500 and "error" not in point
 
 
-def test_plans_are_set_against_the_reference(run):
-    options = ("--models", "olmo-2", "--layers", "2", "--sequence", "16", "--width", "narrow", "--backend", "eager")
-    points = run(memory.main, *options, "--plans", "segmented", "--budgets", "1", "--steps", "1")["points"]
-    assert [point["name"] for point in points] == ["reference", "segmented", "auto, 1 MiB"]
-    reference, segmented, budget = points
-    for point in points:
-        assert point["bitwise"] == point["tensors"] > 3 and not point["differing"] and point["compiles_later"] == 0
-        assert point["against"]["saved"] == reference["saved"] - point["saved"]
-    assert segmented["saved"] < reference["saved"] and reference["choices"] == []
-    assert {choice["plan"] for choice in budget["choices"]} == {"carry"}
-
-
 def test_a_store_and_the_commands_on_it(run, monkeypatch):
     monkeypatch.setattr(os, "fsync", os.fsync)  # which the benchmark replaces
     monkeypatch.setattr(store, "time_process", lambda arguments, repeat: 0.001 * repeat)
@@ -130,14 +118,3 @@ def test_a_store_and_the_commands_on_it(run, monkeypatch):
     points = {point.pop("what"): point for point in run(store.main, *options, FUSIONCACHE_DIR=None)["points"]}
     assert points["objects"]["bytes"] > 0 and points["list"]["milliseconds"] > 0
     assert points.keys() >= {f"fusioncache {name}" for name in ("ls", "show ID", "stats", "dir")}
-
-
-def test_lines_of_code_are_counted(tmp_path):
-    package = tmp_path / "fusioncache"
-    package.mkdir()
-    (package / "one.py").write_text('"""A docstring."""\n\n# A comment.\nONE = 1\n')
-    file = tmp_path / "counts.json"
-    done = CliRunner().invoke(code_size.main, [str(tmp_path), "--json", str(file)])
-    assert done.exit_code == 0, done.output
-    (counts,) = json.loads(file.read_text()).values()
-    assert (counts["files"], counts["lines of code"], counts["all lines"]) == (1, 1, 4)

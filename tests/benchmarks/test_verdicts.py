@@ -3,9 +3,7 @@
 from typing import Any
 
 import pytest
-import thunder
 import torch
-from models import Block
 
 from benchmarks import prices
 from benchmarks.common.errors import check_against_wider, compare_errors
@@ -17,7 +15,6 @@ from benchmarks.equality import lengths, programs, traces, training
 from benchmarks.equality.programs import FIRST, SECOND, THUNDER
 from benchmarks.starts.__main__ import make_points
 from benchmarks.starts.worker import StartSpec
-from benchmarks.zoo import Workload
 from fusioncache.accelerators.registry import SWITCHES
 
 
@@ -152,22 +149,6 @@ def test_what_a_second_process_does_otherwise_is_named(changes, says):
     said = {THUNDER: make(), FIRST: make(traces=1, programs_made=1, compiles=5), SECOND: LOADED, **changes}
     identity = {"model": "falcon", "layers": 1, "backend": "inductor"}
     assert programs.make_point(identity, said).get("error") == says
-
-
-def test_the_interpreter_can_be_forbidden_and_its_traces_are_counted():
-    x = torch.ones(2)
-    with programs.watch_interpreter(allowed=False) as found, pytest.raises(AssertionError, match="interpreter was"):
-        thunder.jit(torch.cos)(x)
-    assert found.traces == 1 and thunder.jit(torch.cos)(x).equal(torch.cos(x))
-
-
-def test_what_dynamo_cuts_out_is_traced_as_thunder_gets_it_and_reads_the_same_again():
-    x = torch.linspace(-1, 1, 32).reshape(2, 16)
-    (piece,) = traces.find_traced_modules(Workload("block", Block(), (x,), torch.sum, 1, 1, "thunderfx"), [])
-    texts = piece.trace()
-    assert {"prologue 1", "forward 1", "backward 1", "epilogue 1"} <= texts.keys() and "linear" in texts["forward 1"]
-    assert traces.find_difference(texts, piece.trace()) is None
-    assert not any("milliseconds" in text for text in texts.values())
 
 
 def test_the_first_line_of_a_trace_that_differs_is_named():

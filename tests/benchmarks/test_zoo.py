@@ -19,7 +19,6 @@ GROWN = {"llama-2", "gemma-2"}
 """Models that are traced with one more layer as well. On a GPU all are, at real depth."""
 ALIKE = {"falcon", "phi", "gemma", "stablelm", "gpt2-like", "llama-3", "mistral", "hf-llama"}
 """Models whose parts others have: ``benchmarks/equality`` is enough for them, and TorchInductor here."""
-REAL_LAYERS = {"llama-2": 32, "gemma": 18, "gemma-2": 26, "gpt2-like": 12, "hf-llama": 32, "hf-vit": 12}
 
 
 def use(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,15 +82,3 @@ def test_training_with_inductor_keeps_every_bit(monkeypatch):
     assert_every_bit(workload, found, "inductor")
     assert stats.compiles == stats.templates < stats.regions
     assert not stats.bypasses
-
-
-@pytest.mark.parametrize("name", REAL_LAYERS)
-def test_real_depth_is_the_configurations_own(name):
-    workload = make(name, None)
-    assert workload.layers == workload.real_layers == REAL_LAYERS[name]
-    assert workload.model(*workload.inputs).isfinite().all()
-
-
-def test_unknown_models_are_refused_with_a_list():
-    with pytest.raises(KeyError, match="unknown model 'llama-9': use one of llama-2, llama-3"):
-        zoo.make("llama-9")

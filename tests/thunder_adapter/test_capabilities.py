@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 import thunder
 import torch
-from models import compile_with
+from models import compile_with, curve
 from repository import PACKAGE
 from thunder.core import interpreter, jit_ext
 from thunder.extend import OperatorExecutor, get_executor
@@ -158,10 +158,6 @@ def unusable(untried, monkeypatch):
     monkeypatch.setattr(capabilities, "find_problem", lambda: "it lacks thunder.core.trace.from_trace")
 
 
-def model(x):
-    return torch.tanh(x) * 2
-
-
 def test_the_version_that_is_installed_was_tried_and_no_other(monkeypatch):
     assert capabilities.explain_limits() is None
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
@@ -270,8 +266,8 @@ def test_a_model_runs_and_one_warning_says_what_to_install(unusable):
     cache = fusioncache.Cache(store=False)
     with pytest.warns(RuntimeWarning, match=r"Thunder 0.3.0.dev1 .* install lightning-thunder==0.2.6") as caught:
         for _ in range(2):
-            compiled, transform = compile_with(model, "inductor", cache, recompute="residual")
-            assert torch.equal(compiled(X), model(X))
+            compiled, transform = compile_with(curve, "inductor", cache, recompute="residual")
+            assert torch.equal(compiled(X), curve(X))
     assert len([warning for warning in caught if warning.category is RuntimeWarning]) == 1
     (reason, count), *others = cache.stats().bypasses.items()
     assert (count, others, cache.stats().regions) == (2, [], 0) and "lightning-thunder==0.2.6" in reason
@@ -286,8 +282,8 @@ def test_our_executor_claims_nothing(unusable, monkeypatch):
     monkeypatch.setitem(sys.modules, "fusioncache.transform.executor", None)  # importing it fails
     registered = executors_module.register()
     assert type(registered) is OperatorExecutor and get_executor("fusioncache") is registered
-    compiled = thunder.jit(model, executors=["fusioncache"], transforms=[fusioncache.FusionCache()])
-    assert torch.equal(compiled(X), model(X))
+    compiled = thunder.jit(curve, executors=["fusioncache"], transforms=[fusioncache.FusionCache()])
+    assert torch.equal(compiled(X), curve(X))
     assert not any(symbol.sym.is_fusion for symbol in thunder.last_traces(compiled)[-1].bound_symbols)
 
 

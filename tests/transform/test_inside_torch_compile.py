@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import thunder
 import torch
+from models import curve
 from stored_programs import compile_anew, counts
 from thunder.dynamo import thunderfx
 from torch._dynamo import utils
@@ -36,10 +37,6 @@ def note_frames():
         utils.clear_compilation_metrics()
         utils.set_compilation_metrics_limit(utils.DEFAULT_COMPILATION_METRICS_LIMIT)
         torch._dynamo.reset()
-
-
-def curve(x):
-    return torch.tanh(x) * 2
 
 
 def make_model():

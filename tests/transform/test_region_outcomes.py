@@ -13,7 +13,7 @@ import models
 import pytest
 import thunder
 import torch
-from models import Blocks, Residual, compile_with, recompute, step
+from models import Blocks, Residual, compile_with, curve, recompute, step
 from store_contents import collect_warnings
 from store_processes import PersistentEager, Process, X, Y, make_region
 from stored_programs import compile_anew, counts
@@ -202,10 +202,6 @@ def nothing_said_yet():
     warn_once.cache_clear()
 
 
-def model(x):
-    return torch.tanh(x) * 2
-
-
 def compiled(function, cache, fusers):
     return thunder.jit(function, executors=fusers, transforms=[fusioncache.FusionCache(cache=cache)])
 
@@ -215,7 +211,7 @@ def test_it_is_said_once_and_recorded():
     # Where there is no nvFuser: one of them fuses what losses are made of.
     fusers = [executor for executor in thunder.extend.get_default_executors() if executor.name != "nvfuser"]
     with collect_warnings() as messages:
-        for function in (model, torch.sin, torch.nn.Linear(6, 6)):
+        for function in (curve, torch.sin, torch.nn.Linear(6, 6)):
             compiled(function, cache, fusers)(INPUT)
     (message,) = messages
     stats = cache.stats()
@@ -255,7 +251,7 @@ def test_the_cause_decides_what_to_do(monkeypatch, cuda, installed, problem, sai
 def test_regions_without_the_transform_are_said_once_to_be_compiled_one_by_one(monkeypatch):
     monkeypatch.setattr(executors, "problem", lambda backend, device: "not asked for")  # nor does nvFuser make them
     with collect_warnings() as messages:
-        for function in (model, lambda x: torch.tanh(x) * 3):
+        for function in (curve, lambda x: torch.tanh(x) * 3):
             thunder.jit(function, executors=fusioncache.executors())(INPUT)
     advice = "add transforms=[fusioncache.FusionCache()]"
     assert messages == [f"fusioncache: regions are compiled one by one, not shared: {advice}"]
@@ -269,6 +265,6 @@ def test_the_check_keeps_no_program_from_being_stored(monkeypatch, tmp_path):
     others = [each for each in others if each.name != "nvfuser"]
     given = [*others, thunder.extend.get_executor("fusioncache"), check]
     for made, loaded in ((1, 0), (0, 1)):
-        compiled, transform = compile_anew(model, tmp_path, jit={"executors": given})
+        compiled, transform = compile_anew(curve, tmp_path, jit={"executors": given})
         compiled(INPUT)
         assert counts(transform) == (loaded, made, {})
