@@ -129,17 +129,18 @@ def _compare_tensors(one: Any, other: Any, correspondence: Correspondence) -> No
     if type(one) is not type(other) or type(one) not in (torch.nn.Parameter, torch.Tensor):
         raise Declined(f"a {type(one).__name__} is no {type(other).__name__}, or of no plain type", Scope.BLOCK)
     if _describe(one) != _describe(other):
-        raise Declined("a parameter or a buffer has another shape, type or device", Scope.BLOCK)
+        raise Declined("a parameter or a buffer has another shape, type, device or gradient", Scope.BLOCK)
     if vars(one) or vars(other):
         raise Declined("a parameter or a buffer has attributes of its own", Scope.BLOCK)
     correspondence.pair(one, other)
 
 
 def _describe(tensor: Any) -> tuple[Any, ...]:
-    gradient = tensor.grad if tensor.is_leaf else None
     shape = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
-    place = tensor.dtype, tensor.device, tensor.layout, tensor.requires_grad, tensor.is_leaf
-    return *shape, *place, None if gradient is None else (type(gradient), *_describe(gradient))
+    kind = type(tensor), tensor.dtype, tensor.device, tensor.layout, tensor.requires_grad, tensor.is_leaf
+    if not tensor.is_leaf or tensor.grad is None:
+        return *shape, *kind
+    return *shape, *kind, _describe(tensor.grad)
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -62,19 +62,24 @@ def uses_unmatched_argument(template: BlockRecording, target: BlockRecording) ->
     """True if the template uses a proxy that was not its argument, but is a new argument of the wanted call."""
     args = list(pair_all(template.args, target.args))
     changed = {new.value.name for old, new in args if is_proxy(new.value) and new.value.name != old.value.name}
-    used = api.tree_flatten([(each.args, each.kwargs) for each in template.symbols])[0]
     taken = {old.value.name for old, _ in args if is_proxy(old.value)}
     made = api.tree_flatten([each.output for each in template.symbols])[0]
     own = taken | {each.name for each in made if is_proxy(each)} | {read.proxy.name for read in template.reads}
-    return any(each.name in changed for each in used if is_proxy(each) and each.name not in own)
+    return any(each.name in changed for each in _list_used(template) if each.name not in own)
 
 
 def uses_gradient(recording: BlockRecording, result: Any) -> bool:
     """True if a block uses or returns the gradient of a parameter, a buffer or an argument."""
     proxies = [*(read.proxy for read in recording.reads), *(each.value for each in list_wrappers(recording.args))]
     gradients = {each.grad.name for each in proxies if type(each) is api.TensorProxy and each.grad is not None}
-    used = api.tree_flatten(([(each.args, each.kwargs) for each in recording.symbols], result.value))[0]
-    return any(each.name in gradients for each in used if is_proxy(each))
+    returned = [each.value for each in list_wrappers([result]) if is_proxy(each.value)]
+    return any(each.name in gradients for each in (*_list_used(recording), *returned))
+
+
+def _list_used(recording: BlockRecording) -> list[Any]:
+    """Returns the proxies that a block's operations take."""
+    leaves = api.tree_flatten([(each.args, each.kwargs) for each in recording.symbols])[0]
+    return [each for each in leaves if is_proxy(each)]
 
 
 def find_changed(template: BlockRecording, target: BlockRecording) -> frozenset[int]:

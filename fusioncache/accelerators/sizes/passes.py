@@ -34,7 +34,7 @@ from fusioncache.thunder_adapter.accelerator_api import transform_common
 from fusioncache.thunder_adapter.api import TensorProxy, compile_data_and_stats, langctx
 
 _FEW, _MORE = 3, 4
-"""How many equal blocks shortened programs have: the first, the last, and one or two between the same."""
+"""The numbers of equal blocks in shortened programs: the first, the last, and one or two blocks between them."""
 
 
 def record_pass_guards(
@@ -42,12 +42,12 @@ def record_pass_guards(
     sizes: ArgumentSizes,
     compiled: Any,
     final: Iterable[Any],
-    then: Callable[[Any], None] = lambda trace: None,
+    then: Callable[[Any], None],
 ) -> PassJournal:
     """Returns the guards and expressions of Thunder's passes, which run on a program once more with symbols.
 
-    If the program repeats a block, they run on two programs with few of the blocks instead. Both must have the same
-    guards and expressions: else these may depend on the number of blocks, and the passes run on the whole program.
+    If the program repeats a block, the passes run on two programs with few of the blocks. If their guards or
+    expressions differ, these may depend on the number of blocks, and the passes run on the whole program.
 
     Args:
         journal: of the program.

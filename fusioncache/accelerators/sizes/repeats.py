@@ -1,10 +1,11 @@
-"""Leaves out repeated blocks of a trace, for passes whose comparisons of sizes are recorded.
+"""Shortens a trace that repeats a block, for passes whose comparisons of sizes are recorded.
 
-Most models are one block, many times. Passes make the same comparisons for each of them, so that a trace with few of
-the blocks has all guards of the whole one. A block may be left out if it is the same as the one before, except that it
-takes that one's results, and other inputs of the same form. Nothing else may use its results or these inputs.
+Passes make the same comparisons for each of many equal blocks, so that a trace with few of them has the same guards.
+``record_pass_guards`` tests each time that the guards do not depend on the number of blocks.
 
-That passes do not depend on the number of blocks is tested each time, by ``record_pass_guards``.
+A block may be left out if it differs from the block before it only in its inputs: results of the block before, and
+parameters of the same form. No other block, and nothing outside of the blocks, may use its parameters, and only the
+next block its results.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ from fusioncache.thunder_adapter.api import Proxy, devices, dtypes
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), devices.Device, dtypes.dtype)
 
 type _Place = tuple[int, int]
-"""Where a trace first has a proxy: the position of the bound symbol, and which of that symbol's proxies it is."""
-
+"""The first place of a proxy in a trace: the position of a bound symbol, and the number among its proxies."""
 
 FEWEST = 12
 """The least number of equal blocks of which some are left out."""
@@ -117,7 +117,7 @@ def _are_alike(repeats: _Repeats) -> bool:
     def is_own(number: int, name: str) -> bool:
         return users[name] == {number} and symbols[places[name][0]].sym.id is api.PrimIDs.UNPACK_TRIVIAL
 
-    used_later = {name for name, blocks in users.items() if max(blocks) >= repeats.count}
+    used_later = {name for name, numbers in users.items() if max(numbers) >= repeats.count}
     if any(start <= places[name][0] < blocks[-1] for name in used_later):
         return False
     links, inputs = zip(*(_link(symbols, block, length, places) for block in blocks[1:]), strict=True)
@@ -131,9 +131,9 @@ def _are_alike(repeats: _Repeats) -> bool:
 def _link(
     symbols: Sequence[Any], start: int, length: int, places: Mapping[str, _Place]
 ) -> tuple[list[tuple[int | None, int]], list[str]]:
-    """Returns a block's links and the names of its inputs, which neither it nor the block before has first.
+    """Returns the links of a block, and the names of its inputs from outside of it and of the block before.
 
-    A link is the place of a proxy, relative to the block's start, or None and the number of an input.
+    A link says where a proxy comes from: its place relative to the block's start, or None and the number of an input.
     """
     links: list[tuple[int | None, int]] = []
     inputs: dict[str, int] = {}
