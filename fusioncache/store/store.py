@@ -161,14 +161,13 @@ class Store:
             what: describes an entry that does not decode, to be counted.
             asks_remote: as in ``load``.
         """
-        artifacts = self.load(key, slot, asks_remote=asks_remote)
-        return None if artifacts is None else self._decode(key, slot, decode, what, artifacts)
+        return self._decode(key, slot, decode, what, self.load(key, slot, asks_remote=asks_remote))
 
     def _decode[T](
-        self, key: Key, slot: str, decode: Callable[[StoredArtifacts], T], what: str, artifacts: StoredArtifacts
+        self, key: Key, slot: str, decode: Callable[[StoredArtifacts], T], what: str, artifacts: StoredArtifacts | None
     ) -> T | None:
         try:
-            return decode(artifacts)
+            return decode(artifacts) if artifacts is not None else None
         except (ValueError, KeyError) as error:
             logger.info("%s, for %s", what, key.digest[:12], exc_info=error)
             self.discard(key, slot, f"{what}: {type(error).__name__}")
@@ -189,7 +188,7 @@ class Store:
         for slot in slots:
             artifacts = self.load(key, slot, asks_remote=asks_remote)
             asks_remote = asks_remote and artifacts is not None
-            found = None if artifacts is None else self._decode(key, slot, decode, what, artifacts)
+            found = self._decode(key, slot, decode, what, artifacts)
             if found is not None:
                 yield slot, found
 

@@ -154,7 +154,7 @@ def find_fault_of_graph(graph: Any) -> Fault | None:
         graph: ``torch.fx.GraphModule``.
     """
     fault = next(iter(find_faults(DYNAMO, FUNCTION)), None)
-    if fault is None or fault.about == DYNAMO:
-        return fault
-    has_function = any("autograd_function_apply" in str(node.target) for node in graph.graph.nodes)
-    return fault if has_function else None
+    if fault is not None and fault.about == FUNCTION:
+        has_function = any("autograd_function_apply" in str(node.target) for node in graph.graph.nodes)
+        return fault if has_function else None
+    return fault
