@@ -36,6 +36,19 @@ class Logits(torch.nn.Module):
         return self.model(**dict(zip(self.names, inputs, strict=True))).logits
 
 
+class Unpadded(torch.nn.Module):
+    """A model that takes tokens, and gets the mask of a batch without padding, as from a data loader."""
+
+    def __init__(self, model: torch.nn.Module):
+        super().__init__()
+        self.model = Logits(model, ("input_ids", "attention_mask"))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Returns the logits."""
+        logits: torch.Tensor = self.model(tokens, torch.ones_like(tokens))
+        return logits
+
+
 def build(entry: Entry, layers: int | None, sizes: Sizes, width: Width) -> Built:
     """Returns the model and its inputs, on the CPU."""
     source = entry.source
@@ -55,7 +68,7 @@ def make_gpt2(layers: int, longest: int, device: str) -> torch.nn.Module:
     embedding, heads, _, vocabulary = NARROW[device]
     widths = {"n_embd": embedding, "n_head": heads, "vocab_size": vocabulary, "n_positions": longest}
     config = transformers.GPT2Config(n_layer=layers, **widths, **_FIXED["GPT2"])
-    return Logits(transformers.GPT2LMHeadModel(config), ("input_ids",))
+    return Unpadded(transformers.GPT2LMHeadModel(config))
 
 
 def _narrow(source: str, real: Any, sizes: Sizes) -> dict[str, Any]:

@@ -72,6 +72,7 @@ class OpTraits:
         composite: it consists of other operations, which may be of any kind.
         common: it is so frequent in regions that a template's name omits it.
         size_arguments: paths to integer arguments that are sizes of tensors or positions in them.
+        integer_arguments: the same, if the result is of int64, as for positions: its arithmetic is exact.
         scalar_arguments: paths to arguments that may be any number, and that may be given as a tensor of one element
             without changing a bit of the result.
     """
@@ -97,6 +98,7 @@ class OpTraits:
     composite: bool = False
     common: bool = False
     size_arguments: tuple[Path, ...] = ()
+    integer_arguments: tuple[Path, ...] = ()
     scalar_arguments: tuple[Path, ...] = ()
 
     def may_be_product(self, operand_is_product: bool) -> bool:
@@ -124,16 +126,17 @@ _WRITES = OpTraits(writes=True, never_merged=True)
 _ROWS: tuple[tuple[str, OpTraits], ...] = (
     (
         "acos acosh asin asinh atan atan2 atanh bitwise_not cos cosh erf erfc exp exp2 expm1 fmod isfinite log "
-        "log10 log1p log2 pow reciprocal remainder round rsqrt signbit sin sinh sqrt tan tanh trunc where",
+        "log10 log1p log2 pow reciprocal remainder round rsqrt signbit sin sinh sqrt tan tanh trunc",
         _MATH,
     ),
+    ("where", replace(_MATH, integer_arguments=((1,), (2,)))),
     ("div", replace(_MATH, scalar_arguments=_SECOND)),
     ("abs neg", replace(_MATH, passes_product=True)),
     ("ceil floor ge gt le lt maximum minimum sign", _BOUNDED),
     ("bitwise_and bitwise_or bitwise_xor eq ne", replace(_BOUNDED, commutes=True)),
-    ("add", replace(_BOUNDED, commutes=True, adds=True, common=True, scalar_arguments=_BOTH)),
-    ("sub", replace(_BOUNDED, adds=True, common=True, scalar_arguments=_BOTH)),
-    ("mul", replace(_MATH, commutes=True, common=True, scalar_arguments=_BOTH)),
+    ("add", replace(_BOUNDED, commutes=True, adds=True, common=True, integer_arguments=_BOTH, scalar_arguments=_BOTH)),
+    ("sub", replace(_BOUNDED, adds=True, common=True, integer_arguments=_BOTH, scalar_arguments=_BOTH)),
+    ("mul", replace(_MATH, commutes=True, common=True, integer_arguments=_BOTH, scalar_arguments=_BOTH)),
     ("full", replace(_BOUNDED, contiguous=True, common=True, size_arguments=_FIRST)),
     ("lgamma", OpTraits(fusible=True)),
     ("broadcast_in_dim reshape", replace(_VIEW, follows_types=True, size_arguments=_SECOND)),

@@ -4,9 +4,9 @@ A hole is a place in a graph where the next region may have another size or numb
 type of an input or of a result or in an argument that is made of sizes, or a number that takes part in the arithmetic.
 Nothing else is ever a hole, because a compiler does not treat it as a mere value or because a tensor that holds it does
 not give the same bits: dimensions, dtypes and flags; sizes 0 and 1, because 0 means empty and 1 may be broadcast; the
-numbers 0, 1, -1, inf and nan; integers and complex numbers in the arithmetic; exponents, numerators, bounds and fill
-values. ``ir/ops.py`` lists which arguments of which operation are made of sizes or may be numbers. Arguments of unknown
-operations contain no holes.
+numbers 0, 1, -1, inf and nan; complex numbers in the arithmetic, and integers unless its result is of int64, as for a
+position that is computed from a size; exponents, numerators, bounds and fill values. ``ir/ops.py`` lists which
+arguments of which operation are made of sizes or may be numbers. Arguments of unknown operations contain no holes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import partial
 from typing import NewType
 
 from fusioncache.ir import Arg, Const, Graph, Op, Ref, TensorType, Value, ValueType
-from fusioncache.ir.ops import OpTraits, Path, op_traits
+from fusioncache.ir.ops import Path, op_traits
 
 BLANK_SIZE = -1
 """The content of a blank hole for a size. No tensor has such a size."""
@@ -144,22 +144,30 @@ def _fill_op(op: Op, fill: Fill) -> Op:
 
 def _fill_args(op: Op, fill: Fill) -> tuple[Arg, ...]:
     traits = op_traits(op.name)
-    if not traits.size_arguments and not traits.scalar_arguments:
+    sizes = traits.size_arguments + (traits.integer_arguments if _is_exact(op) else ())
+    if not sizes and not traits.scalar_arguments:
         return op.args
-    return tuple(_fill_arg(arg, (position,), traits, fill) for position, arg in enumerate(op.args))
+    return tuple(
+        _fill_arg(arg, (position,), sizes, traits.scalar_arguments, fill) for position, arg in enumerate(op.args)
+    )
 
 
-def _fill_arg(arg: Arg, path: tuple[int, ...], traits: OpTraits, fill: Fill) -> Arg:
+def _is_exact(op: Op) -> bool:
+    """True if the results of an op are tensors of int64."""
+    return all(isinstance(type_, TensorType) and type_.dtype == "int64" for type_ in op.outputs)
+
+
+def _fill_arg(arg: Arg, path: tuple[int, ...], sizes: tuple[Path, ...], scalars: tuple[Path, ...], fill: Fill) -> Arg:
     if isinstance(arg, tuple):
-        return tuple(_fill_arg(item, (*path, position), traits, fill) for position, item in enumerate(arg))
+        return tuple(_fill_arg(item, (*path, position), sizes, scalars, fill) for position, item in enumerate(arg))
     if isinstance(arg, Ref):
         return arg
-    if path in traits.scalar_arguments:
+    if (arg.kind == "int" or arg == _BLANK_SIZE_LITERAL) and any(_leads_to(way, path) for way in sizes):
+        return _fill_size_literal(arg, fill)
+    if path in scalars:
         filled = fill(arg) if arg == BLANK_NUMBER or may_vary(arg) else arg
         assert not isinstance(filled, int)
         return filled
-    if arg.kind in ("int", "hole") and any(_leads_to(way, path) for way in traits.size_arguments):
-        return _fill_size_literal(arg, fill)
     return arg
 
 

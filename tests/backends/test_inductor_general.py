@@ -108,6 +108,17 @@ def test_numbers_that_vary_keep_every_bit():
     assert both.counts == (2, 1, 1)
 
 
+def test_a_size_in_the_arithmetic_of_positions_varies():
+    def locate(x: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = x.shape[0]
+        return x * 0.3, torch.where(places < 0, rows, 0) + places * rows, 3 * rows - places
+
+    both = Both(locate)
+    for length in (4, 6, 10, 3):
+        both.check(torch.randn(length), torch.arange(-2, length))
+    assert both.counts == (2, 1, 2)
+
+
 def test_a_number_that_varies_is_nowhere_but_in_sums_and_products():
     both = Both(lambda x, exponent: torch.maximum(x.abs() ** exponent.item(), x * 2))
     for length in (4, 6, 10):

@@ -28,6 +28,11 @@ def change_shapes(x, y):
     return torch.nn.functional.pad(z, (0, 0, 0, 256 - x.shape[0])), z.reshape(-1, 16) * 2
 
 
+def locate(x, y):
+    places, rows = (y * 8).long(), x.shape[0]
+    return torch.where(places < 0, rows, 0) + places * rows, 3 * rows - places, x * 2
+
+
 def inputs(rows, dtype=torch.bfloat16):
     return [torch.randn(rows, 1376, device="cuda", dtype=dtype) for _ in range(2)]
 
@@ -43,7 +48,7 @@ def counts(transform):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("function", [multiply, use_numbers, change_shapes])
+@pytest.mark.parametrize("function", [multiply, use_numbers, change_shapes, locate])
 def test_each_size_has_its_bits_wherever_its_arguments_lie_and_in_a_graph_of_the_users(function, dtype):
     def call(compiled, arguments):
         return [*results] if isinstance(results := compiled(*arguments), tuple) else [results]

@@ -41,6 +41,7 @@ FACTS = {
     "residual",
     "composite": "",
     "size_arguments": "broadcast_in_dim full iota pad reshape slice_prim uniform_philox",
+    "integer_arguments": "add mul sub where",
     "scalar_arguments": "add div mul sub",
     "common": "add broadcast_in_dim convert_element_type full mul reshape squeeze sub transpose",
 }

@@ -222,6 +222,16 @@ def test_a_number_that_may_be_a_tensor_is_a_hole():
         assert [hole for hole in read_holes(region(text)) if isinstance(hole, Const)] == [Const("float", (0.1).hex())]
 
 
+@pytest.mark.parametrize("text", ["add(x, {})", "mul({}, x)", "sub(x, {})", "where(gt(x, 0), {}, x)"])
+def test_an_integer_is_a_hole_where_the_result_is_of_int64(text):
+    found = {
+        (dtype, number): skeleton_of(region(text.format(number), TensorType(dtype, (3,), "cpu")))
+        for dtype in ("int64", "int32", "float32")
+        for number in (-2, 0, 1, 5, 6)
+    }
+    assert len({*found.values()}) == 14 and found["int64", 5] == found["int64", 6]
+
+
 NEVER_VARY = {
     "dimension": ("sum(x, (0,))", "sum(x, (1,))"),
     "dimension of 2 and more": ("sum(x, (2,))", "sum(x, (3,))"),
