@@ -154,6 +154,10 @@ class Backend(ABC):
         """Returns why ``persist`` makes no artifacts for this graph with any arguments; None if it might."""
         return None if self.artifact_environment() is not None else f"backend {self.name} persists nothing"
 
+    def find_least_size(self) -> int:
+        """Returns the least size for which code for any sizes has the bits of code for one size."""
+        return 2
+
     @classmethod
     def prepare(cls) -> None:
         """Imports all that compiling needs. Opens no device, so that a process forked afterwards can use one."""

@@ -266,6 +266,9 @@ class GeneralExecutable:
             Declined: if there is no such function.
             Exception: any other error of the backend.
         """
+        least = self._builder.backend.find_least_size()
+        if any(isinstance(value, int) and value < least for value in values):
+            raise Declined(f"a size below {least}", Scope.GENERAL)
         layout = self._builder.backend.general_layout(layouts)
         with self._lock:
             is_new = layout not in self._functions

@@ -59,28 +59,59 @@ def softmax(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 def test_lengths_around_the_width_of_a_vector():
     both = Both(softmax)
     both.general(torch.randn(3, 64), torch.randn(64))  # its code is for these sizes alone
-    for length in (2, 17, 1023):
+    for length in (9, 17, 1023):
         both.check(torch.randn(3, length), torch.randn(length))
     assert both.counts == (2, 1, 2)
+
+
+@pytest.fixture
+def two_threads():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    # TorchInductor's cache ignores the number of threads.
+    with torch._inductor.config.patch(fx_graph_cache=False):
+        yield
+    torch.set_num_threads(threads)
+
+
+EXCLUDED = "TorchInductor's code for any sizes excludes these sizes"
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(
+    ("function", "rows", "lengths", "reason"),
+    [
+        (torch.sum, 1, (500, 600, 700, 1500), EXCLUDED),
+        (functools.partial(torch.var, dim=-1), 3, (700, 800, 900, 20_000), EXCLUDED),
+        (functools.partial(torch.var, dim=0), 64, (700, 800, 900, 2000), EXCLUDED),
+        (functools.partial(torch.var, dim=-1), 3, (20, 24, 31, 5), "a size below 8"),
+    ],
+)
+def test_sums_that_threads_share_at_some_sizes_or_that_are_unrolled(function, rows, lengths, reason):
+    both = Both(lambda x: function(x * 1.5))
+    for length in lengths:
+        x = torch.randn(rows, length)
+        both.check(x.t().contiguous() if rows == 64 else x)
+    assert both.counts == (3, 1, 1) and both.transform.stats().own_sizes == {reason: 1}
 
 
 @pytest.mark.parametrize("layouts", ["columns", "expanded"])
 def test_layouts_keep_bits_and_strides(layouts):
     both = Both(lambda a, b: (a + b).tanh() * 2)
-    for length in (4, 6, 10):
+    for length in (14, 16, 20):
         a, b = torch.randn(4, length), torch.randn(length, 4).t()
         left, right = (b, b + 1) if layouts == "columns" else (a[:1].expand(4, length), a)
-        (both.check if length == 10 else both.general)(left, right)
+        (both.check if length == 20 else both.general)(left, right)
     assert both.counts == (2, 1, 1)
 
 
 def test_memory_may_be_shared_and_of_any_kind():
     both = Both(lambda a, b: (a - b * 0.5).tanh())
-    for length in (4, 6):
+    for length in (14, 16):
         both.general(torch.randn(length), torch.randn(length))
-    memory = torch.randn(20)
-    a = memory[:10]
-    both.check(a, memory[1:11])
+    memory = torch.randn(40)
+    a = memory[:20]
+    both.check(a, memory[1:21])
     both.check(a, a)
     with torch.no_grad():
         for other in (torch.nn.Parameter(a), a.clone().requires_grad_(), torch._neg_view(a)):
@@ -100,11 +131,11 @@ def test_numbers_that_vary_keep_every_bit():
         return tuple(result for x in inputs for result in compute(x, number, bias))
 
     both = Both(function)
-    for length in (4, 6, 10):
+    for length in (14, 16, 20):
         for number in (0.3, -7.0):
             scale = torch.tensor(number, dtype=torch.float64)
             kinds = (torch.randn(3, length).to(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float64))
-            (both.check if length == 10 else both.general)(scale, torch.randn(5), *kinds)
+            (both.check if length == 20 else both.general)(scale, torch.randn(5), *kinds)
     assert both.counts == (2, 1, 1)
 
 
@@ -114,14 +145,14 @@ def test_a_size_in_the_arithmetic_of_positions_varies():
         return x * 0.3, torch.where(places < 0, rows, 0) + places * rows, 3 * rows - places
 
     both = Both(locate)
-    for length in (4, 6, 10, 3):
+    for length in (14, 16, 20, 13):
         both.check(torch.randn(length), torch.arange(-2, length))
     assert both.counts == (2, 1, 2)
 
 
 def test_a_number_that_varies_is_nowhere_but_in_sums_and_products():
     both = Both(lambda x, exponent: torch.maximum(x.abs() ** exponent.item(), x * 2))
-    for length in (4, 6, 10):
+    for length in (14, 16, 20):
         both.general(torch.randn(3, length), torch.tensor(2.5, dtype=torch.float64))
     assert both.counts == (3, 0, 0)
     assert both.transform.stats().own_sizes == {"a variable number in prims.pow": 2}

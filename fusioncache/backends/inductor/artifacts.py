@@ -303,9 +303,10 @@ def compile_graph(function: Callable[..., Any], fakes: Fakes, mode: str | None) 
     def lower() -> None:
         with fakes.mode:
             traced = make_fx(function)(*fakes.args)
-        patches = list_mode_options(mode) if mode else {}
-        # A hit in AOTAutograd's cache would bypass ``inner``. TorchInductor's cache of graphs is not used, because
-        # there is no Dynamo context; its cache of libraries is.
+        patches: dict[str, Any] = list_mode_options(mode) if mode else {}
+        # A hit in AOTAutograd's cache would bypass ``inner``. TorchInductor's cache of graphs ignores the number of
+        # threads, which decides how code sums. Its cache of libraries is used.
+        patches["fx_graph_cache"] = patches["fx_graph_remote_cache"] = False
         with functorch_config.patch(enable_autograd_cache=False):
             compile_fx(traced, fakes.args, config_patches=patches, inner_compile=inner)
 
@@ -361,7 +362,7 @@ def _names_of_calls(wrapper: str) -> list[str]:
     return list(dict.fromkeys(function.id for function in calls if isinstance(function, ast.Name)))
 
 
-FORMAT = 4
+FORMAT = 5
 
 _SIGNATURE, _WRAPPER, _KERNEL = "signature.json", "wrapper.py", "kernel-{}.so"
 _SOURCE = "kernels.cpp"

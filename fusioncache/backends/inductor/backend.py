@@ -192,6 +192,12 @@ class Inductor(Backend):
         """See ``Backend``."""
         return layout_of_any_size(layouts)
 
+    def find_least_size(self) -> int:
+        """See ``Backend``. TorchInductor unrolls shorter sums, and calls scalar functions in loops of fewer than 4."""
+        from torch._inductor import config
+
+        return max(config.unroll_reductions_threshold, 4)
+
     def compile_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> GeneralFunction:
         """See ``Backend``."""
         return self.persist_general(general, args, values).run

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest import mock
 
 from fusioncache.backends.api import Compiled, Progress, Run, compile_when_called, device_types_of
 from fusioncache.backends.bound_symbols import define_source
@@ -49,6 +51,8 @@ from fusioncache.ir.template import ArgumentLayouts
 from fusioncache.process.warning import log_errors
 
 _ELSEWHERE = "a tensor that is not on the CPU"
+_MUCH = 300
+"""How many times as long as the loops around it a loop must be for TorchInductor to share it among threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +207,8 @@ def _lower(carried: TensorRegion, inputs: Sequence[TensorKind], values: Sequence
         lowered = lower(function, fake(inputs), mode)
     else:
         symbols, layouts = make_symbols(values), list(_describe_layouts(carried, inputs))
-        lowered = lower(_with_symbols(function), _fake(layouts, inputs, symbols), mode)
+        with guard_threads():
+            lowered = lower(_with_symbols(function), _fake(layouts, inputs, symbols), mode)
         of_layouts = [f"{name} == {text}" for name, text in _name_layouts(layouts).items()]
         lowered = replace(lowered, conditions=(*of_layouts, *symbols.guards()))
     return replace(lowered, alone_seconds=time.perf_counter() - begun)
@@ -389,6 +394,88 @@ class _Symbols:
     mode: Any
     values: Mapping[str, Any]
     guards: Callable[[], list[str]]
+
+
+@contextmanager
+def guard_threads() -> Iterator[None]:
+    """Guards how threads share sums in code for any sizes.
+
+    TorchInductor decides it by the first sizes, without guards, and only for known sizes whether threads share an inner
+    loop. Without these guards, code for any sizes could have other bits than code for one size. Sizes below
+    ``Inductor.find_least_size`` are never used.
+    """
+    from torch._inductor.codegen import cpp
+
+    with (
+        mock.patch.object(cpp.CppKernel, "decide_parallel_depth", _guard_depth(cpp.CppKernel.decide_parallel_depth)),
+        mock.patch.object(cpp.TilingSelect, "select_tiling", _guard_loops(cpp.TilingSelect.select_tiling)),
+    ):
+        try:
+            yield
+        except Exception as error:  # TorchInductor wraps all errors
+            inner = getattr(error, "inner_exception", None)
+            if isinstance(inner, Declined):
+                raise inner from error
+            raise
+
+
+def _holds(condition: Any) -> bool:
+    """Returns whether a condition on sizes is true for the first sizes. It becomes a guard."""
+    from torch._inductor.virtualized import V
+
+    return bool(V.graph.sizevars.evaluate_expr(condition))
+
+
+def _find_least_work(threads: int) -> int:
+    """Returns the least number of steps of loops that these threads share."""
+    from torch._inductor import config
+
+    return int(config.cpp.min_chunk_size) * threads
+
+
+def _guard_depth(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a ``CppKernel.decide_parallel_depth`` that guards how many loops of a sum threads share."""
+
+    def decide_parallel_depth(self: Any, most: Any, threads: int) -> Any:
+        import sympy
+
+        found = original(self, most, threads)
+        if threads == 1 or most.start_depth < self.reduction_depth:
+            return found
+        work, shared, depth = sympy.prod(self.call_ranges), sympy.Integer(1), 0
+        for size in self.call_ranges[most.start_depth :][: most.parallel_depth]:
+            is_shared = _holds(shared >= 2 * threads) or _holds(sympy.Eq(shared, threads))
+            if is_shared or _holds(work < _find_least_work(threads) * shared):
+                break
+            depth, shared = depth + 1, shared * size
+        if depth != found.parallel_depth:
+            raise Declined("threads share a sum in an unknown way", Scope.GENERAL)
+        return found
+
+    return decide_parallel_depth
+
+
+def _guard_loops(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a ``TilingSelect.select_tiling`` that excludes sizes at which threads would share an inner loop."""
+
+    def select_tiling(self: Any, bodies: Any, sizes: Sequence[Any]) -> Any:
+        import sympy
+        from torch._inductor.codegen.cpp import parallel_num_threads
+        from torch.utils._sympy.functions import FloorDiv
+
+        factors, places = original(self, bodies, sizes)
+        outer, inner = max(sizes, key=lambda each: len(each[1]))
+        steps = [*outer, *inner]
+        for factor, place in zip(factors, places, strict=True):
+            steps[place] = FloorDiv(steps[place], factor)
+        threads, work = parallel_num_threads(), sympy.prod([*outer, *inner])
+        if outer and inner and threads > 1 and not isinstance(work, sympy.Integer):
+            is_long = _holds(sympy.prod(steps[: len(outer)]) * _MUCH < steps[len(outer)])
+            if is_long and not _holds(work < _find_least_work(threads)):
+                raise Declined("threads would share an inner loop", Scope.GENERAL)
+        return factors, places
+
+    return select_tiling
 
 
 def make_symbols(values: Sequence[Value]) -> _Symbols:
