@@ -18,9 +18,7 @@ from typing import get_type_hints
 from unittest.mock import Mock
 
 import pytest
-import thunder
-import torch
-from commands import call, get_output
+from commands import get_output
 from hypothesis import given
 from hypothesis import strategies as st
 from models import train_residual
@@ -36,7 +34,6 @@ from recorded_templates import (
 from report_records import make_placement
 from repository import HELPERS, ROOT, import_path
 
-import fusioncache
 from fusioncache.cache.cache import Cache
 from fusioncache.observe.record import database as recorder
 from fusioncache.observe.record import ledger as ledgers
@@ -224,15 +221,6 @@ def test_what_many_templates_do_is_written_together_without_threads_at_the_end(m
         writer.end()
     (run,) = RecordReader().runs()
     assert (run.stats.programs_made, run.ended) == (5, not threads)
-
-
-def test_a_run_without_regions_is_a_run():
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache())
-    compiled = thunder.jit(torch.nn.Linear(3, 3), transforms=[transform], executors=["torch"])
-    compiled(torch.randn(2, 3))
-    assert "pass executors=fusioncache.executors()" in " ".join(call("stats").stdout.split())
-    (run,) = RecordReader().runs()
-    assert (run.stats.regions, run.models) == (0, ("Linear",))
 
 
 def test_counts_after_the_last_save_are_written_at_exit_and_those_of_a_forked_child_are_not():
