@@ -16,15 +16,13 @@ from program_outcomes import Facts, find_difference, find_unexplained, observe
 from random_programs import Argument, RandomProgram, make_random_program
 
 import fusioncache
-from fusioncache.transform import executor
 
 SEEDS = os.environ.get("FUSIONCACHE_SEEDS", "10")
 FIRST, _, LAST = SEEDS.rpartition(":")
 
 
 @pytest.fixture(autouse=True)
-def _eager(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(executor, "best_backend", lambda device: "eager")
+def _eager(eager_regions: None) -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
