@@ -52,7 +52,6 @@ CHANGES = (
     (lambda model: [cache.mul_(0.5) for cache in find_caches(model)], 0),
     (replace("mask_cache", torch.ones_like), 0),
     (replace("cos", lambda table: table * 1.5), 0),
-    (lambda model: [cache.zero_() for cache in find_caches(model)], 0),
     (torch.nn.Module.train, 1),
     (lambda model: model.set_kv_cache(batch_size=2), 1),
     (lambda model: model.set_kv_cache(batch_size=1, dtype=torch.float64), 1),
