@@ -187,7 +187,6 @@ def test_processes_start_where_a_program_is_derived_and_not_where_it_is_loaded(t
         (16, "", "nvfuser", 7),
         (64, "", "nvfuser", 8),
         (32, "4", "nvfuser", 3),
-        (2, "", "inductor", 0),
         (8, "", "inductor", 1),
         (16, "no number", "inductor", 3),
         (64, "", "eager", 0),
