@@ -7,10 +7,8 @@ import torch
 
 from benchmarks import prices
 from benchmarks.common.errors import check_against_wider, compare_errors
-from benchmarks.common.kernels import Kernel
 from benchmarks.common.models import Residual
 from benchmarks.common.tensors import compare, count_epsilons, digest_all, name_results, same_bits
-from benchmarks.distributed.measure import checksum, read_timeline
 from benchmarks.equality import lengths, programs, traces, training
 from benchmarks.equality.programs import FIRST, SECOND, THUNDER
 from benchmarks.starts.__main__ import make_points
@@ -165,24 +163,6 @@ def test_the_first_line_of_a_trace_that_differs_is_named():
     expected = "1 of 1 differ, the first is all: piece 1, forward 1, line 3: 'b' in place of 'a'"
     assert traces.find_problem({**found, "differing": {"all": first}}) == expected
     assert traces.find_problem({**found, "traces": 0}) == "there are no traces" and traces.find_problem(found) is None
-
-
-def test_communication_is_exposed_where_nothing_runs_beside_it():
-    kernels = [
-        *(Kernel("gemm", 0, 100), Kernel("ncclDevKernel_AllGather", 50, 180), Kernel("nvfuser_kernel", 120, 140)),
-        *(Kernel("ncclDevKernel_ReduceScatter", 170, 200), Kernel("Memcpy DtoD (Device -> Device)", 300, 310)),
-    ]
-    found = read_timeline(kernels, steps=2)
-    assert (found.communication, found.computing, found.exposed) == (150 / 2, 130 / 2, 80 / 2)
-    assert (found.idle, found.gaps) == (100 / 2, 1 / 2)
-
-
-def test_a_checksum_sees_each_bit_and_where_it_is():
-    tensor = torch.randn(3, 5, dtype=torch.bfloat16)
-    other = tensor.clone()
-    assert checksum(tensor) == checksum(other) and checksum(None) == (0, 0)
-    other.view(torch.int16)[2, 4] ^= 1
-    assert checksum(tensor) != checksum(other) and checksum(tensor) != checksum(tensor.flip(0))
 
 
 def test_the_price_list_has_each_accelerator():
