@@ -284,7 +284,7 @@ def changed(artifacts: Mapping[str, bytes], fields: Mapping[str, Any]) -> dict[s
     "signature",
     [
         *(b"{", b"\xff\xfe\xff", b"[]", b"1e999", b"null", b"[" * 200_000, b"1" * 100_000, b"{}"),
-        *({"format": value} for value in (3, 5, None)),
+        *({"format": value} for value in (4, 6, None)),
         *({"surplus": 1}, {"inputs": 3}, {"inputs": []}, {"outputs": "1"}, {"threads": None}, {"wrapper": {}}),
         *({"kernels": [[name, 0, "kernel"]]} for name in ("torch", "call", "a.b", [])),
         *({"kernels": [["k", *place]]} for place in ([1, "kernel"], [-1, "kernel"], [0, "__dict__"], [0, "a.b"], [0])),

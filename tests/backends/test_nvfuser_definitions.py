@@ -244,6 +244,7 @@ def rows(what: str, batch: int, length: int) -> Graph:
         "masked": f"add({product}, full({shape}, 0.5, device='cuda', dtype='float32'))",
         "scaled": f"mul({product}, {1 / length})",
         "multiplied by an input": f"mul({product}, n)",
+        "placed": f"mul(convert_element_type({product}, 'int64'), {length})",
     }
     if what == "looked up":  # a function of torch: its id is a text, and a primitive's is a member of an enumeration
         tokens, table, found = TensorType("int64", shape[:2], "cuda"), tensor(16, 4), tensor(*shape)
@@ -259,6 +260,7 @@ SYMBOLIC = {
     "masked": (r"fd\.ops\.full\(shape=\[c\d+, c\d+, 4\]", {}),
     "scaled": (r"fd\.ops\.mul\(\w+, c\d+\)", {"Double": 1}),
     "multiplied by an input": (r"fd\.ops\.mul\(\w+, c\d+\)", {"Double": 1}),
+    "placed": (r"fd\.ops\.mul\(\w+, c\d+\)", {}),
     "looked up": (r"fd\.ops\.index_select\((.|\n)*new_shape=\[c\d+, c\d+, 4\]", {}),
 }
 """A pattern of each definition, and counts of its numeric inputs by type: of sizes that no input has."""
