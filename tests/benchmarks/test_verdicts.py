@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import prices
 from benchmarks.common.errors import check_against_wider, compare_errors
 from benchmarks.common.models import Residual
 from benchmarks.common.tensors import compare, count_epsilons, digest_all, name_results, same_bits
@@ -13,7 +12,6 @@ from benchmarks.equality import lengths, programs, traces, training
 from benchmarks.equality.programs import FIRST, SECOND, THUNDER
 from benchmarks.starts.__main__ import make_points
 from benchmarks.starts.worker import StartSpec
-from fusioncache.accelerators.registry import SWITCHES
 
 
 def test_bits_are_compared_and_not_values_and_a_missing_tensor_differs():
@@ -163,10 +161,3 @@ def test_the_first_line_of_a_trace_that_differs_is_named():
     expected = "1 of 1 differ, the first is all: piece 1, forward 1, line 3: 'b' in place of 'a'"
     assert traces.find_problem({**found, "differing": {"all": first}}) == expected
     assert traces.find_problem({**found, "traces": 0}) == "there are no traces" and traces.find_problem(found) is None
-
-
-def test_the_price_list_has_each_accelerator():
-    assert prices.FOLDERS.keys() == SWITCHES.keys()
-    for name in prices.FOLDERS:
-        point = prices.describe_accelerator(name)
-        assert point["lines"] > 100 and point["files"] > 1, point

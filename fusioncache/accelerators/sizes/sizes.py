@@ -402,6 +402,10 @@ def is_number(value: Any) -> bool:
     return type(value) in (int, bool, *_KINDS) or (type(value) is float and math.isfinite(value))
 
 
+MOST_PARTS = 64
+"""The largest number of operations in an expression: it is hashed, compared and stored as a tree."""
+
+
 def combine(symbol: str, left: Any, right: Any) -> Any:
     """Returns the result of an operator for two numbers, at least one of them with an expression.
 
@@ -417,12 +421,51 @@ def combine(symbol: str, left: Any, right: Any) -> Any:
         for each in known:
             each.listener.see_value(each, f"computes {symbol}")
         return value
+    expression = _write_operation(symbol, express(left), express(right))
+    if isinstance(expression, int):
+        return value
+    if _has_many_parts(expression):
+        for each in known:
+            each.listener.see_value(each, f"computes it in more than {MOST_PARTS} steps")
+        return value
     kinds = WATCHED if type(known[0]) in WATCHED else SYMBOLIC
     kind = kinds[isinstance(value, float)]
-    made = kind(value, Operation(symbol, express(left), express(right)), known[0].listener)
+    made = kind(value, expression, known[0].listener)
     if type(made) is SymbolicFraction and symbol == "/" and type(left) is SymbolicSize and type(right) is int:
         made.divided = left, right
     return made
+
+
+_NEUTRAL: Mapping[str, int] = MappingProxyType({"+": 0, "-": 0, "*": 1, "//": 1})
+"""The right operand with which an operator returns the left one, if both are integers."""
+_INVERSE: Mapping[str, str] = MappingProxyType({"+": "-", "-": "+"})
+
+
+def _write_operation(symbol: str, left: Expression, right: Expression) -> Expression:
+    """Returns the expression of an operation, simplified if it is of integers.
+
+    So the halves of a tensor that are swapped have the size of the whole: ``(a - b) + b`` is ``a``.
+    """
+    if gives_float(left) or gives_float(right) or symbol not in _NEUTRAL:
+        return Operation(symbol, left, right)
+    pairs = [(left, right), (right, left)] if symbol in "+*" else [(left, right)]
+    for one, other in pairs:
+        if other == _NEUTRAL[symbol]:
+            return one
+        if isinstance(one, Operation) and one.symbol == _INVERSE.get(symbol) and one.right == other:
+            return one.left
+    return Operation(symbol, left, right)
+
+
+def _has_many_parts(expression: Expression) -> bool:
+    """True if an expression has more than ``MOST_PARTS`` operations. A shared operand counts where it is used."""
+    count, pending = 0, [expression]
+    while pending and count <= MOST_PARTS:
+        each = pending.pop()
+        if isinstance(each, Operation):
+            count += 1
+            pending += (each.left, each.right)
+    return count > MOST_PARTS
 
 
 def to_float(number: Any) -> Any:

@@ -49,7 +49,7 @@ def _size():
         lambda size: divmod(size, 7)[0] * divmod(size, 7)[1],
         lambda size: math.prod((2, size, size)) + sum([size, 1]),
         lambda size: math.ceil(size / 16) * 16 + math.floor(size / 7),
-        lambda size: size() + 1,
+        lambda size: size() + 1 - 1,
     ],
 )
 def test_arithmetic_is_no_look(size, compute):
@@ -80,6 +80,15 @@ def test_a_number_with_a_point_is_the_one_that_python_computes(compute, kind):
     for number in (96, 3, 64, 257, 10**9 + 7):
         assert evaluate(found.expression, {1: number}).hex() == compute(number).hex()
         assert gives_float(found.expression)
+
+
+def test_swapped_halves_have_the_size_of_the_whole_and_no_expression_is_long(size):
+    half, part, seen = size // 2, size / 7, size.listener.seen
+    for found in (size - half + half, half + (size - half), size + half - half, 1 * ((0 + size - 0) * 1 // 1)):
+        assert found.expression == LENGTH and found.value == 96
+    assert (part - 1 + 1).expression != part.expression and 256 - size + size == 256 and not seen
+    while not seen:
+        size = size * 3 - size
 
 
 def test_zero_with_a_sign_is_no_number_of_any_length(size):
