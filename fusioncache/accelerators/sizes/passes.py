@@ -30,6 +30,7 @@ from fusioncache.accelerators.sizes.sizes import (
 )
 from fusioncache.accelerators.sizes.values import ArgumentSizes, Place, name_argument
 from fusioncache.ir.errors import Declined, Scope
+from fusioncache.process.warning import log_errors
 from fusioncache.thunder_adapter.accelerator_api import transform_common
 from fusioncache.thunder_adapter.api import TensorProxy, compile_data_and_stats, langctx
 
@@ -46,8 +47,8 @@ def record_pass_guards(
 ) -> PassJournal:
     """Returns the guards and expressions of Thunder's passes, which run on a program once more with symbols.
 
-    If the program repeats a block, the passes run on two programs with few of the blocks. If their guards or
-    expressions differ, these may depend on the number of blocks, and the passes run on the whole program.
+    If the program repeats a block, the passes run on two programs with few of the blocks. If they fail, or their guards
+    or expressions differ, which may depend on the number of blocks, the passes run on the whole program.
 
     Args:
         journal: of the program.
@@ -77,10 +78,11 @@ def record_pass_guards(
 
         shortened = shorten(computation, _FEW)
         if shortened is not computation:
-            (few, few_sizes), (more, more_sizes) = map(record, (shortened, shorten(computation, _MORE)))
-            shapes = more_sizes.list_result_shapes(more.expressions)
-            if few == more and few_sizes.list_result_shapes(few.expressions) == shapes and None not in shapes.values():
-                return replace(more, shapes=_name_shapes(shapes, final))
+            with log_errors("passes run on all blocks of a program"):
+                (few, few_sizes), (more, more_sizes) = map(record, (shortened, shorten(computation, _MORE)))
+                shapes, others = (each.list_result_shapes(more.expressions) for each in (more_sizes, few_sizes))
+                if few == more and others == shapes and None not in shapes.values():
+                    return replace(more, shapes=_name_shapes(shapes, final))
         whole, found = record(computation)
         return replace(whole, shapes=found.list_shapes(whole.expressions))
 

@@ -402,7 +402,7 @@ def is_number(value: Any) -> bool:
     return type(value) in (int, bool, *_KINDS) or (type(value) is float and math.isfinite(value))
 
 
-MOST_PARTS = 64
+MOST_PARTS = 256
 """The largest number of operations in an expression: it is hashed, compared and stored as a tree."""
 
 
@@ -452,6 +452,8 @@ def _write_operation(symbol: str, left: Expression, right: Expression) -> Expres
     for one, other in pairs:
         if other == _NEUTRAL[symbol]:
             return one
+        if (symbol, other) == ("*", 0):
+            return 0
         if isinstance(one, Operation) and one.symbol == _INVERSE.get(symbol) and one.right == other:
             return one.left
     return Operation(symbol, left, right)

@@ -86,7 +86,8 @@ def test_swapped_halves_have_the_size_of_the_whole_and_no_expression_is_long(siz
     half, part, seen = size // 2, size / 7, size.listener.seen
     for found in (size - half + half, half + (size - half), size + half - half, 1 * ((0 + size - 0) * 1 // 1)):
         assert found.expression == LENGTH and found.value == 96
-    assert (part - 1 + 1).expression != part.expression and 256 - size + size == 256 and not seen
+    assert (part - 1 + 1).expression != part.expression and not seen
+    assert (256 - size + size, (size - 1) * 0) == (256, 0)
     while not seen:
         size = size * 3 - size
 
