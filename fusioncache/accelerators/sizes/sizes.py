@@ -421,7 +421,8 @@ def combine(symbol: str, left: Any, right: Any) -> Any:
         for each in known:
             each.listener.see_value(each, f"computes {symbol}")
         return value
-    expression = _write_operation(symbol, express(left), express(right))
+    write = Operation if isinstance(value, float) else _simplify
+    expression = write(symbol, express(left), express(right))
     if isinstance(expression, int):
         return value
     if _has_many_parts(expression):
@@ -441,16 +442,14 @@ _NEUTRAL: Mapping[str, int] = MappingProxyType({"+": 0, "-": 0, "*": 1, "//": 1}
 _INVERSE: Mapping[str, str] = MappingProxyType({"+": "-", "-": "+"})
 
 
-def _write_operation(symbol: str, left: Expression, right: Expression) -> Expression:
-    """Returns the expression of an operation, simplified if it is of integers.
+def _simplify(symbol: str, left: Expression, right: Expression) -> Expression:
+    """Returns a simple expression of an operation on integers.
 
     So the halves of a tensor that are swapped have the size of the whole: ``(a - b) + b`` is ``a``.
     """
-    if gives_float(left) or gives_float(right) or symbol not in _NEUTRAL:
-        return Operation(symbol, left, right)
     pairs = [(left, right), (right, left)] if symbol in "+*" else [(left, right)]
     for one, other in pairs:
-        if other == _NEUTRAL[symbol]:
+        if other == _NEUTRAL.get(symbol):
             return one
         if (symbol, other) == ("*", 0):
             return 0
