@@ -155,7 +155,10 @@ class Backend(ABC):
         return None if self.artifact_environment() is not None else f"backend {self.name} persists nothing"
 
     def find_least_size(self) -> int:
-        """Returns the least size for which code for any sizes has the bits of code for one size."""
+        """Returns the least size for which code for any sizes has the bits of code for one size.
+
+        By default 2, the least size that varies.
+        """
         return 2
 
     @classmethod

@@ -72,7 +72,8 @@ class OpTraits:
         composite: it consists of other operations, which may be of any kind.
         common: it is so frequent in regions that a template's name omits it.
         size_arguments: paths to integer arguments that are sizes of tensors or positions in them.
-        integer_arguments: the same, if the result is of int64, as for positions: its arithmetic is exact.
+        integer_arguments: paths to operands that may be any integer of 2 and more if the result is of int64, as where
+            positions are computed from sizes: integer arithmetic is exact.
         scalar_arguments: paths to arguments that may be any number, and that may be given as a tensor of one element
             without changing a bit of the result.
     """

@@ -4,9 +4,9 @@ A hole is a place in a graph where the next region may have another size or numb
 type of an input or of a result or in an argument that is made of sizes, or a number that takes part in the arithmetic.
 Nothing else is ever a hole, because a compiler does not treat it as a mere value or because a tensor that holds it does
 not give the same bits: dimensions, dtypes and flags; sizes 0 and 1, because 0 means empty and 1 may be broadcast; the
-numbers 0, 1, -1, inf and nan; complex numbers in the arithmetic, and integers unless its result is of int64, as for a
-position that is computed from a size; exponents, numerators, bounds and fill values. ``ir/ops.py`` lists which
-arguments of which operation are made of sizes or may be numbers. Arguments of unknown operations contain no holes.
+numbers 0, 1, -1, inf and nan; complex numbers in the arithmetic, and integers in arithmetic with results of other
+dtypes than int64; exponents, numerators, bounds and fill values. ``ir/ops.py`` lists which arguments of which
+operation are made of sizes or may be numbers. Arguments of unknown operations contain no holes.
 """
 
 from __future__ import annotations

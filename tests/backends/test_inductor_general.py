@@ -149,6 +149,13 @@ def test_a_size_in_the_arithmetic_of_positions_varies():
     assert both.counts == (2, 1, 2)
 
 
+def test_numbers_do_not_change_whether_strided_loops_are_vectorized():
+    both = Both(lambda x: (x.long() * x.shape[1] + 2 * x.shape[1]).float().sin().exp())
+    for length in (40, 51, 64):
+        both.check((torch.randn(300, 2 * length) * 3)[:, ::2])
+    assert list(both.transform.stats().own_sizes) == ["a loop that may be vectorized at known sizes only"]
+
+
 def test_a_number_that_varies_is_nowhere_but_in_sums_and_products():
     both = Both(lambda x, exponent: torch.maximum(x.abs() ** exponent.item(), x * 2))
     for length in (14, 16, 20):

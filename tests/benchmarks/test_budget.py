@@ -90,17 +90,10 @@ def test_sides_take_turns_and_a_slower_one_fails(tmp_path, monkeypatch):
     assert written["points"][0]["seconds"] == {"current": pytest.approx(4.8), "base": 4.0}
     assert written["points"][0]["ratio"] == pytest.approx(1.2) and len(written["pairs"]) == 3
     assert written["sides"]["current"]["commit"] == "1234" and written["sides"]["base"]["commit"] is None
-    assert written["sides"]["current"]["digest"] != written["sides"]["base"]["digest"]
-    assert written["environment"]["options"]["clock"] == "cpu"
     assert written["notes"] == ["base: no second process loaded a program", "3 of 3 pairs were measured"]
 
 
-def test_what_is_within_the_tolerance_is_no_failure_and_a_process_that_dies_ends_the_run(tmp_path, monkeypatch):
-    fake_processes(monkeypatch, {"current": 1.02, "base": 1.0})
-    for options, status, verdict in (((), 0, "ok"), (("--tolerance", "0.01"), 1, "slower")):
-        done, written = invoke(tmp_path, "--repeat", "3", *options)
-        assert done.exit_code == status, done.output
-        assert {point["verdict"] for point in written["points"]} == {verdict}
+def test_a_process_that_dies_ends_the_run(tmp_path, monkeypatch):
     fake_processes(monkeypatch, {"current": 1.0, "base": 1.0}, failing=("base", SECOND))
     done, written = invoke(tmp_path, "--repeat", "3")
     assert done.exit_code == 1 and "0 of 3 pairs" in done.stdout and "it died" in done.stdout

@@ -403,7 +403,7 @@ def is_number(value: Any) -> bool:
 
 
 MOST_PARTS = 256
-"""The largest number of operations in an expression: it is hashed, compared and stored as a tree."""
+"""The largest number of operations in an expression. Hashing, comparing and storing one takes time for each."""
 
 
 def combine(symbol: str, left: Any, right: Any) -> Any:
@@ -443,9 +443,9 @@ _INVERSE: Mapping[str, str] = MappingProxyType({"+": "-", "-": "+"})
 
 
 def _simplify(symbol: str, left: Expression, right: Expression) -> Expression:
-    """Returns a simple expression of an operation on integers.
+    """Returns the expression of an operation on integers, without neutral operands and without ``a - b + b``.
 
-    So the halves of a tensor that are swapped have the size of the whole: ``(a - b) + b`` is ``a``.
+    Otherwise expressions would grow threefold with each layer that swaps the halves of a tensor.
     """
     pairs = [(left, right), (right, left)] if symbol in "+*" else [(left, right)]
     for one, other in pairs:

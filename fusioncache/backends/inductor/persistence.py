@@ -51,8 +51,8 @@ from fusioncache.ir.template import ArgumentLayouts
 from fusioncache.process.warning import log_errors
 
 _ELSEWHERE = "a tensor that is not on the CPU"
-_MUCH = 300
-"""How many times as long as the loops around it a loop must be for TorchInductor to share it among threads."""
+_LONG = 300
+"""TorchInductor shares an inner loop among threads if it has this many times the steps of the loops around it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ def _lower(carried: TensorRegion, inputs: Sequence[TensorKind], values: Sequence
         lowered = lower(function, fake(inputs), mode)
     else:
         symbols, layouts = make_symbols(values), list(_describe_layouts(carried, inputs))
-        with guard_threads():
+        with guard_decisions():
             lowered = lower(_with_symbols(function), _fake(layouts, inputs, symbols), mode)
         of_layouts = [f"{name} == {text}" for name, text in _name_layouts(layouts).items()]
         lowered = replace(lowered, conditions=(*of_layouts, *symbols.guards()))
@@ -397,12 +397,12 @@ class _Symbols:
 
 
 @contextmanager
-def guard_threads() -> Iterator[None]:
-    """Guards how threads share sums in code for any sizes.
+def guard_decisions() -> Iterator[None]:
+    """Makes TorchInductor decide for code for any sizes as it does for one size, or raises ``Declined``.
 
-    TorchInductor decides it by the first sizes, without guards, and only for known sizes whether threads share an inner
-    loop. Without these guards, code for any sizes could have other bits than code for one size. Sizes below
-    ``Inductor.find_least_size`` are never used.
+    TorchInductor decides by the first sizes, without a guard, how many threads share a sum. It shares an inner loop
+    among threads only if it knows the sizes. It counts numbers among the operations that decide whether a loop is
+    vectorized, but no constants. Each of these decisions affects bits.
     """
     from torch._inductor.codegen import cpp
 
@@ -456,26 +456,90 @@ def _guard_depth(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _guard_loops(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a ``TilingSelect.select_tiling`` that excludes sizes at which threads would share an inner loop."""
+    """Returns a ``TilingSelect.select_tiling`` that declines loops which are other loops where sizes are known."""
 
-    def select_tiling(self: Any, bodies: Any, sizes: Sequence[Any]) -> Any:
-        import sympy
-        from torch._inductor.codegen.cpp import parallel_num_threads
-        from torch.utils._sympy.functions import FloorDiv
+    def select_tiling(self: Any, functions: Any, sizes: Sequence[Any]) -> Any:
+        own, selected = self._select_tiling_indices, []
 
-        factors, places = original(self, bodies, sizes)
+        def select(*args: Any) -> Any:
+            selected.append((args[-1], own(*args)))
+            return selected[-1][1]
+
+        with mock.patch.object(self, "_select_tiling_indices", select):
+            factors, places = original(self, functions, sizes)
         outer, inner = max(sizes, key=lambda each: len(each[1]))
-        steps = [*outer, *inner]
-        for factor, place in zip(factors, places, strict=True):
-            steps[place] = FloorDiv(steps[place], factor)
-        threads, work = parallel_num_threads(), sympy.prod([*outer, *inner])
-        if outer and inner and threads > 1 and not isinstance(work, sympy.Integer):
-            is_long = _holds(sympy.prod(steps[: len(outer)]) * _MUCH < steps[len(outer)])
-            if is_long and not _holds(work < _find_least_work(threads)):
-                raise Declined("threads would share an inner loop", Scope.GENERAL)
+        _check_inner_loop(outer, inner, factors, places)
+        for factor, (*others, place) in selected:
+            if not others:  # TorchInductor counts accesses only along a single dimension
+                _check_accesses(functions, len(outer), len(inner), factor, place)
         return factors, places
 
     return select_tiling
+
+
+def _check_inner_loop(
+    outer: Sequence[Any], inner: Sequence[Any], factors: Sequence[int], places: Sequence[int]
+) -> None:
+    """Excludes sizes at which threads would share the first inner loop if TorchInductor knew the sizes.
+
+    Raises:
+        Declined: if these are the first sizes.
+    """
+    import sympy
+    from torch._inductor.codegen.cpp import parallel_num_threads
+    from torch.utils._sympy.functions import FloorDiv
+
+    steps = [*outer, *inner]
+    threads, work = parallel_num_threads(), sympy.prod(steps)
+    if not outer or not inner or threads == 1 or isinstance(work, sympy.Integer):
+        return
+    for factor, place in zip(factors, places, strict=True):
+        steps[place] = FloorDiv(steps[place], factor)
+    is_long = _holds(sympy.prod(steps[: len(outer)]) * _LONG < steps[len(outer)])
+    if is_long and not _holds(work < _find_least_work(threads)):
+        raise Declined("threads would share an inner loop", Scope.GENERAL)
+
+
+def _check_accesses(functions: Any, outer: int, inner: int, factor: int, place: int) -> None:
+    """Checks that variables do not change whether TorchInductor vectorizes a loop with strided accesses.
+
+    A variable is an operation and a constant is none. An access whose stride is a variable is strided.
+
+    Raises:
+        Declined: if they might change it.
+    """
+    from torch._inductor.codegen import cpp
+    from torch.utils._sympy.symbol import SymT
+
+    indices = [cpp.sympy_index_symbol_with_prefix(SymT.XBLOCK, number) for number in range(outer + inner)]
+    operations = strided = variables = symbolic = 0
+    for body in cpp._get_loop_body(functions):
+        for block in (body.root_block, *body.subblocks.values()):
+            expressions = block.body.indexing_from_args((indices[:outer], indices[outer:]))
+            for node in block.graph.nodes:
+                target = node.target
+                is_counted = isinstance(target, str) and not target.startswith("masked_subblock")
+                operations += is_counted and target not in _UNCOUNTED
+                if target not in ("index_expr", "load", "store"):
+                    continue
+                index = expressions[node.args[1 if target == "index_expr" else 2].args[0]]
+                stride = cpp.stride_at_vec_range(index, indices[place], factor)
+                strided += not stride.is_number if target == "index_expr" else stride not in (0, 1)
+                symbolic += target == "index_expr" and not stride.is_number
+                variables += target != "store" and index.free_symbols.isdisjoint(indices)
+    # Each variable may be converted as well.
+    fewest, most = _is_strided(strided - symbolic, operations), _is_strided(strided, operations - 2 * variables)
+    if fewest != most:
+        raise Declined("a loop that may be vectorized at known sizes only", Scope.GENERAL)
+
+
+_UNCOUNTED = frozenset({"ops", "output", "constant", "get_index"})
+"""Nodes of TorchInductor's loops that do not count as operations."""
+
+
+def _is_strided(strided: int, operations: int) -> bool:
+    """True if TorchInductor does not vectorize a loop with so many strided accesses among its operations."""
+    return strided >= 35 or (strided > 0 and strided >= 0.12 * operations)
 
 
 def make_symbols(values: Sequence[Value]) -> _Symbols:
