@@ -47,8 +47,8 @@ def record_pass_guards(
 ) -> PassJournal:
     """Returns the guards and expressions of Thunder's passes, which run on a program once more with symbols.
 
-    If the program repeats a block, the passes run on two programs with few of the blocks. If they fail, or their guards
-    or expressions differ, which may depend on the number of blocks, the passes run on the whole program.
+    If the program repeats a block, the passes run on two programs with few of the blocks. If they fail, or if guards or
+    expressions differ, and so depend on the number of blocks, the passes run on the whole program.
 
     Args:
         journal: of the program.

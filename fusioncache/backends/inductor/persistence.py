@@ -427,7 +427,7 @@ def _holds(condition: Any) -> bool:
 
 
 def _find_least_work(threads: int) -> int:
-    """Returns the least number of steps of loops that these threads share."""
+    """Returns the number of steps from which these threads share loops."""
     from torch._inductor import config
 
     return int(config.cpp.min_chunk_size) * threads
@@ -456,7 +456,7 @@ def _guard_depth(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _guard_loops(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a ``TilingSelect.select_tiling`` that declines loops which are other loops where sizes are known."""
+    """Returns a ``TilingSelect.select_tiling`` that also checks each loop: see ``guard_decisions``."""
 
     def select_tiling(self: Any, functions: Any, sizes: Sequence[Any]) -> Any:
         own, selected = self._select_tiling_indices, []
