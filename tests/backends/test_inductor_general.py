@@ -28,6 +28,7 @@ pytestmark = [
     pytest.mark.usefixtures("eager_regions"),
     pytest.mark.skipif(shutil.which("g++") is None, reason="TorchInductor needs a C++ compiler"),
 ]
+EXCLUDED = "TorchInductor's code for any sizes excludes these sizes"
 
 
 class Both:
@@ -72,9 +73,6 @@ def two_threads():
     with torch._inductor.config.patch(fx_graph_cache=False):
         yield
     torch.set_num_threads(threads)
-
-
-EXCLUDED = "TorchInductor's code for any sizes excludes these sizes"
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -147,6 +145,12 @@ def test_a_size_in_the_arithmetic_of_positions_varies():
     for length in (14, 16, 20, 13):
         both.check(torch.randn(length), torch.arange(-2, length))
     assert both.counts == (2, 1, 2)
+
+
+def test_a_region_without_tensors_has_code_for_any_sizes():
+    regions = [draw(f"full(({size}, {size}), True, device='cpu', dtype='bool8')") for size in (14, 16)]
+    run = Inductor().compile_general(make_family(regions).general, [], (14,))
+    assert torch.equal(run([], (20,))([])[0], torch.ones(20, 20, dtype=torch.bool))
 
 
 def test_numbers_do_not_change_whether_strided_loops_are_vectorized():

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -288,6 +289,7 @@ def compile_graph(function: Callable[..., Any], fakes: Fakes, mode: str | None) 
     import torch
     from torch._dynamo.convert_frame import compile_lock
     from torch._functorch import config as functorch_config
+    from torch._guards import TracingContext, tracing
     from torch._inductor import list_mode_options
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -307,7 +309,9 @@ def compile_graph(function: Callable[..., Any], fakes: Fakes, mode: str | None) 
         # A hit in AOTAutograd's cache would bypass ``inner``. TorchInductor's cache of graphs ignores the number of
         # threads, which decides how code sums. Its cache of libraries is used.
         patches["fx_graph_cache"] = patches["fx_graph_remote_cache"] = False
-        with functorch_config.patch(enable_autograd_cache=False):
+        # TorchInductor does not find the environment of symbols by itself if no argument is a tensor.
+        context = tracing(TracingContext(fakes.mode)) if fakes.mode.shape_env else nullcontext()
+        with context, functorch_config.patch(enable_autograd_cache=False):
             compile_fx(traced, fakes.args, config_patches=patches, inner_compile=inner)
 
     with compile_lock, torch.no_grad():
