@@ -97,8 +97,8 @@ def assign[T](variable: ContextVar[T], value: T) -> Iterator[None]:
 def while_set(variable: ContextVar[Any]) -> Callable[[Callable[..., Any]], Callable[[Callable[..., Any]], Any]]:
     """Returns a decorator for replacements of Thunder's functions that act only while a context variable is set.
 
-    The decorated function is called with the value of the variable, the original function, and the arguments. While the
-    value is None, the replacement calls the original instead.
+    The decorated function is called with the value of the variable, the original function, and the arguments. Without a
+    value the replacement calls the original.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:

@@ -147,6 +147,17 @@ def test_a_size_in_the_arithmetic_of_positions_varies():
     assert both.counts == (2, 1, 2)
 
 
+def test_code_is_for_the_present_number_of_threads():
+    """TorchInductor's own cache of graphs has code for any number."""
+    threads, found = torch.get_num_threads(), []
+    general = make_family([draw("sum(x, (0,))", x=(size,)) for size in (1200, 1300)]).general
+    for count in (2, 1):
+        torch.set_num_threads(count)
+        found.append(Inductor().persist_general(general, [torch.ones(1200)], (1200,)).artifacts)
+    torch.set_num_threads(threads)
+    assert [b"num_threads(2)" in artifacts["kernels.cpp"] for artifacts in found] == [True, False]
+
+
 def test_a_region_without_tensors_has_code_for_any_sizes():
     regions = [draw(f"full(({size}, {size}), True, device='cpu', dtype='bool8')") for size in (14, 16)]
     run = Inductor().compile_general(make_family(regions).general, [], (14,))

@@ -138,9 +138,9 @@ def _compare_tensors(one: Any, other: Any, correspondence: Correspondence) -> No
 def _describe(tensor: Any) -> tuple[Any, ...]:
     shape = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
     kind = type(tensor), tensor.dtype, tensor.device, tensor.layout, tensor.requires_grad, tensor.is_leaf
-    if not tensor.is_leaf or tensor.grad is None:
-        return *shape, *kind
-    return *shape, *kind, _describe(tensor.grad)
+    if tensor.is_leaf and tensor.grad is not None:
+        return *shape, *kind, _describe(tensor.grad)
+    return *shape, *kind
 
 
 def _equal(one: Any, other: Any) -> bool:

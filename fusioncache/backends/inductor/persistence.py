@@ -503,7 +503,7 @@ def _check_inner_loop(
 def _check_accesses(functions: Any, outer: int, inner: int, factor: int, place: int) -> None:
     """Checks that variables do not change whether TorchInductor vectorizes a loop with strided accesses.
 
-    A variable is an operation and a constant is none. An access whose stride is a variable is strided.
+    TorchInductor counts each variable as an operation, and an index with a variable stride as a strided access.
 
     Raises:
         Declined: if they might change it.
