@@ -65,12 +65,13 @@ class Cache:
         self.generals = GeneralRegions(capacity)
         self._lock = forks.lock()
 
-    def template(self, graph: Graph, environment: Mapping[str, str]) -> tuple[Template, bool]:
-        """Returns the template with this canonical graph, and whether it was known."""
+    def template(self, graph: Graph, environment: Mapping[str, str], *, adds: bool = True) -> tuple[Template, bool]:
+        """Returns the template with this canonical graph, and whether it was known: from now on it is, if ``adds``."""
         # A filled-in program asks twice, when it is written and when it is built; its key is written only once.
         written = graph, tuple(sorted(environment.items()))
         key = self._keys.get_or_make(written, lambda: graph_key(graph, environment))[0]
-        return self._templates.get_or_make(key, lambda: Template(graph, key, template_name(graph, key)))
+        made = Template(graph, key, template_name(graph, key))
+        return self._templates.get_or_make(key, lambda: made) if adds else (made, False)
 
     def executable(self, graph: Graph, environment: Mapping[str, str], make: Callable[[], Executable]) -> Executable:
         """Returns the executable for a graph without parameters, and makes it at the first call."""

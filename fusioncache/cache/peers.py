@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from fusioncache.ir import GeneralInstance, Instance, Key
 from fusioncache.ir.template import Request
@@ -59,7 +59,13 @@ class Wait:
 
 
 class Helpers(Protocol):
-    """Compiles what is requested, and stores it. Helpers are optional and raise no errors."""
+    """Compiles what is requested, and stores it. Helpers are optional and raise no errors.
+
+    Attributes:
+        works_beside: whether other processes compile, so that what is requested early is done early.
+    """
+
+    works_beside: ClassVar[bool] = False
 
     def get_ready(self) -> None:
         """Starts the compiling processes, because a program is about to be traced. Does not wait."""

@@ -35,14 +35,22 @@ class Generations:
         if compile_data is None:
             return Generation(object(), 0)
         with self._lock:
-            last = self._last.get(compile_data)
-            name = last.name if last else _name_function(compile_data.fn)
-            last = self._last_of_graphs.get(name, last)
-            new = replace(last, number=last.number + 1) if last else Generation(object(), 0, name)
+            name = self._find_name(compile_data)
+            new = self.foresee(compile_data) or Generation(object(), 0, name)
             self._last[compile_data] = new
             if name and is_graph(compile_data.fn):
                 self._last_of_graphs[name] = new
             return new
+
+    def foresee(self, compile_data: Any) -> Generation | None:
+        """Returns what ``begin`` will return next for a function; None for its first program."""
+        with self._lock:
+            last = self._last_of_graphs.get(self._find_name(compile_data), self._last.get(compile_data))
+            return replace(last, number=last.number + 1) if last else None
+
+    def _find_name(self, compile_data: Any) -> str:
+        last = self._last.get(compile_data)
+        return last.name if last else _name_function(compile_data.fn)
 
     def last(self, compile_data: Any) -> Generation:
         """Returns the last program of a function."""

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from fusioncache.transform.shared_region import SharedRegion
     from fusioncache.transform.transform import TemplateTransform
 
+TEMPLATES = "templates"
 ORDER = (
     "attention copies",
     "saved sums",
     "residual streams",
-    "templates",
+    TEMPLATES,
     "saved shards",
     "collectives",
     "agreement",
@@ -48,6 +49,7 @@ class TraceContext:
         generation: the program that the trace belongs to; None if not known.
         from_forward: the data that the passes of its forward trace left, by pass name. Empty for a forward trace.
         for_backward: receives the data that a pass leaves for the backward trace, by pass name.
+        is_preview: whether it is a trace of few blocks of a program, of which nothing is recorded.
     """
 
     is_backward: bool
@@ -55,6 +57,7 @@ class TraceContext:
     generation: Generation | None = None
     from_forward: Mapping[str, Any] = field(default_factory=dict)
     for_backward: dict[str, Any] = field(default_factory=dict)
+    is_preview: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,6 +274,8 @@ class PoolHelpers(AskHelpers):
         pool: the process pool.
     """
 
+    works_beside = True
+
     def __init__(self, store: Store, pool: CompilePool):
         super().__init__(store)
         self._pool = pool

@@ -33,7 +33,7 @@ from fusioncache.accelerators.sizes.families import (
 )
 from fusioncache.accelerators.sizes.hooks import Interpret, watch_sizes
 from fusioncache.accelerators.sizes.journal import FirstTraces, Journal, replay
-from fusioncache.accelerators.sizes.passes import list_distributed_transforms, record_pass_guards
+from fusioncache.accelerators.sizes.passes import list_distributed_transforms, preview, record_pass_guards
 from fusioncache.accelerators.sizes.sizes import SYMBOLIC
 from fusioncache.accelerators.sizes.values import ArgumentSizes, explain_fixed, find_sizes
 from fusioncache.accelerators.steps.lean_steps import look_at_sizes
@@ -216,6 +216,12 @@ class Lengths:
             derivation: the program.
             interpret: makes Thunder interpret the function.
         """
+        results, compiled = self._derive(derivation, interpret), derivation.call.compile_data
+        if derivation.keeper.compiles_beside and not find_groups(compiled) and not _find_foreign_transform(compiled):
+            preview(FirstTraces.of(results), compiled)
+        return results
+
+    def _derive(self, derivation: Derivation, interpret: Interpret) -> Any:
         if not derivation.keeper.replays:
             return derivation.record(lambda: _interpret_as_called(derivation, interpret))
         if is_distributed_elsewhere(derivation.call.compile_data):

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from itertools import count
 from types import MappingProxyType
@@ -204,6 +206,19 @@ def repeats_of(hits: int, arities: int, executables: int) -> tuple[int, int]:
     return hits, 1
 
 
+_MUTED: ContextVar[bool] = ContextVar("fusioncache_muted", default=False)
+
+
+@contextmanager
+def muted() -> Iterator[None]:
+    """Returns a context in which ``Ledger.count`` does nothing, for passes that run in a preview."""
+    token = _MUTED.set(True)
+    try:
+        yield
+    finally:
+        _MUTED.reset(token)
+
+
 class Ledger:
     """The running counts behind ``Stats``. The cost of an event does not depend on the number of earlier events.
 
@@ -238,6 +253,8 @@ class Ledger:
         Returns:
             True if this is the first time for this reason.
         """
+        if _MUTED.get():
+            return False
         with self._lock:
             first = of is None or of not in self._counts[name]
             for ledger in self._lineage:

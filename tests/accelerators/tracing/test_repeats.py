@@ -1,18 +1,28 @@
 """Passes that record guards of sizes run on programs with few of many equal blocks, and have the same guards."""
 
 import math
+from dataclasses import fields
 
 import pytest
+import thunder
 import thunder.torch as ltorch
 import torch
+from blank_programs import blank
+from models import Blocks, step
+from recorded_requests import Recorder
 from same_traces import stop_at_first
+from store_processes import PersistentEager
 from stored_programs import compile_anew
 from thunder.core.proxies import TensorProxy
 from thunder.extend import OperatorExecutor, register_executor
 from torch import nn
 
 import fusioncache
+from fusioncache.accelerators.precompile import ahead
+from fusioncache.accelerators.programs.build import write_program
+from fusioncache.accelerators.programs.template_loader import find_references
 from fusioncache.accelerators.sizes import lengths, passes, repeats
+from fusioncache.transform import shared_region
 
 WIDTH = 4
 FEWEST, COUNT = 6, 8
@@ -20,7 +30,7 @@ FEWEST, COUNT = 6, 8
 
 @pytest.fixture(autouse=True)
 def _take_few(monkeypatch):
-    monkeypatch.setattr(repeats, "FEWEST", FEWEST)
+    monkeypatch.setattr(passes, "FEWEST", FEWEST)
 
 
 def round_up(a):
@@ -75,7 +85,7 @@ def trace(model):
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_a_shortened_trace_computes_what_a_model_with_fewer_blocks_does(count):
-    found = repeats.shorten(trace(Model()), count)
+    found = repeats.shorten(trace(Model()), count, FEWEST)
     model = Model(lambda blocks: blocks.__delitem__(slice(count, None)))
     expected = trace(model).bound_symbols
     used = {each.name for symbol in found.bound_symbols[COUNT * 2 + 1 :] for each in symbol.flat_proxy_args}
@@ -86,7 +96,8 @@ def test_a_shortened_trace_computes_what_a_model_with_fewer_blocks_does(count):
 
 
 def test_all_but_one_block_may_be_left():
-    found = repeats.shorten(trace(Model(lambda blocks: blocks.__delitem__(slice(FEWEST, None)))), FEWEST - 1)
+    whole = trace(Model(lambda blocks: blocks.__delitem__(slice(FEWEST, None))))
+    found = repeats.shorten(whole, FEWEST - 1, FEWEST)
     used = {each.name for symbol in found.bound_symbols for each in symbol.flat_proxy_args}
     assert {symbol.output.name for symbol in found.bound_symbols if symbol.sym.name in ("tanh", "add")} <= used
 
@@ -98,7 +109,7 @@ def test_a_part_that_repeats_few_larger_blocks_hides_no_other():
             x = x * (number % 16)
         return x
 
-    found = repeats.shorten(trace(Model(finish=finish)), 3)
+    found = repeats.shorten(trace(Model(finish=finish)), 3, FEWEST)
     assert sum(each.sym.name == "tanh" for each in found.bound_symbols) == 3
 
 
@@ -123,7 +134,7 @@ MIDDLE = COUNT // 2
 )
 def test_blocks_that_differ_are_used_elsewhere_or_are_few_stay(model):
     whole = trace(model)
-    assert repeats.shorten(whole, 3) is whole
+    assert repeats.shorten(whole, 3, FEWEST) is whole
 
 
 @pytest.fixture(name="recorded")
@@ -140,7 +151,7 @@ def _recorded(tmp_path, monkeypatch):
         def record_both(*args):
             found.append(own(*args))
             with monkeypatch.context() as patch:
-                patch.setattr(passes, "shorten", lambda whole, count: whole)
+                patch.setattr(passes, "shorten", lambda whole, *_: whole)
                 found.append(own(*args))
             return found[0]
 
@@ -195,3 +206,43 @@ def test_passes_that_depend_on_the_number_of_blocks_run_on_all(recorded, monkeyp
     monkeypatch.setattr(passes, "apply_passes", look_at_blocks)
     (few, whole), runs = recorded(Model())
     assert few == whole and runs == [3, 4, COUNT, COUNT]
+
+
+def test_a_deep_copy_shares_nothing_that_passes_write_into():
+    def list_all(symbols):
+        for symbol in symbols:
+            yield from (symbol, symbol.tags, *symbol.flat_proxy_args, *(each.tags for each in symbol.flat_proxy_args))
+            yield from list_all(symbol.subsymbols)
+
+    whole = trace(Model())
+    copied = repeats.copy_deeply(whole)
+    assert str(copied) == str(whole) and copied.names == whole.names is not copied.names
+    assert not {*map(id, list_all(copied.bound_symbols))} & {*map(id, list_all(whole.bound_symbols))}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])  # the second recomputes weights in backward
+def test_a_preview_requests_what_the_program_does_and_changes_nothing(tmp_path, monkeypatch, dtype):
+    found = []
+    monkeypatch.setattr(PersistentEager, "derives_sizes", True)
+    monkeypatch.setattr(shared_region, "make_backend", lambda *_, **options: PersistentEager())
+    for fewest in (COUNT, COUNT + 1):
+        batches, recorder = [], Recorder()
+        monkeypatch.setattr(Recorder, "works_beside", True)
+        monkeypatch.setattr(
+            Recorder, "hand_over", lambda _, asks, to=batches: to.append({ask.key for ask in asks}) or 0
+        )
+        monkeypatch.setattr(ahead, "find_helpers", lambda *_, found=recorder, **options: found)
+        monkeypatch.setattr(passes, "FEWEST_PREVIEWED", fewest)
+        torch.manual_seed(0)
+        model = Blocks(COUNT).to(dtype)
+        compiled, transform = compile_anew(model, tmp_path / str(fewest))
+        step(compiled, model, torch.randn(4, 16, dtype=dtype))
+        step(compiled, model, torch.randn(6, 16, dtype=dtype))
+        entries = thunder.compile_stats(compiled).interpreter_cache
+        texts = [blank(write_program(each, model, find_references(transform.calls()))) for each in entries]
+        stats = transform.stats()
+        counts = {each.name: getattr(stats, each.name) for each in fields(stats) if "seconds" not in each.name}
+        found.append((texts, counts, batches))
+    (*previewed, batches), (*whole, expected) = found
+    assert previewed == whole
+    assert batches == [each for number in (0, 2) for each in expected[number : number + 2] * 2] and all(batches)
