@@ -40,8 +40,7 @@ class CountingEager(Eager):
 
 
 def tanh_graph():
-    s = Sketch()
-    return canonicalize(s.graph(s.op("tanh", s.input()))).graph
+    return canonicalize(draw("tanh(x)")).graph
 
 
 def call_of(region, plan=Plan.INLINE, compiler=None, fallback=None):
@@ -87,10 +86,7 @@ def test_a_bounded_cache_forgets_and_compiled_models_live_on():
 
 
 def test_layouts_select_among_a_templates_variants():
-    s = Sketch()
-    square = TensorType("float32", (4, 4), "cpu")
-    x, y = s.input(square), s.input(square)
-    call, binding, ledger, compiler = call_of(s.graph(s.op("sub", x, s.op("tanh", y))))
+    call, binding, ledger, compiler = call_of(draw("sub(x, tanh(y))", x=(4, 4), y=(4, 4)))
     a, b = torch.randn(4, 4), torch.randn(4, 4)
     for _ in range(2):
         for left, right in ((a, b), (a.t(), b), (a, b.t()), (a.t().contiguous(), b), (a[:, [1, 0, 2, 3]], b)):
@@ -167,24 +163,18 @@ def test_only_nvfusers_function_takes_the_place_of_what_fails_before_the_operati
 
 def test_what_the_operations_raise_as_well_is_the_models_own_error():
     whole = TensorType("int64", (2, 3), "cpu")
-    s = Sketch()
-    call, _, ledger, _ = call_of(s.graph(s.op("div", s.input(whole), s.input(whole))))
+    call, _, ledger, _ = call_of(draw("div(x, y)", x=whole, y=whole))
     with pytest.raises(RuntimeError, match="ZeroDivision"):
         call.target.function(torch.ones(2, 3, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.int64))
     assert not ledger.stats().bypasses
 
 
-def writing_region():
-    s = Sketch()
-    x = s.input()
-    return s.graph(s.op("copy_", s.op("tanh", x), x, grad_enabled=False))
+WRITING = draw("copy_(tanh(x), x, grad_enabled=False)")
 
 
 def test_what_draws_or_writes_is_not_begun_twice_and_no_memory_is_not_hidden():
-    s = Sketch()
-    drawing = s.graph(s.op("uniform_philox", s.input()))
-    full = Failing("full", torch.OutOfMemoryError)
-    for region, compiler in ((writing_region(), Failing()), (drawing, Failing()), (tanh_graph(), full)):
+    drawing, full = draw("uniform_philox(x)"), Failing("full", torch.OutOfMemoryError)
+    for region, compiler in ((WRITING, Failing()), (drawing, Failing()), (tanh_graph(), full)):
         call, *_ = call_of(region, compiler=compiler)
         with pytest.raises(RuntimeError, match=compiler.said or "not with these sizes"):
             call.target.function(A)
@@ -192,7 +182,7 @@ def test_what_draws_or_writes_is_not_begun_twice_and_no_memory_is_not_hidden():
 
 def test_what_writes_and_cannot_be_compiled_runs_operation_by_operation_at_once():
     fallback = Fallback(pytest.fail, (0,), (0,), "nvfuser")
-    call, *_ = call_of(writing_region(), compiler=Failing("broken"), fallback=fallback)
+    call, *_ = call_of(WRITING, compiler=Failing("broken"), fallback=fallback)
     given = A.clone()
     with pytest.warns(RuntimeWarning, match="operation by operation"):
         call.target.function(given)

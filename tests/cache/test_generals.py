@@ -1,7 +1,7 @@
 """General code: which regions are generalized together, and what the store contains of them."""
 
 import pytest
-from drawn_regions import ENVIRONMENT, Sketch
+from drawn_regions import ENVIRONMENT, draw
 
 from fusioncache.backends.eager import Eager
 from fusioncache.cache.executable import Builder
@@ -27,9 +27,7 @@ FUNCTION, OTHER = object(), object()
 
 
 def region(*shape: int) -> Graph:
-    s = Sketch()
-    type_ = TensorType("float32", shape, "cpu")
-    return s.graph(s.op("tanh", s.input(type_), type_=type_))
+    return draw("tanh(x)", x=shape)
 
 
 class Seen:
@@ -125,9 +123,7 @@ def test_what_is_never_general_is_refused(graph, reason):
 
 
 def product(*shape: int, factor: float = 0.3) -> Graph:
-    s = Sketch()
-    type_ = TensorType("float32", shape, "cpu")
-    return s.graph(s.op("mul", s.input(type_), factor, type_=type_))
+    return draw(f"mul(x, {factor})", x=shape)
 
 
 SKELETON = skeleton_of(product(2, 64))

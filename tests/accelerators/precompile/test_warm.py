@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from drawn_regions import Sketch, draw
+from drawn_regions import draw
 from signing_keys import make_signing_key
 from store_processes import PersistentEager, Process, X, Y, fill_store, make_region, make_unary_region
 
@@ -234,9 +234,7 @@ def test_a_tensor_lies_where_it_should(dtype, place):
 
 @pytest.mark.parametrize(("name", "value"), [("add", 1), ("take", 0), ("index_put", 0), ("embedding", 0)])
 def test_integers_that_may_be_places_are_zero(name, value):
-    s = Sketch()
-    x, at = s.input(), s.input(TensorType("int64", (4,), "cpu"))
-    graph = s.graph(s.op(name, x, at))
+    graph = draw(f"{name}(x, at)", x=(2, 3), at=TensorType("int64", (4,), "cpu"))
     assert set(make_arguments(graph, (((2, 3), (3, 1)), ((4,), (1,))))[1].tolist()) == {value}
 
 
