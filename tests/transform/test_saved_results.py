@@ -3,6 +3,7 @@
 import pytest
 import thunder
 import torch
+from attention_layers import turn
 from flash_kernels import emulate_flash_attention
 from stored_programs import compile_anew, without_interpreter
 from torch.nn.functional import scaled_dot_product_attention
@@ -15,14 +16,9 @@ SIZE, HEADS = 8, 2
 WIDTH = HEADS * SIZE
 
 
-def turn(heads):
-    half = SIZE // 2
-    return torch.cat((-heads[..., half:], heads[..., :half]), -1) + heads
-
-
 def turned(layer, x):
     parts = (layer.project(x) * 0.5).view(*x.shape[:2], 3, HEADS, SIZE).permute(2, 0, 3, 1, 4)
-    return turn(parts[0]), turn(parts[1]), parts[2]
+    return turn(parts[0], SIZE // 2), turn(parts[1], SIZE // 2), parts[2]
 
 
 def turned_and_scaled(layer, x):

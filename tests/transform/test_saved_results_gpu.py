@@ -3,6 +3,7 @@
 import pytest
 import thunder
 import torch
+from attention_layers import Attention, take_step, turn
 from stored_programs import compile_anew, without_interpreter
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -16,31 +17,20 @@ LENGTHS, REPEATABLE = (64, 48, 33, 200, 17), 64
 """And up to which length torch's kernel repeats its gradients exactly: more blocks add up in any order."""
 
 
-class Layer(torch.nn.Module):
+class Layer(Attention):
     """A layer of attention between two linear ones, whose queries and keys a region turns."""
 
     def __init__(self, scaled: bool = False):
-        super().__init__()
-        torch.manual_seed(0)
-        self.project, self.join = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH, bias=False)
+        super().__init__(HEADS, SIZE)
+        self.join = torch.nn.Linear(WIDTH, WIDTH, bias=False)
         self.scale = torch.nn.Parameter(torch.rand(SIZE)) if scaled else None
 
     def forward(self, x):
-        query, key, value = self.project(x).view(*x.shape[:2], 3, HEADS, SIZE).permute(2, 0, 3, 1, 4).unbind(0)
-        half = SIZE // 2
-        query, key = (torch.cat((-each[..., half:], each[..., :half]), -1) + each for each in (query, key))
+        query, key, value = self.project_heads(x).unbind(0)
+        query, key = (turn(each, SIZE // 2) for each in (query, key))
         query = query if self.scale is None else query * self.scale
         result = scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2)
         return self.join(result.reshape(*x.shape[:2], WIDTH))
-
-
-def take_step(call, model, length):
-    torch.manual_seed(length)
-    model.zero_grad(set_to_none=True)
-    x = torch.randn(2, length, WIDTH, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-    output = call(x)
-    output.backward(torch.ones_like(output))
-    return [output.detach(), x.grad, *(each.grad.clone() for each in model.parameters())]
 
 
 def assert_same(found, expected, length):

@@ -3,6 +3,7 @@
 import pytest
 import thunder
 import torch
+from attention_layers import Attention, compile_with_cudnn, take_step
 from cudnn_kernels import emulate_cudnn
 from stored_programs import compile_anew, without_interpreter
 from torch.nn.attention import SDPBackend
@@ -24,37 +25,11 @@ def asked():
         yield asked
 
 
-class Attention(torch.nn.Module):
-    """A layer of attention with these options; ``mask=True`` is a transposed mask of bits in place of ``is_causal``."""
-
-    def __init__(self, mask: bool = False, **options):
-        super().__init__()
-        torch.manual_seed(0)
-        self.project = torch.nn.Linear(HEADS * SIZE, 3 * HEADS * SIZE)
-        self.register_buffer("mask", torch.ones(64, 64, dtype=torch.bool).triu().t())
-        self.is_masked, self.options = mask, options
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows, length = x.shape[:2]
-        parts = self.project(x).view(rows, length, 3, HEADS, SIZE).permute(2, 0, 3, 1, 4)
-        mask = self.mask[None, None, :length, :length] if self.is_masked else None
-        return scaled_dot_product_attention(parts[0], parts[1], parts[2], mask, **self.options)
-
-
 KINDS = {"of all": {}, "causal, scaled": {"is_causal": True, "scale": 0.3}}
 
 
-def compile_with_cudnn(model, directory, **options):
-    return compile_anew(model, directory, jit={"executors": fusioncache.executors(attention="cudnn")}, **options)
-
-
-def take_step(call, model, length=12):
-    torch.manual_seed(length)
-    model.zero_grad(set_to_none=True)
-    x = torch.randn(2, length, HEADS * SIZE, requires_grad=True)
-    output = call(x)
-    output.square().sum().backward()
-    return [output.detach(), x.grad, *(each.grad for each in model.parameters())]
+def train(call, model, length=12):
+    return take_step(call, model, length, lambda output: 2 * output.detach())
 
 
 def count_calls(compiled, name):
@@ -62,17 +37,11 @@ def count_calls(compiled, name):
     return sum(symbol.sym.name == name for trace in traces for symbol in trace.bound_symbols)
 
 
-def assert_close(found, expected):
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_results_and_gradients_are_those_of_an_attention(tmp_path, asked, kind):
-    model = Attention(**KINDS[kind])
+    model = Attention(HEADS, SIZE, **KINDS[kind])
     compiled, transform = compile_with_cudnn(model, tmp_path)
-    assert_close(take_step(compiled, model), take_step(model, model))
+    torch.testing.assert_close(train(compiled, model), train(model, model))
     assert (count_calls(compiled, "cudnn_attend_forward"), count_calls(compiled, "cudnn_attend_backward")) == (1, 1)
     with torch.no_grad():
         x = torch.randn(2, 9, HEADS * SIZE)
@@ -98,16 +67,15 @@ def test_a_copy_that_is_returned_stays(tmp_path, asked, with_gradients):
     compiled, _ = compile_with_cudnn(return_copies, tmp_path)
     x = torch.randn(2, HEADS, 5, SIZE, requires_grad=with_gradients)
     found, expected = compiled(x), return_copies(x)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other)
-        assert one.stride() == other.stride()
+    torch.testing.assert_close(found, expected)
+    assert [each.stride() for each in found] == [each.stride() for each in expected]
     assert len({each.untyped_storage().data_ptr() for each in (x, *found)}) == 4
     assert count_calls(compiled, "contiguous") == 2
 
 
 def test_a_mask_is_taken_without_gradients_alone(tmp_path, asked):
     """Attention that a backward pass may follow is checked as such, even if the model ends with gradients off."""
-    model = Attention(mask=True)
+    model = Attention(HEADS, SIZE, mask=True)
     compiled, _ = compile_with_cudnn(model, tmp_path)
     x = torch.randn(2, 9, HEADS * SIZE)
     with torch.no_grad():
@@ -116,16 +84,16 @@ def test_a_mask_is_taken_without_gradients_alone(tmp_path, asked):
     assert not any(with_gradients for *_, with_gradients in asked)
     asked.clear()
     with pytest.raises(NotImplementedError, match="with a mask"):  # the simulated one accepts all
-        take_step(compiled, model)
+        train(compiled, model)
     assert all(with_gradients for *_, with_gradients in asked)
 
 
 def test_without_asking_and_on_a_cpu_it_is_thunders(tmp_path):
-    model = Attention(is_causal=True)
-    expected = take_step(thunder.jit(model, executors=fusioncache.executors()), model)
+    model = Attention(HEADS, SIZE, is_causal=True)
+    expected = train(thunder.jit(model, executors=fusioncache.executors()), model)
     for compile_model in (compile_with_cudnn, compile_anew):
         compiled, _ = compile_model(model, tmp_path / compile_model.__name__)
-        assert all(map(torch.equal, take_step(compiled, model), expected))
+        assert all(map(torch.equal, train(compiled, model), expected))
         assert not count_calls(compiled, "cudnn_attend_forward")
 
 
@@ -198,30 +166,30 @@ def test_it_is_left_to_thunder_where_torch_has_another_one_or_no_answer(torch_ch
 
 def test_lengths_are_filled_in_and_the_choice_is_made_again(tmp_path, asked, monkeypatch):
     """If cuDNN cannot compute a length, the program for that length is derived anew."""
-    model = Attention(is_causal=True)
+    model = Attention(HEADS, SIZE, is_causal=True)
     compiled, transform = compile_with_cudnn(model, tmp_path)
     for length in LENGTHS:
-        assert_close(take_step(compiled, model, length), take_step(model, model, length))
+        torch.testing.assert_close(train(compiled, model, length), train(model, model, length))
     assert (thunder.cache_misses(compiled), transform.stats().programs_filled) == (2, len(LENGTHS) - 2)
     assert {query.shape[2] for query, *_ in asked} >= set(LENGTHS)
 
     monkeypatch.setattr(executor, "can_attend_with_cudnn", lambda query, *others: query.shape[2] != 11)
-    assert_close(take_step(compiled, model, 11), take_step(model, model, 11))
+    torch.testing.assert_close(train(compiled, model, 11), train(model, model, 11))
     assert thunder.cache_misses(compiled) == 3
     assert not count_calls(compiled, "cudnn_attend_forward")
 
 
 def test_a_later_process_loads_its_program_and_asks_for_the_same_executor(tmp_path, asked):
-    model = Attention()
+    model = Attention(HEADS, SIZE)
     first, _ = compile_with_cudnn(model, tmp_path)
-    expected = take_step(first, model)
-    second, transform = compile_with_cudnn(Attention(), tmp_path)
+    expected = train(first, model)
+    second, transform = compile_with_cudnn(Attention(HEADS, SIZE), tmp_path)
     with without_interpreter():
-        found = take_step(second, second._model)
+        found = train(second, second._model)
     assert all(map(torch.equal, found, expected))
     assert transform.stats().programs_loaded == 1
-    third, transform = compile_anew(Attention(), tmp_path)
-    take_step(third, third._model)
+    third, transform = compile_anew(Attention(HEADS, SIZE), tmp_path)
+    train(third, third._model)
     assert transform.stats().programs_loaded == 0
 
 

@@ -5,6 +5,7 @@ import re
 import pytest
 import thunder
 import torch
+from attention_layers import Attention, compile_with_cudnn, take_step, turn
 from dispatched import Operations
 from generating_models import generate, make_model, make_prompt
 from stored_programs import compile_anew
@@ -16,40 +17,8 @@ from fusioncache.accelerators.steps.tokens import MASKS
 pytestmark = pytest.mark.gpu
 
 SIZE, HEADS = 64, 4
-KINDS = ("causal", "of all", "scaled")
+KINDS = {"causal": {"is_causal": True}, "of all": {}, "scaled": {"is_causal": True, "scale": 0.3}}
 LENGTHS = (128, 96, 65, 200, 33)
-
-
-class Attention(torch.nn.Module):
-    """A layer of attention of one kind."""
-
-    def __init__(self, kind):
-        super().__init__()
-        torch.manual_seed(0)
-        self.kind = kind
-        self.project = torch.nn.Linear(HEADS * SIZE, 3 * HEADS * SIZE, bias=False)
-
-    def forward(self, x, mask=None):
-        """Returns a tensor of shape (rows, heads, length, size)."""
-        rows, length = x.shape[:2]
-        parts = self.project(x).view(rows, length, 3, HEADS, SIZE).permute(2, 0, 3, 1, 4)
-        scale = 0.3 if self.kind == "scaled" else None
-        causal = self.kind in ("causal", "scaled")
-        return scaled_dot_product_attention(parts[0], parts[1], parts[2], mask, is_causal=causal, scale=scale)
-
-
-def compile_with_cudnn(model, directory, **options):
-    jit = {"executors": fusioncache.executors(attention="cudnn")}
-    return compile_anew(model, directory, "nvfuser", jit=jit, **options)
-
-
-def take_step(call, model, length):
-    torch.manual_seed(length)
-    model.zero_grad(set_to_none=True)
-    x = torch.randn(2, length, HEADS * SIZE, device="cuda", dtype=next(model.parameters()).dtype, requires_grad=True)
-    output = call(x)
-    output.backward(torch.ones_like(output))
-    return output.detach(), x.grad, model.project.weight.grad.clone()
 
 
 def names_of(compiled):
@@ -60,13 +29,12 @@ def names_of(compiled):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("graphs", [False, True], ids=["", "graphs"])
 def test_results_have_the_bits_of_torchs_own(tmp_path, kind, graphs):
-    model = Attention(kind).to("cuda", torch.bfloat16)
-    compiled, transform = compile_with_cudnn(model, tmp_path, graphs=graphs)
+    model = Attention(HEADS, SIZE, bias=False, **KINDS[kind]).to("cuda", torch.bfloat16)
+    compiled, transform = compile_with_cudnn(model, tmp_path, "nvfuser", graphs=graphs)
     for length in (*LENGTHS, LENGTHS[0]):
         found, expected = (take_step(each, model, length) for each in (compiled, model))
         assert torch.equal(found[0], expected[0])
-        for one, other in zip(found[1:], expected[1:], strict=True):
-            torch.testing.assert_close(one, other)
+        torch.testing.assert_close(found[1:], expected[1:])
         with torch.no_grad():
             x = torch.randn(2, length, HEADS * SIZE, device="cuda", dtype=torch.bfloat16)
             assert torch.equal(compiled(x), model(x))
@@ -80,20 +48,18 @@ class Rotated(Attention):
 
     def forward(self, x):
         """Returns a tensor of the shape of its argument."""
-        query, key, value = self.project(x).view(*x.shape[:2], 3, HEADS, SIZE).permute(2, 0, 3, 1, 4).unbind(0)
-        half = SIZE // 2
-        query, key = (torch.cat((-each[..., half:], each[..., :half]), -1) + each for each in (query, key))
+        query, key, value = self.project_heads(x).unbind(0)
+        query, key = (turn(each, SIZE // 2) for each in (query, key))
         result = scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2)
         return torch.nn.functional.linear(result, self.project.weight[: HEADS * SIZE])
 
 
 def test_nothing_is_copied_between_regions_attention_and_layers(tmp_path):
-    model = Rotated("causal").to("cuda", torch.bfloat16)
-    compiled, transform = compile_with_cudnn(model, tmp_path)
+    model = Rotated(HEADS, SIZE, bias=False).to("cuda", torch.bfloat16)
+    compiled, transform = compile_with_cudnn(model, tmp_path, "nvfuser")
     for length in LENGTHS:
         found, expected = (take_step(each, model, length) for each in (compiled, model))
-        for one, other in zip(found, expected, strict=True):
-            torch.testing.assert_close(one, other, atol=0.02, rtol=0.02)
+        torch.testing.assert_close(found, expected, atol=0.02, rtol=0.02)
         with Operations() as seen:
             take_step(compiled, model, length)
         copies = {name: number for name, number in seen.names.items() if "clone" in name or "copy" in name}
@@ -103,8 +69,8 @@ def test_nothing_is_copied_between_regions_attention_and_layers(tmp_path):
 
 @torch.no_grad()
 def test_queries_that_see_no_key_get_zeros_and_all_others_what_torch_gives_them(tmp_path):
-    model = Attention("of all").to("cuda", torch.bfloat16)
-    compiled, _ = compile_with_cudnn(model, tmp_path)
+    model = Attention(HEADS, SIZE, bias=False).to("cuda", torch.bfloat16)
+    compiled, _ = compile_with_cudnn(model, tmp_path, "nvfuser")
     for length in LENGTHS:
         x = torch.randn(2, length, HEADS * SIZE, device="cuda", dtype=torch.bfloat16)
         places = torch.arange(length, device="cuda")
@@ -116,9 +82,9 @@ def test_queries_that_see_no_key_get_zeros_and_all_others_what_torch_gives_them(
 
 
 def test_what_cudnn_cannot_is_left_to_thunder(tmp_path):
-    model = Attention("causal").cuda()  # in float32
+    model = Attention(HEADS, SIZE, bias=False, is_causal=True).cuda()  # in float32
     plain = thunder.jit(model, executors=fusioncache.executors())
-    compiled, _ = compile_with_cudnn(model, tmp_path)
+    compiled, _ = compile_with_cudnn(model, tmp_path, "nvfuser")
     found, expected = (take_step(each, model, 32)[0] for each in (compiled, plain))
     assert torch.equal(found, expected)
     assert not any("cudnn" in name for name in names_of(compiled))
@@ -135,7 +101,6 @@ def test_tokens_are_those_of_thunder_but_for_rounding(tmp_path):
         compiled, transform = compile_anew(model, tmp_path / attention, "nvfuser", jit=jit)
         logits.append([each for length in (7, 12, 9) for each in generate(compiled, make_prompt(length).cuda(), 1)])
         generate(compiled, make_prompt(9).cuda(), 4)
-    for found, expected in zip(*logits, strict=True):
-        torch.testing.assert_close(found, expected, atol=0.05, rtol=0.05)
+    torch.testing.assert_close(*logits, atol=0.05, rtol=0.05)
     assert transform.stats().taken_out[MASKS] == 2
     assert names_of(compiled).count("cudnn_attend") == 3
