@@ -9,10 +9,9 @@ import thunder
 import torch
 import torch.distributed.checkpoint as checkpoint
 from models import are_same
-from sharded_training import TiedModel, count_saved, list_calls, run_ranks
+from sharded_training import TiedModel, count_saved, describe, make_options, run_ranks, take_step
 from torch.distributed.device_mesh import init_device_mesh
 
-import fusioncache
 import fusioncache.distributed as distributed
 from fusioncache.accelerators.schedule.order import LEAD
 from fusioncache.distributed.sharing import move_tied_model
@@ -27,12 +26,9 @@ def make_model() -> torch.nn.Module:
     return TiedModel(VOCABULARY).double()
 
 
-def take_step(model: Any, rank: int, step: int) -> torch.Tensor:
+def draw_tokens(rank: int, step: int) -> torch.Tensor:
     torch.manual_seed(100 * rank + step)
-    tokens = torch.randint(0, VOCABULARY, (2, 8))
-    loss = torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
-    loss.backward()
-    return loss.detach()
+    return torch.randint(0, VOCABULARY, (2, 8))
 
 
 def train_all(rank: int, folder: Path) -> dict[str, Any]:
@@ -43,31 +39,20 @@ def train_all(rank: int, folder: Path) -> dict[str, Any]:
 
 
 def train_one(rank: int, mesh: Any, mode: str, order: str, folder: Path) -> dict[str, Any]:
-    cache = fusioncache.Cache(record=False, store=False)
-    options = {"cache": cache, "backend": "eager", "jobs": 0, "programs": False, "schedule": order}
+    options = make_options(schedule=order)
     jitted = distributed.fsdp(make_model(), mesh, reshard=MODES[mode], device=CPU, **options)
     trained = [parameter for parameter in jitted.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=0.1)
     values = []
     for step in range(STEPS):
-        values += [take_step(jitted, rank, step), distributed.clip_grad_norm_(jitted, 0.5)]
+        values += [take_step(jitted, draw_tokens(rank, step)), distributed.clip_grad_norm_(jitted, 0.5)]
         optimizer.step()
         optimizer.zero_grad()
-    (transform,) = (one for one in jitted._lc_transforms if isinstance(one, fusioncache.FusionCache))
-    forward, backward = thunder.last_traces(jitted)[-1], thunder.last_backward_traces(jitted)[-1]
     # Thunder calls a buffer of the module itself ".scale".
     weights = {name.removeprefix("."): tensor.clone() for name, tensor in jitted.original_state_dict().items()}
     if order == "auto" and mesh.ndim == 2:
         checkpoint.save({"model": distributed.state_dict(jitted)}, checkpoint_id=folder / mode)
-    calls = list_calls(forward) + list_calls(backward)
-    return {
-        "values": values,
-        "weights": weights,
-        "sequence": [call for call in calls if call.startswith(("gather", "reduce"))],
-        "backward": list_calls(backward),
-        "saved": count_saved(forward),
-        "bypasses": dict(transform.stats().bypasses),
-    }
+    return {"values": values, "weights": weights, **describe(jitted)}
 
 
 def train_alone() -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
@@ -78,7 +63,7 @@ def train_alone() -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
     norms = []
     for step in range(STEPS):
         for rank in range(COPIES * SHARDS):
-            take_step(model, rank, step)
+            take_step(model, draw_tokens(rank, step))
         for parameter in trained:
             parameter.grad /= COPIES * SHARDS
         norms.append(torch.nn.utils.clip_grad_norm_(trained, 0.5))
@@ -159,9 +144,8 @@ def train_one_copy_on_gpus(rank: int) -> dict[str, Any]:
     mesh = init_device_mesh("cuda", (1, SHARDS), mesh_dim_names=("replicate", "shard"))
     found = {}
     for name, given in {"hybrid": mesh, "shared": mesh["shard"]}.items():
-        cache = fusioncache.Cache(record=False, store=False)
         model, device = make_model().cuda(), torch.device("cuda", rank)
-        jitted = distributed.fsdp(model, given, device=device, cache=cache, jobs=0, programs=False)
+        jitted = distributed.fsdp(model, given, device=device, **make_options(backend="auto"))
         torch.manual_seed(rank)
         tokens = torch.randint(0, VOCABULARY, (2, 8), device=device)
         loss = jitted(tokens).square().mean()

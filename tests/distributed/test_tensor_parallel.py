@@ -30,11 +30,20 @@ from parallel_models import (
     join,
     take_steps,
 )
-from sharded_training import copy_weights, find_state, list_calls, run_ranks, spoil
+from sharded_training import (
+    copy_weights,
+    describe,
+    find_state,
+    list_calls,
+    list_collectives,
+    make_options,
+    run_ranks,
+    spoil,
+    take_step,
+)
 from torch.distributed.device_mesh import DeviceMesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-import fusioncache
 import fusioncache.distributed as distributed
 from fusioncache.distributed.cuts import follow_reshape, take_part
 
@@ -44,11 +53,6 @@ SIZES = {2: Sizes(), 3: Sizes(heads=6, groups=3, vocabulary=33, length=6)}
 DROPPING = replace(SIZES[2], dropout=0.2)
 LENGTHS = (4, 5)
 """Lengths of sequences that two ranks split; the last one cannot be split equally."""
-
-
-def make_options() -> dict[str, Any]:
-    cache = fusioncache.Cache(record=False, store=False)
-    return {"cache": cache, "backend": "eager", "jobs": 0, "programs": False}
 
 
 def cut(model: torch.nn.Module, **given: Any) -> Any:
@@ -84,10 +88,6 @@ def train_three(rank: int) -> dict[str, Any]:
     return {"plain": train_one(share(GatedLlama(SIZES[3])), SIZES[3]), "whole numbers": [compute_whole_numbers()]}
 
 
-def list_collectives(calls: list[str]) -> list[str]:
-    return [call for call in calls if call.startswith(("gather", "reduce"))]
-
-
 def list_kinds(calls: list[str]) -> list[str]:
     """Returns the operation of each collective, such as ``all_reduce``."""
     return [call.split()[1] for call in list_collectives(calls)]
@@ -95,15 +95,8 @@ def list_kinds(calls: list[str]) -> list[str]:
 
 def train_one(jitted: Any, sizes: Sizes, steps: int = 3) -> dict[str, Any]:
     seen = take_steps(jitted, sizes, steps)
-    (transform,) = (one for one in jitted._lc_transforms if isinstance(one, fusioncache.FusionCache))
-    return {
-        "steps": seen,
-        "calls": [list_calls(traces(jitted)[-1]) for traces in (thunder.last_traces, thunder.last_backward_traces)],
-        "templates": sorted(call.template.key.digest for call in transform.calls()),
-        "compiles": transform.stats().compiles,
-        "bypasses": dict(transform.stats().bypasses),
-        "shapes": {name: tuple(parameter.shape) for name, parameter in jitted.named_parameters()},
-    }
+    shapes = {name: tuple(parameter.shape) for name, parameter in jitted.named_parameters()}
+    return {"steps": seen, "shapes": shapes, **describe(jitted)}
 
 
 @torch.no_grad()
@@ -150,8 +143,7 @@ def train_on(jitted: Any, sizes: Sizes, folder: Path) -> dict[str, Any]:
 
 
 def take_clipped_step(jitted: Any, optimizer: torch.optim.Optimizer, sizes: Sizes, seed: int) -> torch.Tensor:
-    tokens = draw_tokens(sizes, seed)
-    torch.nn.functional.cross_entropy(jitted(tokens).flatten(0, 1), tokens.flatten()).backward()
+    take_step(jitted, draw_tokens(sizes, seed))
     if isinstance(jitted, thunder.ThunderModule):
         norm = distributed.clip_grad_norm_(jitted, 0.1)
     else:
@@ -248,16 +240,17 @@ def test_templates_and_collectives_of_all_ranks_are_those_of_one(trained):
     first = trained[0]
     for mode in first.keys() & {"plain", "sequence"}:
         assert first[mode]["compiles"] == len(set(first[mode]["templates"])) > 5
-        assert all(map(list_collectives, first[mode]["calls"]))
+        assert list_collectives(first[mode]["forward"]) and list_collectives(first[mode]["backward"])
         for rank in trained:
             assert rank[mode]["templates"] == first[mode]["templates"]
-            assert list(map(list_collectives, rank[mode]["calls"])) == list(map(list_collectives, first[mode]["calls"]))
+            for direction in ("forward", "backward"):
+                assert list_collectives(rank[mode][direction]) == list_collectives(first[mode][direction])
             assert not rank[mode]["bypasses"]
 
 
 def test_ranks_add_up_once_behind_each_row_layer_and_once_in_front_of_each_group_of_column_layers(trained):
     """For embedding, attention and gated product; then the head. The norm of queries reduces its own gradient."""
-    forward, backward = trained[0]["plain"]["calls"]
+    forward, backward = (trained[0]["plain"][direction] for direction in ("forward", "backward"))
     assert list_kinds(forward) == ["all_reduce"] * 3 + ["all_gather"]
     assert list_kinds(backward) == ["all_reduce"] * 4
     head_size = SIZES[len(trained)].head_size
@@ -266,7 +259,7 @@ def test_ranks_add_up_once_behind_each_row_layer_and_once_in_front_of_each_group
 
 def test_with_sequences_cut_ranks_scatter_sums_and_gather_rows_at_all_lengths_that_they_divide(pair):
     """At other lengths the residual stream stays whole."""
-    forward, backward = map(list_kinds, pair[0]["sequence"]["calls"])
+    forward, backward = (list_kinds(pair[0]["sequence"][direction]) for direction in ("forward", "backward"))
     assert forward == ["reduce_scatter", "all_gather"] * 3 + ["all_gather"]
     assert backward.count("reduce_scatter") == backward.count("all_gather") == 3
     assert [found["kinds"] for found in pair[0]["lengths"]] == [

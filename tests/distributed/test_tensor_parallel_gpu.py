@@ -7,7 +7,7 @@ import pytest
 import thunder
 import torch
 from parallel_models import COLUMN, GATHERED, ROW, GatedLlama, Sizes, Values, join, take_steps
-from sharded_training import list_calls, run_ranks
+from sharded_training import describe, run_ranks
 
 import fusioncache
 import fusioncache.distributed as distributed
@@ -45,12 +45,7 @@ def train_one(dtype: torch.dtype, given: dict[str, Any]) -> dict[str, Any]:
     model = GatedLlama(SIZES, dtype=dtype).cuda()
     jitted = distributed.tensor_parallel(model, column=COLUMN, row=ROW, gathered=GATHERED, **make_options(), **given)
     steps = list_steps(jitted)
-    (transform,) = (one for one in jitted._lc_transforms if isinstance(one, fusioncache.FusionCache))
-    traces = thunder.last_traces(jitted)[-1], thunder.last_backward_traces(jitted)[-1]
-    calls = [call for trace in traces for call in list_calls(trace) if call.startswith(("gather", "reduce"))]
-    stats = transform.stats()
-    templates = sorted(call.template.key.digest for call in transform.calls())
-    return {"steps": steps, "sequence": calls, "templates": templates, "bypasses": dict(stats.bypasses)}
+    return {"steps": steps, **describe(jitted)}
 
 
 def list_steps(model: Any) -> list[Values]:

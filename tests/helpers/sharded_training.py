@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+import fusioncache
 import fusioncache.distributed as distributed
 from fusioncache.accelerators.schedule.calls import Kind
 from fusioncache.accelerators.schedule.collectives import is_view, kind_of, read_message
@@ -57,6 +58,12 @@ def make_model(width: int = 16, vocabulary: int = 33, blocks: int = 2) -> torch.
     )
 
 
+def make_options(**more: Any) -> dict[str, Any]:
+    """Returns options of a transform that stores nothing, by default of the eager backend."""
+    cache = fusioncache.Cache(record=False, store=False)
+    return {"cache": cache, "backend": "eager", "jobs": 0, "programs": False, **more}
+
+
 def share(jitted: Any, mode: str) -> Any:
     """Returns a jitted model that is distributed over the ranks: ``ddp``, ``zero2`` or ``zero3``."""
     from thunder.distributed import FSDPType, ddp, fsdp
@@ -70,6 +77,13 @@ def device_of(model: Any) -> torch.device:
     return next(model.parameters()).device
 
 
+def take_step(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+    """Returns the loss of a model that predicts each token itself, after a backward pass."""
+    loss = torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+    loss.backward()
+    return loss.detach()
+
+
 def train(jitted: Any, rank: int, steps: int = 3) -> list[torch.Tensor]:
     """Returns loss and gradients of some training steps. Each rank draws other data."""
     seen = []
@@ -77,9 +91,7 @@ def train(jitted: Any, rank: int, steps: int = 3) -> list[torch.Tensor]:
     for step in range(steps):
         torch.manual_seed(100 * rank + step)
         tokens = torch.randint(0, 32, (2, 8)).to(device_of(jitted))
-        loss = torch.nn.functional.cross_entropy(jitted(tokens).flatten(0, 1), tokens.flatten())
-        loss.backward()
-        seen += [loss.detach().clone(), *(parameter.grad.clone() for parameter in jitted.parameters())]
+        seen += [take_step(jitted, tokens).clone(), *(parameter.grad.clone() for parameter in jitted.parameters())]
         optimizer.step()
         optimizer.zero_grad()
     return seen
@@ -94,6 +106,28 @@ def list_calls(trace: Any) -> list[str]:
         if symbol.sym.name != "python_del"
         for text in (read_message(symbol).split(" + ") if kind_of(symbol) in kinds else ("",))
     ]
+
+
+def list_collectives(calls: list[str]) -> list[str]:
+    return [call for call in calls if call.startswith(("gather", "reduce"))]
+
+
+def describe(jitted: Any) -> dict[str, Any]:
+    """Returns the calls of the passes of a trained model, the collectives among them, and what its transform counts."""
+    import thunder
+
+    (transform,) = (one for one in jitted._lc_transforms if isinstance(one, fusioncache.FusionCache))
+    traces = thunder.last_traces(jitted)[-1], thunder.last_backward_traces(jitted)[-1]
+    forward, backward = map(list_calls, traces)
+    return {
+        "forward": forward,
+        "backward": backward,
+        "sequence": list_collectives(forward + backward),
+        "templates": sorted(call.template.key.digest for call in transform.calls()),
+        "compiles": transform.stats().compiles,
+        "bypasses": dict(transform.stats().bypasses),
+        "saved": count_saved(traces[0]),
+    }
 
 
 def find_state(jitted: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

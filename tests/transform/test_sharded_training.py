@@ -20,22 +20,24 @@ import pytest
 import thunder
 import torch
 import torch.distributed.checkpoint as checkpoint
+from models import compile_with
 from sharded_training import (
     TiedModel,
     copy_weights,
-    count_saved,
+    describe,
     equal_bits,
     find_state,
-    list_calls,
+    list_collectives,
     make_model,
+    make_options,
     run_ranks,
     run_with_losses,
     share,
     spoil,
+    take_step,
     train,
 )
 
-import fusioncache
 import fusioncache.distributed as distributed
 from fusioncache.distributed.sharing import find_time_limits
 
@@ -51,24 +53,18 @@ GPU_ORDERS = {"thunder": {"schedule": "thunder"}, "auto": {"bucket_bytes": 0}, "
 WORLD, VOCABULARY, LENGTHS = 3, 37, (8, 12)
 GATHERED, TRAINED, WHOLE = 7, 6, 5
 """How many parameters are gathered, how many have gradients, and how many backward needs whole."""
-OPTIONS = {"backend": "eager", "jobs": 0, "programs": False}
 
 
-def make_cache() -> fusioncache.Cache:
-    return fusioncache.Cache(record=False, store=False)
-
-
-def jit(model: torch.nn.Module, mode: str, **options: Any) -> tuple[Any, fusioncache.FusionCache]:
-    transform = fusioncache.FusionCache(cache=make_cache(), **{**OPTIONS, **options})
-    return share(thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), mode), transform
+def jit(model: torch.nn.Module, mode: str, **options: Any) -> Any:
+    return share(compile_with(model, **make_options(**options))[0], mode)
 
 
 def share_at_once(model: torch.nn.Module, mode: str) -> Any:
     if mode == "ddp":
-        shared = distributed.ddp(model, cache=make_cache(), **OPTIONS)
+        shared = distributed.ddp(model, **make_options())
     else:
         where = {"reshard": mode == "zero3", "device": torch.device("cpu")}
-        shared = distributed.fsdp(model, **where, cache=make_cache(), **OPTIONS)
+        shared = distributed.fsdp(model, **where, **make_options())
     assert find_time_limits(shared.process_group_for_ddp) == find_time_limits(None)
     return shared
 
@@ -82,10 +78,7 @@ def train_all(rank: int, folder: Path) -> dict[str, Any]:
 def train_one(rank: int, mode: str, order: str, folder: Path) -> dict[str, Any]:
     torch.manual_seed(0)
     model = TiedModel(VOCABULARY, dropout=0.1)
-    if order == AT_ONCE:
-        jitted, transform = share_at_once(model, mode), None
-    else:
-        jitted, transform = jit(model, mode, **ORDERS[order])
+    jitted = share_at_once(model, mode) if order == AT_ONCE else jit(model, mode, **ORDERS[order])
     trained = [parameter for parameter in jitted.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=0.01, fused=True)
     values: list[torch.Tensor] = []
@@ -99,21 +92,13 @@ def train_one(rank: int, mode: str, order: str, folder: Path) -> dict[str, Any]:
         values += [parameter.grad.clone() for parameter in trained]
         optimizer.step()
         optimizer.zero_grad()
-    found = {"values": values, "weights": copy_weights(jitted), **(describe(jitted, transform) if transform else {})}
+    found = {"values": values, "weights": copy_weights(jitted), **describe_run(jitted)}
     return {**found, **(save_and_load(jitted, optimizer, tokens[1], folder / mode) if order == "auto" else {})}
 
 
-def describe(jitted: Any, transform: fusioncache.FusionCache) -> dict[str, Any]:
-    forward, backward = thunder.last_traces(jitted)[-1], thunder.last_backward_traces(jitted)[-1]
-    return {
-        "templates": sorted(call.template.key.digest for call in transform.calls()),
-        "compiles": transform.stats().compiles,
-        "forward": list_calls(forward),
-        "backward": list_calls(backward),
-        "bypasses": dict(transform.stats().bypasses),
-        "saved": count_saved(forward),
-        "in place": sum(symbol.sym.name == "all_reduce_in_place" for symbol in backward.bound_symbols),
-    }
+def describe_run(jitted: Any) -> dict[str, Any]:
+    symbols = thunder.last_backward_traces(jitted)[-1].bound_symbols
+    return {**describe(jitted), "in place": sum(symbol.sym.name == "all_reduce_in_place" for symbol in symbols)}
 
 
 def save_and_load(jitted: Any, optimizer: torch.optim.Optimizer, tokens: torch.Tensor, folder: Path) -> dict[str, Any]:
@@ -135,22 +120,16 @@ def train_on(jitted: Any, optimizer: torch.optim.Optimizer, tokens: torch.Tensor
     return [*norms, *copy_weights(jitted).values()]
 
 
-def take_step(jitted: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    loss = torch.nn.functional.cross_entropy(jitted(tokens).flatten(0, 1), tokens.flatten())
-    loss.backward()
-    return loss.detach()
-
-
 def run_in_place(mode: str) -> dict[str, Any]:
     layers = torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 4)
-    jitted, transform = jit(torch.nn.Sequential(*layers), mode)
+    jitted = jit(torch.nn.Sequential(*layers), mode)
     jitted(torch.randn(8, 4)).sum().backward()
-    return describe(jitted, transform)
+    return describe_run(jitted)
 
 
 def run_differing(rank: int) -> str:
     """Returns the error of a rank if one of them has another vocabulary."""
-    jitted, _ = jit(TiedModel(33 * (1 + rank)), "zero2")
+    jitted = jit(TiedModel(33 * (1 + rank)), "zero2")
     try:
         jitted(torch.zeros(2, 8, dtype=torch.int64))
     except RuntimeError as error:
@@ -167,10 +146,6 @@ def computing(calls: list[str]) -> list[str]:
     """Returns the calls that compute: neither collectives nor views of whole parameters."""
     others = ("gather", "reduce", "wait", "agree", "torch_slice", "expand", "unsqueeze", "unpack_trivial")
     return sorted(call for call in calls if not call.startswith(others))
-
-
-def sequence(calls: list[str]) -> list[str]:
-    return [call for call in calls if call.startswith(("gather", "reduce"))]
 
 
 def in_flight(calls: list[str]) -> int:
@@ -192,8 +167,8 @@ def test_all_bits_are_those_of_thunders_order_and_the_sequence_is_the_same_on_al
         assert equal_bits(ours["values"], theirs["values"])
         assert equal_bits(list(ours["weights"].values()), list(theirs["weights"].values()))
         for direction, count in counts.items():
-            assert len(sequence(ours[direction])) == count
-            assert sequence(ours[direction]) == sequence(first[direction])
+            assert len(list_collectives(ours[direction])) == count
+            assert list_collectives(ours[direction]) == list_collectives(first[direction])
             assert computing(ours[direction]) == computing(theirs[direction])
         assert not ours["bypasses"]
         # One rank compiles templates that all need; eager regions are counted, not stored.
@@ -244,7 +219,7 @@ def test_gradients_are_clipped_by_the_norm_of_all_ranks(trained, mode):
 def test_where_something_is_written_in_place_the_order_stays(trained):
     reason = "a trace with collectives writes in place"
     for run in trained[0]["written in place"]:
-        assert in_flight(run["forward"]) == len(sequence(run["forward"])) == 6
+        assert in_flight(run["forward"]) == len(list_collectives(run["forward"])) == 6
         assert run["bypasses"][reason] == 1
     # A parameter that is gathered again after a write might differ.
     found = [run["bypasses"].get(f"whole parameters are saved: {reason}", 0) for run in trained[0]["written in place"]]
@@ -285,9 +260,9 @@ def train_on_gpus(rank: int) -> dict[str, Any]:
     torch.use_deterministic_algorithms(True, warn_only=True)
     found = {}
     for mode, order in product(MODES, GPU_ORDERS):
-        jitted, transform = jit(make_model(width=256).cuda(), mode, backend="auto", **GPU_ORDERS[order])
+        jitted = jit(make_model(width=256).cuda(), mode, backend="auto", **GPU_ORDERS[order])
         values = [value.cpu() for value in train(jitted, rank, steps=2)]
-        found[f"{mode} {order}"] = {"values": values, **describe(jitted, transform)}
+        found[f"{mode} {order}"] = {"values": values, **describe_run(jitted)}
     return found
 
 
@@ -300,6 +275,6 @@ def test_on_two_gpus_all_bits_are_those_of_thunders_order_and_both_have_one_sequ
             ours, theirs = rank[f"{mode} {order}"], rank[f"{mode} thunder"]
             assert equal_bits(ours["values"], theirs["values"])
             assert not ours["bypasses"]
-        calls = [sequence(rank[f"{mode} {order}"]["forward"] + rank[f"{mode} {order}"]["backward"]) for rank in trained]
+        calls = [rank[f"{mode} {order}"]["sequence"] for rank in trained]
         assert calls[0] == calls[1] != []
         assert mode != "zero3" or trained[0][f"{mode} {order}"]["saved"] == 0
