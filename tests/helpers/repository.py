@@ -1,8 +1,10 @@
-"""Paths of the parts of the repository."""
+"""Paths of the parts of the repository, its code in new processes, and the imports of a file."""
 
+import ast
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,3 +26,12 @@ def run_code(code: str, *arguments: str, given: str | None = None, **variables: 
     done = subprocess.run(command, input=given, capture_output=True, text=True, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def find_imports(tree: ast.AST) -> Iterator[tuple[str, str, str]]:
+    """Yields the module that each name is imported from, its name there and its name here."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "", alias.asname or alias.name.partition(".")[0]) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from ((node.module, alias.name, alias.asname or alias.name) for alias in node.names)

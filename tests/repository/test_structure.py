@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from repository import DOCS, HELPERS, PACKAGE, ROOT, run_code
+from repository import DOCS, HELPERS, PACKAGE, ROOT, find_imports, run_code
 
 import fusioncache
 from fusioncache.observe.record.stats import Stats
@@ -46,9 +46,7 @@ PURE_BUT_FOR = {
 
 @cache
 def imports(path: Path) -> set[str]:
-    nodes = list(ast.walk(ast.parse(path.read_text())))
-    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    return names | {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    return {module for module, _, _ in find_imports(ast.parse(path.read_text()))}
 
 
 RECORDS = "fusioncache.observe.record.observations"
@@ -170,15 +168,6 @@ def find_private_names() -> frozenset[str]:
             elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
                 names.add(node.id if isinstance(node, ast.Name) else node.attr)
     return frozenset(filter(is_private, names - THUNDERS))
-
-
-def find_imports(tree: ast.AST) -> Iterator[tuple[str, str, str]]:
-    """Yields the module that each name is imported from, its name there and its name here."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, "", alias.asname or alias.name.partition(".")[0]) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from ((node.module, alias.name, alias.asname or alias.name) for alias in node.names)
 
 
 def find_root(node: ast.AST) -> str:

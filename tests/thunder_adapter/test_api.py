@@ -13,7 +13,7 @@ from types import FunctionType, ModuleType
 
 import pytest
 import thunder
-from repository import PACKAGE
+from repository import PACKAGE, find_imports
 
 from fusioncache.thunder_adapter import accelerator_api, api
 from fusioncache.thunder_adapter.accelerator_api import MODULES, NAMES
@@ -89,16 +89,10 @@ def _read_api(api: str) -> dict[str, tuple[str, str]]:
     return {here: (module, name) for here, module, name in _read_imports(tree)}
 
 
-def _read_imports(tree):
+def _read_imports(tree: ast.AST) -> Iterator[tuple[str, str, str]]:
     """Yields local name, module and original name of each import from Thunder."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found = [(alias.asname or alias.name, alias.name, "") for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found = [(alias.asname or alias.name, node.module, alias.name) for alias in node.names]
-        else:
-            continue
-        yield from (each for each in found if each[1].partition(".")[0] == "thunder")
+    found = ((here, module, name) for module, name, here in find_imports(tree))
+    return (each for each in found if each[1].partition(".")[0] == "thunder")
 
 
 def _is_module(name: str) -> bool:
