@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +63,15 @@ class Cell(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(self.linear(x)) * self.scale + x
+
+
+def store_program(
+    directory: Path, make: Callable[[], torch.nn.Module] = Cell, **options: Any
+) -> tuple[Any, torch.Tensor]:
+    """Derives and stores a program. Returns its model and its input."""
+    torch.manual_seed(0)
+    model, x = make(), torch.randn(3, 4)
+    compiled, transform = compile_anew(model, directory, **options)
+    compiled(x)
+    assert counts(transform) == (0, 1, {})
+    return model, x

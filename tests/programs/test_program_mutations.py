@@ -19,7 +19,7 @@ import torch
 from mutated_model import Base, Mutable, Norm
 from own_tensors import Own
 from program_keys import Keyed, attribute, changed
-from stored_programs import compile_anew, counts, without_interpreter
+from stored_programs import compile_anew, counts, store_program, without_interpreter
 from thunder.extend import OperatorExecutor
 from torch.nn import functional
 
@@ -47,12 +47,7 @@ def make_options(transform: str = "a", executor: str = "a") -> dict[str, Any]:
 def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Mutable, torch.Tensor]:
     """Returns a store with the program of the model, the model, and the program's input."""
     directory = tmp_path_factory.mktemp("programs")
-    torch.manual_seed(0)
-    model, x = Mutable(), torch.randn(3, 4)
-    compiled, transform = compile_anew(model, directory, jit=make_options())
-    compiled(x)
-    assert counts(transform) == (0, 1, {})
-    return directory, model, x
+    return directory, *store_program(directory, Mutable, jit=make_options())
 
 
 def put(find: Callable[[Mutable], Any], name: Any, value: Any) -> Change:

@@ -21,7 +21,7 @@ import torch
 from loaded_programs import build, load, no_interpretation, run, write
 from models import Blocks, Residual, are_same, compile_with, recompute, step
 from nvfuser_definitions import define_executables, define_regions
-from stored_programs import Cell, compile_anew, counts, without_interpreter
+from stored_programs import Cell, compile_anew, counts, store_program, without_interpreter
 from threads_at_once import run_at_once
 from thunder.core import prims
 
@@ -36,16 +36,6 @@ from fusioncache.observe.record.ledger import Ledger
 from fusioncache.template.plan import Plan
 from fusioncache.transform.shared_region import RegionBackends
 from fusioncache.transform.templates import TemplateCalls
-
-
-def store_program(directory):
-    """Derives and stores a program. Returns its model and its input."""
-    torch.manual_seed(0)
-    model, x = Cell(), torch.randn(3, 4)
-    compiled, transform = compile_anew(model, directory)
-    compiled(x)
-    assert counts(transform) == (0, 1, {})
-    return model, x
 
 
 @pytest.fixture
