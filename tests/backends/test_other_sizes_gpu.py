@@ -5,7 +5,7 @@ from unittest import mock
 import pytest
 import thunder
 import torch
-from gpu_artifacts import are_same
+from gpu_artifacts import are_same, capture
 
 import fusioncache
 
@@ -60,9 +60,7 @@ def test_each_size_has_its_bits_wherever_its_arguments_lie_and_in_a_graph_of_the
         off = [each.flatten()[1:][: one.numel()].view_as(one) for each, one in zip(memory, given, strict=True)]
         torch._foreach_copy_(off, given)
         assert all(are_same(call(compiled, each), call(static, each)) for each in (given, off, given)), rows
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            replays.append((given, graph, call(compiled, given)))
+        replays.append((given, *capture(call, compiled, given)))
     for given, graph, results in replays:
         torch._foreach_zero_(results)
         graph.replay()

@@ -6,6 +6,7 @@ import pytest
 import thunder
 import torch
 from chain_sums import add_in_turn
+from gpu_artifacts import capture
 from models import are_same
 
 import fusioncache
@@ -112,9 +113,7 @@ def test_a_cuda_graph_captures_the_folds(launches, monkeypatch):
     assert launches and all(launches)
     compiles = transform.stats().compiles
     launches.clear()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = one(*args)
+    graph, results = capture(one, *args)
     assert launches == [False] and transform.stats().compiles == compiles
     for _ in range(3):
         for arg in args:

@@ -6,7 +6,17 @@ from unittest import mock
 
 import pytest
 import torch
-from gpu_artifacts import CASES, are_same, copy_all, find_region, load_region, make_nvfuser, persist_regions, rand
+from gpu_artifacts import (
+    CASES,
+    are_same,
+    capture,
+    copy_all,
+    find_region,
+    load_region,
+    make_nvfuser,
+    persist_regions,
+    rand,
+)
 from repository import ROOT
 from threads_at_once import run_at_once
 
@@ -87,9 +97,7 @@ def test_the_process_that_compiled_launches_what_it_stored():
 def test_a_loaded_run_can_be_captured(name):
     item = find_region(name)
     run, args = load_region(item), copy_all(item.args)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        outputs = run(args)
+    graph, outputs = capture(run, args)
     for arg in args:
         arg.copy_(arg.flip(0))
     for _ in range(3):
@@ -108,9 +116,7 @@ def test_what_blocks_count_in_is_filled_before_each_launch_and_replay():
         run, args = load_region(item), copy_all(item.args)
         results = [list(run(args)) for _ in range(300)]
         assert all(are_same(result, item.outputs) for result in results), item.name
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            outputs = run(args)
+        graph, outputs = capture(run, args)
         for _ in range(3):
             graph.replay()
             assert are_same(outputs, item.outputs), item.name
@@ -119,9 +125,7 @@ def test_what_blocks_count_in_is_filled_before_each_launch_and_replay():
 def test_loading_while_a_graph_is_captured():
     item = find_region("pointwise-0")
     args = copy_all(item.args)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        outputs = load_region(item)(args)
+    graph, outputs = capture(lambda: load_region(item)(args))
     graph.replay()
     assert are_same(outputs, item.outputs)
 

@@ -135,3 +135,10 @@ def load_region(item):
 
 def are_same(one, other):
     return len(one) == len(other) and all(map(have_equal_bits, one, other))
+
+
+def capture(function, *args):
+    """Returns a CUDA graph of a call, and the results of the call."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        return graph, function(*args)

@@ -6,7 +6,8 @@ import gc
 import pytest
 import thunder
 import torch
-from models import Blocks
+from gpu_artifacts import capture
+from models import Blocks, compile_with
 
 import fusioncache
 from fusioncache.accelerators.graphs.cuda import borrow_workspace
@@ -17,9 +18,7 @@ WIDTH, ROWS = 16, 6
 
 
 def compile_model(model, *, graphs, **options):
-    cache = fusioncache.Cache(record=False, store=False)
-    transform = fusioncache.FusionCache(cache=cache, graphs=graphs, **options)
-    return thunder.jit(model, executors=fusioncache.executors(), transforms=[transform]), transform
+    return compile_with(model, "auto", fusioncache.Cache(record=False, store=False), graphs=graphs, **options)
 
 
 def make_pair(model=None, **options):
@@ -116,9 +115,7 @@ def test_a_call_that_another_graph_captures():
     with torch.no_grad():
         for _ in range(4):
             expected = compiled(x)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            result = compiled(x)
+        graph, result = capture(compiled, x)
         x.mul_(2)
         graph.replay()
         torch.cuda.synchronize()
