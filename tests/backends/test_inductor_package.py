@@ -16,6 +16,7 @@ import pytest
 import torch
 from drawn_regions import draw
 from inductor_artifacts import CASES, SUM_OF_TWO, artifacts_of, compile_case, digest, two
+from own_tensors import Own
 from repository import run_code
 from threads_at_once import run_at_once
 from torch._subclasses import FakeTensorMode
@@ -158,10 +159,6 @@ def test_kept_code_is_right_for_memory_wherever_it_lies(make):
         assert torch.allclose(result, expected)
         assert digest([result]) == digest(run([value.detach().clone() for value in args]))
     assert backend.compiles == 0
-
-
-class Own(torch.Tensor):
-    """A tensor of another type."""
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,9 @@ import copy
 import random
 
 import pytest
-import thunder
 import torch
-from torch.nn import functional
+from models import compile_with, take_token_step
 
-import fusioncache
 from benchmarks.common.errors import find_worst
 from benchmarks.zoo.token_models import MODELS, VOCABULARY
 
@@ -25,25 +23,14 @@ def train(name, *, steps, lengths, longest, graphs=False):
     chance = random.Random(2)
     model = MODELS[name]().to("cuda", torch.bfloat16)
     eager, exact = copy.deepcopy(model), copy.deepcopy(model).float()
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(), graphs=graphs)
-    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
+    compiled, transform = compile_with(model, "auto", graphs=graphs)
     choices, errors = [chance.randint(2, longest) for _ in range(lengths)], [0.0, 0.0]
     for _ in range(steps):
         tokens = torch.randint(0, VOCABULARY, (2, chance.choice(choices)), device="cuda")
-        found, expected = take_step(compiled, model, tokens), take_step(exact, exact, tokens)
-        for place, gradients in enumerate((found, take_step(eager, eager, tokens))):
+        found, expected = take_token_step(compiled, model, tokens), take_token_step(exact, exact, tokens)
+        for place, gradients in enumerate((found, take_token_step(eager, eager, tokens))):
             errors[place] = max(errors[place], find_worst(gradients, expected))
     return transform.stats(), *errors
-
-
-def take_step(call, model, tokens):
-    """Returns the loss and the gradients of a step, in float32."""
-    model.zero_grad()
-    loss = functional.cross_entropy(call(tokens).flatten(0, 1).float(), tokens.flatten())
-    loss.backward()
-    torch.cuda.synchronize()
-    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in model.parameters()]
-    return [loss.detach(), *(gradient.float() for gradient in gradients)]
 
 
 @pytest.mark.gpu

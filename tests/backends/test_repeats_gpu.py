@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import thunder
 import torch
+from models import compile_with
 from parallel_models import GatedLlama, Sizes, take_steps
 
 import fusioncache
@@ -59,8 +60,8 @@ def measure_error(compiled: Function, function: Function, arguments: tuple[torch
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
 def test_each_head_has_its_key(name, dtype, bound):
     function = FUNCTIONS[name]
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=False), programs=False)
-    compiled = thunder.jit(function, executors=fusioncache.executors(), transforms=[transform])
+    cache = fusioncache.Cache(record=False, store=False)
+    compiled, transform = compile_with(function, "auto", cache, programs=False)
     errors = {length: measure_error(compiled, function, make_arguments(length, dtype)) for length in (64, 96, 80, 17)}
     assert transform.stats().regions > 0
     assert max(errors.values()) < bound, errors
@@ -68,12 +69,10 @@ def test_each_head_has_its_key(name, dtype, bound):
 
 def test_a_model_whose_queries_share_keys_has_torchs_gradients():
     sizes = Sizes(heads=8, groups=4, head_size=64, gated=1536, vocabulary=1024, length=128)
-    transform = fusioncache.FusionCache(cache=fusioncache.Cache(record=False, store=False), programs=False)
-    model = GatedLlama(sizes).cuda()
-    compiled = thunder.jit(model, executors=fusioncache.executors(), transforms=[transform])
-    for found, exact in zip(
-        take_steps(compiled, sizes, 2), take_steps(GatedLlama(sizes).cuda(), sizes, 2), strict=True
-    ):
+    cache = fusioncache.Cache(record=False, store=False)
+    compiled, _ = compile_with(GatedLlama(sizes).cuda(), "auto", cache, programs=False)
+    expected = take_steps(GatedLlama(sizes).cuda(), sizes, 2)
+    for found, exact in zip(take_steps(compiled, sizes, 2), expected, strict=True):
         errors = {name: float((found[name] - exact[name]).norm() / exact[name].norm()) for name in exact}
         assert max(errors.values()) < 1e-11, errors
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import thunder
 import torch
 from stored_programs import compile_anew
 from torch.nn.functional import scaled_dot_product_attention
@@ -53,3 +54,7 @@ def take_step(
     output = call(x)
     output.backward(gradient(output))
     return [output.detach(), x.grad, *(each.grad.clone() for each in model.parameters())]
+
+
+def count_saved(compiled: Any) -> int:
+    return len(thunder.last_traces(compiled)[-1].bound_symbols[-1].args[1][0])

@@ -79,6 +79,16 @@ def step(compiled: Any, model: torch.nn.Module, *inputs: torch.Tensor) -> list[t
     return [output.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
 
 
+def take_token_step(compiled: Any, model: torch.nn.Module, tokens: torch.Tensor) -> list[torch.Tensor]:
+    """Returns copies of the loss and all gradients on a GPU, in float32; the model predicts each token itself."""
+    model.zero_grad()
+    loss = torch.nn.functional.cross_entropy(compiled(tokens).flatten(0, 1).float(), tokens.flatten())
+    loss.backward()
+    torch.cuda.synchronize()
+    gradients = [torch.zeros_like(each) if each.grad is None else each.grad.clone() for each in model.parameters()]
+    return [loss.detach(), *(gradient.float() for gradient in gradients)]
+
+
 def are_same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     return len(one) == len(other) and all(map(torch.equal, one, other))
 

@@ -3,7 +3,7 @@
 import pytest
 import thunder
 import torch
-from attention_layers import turn
+from attention_layers import count_saved, turn
 from flash_kernels import emulate_flash_attention
 from stored_programs import compile_anew, without_interpreter
 from torch.nn.functional import scaled_dot_product_attention
@@ -108,10 +108,6 @@ def call_once(call, length=6):
 def take_step(call, model, length=6):
     outputs, total, x = call_once(call, length)
     return [*outputs, *torch.autograd.grad(total, [x, *(each for each in model.parameters() if each.requires_grad)])]
-
-
-def count_saved(compiled):
-    return len(thunder.last_traces(compiled)[-1].bound_symbols[-1].args[1][0])
 
 
 def compile_both(model, directory):

@@ -3,7 +3,7 @@
 import pytest
 import thunder
 import torch
-from attention_layers import Attention, take_step, turn
+from attention_layers import Attention, count_saved, take_step, turn
 from stored_programs import compile_anew, without_interpreter
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -39,10 +39,6 @@ def assert_same(found, expected, length):
         assert one.stride() == other.stride()
         error = 0.0 if length <= REPEATABLE else 0.05
         torch.testing.assert_close(one, other, atol=error, rtol=error)
-
-
-def count_saved(compiled):
-    return len(thunder.last_traces(compiled)[-1].bound_symbols[-1].args[1][0])
 
 
 @pytest.mark.parametrize("graphs", [False, True], ids=["", "graphs"])
