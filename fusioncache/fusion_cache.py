@@ -64,8 +64,6 @@ class FusionCache(TemplateTransform):
             them recompute: ``"inline"``, ``"fold"``, ``"carry"``, ``"segmented"``, or ``"auto"``, the least memory at
             a price that is linear in depth.
         memory_budget: with ``"auto"`` and ``"segmented"``: how many bytes of one stream's sums may be kept alive.
-        fold: the kernels that sum a folded long chain: ``"nvfuser"``, kernels of a few fixed widths; ``"triton"``, one
-            launch for any number of terms, where it can; ``"auto"``, Triton where it is faster. The bits are the same.
         fast_tracing: whether to install shortcuts in Thunder's tracing, which takes most of a first step once
             compiling does not. Traces stay the same. It replaces functions of Thunder in the whole process:
             ``fusioncache.tracing.uninstall()`` restores them.
@@ -125,7 +123,6 @@ class FusionCache(TemplateTransform):
         recompute: str | None = None,
         residual: str = "auto",
         memory_budget: int | None = None,
-        fold: str = "auto",
         fast_tracing: bool = True,
         verify: bool | str | None = None,
         explain: bool | None = None,
@@ -151,7 +148,6 @@ class FusionCache(TemplateTransform):
         super().__init__(
             cache=cache,
             backend=backend,
-            fold=fold,
             plan=None if plan is None else _PLANS.get(plan),
             sizes=options.sizes,
             verify=mode,

@@ -31,12 +31,6 @@ GeneralFunction = Callable[[Sequence[Any], Sequence[Value]], Run]
 """Code that a backend compiled for any sizes. Takes arguments and the values of a region's variables, and returns the
 function for arguments of these sizes. Compiles nothing, and raises ``Declined`` for sizes that the code excludes."""
 
-Sum = Callable[[Any, Sequence[Any]], Any]
-"""Adds the terms of a residual chain to its head. Returns the sum, or None where folds must add them this time."""
-
-FOLDS = ("auto", "nvfuser", "triton")
-"""The values of the option ``fold``."""
-
 
 @dataclass(frozen=True, slots=True)
 class Compiled[F]:
@@ -94,12 +88,8 @@ class Description:
 class Backend(ABC):
     """A compiler of graphs without parameters, for arguments of one layout.
 
-    Args:
-        fold: how residual chains that are not inlined are summed: ``"nvfuser"`` by folds, ``"triton"`` in one launch
-            where possible, ``"auto"`` in one launch where that is faster. A backend that can only fold ignores it.
-
     Raises:
-        ValueError: if ``fold`` is none of these, or the backend does not work here. The message says what to do.
+        ValueError: if the backend does not work here. The message says what to do.
 
     Attributes:
         name: its name in options, keys and the store.
@@ -121,10 +111,6 @@ class Backend(ABC):
     generalizes: ClassVar[bool] = False
     derives_sizes: ClassVar[bool] = False
     lays_out_as_torch: ClassVar[bool] = True
-
-    def __init__(self, *, fold: str = "auto"):
-        check_fold(fold)
-        self.fold = fold
 
     @classmethod
     def problem(cls, device: str) -> str | None:
@@ -288,20 +274,6 @@ class Backend(ABC):
         """
         raise ValueError(f"backend {self.name} persists nothing for any sizes")
 
-    def sum_chain(self, dtype: str, head: Any, terms: Sequence[Any], compiled: Callable[[float], None]) -> Sum | None:
-        """Returns the backend's function that sums residual chains without folds, bitwise equal to folds.
-
-        Args:
-            dtype: of the sum, by its full name.
-            head: the value to which terms are added.
-            terms: of a chain. The function is for tensors of this layout and dtype, and is already compiled for them.
-            compiled: is called with the seconds, if something had to be compiled.
-
-        Returns:
-            The function; None if such chains are summed by folds.
-        """
-        return None
-
     @classmethod
     def describe(cls, artifacts: Mapping[str, bytes]) -> Description:
         """Describes artifacts as far as they can be read: some may be missing."""
@@ -336,16 +308,6 @@ def compile_when_called(compile_: Callable[[Sequence[Any]], Run]) -> Run:
         return made[0](args)
 
     return run
-
-
-def check_fold(fold: str) -> None:
-    """Raises an error if the option ``fold`` is unknown.
-
-    Raises:
-        ValueError: if it is none of ``FOLDS``.
-    """
-    if fold not in FOLDS:
-        raise ValueError(f"fold must be one of {', '.join(map(repr, FOLDS))}, got {fold!r}")
 
 
 BACKENDS: Mapping[str, str] = {

@@ -245,7 +245,7 @@ class TemplateCall:
         self._instances: dict[Arities, Instance | None] = {}
         self._rejected: set[Run] = set()
         self._chains = sum(op.name == RESIDUAL for op in template.graph.ops)
-        self._folded_chains = FoldedChains(template, executables, self._on_build, self._note_plan)
+        self._folded_chains = FoldedChains(template, executables, self._on_build)
         function = make_dispatcher(template.graph, takes_arities=self._chains > 1, begin=self._begin)
         self.target = CallTarget(template, name or template.name, function, takes_arities=self._chains > 1)
 
@@ -490,6 +490,3 @@ class TemplateCall:
 
     def _alone(self, seconds: float, loaded: bool) -> ThunderCost:
         return self.compiler.backend.estimate_cost(seconds, len(self.template.graph.ops), loaded=loaded)
-
-    def _note_plan(self, arities: Arities, plan: str) -> None:
-        self._note(arities, plan=plan)

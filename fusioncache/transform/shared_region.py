@@ -26,14 +26,13 @@ class RegionBackends:
 
     Args:
         name: the backend that the user selected, or ``"auto"``.
-        fold: the kernels that sum long chains; see ``FusionCache``.
         cache: has the executables.
         ledger: counts.
         sizes: which regions that differ only in sizes share a compilation.
     """
 
-    def __init__(self, name: str, fold: str, cache: Cache, ledger: Ledger, sizes: Sizes = Sizes.STATIC):
-        self._name, self._fold, self._sizes = name, fold, sizes
+    def __init__(self, name: str, cache: Cache, ledger: Ledger, sizes: Sizes = Sizes.STATIC):
+        self._name, self._sizes = name, sizes
         self._cache, self._ledger = cache, ledger
         self._executables: dict[Any, BackendExecutables] = {}
 
@@ -50,8 +49,7 @@ class RegionBackends:
         """
         identity = (name, repr(sorted(options.items())))
         if identity not in self._executables:
-            # The way chains are summed does not affect compiled code, so it is not part of a key.
-            backend = make_backend(name, fold=self._fold, **options)
+            backend = make_backend(name, **options)
             self._executables[identity] = BackendExecutables(backend, self._cache, self._ledger, options, self._sizes)
         return self._executables[identity]
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fusioncache.backends.api import check_fold, make_backend, problem
+from fusioncache.backends.api import make_backend, problem
 from fusioncache.cache.cache import Cache, default_cache
 from fusioncache.cache.call import TemplateCall
 from fusioncache.cache.generals import Sizes
@@ -43,7 +43,6 @@ class TemplateTransform(Transform):
     Args:
         cache: has the templates; None for the default cache of the process.
         backend: the name of the backend that compiles, or ``"auto"``.
-        fold: the kernels that sum long chains; see ``FusionCache``.
         plan: for long sums; None for the cheapest.
         sizes: which regions that differ only in sizes share a compilation.
         verify: when templates are compared with regions; None for never. In an untested Thunder they always are.
@@ -72,7 +71,6 @@ class TemplateTransform(Transform):
         *,
         cache: Cache | None = None,
         backend: str = "auto",
-        fold: str = "auto",
         plan: Plan | None = None,
         sizes: Sizes = Sizes.STATIC,
         verify: VerifyMode | None = None,
@@ -88,8 +86,7 @@ class TemplateTransform(Transform):
             warn_once(reason)
         if backend != "auto" and not self._unusable:
             make_backend(backend)
-        check_fold(fold)
-        self.backend, self._fold, self.plan = backend, fold, plan
+        self.backend, self.plan = backend, plan
         self.compiler = "" if self._unusable else name_backend(backend)
         if self.compiler == "eager" and backend == "auto":
             warn_once(f"regions run operation by operation, as {problem('inductor', 'cpu')}")
@@ -103,7 +100,7 @@ class TemplateTransform(Transform):
         self.misses = Misses(self.cache) if explains else None
         if self.misses:
             self.ledger.observers.append(self.misses.note_compile)
-        self.backends = RegionBackends(backend, fold, self.cache, self.ledger, sizes)
+        self.backends = RegionBackends(backend, self.cache, self.ledger, sizes)
         self.generations = Generations()
         self.template_calls = TemplateCalls(self._count_first_call)
         self._pending_contexts = PendingContexts()
@@ -134,7 +131,7 @@ class TemplateTransform(Transform):
         included, because its additions to a trace are not stored.
         """
         options = [ingredients for each in self.accelerators if (ingredients := each.ingredients())]
-        return " ".join([f"backend={self.backend} ({self.compiler}) fold={self._fold} plan={self.plan}", *options])
+        return " ".join([f"backend={self.backend} ({self.compiler}) plan={self.plan}", *options])
 
     def calls(self) -> tuple[TemplateCall, ...]:
         """Returns the calls of templates in the traces so far: one for each way in which regions write a template."""

@@ -167,7 +167,7 @@ def _make_long_region(number: int, digest: str, arities: tuple[int, ...]) -> Reg
     source = Source(_MODULE.format(number), number, (Line(_LONG_FILE, 1234),))
     place = (_MODEL, "forward", 0, number, f"nvFusion{number}")
     outcome = ("hit", f"compile failed: {_REASON}") if number else ("miss", None)
-    return RegionRecord(*place, digest, *outcome, arities, "one launch", source, 3, 2, 1)
+    return RegionRecord(*place, digest, *outcome, arities, "any sizes", source, 3, 2, 1)
 
 
 def _fill_long_store(store: Store) -> dict[str, str]:

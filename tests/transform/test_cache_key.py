@@ -12,7 +12,6 @@ from fusioncache.process.settings import Setting
 IN_KEY: dict[str, tuple[Any, Any]] = {
     "accelerators": (None, ["programs", "sizes"]),
     "backend": ("eager", "inductor"),
-    "fold": ("nvfuser", "triton"),
     "in_flight_bytes": (None, 0),
     "bucket_bytes": (None, 0),
     "lean": ("auto", "thunder"),

@@ -76,7 +76,6 @@ class Inductor(Backend):
 
     Args:
         mode: as for ``torch.compile``.
-        fold: see ``Backend``.
     """
 
     name = "inductor"
@@ -87,8 +86,7 @@ class Inductor(Backend):
         "TORCH_LOGS=output_code python repro.py --executor inductor"
     )
 
-    def __init__(self, mode: str | None = None, *, fold: str = "auto"):
-        super().__init__(fold=fold)
+    def __init__(self, mode: str | None = None):
         self._mode = mode
         # Only in the body of ``compiled_together``: the settings of the compilation are still the same there.
         self._together: dict[tuple[Graph, ArgumentLayouts], Package] = {}

@@ -6,11 +6,11 @@ import importlib
 import importlib.util
 import json
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from fusioncache.backends.api import Backend, Compiled, Description, GraphSource, Run, Sum
+from fusioncache.backends.api import Backend, Compiled, Description, GraphSource, Run
 from fusioncache.backends.nvfuser.definition import (
     SEEN_WORKING,
     compile_definition,
@@ -43,16 +43,6 @@ _CAUSE_PREFIXES = ("Error from segmentation group", "Expected ")
 _ADDRESS = re.compile(r"Error from segmentation group \d+: | tv: .*")
 _MOST_LETTERS = 200
 
-MOST_FOLDED_TERMS = 8
-"""One nvFuser kernel adds this many terms as fast as Triton does, without a sum between kernels. Measured on an H200
-(``results/h200/fold-widths.json``)."""
-
-LEAST_TERM_BYTES = 4 * 2**20
-"""Folds add smaller terms as fast, up to about 64 of them. From here on one launch takes 0.96 to 1.35 times the time
-that the bandwidth allows, and folds take 0.97 to 1.87 times that. Measured as above."""
-
-_SUMMED = frozenset({"torch.float32", "torch.bfloat16", "torch.float16"})
-
 
 class NvFuser(Backend):
     """Compiles a graph with nvFuser.
@@ -60,10 +50,9 @@ class NvFuser(Backend):
     Args:
         enable: nvFuser options to switch on, as in ``NVFUSER_ENABLE``.
         disable: nvFuser options to switch off, as in ``NVFUSER_DISABLE``.
-        fold: see ``Backend``.
 
     Raises:
-        ValueError: if nvFuser does not work here, or ``fold`` is unknown.
+        ValueError: if nvFuser does not work here.
 
     Attributes:
         switches: the nvFuser options that are on, and those that are off.
@@ -79,8 +68,7 @@ class NvFuser(Backend):
         "NVFUSER_DUMP=cuda_kernel python repro.py --executor nvfuser"
     )
 
-    def __init__(self, enable: Sequence[str] = (), disable: Sequence[str] = (), *, fold: str = "auto"):
-        super().__init__(fold=fold)
+    def __init__(self, enable: Sequence[str] = (), disable: Sequence[str] = ()):
         problem = nvfuser_problem()
         if problem:
             raise ValueError(f"backend 'nvfuser' does not work here: {problem}")
@@ -92,7 +80,7 @@ class NvFuser(Backend):
         return nvfuser_problem() if device == "cuda" else "nvFuser makes kernels for CUDA devices only"
 
     def options(self) -> Mapping[str, Option]:
-        """See ``Backend``. ``fold`` is left out, because artifacts do not depend on it."""
+        """See ``Backend``."""
         enable, disable = self.switches
         return {"enable": enable, "disable": disable}
 
@@ -198,15 +186,6 @@ class NvFuser(Backend):
 
         return persistence.load(artifacts, graph, args, self.compile)
 
-    def sum_chain(self, dtype: str, head: Any, terms: Sequence[Any], compiled: Callable[[float], None]) -> Sum | None:
-        """See ``Backend``. Triton is imported only for chains that it sums."""
-        if not takes_one_launch(self.fold, dtype, head, terms):
-            return None
-        from fusioncache.backends.nvfuser import pointer_table
-
-        pointer_table.prepare(head, terms, compiled)
-        return pointer_table.add
-
     @classmethod
     def describe(cls, artifacts: Mapping[str, bytes]) -> Description:
         """See ``Backend``. An executable that only makes views has neither kernels nor source."""
@@ -221,31 +200,6 @@ class NvFuser(Backend):
     def definition(cls, graph: Graph, args: Sequence[Any] | None = None) -> str:
         """See ``Backend``. The text is Python. A graph for the CPU is moved to the GPU. Writing it needs no GPU."""
         return definition_text(graph) if args is None else repr(define_for(graph, args))
-
-
-def takes_one_launch(fold: str, dtype: str, head: Any, terms: Sequence[Any]) -> bool:
-    """Returns whether a chain with a sum of this dtype is summed in one launch, if its addresses allow it.
-
-    With ``fold="nvfuser"`` it never is, with ``"triton"`` whenever possible, and with ``"auto"`` where that is faster.
-    """
-    if fold == "nvfuser" or dtype.rstrip("_") != "float32" or not all(map(_can_be_read, (head, *terms))):
-        return False
-    like = terms[0]
-    if head.shape != like.shape or any((term.shape, term.dtype) != (like.shape, like.dtype) for term in terms):
-        return False
-    long, large = len(terms) > MOST_FOLDED_TERMS, like.numel() * like.element_size() >= LEAST_TERM_BYTES
-    return fold == "triton" or (long and large)
-
-
-def _can_be_read(value: Any) -> bool:
-    """Returns whether a value is a non-empty contiguous tensor of a supported dtype on a CUDA device."""
-    return (
-        hasattr(value, "is_contiguous")
-        and value.is_cuda
-        and value.is_contiguous()
-        and value.numel() > 0
-        and str(value.dtype) in _SUMMED
-    )
 
 
 def nvfuser_problem() -> str | None:

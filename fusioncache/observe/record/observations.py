@@ -98,9 +98,8 @@ class RegionRecord(Record):
         outcome: ``hit``, ``miss`` or ``bypass``, as ``Stats`` counts it.
         reason: why it was bypassed; for a hit or a miss, why it runs without its template, if it does.
         arities: the number of terms of each of its residual chains.
-        plan: how the chains are summed: ``inline``, ``fold`` or ``one launch``; None if it was bypassed. A region
-            without chains is ``inline``. It is ``one launch`` from the first call on, and ``any sizes`` as long as a
-            function for any sizes serves it, until it gets one for its own.
+        plan: how the chains are summed: ``inline`` or ``fold``; None if it was bypassed. A region without chains is
+            ``inline``. It is ``any sizes`` while a function for any sizes serves it, until it gets one for its own.
         source: its position in the model.
         ops: number of operations.
         inputs: number of inputs.

@@ -203,7 +203,6 @@ OPTIONS = {
     "a compile option": ({"nv_enable_matmul": True}, "the option compile_options.nv_enable_matmul: none, True"),
     "executors": ({"executors": ()}, r"the option executors: .*fusioncache.*, \(ad-hoc\) torch python"),
     "backend": (ours(backend="inductor"), "the option transforms.0: .*eager.*, .*inductor"),
-    "fold": (ours(fold="triton"), "the option transforms.0: .*fold=auto.*, .*fold=triton"),
     "recompute": (ours(recompute="residual"), "the option transforms.0"),
     "no transform": ({"transforms": []}, "the option transforms.0: .*, none"),
     "one more": (with_transforms(Keyed("1")), "the option transforms.1: none, 1"),
