@@ -316,6 +316,16 @@ def test_where_every_length_is_interpreted(tmp_path, options, reasons):
     assert (stats.programs_filled, stats.programs_replayed, stats.programs_interpreted) == (0, 0, reasons)
 
 
+def test_a_job_that_trains_at_one_length_and_evaluates_at_another_makes_no_family(tmp_path):
+    compiled, transform = compile_anew(Model(), tmp_path)
+    for _ in range(2):
+        train(compiled, tokens(FIRST))
+        with torch.no_grad():
+            compiled(tokens(SECOND))
+    assert not list_slots(tmp_path) and "passes" not in transform.stats().program_seconds
+    assert thunder.cache_misses(compiled) == 2
+
+
 def test_a_later_process_fills_in_each_length_and_leaves_nothing_in_the_store(store, tmp_path):
     def list_entries():
         return {(each.digest, each.backend) for each in Store.open(store, remote="").entries()}
