@@ -161,9 +161,11 @@ class BackendExecutables:
         """
         return self._find_executable(graph, instance, self.backend.environment())
 
-    def _find_executable(self, graph: Graph, instance: Instance | None, environment: Mapping[str, str]) -> Executable:
+    def _find_executable(
+        self, graph: Graph, instance: Instance | None, environment: Mapping[str, str], *, adds: bool = True
+    ) -> Executable:
         return self._cache.executable(
-            graph, environment, lambda: Executable(graph, self.builder(environment), instance)
+            graph, environment, lambda: Executable(graph, self.builder(environment), instance), adds=adds
         )
 
     def builder(self, environment: Mapping[str, str]) -> Builder:
@@ -258,8 +260,8 @@ class BackendExecutables:
             generation: the program that the region belongs to; None for a future one.
             layouts: of the arguments.
         """
-        environment = self.backend.environment()
-        executable = self._find_executable(graph, instance, environment)
+        environment, adds = self.backend.environment(), generation is None or not generation.is_preview
+        executable = self._find_executable(graph, instance, environment, adds=adds)
         if executable.is_built:
             return []
         region = in_order_of_template(executable.source_for(layouts, instance))

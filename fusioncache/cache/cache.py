@@ -73,9 +73,12 @@ class Cache:
         made = Template(graph, key, template_name(graph, key))
         return self._templates.get_or_make(key, lambda: made) if adds else (made, False)
 
-    def executable(self, graph: Graph, environment: Mapping[str, str], make: Callable[[], Executable]) -> Executable:
-        """Returns the executable for a graph without parameters, and makes it at the first call."""
-        return self._executables.get_or_make(graph_key(graph, environment), make)[0]
+    def executable(
+        self, graph: Graph, environment: Mapping[str, str], make: Callable[[], Executable], *, adds: bool = True
+    ) -> Executable:
+        """Returns the executable for a graph without parameters, a new one if none is known: it is if ``adds``."""
+        key = graph_key(graph, environment)
+        return self._executables.get_or_make(key, make)[0] if adds else self._executables.get(key) or make()
 
     @property
     def store(self) -> Store | None:

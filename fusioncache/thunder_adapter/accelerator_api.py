@@ -43,6 +43,7 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "thunder.core.symbol": "BoundSymbolRHS _bsym_header default_python_printer",
         "thunder.core.trace": "TraceResults",
         "thunder.core.transforms": "add_transform get_grad put_grads",
+        "thunder.core.update_aliases": "insert_alias_updates",
         "thunder.core.utils": "FrozenDict dtype_to_numbertype",
         "thunder.distributed": "FSDPType ddp fsdp",
         "thunder.distributed.prims": "all_gather all_reduce reduce_scatter",

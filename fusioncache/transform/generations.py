@@ -35,22 +35,22 @@ class Generations:
         if compile_data is None:
             return Generation(object(), 0)
         with self._lock:
-            name = self._find_name(compile_data)
-            new = self.foresee(compile_data) or Generation(object(), 0, name)
+            new = self._find_next(compile_data)
             self._last[compile_data] = new
-            if name and is_graph(compile_data.fn):
-                self._last_of_graphs[name] = new
+            if new.name and is_graph(compile_data.fn):
+                self._last_of_graphs[new.name] = new
             return new
 
-    def foresee(self, compile_data: Any) -> Generation | None:
-        """Returns what ``begin`` will return next for a function; None for its first program."""
+    def preview(self, compile_data: Any) -> Generation:
+        """Returns the next program of a function, for which nothing is added."""
         with self._lock:
-            last = self._last_of_graphs.get(self._find_name(compile_data), self._last.get(compile_data))
-            return replace(last, number=last.number + 1) if last else None
+            return replace(self._find_next(compile_data), is_preview=True)
 
-    def _find_name(self, compile_data: Any) -> str:
+    def _find_next(self, compile_data: Any) -> Generation:
         last = self._last.get(compile_data)
-        return last.name if last else _name_function(compile_data.fn)
+        name = last.name if last else _name_function(compile_data.fn)
+        last = self._last_of_graphs.get(name, last)
+        return replace(last, number=last.number + 1) if last else Generation(object(), 0, name)
 
     def last(self, compile_data: Any) -> Generation:
         """Returns the last program of a function."""

@@ -218,7 +218,8 @@ class Lengths:
         """
         results, compiled = self._derive(derivation, interpret), derivation.call.compile_data
         if derivation.keeper.compiles_beside and not find_groups(compiled) and not _find_foreign_transform(compiled):
-            preview(FirstTraces.of(results), compiled)
+            with derivation.interrupting("preview"):
+                preview(FirstTraces.of(results), compiled)
         return results
 
     def _derive(self, derivation: Derivation, interpret: Interpret) -> Any:

@@ -119,7 +119,7 @@ def preview(first: FirstTraces, compiled: Any) -> None:
         # Rematerialization reads from these which inputs are parameters, and which ones the function converts.
         stats.last_prologue_traces, stats.last_traces = [first.prologue], [first.computation]
         with compile_data_and_stats(compiled, stats):
-            final = apply_passes(_prepare(copy_deeply(shortened)), compiled)
+            final = apply_passes(_prepare(copy_deeply(shortened), compiled), compiled)
             for transform in pick_ours(compiled.transforms or ()):
                 _announce(final, transform, compiled)
 
@@ -132,7 +132,7 @@ def _announce(traces: Iterable[Any], transform: TemplateTransform, compiled: Any
         transform: the transform.
         compiled: Thunder's ``CompileData`` of the function.
     """
-    generation = transform.generations.foresee(compiled)
+    generation = transform.generations.preview(compiled)
     before = [*takewhile(lambda each: each.name != TEMPLATES, transform.passes())]
     forward: TraceContext | None = None
     for trace in traces:
@@ -241,7 +241,7 @@ def _find_place() -> str:
 
 def _distribute(journal: Journal, computation: Any, symbols: Mapping[Place, tuple[Any, ...]], compiled: Any) -> Any:
     """Returns the computation trace after Thunder's preprocessing and distributed transforms (DDP, FSDP)."""
-    computation = _prepare(computation)
+    computation = _prepare(computation, compiled)
     sharing = list_distributed_transforms(compiled)
     if not sharing:
         return computation
@@ -253,10 +253,14 @@ def _distribute(journal: Journal, computation: Any, symbols: Mapping[Place, tupl
     return shared[1]
 
 
-def _prepare(computation: Any) -> Any:
-    """Returns the computation trace after Thunder's preprocessing."""
+def _prepare(computation: Any, compiled: Any) -> Any:
+    """Returns the computation trace after Thunder's preprocessing, as for arguments that are no views of each other."""
+    from fusioncache.thunder_adapter.accelerator_api import insert_alias_updates
+
     computation = transform_common.wrap_return_value_together_with_arguments(computation)
-    return transform_common.remove_context_manager_prims_from_trace(computation)
+    computation = transform_common.remove_context_manager_prims_from_trace(computation)
+    skips = compiled.compile_options.get("skip_inplace_alias_updates", False)
+    return computation if skips else insert_alias_updates(computation, [])
 
 
 def list_distributed_transforms(compiled: Any) -> list[Any]:

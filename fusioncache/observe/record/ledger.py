@@ -211,7 +211,7 @@ _MUTED: ContextVar[bool] = ContextVar("fusioncache_muted", default=False)
 
 @contextmanager
 def muted() -> Iterator[None]:
-    """Returns a context in which ``Ledger.count`` does nothing, for passes that run in a preview."""
+    """Returns a context in which ``Ledger.count`` and ``emit`` do nothing, for passes that run in a preview."""
     token = _MUTED.set(True)
     try:
         yield
@@ -269,7 +269,8 @@ class Ledger:
             True if this is the first time for this reason.
         """
         first = self.count(_COUNTED_AS[what], of=reason)
-        publish(self._log, what, template, reason=reason, **fields)
+        if not _MUTED.get():
+            publish(self._log, what, template, reason=reason, **fields)
         return first
 
     def count_region(self, template: Template, arities: tuple[int, ...], *, hit: bool) -> None:

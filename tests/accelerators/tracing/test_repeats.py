@@ -8,7 +8,7 @@ import thunder
 import thunder.torch as ltorch
 import torch
 from blank_programs import blank
-from models import Blocks, step
+from models import Blocks
 from recorded_requests import Recorder
 from same_traces import stop_at_first
 from store_processes import PersistentEager
@@ -22,6 +22,7 @@ from fusioncache.accelerators.precompile import ahead
 from fusioncache.accelerators.programs.build import write_program
 from fusioncache.accelerators.programs.template_loader import find_references
 from fusioncache.accelerators.sizes import lengths, passes, repeats
+from fusioncache.store import Store
 from fusioncache.transform import shared_region
 
 WIDTH = 4
@@ -220,29 +221,48 @@ def test_a_deep_copy_shares_nothing_that_passes_write_into():
     assert not {*map(id, list_all(copied.bound_symbols))} & {*map(id, list_all(whole.bound_symbols))}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])  # the second recomputes weights in backward
-def test_a_preview_requests_what_the_program_does_and_changes_nothing(tmp_path, monkeypatch, dtype):
-    found = []
-    monkeypatch.setattr(PersistentEager, "derives_sizes", True)
+class Spanning(nn.Module):
+    """A model with regions that span all blocks, so that a preview finds others."""
+
+    def forward(self, x):
+        for _ in range(COUNT):
+            x = torch.sin(x) * 1.5 + x.mean(-1, keepdim=True)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("make", "dtype", "processes"),
+    [
+        (lambda: Blocks(COUNT), torch.bfloat16, [(4, 6)]),  # recomputes weights in backward
+        (lambda: Blocks(COUNT), torch.float32, [(4,), (6,)]),  # the second one generalizes with regions of the store
+        (Spanning, torch.float32, [(4, 6)]),
+    ],
+)
+def test_a_preview_requests_what_the_program_does_and_changes_nothing(tmp_path, monkeypatch, make, dtype, processes):
+    found, requests = [], []
     monkeypatch.setattr(shared_region, "make_backend", lambda *_, **options: PersistentEager())
-    for fewest in (COUNT, COUNT + 1):
-        batches, recorder = [], Recorder()
-        monkeypatch.setattr(Recorder, "works_beside", True)
-        monkeypatch.setattr(
-            Recorder, "hand_over", lambda _, asks, to=batches: to.append({ask.key for ask in asks}) or 0
-        )
-        monkeypatch.setattr(ahead, "find_helpers", lambda *_, found=recorder, **options: found)
+    monkeypatch.setattr(PersistentEager, "derives_sizes", True)
+    monkeypatch.setattr(Recorder, "works_beside", True)
+    monkeypatch.setattr(ahead, "find_helpers", lambda *_, **options: Recorder())
+    monkeypatch.setattr(Recorder, "hand_over", lambda _, asks: requests[-1].append({ask.key for ask in asks}) or 0)
+    for fewest in (FEWEST, COUNT + 1):
         monkeypatch.setattr(passes, "FEWEST_PREVIEWED", fewest)
-        torch.manual_seed(0)
-        model = Blocks(COUNT).to(dtype)
-        compiled, transform = compile_anew(model, tmp_path / str(fewest))
-        step(compiled, model, torch.randn(4, 16, dtype=dtype))
-        step(compiled, model, torch.randn(6, 16, dtype=dtype))
-        entries = thunder.compile_stats(compiled).interpreter_cache
-        texts = [blank(write_program(each, model, find_references(transform.calls()))) for each in entries]
-        stats = transform.stats()
-        counts = {each.name: getattr(stats, each.name) for each in fields(stats) if "seconds" not in each.name}
-        found.append((texts, counts, batches))
-    (*previewed, batches), (*whole, expected) = found
-    assert previewed == whole
-    assert batches == [each for number in (0, 2) for each in expected[number : number + 2] * 2] and all(batches)
+        store, seen = tmp_path / str(fewest), []
+        requests.append([])
+        for lengths_of_process in processes:
+            torch.manual_seed(0)
+            model = make().to(dtype)
+            compiled, transform = compile_anew(model, store)
+            for length in lengths_of_process:
+                compiled(torch.randn(length, 16, dtype=dtype, requires_grad=True)).sum().backward()
+            entries = thunder.compile_stats(compiled).interpreter_cache
+            texts = [blank(write_program(each, model, find_references(transform.calls()))) for each in entries]
+            stats = transform.stats()
+            counts = {each.name: getattr(stats, each.name) for each in fields(stats) if "seconds" not in each.name}
+            seen.append((texts, counts))
+        found.append((seen, {(each.digest, each.backend) for each in Store.open(store, remote="").entries()}))
+    assert found[0] == found[1]
+    previewed, expected = requests
+    pairs = [expected[number : number + 2] for number in (0, 2)]
+    assert [previewed[number : number + 2] for number in (2, 6)] == pairs and all(map(any, pairs))
+    assert ([previewed[number : number + 2] for number in (0, 4)] == pairs) is (make is not Spanning)
