@@ -26,7 +26,7 @@ def build(compiled, program, bytecode=None):
     """Returns a program's cache entry for a compiled function, over an empty cache, and its template calls."""
     cache, calls = fusioncache.Cache(record=False, store=False), TemplateCalls(lambda template, collecting: None)
     data = thunder.compile_data(compiled)
-    backends = RegionBackends("eager", "auto", cache, Ledger(cache.ledger))
+    backends = RegionBackends("eager", cache, Ledger(cache.ledger))
     compiled = compile_program(program, bytecode)
     return build_program(program, compiled, data.fn, TemplateLoader(cache, backends, calls, data)), calls
 

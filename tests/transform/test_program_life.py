@@ -299,7 +299,7 @@ def test_regions_that_nvfuser_makes_anew_have_the_definitions_of_those_that_thun
     with fake_cuda.pretend_gpu():
         transform = rewrite(traces)
         cache = transform.cache
-        backends = RegionBackends("auto", "auto", cache, Ledger(cache.ledger))
+        backends = RegionBackends("auto", cache, Ledger(cache.ledger))
         load = TemplateLoader(cache, backends, TemplateCalls(lambda template, collecting: None), data)
         calls = [load.load(refer_to(call)) for call in transform.calls()]
         for allowed in (each for call in calls for each in call.allowed()):

@@ -216,10 +216,10 @@ class Lengths:
             derivation: the program.
             interpret: makes Thunder interpret the function.
         """
-        results, compiled = self._derive(derivation, interpret), derivation.call.compile_data
-        if derivation.keeper.compiles_beside and not find_groups(compiled) and not _find_foreign_transform(compiled):
+        results = self._derive(derivation, interpret)
+        if _is_previewed(derivation):
             with derivation.interrupting("preview"):
-                preview(FirstTraces.of(results), compiled)
+                preview(FirstTraces.of(results), derivation.call.compile_data)
         return results
 
     def _derive(self, derivation: Derivation, interpret: Interpret) -> Any:
@@ -367,6 +367,14 @@ class Lengths:
     def _count(derivation: Derivation, reason: str) -> None:
         logger.info("a program is interpreted at another length: %s", reason)
         derivation.keeper.ledger.count("programs_interpreted", of=reason)
+
+
+def _is_previewed(derivation: Derivation) -> bool:
+    """True if a preview shortens the wait for compiles. After a watched program passes with symbols fill the wait."""
+    compiled, keeper = derivation.call.compile_data, derivation.keeper
+    if derivation.journal is not None or not keeper.compiles_beside:
+        return False
+    return not find_groups(compiled) and not _find_foreign_transform(compiled)
 
 
 def is_distributed_elsewhere(compile_data: Any) -> bool:
