@@ -20,7 +20,7 @@ _STEPS = (
     *("step-real-128", "step-real-2048", "step-inference"),
 )
 _PRICES = ("programs", "sizes", "tracing", "lean-steps", "residual", "precompile")
-_SUMMARIES = ("llama-8", "llama-32", "llama-2-7b", "convolutional", "encoder-decoder")
+_SUMMARIES = ("llama-8", "llama-32", "llama-2-7b", "convolutional", "encoder-decoder", "gpt2")
 _RESIDUAL = ("residual-own", "residual-cached", "residual-uncached")
 
 
