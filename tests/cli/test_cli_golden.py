@@ -62,7 +62,7 @@ class Stage:
         self._patch.undo()
         for path in self._folder.iterdir():
             shutil.rmtree(path)
-        work, remote = self._folder / "work", self._folder / "remote"
+        work, remote = self._folder / "here", self._folder / "remote"
         work.mkdir()
         (work / "x.dot").write_text("digraph { }\n")
         self._patch.chdir(work)
