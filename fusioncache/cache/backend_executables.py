@@ -260,8 +260,8 @@ class BackendExecutables:
             generation: the program that the region belongs to; None for a future one.
             layouts: of the arguments.
         """
-        environment, adds = self.backend.environment(), generation is None or not generation.is_preview
-        executable = self._find_executable(graph, instance, environment, adds=adds)
+        environment, previews = self.backend.environment(), generation is not None and generation.is_preview
+        executable = self._find_executable(graph, instance, environment, adds=not previews)
         if executable.is_built:
             return []
         region = in_order_of_template(executable.source_for(layouts, instance))

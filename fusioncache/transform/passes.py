@@ -49,7 +49,6 @@ class TraceContext:
         generation: the program that the trace belongs to; None if not known.
         from_forward: the data that the passes of its forward trace left, by pass name. Empty for a forward trace.
         for_backward: receives the data that a pass leaves for the backward trace, by pass name.
-        is_preview: whether it is a trace of few blocks of a program, of which nothing is recorded.
     """
 
     is_backward: bool
@@ -57,7 +56,11 @@ class TraceContext:
     generation: Generation | None = None
     from_forward: Mapping[str, Any] = field(default_factory=dict)
     for_backward: dict[str, Any] = field(default_factory=dict)
-    is_preview: bool = False
+
+    @property
+    def is_preview(self) -> bool:
+        """Whether it is a trace of few blocks of a program, of which nothing is recorded."""
+        return self.generation is not None and self.generation.is_preview
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ class Attention(torch.nn.Module):
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         parts, length = self.project_heads(x), x.shape[1]
-        mask = mask if self.mask is None else self.mask[None, None, :length, :length]
+        if self.mask is not None:
+            mask = self.mask[None, None, :length, :length]
         return scaled_dot_product_attention(parts[0], parts[1], parts[2], mask, **self.options)
 
 

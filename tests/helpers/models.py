@@ -85,7 +85,7 @@ def take_token_step(compiled: Any, model: torch.nn.Module, tokens: torch.Tensor)
     loss = torch.nn.functional.cross_entropy(compiled(tokens).flatten(0, 1).float(), tokens.flatten())
     loss.backward()
     torch.cuda.synchronize()
-    gradients = [torch.zeros_like(each) if each.grad is None else each.grad.clone() for each in model.parameters()]
+    gradients = [each.grad.clone() if each.grad is not None else torch.zeros_like(each) for each in model.parameters()]
     return [loss.detach(), *(gradient.float() for gradient in gradients)]
 
 

@@ -39,6 +39,7 @@ from fusioncache.accelerators.sizes.values import ArgumentSizes, explain_fixed, 
 from fusioncache.accelerators.steps.lean_steps import look_at_sizes
 from fusioncache.accelerators.steps.views import find_saved_twice
 from fusioncache.ir import Declined, Key, Scope, is_declined
+from fusioncache.observe.record.stats import PROGRAM_PREVIEW
 from fusioncache.process.warning import log_errors, logger
 from fusioncache.transform.rewrite import find_saved
 
@@ -218,7 +219,7 @@ class Lengths:
         """
         results = self._derive(derivation, interpret)
         if _is_previewed(derivation):
-            with derivation.interrupting("preview"):
+            with derivation.interrupting(PROGRAM_PREVIEW):
                 preview(FirstTraces.of(results), derivation.call.compile_data)
         return results
 

@@ -104,8 +104,8 @@ def record_pass_guards(
 def preview(first: FirstTraces, compiled: Any) -> None:
     """Requests compiles of a program's regions before Thunder's passes run on all of its blocks. Never raises.
 
-    The regions are those of the program with few of its equal blocks. Workers compile a region in vain if the whole
-    program has it in another form. The passes run on copies, and change nothing of the program.
+    The regions are those of the program with few of its equal blocks. A compile is unused if the region of the whole
+    program differs. The passes run on copies, and change nothing of the program.
 
     Args:
         first: the traces of the program.
@@ -138,7 +138,7 @@ def _announce(traces: Iterable[Any], transform: TemplateTransform, compiled: Any
     for trace in traces:
         notes = begin_notes(trace, History(), forward.notes if forward else None)
         left = forward.for_backward if forward else dict[str, Any]()
-        context = TraceContext(TraceTag.BACKWARD in trace.tags, notes, generation, left, is_preview=True)
+        context = TraceContext(TraceTag.BACKWARD in trace.tags, notes, generation, left)
         with muted():
             trace = run_passes(before, trace, context, transform)
         regions = RegionSharing(transform, context).preview(trace)

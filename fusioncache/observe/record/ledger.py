@@ -23,7 +23,7 @@ from typing import Any
 from fusioncache.ir import Template
 from fusioncache.observe.record.events import CompileEvent, CompileObserver, EventFile, EventStream, What, publish
 from fusioncache.observe.record.observations import Phases, Record, RegionRecord, Source, ThunderCost
-from fusioncache.observe.record.stats import PROGRAM_RECORD, AllTemplates, Stats, TemplateStats
+from fusioncache.observe.record.stats import PROGRAM_PREVIEW, PROGRAM_RECORD, AllTemplates, Stats, TemplateStats
 from fusioncache.process import forks
 from fusioncache.process.forks import LruMap
 
@@ -366,6 +366,7 @@ class Ledger:
         stats, seconds = self.stats(), {"planning": 0.0, **self.history.seconds}
         programs = dict(stats.program_seconds)
         keeping = programs.pop(PROGRAM_RECORD, None)
+        programs.pop(PROGRAM_PREVIEW, None)
         return Phases(
             canonicalizing=max(stats.canonicalize_seconds - seconds["planning"], 0.0),
             starting=sum(stats.start_seconds.values()) if stats.start_seconds else None,
