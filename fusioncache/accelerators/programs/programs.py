@@ -332,7 +332,7 @@ class ProgramKeeper(Accelerator):
 
     @property
     def compiles_beside(self) -> bool:
-        """Whether other processes compile templates while this one derives a program."""
+        """Whether other processes compile on cores that this one does not need."""
         return self._helpers is not None and self._helpers.works_beside
 
     def start_helpers(self) -> None:
