@@ -161,11 +161,9 @@ class BackendExecutables:
         """
         return self._find_executable(graph, instance, self.backend.environment())
 
-    def _find_executable(
-        self, graph: Graph, instance: Instance | None, environment: Mapping[str, str], *, adds: bool = True
-    ) -> Executable:
+    def _find_executable(self, graph: Graph, instance: Instance | None, environment: Mapping[str, str]) -> Executable:
         return self._cache.executable(
-            graph, environment, lambda: Executable(graph, self.builder(environment), instance), adds=adds
+            graph, environment, lambda: Executable(graph, self.builder(environment), instance)
         )
 
     def builder(self, environment: Mapping[str, str]) -> Builder:
@@ -260,8 +258,8 @@ class BackendExecutables:
             generation: the program that the region belongs to; None for a future one.
             layouts: of the arguments.
         """
-        environment, previews = self.backend.environment(), generation is not None and generation.is_preview
-        executable = self._find_executable(graph, instance, environment, adds=not previews)
+        environment = self.backend.environment()
+        executable = self._find_executable(graph, instance, environment)
         if executable.is_built:
             return []
         region = in_order_of_template(executable.source_for(layouts, instance))

@@ -65,20 +65,16 @@ class Cache:
         self.generals = GeneralRegions(capacity)
         self._lock = forks.lock()
 
-    def template(self, graph: Graph, environment: Mapping[str, str], *, adds: bool = True) -> tuple[Template, bool]:
-        """Returns the template with this canonical graph, and whether it was known: from now on it is, if ``adds``."""
+    def template(self, graph: Graph, environment: Mapping[str, str]) -> tuple[Template, bool]:
+        """Returns the template with this canonical graph, and whether it was known."""
         # A filled-in program asks twice, when it is written and when it is built; its key is written only once.
         written = graph, tuple(sorted(environment.items()))
         key = self._keys.get_or_make(written, lambda: graph_key(graph, environment))[0]
-        made = Template(graph, key, template_name(graph, key))
-        return self._templates.get_or_make(key, lambda: made) if adds else (made, False)
+        return self._templates.get_or_make(key, lambda: Template(graph, key, template_name(graph, key)))
 
-    def executable(
-        self, graph: Graph, environment: Mapping[str, str], make: Callable[[], Executable], *, adds: bool = True
-    ) -> Executable:
-        """Returns the executable for a graph without parameters, a new one if none is known: it is if ``adds``."""
-        key = graph_key(graph, environment)
-        return self._executables.get_or_make(key, make)[0] if adds else self._executables.get(key) or make()
+    def executable(self, graph: Graph, environment: Mapping[str, str], make: Callable[[], Executable]) -> Executable:
+        """Returns the executable for a graph without parameters, and makes it at the first call."""
+        return self._executables.get_or_make(graph_key(graph, environment), make)[0]
 
     @property
     def store(self) -> Store | None:

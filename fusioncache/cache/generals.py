@@ -63,13 +63,11 @@ class Generation:
         function: represents the function; compared by identity.
         number: counts the programs of the function.
         name: the function's name, by which later processes recognize it; empty if it has none.
-        is_preview: whether nothing is added for it, because it is not certain to come.
     """
 
     function: object
     number: int
     name: str = ""
-    is_preview: bool = False
 
 
 def choose_sizes(sizes: str | None) -> Sizes:
@@ -401,7 +399,7 @@ class GeneralRegions:
     ) -> FoundGeneral | Rejection | None:
         """Returns the general executable that may serve a region, or its rejection, or None.
 
-        With a generation, a region that is neither rejected nor served yet is added to its place, but for a preview.
+        With a generation, a region that is neither rejected nor served yet is added to its place.
 
         Args:
             region: with inputs and outputs in the order of its template.
@@ -437,7 +435,7 @@ def _find_general(relatives: _Relatives, holes: Holes, generation: Generation | 
     for general, place in reversed(relatives.generals):
         values = general.values_of(holes)
         if values is not None:
-            if generation is not None and not generation.is_preview:
+            if generation is not None:
                 place.enter(generation)
             return FoundGeneral(general, values)
     return None
@@ -446,30 +444,27 @@ def _find_general(relatives: _Relatives, holes: Holes, generation: Generation | 
 def _join(
     relatives: _Relatives, instance: Holes, generation: Generation, sizes: Sizes, builder: Builder
 ) -> FoundGeneral | None:
-    """Generalizes the place that a region fits best, or adds a new place with the region. Adds nothing in a preview."""
-    shares_all, adds = sizes is Sizes.DYNAMIC, not generation.is_preview
+    """Generalizes the place that a region fits best, or adds a new place with the region."""
+    shares_all = sizes is Sizes.DYNAMIC
     places = [place for place in relatives.places if shares_all or place.is_of(generation)]
     known = next((place for place in places if instance in place.instances), None)
     if known is not None:  # a region is requested when its trace is rewritten, and again when it is called
-        if adds:
-            known.enter(generation)
+        known.enter(generation)
         return None
     places = [place for place in places if shares_all or place.last != generation.number]
-    if not places and adds:
+    if not places:
         place = _Place(generation.name, (instance,), generation.function, generation.number)
         _append_bounded(relatives.places, place)
         _store_place(relatives, place, builder)
-    if not places:
         return None
     skeleton = relatives.skeleton
     joined = [(make_family(_fill_each(skeleton, (*place.instances, instance))), place) for place in places]
     family, place = min(joined, key=lambda one: len(one[0].general.places) - _count_variables(one[1].instances))
+    place.enter(generation)
+    place.instances = (*place.instances, instance)
     general = GeneralExecutable(family, builder)
-    if adds:
-        place.enter(generation)
-        place.instances = (*place.instances, instance)
-        _append_bounded(relatives.generals, (general, place))
-        _store_place(relatives, place, builder)
+    _append_bounded(relatives.generals, (general, place))
+    _store_place(relatives, place, builder)
     return FoundGeneral(general, family.general.values[-1])
 
 

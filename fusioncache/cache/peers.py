@@ -59,14 +59,7 @@ class Wait:
 
 
 class Helpers(Protocol):
-    """Compiles what is requested, and stores it. Helpers are optional and raise no errors.
-
-    Attributes:
-        works_beside: whether other processes compile on cores that this one does not need. If they share cores, an
-            early request costs more than it saves: on two cores a first step took 8% longer.
-    """
-
-    works_beside: bool = False
+    """Compiles what is requested, and stores it. Helpers are optional and raise no errors."""
 
     def get_ready(self) -> None:
         """Starts the compiling processes, because a program is about to be traced. Does not wait."""

@@ -35,22 +35,14 @@ class Generations:
         if compile_data is None:
             return Generation(object(), 0)
         with self._lock:
-            new = self._find_next(compile_data)
+            last = self._last.get(compile_data)
+            name = last.name if last else _name_function(compile_data.fn)
+            last = self._last_of_graphs.get(name, last)
+            new = replace(last, number=last.number + 1) if last else Generation(object(), 0, name)
             self._last[compile_data] = new
-            if new.name and is_graph(compile_data.fn):
-                self._last_of_graphs[new.name] = new
+            if name and is_graph(compile_data.fn):
+                self._last_of_graphs[name] = new
             return new
-
-    def preview(self, compile_data: Any) -> Generation:
-        """Returns the next program of a function, for which nothing is added."""
-        with self._lock:
-            return replace(self._find_next(compile_data), is_preview=True)
-
-    def _find_next(self, compile_data: Any) -> Generation:
-        last = self._last.get(compile_data)
-        name = last.name if last else _name_function(compile_data.fn)
-        last = self._last_of_graphs.get(name, last)
-        return replace(last, number=last.number + 1) if last else Generation(object(), 0, name)
 
     def last(self, compile_data: Any) -> Generation:
         """Returns the last program of a function."""

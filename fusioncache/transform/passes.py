@@ -25,12 +25,11 @@ if TYPE_CHECKING:
     from fusioncache.transform.shared_region import SharedRegion
     from fusioncache.transform.transform import TemplateTransform
 
-TEMPLATES = "templates"
 ORDER = (
     "attention copies",
     "saved sums",
     "residual streams",
-    TEMPLATES,
+    "templates",
     "saved shards",
     "collectives",
     "agreement",
@@ -56,11 +55,6 @@ class TraceContext:
     generation: Generation | None = None
     from_forward: Mapping[str, Any] = field(default_factory=dict)
     for_backward: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def is_preview(self) -> bool:
-        """Whether it is a trace of few blocks of a program, of which nothing is recorded."""
-        return self.generation is not None and self.generation.is_preview
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,21 +9,20 @@ The call compiles at its first execution: see ``cache/call.py``.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import cache as remember
 from typing import TYPE_CHECKING, Any
 
-from fusioncache.ir import Declined, Scope, is_declined
+from fusioncache.ir import Scope, is_declined
 from fusioncache.process.warning import logger, warn_once
 from fusioncache.template.canonical import canonicalize
-from fusioncache.template.plan import Arities, Plan, choose_plan
+from fusioncache.template.plan import Arities, choose_plan
 from fusioncache.template.writer import instance_of
 from fusioncache.transform.executors import explain_unfused, origin_of
 from fusioncache.transform.passes import TraceContext
 from fusioncache.transform.region import plain_region_of, region_of
 from fusioncache.transform.rewrite import call_of, replace_symbols
 from fusioncache.transform.shared_region import SharedRegion, arities_by_template, fallback_of, site_of
-from fusioncache.transform.templates import TemplateCalls, read_once
+from fusioncache.transform.templates import read_once
 
 if TYPE_CHECKING:
     from fusioncache.transform.transform import TemplateTransform
@@ -39,7 +38,6 @@ class RegionSharing:
 
     def __init__(self, transform: TemplateTransform, context: TraceContext):
         self._transform, self._ledger = transform, transform.ledger
-        self._calls = TemplateCalls(lambda *_: None) if context.is_preview else transform.template_calls
         self._context, self._notes = context, context.notes
         # Equal layers have equal regions, so canonical forms are memoized, but for this trace only: torch's settings
         # may change before the next one.
@@ -51,7 +49,8 @@ class RegionSharing:
         fusions = {position: symbol for position, symbol in enumerate(trace.bound_symbols) if symbol.sym.is_fusion}
         if not fusions:
             self._explain_unfused()
-        shared = [region for place in fusions.items() if (region := self._find_template(*place)) is not None]
+        found = [self._find_template(position, fusion) for position, fusion in fusions.items()]
+        shared = [region for region in found if region is not None]
         arities = arities_by_template(shared)
         calls = {region.position: self._call_of(region, arities[region.call.template.key]) for region in shared}
         for accelerator in self._transform.accelerators:
@@ -59,18 +58,6 @@ class RegionSharing:
         trace = replace_symbols(trace, calls) if calls else trace
         self._notes.note_rewritten()
         return trace
-
-    def preview(self, trace: Any) -> list[SharedRegion]:
-        """Returns the regions of a trace that can be shared. Counts nothing, and adds no template to the cache."""
-        shared: list[SharedRegion] = []
-        for position, symbol in enumerate(trace.bound_symbols):
-            if symbol.sym.is_fusion:
-                with suppress(Declined):
-                    shared.append(self._share_region(position, symbol)[0])
-        arities = arities_by_template(shared)
-        for region in shared:
-            self._allow(region, arities[region.call.template.key])
-        return shared
 
     def _find_template(self, position: int, fusion: Any) -> SharedRegion | None:
         """Returns the region at a position of the trace with its template; None if it stays as Thunder made it."""
@@ -88,7 +75,8 @@ class RegionSharing:
         template, arities = shared.call.template, shared.binding.arities
         self._ledger.count_region(template, arities, hit=hit)
         self._notes.note_template(position, fusion, template, arities, hit=hit)
-        if (misses := self._transform.misses) and not hit:
+        misses = self._transform.misses
+        if misses and not hit:
             misses.add(template, shared.region, fusion, self._notes.compilation.lines)
         return shared
 
@@ -100,27 +88,24 @@ class RegionSharing:
         """
         origin, region = origin_of(fusion), region_of(fusion)
         canonical = self._canonicalize(region)
-        binding, executables = canonical.binding, self._transform.backends.choose(fusion, origin)
-        cache, environment = self._transform.cache, self._environment(executables)
-        template, hit = cache.template(canonical.graph, environment, adds=not self._context.is_preview)
+        binding = canonical.binding
+        executables = self._transform.backends.choose(fusion, origin)
+        template, hit = self._transform.cache.template(canonical.graph, self._environment(executables))
         instance = instance_of(region, binding, plain_region_of(fusion))
-        call = self._calls.find_call(template, {binding.arities: instance}, executables, self._context.generation)
+        calls, generation = self._transform.template_calls, self._context.generation
+        call = calls.find_call(template, {binding.arities: instance}, executables, generation)
         return SharedRegion(position, fusion, origin, executables, region, binding, instance, call), hit
 
     def _call_of(self, shared: SharedRegion, all_arities: set[Arities]) -> list[Any]:
         """Returns the bound symbols that replace a region: the call of its template, with verification if enabled."""
-        call, instance, verifier = shared.call, shared.instance, self._transform.verifier
-        self._notes.note_plan(shared.position, self._allow(shared, all_arities))
-        target = verifier.verify(site_of(shared, fallback_of(shared))) if verifier else call.target
-        return call_of(shared.fusion, shared.binding, target, instance.plain or instance.region)
-
-    def _allow(self, shared: SharedRegion, all_arities: set[Arities]) -> Plan:
-        """Allows a template to be called for a region; returns how the region's chains are summed."""
-        arities, call = shared.binding.arities, shared.call
+        arities, call, instance = shared.binding.arities, shared.call, shared.instance
         arithmetic = self._transform.backends.arithmetic(shared.fusion)
         plan = choose_plan(call.template.graph, arities, all_arities, self._transform.plan, arithmetic)
-        call.allow(arities, plan, fallback_of(shared), shared.instance)
-        return plan
+        fallback, verifier = fallback_of(shared), self._transform.verifier
+        call.allow(arities, plan, fallback, instance)
+        self._notes.note_plan(shared.position, plan)
+        target = verifier.verify(site_of(shared, fallback)) if verifier else call.target
+        return call_of(shared.fusion, shared.binding, target, instance.plain or instance.region)
 
     def _explain_unfused(self) -> None:
         """Reports why the trace has no region, unless there was nothing to fuse."""

@@ -24,7 +24,7 @@ from fusioncache.transform import dynamo_graphs, grouped_products
 from fusioncache.transform.dynamo_frames import keep_dynamo_out
 from fusioncache.transform.generations import Generations
 from fusioncache.transform.graph_names import graph_names_of_process
-from fusioncache.transform.passes import TEMPLATES, Accelerator, Pass, TraceContext, order_passes, run_passes
+from fusioncache.transform.passes import Accelerator, Pass, TraceContext, order_passes, run_passes
 from fusioncache.transform.pending_contexts import PendingContexts
 from fusioncache.transform.provenance.misses import Misses
 from fusioncache.transform.provenance.trace_notes import begin_notes
@@ -113,7 +113,7 @@ class TemplateTransform(Transform):
     def use(self, accelerators: Sequence[Accelerator]) -> None:
         """Sets the accelerators of this transform. Must be called before Thunder gets the transform."""
         self.accelerators = tuple(accelerators)
-        own = Pass(TEMPLATES, lambda trace, context: RegionSharing(self, context).change(trace))
+        own = Pass("templates", lambda trace, context: RegionSharing(self, context).change(trace))
         self._passes = order_passes([own, *(each for one in self.accelerators for each in one.passes())])
 
     def passes(self) -> tuple[Pass, ...]:

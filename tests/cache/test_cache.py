@@ -85,13 +85,6 @@ def test_a_bounded_cache_forgets_and_compiled_models_live_on():
     assert cache.template(tanh_graph(), {}) == (one, False)
 
 
-def test_a_preview_adds_nothing():
-    cache, graph = fusioncache.Cache(), tanh_graph()
-    assert not any(cache.template(graph, {}, adds=adds)[1] for adds in (False, False, True))
-    requests = enumerate((False, True, False))
-    assert [cache.executable(graph, {}, lambda n=n: n, adds=adds) for n, adds in requests] == [0, 1, 1]
-
-
 def test_layouts_select_among_a_templates_variants():
     call, binding, ledger, compiler = call_of(draw("sub(x, tanh(y))", x=(4, 4), y=(4, 4)))
     a, b = torch.randn(4, 4), torch.randn(4, 4)

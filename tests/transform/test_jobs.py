@@ -110,11 +110,8 @@ def check_compiled_beside(job: Job, folder: Path, expected: tuple[list[Any], Map
     return stats
 
 
-@pytest.mark.parametrize("cores", [2, 3])
-def test_all_that_calls_ask_for_is_compiled_beside(tmp_path, expected, monkeypatch, cores):
-    monkeypatch.setattr(ahead, "count_cores", lambda: cores)
+def test_all_that_calls_ask_for_is_compiled_beside(tmp_path, expected):
     job = Job(tmp_path, 2)
-    assert job.cache.helpers is not None and job.cache.helpers.works_beside is (cores > 2)
     job.when_traced(job.wait)
     check_compiled_beside(job, tmp_path, expected)
 

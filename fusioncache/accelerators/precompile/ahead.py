@@ -26,7 +26,7 @@ from fusioncache.accelerators.precompile.entry_compiler import (
     TaskOutcome,
     gpu_in_use,
 )
-from fusioncache.accelerators.precompile.pool import CompilePool, choose_jobs, count_cores, find_pool
+from fusioncache.accelerators.precompile.pool import CompilePool, choose_jobs, find_pool
 from fusioncache.backends.api import Backend, backend_class
 from fusioncache.backends.bound_symbols import outputs_of, torch_dtype
 from fusioncache.cache.cache import Cache
@@ -277,7 +277,6 @@ class PoolHelpers(AskHelpers):
     def __init__(self, store: Store, pool: CompilePool):
         super().__init__(store)
         self._pool = pool
-        self.works_beside = pool.jobs < count_cores()
         self._tasks: dict[Key, tuple[StoreRequest, Future[TaskOutcome]]] = {}
         self._tried: dict[Key, float] = {}
         self._later: deque[tuple[StoreRequest, Callable[[], object]]] = deque()

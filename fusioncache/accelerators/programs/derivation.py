@@ -13,7 +13,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -217,14 +216,6 @@ class Derivation:
 
         self.keeper.start_helpers()
         vjp_utils._cache.clear()
-
-    @contextmanager
-    def interrupting(self, part: str) -> Iterator[None]:
-        """Adds the seconds of its body to a part of ``Stats.program_seconds``, and not to the derivation's own."""
-        start = time.perf_counter()
-        with self.keeper.time(part):
-            yield
-        self._started += time.perf_counter() - start
 
     def has_equal_reads(self, candidate: Candidate) -> bool:
         """True if the reads of a stored program are unchanged. Records the first difference, or the slot as tried."""

@@ -330,11 +330,6 @@ class ProgramKeeper(Accelerator):
     def _make_loader(self, call: Call, generation: Generation | None) -> TemplateLoader:
         return TemplateLoader(self.cache, self._backends, self._calls, call.compile_data, generation, call.environments)
 
-    @property
-    def compiles_beside(self) -> bool:
-        """Whether other processes compile on cores that this one does not need."""
-        return self._helpers is not None and self._helpers.works_beside
-
     def start_helpers(self) -> None:
         """Starts the helpers, because they may compile templates of a program that is about to be derived."""
         if self._helpers is not None:

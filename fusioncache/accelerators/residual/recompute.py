@@ -245,8 +245,6 @@ class ResidualStreams(Accelerator):
 
     def _note(self, choices: Sequence[Choice], context: TraceContext) -> None:
         """Records the choices for the streams of a trace."""
-        if context.is_preview:
-            return
         self.choices.extend(choices)
         for choice in choices:
             costs = (PlanCost(plan.value, cost.moved, cost.alive, cost.kernels) for plan, cost in choice.costs.items())

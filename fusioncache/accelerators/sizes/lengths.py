@@ -33,13 +33,12 @@ from fusioncache.accelerators.sizes.families import (
 )
 from fusioncache.accelerators.sizes.hooks import Interpret, watch_sizes
 from fusioncache.accelerators.sizes.journal import FirstTraces, Journal, replay
-from fusioncache.accelerators.sizes.passes import list_distributed_transforms, preview, record_pass_guards
+from fusioncache.accelerators.sizes.passes import list_distributed_transforms, record_pass_guards
 from fusioncache.accelerators.sizes.sizes import SYMBOLIC
 from fusioncache.accelerators.sizes.values import ArgumentSizes, explain_fixed, find_sizes
 from fusioncache.accelerators.steps.lean_steps import look_at_sizes
 from fusioncache.accelerators.steps.views import find_saved_twice
 from fusioncache.ir import Declined, Key, Scope, is_declined
-from fusioncache.observe.record.stats import PROGRAM_PREVIEW
 from fusioncache.process.warning import log_errors, logger
 from fusioncache.transform.rewrite import find_saved
 
@@ -217,13 +216,6 @@ class Lengths:
             derivation: the program.
             interpret: makes Thunder interpret the function.
         """
-        results = self._derive(derivation, interpret)
-        if _is_previewed(derivation):
-            with derivation.interrupting(PROGRAM_PREVIEW):
-                preview(FirstTraces.of(results), derivation.call.compile_data)
-        return results
-
-    def _derive(self, derivation: Derivation, interpret: Interpret) -> Any:
         if not derivation.keeper.replays:
             return derivation.record(lambda: _interpret_as_called(derivation, interpret))
         if is_distributed_elsewhere(derivation.call.compile_data):
@@ -368,14 +360,6 @@ class Lengths:
     def _count(derivation: Derivation, reason: str) -> None:
         logger.info("a program is interpreted at another length: %s", reason)
         derivation.keeper.ledger.count("programs_interpreted", of=reason)
-
-
-def _is_previewed(derivation: Derivation) -> bool:
-    """True if a preview shortens the wait for compiles. After a watched program passes with symbols fill the wait."""
-    compiled, keeper = derivation.call.compile_data, derivation.keeper
-    if derivation.journal is not None or not keeper.compiles_beside:
-        return False
-    return not find_groups(compiled) and not _find_foreign_transform(compiled)
 
 
 def is_distributed_elsewhere(compile_data: Any) -> bool:

@@ -1,13 +1,8 @@
-"""Runs Thunder's passes once more: with symbols for sizes, or before the real ones on few blocks of a program.
-
-With symbols, the guards and expressions of a family are recorded.
+"""Runs Thunder's passes with symbols for sizes, to record the guards and expressions of a family.
 
 A pass computes with sizes and compares them: whether two shapes are equal, whether one broadcasts. If all comparisons
 and decisions have the same results at other sizes, the passes do the same. Each number in the final traces is then the
 value of an expression in the symbolic traces. These traces are discarded: no program is made of them.
-
-Passes over a program of many blocks take as long as its compiles. In a preview they run on few of the blocks first, so
-that workers compile the regions while the passes run on the whole program.
 """
 
 from __future__ import annotations
@@ -15,13 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import combinations, takewhile
+from itertools import combinations
 from typing import Any
 
 from fusioncache.accelerators.sizes.families import Decision, Expressions, PassJournal, decide, describe_argument
 from fusioncache.accelerators.sizes.hooks import support_symbols
-from fusioncache.accelerators.sizes.journal import FirstTraces, Journal, Look, find_stats, replay_computation
-from fusioncache.accelerators.sizes.repeats import copy_deeply, shorten
+from fusioncache.accelerators.sizes.journal import Journal, Look, find_stats, replay_computation
+from fusioncache.accelerators.sizes.repeats import shorten
 from fusioncache.accelerators.sizes.sizes import (
     SYMBOLIC,
     Expression,
@@ -35,21 +30,12 @@ from fusioncache.accelerators.sizes.sizes import (
 )
 from fusioncache.accelerators.sizes.values import ArgumentSizes, Place, name_argument
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.observe.record.ledger import History, muted
 from fusioncache.process.warning import log_errors
 from fusioncache.thunder_adapter.accelerator_api import transform_common
-from fusioncache.thunder_adapter.api import CompileStats, TensorProxy, TraceTag, compile_data_and_stats, langctx
-from fusioncache.transform.passes import TEMPLATES, TraceContext, pick_ours, run_passes
-from fusioncache.transform.provenance.trace_notes import begin_notes
-from fusioncache.transform.sharing import RegionSharing
-from fusioncache.transform.transform import TemplateTransform
+from fusioncache.thunder_adapter.api import TensorProxy, compile_data_and_stats, langctx
 
 _FEW, _MORE = 3, 4
 """The numbers of equal blocks in shortened programs: the first, the last, and one or two blocks between them."""
-FEWEST = 12
-"""The least number of equal blocks of which some are left out where guards are recorded: passes then run twice."""
-FEWEST_PREVIEWED = 6
-"""The least number of equal blocks of a program that is previewed."""
 
 
 def record_pass_guards(
@@ -90,61 +76,15 @@ def record_pass_guards(
             found = TraceSizes(symbol for each in traces for symbol in each.bound_symbols)
             return _describe(found, numbered, listener), found
 
-        shortened = shorten(computation, _FEW, FEWEST)
+        shortened = shorten(computation, _FEW)
         if shortened is not computation:
             with log_errors("passes run on all blocks of a program"):
-                (few, few_sizes), (more, more_sizes) = map(record, (shortened, shorten(computation, _MORE, FEWEST)))
+                (few, few_sizes), (more, more_sizes) = map(record, (shortened, shorten(computation, _MORE)))
                 shapes, others = (each.list_result_shapes(more.expressions) for each in (more_sizes, few_sizes))
                 if few == more and others == shapes and None not in shapes.values():
                     return replace(more, shapes=_name_shapes(shapes, final))
         whole, found = record(computation)
         return replace(whole, shapes=found.list_shapes(whole.expressions))
-
-
-def preview(first: FirstTraces, compiled: Any) -> None:
-    """Requests compiles of a program's regions before Thunder's passes run on all of its blocks. Never raises.
-
-    The regions are those of the program with few of its equal blocks. A compile is unused if the region of the whole
-    program differs. The passes run on copies, and change nothing of the program.
-
-    Args:
-        first: the traces of the program.
-        compiled: Thunder's ``CompileData`` of the function.
-    """
-    with log_errors("no region is compiled before all passes have run"):
-        shortened = shorten(first.computation, _FEW, FEWEST_PREVIEWED)
-        if shortened is first.computation:
-            return
-        stats = CompileStats()
-        # Rematerialization reads from these which inputs are parameters, and which ones the function converts.
-        stats.last_prologue_traces, stats.last_traces = [first.prologue], [first.computation]
-        with compile_data_and_stats(compiled, stats):
-            final = apply_passes(_prepare(copy_deeply(shortened), compiled), compiled)
-            for transform in pick_ours(compiled.transforms or ()):
-                _announce(final, transform, compiled)
-
-
-def _announce(traces: Iterable[Any], transform: TemplateTransform, compiled: Any) -> None:
-    """Announces the regions of final traces to a transform's accelerators. Counts and changes nothing.
-
-    Args:
-        traces: a forward trace, and possibly its backward trace.
-        transform: the transform.
-        compiled: Thunder's ``CompileData`` of the function.
-    """
-    generation = transform.generations.preview(compiled)
-    before = [*takewhile(lambda each: each.name != TEMPLATES, transform.passes())]
-    forward: TraceContext | None = None
-    for trace in traces:
-        notes = begin_notes(trace, History(), forward.notes if forward else None)
-        left = forward.for_backward if forward else dict[str, Any]()
-        context = TraceContext(TraceTag.BACKWARD in trace.tags, notes, generation, left)
-        with muted():
-            trace = run_passes(before, trace, context, transform)
-        regions = RegionSharing(transform, context).preview(trace)
-        for accelerator in transform.accelerators:
-            accelerator.foresee(trace, regions, context)
-        forward = context
 
 
 def _describe(
@@ -241,7 +181,12 @@ def _find_place() -> str:
 
 def _distribute(journal: Journal, computation: Any, symbols: Mapping[Place, tuple[Any, ...]], compiled: Any) -> Any:
     """Returns the computation trace after Thunder's preprocessing and distributed transforms (DDP, FSDP)."""
-    computation = _prepare(computation, compiled)
+    from fusioncache.thunder_adapter.accelerator_api import insert_alias_updates
+
+    computation = transform_common.wrap_return_value_together_with_arguments(computation)
+    computation = transform_common.remove_context_manager_prims_from_trace(computation)
+    if not compiled.compile_options.get("skip_inplace_alias_updates", False):
+        computation = insert_alias_updates(computation, [])  # as for arguments that are no views of each other
     sharing = list_distributed_transforms(compiled)
     if not sharing:
         return computation
@@ -251,16 +196,6 @@ def _distribute(journal: Journal, computation: Any, symbols: Mapping[Place, tupl
     for transform in sharing:
         shared = transform.transform_traces_pre_prologue(*shared, executors_list=compiled.executors_list)
     return shared[1]
-
-
-def _prepare(computation: Any, compiled: Any) -> Any:
-    """Returns the computation trace after Thunder's preprocessing, as for arguments that are no views of each other."""
-    from fusioncache.thunder_adapter.accelerator_api import insert_alias_updates
-
-    computation = transform_common.wrap_return_value_together_with_arguments(computation)
-    computation = transform_common.remove_context_manager_prims_from_trace(computation)
-    skips = compiled.compile_options.get("skip_inplace_alias_updates", False)
-    return computation if skips else insert_alias_updates(computation, [])
 
 
 def list_distributed_transforms(compiled: Any) -> list[Any]:

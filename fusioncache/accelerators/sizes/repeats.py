@@ -1,8 +1,7 @@
-"""Shortens a trace that repeats a block, for passes whose comparisons of sizes are recorded, and for previews.
+"""Shortens a trace that repeats a block, for passes whose comparisons of sizes are recorded.
 
 Passes make the same comparisons for each of many equal blocks, so that a trace with few of them has the same guards.
-``record_pass_guards`` tests each time that the guards do not depend on the number of blocks. Mostly the regions do not
-depend on it, either: see ``preview``.
+``record_pass_guards`` tests each time that the guards do not depend on the number of blocks.
 
 A block may be left out if it differs from the block before it only in its inputs: results of the block before, and
 parameters of the same form. No other block, and nothing outside of the blocks, may use its parameters, and only the
@@ -17,9 +16,7 @@ from typing import Any
 
 from fusioncache.accelerators.layers.block_replay import describe_value
 from fusioncache.accelerators.sizes.sizes import SYMBOLIC, express
-from fusioncache.ir.errors import Declined, Scope
 from fusioncache.thunder_adapter import api
-from fusioncache.thunder_adapter.accelerator_api import jit_ext
 from fusioncache.thunder_adapter.api import Proxy, devices, dtypes
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), devices.Device, dtypes.dtype)
@@ -27,38 +24,20 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), devices.Device, dty
 type _Place = tuple[int, int]
 """The first place of a proxy in a trace: the position of a bound symbol, and the number among its proxies."""
 
+FEWEST = 12
+"""The least number of equal blocks of which some are left out."""
 
-def shorten(trace: Any, count: int, fewest: int) -> Any:
+
+def shorten(trace: Any, count: int) -> Any:
     """Returns the trace with this number of the blocks of each repeated part; the trace itself if it repeats nothing.
 
     Args:
         trace: of computations.
-        count: at least 2, and less than ``fewest``: the first blocks and the last one are left.
-        fewest: the least number of equal blocks of which some are left out.
+        count: at least 2, and less than ``FEWEST``: the first blocks and the last one are left.
     """
-    while (repeats := _find_repeats(trace, fewest)) is not None:
+    while (repeats := _find_repeats(trace)) is not None:
         trace = repeats.keep(count)
     return trace
-
-
-def copy_deeply(trace: Any) -> Any:
-    """Returns a copy of a trace that shares no bound symbol or tensor proxy with it: passes write into both.
-
-    Raises:
-        Declined: if it contains a collection proxy, into which Thunder writes while it copies.
-    """
-    proxies = {api.variableify(proxy): proxy for symbol in trace.bound_symbols for proxy in _list_proxies(symbol)}
-    if any(isinstance(proxy, api.CollectionProxy) for proxy in proxies.values()):
-        raise Declined("there are collections in a computation", Scope.LENGTH)
-    with api.tracectx(api.TraceCtx()):
-        own = {
-            key: proxy.replace(tags=set(proxy.tags))
-            for key, proxy in proxies.items()
-            if isinstance(proxy, api.TensorProxy)
-        }
-    copied = jit_ext._apply_trace_proxy_rename(trace, own)
-    copied.names = set(trace.names)
-    return copied
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,14 +78,14 @@ class _Repeats:
         return shorter
 
 
-def _find_repeats(trace: Any, fewest: int) -> _Repeats | None:
-    """Returns the largest part of a trace with at least ``fewest`` blocks; None if some of them may not be left out."""
+def _find_repeats(trace: Any) -> _Repeats | None:
+    """Returns the largest part of a trace with at least ``FEWEST`` blocks; None if some of them may not be left out."""
     numbers: dict[Any, int] = {}
     symbols = trace.bound_symbols
     inputs = sum(each.sym.id is api.PrimIDs.UNPACK_TRIVIAL for each in symbols)  # they come first
     forms = [numbers.setdefault(_describe(each), len(numbers)) for each in symbols[inputs:]]
-    runs = [_find_run(forms, length) for length in range(1, len(forms) // fewest + 1)]
-    long = [_Repeats(trace, inputs + start, length, count) for start, length, count in runs if count >= fewest]
+    runs = [_find_run(forms, length) for length in range(1, len(forms) // FEWEST + 1)]
+    long = [_Repeats(trace, inputs + start, length, count) for start, length, count in runs if count >= FEWEST]
     found = max(long, key=lambda each: (each.length * each.count, -each.length), default=None)
     return found if found is not None and _are_alike(found) else None
 

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import count
 from types import MappingProxyType
@@ -23,7 +21,7 @@ from typing import Any
 from fusioncache.ir import Template
 from fusioncache.observe.record.events import CompileEvent, CompileObserver, EventFile, EventStream, What, publish
 from fusioncache.observe.record.observations import Phases, Record, RegionRecord, Source, ThunderCost
-from fusioncache.observe.record.stats import PROGRAM_PREVIEW, PROGRAM_RECORD, AllTemplates, Stats, TemplateStats
+from fusioncache.observe.record.stats import PROGRAM_RECORD, AllTemplates, Stats, TemplateStats
 from fusioncache.process import forks
 from fusioncache.process.forks import LruMap
 
@@ -206,19 +204,6 @@ def repeats_of(hits: int, arities: int, executables: int) -> tuple[int, int]:
     return hits, 1
 
 
-_MUTED: ContextVar[bool] = ContextVar("fusioncache_muted", default=False)
-
-
-@contextmanager
-def muted() -> Iterator[None]:
-    """Returns a context in which ``Ledger.count`` and ``emit`` do nothing, for passes that run in a preview."""
-    token = _MUTED.set(True)
-    try:
-        yield
-    finally:
-        _MUTED.reset(token)
-
-
 class Ledger:
     """The running counts behind ``Stats``. The cost of an event does not depend on the number of earlier events.
 
@@ -253,8 +238,6 @@ class Ledger:
         Returns:
             True if this is the first time for this reason.
         """
-        if _MUTED.get():
-            return False
         with self._lock:
             first = of is None or of not in self._counts[name]
             for ledger in self._lineage:
@@ -269,8 +252,7 @@ class Ledger:
             True if this is the first time for this reason.
         """
         first = self.count(_COUNTED_AS[what], of=reason)
-        if not _MUTED.get():
-            publish(self._log, what, template, reason=reason, **fields)
+        publish(self._log, what, template, reason=reason, **fields)
         return first
 
     def count_region(self, template: Template, arities: tuple[int, ...], *, hit: bool) -> None:
@@ -366,7 +348,6 @@ class Ledger:
         stats, seconds = self.stats(), {"planning": 0.0, **self.history.seconds}
         programs = dict(stats.program_seconds)
         keeping = programs.pop(PROGRAM_RECORD, None)
-        programs.pop(PROGRAM_PREVIEW, None)
         return Phases(
             canonicalizing=max(stats.canonicalize_seconds - seconds["planning"], 0.0),
             starting=sum(stats.start_seconds.values()) if stats.start_seconds else None,

@@ -14,9 +14,7 @@ _TITLES = ("template", "digest", "regions", "hits", "terms", "compiles", "compil
 _SHOWN_DIGITS = 12
 
 PROGRAM_RECORD = "record"
-"""The part of ``Stats.program_seconds`` for storing programs. Other parts are for loading them, but for a preview."""
-PROGRAM_PREVIEW = "preview"
-"""The part of ``Stats.program_seconds`` for previews, which Thunder counts as tracing."""
+"""The part of ``Stats.program_seconds`` for storing programs. All other parts are for loading them."""
 _ALWAYS_SHOWN = ("regions", "templates", "hits", "misses")
 _NO_REASONS: Mapping[str, Any] = MappingProxyType({})
 
@@ -72,8 +70,7 @@ class Stats:
         program_seconds: seconds spent on programs, by activity. To load one: ``key``, ``load`` (looking into the
             store), ``reads`` (comparing them), ``build`` and ``templates`` (building it), the first three also if no
             program fitted. To store one: ``record``. To replay its operations: ``replay``. To record what passes depend
-            on: ``passes``. To fill in other sizes: ``fill``. To request compiles before all passes have run:
-            ``preview``.
+            on: ``passes``. To fill in other sizes: ``fill``.
         captures: forward and backward programs that were captured in CUDA graphs: see ``FusionCache(graphs=True)``.
         graph_replays: calls of forward and backward programs for which a graph was replayed.
         gradients_copied: gradients that were copied out of a graph's memory after a replay. Others were returned

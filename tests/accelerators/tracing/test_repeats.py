@@ -1,30 +1,19 @@
 """Passes that record guards of sizes run on programs with few of many equal blocks, and have the same guards."""
 
 import math
-from dataclasses import fields
-from itertools import chain
 
 import pytest
 import thunder
 import thunder.torch as ltorch
 import torch
-from blank_programs import blank
-from models import Blocks
-from recorded_requests import Recorder
 from same_traces import stop_at_first
-from store_processes import PersistentEager
 from stored_programs import compile_anew
 from thunder.core.proxies import TensorProxy
 from thunder.extend import OperatorExecutor, register_executor
 from torch import nn
 
 import fusioncache
-from fusioncache.accelerators.precompile import ahead
-from fusioncache.accelerators.programs.build import write_program
-from fusioncache.accelerators.programs.template_loader import find_references
 from fusioncache.accelerators.sizes import lengths, passes, repeats
-from fusioncache.store import Store
-from fusioncache.transform import shared_region
 
 WIDTH = 4
 FEWEST, COUNT = 6, 8
@@ -32,7 +21,7 @@ FEWEST, COUNT = 6, 8
 
 @pytest.fixture(autouse=True)
 def _take_few(monkeypatch):
-    monkeypatch.setattr(passes, "FEWEST", FEWEST)
+    monkeypatch.setattr(repeats, "FEWEST", FEWEST)
 
 
 def round_up(a):
@@ -87,7 +76,7 @@ def trace(model):
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_a_shortened_trace_computes_what_a_model_with_fewer_blocks_does(count):
-    found = repeats.shorten(trace(Model()), count, FEWEST)
+    found = repeats.shorten(trace(Model()), count)
     model = Model(lambda blocks: blocks.__delitem__(slice(count, None)))
     expected = trace(model).bound_symbols
     used = {each.name for symbol in found.bound_symbols[COUNT * 2 + 1 :] for each in symbol.flat_proxy_args}
@@ -98,8 +87,7 @@ def test_a_shortened_trace_computes_what_a_model_with_fewer_blocks_does(count):
 
 
 def test_all_but_one_block_may_be_left():
-    whole = trace(Model(lambda blocks: blocks.__delitem__(slice(FEWEST, None))))
-    found = repeats.shorten(whole, FEWEST - 1, FEWEST)
+    found = repeats.shorten(trace(Model(lambda blocks: blocks.__delitem__(slice(FEWEST, None)))), FEWEST - 1)
     used = {each.name for symbol in found.bound_symbols for each in symbol.flat_proxy_args}
     assert {symbol.output.name for symbol in found.bound_symbols if symbol.sym.name in ("tanh", "add")} <= used
 
@@ -111,7 +99,7 @@ def test_a_part_that_repeats_few_larger_blocks_hides_no_other():
             x = x * (number % 16)
         return x
 
-    found = repeats.shorten(trace(Model(finish=finish)), 3, FEWEST)
+    found = repeats.shorten(trace(Model(finish=finish)), 3)
     assert sum(each.sym.name == "tanh" for each in found.bound_symbols) == 3
 
 
@@ -136,7 +124,7 @@ MIDDLE = COUNT // 2
 )
 def test_blocks_that_differ_are_used_elsewhere_or_are_few_stay(model):
     whole = trace(model)
-    assert repeats.shorten(whole, 3, FEWEST) is whole
+    assert repeats.shorten(whole, 3) is whole
 
 
 @pytest.fixture(name="recorded")
@@ -153,7 +141,7 @@ def _recorded(tmp_path, monkeypatch):
         def record_both(*args):
             found.append(own(*args))
             with monkeypatch.context() as patch:
-                patch.setattr(passes, "shorten", lambda whole, *_: whole)
+                patch.setattr(passes, "shorten", lambda whole, count: whole)
                 found.append(own(*args))
             return found[0]
 
@@ -210,80 +198,18 @@ def test_passes_that_depend_on_the_number_of_blocks_run_on_all(recorded, monkeyp
     assert few == whole and runs == [3, 4, COUNT, COUNT]
 
 
-def test_a_deep_copy_shares_nothing_that_passes_write_into():
-    def list_all(symbols):
-        for symbol in symbols:
-            yield from (symbol, symbol.tags, *symbol.flat_proxy_args, *(each.tags for each in symbol.flat_proxy_args))
-            yield from list_all(symbol.subsymbols)
+def test_passes_with_symbols_see_what_writes_in_place_change(tmp_path, monkeypatch):
+    def write(x):
+        x = torch.tanh(x)
+        x.mul_(2.0)
+        return torch.sin(x) * 1.5
 
-    whole = trace(Model())
-    copied = repeats.copy_deeply(whole)
-    assert str(copied) == str(whole) and copied.names == whole.names is not copied.names
-    assert not {*map(id, list_all(copied.bound_symbols))} & {*map(id, list_all(whole.bound_symbols))}
-
-
-class Writing(nn.Module):
-    """A model whose blocks write in place."""
-
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList(nn.Linear(16, 16) for _ in range(COUNT))
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = torch.tanh(block(x))
-            x.mul_(2.0)
-            x = torch.sin(x) * 1.5
-        return x
-
-
-class Spanning(nn.Module):
-    """A model with regions that span all blocks, so that a preview finds others."""
-
-    def forward(self, x):
-        for _ in range(COUNT):
-            x = torch.sin(x) * 1.5 + x.mean(-1, keepdim=True)
-        return x
-
-
-@pytest.mark.parametrize(
-    ("make", "dtype", "processes"),
-    [
-        (lambda: Blocks(COUNT), torch.bfloat16, [(4, 6)]),  # recomputes weights in backward
-        (lambda: Blocks(COUNT), torch.float32, [(4,), (6,)]),  # the second one generalizes with regions of the store
-        (Writing, torch.float32, [(4,)]),
-        (Spanning, torch.float32, [(4, 6)]),
-    ],
-)
-def test_a_preview_requests_what_the_program_does_and_changes_nothing(tmp_path, monkeypatch, make, dtype, processes):
-    found, requests = [], []
-    monkeypatch.setattr(shared_region, "make_backend", lambda *_, **options: PersistentEager())
-    monkeypatch.setattr(PersistentEager, "derives_sizes", True)
-    monkeypatch.setattr(Recorder, "works_beside", True)
-    monkeypatch.setattr(ahead, "find_helpers", lambda *_, **options: Recorder())
-    monkeypatch.setattr(Recorder, "hand_over", lambda _, asks: requests[-1].append({ask.key for ask in asks}) or 0)
-    for fewest in (FEWEST, COUNT + 1):
-        monkeypatch.setattr(passes, "FEWEST_PREVIEWED", fewest)
-        store, seen = tmp_path / str(fewest), []
-        requests.append([])
-        for lengths_of_process in processes:
-            torch.manual_seed(0)
-            model = make().to(dtype)
-            compiled, transform = compile_anew(model, store)
-            for length in lengths_of_process:
-                compiled(torch.randn(length, 16, dtype=dtype, requires_grad=True)).sum().backward()
-            entries = thunder.compile_stats(compiled).interpreter_cache
-            texts = [blank(write_program(each, model, find_references(transform.calls()))) for each in entries]
-            stats = transform.stats()
-            counts = {each.name: getattr(stats, each.name) for each in fields(stats) if "seconds" not in each.name}
-            seen.append((texts, counts))
-        found.append((seen, {(each.digest, each.backend) for each in Store.open(store, remote="").entries()}))
-    assert found[0] == found[1]
-    previewed, expected = map(iter, requests)
-    for length in chain(*processes):
-        is_first = any(length == each[0] for each in processes)  # passes with symbols follow for the other one
-        pair = [next(expected), next(expected)]
-        if is_first:
-            assert ([next(previewed), next(previewed)] == pair) is (make is not Spanning)
-        assert [next(previewed), next(previewed)] == pair and any(pair)
-    assert not [*previewed, *expected]
+    found, own = [], passes.apply_passes
+    monkeypatch.setattr(passes, "apply_passes", lambda *args: found.append(own(*args)) or found[-1])
+    compiled, _ = compile_anew(write, tmp_path)
+    for length in (4, 6):
+        compiled(torch.randn(length, 16))
+    kinds = [symbol.sym.name for (computation,) in found for symbol in computation.bound_symbols]
+    traces = [[symbol.sym.name for symbol in trace.bound_symbols] for trace in thunder.last_traces(compiled)]
+    assert kinds.count("update_aliases") == 2
+    assert kinds in [[kind for kind in each if kind != "python_del"] for each in traces]
