@@ -126,7 +126,7 @@ def time_splitter(original: Callable[..., Any]) -> Callable[..., Any]:
             rest = (time_compile(rest[0]), *rest[1:])
         with ExitStack() as contexts:
             for accelerator in _list_accelerators(thunder_jit):
-                contexts.enter_context(accelerator.around_splitting())
+                contexts.enter_context(accelerator.around_splitting(gm))
             split, info = original(gm, thunder_jit, *rest, **options)
         with log_errors("what Thunder's splitter did is not counted"):  # as in another Thunder: the graphs run anyway
             transforms = _list_transforms(info)

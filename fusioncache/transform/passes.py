@@ -117,8 +117,12 @@ class Accelerator:
     def foresee(self, trace: Any, regions: Sequence[SharedRegion], context: TraceContext) -> None:
         """Receives a trace's regions that share templates, before calls replace them."""
 
-    def around_splitting(self) -> AbstractContextManager[None]:
-        """Returns a context manager that is active while Thunder's splitter cuts a graph of Dynamo."""
+    def around_splitting(self, graph: Any) -> AbstractContextManager[None]:
+        """Returns a context manager that is active while Thunder's splitter cuts a graph of Dynamo.
+
+        Args:
+            graph: a module of ``torch.fx``, which may be changed.
+        """
         return nullcontext()
 
 

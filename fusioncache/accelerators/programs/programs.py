@@ -238,7 +238,7 @@ class ProgramKeeper(Accelerator):
         self._backends, self._calls, self._helpers = transform.backends, transform.template_calls, helpers
         self._generations = transform.generations
 
-    def around_splitting(self) -> AbstractContextManager[None]:
+    def around_splitting(self, graph: Any) -> AbstractContextManager[None]:
         """Returns a context in which the splitter looks up supported operations in the store."""
         return split_memory_of_process().answering(self.cache.store)
 

@@ -1,0 +1,157 @@
+"""Replaces operations in Dynamo's graphs for which Thunder has no rule, by operations that compute the same bits.
+
+Thunder's splitter leaves operations without a rule to TorchInductor. Each cuts a graph into parts that are traced,
+compiled, stored and called one by one: Hugging Face's GPT-2 of two layers becomes ten parts for Thunder and nine for
+TorchInductor. Gradients are Thunder's then, and not TorchInductor's, so that their last bits may be other ones.
+
+An operation stays as it is where the replacement might differ: with other arguments, dtypes, or types of tensors.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule, Node
+
+from fusioncache.process.warning import log_errors
+from fusioncache.transform.passes import Accelerator
+
+type _Replace = Callable[[Node], None]
+
+
+class Operators(Accelerator):
+    """Replaces operations in each graph before Thunder's splitter cuts it."""
+
+    name: ClassVar[str] = "operators"
+
+    @contextmanager
+    def around_splitting(self, graph: GraphModule) -> Iterator[None]:
+        """Replaces the operations of a graph, and then of graphs in it, such as checkpointed layers."""
+        for module in graph.modules():
+            if isinstance(module, GraphModule):
+                replace_operations(module)
+        yield
+
+
+def replace_operations(module: GraphModule) -> None:
+    """Replaces the operations of a graph that Thunder lacks. Never raises: what cannot be replaced stays."""
+    for node in list(module.graph.nodes):
+        target = getattr(torch.Tensor, node.target, None) if node.op == "call_method" else node.target
+        replace = _REPLACEMENTS.get(target) if node.op in ("call_function", "call_method") else None
+        if replace is not None:
+            with log_errors(f"{node.target} stays an operation that Thunder lacks"):
+                replace(node)
+    module.recompile()
+
+
+def _value(node: Node) -> Any:
+    """Returns the fake tensor that Dynamo computed for a node."""
+    return node.meta["example_value"]
+
+
+def _are_plain(*nodes: Any) -> bool:
+    """True if all are tensors, of no other subclass, and outside ``torch.func``'s transforms."""
+    return all(isinstance(node, Node) and isinstance(node.meta.get("example_value"), FakeTensor) for node in nodes)
+
+
+def _insert(before: Node, function: Callable[..., Any], *args: Any, **options: Any) -> Node:
+    """Inserts a call before a node."""
+    values, named = torch.fx.node.map_arg((args, options), _value)
+    with before.graph.inserting_before(before):
+        made = before.graph.call_function(function, args, options)
+    made.meta = {**before.meta, "example_value": function(*values, **named)}
+    return made
+
+
+def _exchange(node: Node, function: Callable[..., Any], *args: Any, **options: Any) -> None:
+    """Replaces a node by a call with an equal value."""
+    with node.graph.inserting_before(node):
+        made = node.graph.call_function(function, args, options)
+    made.meta = node.meta
+    node.replace_all_uses_with(made)
+    node.graph.erase_node(node)
+
+
+def _replace_addmm(node: Node) -> None:
+    """Replaces a product of matrices plus a vector by a linear layer, for which torch calls ``addmm``, too."""
+    if node.kwargs or not _are_plain(node, *node.args):
+        return
+    bias, left, right = node.args
+    vector, matrix = _value(bias), _value(right)
+    if matrix.is_floating_point() and tuple(vector.shape) == tuple(matrix.shape[1:]):
+        _exchange(node, torch.nn.functional.linear, left, _insert(node, torch.t, right), bias)
+
+
+def _replace_new(fill: Callable[..., Any]) -> _Replace:
+    """Returns a replacement of a method that makes a tensor like another one, by a function that takes its dtype."""
+
+    def replace(node: Node) -> None:
+        if _are_plain(node, node.args[0]) and not node.kwargs.keys() - {"dtype", "device"}:
+            value = _value(node)
+            _exchange(node, fill, *node.args[1:], dtype=value.dtype, device=value.device)
+
+    return replace
+
+
+def _replace_cast(dtype: torch.dtype) -> _Replace:
+    """Returns a replacement of a method that converts a tensor by the method that takes a dtype."""
+
+    def replace(node: Node) -> None:
+        if _are_plain(node, *node.args) and not node.kwargs:
+            node.target, node.args = "to", (*node.args, dtype)
+
+    return replace
+
+
+def _replace_min(node: Node) -> None:
+    """Replaces the smaller of two integers; of other numbers Thunder might have another gradient."""
+    if len(node.args) == 2 and _are_plain(node, *node.args) and _is_integer(_value(node)):
+        _exchange(node, torch.minimum, *node.args)
+
+
+def _replace_diff(node: Node) -> None:
+    """Replaces the differences of neighbors along the last dimension, of integers."""
+    (whole, *others), options = node.args, dict(node.kwargs)
+    first, last = options.pop("prepend", None), options.pop("append", None)
+    parts = [each for each in (first, whole, last) if each is not None]
+    if others or options not in ({}, {"dim": -1}) or not _are_plain(node, *parts) or not _is_integer(_value(node)):
+        return
+    joined = _insert(node, torch.cat, parts, dim=-1) if len(parts) > 1 else whole
+    later, earlier = (_insert(node, operator.getitem, joined, (..., each)) for each in (_LATER, _EARLIER))
+    _exchange(node, operator.sub, later, earlier)
+
+
+def _is_integer(value: torch.Tensor) -> bool:
+    return not value.is_floating_point() and not value.is_complex() and value.dtype != torch.bool
+
+
+def _replace_size(node: Node) -> None:
+    """Replaces a shape by a tuple where it is an argument of a method, such as ``view``."""
+    (sizes,) = node.args
+    for user in list(node.users):
+        if user.op == "call_method" and user.args[0] is not node:
+            user.args = torch.fx.node.map_arg(user.args, lambda each: tuple(sizes) if each is node else each)
+    if not node.users:
+        node.graph.erase_node(node)
+
+
+_LATER, _EARLIER = slice(1, None), slice(None, -1)
+_CASTS = ("bfloat16", "bool", "half", "int")
+"""Dtypes, and the names of the methods that convert to them."""
+_REPLACEMENTS: Mapping[Any, _Replace] = MappingProxyType(
+    {
+        **{getattr(torch.Tensor, name): _replace_cast(getattr(torch, name)) for name in _CASTS},
+        torch.addmm: _replace_addmm,
+        torch.Tensor.new_ones: _replace_new(torch.ones),
+        torch.Tensor.new_zeros: _replace_new(torch.zeros),
+        torch.diff: _replace_diff,
+        torch.min: _replace_min,
+        torch.Size: _replace_size,
+    }
+)

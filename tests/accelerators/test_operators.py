@@ -1,0 +1,137 @@
+"""Operations of Dynamo's graphs that Thunder lacks are replaced by others with the same bits, or stay as they are."""
+
+import pytest
+import torch
+from behind_dynamo import compile_behind_dynamo
+from torch.utils.checkpoint import checkpoint
+
+from fusioncache.accelerators.operators import replace_operations
+
+BIAS, LEFT, RIGHT = (torch.randn(shape, generator=torch.Generator().manual_seed(1)) for shape in ((5,), (3, 4), (4, 5)))
+NUMBERS = torch.tensor([[3, 1, 4, 1], [5, 9, 2, 6]])
+
+
+def capture(function, *arguments, **options):
+    """Returns Dynamo's graph of a function, after the replacements, and the arguments of the graph."""
+    found = []
+    torch._dynamo.reset()
+    torch.compile(function, backend=lambda graph, given: found.append(graph) or graph.forward, **options)(*arguments)
+    (graph,) = found
+    replace_operations(graph)
+    graph.graph.lint()
+    return graph
+
+
+def list_targets(graph):
+    return [getattr(node.target, "__name__", node.target) for node in graph.graph.nodes if node.op.startswith("call")]
+
+
+REPLACED = [
+    (lambda a, b, c: torch.addmm(a, b, c), (BIAS, LEFT, RIGHT), ["t", "linear"]),
+    (lambda x: x.new_ones((2, 3)), (LEFT,), ["ones"]),
+    (lambda x: x.new_ones(2, 3, dtype=torch.int64), (LEFT.bfloat16(),), ["ones"]),
+    (lambda x: x.new_zeros(x.shape, device="cpu"), (LEFT.half(),), ["zeros"]),
+    (lambda x: torch.diff(x), (NUMBERS,), ["getitem", "getitem", "sub"]),
+    (lambda x: torch.diff(x, prepend=x[:, :1] - 1, dim=-1), (NUMBERS,), ["cat", "getitem", "getitem", "sub"]),
+    (lambda x: torch.diff(x, prepend=x[:, :1], append=x), (NUMBERS,), ["cat", "getitem", "getitem", "sub"]),
+    (lambda x: torch.min(x, x.flip(0)), (NUMBERS,), ["minimum"]),
+    (lambda x: (x.bool(), x.int(), x.half(), x.bfloat16()), (LEFT,), ["to"] * 4),
+]
+
+
+@pytest.mark.parametrize(("function", "arguments", "expected"), REPLACED)
+def test_each_is_replaced_with_the_same_bits_in_one_part(function, arguments, expected):
+    graph = capture(function, *arguments)
+    targets = list_targets(graph)
+    assert [each for each in targets if each in expected][-len(expected) :] == expected
+    own, _ = compile_behind_dynamo(function)
+    results, wanted = own(*arguments), function(*arguments)
+    torch.testing.assert_close(results, wanted, rtol=0, atol=0)
+    (info,) = own._backend.subgraph_infos
+    assert len(info.thunder_compiled_fns) == 1 and not info.split_reasons
+
+
+STAY = [
+    (lambda a, b, c: torch.addmm(a, b, c, beta=2.0), (BIAS, LEFT, RIGHT)),
+    (lambda a, b, c: torch.addmm(a, b, c, alpha=2), (BIAS, LEFT, RIGHT)),
+    (lambda a, b, c: torch.addmm(a, b, c), (BIAS[:1], LEFT, RIGHT)),
+    (lambda a, b, c: torch.addmm(a, b, c), (BIAS.expand(3, 5), LEFT, RIGHT)),
+    (lambda a, b, c: torch.addmm(a, b, c), tuple(each.long() for each in (BIAS, LEFT, RIGHT))),
+    (lambda x: x.new_ones(2, 3, requires_grad=True) * x[0, 0], (LEFT,)),
+    (lambda x: torch.vmap(lambda row: row + row.new_ones(()))(x), (LEFT,)),
+    (lambda x: torch.diff(x), (LEFT,)),
+    (lambda x: torch.diff(x > 2), (NUMBERS,)),
+    (lambda x: torch.diff(x, n=2), (NUMBERS,)),
+    (lambda x: torch.diff(x, dim=0), (NUMBERS,)),
+    (lambda x: torch.min(x, x.flip(0)), (LEFT,)),
+    (lambda x: torch.min(x), (NUMBERS,)),
+    (lambda x: torch.min(x, 1).values, (NUMBERS,)),
+    (lambda x: x.int(memory_format=torch.contiguous_format), (LEFT,)),
+]
+
+
+@pytest.mark.parametrize(("function", "arguments"), STAY)
+def test_others_stay(function, arguments, monkeypatch):
+    after = list_targets(capture(function, *arguments))
+    monkeypatch.setattr("fusioncache.accelerators.operators._REPLACEMENTS", {})
+    assert after == list_targets(capture(function, *arguments))
+
+
+class Layer(torch.nn.Module):
+    """A layer as Hugging Face's GPT-2 has it: its weight is transposed, and its shape a ``torch.Size``."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.bias = torch.nn.Parameter(RIGHT.clone()), torch.nn.Parameter(BIAS.clone())
+
+    def forward(self, x):
+        shape = torch.Size((*x.size()[:-1], 5))
+        return torch.addmm(self.bias, x.view(-1, 4), self.weight).view(shape)
+
+
+def train(model, call, x, autocast=False):
+    model.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        result = call(x)
+    result.float().square().sum().backward()
+    return result, model.bias.grad, model.weight.grad
+
+
+def compare(model, call, x, autocast=False):
+    """Compares a training step with torch's. The weight's gradient is a product of two transposed matrices here."""
+    (*ours, weight), (*expected, expected_weight) = (train(model, each, x, autocast) for each in (call, model))
+    torch.testing.assert_close(ours, expected, rtol=0, atol=0)
+    torch.testing.assert_close(weight, expected_weight, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_model_is_one_part_at_each_length_with_torchs_bits(autocast):
+    model = Layer()
+    own, _ = compile_behind_dynamo(model)
+    for length in (3, 5, 7, 8):
+        compare(model, own, torch.randn(2, length, 4), autocast)
+    assert [len(each.thunder_compiled_fns) for each in own._backend.subgraph_infos] == [1, 1]
+    assert not any(each.split_reasons for each in own._backend.subgraph_infos)
+
+
+def test_a_size_stays_where_it_is_no_argument_of_a_method():
+    def call(x):
+        shape = torch.Size((x.shape[0], 5))
+        return x.new_zeros(shape) + shape.numel()
+
+    graph = capture(call, LEFT, dynamic=True)
+    assert torch.equal(call(LEFT), torch.zeros(3, 5) + 15) and "zeros" in list_targets(graph)
+
+
+def test_graphs_in_graphs_are_changed_too():
+    model = Layer()
+    own, _ = compile_behind_dynamo(lambda x: checkpoint(model, x, use_reentrant=False))
+    compare(model, own, torch.randn(2, 3, 4))
+    assert not any(each.split_reasons for each in own._backend.subgraph_infos)
+
+
+def test_without_the_accelerator_graphs_are_cut(monkeypatch):
+    monkeypatch.setenv("FUSIONCACHE_ACCELERATORS", "programs,tracing")
+    own, _ = compile_behind_dynamo(Layer())
+    own(torch.randn(2, 3, 4))
+    assert [bool(each.split_reasons) for each in own._backend.subgraph_infos] == [True]
