@@ -105,9 +105,10 @@ class FusionCache(TemplateTransform):
         graphs: whether forward and backward are captured in CUDA graphs and replayed. Outputs are copied then,
             gradients are not. None asks the environment: ``FUSIONCACHE_GRAPHS`` is 0 or 1, by default 0.
         accelerators: the names of the accelerators that may be used: ``"programs"``, ``"sizes"``, ``"tracing"``,
-            ``"lean steps"``, ``"graphs"``, ``"schedule"``, ``"residual"``, ``"precompile"``. All others are off, even
-            if their own options are set. None asks the environment: ``FUSIONCACHE_ACCELERATORS`` has names with commas
-            between them, or is ``none``; by default all may be used. ``"programs"`` needs ``"tracing"``.
+            ``"lean steps"``, ``"graphs"``, ``"schedule"``, ``"residual"``, ``"precompile"``, ``"splitting"``. All
+            others are off, even if their own options are set. None asks the environment: ``FUSIONCACHE_ACCELERATORS``
+            has names with commas between them, or is ``none``; by default all may be used. ``"programs"`` needs
+            ``"tracing"``.
 
     Raises:
         TypeError: if ``cache`` is no ``fusioncache.Cache``, or ``verify``, ``explain``, ``jobs``, ``programs`` or

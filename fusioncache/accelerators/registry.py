@@ -12,13 +12,13 @@ from types import MappingProxyType
 from typing import Any
 
 from fusioncache.accelerators.graphs.graph_capture import make_graphs
-from fusioncache.accelerators.operators import Operators
 from fusioncache.accelerators.precompile.ahead import Precompilation, find_precompilation
 from fusioncache.accelerators.programs.program_list import order_entries
 from fusioncache.accelerators.programs.programs import ProgramKeeper
 from fusioncache.accelerators.residual.plans import ResidualOptions, ResidualPlan
 from fusioncache.accelerators.residual.recompute import ResidualStreams
 from fusioncache.accelerators.schedule.scheduling import CollectiveOptions, Collectives
+from fusioncache.accelerators.splitting import Splitting
 from fusioncache.accelerators.steps.lean_steps import LeanSteps
 from fusioncache.cache.generals import Sizes
 from fusioncache.process.settings import ACCELERATORS
@@ -43,7 +43,7 @@ class Options:
         jobs: the number of worker processes that compile; None for as many as pay off.
         lengths: for which templates are compiled before a call has them.
         precompiles: whether anything is compiled before it is called.
-        operators: whether operations that Thunder lacks are replaced in Dynamo's graphs.
+        splitting: whether operations that Thunder lacks are replaced in Dynamo's graphs.
     """
 
     tracing: bool
@@ -56,7 +56,7 @@ class Options:
     jobs: int | None
     lengths: tuple[int, ...] = ()
     precompiles: bool = True
-    operators: bool = True
+    splitting: bool = True
 
     def without(self, names: Iterable[str]) -> Options:
         """Returns the options with these accelerators switched off."""
@@ -76,7 +76,7 @@ SWITCHES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "schedule": {"schedule": CollectiveOptions.of("thunder", None, None)},
         "residual": {"residual": ResidualOptions(False, ResidualPlan.INLINE, None)},
         "precompile": {"jobs": 0, "precompiles": False},
-        "operators": {"operators": False},
+        "splitting": {"splitting": False},
     }
 )
 """All accelerators, each with the options that switch it off."""
@@ -117,8 +117,8 @@ def make_accelerators(
     compares = verify in (VerifyMode.FIRST, VerifyMode.EVERY)
     if options.tracing:
         install()
-    if options.operators:
-        yield Operators()
+    if options.splitting:
+        yield Splitting()
     yield LeanSteps(options.lean, transform.count_taken_out, order_entries)
     yield Collectives(options.schedule, transform.report_left)
     yield ResidualStreams(options.residual, transform)

@@ -13,6 +13,7 @@ from typing import Any
 
 MODULES: Mapping[str, str] = MappingProxyType(
     {
+        "autocast": "thunder.transforms.autocast",
         "dynamo_utils": "thunder.dynamo.utils",
         "interpreter": "thunder.core.interpreter",
         "jit_ext": "thunder.core.jit_ext",
@@ -31,6 +32,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
 NAMES: Mapping[str, str] = MappingProxyType(
     {
         "thunder": "CacheEntry _cache_info_ctx",
+        "thunder.clang.utils": "compute_broadcast_shape",
         "thunder.common": "transform_for_execution",
         "thunder.core.baseutils": "ProxyInterface is_likely_from_collections_namedtuple",
         "thunder.core.interpreter": "interpreter_needs_wrap",

@@ -337,7 +337,7 @@ def _generate(values: list[int]) -> Iterator[int]:
         yield value * 3
 
 
-ACCELERATORS = ("programs", "sizes", "tracing", "lean steps", "graphs", "schedule")
+ACCELERATORS = ("programs", "sizes", "tracing", "lean steps", "graphs", "schedule", "splitting")
 """The parts that can be switched off separately. All else is the core."""
 
 _NEEDED_BY = {**dict.fromkeys(ACCELERATORS, ()), "tracing": ("programs", "sizes"), "programs": ("sizes",)}

@@ -458,7 +458,7 @@ def _is_in_place(name: str) -> bool:
 def _put(replacement: Replacement, importers: Importers | None) -> None:
     """Installs a replacement, unless it is there already."""
     own = replacement.get()
-    if any(_is_there(replacement, each) if replacement.around else own is new for each, _, new in _installed):
+    if any(_is_there(replacement, own, each, new) for each, _, new in _installed):
         return
     new = replacement.make(own)
     _interpret_own(replacement, own, new)
@@ -483,9 +483,12 @@ def _lookasides() -> dict[Any, Any]:
     return getattr(interpreter, "_default_lookaside_map", {})
 
 
-def _is_there(replacement: Replacement, other: Replacement) -> bool:
+def _is_there(replacement: Replacement, own: Any, other: Replacement, new: Any) -> bool:
+    """True if another replacement, which was installed as ``new``, is what ``replacement`` would install again."""
     is_same = other.holder is replacement.holder and other.key == replacement.key
-    return other.around and is_same and other.make is replacement.make
+    if replacement.around:
+        return other.around and is_same and other.make is replacement.make
+    return own is new and (own is not None or is_same)
 
 
 def uninstall() -> None:

@@ -53,7 +53,7 @@ def replacements() -> Iterator[Replacement]:
         taking = take_all_forms(functions[torch._grouped_mm], multiply)
         yield Replacement(rules, multiply.id, lambda own: make_rule(multiply, *gradients))
         yield Replacement(functions, torch._grouped_mm, lambda own: taking)
-        yield Replacement(lookasides, torch._grouped_mm, lambda own: _make_lookaside(taking))
+        yield Replacement(lookasides, torch._grouped_mm, lambda own: make_lookaside(taking))
 
 
 def register_operators() -> list[Any]:
@@ -69,7 +69,7 @@ def register_operators() -> list[Any]:
     return [register_once(name, meta, function) for name, (meta, function) in operators.items()]
 
 
-def _make_lookaside(function: Callable[..., Any]) -> Callable[..., Any]:
+def make_lookaside(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns the lookaside of Thunder's interpreter for a function of torch, wrapped as Thunder wraps each."""
     from fusioncache.thunder_adapter.accelerator_api import (
         ensure_recursive_proxies,

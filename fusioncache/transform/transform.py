@@ -21,7 +21,6 @@ from fusioncache.thunder_adapter.capabilities import explain_limits, explain_unu
 from fusioncache.thunder_adapter.installation import install_more
 from fusioncache.thunder_adapter.versions import read_digest
 from fusioncache.transform import dynamo_graphs, grouped_products
-from fusioncache.transform.dynamo_frames import keep_dynamo_out
 from fusioncache.transform.generations import Generations
 from fusioncache.transform.graph_names import graph_names_of_process
 from fusioncache.transform.passes import Accelerator, Pass, TraceContext, order_passes, run_passes
@@ -93,7 +92,7 @@ class TemplateTransform(Transform):
         install_more("grouped products", grouped_products.replacements)
         install_more("rematerialization")
         dynamo_graphs.separate_graphs()
-        keep_dynamo_out()
+        dynamo_graphs.keep_dynamo_out()
         if self.compiler:
             install_more("vector probes")
         self.ledger = Ledger(self.cache.ledger)

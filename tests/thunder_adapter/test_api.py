@@ -21,10 +21,11 @@ from fusioncache.thunder_adapter.capabilities import find_missing, list_names
 
 _ACCELERATORS = {
     "sizes": "accelerators/sizes",
-    "programs": "accelerators/programs transform/dynamo_frames.py thunder_adapter/hooks.py",
+    "programs": "accelerators/programs transform/dynamo_graphs.py thunder_adapter/hooks.py",
     "tracing": "thunder_adapter/shortcuts accelerators/layers",
     "lean steps": "accelerators/steps accelerators/attention transform/grouped_products.py",
     "schedule": "accelerators/schedule distributed",
+    "splitting": "accelerators/splitting",
 }
 """Paths of the code of each accelerator. All other code is the core's."""
 _CORE_API = "api"

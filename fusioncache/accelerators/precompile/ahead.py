@@ -27,6 +27,7 @@ from fusioncache.accelerators.precompile.entry_compiler import (
     gpu_in_use,
 )
 from fusioncache.accelerators.precompile.pool import CompilePool, choose_jobs, find_pool
+from fusioncache.accelerators.splitting.operations import CONTIGUOUS_OPERATIONS
 from fusioncache.backends.api import Backend, backend_class
 from fusioncache.backends.bound_symbols import outputs_of, torch_dtype
 from fusioncache.cache.cache import Cache
@@ -47,7 +48,9 @@ from fusioncache.transform.shared_region import SharedRegion
 from fusioncache.transform.transform import TemplateTransform
 
 _VIEW_IMPLEMENTATIONS = ("torch_slice_prim_impl", "torch_prims_reshape_impl")
-_CONTIGUOUS = frozenset({"linear", "matmul", "_grouped_mm", "embedding", "embedding_backward", "arange"})
+_CONTIGUOUS = frozenset(
+    {"linear", "matmul", "_grouped_mm", "embedding", "embedding_backward", "arange", *CONTIGUOUS_OPERATIONS}
+)
 """Torch operations with contiguous results for any operands. Grouped products: if rows have a multiple of 16 bytes, as
 nearly all do."""
 _GRADIENTS: Mapping[str, int] = {"grouped_mm_left_gradient": 1, "grouped_mm_right_gradient": 2}

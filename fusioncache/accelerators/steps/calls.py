@@ -30,7 +30,7 @@ from torch.autograd.function import Function, once_differentiable
 from fusioncache.process.warning import log_errors
 from fusioncache.thunder_adapter.api import CACHE_OPTIONS, ThunderModule, _compile_data, get_tracectx, no_autocast
 from fusioncache.thunder_adapter.installation import is_known_whole
-from fusioncache.transform.dynamo_frames import OWN_CALL
+from fusioncache.transform.dynamo_graphs import OWN_CALL
 
 Backward = Callable[[list[Any], list[Any]], Sequence[Any]]
 """Takes the saved tensors and other saved values, and the gradients of outputs, and empties these lists."""

@@ -25,7 +25,7 @@ from fusioncache.accelerators.steps.views import (
 )
 from fusioncache.backends.bound_symbols import written_values
 from fusioncache.thunder_adapter.installation import install_more
-from fusioncache.transform.dynamo_frames import backward_code, skip_frames
+from fusioncache.transform.dynamo_graphs import backward_code, skip_frames
 from fusioncache.transform.passes import Accelerator, Pass, TraceContext, pair_passes
 from fusioncache.transform.rewrite import derive
 

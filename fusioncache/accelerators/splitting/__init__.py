@@ -18,17 +18,23 @@ from typing import Any, ClassVar
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 
+from fusioncache.accelerators.splitting.operations import pick, project, replacements
 from fusioncache.process.warning import log_errors
+from fusioncache.thunder_adapter.installation import install_more
 from fusioncache.transform.passes import Accelerator
 
 type _Replace = Callable[[Node], None]
 
 
-class Operators(Accelerator):
+class Splitting(Accelerator):
     """Replaces operations in each graph before Thunder's splitter cuts it."""
 
-    name: ClassVar[str] = "operators"
+    name: ClassVar[str] = "splitting"
+
+    def __init__(self) -> None:
+        install_more("splitting", replacements)
 
     @contextmanager
     def around_splitting(self, graph: GraphModule) -> Iterator[None]:
@@ -79,13 +85,41 @@ def _exchange(node: Node, function: Callable[..., Any], *args: Any, **options: A
 
 
 def _replace_addmm(node: Node) -> None:
-    """Replaces a product of matrices plus a vector by a linear layer, for which torch calls ``addmm``, too."""
+    """Replaces a product of matrices plus a vector by an operation that Thunder has been given.
+
+    A matrix that is a view of all rows of a tensor is replaced by this tensor. nvFuser would compile each such view
+    again at each length.
+    """
     if node.kwargs or not _are_plain(node, *node.args):
         return
-    bias, left, right = node.args
-    vector, matrix = _value(bias), _value(right)
-    if matrix.is_floating_point() and tuple(vector.shape) == tuple(matrix.shape[1:]):
-        _exchange(node, torch.nn.functional.linear, left, _insert(node, torch.t, right), bias)
+    bias, rows, weight = node.args
+    vector, matrix, result = _value(bias), _value(weight), node
+    if not matrix.is_floating_point() or tuple(vector.shape) != tuple(matrix.shape[1:]):
+        return
+    whole, unflattened = _find_whole(rows), next(iter(node.users), None)
+    if whole is not None and unflattened is not None and len(node.users) == 1 and _is_view(unflattened, node):
+        wanted = (*_value(whole).shape[:-1], matrix.shape[1])
+        if statically_known_true(sym_eq(tuple(_value(unflattened).shape), wanted)):
+            rows, result = whole, unflattened
+    with node.graph.inserting_before(node):
+        made = node.graph.call_function(project, (rows, weight, bias))
+    made.meta = result.meta
+    result.replace_all_uses_with(made)
+    for unused in dict.fromkeys((result, node)):
+        node.graph.erase_node(unused)
+
+
+def _find_whole(matrix: Node) -> Node | None:
+    """Returns the tensor with three dimensions of which a matrix is a view with the same rows; None if it is none."""
+    whole = matrix.args[0] if matrix.args else None
+    if not isinstance(whole, Node) or not _is_view(matrix, whole) or not _are_plain(whole) or _value(whole).ndim != 3:
+        return None
+    is_same = statically_known_true(_value(whole).shape[-1] == _value(matrix).shape[-1])
+    return whole if is_same else None
+
+
+def _is_view(node: Node, of: Node) -> bool:
+    return node.op == "call_method" and node.target == "view" and node.args[0] is of and _are_plain(node)
 
 
 def _replace_new(fill: Callable[..., Any]) -> _Replace:
@@ -127,6 +161,17 @@ def _replace_diff(node: Node) -> None:
     _exchange(node, operator.sub, later, earlier)
 
 
+def _replace_pick(node: Node) -> None:
+    """Replaces the elements that tensors of indices pick from integers or booleans, one index for each dimension."""
+    values, indices = node.args
+    if not isinstance(indices, tuple) or len(indices) < 2 or not _are_plain(node, values, *indices):
+        return
+    of_integers = all(_is_integer(_value(each)) for each in indices)
+    is_exact = _value(values).dtype == torch.bool or _is_integer(_value(values))
+    if of_integers and is_exact and _value(values).ndim == len(indices):
+        _exchange(node, pick, values, *indices)
+
+
 def _is_integer(value: torch.Tensor) -> bool:
     return not value.is_floating_point() and not value.is_complex() and value.dtype != torch.bool
 
@@ -152,6 +197,7 @@ _REPLACEMENTS: Mapping[Any, _Replace] = MappingProxyType(
         torch.Tensor.new_zeros: _replace_new(torch.zeros),
         torch.diff: _replace_diff,
         torch.min: _replace_min,
+        operator.getitem: _replace_pick,
         torch.Size: _replace_size,
     }
 )
