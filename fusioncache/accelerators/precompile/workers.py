@@ -61,7 +61,7 @@ class _WorkerProcess:
         connection: to the worker.
         is_ready: whether it has started, so that it can take tasks.
         task: the number of its current task; None for none.
-        code: the number of the general region whose code its last task needed; None for none.
+        code: the number of the general region whose code it held before its last task, which needed it; None for none.
         codes: the numbers of the general regions whose code it holds.
     """
 
@@ -84,8 +84,8 @@ class Workers:
     """Scheduler of the workers, which live while there are tasks, or while the code that they hold may serve more.
 
     A task that needs code for any sizes goes to a worker that holds it; others go to any free worker. nvFuser compiles
-    some code again at most sizes, which takes as long in any worker. So if the code took ``LONG_SECONDS`` at the last
-    size, any free worker takes the task while those that hold the code are busy.
+    some code again at most sizes, which takes as long in any worker. So if code that a worker held took
+    ``LONG_SECONDS`` at the last size, any free worker takes the task while those that hold the code are busy.
 
     If a worker dies, its task is refused, and another replaces it. If one dies before it is ready, all are given up.
 
@@ -109,7 +109,7 @@ class Workers:
         self._clock = clock
         self._workers: list[_WorkerProcess] = []
         self._waiting: dict[int, PackedTask] = {}
-        self._seconds: dict[int | None, float] = {}  # of the last task of each code
+        self._seconds: dict[int | None, float] = {}  # of the last task of each code that its worker held
         self._is_early, self._is_unfit = True, False
         self._longest = 0.0
         self._since = self._looked = clock()
@@ -214,7 +214,7 @@ class Workers:
             except OSError:  # it died, and its closed connection is read next
                 continue
             del self._waiting[number]
-            worker.task, worker.code = number, task.code
+            worker.task, worker.code = number, task.code if task.code in worker.codes else None
             if task.code is not None:
                 worker.codes.add(task.code)
 

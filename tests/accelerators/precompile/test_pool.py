@@ -91,11 +91,15 @@ def test_one_worker_does_all_that_needs_the_same_code(tmp_path, monkeypatch):
 
 
 def test_another_worker_does_what_compiles_its_code_again_anyway(tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "LONG_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "LONG_SECONDS", 1e-9)
     with make_pool(tmp_path, 2) as pool:
         assert reasons(pool, "1 of A") == ["1 of A"]
-        waiting, other = pool.submit(make_tasks("wait go of A", "2 of A"))
-        assert other.result().reason == "2 of A" and not waiting.done()
+        _, other, rest = pool.submit(make_tasks("wait again of A", "2 of A", "rest"))
+        assert rest.result().reason == "rest" and not other.done()  # how long code takes at first says nothing
+        (tmp_path / "again").touch()
+        assert other.result().reason == "2 of A"
+        waiting, other = pool.submit(make_tasks("wait go of A", "3 of A"))
+        assert other.result().reason == "3 of A" and not waiting.done()
         (tmp_path / "go").touch()
         waiting.result()
 
