@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 _STATIC = {"FUSIONCACHE_SIZES": "static"}
 _WITHOUT_PROGRAMS = {"FUSIONCACHE_PROGRAMS": "0"}
+_WITHOUT_SPLITTING = {
+    "FUSIONCACHE_ACCELERATORS": "programs,sizes,tracing,lean steps,graphs,schedule,residual,precompile"
+}
 _WITHOUT_STORE = {"FUSIONCACHE_STORE": "0", "FUSIONCACHE_PROGRAMS": "0"}
 
 
@@ -55,7 +58,12 @@ class Way:
     def exact(self) -> bool:
         """Whether it must compute the bits of Thunder with the benchmark's backend."""
         uses_thunder = self.compiler in ("thunder.jit", "thunderfx") and not self.bare
-        return uses_thunder and self.executors == "ours" and self.backend is None
+        return (
+            uses_thunder
+            and self.environment != _WITHOUT_SPLITTING
+            and self.executors == "ours"
+            and self.backend is None
+        )
 
     @property
     def needs_gpu(self) -> bool:
@@ -77,6 +85,7 @@ _ALL = (
     _share("fusioncache"),
     _share("fusioncache-eager", backend="eager"),
     _share("templates", environment=_WITHOUT_PROGRAMS),
+    _share("split", environment=_WITHOUT_SPLITTING),
     _share("nothing", environment=_WITHOUT_STORE, stores_code=False),
     _share("kernel_db", environment={**_WITHOUT_STORE, "NVFUSER_ENABLE": "kernel_db"}),
     _share("own", options={"recompute": "residual"}),

@@ -85,21 +85,22 @@ def tabulate_cpu_starts(result: Result) -> str:
     return make_table(columns, rows)
 
 
+_HUGGING_FACE = ("fusioncache", "split", "templates")
+
+
 def tabulate_hugging_face(result: Result) -> str:
-    """Returns a table of the CPU seconds of first steps through thunderfx, with and without programs."""
-    points = result["points"]
-    found = _index(points, "model", "way", "process")
-    columns = ("<model", "parts for Thunder", "first", "without programs", "second", "without programs", "ratio")
+    """Returns a table of the CPU seconds of first steps through thunderfx, also without splitting and programs."""
+    found = _index(result["points"], "model", "way", "process")
+    columns = ("<model", "parts", "cut", "first", "cut", "second", "cut", "without programs")
     rows = []
-    for model in dict.fromkeys(point["model"] for point in points):
-        each = [found.get((model, way, process)) for process in _PROCESSES for way in ("fusioncache", "templates")]
-        if None in each:
-            rows.append([model, "failed", *[""] * 5])
+    for model in dict.fromkeys(point["model"] for point in result["points"]):
+        cold, warm = ({way: found.get((model, way, process)) for way in _HUGGING_FACE} for process in _PROCESSES)
+        own, cut, without = (warm[way] for way in _HUGGING_FACE)
+        if own is None or cut is None or without is None:
+            rows.append([model, "failed", *[""] * 6])
             continue
-        second, without = (found[model, way, "warm"] for way in ("fusioncache", "templates"))
-        parts = f"{second['counts']['parts_with_thunder']} of {second['counts']['parts']}"
-        ratio = f"{second['seconds']['total'] / without['seconds']['total']:.2f}"
-        rows.append([model, parts, *map(_format, each), ratio])
+        seconds = (cold["fusioncache"], cold["split"], own, cut, without)
+        rows.append([model, *(str(each["counts"]["parts"]) for each in (own, cut)), *map(_format, seconds)])
     return make_table(columns, rows)
 
 
