@@ -39,10 +39,11 @@ FOLDERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "precompile": ("accelerators/precompile",),
         "graphs": ("accelerators/graphs",),
         "schedule": ("accelerators/schedule",),
+        "splitting": ("accelerators/splitting",),
     }
 )
 """The accelerators, each with the folders of the package that contain its code."""
-_ELSEWHERE = ("graphs", "schedule")
+_ELSEWHERE = ("graphs", "schedule", "splitting")
 
 
 @benchmark(__doc__, needs_litgpt=True)

@@ -63,9 +63,6 @@ class Compiled:
             if counts:
                 self._counter = count_compiles(backend, lru=way.lru)
         given = {"executors": _choose_executors(way, backend), "transforms": [self.transform] if self.transform else []}
-        if way.bare:
-            thunder.jit = lambda module, **_: module
-            return thunderfx(model, **given)
         if way.compiler == "thunderfx":
             compiled = thunderfx(model, dynamic=way.dynamic or None, **given)
             self._graphs = compiled._backend.subgraph_infos

@@ -34,7 +34,6 @@ class Way:
         pads: whether each input is padded to the next power of two, and the output cut to the original length.
         variant: of torch.compile: with Dynamo's deduplication of graphs, or with blocks as nested compile regions.
         backend: the compiler of regions, in place of the benchmark's.
-        bare: of thunderfx: whether Thunder's parts run eagerly, so that only Dynamo and TorchInductor take time.
     """
 
     name: str
@@ -52,12 +51,11 @@ class Way:
     pads: bool = False
     variant: Literal["", "dedup", "nested"] = ""
     backend: str | None = None
-    bare: bool = False
 
     @property
     def exact(self) -> bool:
         """Whether it must compute the bits of Thunder with the benchmark's backend."""
-        uses_thunder = self.compiler in ("thunder.jit", "thunderfx") and not self.bare
+        uses_thunder = self.compiler in ("thunder.jit", "thunderfx")
         return (
             uses_thunder
             and self.environment != _WITHOUT_SPLITTING
@@ -94,7 +92,6 @@ _ALL = (
     _share("fusioncache-padded", environment=_STATIC, pads=True),
     _share("fusioncache-thunderfx", "thunderfx"),
     _share("fusioncache-thunderfx-dynamic", "thunderfx", dynamic=True),
-    _share("thunderfx-bare", "thunderfx", bare=True),
     _share("own calls", options={"lean": "thunder"}),
     _share("graphs", graphs=True),
     _share("cudnn", attention="cudnn"),

@@ -49,7 +49,6 @@ def make_figures() -> dict[str, str]:
         "residual-own": _figure(starts.tabulate_modes, *_RESIDUAL),
         "cpu-start": _figure(starts.tabulate_cpu_starts, "cpu-start", folder=CPU),
         "hugging-face": _figure(starts.tabulate_hugging_face, "hugging-face", folder=CPU),
-        "around-thunder": _figure(starts.tabulate_around, "around-thunder", folder=CPU),
         "saved-seconds": _figure(tables.tabulate_saved_seconds, "saved-seconds", folder=CPU),
         "saved-seconds-gpu": _figure(tables.tabulate_saved_seconds, "saved-seconds"),
         "saved-seconds-pythia": _figure(tables.tabulate_saved_seconds, "saved-seconds-pythia"),

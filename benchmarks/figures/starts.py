@@ -104,18 +104,6 @@ def tabulate_hugging_face(result: Result) -> str:
     return make_table(columns, rows)
 
 
-def tabulate_around(result: Result) -> str:
-    """Returns a table of a second process's CPU seconds: with and without programs, and with Thunder's parts eager."""
-    found = _index(result["points"], "model", "way", "process")
-    ways = ("fusioncache", "templates", "thunderfx-bare")
-    rows = []
-    for model in dict.fromkeys(point["model"] for point in result["points"]):
-        second = [found[model, way, "warm"] for way in ways]
-        ours, without, bare = (point["seconds"]["total"] for point in second)
-        rows.append([model, *map(_format, second), f"{ours / without:.2f}", f"{bare / without:.2f}"])
-    return make_table(("<model", "programs", "without", "neither", "programs to without", "neither to without"), rows)
-
-
 def tabulate_peers(result: Result) -> str:
     """Returns a table of first and later steps of every way on the same work."""
     points = result["points"]
