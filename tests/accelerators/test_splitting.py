@@ -75,6 +75,7 @@ STAY = [
     (lambda x: x[x[0] % 2, :], (NUMBERS,)),
     (lambda x: torch.min(x), (NUMBERS,)),
     (lambda x: torch.min(x, 1).values, (NUMBERS,)),
+    (lambda x, y: torch.min(x, x, out=y), (NUMBERS, NUMBERS.clone())),
     (lambda x: x.int(memory_format=torch.contiguous_format), (LEFT,)),
 ]
 
@@ -141,6 +142,68 @@ def test_without_the_accelerator_graphs_are_cut(monkeypatch):
     own, _ = compile_behind_dynamo(Layer())
     own(torch.randn(2, 3, 4))
     assert [bool(each.split_reasons) for each in own._backend.subgraph_infos] == [True]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"), [((3, 0), (0, 5)), ((3, 4), (4, 0)), ((0, 4), (4, 5)), ((1, 1), (1, 1))]
+)
+def test_layers_of_odd_sizes_have_torchs_gradients(inputs, outputs):
+    own, _ = compile_behind_dynamo(lambda a, b, c: torch.addmm(a, b, c))
+    given = [torch.randn(shape, requires_grad=True) for shape in (outputs[1:], inputs, outputs)]
+    found = []
+    for call in (own, torch.addmm):
+        result = call(*given)
+        found.append([result, *torch.autograd.grad(result.sum(), given)])
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+def test_a_conversion_to_the_same_dtype_is_its_argument():
+    def convert(x):
+        with torch.no_grad():
+            same = x.bfloat16()
+        return same * x
+
+    own, _ = compile_behind_dynamo(convert)
+    x = torch.arange(3, dtype=torch.bfloat16, requires_grad=True)
+    expected, found = (torch.autograd.grad(call(x).sum(), x) for call in (convert, own))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def stop_at_rows(bias, x, weight):
+    x = x.tanh()
+    with torch.no_grad():
+        rows = x.view(-1, 4)
+    return torch.addmm(bias, rows, weight).view(2, 3, 5) + x.sum()
+
+
+def turn_rows(bias, x, weight):
+    rows = (x * 2).view(-1, 4)
+    rows.transpose_(0, 1)
+    return torch.addmm(bias, rows, weight).view(2, 2, 5)
+
+
+def use_twice(bias, x, weight):
+    flat = torch.addmm(bias, x.view(-1, 4), weight)
+    return flat.view(2, 3, 5) + flat.sum()
+
+
+def fold_otherwise(bias, x, weight):
+    return torch.addmm(bias, x.view(-1, 4), weight).view(3, 2, 5)
+
+
+@pytest.mark.parametrize("function", [stop_at_rows, turn_rows, use_twice, fold_otherwise])
+def test_views_stay_where_the_whole_tensor_would_do_something_else(function):
+    given = {1: BIAS, 3: torch.randn(2, 2 if function is turn_rows else 3, 4), 2: RIGHT}
+    leaves = {dimensions: each.clone().requires_grad_() for dimensions, each in given.items()}
+    graph = capture(function, *leaves.values(), replaces=False)
+    arguments = [leaves[node.meta["example_value"].ndim] for node in graph.graph.find_nodes(op="placeholder")]
+    found = []
+    for _ in range(2):
+        (result,) = graph(*arguments)
+        found.append([result, *torch.autograd.grad(result.square().sum(), arguments, materialize_grads=True)])
+        replace_operations(graph)
+    assert "view" in list_targets(graph) and "addmm" not in list_targets(graph)
+    torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
 class Scores(torch.nn.Module):

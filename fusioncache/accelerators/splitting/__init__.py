@@ -97,7 +97,7 @@ def _replace_addmm(node: Node) -> None:
     if not matrix.is_floating_point() or tuple(vector.shape) != tuple(matrix.shape[1:]):
         return
     whole, unflattened = _find_whole(rows), next(iter(node.users), None)
-    if whole is not None and unflattened is not None and len(node.users) == 1 and _is_view(unflattened, node):
+    if whole is not None and unflattened is not None and len(node.users) == 1 and _is_view_of(node, unflattened):
         wanted = (*_value(whole).shape[:-1], matrix.shape[1])
         if statically_known_true(sym_eq(tuple(_value(unflattened).shape), wanted)):
             rows, result = whole, unflattened
@@ -112,14 +112,23 @@ def _replace_addmm(node: Node) -> None:
 def _find_whole(matrix: Node) -> Node | None:
     """Returns the tensor with three dimensions of which a matrix is a view with the same rows; None if it is none."""
     whole = matrix.args[0] if matrix.args else None
-    if not isinstance(whole, Node) or not _is_view(matrix, whole) or not _are_plain(whole) or _value(whole).ndim != 3:
+    if (
+        not isinstance(whole, Node)
+        or not _is_view_of(whole, matrix)
+        or not _are_plain(whole)
+        or _value(whole).ndim != 3
+    ):
+        return None
+    if any(str(user.target).endswith("_") for user in matrix.users):  # it may be another view by now
+        return None
+    if any(node.target is torch._C._set_grad_enabled for node in matrix.graph.nodes):  # the view may have no gradient
         return None
     is_same = statically_known_true(_value(whole).shape[-1] == _value(matrix).shape[-1])
     return whole if is_same else None
 
 
-def _is_view(node: Node, of: Node) -> bool:
-    return node.op == "call_method" and node.target == "view" and node.args[0] is of and _are_plain(node)
+def _is_view_of(whole: Node, node: Node) -> bool:
+    return node.op == "call_method" and node.target == "view" and node.args[0] is whole and _are_plain(node, whole)
 
 
 def _replace_new(fill: Callable[..., Any]) -> _Replace:
@@ -137,15 +146,21 @@ def _replace_cast(dtype: torch.dtype) -> _Replace:
     """Returns a replacement of a method that converts a tensor by the method that takes a dtype."""
 
     def replace(node: Node) -> None:
-        if _are_plain(node, *node.args) and not node.kwargs:
-            node.target, node.args = "to", (*node.args, dtype)
+        if not _are_plain(node, *node.args) or node.kwargs:
+            return
+        (source,) = node.args
+        if _value(source).dtype != dtype:
+            node.target, node.args = "to", (source, dtype)
+        else:  # it is its own result
+            node.replace_all_uses_with(source)
+            node.graph.erase_node(node)
 
     return replace
 
 
 def _replace_min(node: Node) -> None:
     """Replaces the smaller of two integers; of other numbers Thunder might have another gradient."""
-    if len(node.args) == 2 and _are_plain(node, *node.args) and _is_integer(_value(node)):
+    if len(node.args) == 2 and not node.kwargs and _are_plain(node, *node.args) and _is_integer(_value(node)):
         _exchange(node, torch.minimum, *node.args)
 
 

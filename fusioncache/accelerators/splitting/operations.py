@@ -20,13 +20,13 @@ from fusioncache.thunder_adapter.installation import Replacement
 from fusioncache.transform.grouped_products import make_lookaside
 from fusioncache.transform.rewrite import register_once
 
-_PROJECT, _ROWS, _WEIGHT, _PICK = CONTIGUOUS_OPERATIONS = (
+_PROJECT, _ROWS, _WEIGHT = CONTIGUOUS_OPERATIONS = (
     "fusioncache_project",
     "fusioncache_project_rows_gradient",
     "fusioncache_project_weight_gradient",
-    "fusioncache_pick",
 )
-"""Their names in traces. A model's variables do not have such names. All results are contiguous."""
+"""Names in traces, which a model's variables do not have, of operations whose results are contiguous."""
+PICK = "fusioncache_pick"
 
 
 def project(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -52,11 +52,11 @@ def compute_weight_gradient(rows: torch.Tensor, grad: torch.Tensor) -> torch.Ten
 
 def pick(values: torch.Tensor, *indices: torch.Tensor) -> torch.Tensor:
     """Returns ``values[indices]``, with an index for each dimension of integers or booleans."""
-    return values[indices].contiguous()
+    return values[indices]
 
 
 def _flatten(rows: torch.Tensor) -> torch.Tensor:
-    return rows.reshape(-1, rows.shape[-1])
+    return rows.reshape(rows.shape[:-1].numel(), rows.shape[-1])
 
 
 def replacements() -> Iterator[Replacement]:
@@ -84,7 +84,7 @@ def replacements() -> Iterator[Replacement]:
 
     yield Replacement(transforms._grad_fn_map, product.id, lambda own: make_rule(product, of_rows, of_weight))
     yield Replacement(autocast.autocast_impls, product.id, lambda own: convert)
-    for function, symbol in ((project, product), (pick, register_once(_PICK, infer_picked, pick))):
+    for function, symbol in ((project, product), (pick, register_once(PICK, infer_picked, pick))):
         yield Replacement(ltorch._torch_to_thunder_function_map, function, _always(symbol))
         yield Replacement(jit_ext._general_jit_lookaside_map, function, _always(make_lookaside(symbol)))
 
