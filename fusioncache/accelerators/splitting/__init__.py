@@ -2,15 +2,16 @@
 
 Thunder's splitter leaves operations without a rule to TorchInductor. Each cuts a graph into parts that are traced,
 compiled, stored and called one by one: Hugging Face's GPT-2 of two layers becomes ten parts for Thunder and nine for
-TorchInductor. Gradients are Thunder's then, and not TorchInductor's, so that their last bits may be other ones.
+TorchInductor. Sums of gradients are Thunder's then, and not TorchInductor's: their last bits may be other ones.
 
-An operation stays as it is where the replacement might differ: with other arguments, dtypes, or types of tensors.
+An operation stays as it is where the replacement might differ: with other arguments, dtypes, or types of tensors, or
+if something writes into what a layer takes or returns.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -93,14 +94,13 @@ def _replace_addmm(node: Node) -> None:
     if node.kwargs or not _are_plain(node, *node.args):
         return
     bias, rows, weight = node.args
-    vector, matrix, result = _value(bias), _value(weight), node
-    if not matrix.is_floating_point() or tuple(vector.shape) != tuple(matrix.shape[1:]):
+    matrix, result = _value(weight), node
+    if not matrix.is_floating_point() or not _have_shape(bias, matrix.shape[1:]) or _is_written(node, rows):
         return
-    whole, unflattened = _find_whole(rows), next(iter(node.users), None)
-    if whole is not None and unflattened is not None and len(node.users) == 1 and _is_view_of(node, unflattened):
+    whole, user = _find_whole(rows), next(iter(node.users), None)
+    if whole is not None and user is not None and len(node.users) == 1 and _is_view_of(node, user):
         wanted = (*_value(whole).shape[:-1], matrix.shape[1])
-        if statically_known_true(sym_eq(tuple(_value(unflattened).shape), wanted)):
-            rows, result = whole, unflattened
+        rows, result = (whole, user) if _have_shape(user, wanted) else (rows, node)
     with node.graph.inserting_before(node):
         made = node.graph.call_function(project, (rows, weight, bias))
     made.meta = result.meta
@@ -112,19 +112,28 @@ def _replace_addmm(node: Node) -> None:
 def _find_whole(matrix: Node) -> Node | None:
     """Returns the tensor with three dimensions of which a matrix is a view with the same rows; None if it is none."""
     whole = matrix.args[0] if matrix.args else None
-    if (
-        not isinstance(whole, Node)
-        or not _is_view_of(whole, matrix)
-        or not _are_plain(whole)
-        or _value(whole).ndim != 3
-    ):
-        return None
-    if any(str(user.target).endswith("_") for user in matrix.users):  # it may be another view by now
+    if not isinstance(whole, Node) or not _is_view_of(whole, matrix) or _value(whole).ndim != 3:
         return None
     if any(node.target is torch._C._set_grad_enabled for node in matrix.graph.nodes):  # the view may have no gradient
         return None
-    is_same = statically_known_true(_value(whole).shape[-1] == _value(matrix).shape[-1])
-    return whole if is_same else None
+    return whole if _have_shape(matrix, (_value(matrix).shape[0], _value(whole).shape[-1])) else None
+
+
+def _have_shape(node: Node, shape: Sequence[Any]) -> bool:
+    """True if the value of a node has a shape, whatever the sizes that are symbols."""
+    return statically_known_true(sym_eq(tuple(_value(node).shape), tuple(shape)))
+
+
+def _is_written(*nodes: Node) -> bool:
+    """True if an operation of the graph writes into one of these tensors, or into a view of it."""
+    storages = {_value(node).untyped_storage()._cdata for node in nodes}
+    for other in nodes[0].graph.nodes:
+        name = str(getattr(other.target, "__name__", other.target))
+        writes = (name.endswith("_") and not name.endswith("__")) or other.target in _WRITES
+        written = (*other.args[:1], other.kwargs.get("out")) if writes or "out" in other.kwargs else ()
+        if any(_are_plain(each) and _value(each).untyped_storage()._cdata in storages for each in written):
+            return True
+    return False
 
 
 def _is_view_of(whole: Node, node: Node) -> bool:
@@ -146,7 +155,7 @@ def _replace_cast(dtype: torch.dtype) -> _Replace:
     """Returns a replacement of a method that converts a tensor by the method that takes a dtype."""
 
     def replace(node: Node) -> None:
-        if not _are_plain(node, *node.args) or node.kwargs:
+        if node.op != "call_method" or not _are_plain(node, *node.args) or node.kwargs:
             return
         (source,) = node.args
         if _value(source).dtype != dtype:
@@ -166,7 +175,8 @@ def _replace_min(node: Node) -> None:
 
 def _replace_diff(node: Node) -> None:
     """Replaces the differences of neighbors along the last dimension, of integers."""
-    (whole, *others), options = node.args, dict(node.kwargs)
+    whole, *others = node.args or (None,)
+    options = dict(node.kwargs)
     first, last = options.pop("prepend", None), options.pop("append", None)
     parts = [each for each in (first, whole, last) if each is not None]
     if others or options not in ({}, {"dim": -1}) or not _are_plain(node, *parts) or not _is_integer(_value(node)):
@@ -201,6 +211,9 @@ def _replace_size(node: Node) -> None:
         node.graph.erase_node(node)
 
 
+_NAMES = ("setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
+_WRITES = frozenset(getattr(operator, name) for name in _NAMES)
+"""Functions that write into their first argument, besides those whose names end in an underscore."""
 _LATER, _EARLIER = slice(1, None), slice(None, -1)
 _CASTS = ("bfloat16", "bool", "half", "int")
 """Dtypes, and the names of the methods that convert to them."""

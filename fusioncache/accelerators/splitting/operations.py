@@ -2,7 +2,8 @@
 
 - ``project`` is a linear layer whose weight has rows for its inputs, as in Hugging Face's GPT-2. As a linear layer of
   the transposed weight, nvFuser would take transposed weights into regions, and the weight's gradient would have
-  another layout than the weight, so that autograd copies it. Forward and gradients have torch's bits.
+  another layout than the weight, so that autograd copies it. Forward and gradients have torch's bits, but for sums of
+  gradients in other layouts.
 - ``pick`` picks elements of a mask, as Hugging Face's models do. In Thunder's own operations the mask is flattened, and
   nvFuser compiles a region with such a reshape again at each length.
 """
