@@ -179,7 +179,7 @@ class BackendExecutables:
             on_start=self.ledger.count_start,
         )
 
-    def run_for(self, args: Sequence[Any], asked: BuildRequest) -> Run:
+    def run_for(self, args: Sequence[Any], request: BuildRequest) -> Run:
         """Returns the function of a graph without parameters for arguments of this layout.
 
         A graph that is known with other sizes gets the function compiled for its own sizes, a function for any sizes,
@@ -192,25 +192,25 @@ class BackendExecutables:
             Exception: any other error of the backend.
         """
         environment = self.backend.environment()
-        executable = self._find_executable(asked.graph, asked.instance, environment)
-        region = _find_region(executable, asked)
-        found = self._find_general(region, asked.generation, environment)
+        executable = self._find_executable(request.graph, request.instance, environment)
+        region = _find_region(executable, request)
+        found = self._find_general(region, request.generation, environment)
         if isinstance(found, Rejection) and not executable.is_built:
             raise RejectedRegion(found.reason)
-        if isinstance(found, FoundGeneral) and asked.generation is not None:
-            found.executable.note_layouts(asked.layouts)
-            run = self._serve_general(executable, region, args, asked, found)
+        if isinstance(found, FoundGeneral) and request.generation is not None:
+            found.executable.note_layouts(request.layouts)
+            run = self._serve_general(executable, region, args, request, found)
             if run is not None:
                 return run
         try:
-            return executable.run_for(args, asked.layouts, asked.on_build, asked.instance)
+            return executable.run_for(args, request.layouts, request.on_build, request.instance)
         except Exception as error:
             reason = self.backend.find_rejection(error)
             if reason is None:
                 raise
             raise RejectedRegion(reason) from error
 
-    def reject_launch(self, asked: BuildRequest, error: Exception) -> RejectedRegion | None:
+    def reject_launch(self, request: BuildRequest, error: Exception) -> RejectedRegion | None:
         """Returns the rejection of a graph whose function failed at its first run; None if the backend never compiles.
 
         The rejection is new if the function was for the graph's own sizes.
@@ -218,27 +218,27 @@ class BackendExecutables:
         if not self.backend.compiles:
             return None
         said = str(error).strip().partition("\n")[0]
-        is_new = self.executable(asked.graph, asked.instance).is_built
+        is_new = self.executable(request.graph, request.instance).is_built
         return RejectedRegion(f"{type(error).__name__}: {said}"[:200], is_new=is_new, of_launch=True)
 
     def run_rejected(
-        self, args: Sequence[Any], asked: BuildRequest, rejection: RejectedRegion
+        self, args: Sequence[Any], request: BuildRequest, rejection: RejectedRegion
     ) -> tuple[Run, tuple[Piece, ...]]:
         """Returns a function that runs a rejected region piece by piece, and the pieces.
 
         Raises:
             Exception: if there is no way to run it.
         """
-        executable = self.executable(asked.graph, asked.instance)
-        piece = replace(asked, on_general=partial(asked.on_general, whole=False), instance=None)
+        executable = self.executable(request.graph, request.instance)
+        piece = replace(request, on_general=partial(request.on_general, whole=False), instance=None)
 
         def build(graph: Graph, args: Sequence[Any]) -> Run:
             return self.run_for(args, replace(piece, graph=graph, layouts=layouts_of(args)))
 
-        region = _find_region(executable, asked)
+        region = _find_region(executable, request)
         run, pieces = run_in_pieces(region, args, build)
         if rejection.is_new:
-            executable.reject(asked.layouts, rejection, asked.instance)
+            executable.reject(request.layouts, rejection, request.instance)
         if not rejection.of_launch and self._sizes is not Sizes.STATIC:
             builder = self.builder(self.backend.environment())
             self._cache.generals.reject(region, Rejection(str(rejection), pieces), builder)
@@ -292,11 +292,11 @@ class BackendExecutables:
         return self._cache.generals.find(region, generation, self._sizes, self.builder(environment))
 
     def _serve_general(
-        self, executable: Executable, region: Graph, args: Sequence[Any], asked: BuildRequest, found: FoundGeneral
+        self, executable: Executable, region: Graph, args: Sequence[Any], request: BuildRequest, found: FoundGeneral
     ) -> Run | None:
         """Returns a stored or general function of a graph known with other sizes; None if it must be compiled."""
-        if self.backend.generalizes and (executable.is_built or not found.executable.is_ready(asked.layouts)):
-            kept = executable.find_for(args, asked.layouts, asked.on_build, asked.instance)
+        if self.backend.generalizes and (executable.is_built or not found.executable.is_ready(request.layouts)):
+            kept = executable.find_for(args, request.layouts, request.on_build, request.instance)
             if kept is not None:
                 return kept
         try:
@@ -304,26 +304,26 @@ class BackendExecutables:
             if obstacle is not None:
                 raise Declined(obstacle, Scope.GENERAL)
             if self.backend.derives_sizes:
-                note = partial(_note_made, asked, found)
-                return executable.run_for(args, asked.layouts, note, asked.instance, found.instance)
-            served = found.executable.serve(args, asked.layouts, found.values)
+                note = partial(_note_made, request, found)
+                return executable.run_for(args, request.layouts, note, request.instance, found.instance)
+            served = found.executable.serve(args, request.layouts, found.values)
         except Declined as refusal:
             refusal.require(Scope.GENERAL, Scope.STORING_NOW)
             logger.info("compiled for one size only: %s", refusal)
             self.ledger.count("own_sizes", of=str(refusal))
             return None
-        asked.on_general(served)
+        request.on_general(served)
         return served.run
 
 
-def _note_made(asked: BuildRequest, found: FoundGeneral, executable: Executable, built: BuiltFunction[Run]) -> None:
+def _note_made(request: BuildRequest, found: FoundGeneral, executable: Executable, built: BuiltFunction[Run]) -> None:
     """Reports a function that was derived from code for any sizes, or loaded."""
     is_stored = built.loaded and not (built.helped or built.compiled_here)
-    is_first = not is_stored and found.executable.note_derived(asked.layouts)
+    is_first = not is_stored and found.executable.note_derived(request.layouts)
     source, is_new = found.executable.family.general.graph, built.loaded or is_first
-    asked.on_general(ServedGeneral(built.run, built, source, is_new, is_first=is_first))
+    request.on_general(ServedGeneral(built.run, built, source, is_new, is_first=is_first))
 
 
-def _find_region(executable: Executable, asked: BuildRequest) -> Graph:
+def _find_region(executable: Executable, request: BuildRequest) -> Graph:
     """Returns the region compiled for a call, with inputs and outputs in the order of its template."""
-    return in_order_of_template(executable.source_for(asked.layouts, asked.instance))
+    return in_order_of_template(executable.source_for(request.layouts, request.instance))

@@ -303,8 +303,8 @@ class TemplateCall:
             return self.compiler.foresee(graph, instance, self._generation, layouts)
         if layouts != contiguous_layouts(graph):
             return []
-        asks = (one.foresee(contiguous_layouts(one.graph) or ()) for one in self.executables(arities))
-        return [ask for ask in asks if ask is not None]
+        requests = (one.foresee(contiguous_layouts(one.graph) or ()) for one in self.executables(arities))
+        return [request for request in requests if request is not None]
 
     def _begin(self, args: Sequence[Any], arities: Arities | None) -> tuple[Run, Sequence[Any]]:
         if arities is None:
@@ -366,8 +366,8 @@ class TemplateCall:
         try:
             if not may_run_again(self.template.graph):  # each piece is run to make the next one's arguments
                 raise rejection
-            asked = self._request(call.regions, call.layouts)
-            run, pieces = self.compiler.run_rejected(call.args, asked, rejection)
+            request = self._request(call.regions, call.layouts)
+            run, pieces = self.compiler.run_rejected(call.args, request, rejection)
         except Exception as error:
             if is_out_of_memory(error):
                 raise

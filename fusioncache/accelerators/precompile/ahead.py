@@ -217,7 +217,7 @@ def _follow(op: Any, source: Strided | None, type_: Any, *, view: bool) -> Strid
 
 MOST_EXPECTED = 64
 """The maximum number of loaded programs whose possible requests are stored."""
-MOST_ASKS = 512
+MOST_REQUESTS = 512
 """The maximum number of regions that are compiled together."""
 WAIT_SECONDS = 320.0
 """Seconds without a finished task after which the pool is given up: longer than workers may hang."""
@@ -225,7 +225,7 @@ LOOK_SECONDS = 0.05
 """Seconds to wait for a worker before the next check whether another process compiles the same."""
 
 
-class AskHelpers(Helpers):
+class RequestHelpers(Helpers):
     """Base of ``Helpers`` that compile into a store.
 
     Args:
@@ -244,14 +244,14 @@ class AskHelpers(Helpers):
     def get_ready(self) -> None:
         """See ``Helpers``. Does nothing here."""
 
-    def hand_over_later(self, asks: Sequence[StoreRequest], on_done: Callable[[], object]) -> int:
+    def hand_over_later(self, requests: Sequence[StoreRequest], on_done: Callable[[], object]) -> int:
         """See ``Helpers``. Compiles none here."""
         return 0
 
-    def expect(self, asks: Callable[[], Sequence[StoreRequest]], handed_over: Callable[[int], object]) -> None:
+    def expect(self, requests: Callable[[], Sequence[StoreRequest]], handed_over: Callable[[int], object]) -> None:
         """See ``Helpers``."""
         with self._lock:
-            self._expected.append((asks, handed_over))
+            self._expected.append((requests, handed_over))
 
     def note_missing(self) -> bool:
         """See ``Helpers``."""
@@ -259,19 +259,19 @@ class AskHelpers(Helpers):
             expected = [*self._expected]
             self._expected.clear()
         with log_errors("nothing that was expected is compiled ahead"):  # this process compiles alone then
-            for asks, handed_over in expected:
-                handed_over(self.hand_over(asks()))
+            for requests, handed_over in expected:
+                handed_over(self.hand_over(requests()))
         return bool(expected)
 
-    def _is_stored(self, ask: StoreRequest) -> bool:
-        return self._store.entry(ask.key.digest, ask.request.backend) is not None
+    def _is_stored(self, wanted: StoreRequest) -> bool:
+        return self._store.entry(wanted.key.digest, wanted.request.backend) is not None
 
 
-def _make_task(ask: StoreRequest, device: int | None) -> CompileTask:
-    return CompileTask(ask.request, ask.instance, ask.key.digest, device, ask.as_general)
+def _make_task(wanted: StoreRequest, device: int | None) -> CompileTask:
+    return CompileTask(wanted.request, wanted.instance, wanted.key.digest, device, wanted.as_general)
 
 
-class PoolHelpers(AskHelpers):
+class PoolHelpers(RequestHelpers):
     """Compiles in a process pool. The store's turn decides which process compiles what: see ``Store.take_turn``.
 
     Args:
@@ -288,27 +288,27 @@ class PoolHelpers(AskHelpers):
         self._fed = 0
         forks.register(self)
 
-    def hand_over(self, asks: Sequence[StoreRequest]) -> int:
+    def hand_over(self, requests: Sequence[StoreRequest]) -> int:
         """See ``Helpers``."""
         device = gpu_in_use()
         with self._lock:
-            wanted = {ask.key: ask for ask in asks if ask.key not in self._tasks}
-            missing = [ask for ask in wanted.values() if not self._is_stored(ask)]
+            new = {wanted.key: wanted for wanted in requests if wanted.key not in self._tasks}
+            missing = [wanted for wanted in new.values() if not self._is_stored(wanted)]
             if not missing or not self._pool.start():
                 return 0
-            futures = self._pool.submit([_make_task(ask, device) for ask in missing])
-            self._tasks |= {ask.key: (ask, future) for ask, future in zip(missing, futures, strict=True)}
+            futures = self._pool.submit([_make_task(wanted, device) for wanted in missing])
+            self._tasks |= {wanted.key: (wanted, future) for wanted, future in zip(missing, futures, strict=True)}
         for future in futures:
             future.add_done_callback(lambda _: self._submit_deferred())
         return len(missing)
 
-    def hand_over_later(self, asks: Sequence[StoreRequest], on_done: Callable[[], object]) -> int:
+    def hand_over_later(self, requests: Sequence[StoreRequest], on_done: Callable[[], object]) -> int:
         """See ``Helpers``."""
         with self._lock:
-            known = {*self._tasks, *(ask.key for ask, _ in self._later)}
-            wanted = {ask.key: ask for ask in asks if ask.key not in known}
-            missing = [ask for ask in wanted.values() if not self._is_stored(ask)]
-            self._later.extend((ask, on_done) for ask in missing)
+            known = {*self._tasks, *(wanted.key for wanted, _ in self._later)}
+            new = {wanted.key: wanted for wanted in requests if wanted.key not in known}
+            missing = [wanted for wanted in new.values() if not self._is_stored(wanted)]
+            self._later.extend((wanted, on_done) for wanted in missing)
         self._submit_deferred()
         return len(missing)
 
@@ -318,9 +318,9 @@ class PoolHelpers(AskHelpers):
             if any(not future.done() for _, future in self._tasks.values()):
                 return  # the last of these calls this again
             while self._later and self._fed < self._pool.jobs:
-                ask, on_done = self._later.popleft()
+                wanted, on_done = self._later.popleft()
                 self._fed += 1
-                (future,) = self._pool.submit([_make_task(ask, gpu_in_use())])
+                (future,) = self._pool.submit([_make_task(wanted, gpu_in_use())])
                 future.add_done_callback(partial(self._note_fed, on_done))
 
     def _note_fed(self, on_done: Callable[[], object], future: Future[TaskOutcome]) -> None:
@@ -348,11 +348,11 @@ class PoolHelpers(AskHelpers):
         self._tasks, self._tried, self._fed = {}, {}, 0
         self._later.clear()
 
-    def _wait_for(self, ask: StoreRequest, future: Future[TaskOutcome]) -> Wait:
+    def _wait_for(self, wanted: StoreRequest, future: Future[TaskOutcome]) -> Wait:
         """Waits while another process compiles this, and compiles other tasks meanwhile."""
         begun, starting, others = time.perf_counter(), self._compiler.starting, 0.0
         # Code for one size is derived by the worker that holds code for any. This process would have to compile that.
-        while not future.done() and (ask.as_general or self._is_taken(ask)):
+        while not future.done() and (wanted.as_general or self._is_taken(wanted)):
             seconds = self._compile_another()
             others += seconds
             if time.perf_counter() - max(begun, self._pool.answered) - others > WAIT_SECONDS:
@@ -360,7 +360,7 @@ class PoolHelpers(AskHelpers):
                 break
             if not seconds:
                 wait([future], LOOK_SECONDS)
-        if not future.done() and self._is_stored(ask):
+        if not future.done() and self._is_stored(wanted):
             wait([future], LOOK_SECONDS)  # the outcome may be about to arrive
         started = self._compiler.starting - starting
         if not future.done() or future.result().result == "refused":
@@ -368,22 +368,23 @@ class PoolHelpers(AskHelpers):
         started += start_within(time.perf_counter() - begun - others - started, future.result())
         return Wait(by_helper=True, seconds_on_others=others, start_seconds=started)
 
-    def _is_taken(self, ask: StoreRequest) -> bool:
+    def _is_taken(self, wanted: StoreRequest) -> bool:
         """True if another process or thread is compiling this."""
-        with self._store.take_turn(ask.key, ask.request.backend, 0.0) as turn:
+        with self._store.take_turn(wanted.key, wanted.request.backend, 0.0) as turn:
             return turn.lock_problem == TOO_LONG
 
     def _compile_another(self) -> float:
         """Compiles a task that no process has begun; returns its seconds without a compiler's start, 0 for none."""
         with self._lock:
-            spare = [(key, ask) for key, (ask, future) in self._tasks.items() if not (future.done() or ask.as_general)]
+            undone = [(key, wanted) for key, (wanted, future) in self._tasks.items() if not future.done()]
+            spare = [(key, wanted) for key, wanted in undone if not wanted.as_general]
             untried = next((pair for pair in spare if pair[0] not in self._tried), None)
             if untried is None:
                 return 0.0
-            key, ask = untried
+            key, wanted = untried
             self._tried[key] = 0.0
         begun, starting = time.perf_counter(), self._compiler.starting
-        outcome = self._compiler.compile(_make_task(ask, gpu_in_use()))
+        outcome = self._compiler.compile(_make_task(wanted, gpu_in_use()))
         seconds = time.perf_counter() - begun - (self._compiler.starting - starting)
         with self._lock:
             if outcome.result == "compiled" and key in self._tried:
@@ -396,7 +397,7 @@ def start_within(waited: float, outcome: TaskOutcome) -> float:
     return min(max(waited - (outcome.seconds - outcome.on_start), 0.0), outcome.on_start)
 
 
-class BatchCompiler(AskHelpers):
+class BatchCompiler(RequestHelpers):
     """Compiles in this process, all regions together at the first call that lacks its executable.
 
     In a job of several ranks nothing is compiled together, because one rank compiles each template for all.
@@ -409,44 +410,45 @@ class BatchCompiler(AskHelpers):
     def __init__(self, store: Store, backend: str):
         super().__init__(store)
         self._backend_name = backend
-        self._asks: dict[Key, StoreRequest] = {}
+        self._requests: dict[Key, StoreRequest] = {}
         self._made: dict[Key, float] = {}
 
-    def hand_over(self, asks: Sequence[StoreRequest]) -> int:
+    def hand_over(self, requests: Sequence[StoreRequest]) -> int:
         """See ``Helpers``. Returns 0, because none is compiled beside this process."""
         with self._lock:
-            for ask in asks:
-                if ask.request.backend == self._backend_name and len(self._asks) < MOST_ASKS:
-                    self._asks.setdefault(ask.key, ask)
+            for wanted in requests:
+                if wanted.request.backend == self._backend_name and len(self._requests) < MOST_REQUESTS:
+                    self._requests.setdefault(wanted.key, wanted)
         return 0
 
     def wait_for(self, key: Key) -> Wait:
         """Compiles all requests that were handed over, if this is one and is not stored. See ``Helpers``."""
         with self._lock:
-            ask = self._asks.pop(key, None)
-            if ask is not None:
-                others = [] if self._is_stored(ask) or find_job_store() is not None else [*self._asks.values()]
+            wanted = self._requests.pop(key, None)
+            if wanted is not None:
+                others = [] if self._is_stored(wanted) or find_job_store() is not None else [*self._requests.values()]
                 if others:
-                    return self._compile([ask, *others])
+                    return self._compile([wanted, *others])
             seconds = self._made.pop(key, None)
         return Wait() if seconds is None else Wait(seconds_here=seconds)
 
-    def _compile(self, asks: Sequence[StoreRequest]) -> Wait:
+    def _compile(self, requests: Sequence[StoreRequest]) -> Wait:
         """Compiles these requests together. The call of the first one waits."""
-        self._asks.clear()
-        first, line, start, before = asks[0], progress_line(), time.perf_counter(), self._compiler.starting
+        self._requests.clear()
+        first, line, start, before = requests[0], progress_line(), time.perf_counter(), self._compiler.starting
         with self._store.take_turn_together(first.key, self._backend_name):
-            asks = [ask for ask in asks if not self._is_stored(ask)]
+            requests = [wanted for wanted in requests if not self._is_stored(wanted)]
 
             def progress(left: int) -> None:
-                line.say(f"compiling {len(asks)} regions with TorchInductor, {left} left")
+                line.say(f"compiling {len(requests)} regions with TorchInductor, {left} left")
                 gc.collect(0)  # frees the compiler's cycles before they move to an older generation
 
-            with line.show(lambda: f"compiling {len(asks)} regions"), without_collector():
-                outcomes = self._compiler.compile_together([_make_task(ask, None) for ask in asks], progress)
+            with line.show(lambda: f"compiling {len(requests)} regions"), without_collector():
+                outcomes = self._compiler.compile_together([_make_task(wanted, None) for wanted in requests], progress)
         starting = self._compiler.starting - before
         seconds = time.perf_counter() - start - starting
-        compiled = [ask.key for ask, outcome in zip(asks, outcomes, strict=True) if outcome.result == "compiled"]
+        pairs = zip(requests, outcomes, strict=True)
+        compiled = [wanted.key for wanted, outcome in pairs if outcome.result == "compiled"]
         if not compiled:
             return Wait(start_seconds=starting)
         # One compiler run serves all, so its time cannot be attributed to single regions.
@@ -511,13 +513,13 @@ class Precompilation(Accelerator):
         context.for_backward[self.name] = prediction.layouts
         with log_errors("nothing is compiled beside"):  # this process compiles alone then
             prediction.read_trace(trace, {one.position: one for one in regions})
-            wanted = {
+            new = {
                 (id(one.call), one.binding.arities, layouts): one.call
                 for one in regions
                 if (layouts := prediction.layouts_of(one.fusion, one.binding)) is not None
             }
-            asks = [ask for (_, arities, layouts), call in wanted.items() for ask in call.foresee(arities, layouts)]
-            self._ledger.count("handed_over", self.helpers.hand_over(asks))
+            requests = [each for (_, arities, layouts), call in new.items() for each in call.foresee(arities, layouts)]
+            self._ledger.count("handed_over", self.helpers.hand_over(requests))
 
 
 def find_precompilation(

@@ -321,11 +321,11 @@ def work_for(
     compiler = EntryCompiler(Store.open(directory), patience=patience)
     is_open = open_device(backend, device)
     connection.send(None)
-    while (asked := connection.recv()) is not None:
-        if not isinstance(asked, CompileTask):
-            connection.send(asked())
+    while (received := connection.recv()) is not None:
+        if not isinstance(received, CompileTask):
+            connection.send(received())
         else:
-            connection.send(compile_timed(compiler, asked) if is_open else NO_WORKER)
+            connection.send(compile_timed(compiler, received) if is_open else NO_WORKER)
 
 
 @dataclass(frozen=True, slots=True)

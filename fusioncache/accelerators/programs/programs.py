@@ -349,7 +349,7 @@ class ProgramKeeper(Accelerator):
                 if call.template.key.digest == digest and use.arities in call.arities()
                 for layouts in use.layouts
             ]
-            return [ask for call, arities, layouts in wanted for ask in call.foresee(arities, layouts)]
+            return [request for call, arities, layouts in wanted for request in call.foresee(arities, layouts)]
 
         self._helpers.expect(foresee, partial(self.ledger.count, "handed_over"))
 
@@ -362,9 +362,9 @@ class ProgramKeeper(Accelerator):
         if self._helpers is None:
             return
         loader = self._make_loader(call, None)
-        asks = [ask for reference in templates for ask in loader.foresee(reference)]
+        requests = [request for reference in templates for request in loader.foresee(reference)]
         count = self.ledger.count
-        count("lengths_queued", self._helpers.hand_over_later(asks, partial(count, "lengths_compiled")))
+        count("lengths_queued", self._helpers.hand_over_later(requests, partial(count, "lengths_compiled")))
 
     def note_loaded(self, candidate: Candidate, call: Call, started: float) -> None:
         """Counts a program that was loaded from the store, and prints that to stderr if explanations are enabled."""

@@ -77,12 +77,12 @@ class Expecting(Recorder):
 
     expected: Callable[[], Sequence[StoreRequest]] | None = None
 
-    def expect(self, asks: Callable[[], Sequence[StoreRequest]], handed_over: Callable[[int], object]) -> None:
-        self.expected = asks
+    def expect(self, requests: Callable[[], Sequence[StoreRequest]], handed_over: Callable[[int], object]) -> None:
+        self.expected = requests
 
     def note_missing(self) -> bool:
-        asks, self.expected = self.expected, None
-        return asks is not None and self.hand_over(asks()) > 0
+        requests, self.expected = self.expected, None
+        return requests is not None and self.hand_over(requests()) > 0
 
 
 class Contiguous(PersistentEager):
