@@ -120,7 +120,7 @@ def _find_whole(matrix: Node) -> Node | None:
 
 
 def _have_shape(node: Node, shape: Sequence[Any]) -> bool:
-    """True if the value of a node has a shape, whatever the sizes that are symbols."""
+    """True if the value of a node has a shape for all values of its symbolic sizes."""
     return statically_known_true(sym_eq(tuple(_value(node).shape), tuple(shape)))
 
 
