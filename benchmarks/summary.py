@@ -56,6 +56,11 @@ def _count(name: str) -> Callable[[Point], float]:
     return lambda point: sum(step[name] for step in point["steps"])
 
 
+def _worst_error(point: Point) -> float:
+    error: float = max(each["error"] for each in point["later"])
+    return error
+
+
 _FIGURES: tuple[tuple[str, str, Callable[[Point], float]], ...] = (
     ("first step, cold", "cold", _first),
     ("second length", "cold", lambda point: _seconds(point)[1]),
@@ -73,7 +78,9 @@ _FIGURES: tuple[tuple[str, str, Callable[[Point], float]], ...] = (
     ("its further unknown lengths, slowest", "other lengths", lambda point: max(_seconds(point)[1:])),
     ("later step, ms", "cold", lambda point: mean(each["step_ms"] for each in point["later"])),
     ("slowest later step, ms", "cold", lambda point: max(each["slowest_ms"] for each in point["later"])),
-    ("worst error", "cold", lambda point: max(each["error"] for each in point["later"])),
+    ("worst error, cold", "cold", _worst_error),
+    ("worst error of the second process", "known lengths", _worst_error),
+    ("worst error at unknown lengths", "other lengths", _worst_error),
 )
 """The rows of the table: title, process, and the function from a point of this process to the value."""
 

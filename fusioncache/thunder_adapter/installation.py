@@ -484,7 +484,7 @@ def _lookasides() -> dict[Any, Any]:
 
 
 def _is_there(replacement: Replacement, own: Any, other: Replacement, new: Any) -> bool:
-    """True if another replacement, which was installed as ``new``, is what ``replacement`` would install again."""
+    """True if ``replacement`` is in place: ``other`` was installed before, as ``new``, and ``own`` is there now."""
     is_same = other.holder is replacement.holder and other.key == replacement.key
     if replacement.around:
         return other.around and is_same and other.make is replacement.make

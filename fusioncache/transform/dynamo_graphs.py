@@ -1,4 +1,4 @@
-"""What Dynamo may see and hands over: it skips Thunder's frames, and each of its graphs has its own transforms.
+"""Makes Dynamo skip Thunder's frames, and gives each of Dynamo's graphs its own transforms.
 
 Inside ``torch.compile`` Thunder's compiled functions run as they do outside. Dynamo would compile the Python code of
 Thunder and of this package, a hundred frames for each new input. It would also compile the recorder of a program's

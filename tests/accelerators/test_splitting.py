@@ -5,7 +5,7 @@ import torch
 from behind_dynamo import compile_behind_dynamo
 from torch.utils.checkpoint import checkpoint
 
-from fusioncache.accelerators.splitting import replace_operations
+from fusioncache.accelerators.splitting import Splitting, replace_operations
 
 BIAS, LEFT, RIGHT = (torch.randn(shape, generator=torch.Generator().manual_seed(1)) for shape in ((5,), (3, 4), (4, 5)))
 NUMBERS = torch.tensor([[3, 1, 4, 1], [5, 9, 2, 6]])
@@ -79,7 +79,28 @@ def write_out(bias, x, weight):
     return flat.view(2, 2, 5)
 
 
-WRITING = (turn_rows, write_into_result, write_by_operator, write_out)
+def write_by_option(bias, x, weight):
+    rows = (x * 2).view(-1, 4)
+    torch.nn.functional.relu(rows, inplace=True)
+    return torch.addmm(bias, rows, weight).view(2, 2, 5)
+
+
+def write_by_position(bias, x, weight):
+    rows = (x * 2).view(-1, 4)
+    torch.nn.functional.elu(rows, 1.0, True)
+    return torch.addmm(bias, rows, weight).view(2, 2, 5)
+
+
+def write_by_overload(bias, x, weight):
+    rows = (x * 2).view(-1, 4)
+    torch.ops.aten.relu_.default(rows)
+    return torch.addmm(bias, rows, weight).view(2, 2, 5)
+
+
+WRITING = (
+    *(turn_rows, write_into_result, write_by_operator, write_out),
+    *(write_by_option, write_by_position, write_by_overload),
+)
 STAY = [
     *((each, (BIAS, torch.ones(2, 2, 4), RIGHT)) for each in WRITING),
     (lambda a, b, c: torch.addmm(a, b, c, beta=2.0), (BIAS, LEFT, RIGHT)),
@@ -162,6 +183,17 @@ def test_graphs_in_graphs_are_changed_too():
     x = torch.randn(2, 3, 4)
     torch.testing.assert_close(train(model, own, x), train(model, model, x), rtol=0, atol=0)
     assert not any(each.split_reasons for each in own._backend.subgraph_infos)
+
+
+def test_graphs_with_tensors_of_a_gpu_stay():
+    graph = capture(lambda a, b, c: torch.addmm(a, b, c), BIAS, LEFT, RIGHT, replaces=False)
+    (node,) = graph.graph.find_nodes(op="call_function", target=torch.addmm)
+    with node.meta["example_value"].fake_mode:
+        on_gpu = torch.empty(3, 5, device="cuda")  # needs none
+    for value, expected in ((on_gpu, ["addmm"]), (node.meta["example_value"], ["project"])):
+        node.meta["example_value"] = value
+        with Splitting().around_splitting(graph):
+            assert list_targets(graph) == expected
 
 
 def test_without_the_accelerator_graphs_are_cut(monkeypatch):

@@ -61,7 +61,7 @@ class _WorkerProcess:
         connection: to the worker.
         is_ready: whether it has started, so that it can take tasks.
         task: the number of its current task; None for none.
-        code: the number of the general region whose code it held before its last task, which needed it; None for none.
+        code: the number of the general region whose code its last task needed; None if it did not hold that before.
         codes: the numbers of the general regions whose code it holds.
     """
 

@@ -4,15 +4,18 @@ Thunder's splitter leaves operations without a rule to TorchInductor. Each cuts 
 compiled, stored and called one by one: Hugging Face's GPT-2 of two layers becomes ten parts for Thunder and nine for
 TorchInductor. Sums of gradients are Thunder's then, and not TorchInductor's: their last bits may be other ones.
 
+This is done on CPUs only. On an H200 GPT-2 had wrong results at one of its lengths, and the cause is not known.
+
 An operation stays as it is where the replacement might differ: with other arguments, dtypes, or types of tensors, or
 if something writes into what a layer takes or returns.
 """
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -40,10 +43,17 @@ class Splitting(Accelerator):
     @contextmanager
     def around_splitting(self, graph: GraphModule) -> Iterator[None]:
         """Replaces the operations of a graph, and then of graphs in it, such as checkpointed layers."""
-        for module in graph.modules():
-            if isinstance(module, GraphModule):
-                replace_operations(module)
+        if _is_on(graph, "cpu"):
+            for module in graph.modules():
+                if isinstance(module, GraphModule):
+                    replace_operations(module)
         yield
+
+
+def _is_on(graph: GraphModule, device: str) -> bool:
+    """True if all tensors of a graph are on devices of one type."""
+    nodes = (node for node in graph.graph.nodes if _are_plain(node))
+    return all(_value(node).device.type == device for node in nodes)
 
 
 def replace_operations(module: GraphModule) -> None:
@@ -63,12 +73,12 @@ def _value(node: Node) -> Any:
 
 
 def _are_plain(*nodes: Any) -> bool:
-    """True if all are tensors, of no other subclass, and outside ``torch.func``'s transforms."""
+    """True if all are plain tensors: of no subclass, and outside ``torch.func``'s transforms."""
     return all(isinstance(node, Node) and isinstance(node.meta.get("example_value"), FakeTensor) for node in nodes)
 
 
 def _insert(before: Node, function: Callable[..., Any], *args: Any, **options: Any) -> Node:
-    """Inserts a call before a node."""
+    """Returns a new call, inserted before a node."""
     values, named = torch.fx.node.map_arg((args, options), _value)
     with before.graph.inserting_before(before):
         made = before.graph.call_function(function, args, options)
@@ -95,12 +105,12 @@ def _replace_addmm(node: Node) -> None:
         return
     bias, rows, weight = node.args
     matrix, result = _value(weight), node
-    if not matrix.is_floating_point() or not _have_shape(bias, matrix.shape[1:]) or _is_written(node, rows):
+    if not matrix.is_floating_point() or not _has_shape(bias, matrix.shape[1:]) or _is_written(node, rows):
         return
     whole, user = _find_whole(rows), next(iter(node.users), None)
     if whole is not None and user is not None and len(node.users) == 1 and _is_view_of(node, user):
         wanted = (*_value(whole).shape[:-1], matrix.shape[1])
-        rows, result = (whole, user) if _have_shape(user, wanted) else (rows, node)
+        rows, result = (whole, user) if _has_shape(user, wanted) else (rows, node)
     with node.graph.inserting_before(node):
         made = node.graph.call_function(project, (rows, weight, bias))
     made.meta = result.meta
@@ -110,16 +120,16 @@ def _replace_addmm(node: Node) -> None:
 
 
 def _find_whole(matrix: Node) -> Node | None:
-    """Returns the tensor with three dimensions of which a matrix is a view with the same rows; None if it is none."""
+    """Returns the tensor with three dimensions of which a matrix is a view with the same rows, else None."""
     whole = matrix.args[0] if matrix.args else None
     if not isinstance(whole, Node) or not _is_view_of(whole, matrix) or _value(whole).ndim != 3:
         return None
     if any(node.target is torch._C._set_grad_enabled for node in matrix.graph.nodes):  # the view may have no gradient
         return None
-    return whole if _have_shape(matrix, (_value(matrix).shape[0], _value(whole).shape[-1])) else None
+    return whole if _has_shape(matrix, (_value(matrix).shape[0], _value(whole).shape[-1])) else None
 
 
-def _have_shape(node: Node, shape: Sequence[Any]) -> bool:
+def _has_shape(node: Node, shape: Sequence[Any]) -> bool:
     """True if the value of a node has a shape for all values of its symbolic sizes."""
     return statically_known_true(sym_eq(tuple(_value(node).shape), tuple(shape)))
 
@@ -127,12 +137,26 @@ def _have_shape(node: Node, shape: Sequence[Any]) -> bool:
 def _is_written(*nodes: Node) -> bool:
     """True if an operation of the graph writes into one of these tensors, or into a view of it."""
     storages = {_value(node).untyped_storage()._cdata for node in nodes}
-    for other in nodes[0].graph.nodes:
-        name = str(getattr(other.target, "__name__", other.target))
-        writes = (name.endswith("_") and not name.endswith("__")) or other.target in _WRITES
-        written = (*other.args[:1], other.kwargs.get("out")) if writes or "out" in other.kwargs else ()
-        if any(_are_plain(each) and _value(each).untyped_storage()._cdata in storages for each in written):
-            return True
+    written = (each for other in nodes[0].graph.nodes for each in _list_written(other))
+    return any(_are_plain(each) and _value(each).untyped_storage()._cdata in storages for each in written)
+
+
+def _list_written(node: Node) -> list[Node]:
+    """Returns the tensors into which an operation writes."""
+    name = str(getattr(node.target, "__name__", node.target)).partition(".")[0]
+    arguments: list[Node] = []
+    if (name.endswith("_") and not name.endswith("__")) or node.target in _WRITES or _is_in_place(node):
+        torch.fx.node.map_arg(node.args[:1], arguments.append)
+    torch.fx.node.map_arg(node.kwargs.get("out"), arguments.append)
+    return arguments
+
+
+def _is_in_place(node: Node) -> bool:
+    """True if an operation has the argument ``inplace=True``."""
+    if node.op != "call_function" or node.kwargs.get("inplace"):
+        return bool(node.kwargs.get("inplace"))
+    with suppress(TypeError, ValueError):  # a builtin has no signature
+        return bool(inspect.signature(node.target).bind(*node.args, **node.kwargs).arguments.get("inplace"))
     return False
 
 
@@ -211,8 +235,8 @@ def _replace_size(node: Node) -> None:
         node.graph.erase_node(node)
 
 
-_NAMES = ("setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
-_WRITES = frozenset(getattr(operator, name) for name in _NAMES)
+_IN_PLACE_OPERATORS = "setitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor"
+_WRITES = frozenset(getattr(operator, name) for name in _IN_PLACE_OPERATORS.split())
 """Functions that write into their first argument, besides those whose names end in an underscore."""
 _LATER, _EARLIER = slice(1, None), slice(None, -1)
 _CASTS = ("bfloat16", "bool", "half", "int")

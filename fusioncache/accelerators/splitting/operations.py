@@ -47,7 +47,7 @@ def compute_rows_gradient(grad: torch.Tensor, weight: torch.Tensor) -> torch.Ten
 
 
 def compute_weight_gradient(rows: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-    """Returns the gradient of the weight, with its layout."""
+    """Returns the gradient of the weight, which is contiguous."""
     return torch.mm(_flatten(rows).t(), _flatten(grad))
 
 
@@ -61,7 +61,7 @@ def _flatten(rows: torch.Tensor) -> torch.Tensor:
 
 
 def replacements() -> Iterator[Replacement]:
-    """Yields what makes Thunder take each as one operation; ``project`` with a gradient and a rule for autocast."""
+    """Yields replacements that make Thunder trace each function as one operation."""
     from fusioncache.thunder_adapter.accelerator_api import autocast, compute_broadcast_shape
 
     def infer(rows: Any, weight: Any, bias: Any) -> Any:
