@@ -55,13 +55,8 @@ class Way:
     @property
     def exact(self) -> bool:
         """Whether it must compute the bits of Thunder with the benchmark's backend."""
-        uses_thunder = self.compiler in ("thunder.jit", "thunderfx")
-        return (
-            uses_thunder
-            and self.environment != _WITHOUT_SPLITTING
-            and self.executors == "ours"
-            and self.backend is None
-        )
+        uses_thunder = self.compiler in ("thunder.jit", "thunderfx") and self.executors == "ours"
+        return uses_thunder and not self.backend and self.environment != _WITHOUT_SPLITTING
 
     @property
     def needs_gpu(self) -> bool:

@@ -94,13 +94,14 @@ def tabulate_hugging_face(result: Result) -> str:
     columns = ("<model", "parts", "cut", "first", "cut", "second", "cut", "without programs")
     rows = []
     for model in dict.fromkeys(point["model"] for point in result["points"]):
-        cold, warm = ({way: found.get((model, way, process)) for way in _HUGGING_FACE} for process in _PROCESSES)
-        own, cut, without = (warm[way] for way in _HUGGING_FACE)
-        if own is None or cut is None or without is None:
+        own, cut, without = _HUGGING_FACE
+        wanted = [(own, "cold"), (cut, "cold"), (own, "warm"), (cut, "warm"), (without, "warm")]
+        points = [found[model, *each] for each in wanted if (model, *each) in found]
+        if len(points) < len(wanted):
             rows.append([model, "failed", *[""] * 6])
             continue
-        seconds = (cold["fusioncache"], cold["split"], own, cut, without)
-        rows.append([model, *(str(each["counts"]["parts"]) for each in (own, cut)), *map(_format, seconds)])
+        parts = [str(point["counts"]["parts"]) for point in points[2:4]]
+        rows.append([model, *parts, *map(_format, points)])
     return make_table(columns, rows)
 
 
