@@ -188,6 +188,17 @@ def test_graphs_with_tensors_of_a_gpu_stay():
             assert list_targets(graph) == expected
 
 
+def test_a_stored_program_is_loaded_only_where_the_accelerator_is_used_alike(tmp_path, monkeypatch):
+    model, counts = Layer(), []
+    for names in ("programs,tracing,splitting", "programs,tracing", "programs,tracing,splitting"):
+        monkeypatch.setenv("FUSIONCACHE_ACCELERATORS", names)
+        own, transform = compile_behind_dynamo(model, store=tmp_path)
+        own(torch.ones(2, 3, 4)).sum().backward()
+        counts.append((transform.stats().programs_made, transform.stats().programs_loaded))
+    whole, cut, again = counts
+    assert whole == (1, 0) and cut[0] > 0 and cut[1] == 0 and again == (0, 1)
+
+
 def test_without_the_accelerator_graphs_are_cut(monkeypatch):
     monkeypatch.setenv("FUSIONCACHE_ACCELERATORS", "programs,tracing")
     own, _ = compile_behind_dynamo(Layer())
