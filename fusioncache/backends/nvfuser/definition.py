@@ -8,6 +8,9 @@ they compute on data that is not repeated yet, and then all of the dimension is 
 an expanded dimension in front of its neighbour. For one behind it, as in ``repeat_interleave``, a a b b is meant. So
 heads get the keys of other heads, under plain Thunder as well: docs/upstream.md has a script. The pass does not move a
 repeat past a copy, and no kernel materializes a copy.
+
+If two kernels of a region use an ``iota``, nvFuser 0.2.36 writes it into memory that it has freed. Other tensors
+change, and indices are read that were never written. So ``iota`` is left to torch.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
@@ -31,6 +34,7 @@ from fusioncache.ir import Arg, Const, Graph, Op, Ref, TensorType, ValueType
 from fusioncache.ir.graph import argument_refs
 from fusioncache.ir.ops import FULL_LIKE
 from fusioncache.ir.template import ArgumentLayouts, layouts_of
+from fusioncache.thunder_adapter.installation import Replacement
 
 _COPY, _EXPAND, _RESHAPE = "prims.shallow_copy", "prims.broadcast_in_dim", "prims.reshape"
 """Names of operations. A shallow copy is not passed on to nvFuser."""
@@ -275,6 +279,13 @@ def nvfuser_executor() -> ModuleType:
     from fusioncache.thunder_adapter.accelerator_api import nvfuser_executor as executor
 
     return executor
+
+
+def leave_iota_to_torch() -> Iterator[Replacement]:
+    """Yields a replacement after which Thunder takes no ``iota`` into regions for nvFuser."""
+    from fusioncache.thunder_adapter.api import PrimIDs
+
+    yield Replacement(nvfuser_executor().ex.implmap, PrimIDs.IOTA, lambda own: None)
 
 
 def definition_text(graph: Graph) -> str:

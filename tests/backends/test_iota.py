@@ -1,0 +1,54 @@
+"""Positions that two kernels of a region on a GPU use: nvFuser would write them into the memory of other tensors."""
+
+import pytest
+import torch
+from models import compile_with
+from torch.nn.functional import embedding, layer_norm
+
+import fusioncache
+from fusioncache.backends.nvfuser.definition import leave_iota_to_torch, nvfuser_executor
+from fusioncache.backends.nvfuser.translators import pretend_gpu
+from fusioncache.thunder_adapter.api import PrimIDs
+from fusioncache.thunder_adapter.installation import install_more, uninstall
+
+SIZE, BLOCK = 512, 512
+
+
+def embed(tokens, words, places, weight, bias):
+    positions = torch.arange(tokens.shape[1], device=tokens.device)
+    hidden = embedding(tokens, words) + embedding(positions[None], places)
+    return layer_norm(hidden, (SIZE,), weight, bias), positions[None] <= positions[:, None]
+
+
+def find_changed(compiled, arguments):
+    """Returns how many of some small tensors change while a function is called, and its results."""
+    compiled(*arguments)
+    blocks = [torch.full((BLOCK,), number % 250, dtype=torch.uint8, device="cuda") for number in range(400)]
+    others = [(each, each.clone()) for each in blocks[::2]]
+    del blocks  # half of them leave free memory between the others
+    for _ in range(20):
+        results = compiled(*arguments)
+    return sum(not torch.equal(*each) for each in others), results
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("length", [64, 65])
+def test_no_other_tensor_changes(length):
+    torch.manual_seed(length)
+    tables = [torch.randn(shape, device="cuda") for shape in ((100, SIZE), (128, SIZE), (SIZE,), (SIZE,))]
+    arguments = torch.randint(0, 100, (2, length), device="cuda"), *tables
+    cache = fusioncache.Cache(record=False, store=False)
+    compiled, transform = compile_with(embed, "auto", cache, programs=False)
+    changed, results = find_changed(compiled, arguments)
+    assert transform.stats().regions > 0 and changed == 0
+    torch.testing.assert_close(results, embed(*arguments))
+
+
+def test_iota_is_left_to_torch_until_the_patches_are_removed():
+    with pretend_gpu():
+        implementations = nvfuser_executor().ex.implmap
+    found = []
+    for act in (lambda: install_more("iota", leave_iota_to_torch), uninstall):
+        act()
+        found.append(PrimIDs.IOTA in implementations)
+    assert found == [False, True]
