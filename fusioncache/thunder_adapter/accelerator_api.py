@@ -32,6 +32,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
 NAMES: Mapping[str, str] = MappingProxyType(
     {
         "thunder": "CacheEntry _cache_info_ctx",
+        "thunder.clang.utils": "compute_broadcast_shape",
         "thunder.common": "transform_for_execution",
         "thunder.core.baseutils": "ProxyInterface is_likely_from_collections_namedtuple",
         "thunder.core.interpreter": "interpreter_needs_wrap",

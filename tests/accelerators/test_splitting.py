@@ -5,7 +5,7 @@ import torch
 from behind_dynamo import compile_behind_dynamo
 from torch.utils.checkpoint import checkpoint
 
-from fusioncache.accelerators.splitting import Splitting, replace_operations
+from fusioncache.accelerators.splitting import replace_operations
 
 BIAS, LEFT, RIGHT = (torch.randn(shape, generator=torch.Generator().manual_seed(1)) for shape in ((5,), (3, 4), (4, 5)))
 NUMBERS = torch.tensor([[3, 1, 4, 1], [5, 9, 2, 6]])
@@ -36,6 +36,8 @@ REPLACED = [
     (lambda x: torch.diff(x, prepend=x[:, :1] - 1, dim=-1), (NUMBERS,), ["cat", "getitem", "getitem", "sub"]),
     (lambda x: torch.diff(x, prepend=x[:, :1], append=x), (NUMBERS,), ["cat", "getitem", "getitem", "sub"]),
     (lambda x: torch.min(x, x.flip(0)), (NUMBERS,), ["minimum"]),
+    (lambda x: x[torch.arange(2)[:, None], torch.arange(3) - 1], (NUMBERS,), ["pick"]),
+    (lambda x: (x > 2)[x.clamp(0, 1), x.clamp(0, 3)], (NUMBERS,), ["pick"]),
     (lambda x: (x.bool(), x.int(), x.half(), x.bfloat16()), (LEFT,), ["to"] * 4),
 ]
 
@@ -113,6 +115,12 @@ STAY = [
     (lambda x: torch.diff(x, n=2), (NUMBERS,)),
     (lambda x: torch.diff(x, dim=0), (NUMBERS,)),
     (lambda x: torch.min(x, x.flip(0)), (LEFT,)),
+    (lambda x: x[torch.arange(2), torch.arange(2)], (LEFT,)),
+    (lambda x: x[x % 2], (NUMBERS,)),
+    (lambda x: x[..., None][x % 2, x % 4], (NUMBERS,)),
+    (lambda x: x[x > 2], (NUMBERS,)),
+    (lambda x: x[0, 1], (NUMBERS,)),
+    (lambda x: x[x[0] % 2, :], (NUMBERS,)),
     (lambda x: torch.min(x), (NUMBERS,)),
     (lambda x: torch.min(x, 1).values, (NUMBERS,)),
     (lambda x, y: torch.min(x, x, out=y), (NUMBERS, NUMBERS.clone())),
@@ -177,15 +185,16 @@ def test_graphs_in_graphs_are_changed_too():
     assert not any(each.split_reasons for each in own._backend.subgraph_infos)
 
 
-def test_graphs_with_tensors_of_a_gpu_stay():
-    graph = capture(lambda a, b, c: torch.addmm(a, b, c), BIAS, LEFT, RIGHT, replaces=False)
-    (node,) = graph.graph.find_nodes(op="call_function", target=torch.addmm)
-    with node.meta["example_value"].fake_mode:
-        on_gpu = torch.empty(3, 5, device="cuda")  # needs none
-    for value, expected in ((on_gpu, ["addmm"]), (node.meta["example_value"], ["project"])):
-        node.meta["example_value"] = value
-        with Splitting().around_splitting(graph):
-            assert list_targets(graph) == expected
+@pytest.mark.gpu
+def test_layers_on_a_gpu_are_compiled_for_two_lengths():
+    model, compiles = Layer().cuda(), []
+    own, transform = compile_behind_dynamo(model, backend="auto")
+    for length in (64, 96, 65, 200):
+        x = torch.randn(2, length, 4, device="cuda")
+        torch.testing.assert_close(train(model, own, x), train(model, model, x))
+        compiles.append(transform.stats().compiles)
+    assert compiles[1] == compiles[3]
+    assert not any(each.split_reasons for each in own._backend.subgraph_infos)
 
 
 def test_a_stored_program_is_loaded_only_where_the_accelerator_is_used_alike(tmp_path, monkeypatch):
@@ -238,17 +247,27 @@ def stop_at_rows(bias, x, weight):
     return torch.addmm(bias, rows, weight).view(2, 3, 5) + x.sum()
 
 
-def test_a_layer_of_rows_without_a_gradient_gives_them_none():
-    graph = capture(stop_at_rows, BIAS, torch.randn(2, 3, 4, requires_grad=True), RIGHT, replaces=False)
-    given = {1: BIAS, 2: RIGHT, 3: torch.randn(2, 3, 4)}
-    places = [node.meta["example_value"].ndim for node in graph.graph.find_nodes(op="placeholder")]
-    arguments = [given[place].clone().requires_grad_() for place in places]
+def use_twice(bias, x, weight):
+    flat = torch.addmm(bias, x.view(-1, 4), weight)
+    return flat.view(2, 3, 5) + flat.sum()
+
+
+def fold_otherwise(bias, x, weight):
+    return torch.addmm(bias, x.view(-1, 4), weight).view(3, 2, 5)
+
+
+@pytest.mark.parametrize("function", [stop_at_rows, use_twice, fold_otherwise])
+def test_views_stay_where_the_whole_tensor_would_do_something_else(function):
+    given = {1: BIAS, 3: torch.randn(2, 3, 4), 2: RIGHT}
+    leaves = {dimensions: each.clone().requires_grad_() for dimensions, each in given.items()}
+    graph = capture(function, *leaves.values(), replaces=False)
+    arguments = [leaves[node.meta["example_value"].ndim] for node in graph.graph.find_nodes(op="placeholder")]
     found = []
     for _ in range(2):
         (result,) = graph(*arguments)
         found.append([result, *torch.autograd.grad(result.square().sum(), arguments, materialize_grads=True)])
         replace_operations(graph)
-    assert "project" in list_targets(graph)
+    assert "view" in list_targets(graph) and "addmm" not in list_targets(graph)
     torch.testing.assert_close(*found, rtol=0, atol=0)
 
 

@@ -18,10 +18,10 @@ class OwnNet(torch.nn.Module):
         return torch.tanh(y + self.linear(x))
 
 
-def compile_behind_dynamo(model, store=False, graphs=False, record=False, **options):
+def compile_behind_dynamo(model, store=False, graphs=False, record=False, backend="eager", **options):
     from thunder.dynamo import thunderfx
 
     torch._dynamo.reset()
     cache = fusioncache.Cache(store=store, record=record)
-    transform = fusioncache.FusionCache(cache=cache, backend="eager", graphs=graphs)
+    transform = fusioncache.FusionCache(cache=cache, backend=backend, graphs=graphs)
     return thunderfx(model, executors=fusioncache.executors(), transforms=[transform], **options), transform

@@ -27,7 +27,7 @@ from fusioncache.accelerators.precompile.entry_compiler import (
     gpu_in_use,
 )
 from fusioncache.accelerators.precompile.pool import CompilePool, choose_jobs, find_pool
-from fusioncache.accelerators.splitting.operations import CONTIGUOUS_OPERATIONS
+from fusioncache.accelerators.splitting.operations import CONTIGUOUS_OPERATIONS, PICK, pick
 from fusioncache.backends.api import Backend, backend_class
 from fusioncache.backends.bound_symbols import outputs_of, torch_dtype
 from fusioncache.cache.cache import Cache
@@ -163,6 +163,8 @@ def _find_function(symbol: Any, name: str) -> Callable[..., Any] | None:
     """Returns torch's function of an operation, which also computes layouts; None if it is not torch's."""
     import torch
 
+    if name == PICK:
+        return pick
     if name in _VIEW_IMPLEMENTATIONS:
         function: Callable[..., Any] = symbol._call_ctx[name]
         return function

@@ -4,8 +4,6 @@ Thunder's splitter leaves operations without a rule to TorchInductor. Each cuts 
 compiled, stored and called one by one: Hugging Face's GPT-2 of two layers becomes ten parts for Thunder and nine for
 TorchInductor. Sums of gradients are Thunder's then, and not TorchInductor's: their last bits may be other ones.
 
-This is done on CPUs only. On an H200 GPT-2 had wrong results at one of its lengths, and the cause is not known.
-
 An operation stays as it is where the replacement might differ: with other arguments, dtypes, or types of tensors, or
 if something writes into what a layer takes or returns.
 """
@@ -24,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 
-from fusioncache.accelerators.splitting.operations import project, replacements
+from fusioncache.accelerators.splitting.operations import pick, project, replacements
 from fusioncache.process.warning import log_errors
 from fusioncache.thunder_adapter.installation import install_more
 from fusioncache.transform.passes import Accelerator
@@ -43,16 +41,10 @@ class Splitting(Accelerator):
     @contextmanager
     def around_splitting(self, graph: GraphModule) -> Iterator[None]:
         """Replaces the operations of a graph, and then of graphs in it, such as checkpointed layers."""
-        if _is_on_cpu(graph):
-            for module in graph.modules():
-                if isinstance(module, GraphModule):
-                    replace_operations(module)
+        for module in graph.modules():
+            if isinstance(module, GraphModule):
+                replace_operations(module)
         yield
-
-
-def _is_on_cpu(graph: GraphModule) -> bool:
-    """True if all tensors of a graph are in the CPU's memory."""
-    return all(_value(node).device.type == "cpu" for node in graph.graph.nodes if _are_plain(node))
 
 
 def replace_operations(module: GraphModule) -> None:
@@ -95,13 +87,37 @@ def _exchange(node: Node, function: Callable[..., Any], *args: Any, **options: A
 
 
 def _replace_addmm(node: Node) -> None:
-    """Replaces a product of matrices plus a vector by an operation that Thunder has been given."""
+    """Replaces a product of matrices plus a vector by an operation that Thunder has been given.
+
+    A matrix that is a view of all rows of a tensor is replaced by this tensor. nvFuser would compile each such view
+    again at each length.
+    """
     if node.kwargs or not _are_plain(node, *node.args):
         return
     bias, rows, weight = node.args
-    matrix = _value(weight)
-    if matrix.is_floating_point() and _has_shape(bias, matrix.shape[1:]) and not _is_written(node, rows):
-        _exchange(node, project, rows, weight, bias)
+    matrix, result = _value(weight), node
+    if not matrix.is_floating_point() or not _has_shape(bias, matrix.shape[1:]) or _is_written(node, rows):
+        return
+    whole, user = _find_whole(rows), next(iter(node.users), None)
+    if whole is not None and user is not None and len(node.users) == 1 and _is_view_of(node, user):
+        wanted = (*_value(whole).shape[:-1], matrix.shape[1])
+        rows, result = (whole, user) if _has_shape(user, wanted) else (rows, node)
+    with node.graph.inserting_before(node):
+        made = node.graph.call_function(project, (rows, weight, bias))
+    made.meta = result.meta
+    result.replace_all_uses_with(made)
+    for unused in dict.fromkeys((result, node)):
+        node.graph.erase_node(unused)
+
+
+def _find_whole(matrix: Node) -> Node | None:
+    """Returns the tensor with three dimensions of which a matrix is a view with the same rows, else None."""
+    whole = matrix.args[0] if matrix.args else None
+    if not isinstance(whole, Node) or not _is_view_of(whole, matrix) or _value(whole).ndim != 3:
+        return None
+    if any(node.target is torch._C._set_grad_enabled for node in matrix.graph.nodes):  # the view may have no gradient
+        return None
+    return whole if _has_shape(matrix, (_value(matrix).shape[0], _value(whole).shape[-1])) else None
 
 
 def _has_shape(node: Node, shape: Sequence[Any]) -> bool:
@@ -133,6 +149,10 @@ def _is_in_place(node: Node) -> bool:
     with suppress(TypeError, ValueError):  # a builtin has no signature
         return bool(inspect.signature(node.target).bind(*node.args, **node.kwargs).arguments.get("inplace"))
     return False
+
+
+def _is_view_of(whole: Node, node: Node) -> bool:
+    return node.op == "call_method" and node.target == "view" and node.args[0] is whole and _are_plain(node, whole)
 
 
 def _replace_new(fill: Callable[..., Any]) -> _Replace:
@@ -181,6 +201,17 @@ def _replace_diff(node: Node) -> None:
     _exchange(node, operator.sub, later, earlier)
 
 
+def _replace_pick(node: Node) -> None:
+    """Replaces the elements that tensors of indices pick from integers or booleans, one index for each dimension."""
+    values, indices = node.args
+    if not isinstance(indices, tuple) or len(indices) < 2 or not _are_plain(node, values, *indices):
+        return
+    of_integers = all(_is_integer(_value(each)) for each in indices)
+    is_exact = _value(values).dtype == torch.bool or _is_integer(_value(values))
+    if of_integers and is_exact and _value(values).ndim == len(indices):
+        _exchange(node, pick, values, *indices)
+
+
 def _is_integer(value: torch.Tensor) -> bool:
     return not value.is_floating_point() and not value.is_complex() and value.dtype != torch.bool
 
@@ -209,6 +240,7 @@ _REPLACEMENTS: Mapping[Any, _Replace] = MappingProxyType(
         torch.Tensor.new_zeros: _replace_new(torch.zeros),
         torch.diff: _replace_diff,
         torch.min: _replace_min,
+        operator.getitem: _replace_pick,
         torch.Size: _replace_size,
     }
 )

@@ -1,8 +1,11 @@
-"""An operation that Thunder is given: a function of torch, and the same function in Thunder's traces.
+"""Operations that Thunder is given: each is a function of torch, and the same function in Thunder's traces.
 
-``project`` is a linear layer whose weight has rows for its inputs, as in Hugging Face's GPT-2. As a linear layer of the
-transposed weight, the weight's gradient would have another layout than the weight, so that autograd copies it. Forward
-and gradients have torch's bits, but for sums of gradients in other layouts.
+- ``project`` is a linear layer whose weight has rows for its inputs, as in Hugging Face's GPT-2. As a linear layer of
+  the transposed weight, nvFuser would take transposed weights into regions, and the weight's gradient would have
+  another layout than the weight, so that autograd copies it. Forward and gradients have torch's bits, but for sums of
+  gradients in other layouts.
+- ``pick`` picks elements of a mask, as Hugging Face's models do. In Thunder's own operations the mask is flattened, and
+  nvFuser compiles a region with such a reshape again at each length.
 """
 
 from __future__ import annotations
@@ -24,41 +27,54 @@ _PROJECT, _ROWS, _WEIGHT = CONTIGUOUS_OPERATIONS = (
     "fusioncache_project_weight_gradient",
 )
 """Names in traces, which a model's variables do not have, of operations whose results are contiguous."""
+PICK = "fusioncache_pick"
 
 
 def project(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """Returns ``rows @ weight + bias``.
 
     Args:
-        rows: (rows, inputs).
+        rows: (..., inputs).
         weight: (inputs, outputs).
         bias: (outputs,).
     """
-    return torch.addmm(bias, rows, weight)
+    return torch.addmm(bias, _flatten(rows), weight).view(*rows.shape[:-1], weight.shape[1])
 
 
 def compute_rows_gradient(grad: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Returns the gradient of the rows."""
-    return torch.mm(grad, weight.t())
+    """Returns the gradient of the rows, with their shape."""
+    return torch.mm(_flatten(grad), weight.t()).view(*grad.shape[:-1], weight.shape[0])
 
 
 def compute_weight_gradient(rows: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
     """Returns the gradient of the weight, which is contiguous."""
-    return torch.mm(rows.t(), grad)
+    return torch.mm(_flatten(rows).t(), _flatten(grad))
+
+
+def pick(values: torch.Tensor, *indices: torch.Tensor) -> torch.Tensor:
+    """Returns ``values[indices]``, with an index for each dimension of integers or booleans."""
+    return values[indices]
+
+
+def _flatten(rows: torch.Tensor) -> torch.Tensor:
+    return rows.reshape(rows.shape[:-1].numel(), rows.shape[-1])
 
 
 def replacements() -> Iterator[Replacement]:
-    """Yields replacements that make Thunder trace ``project`` as one operation."""
-    from fusioncache.thunder_adapter.accelerator_api import autocast
+    """Yields replacements that make Thunder trace each function as one operation."""
+    from fusioncache.thunder_adapter.accelerator_api import autocast, compute_broadcast_shape
 
     def infer(rows: Any, weight: Any, bias: Any) -> Any:
-        return TensorProxy(like=rows, shape=(rows.shape[0], weight.shape[1]))
+        return TensorProxy(like=rows, shape=(*rows.shape[:-1], weight.shape[1]))
 
     def infer_rows_gradient(grad: Any, weight: Any) -> Any:
-        return TensorProxy(like=grad, shape=(grad.shape[0], weight.shape[0]))
+        return TensorProxy(like=grad, shape=(*grad.shape[:-1], weight.shape[0]))
 
     def infer_weight_gradient(rows: Any, grad: Any) -> Any:
-        return TensorProxy(like=grad, shape=(rows.shape[1], grad.shape[1]))
+        return TensorProxy(like=grad, shape=(rows.shape[-1], grad.shape[-1]))
+
+    def infer_picked(values: Any, *indices: Any) -> Any:
+        return TensorProxy(like=values, shape=compute_broadcast_shape(*(each.shape for each in indices)))
 
     product = register_once(_PROJECT, infer, project)
     of_rows = register_once(_ROWS, infer_rows_gradient, compute_rows_gradient)
@@ -69,8 +85,13 @@ def replacements() -> Iterator[Replacement]:
 
     yield Replacement(transforms._grad_fn_map, product.id, lambda own: make_rule(product, of_rows, of_weight))
     yield Replacement(autocast.autocast_impls, product.id, lambda own: convert)
-    yield Replacement(ltorch._torch_to_thunder_function_map, project, lambda own: product)
-    yield Replacement(jit_ext._general_jit_lookaside_map, project, lambda own: make_lookaside(product))
+    for function, symbol in ((project, product), (pick, register_once(PICK, infer_picked, pick))):
+        yield Replacement(ltorch._torch_to_thunder_function_map, function, _always(symbol))
+        yield Replacement(jit_ext._general_jit_lookaside_map, function, _always(make_lookaside(symbol)))
+
+
+def _always(new: Any) -> Callable[[Any], Any]:
+    return lambda own: new
 
 
 def make_rule(product: Any, of_rows: Any, of_weight: Any) -> Callable[..., Any]:
@@ -87,7 +108,7 @@ def make_rule(product: Any, of_rows: Any, of_weight: Any) -> Callable[..., Any]:
         grad = get_grad(result)
         put_grad(rows, of_rows(grad, weight))
         put_grad(weight, of_weight(rows, grad))
-        put_grad(bias, ltorch.sum(grad, 0))
+        put_grad(bias, ltorch.sum(grad, tuple(range(grad.ndim - 1))))
         return result
 
     rule: Callable[..., Any] = langctx(Languages.TORCH)(differentiate)
