@@ -109,10 +109,15 @@ def _write(value: Any) -> str:
 
 
 def _write_result(node: Any) -> str:
-    """Returns the text of another operation's result. The splitter reads only a tensor's shape, dtype and device."""
+    """Returns the text of another operation's result. The splitter reads only a tensor's shape, dtype and device.
+
+    Of a symbolic number or size, it reads the example that Dynamo met.
+    """
     if node.op == "get_attr" or "example_value" not in node.meta:
         raise Declined("an operand without an example", Scope.VALUE)
     value = node.meta["example_value"]
+    if isinstance(value, torch.types.py_sym_types):
+        return f"symbolic {_write(_read_example(value))}"
     if type(value) is tuple:
         return f"tensors({', '.join(map(_write_tensor, value))})"
     return _write_tensor(value)
@@ -123,9 +128,16 @@ def _write_tensor(value: Any) -> str:
 
     if type(value) not in (FakeTensor, torch.Tensor, torch.nn.Parameter) or value.layout is not torch.strided:
         raise Declined(f"an operand of type {type(value).__qualname__}", Scope.VALUE)
-    if not all(type(size) is int for size in value.shape):
-        raise Declined("an operand with symbolic sizes", Scope.VALUE)
-    return f"tensor {value.dtype} {tuple(value.shape)} {value.device} {value.requires_grad}"
+    shape = tuple(map(_read_example, value.shape))
+    if not all(type(size) is int for size in shape):
+        raise Declined("an operand with an unknown size", Scope.VALUE)
+    return f"tensor {value.dtype} {shape} {value.device} {value.requires_grad}"
+
+
+def _read_example(number: Any) -> Any:
+    """Returns the example of a symbolic number, if it has one, and another number as it is."""
+    is_symbolic = isinstance(number, torch.types.py_sym_types) and number.node.has_hint()
+    return number.node.hint if is_symbolic else number
 
 
 def read_answers(store: Store, key: Key) -> frozenset[str]:

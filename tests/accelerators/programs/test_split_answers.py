@@ -61,13 +61,18 @@ def own_addition(x, y):
     return x + y
 
 
-def make_symbolic():
+def make_symbolic(length):
     sizes = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.STATIC])
     mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=False)
-    return mode.from_tensor(torch.ones(5, 3), symbolic_context=sizes, source=ConstantSource("x"))
+    return mode.from_tensor(torch.ones(length, 3), symbolic_context=sizes, source=ConstantSource("x"))
 
 
-X, SYMBOLIC = torch.ones(2, 3), make_symbolic()
+def make_unknown():
+    with FakeTensorMode(shape_env=(shapes := ShapeEnv())):
+        return torch.empty(shapes.create_unbacked_symint(), 3)
+
+
+X, SYMBOLIC = torch.ones(2, 3), make_symbolic(5)
 OPERATIONS = {
     "the operation": lambda: describe(X, 1.0),
     "another symbol": lambda: describe(X, 1.0, symbol=ltorch.sub),
@@ -81,6 +86,11 @@ OPERATIONS = {
     "a slice": lambda: describe(X, slice(None, 1)),
     "a keyword": lambda: describe(X, other=1.0),
     "another keyword": lambda: describe(X, alpha=1.0),
+    "a symbolic size": lambda: describe(SYMBOLIC, 1.0),
+    "another symbolic size": lambda: describe(make_symbolic(4), 1.0),
+    "a number": lambda: describe(X, 5),
+    "a symbolic number": lambda: describe(X, SYMBOLIC.shape[0]),
+    "another symbolic number": lambda: describe(X, make_symbolic(4).shape[0]),
     "an option": lambda: describe(X, 1.0, options={"disable_torch_autograd": "True"}.items()),
 }
 
@@ -97,13 +107,17 @@ UNDESCRIBED = {
     "a sparse tensor": lambda: describe(X.to_sparse(), 1.0),
     "an operand without an example": lambda: describe(torch.fx.Graph().placeholder("x"), 1.0),
     "an object": lambda: describe(X, threading.Lock()),
-    "a symbolic size": lambda: describe(SYMBOLIC, 1.0),
-    "a symbolic number": lambda: describe(X, SYMBOLIC.shape[0]),
+    "an unknown size": lambda: describe(X, ShapeEnv().create_unbacked_symint()),
+    "a tensor of an unknown size": lambda: describe(make_unknown(), 1.0),
 }
 
 
 def test_what_is_not_known_to_be_the_same_is_asked_for():
     assert {name: make() for name, make in UNDESCRIBED.items()} == dict.fromkeys(UNDESCRIBED)
+
+
+def test_a_symbolic_size_is_described_by_its_example():
+    assert describe(SYMBOLIC, 1.0) == describe(torch.ones(5, 3), 1.0)
 
 
 CHANGES = {
