@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fusioncache.backends.api import make_backend, problem
-from fusioncache.backends.nvfuser.definition import leave_iota_to_torch
 from fusioncache.cache.cache import Cache, default_cache
 from fusioncache.cache.call import TemplateCall
 from fusioncache.cache.generals import Sizes
@@ -96,8 +95,6 @@ class TemplateTransform(Transform):
         dynamo_graphs.keep_dynamo_out()
         if self.compiler:
             install_more("vector probes")
-        if self.compiler == "nvfuser":
-            install_more("iota", leave_iota_to_torch)
         self.ledger = Ledger(self.cache.ledger)
         self.misses = Misses(self.cache) if explains else None
         if self.misses:

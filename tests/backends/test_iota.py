@@ -2,14 +2,12 @@
 
 import pytest
 import torch
+from fake_cuda import find_nvfuser_executor
 from models import compile_with
 from torch.nn.functional import embedding, layer_norm
 
 import fusioncache
-from fusioncache.backends.nvfuser.definition import leave_iota_to_torch, nvfuser_executor
-from fusioncache.backends.nvfuser.translators import pretend_gpu
 from fusioncache.thunder_adapter.api import PrimIDs
-from fusioncache.thunder_adapter.installation import install_more, uninstall
 
 SIZE, BLOCK = 512, 512
 
@@ -40,15 +38,10 @@ def test_no_other_tensor_changes(length):
     cache = fusioncache.Cache(record=False, store=False)
     compiled, transform = compile_with(embed, "auto", cache, programs=False)
     changed, results = find_changed(compiled, arguments)
-    assert transform.stats().regions > 0 and changed == 0
+    operations = {op.name for call in transform.calls() for op in call.template.graph.ops}
+    assert "torch.embedding" in operations and "prims.iota" not in operations and changed == 0
     torch.testing.assert_close(results, embed(*arguments))
 
 
-def test_iota_is_left_to_torch_until_the_patches_are_removed():
-    with pretend_gpu():
-        implementations = nvfuser_executor().ex.implmap
-    found = []
-    for act in (lambda: install_more("iota", leave_iota_to_torch), uninstall):
-        act()
-        found.append(PrimIDs.IOTA in implementations)
-    assert found == [False, True]
+def test_thunders_executor_takes_no_iota():
+    assert PrimIDs.IOTA not in find_nvfuser_executor().implmap

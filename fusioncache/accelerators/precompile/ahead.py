@@ -27,7 +27,7 @@ from fusioncache.accelerators.precompile.entry_compiler import (
     gpu_in_use,
 )
 from fusioncache.accelerators.precompile.pool import CompilePool, choose_jobs, find_pool
-from fusioncache.accelerators.splitting.operations import CONTIGUOUS_OPERATIONS, PICK, pick
+from fusioncache.accelerators.splitting.operations import CONTIGUOUS_OPERATIONS, PICK
 from fusioncache.backends.api import Backend, backend_class
 from fusioncache.backends.bound_symbols import outputs_of, torch_dtype
 from fusioncache.cache.cache import Cache
@@ -47,7 +47,8 @@ from fusioncache.transform.passes import Accelerator, TraceContext
 from fusioncache.transform.shared_region import SharedRegion
 from fusioncache.transform.transform import TemplateTransform
 
-_VIEW_IMPLEMENTATIONS = ("torch_slice_prim_impl", "torch_prims_reshape_impl")
+_IMPLEMENTATIONS = ("torch_slice_prim_impl", "torch_prims_reshape_impl", PICK)
+"""Operations of Thunder's executor for torch that are implemented by functions of torch."""
 _CONTIGUOUS = frozenset(
     {"linear", "matmul", "_grouped_mm", "embedding", "embedding_backward", "arange", *CONTIGUOUS_OPERATIONS}
 )
@@ -163,9 +164,7 @@ def _find_function(symbol: Any, name: str) -> Callable[..., Any] | None:
     """Returns torch's function of an operation, which also computes layouts; None if it is not torch's."""
     import torch
 
-    if name == PICK:
-        return pick
-    if name in _VIEW_IMPLEMENTATIONS:
+    if name in _IMPLEMENTATIONS:
         function: Callable[..., Any] = symbol._call_ctx[name]
         return function
     module = symbol.sym.module

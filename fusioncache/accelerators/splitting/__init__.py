@@ -1,8 +1,8 @@
-"""Replaces operations in Dynamo's graphs for which Thunder has no rule, by operations that compute the same bits.
+"""Replaces operations in Dynamo's graphs that Thunder lacks, by operations that compute the same bits.
 
 Thunder's splitter leaves operations without a rule to TorchInductor. Each cuts a graph into parts that are traced,
-compiled, stored and called one by one: Hugging Face's GPT-2 of two layers becomes ten parts for Thunder and nine for
-TorchInductor. Sums of gradients are Thunder's then, and not TorchInductor's: their last bits may be other ones.
+compiled, stored and called one by one. If a graph stays whole, sums of gradients are Thunder's and not TorchInductor's:
+their last bits may be other ones. Indexing and views are replaced that nvFuser would compile again at each length.
 
 An operation stays as it is where the replacement might differ: with other arguments, dtypes, or types of tensors, or
 if something writes into what a layer takes or returns.
@@ -40,8 +40,11 @@ class Splitting(Accelerator):
 
     @contextmanager
     def around_splitting(self, graph: GraphModule) -> Iterator[None]:
-        """Replaces the operations of a graph, and then of graphs in it, such as checkpointed layers."""
-        for module in graph.modules():
+        """Replaces the operations of a graph, and of graphs that it calls, such as checkpointed layers.
+
+        Thunder does not interpret the graphs that these call in turn, and so would not find the new operations.
+        """
+        for module in (graph, *graph.children()):
             if isinstance(module, GraphModule):
                 replace_operations(module)
         yield
@@ -64,8 +67,9 @@ def _value(node: Node) -> Any:
 
 
 def _are_plain(*nodes: Any) -> bool:
-    """True if all are plain tensors: of no subclass, and outside ``torch.func``'s transforms."""
-    return all(isinstance(node, Node) and isinstance(node.meta.get("example_value"), FakeTensor) for node in nodes)
+    """True if all are plain tensors of dtypes that Thunder has: of no subclass, outside ``torch.func``'s transforms."""
+    values = [node.meta.get("example_value") if isinstance(node, Node) else None for node in nodes]
+    return all(isinstance(value, FakeTensor) and value.dtype not in _OTHER_DTYPES for value in values)
 
 
 def _insert(before: Node, function: Callable[..., Any], *args: Any, **options: Any) -> Node:
@@ -77,37 +81,43 @@ def _insert(before: Node, function: Callable[..., Any], *args: Any, **options: A
     return made
 
 
-def _exchange(node: Node, function: Callable[..., Any], *args: Any, **options: Any) -> None:
-    """Replaces a node by a call with an equal value."""
+def _exchange(node: Node, function: Callable[..., Any], *args: Any, **options: Any) -> Node:
+    """Replaces a node by a call with an equal value, and returns the call."""
     with node.graph.inserting_before(node):
         made = node.graph.call_function(function, args, options)
     made.meta = node.meta
     node.replace_all_uses_with(made)
     node.graph.erase_node(node)
+    return made
 
 
 def _replace_addmm(node: Node) -> None:
-    """Replaces a product of matrices plus a vector by an operation that Thunder has been given.
-
-    A matrix that is a view of all rows of a tensor is replaced by this tensor. nvFuser would compile each such view
-    again at each length.
-    """
+    """Replaces a product of matrices plus a vector by an operation that Thunder has been given."""
     if node.kwargs or not _are_plain(node, *node.args):
         return
     bias, rows, weight = node.args
-    matrix, result = _value(weight), node
+    matrix = _value(weight)
     if not matrix.is_floating_point() or not _has_shape(bias, matrix.shape[1:]) or _is_written(node, rows):
         return
-    whole, user = _find_whole(rows), next(iter(node.users), None)
-    if whole is not None and user is not None and len(node.users) == 1 and _is_view_of(node, user):
-        wanted = (*_value(whole).shape[:-1], matrix.shape[1])
-        rows, result = (whole, user) if _has_shape(user, wanted) else (rows, node)
-    with node.graph.inserting_before(node):
-        made = node.graph.call_function(project, (rows, weight, bias))
-    made.meta = result.meta
-    result.replace_all_uses_with(made)
-    for unused in dict.fromkeys((result, node)):
-        node.graph.erase_node(unused)
+    if _has_rows(rows) and _has_rows(weight):  # gradients of other matrices have their columns in memory
+        _take_whole(_exchange(node, project, rows, weight, bias))
+
+
+def _take_whole(product: Node) -> None:
+    """Gives a layer the tensor of whose rows its matrix is a view, if a view gives the result that shape again.
+
+    nvFuser would compile each such view again at each length.
+    """
+    (rows, weight, bias), users = product.args, list(product.users)
+    whole = _find_whole(rows)
+    if whole is None or len(users) != 1 or not _is_view_of(product, users[0]):
+        return
+    if _has_shape(users[0], (*_value(whole).shape[:-1], _value(product).shape[-1])):
+        product.args, product.meta = (whole, weight, bias), users[0].meta
+        users[0].replace_all_uses_with(product)
+        product.graph.erase_node(users[0])
+        if not rows.users:
+            product.graph.erase_node(rows)
 
 
 def _find_whole(matrix: Node) -> Node | None:
@@ -123,6 +133,12 @@ def _find_whole(matrix: Node) -> Node | None:
 def _has_shape(node: Node, shape: Sequence[Any]) -> bool:
     """True if the value of a node has a shape for all values of its symbolic sizes."""
     return statically_known_true(sym_eq(tuple(_value(node).shape), tuple(shape)))
+
+
+def _has_rows(node: Node) -> bool:
+    """True if the rows of a matrix, and not its columns, are contiguous in memory."""
+    row, column = _value(node).stride()
+    return statically_known_true(column == 1) and statically_known_true(row != 1)
 
 
 def _is_written(*nodes: Node) -> bool:
@@ -202,13 +218,14 @@ def _replace_diff(node: Node) -> None:
 
 
 def _replace_pick(node: Node) -> None:
-    """Replaces the elements that tensors of indices pick from integers or booleans, one index for each dimension."""
+    """Replaces indexing of integers or booleans, which have no gradient, by one tensor for each dimension."""
     values, indices = node.args
     if not isinstance(indices, tuple) or len(indices) < 2 or not _are_plain(node, values, *indices):
         return
-    of_integers = all(_is_integer(_value(each)) for each in indices)
-    is_exact = _value(values).dtype == torch.bool or _is_integer(_value(values))
-    if of_integers and is_exact and _value(values).ndim == len(indices):
+    have_no_gradient = _value(values).dtype == torch.bool or _is_integer(_value(values))
+    are_positions = all(_is_integer(_value(each)) for each in indices) and len(indices) == _value(values).ndim
+    is_copy = _value(node).ndim > 0 and not _is_written(node)  # a single element is a view
+    if have_no_gradient and are_positions and is_copy:
         _exchange(node, pick, values, *indices)
 
 
@@ -229,6 +246,8 @@ def _replace_size(node: Node) -> None:
 _IN_PLACE_OPERATORS = "setitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor"
 _WRITES = frozenset(getattr(operator, name) for name in _IN_PLACE_OPERATORS.split())
 """Functions that write into their first argument, besides those whose names end in an underscore."""
+_OTHER_DTYPES = (torch.uint64, torch.float8_e8m0fnu, torch.float4_e2m1fn_x2)
+"""Dtypes of torch that Thunder cannot take."""
 _LATER, _EARLIER = slice(1, None), slice(None, -1)
 _CASTS = ("bfloat16", "bool", "half", "int")
 """Dtypes, and the names of the methods that convert to them."""

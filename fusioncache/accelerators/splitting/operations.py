@@ -1,11 +1,10 @@
 """Operations that Thunder is given: each is a function of torch, and the same function in Thunder's traces.
 
-- ``project`` is a linear layer whose weight has rows for its inputs, as in Hugging Face's GPT-2. As a linear layer of
-  the transposed weight, nvFuser would take transposed weights into regions, and the weight's gradient would have
-  another layout than the weight, so that autograd copies it. Forward and gradients have torch's bits, but for sums of
-  gradients in other layouts.
-- ``pick`` picks elements of a mask, as Hugging Face's models do. In Thunder's own operations the mask is flattened, and
-  nvFuser compiles a region with such a reshape again at each length.
+- ``project`` is a linear layer whose weight has rows for its inputs, as in Hugging Face's GPT-2. If it were a linear
+  layer of the transposed weight, nvFuser would take transposed weights into regions, and autograd would copy the
+  weight's gradient into the weight's layout. Forward and gradients have torch's bits, but for sums of gradients.
+- ``pick`` picks elements of a mask, as Hugging Face's models do. Thunder has this operation, but it flattens the mask,
+  and nvFuser compiles a region with such a reshape again at each length.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def compute_weight_gradient(rows: torch.Tensor, grad: torch.Tensor) -> torch.Ten
 
 
 def pick(values: torch.Tensor, *indices: torch.Tensor) -> torch.Tensor:
-    """Returns ``values[indices]``, with an index for each dimension of integers or booleans."""
+    """Returns the integers or booleans at these positions: one tensor of positions for each dimension of the values."""
     return values[indices]
 
 
@@ -83,9 +82,10 @@ def replacements() -> Iterator[Replacement]:
     def convert(rows: Any, weight: Any, bias: Any, *, dtype: Any) -> Any:
         return product(*autocast.maybe_downcast_to(dtype, (rows, weight, bias)))
 
+    picked = register_once(PICK, infer_picked, pick)
     yield Replacement(transforms._grad_fn_map, product.id, lambda own: make_rule(product, of_rows, of_weight))
     yield Replacement(autocast.autocast_impls, product.id, lambda own: convert)
-    for function, symbol in ((project, product), (pick, register_once(PICK, infer_picked, pick))):
+    for function, symbol in ((project, product), (pick, picked)):
         yield Replacement(ltorch._torch_to_thunder_function_map, function, _always(symbol))
         yield Replacement(jit_ext._general_jit_lookaside_map, function, _always(make_lookaside(symbol)))
 

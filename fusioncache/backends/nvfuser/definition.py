@@ -9,8 +9,8 @@ an expanded dimension in front of its neighbour. For one behind it, as in ``repe
 heads get the keys of other heads, under plain Thunder as well: docs/upstream.md has a script. The pass does not move a
 repeat past a copy, and no kernel materializes a copy.
 
-If two kernels of a region use an ``iota``, nvFuser 0.2.36 writes it into memory that it has freed. Other tensors
-change, and indices are read that were never written. So ``iota`` is left to torch.
+If two kernels of a region use an ``iota``, nvFuser 0.2.36 overwrites memory of other tensors. So Thunder's operation
+``iota`` is taken from its nvFuser executor: it stays outside regions, and torch computes it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
@@ -34,7 +34,6 @@ from fusioncache.ir import Arg, Const, Graph, Op, Ref, TensorType, ValueType
 from fusioncache.ir.graph import argument_refs
 from fusioncache.ir.ops import FULL_LIKE
 from fusioncache.ir.template import ArgumentLayouts, layouts_of
-from fusioncache.thunder_adapter.installation import Replacement
 
 _COPY, _EXPAND, _RESHAPE = "prims.shallow_copy", "prims.broadcast_in_dim", "prims.reshape"
 """Names of operations. A shallow copy is not passed on to nvFuser."""
@@ -264,7 +263,7 @@ def describe_tensor(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple:
 
 
 def nvfuser_executor() -> ModuleType:
-    """Returns Thunder's module of translators to nvFuser, adapted to nvFuser's direct bindings.
+    """Returns Thunder's module of translators to nvFuser, adapted to nvFuser's direct bindings, and without ``iota``.
 
     Thunder 0.2.6 still takes one function from a module ``nvfuser``, which nvFuser 0.2.36 does not contain.
     """
@@ -277,15 +276,11 @@ def nvfuser_executor() -> ModuleType:
         shim.__spec__ = ModuleSpec("nvfuser", None)  # without one every find_spec for this module raises
         sys.modules["nvfuser"] = shim
     from fusioncache.thunder_adapter.accelerator_api import nvfuser_executor as executor
-
-    return executor
-
-
-def leave_iota_to_torch() -> Iterator[Replacement]:
-    """Yields a replacement after which Thunder takes no ``iota`` into regions for nvFuser."""
     from fusioncache.thunder_adapter.api import PrimIDs
 
-    yield Replacement(nvfuser_executor().ex.implmap, PrimIDs.IOTA, lambda own: None)
+    for table in (executor.ex.implmap, executor._translation_map):
+        table.pop(PrimIDs.IOTA, None)
+    return executor
 
 
 def definition_text(graph: Graph) -> str:
