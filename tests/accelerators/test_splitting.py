@@ -186,23 +186,20 @@ def test_a_size_stays_where_it_is_no_argument_of_a_method():
     assert torch.equal(call(LEFT), torch.zeros(3, 5) + 15) and "zeros" in list_targets(graph)
 
 
-def test_graphs_in_graphs_are_changed_too():
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_graphs_in_graphs_are_changed_and_those_in_these_stay(is_nested):
     model = Layer()
-    own, _ = compile_behind_dynamo(lambda x: checkpoint(model, x, use_reentrant=False))
-    x = torch.randn(2, 3, 4)
-    torch.testing.assert_close(train(model, own, x), train(model, model, x), rtol=0, atol=0)
-    assert not any(each.split_reasons for each in own._backend.subgraph_infos)
 
-
-def test_graphs_in_graphs_in_graphs_stay():
-    model = Layer()
+    def call(x):
+        return checkpoint(call_within if is_nested else model, x, use_reentrant=False)
 
     def call_within(x):
-        return checkpoint(lambda x: checkpoint(model, x, use_reentrant=False).tanh(), x, use_reentrant=False) * 2
+        return checkpoint(model, x, use_reentrant=False).tanh()
 
-    own, _ = compile_behind_dynamo(call_within)
+    own, _ = compile_behind_dynamo(call)
     x = torch.randn(2, 3, 4)
-    torch.testing.assert_close(train(model, own, x), train(model, call_within, x))
+    torch.testing.assert_close(train(model, own, x), train(model, call, x))
+    assert [bool(each.split_reasons) for each in own._backend.subgraph_infos] == [is_nested]
 
 
 @pytest.mark.gpu
@@ -233,16 +230,10 @@ def test_a_stored_program_is_loaded_only_where_the_accelerator_is_used_alike(tmp
         monkeypatch.setenv("FUSIONCACHE_ACCELERATORS", names)
         own, transform = compile_behind_dynamo(model, store=tmp_path)
         own(torch.ones(2, 3, 4)).sum().backward()
+        assert [bool(each.split_reasons) for each in own._backend.subgraph_infos] == ["splitting" not in names]
         counts.append((transform.stats().programs_made, transform.stats().programs_loaded))
     whole, cut, again = counts
     assert whole == (1, 0) and cut[0] > 0 and cut[1] == 0 and again == (0, 1)
-
-
-def test_without_the_accelerator_graphs_are_cut(monkeypatch):
-    monkeypatch.setenv("FUSIONCACHE_ACCELERATORS", "programs,tracing")
-    own, _ = compile_behind_dynamo(Layer())
-    own(torch.randn(2, 3, 4))
-    assert [bool(each.split_reasons) for each in own._backend.subgraph_infos] == [True]
 
 
 @pytest.mark.parametrize(
