@@ -64,8 +64,12 @@ class RegionBackends:
 
 
 def name_backend(requested: str) -> str:
-    """Returns the name of the backend of most regions if the user selects ``requested``."""
-    return requested if requested != "auto" else best_backend("cuda" if problem("nvfuser", "cuda") is None else "cpu")
+    """Returns the name of the backend of most regions if the user selects ``requested``.
+
+    Adapts Thunder's nvFuser executor, which makes the regions on a GPU for each backend.
+    """
+    works = problem("nvfuser", "cuda") is None
+    return requested if requested != "auto" else best_backend("cuda" if works else "cpu")
 
 
 def _device_of(fusion: Any) -> str:

@@ -8,6 +8,7 @@ from torch.nn.functional import embedding, layer_norm
 
 import fusioncache
 from fusioncache.thunder_adapter.api import PrimIDs
+from fusioncache.transform import shared_region
 
 SIZE = BLOCK = 512
 
@@ -45,3 +46,9 @@ def test_no_other_tensor_changes(length):
 
 def test_thunders_executor_takes_no_iota():
     assert PrimIDs.IOTA not in find_nvfuser_executor().implmap
+
+
+def test_the_executor_is_adapted_for_each_backend(monkeypatch):
+    asked = []
+    monkeypatch.setattr(shared_region, "problem", lambda *names: asked.append(names) or "no GPU")
+    assert shared_region.name_backend("eager") == "eager" and asked == [("nvfuser", "cuda")]

@@ -10,7 +10,7 @@ heads get the keys of other heads, under plain Thunder as well: docs/upstream.md
 repeat past a copy, and no kernel materializes a copy.
 
 If two kernels of a region use an ``iota``, nvFuser 0.2.36 overwrites memory of other tensors. So Thunder's operation
-``iota`` is taken from its nvFuser executor: it stays outside regions, and torch computes it.
+``iota`` is removed from its nvFuser executor: it stays outside regions, and torch computes it.
 """
 
 from __future__ import annotations
