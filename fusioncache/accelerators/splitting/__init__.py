@@ -99,7 +99,7 @@ def _replace_addmm(node: Node) -> None:
     matrix = _value(weight)
     if not matrix.is_floating_point() or not _has_shape(bias, matrix.shape[1:]) or _is_written(node, rows):
         return
-    if _has_rows(rows) and _has_rows(weight):  # gradients of other matrices have their columns in memory
+    if _is_row_major(rows) and _is_row_major(weight):  # torch's gradients of others are column-major
         _take_whole(_exchange(node, project, rows, weight, bias))
 
 
@@ -108,14 +108,15 @@ def _take_whole(product: Node) -> None:
 
     nvFuser would compile each such view again at each length.
     """
-    (rows, weight, bias), users = product.args, list(product.users)
-    whole = _find_whole(rows)
-    if whole is None or len(users) != 1 or not _is_view_of(product, users[0]):
+    rows, weight, bias = product.args
+    whole, users = _find_whole(rows), list(product.users)
+    if not whole or len(users) != 1 or not _is_view_of(product, users[0]):
         return
-    if _has_shape(users[0], (*_value(whole).shape[:-1], _value(product).shape[-1])):
-        product.args, product.meta = (whole, weight, bias), users[0].meta
-        users[0].replace_all_uses_with(product)
-        product.graph.erase_node(users[0])
+    (view,) = users
+    if _has_shape(view, (*_value(whole).shape[:-1], _value(product).shape[-1])):
+        product.args, product.meta = (whole, weight, bias), view.meta
+        view.replace_all_uses_with(product)
+        product.graph.erase_node(view)
         if not rows.users:
             product.graph.erase_node(rows)
 
@@ -135,8 +136,8 @@ def _has_shape(node: Node, shape: Sequence[Any]) -> bool:
     return statically_known_true(sym_eq(tuple(_value(node).shape), tuple(shape)))
 
 
-def _has_rows(node: Node) -> bool:
-    """True if the rows of a matrix, and not its columns, are contiguous in memory."""
+def _is_row_major(node: Node) -> bool:
+    """True if a matrix is row-major, and not column-major as well."""
     row, column = _value(node).stride()
     return statically_known_true(column == 1) and statically_known_true(row != 1)
 
