@@ -183,8 +183,8 @@ def canonicalize(region: Graph, *, chains: bool = True) -> Canonical:
     Canonical form does not depend on names, the order of inputs, outputs and independent ops, the order of commutative
     operands, identities, dead and duplicate ops, and the number of terms of each residual chain.
 
-    Values in holes (``skeleton.py``) are part of the text. They do not affect the order, except among ops and inputs
-    that are otherwise alike.
+    Values in holes (``skeleton.py``) are part of the text. They and the numbers of terms do not affect the order,
+    except among ops and inputs that are otherwise alike.
 
     Args:
         region: the region.
@@ -218,7 +218,7 @@ class CanonicalWriter:
             if commuting.commutes(op):
                 self.commutes.add(first)
             commuting.define(op)
-        self.rank = _ranks(self.old, self.commutes)
+        self.rank = _ranks(collapsed, self.commutes)
 
     def make_canonical(self) -> Canonical:
         """Returns the canonical graph, and the binding of the original graph to it."""
@@ -294,15 +294,21 @@ class CanonicalWriter:
         return isinstance(self.old.inputs[value], TensorType)
 
 
-def _ranks(graph: Graph, commutes: set[int]) -> dict[int, int]:
+def _ranks(collapsed: Collapsed, commutes: set[int]) -> dict[int, int]:
     """Returns a rank for each input, each size and each op, which is identified by its first result."""
+    graph = collapsed.graph
     node_of = {value: value for value in range(graph.first_result)}
     nodes = list(range(graph.first_result))
     for op, first in graph.results():
         node_of.update({first + position: len(nodes) for position in range(len(op.outputs))})
         nodes.append(first)
     edges = list(_edges(graph, node_of, commutes))
-    ranks = canonical_ranks(_colours(graph, edges, nodes), edges, lambda: read_each(graph))
+
+    def find_marks() -> list[Mark]:
+        arities = [len(collapsed.terms.get(first, ())) for first in nodes]
+        return [(arity, *contents) for arity, contents in zip(arities, read_each(graph), strict=True)]
+
+    ranks = canonical_ranks(_colours(graph, edges, nodes), edges, find_marks)
     return dict(zip(nodes, ranks, strict=True))
 
 

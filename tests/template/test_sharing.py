@@ -387,6 +387,12 @@ def test_the_way_a_region_is_written_does_not_matter(graph, seed):
     assert found.binding.arities == expected.binding.arities
 
 
+def test_the_shorter_of_two_like_chains_is_first():
+    region = draw("add(add(x, a), b)", "add(y, c)")
+    found = {canonicalize(scramble(region, random.Random(seed))).binding.arities for seed in range(20)}
+    assert found == {(1, 2)}
+
+
 @settings(max_examples=100)
 @given(graphs(), st.integers(0, 2**32))
 def test_a_template_computes_what_its_region_does_bit_for_bit(graph, seed):
