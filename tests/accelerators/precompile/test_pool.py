@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, as_completed
 from functools import partial
@@ -221,6 +222,18 @@ def test_no_more_workers_open_a_gpu_than_there_are_tasks(tmp_path, monkeypatch):
         (tmp_path / "go").touch()
         (tmp_path / "go,").touch()
         assert [future.result().result for future in futures] == ["refused"] * 2
+
+
+def test_few_workers_open_a_gpu_at_once_while_tasks_wait(tmp_path, monkeypatch):
+    opened = tmp_path / "opened"
+    give_device(monkeypatch, lambda number: [note(opened, "+"), time.sleep(0.05), note(opened, "-")])
+    with make_pool(tmp_path, 6, "other") as pool:
+        futures = pool.submit(make_tasks(*(f"wait go {number}" for number in range(6))))
+        wait_until(lambda: len(read_started(tmp_path)) == 6)
+        (tmp_path / "go").touch()
+        assert all(future.result() for future in futures)
+    marks = opened.read_text()
+    assert max(2 * marks[:end].count("+") - end for end in range(len(marks))) == workers.OPENING
 
 
 def test_a_process_that_hangs_is_killed_in_the_end(tmp_path, monkeypatch):
