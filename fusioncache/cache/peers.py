@@ -62,7 +62,7 @@ class Helpers(Protocol):
     """Compiles what is requested, and stores it. Helpers are optional and raise no errors."""
 
     def get_ready(self) -> None:
-        """Starts the compiling processes, because a program is about to be traced. Does not wait."""
+        """Starts the compiling processes, because a program is about to be traced or filled in. Does not wait."""
 
     def hand_over(self, requests: Sequence[StoreRequest]) -> int:
         """Requests compiles of what the store lacks, and returns how many there will be."""

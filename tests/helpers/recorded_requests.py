@@ -7,12 +7,20 @@ from fusioncache.ir import Key
 
 
 class Recorder(Helpers):
-    """Records requests that are handed over, now and for later, and keys that calls wait for, by the keys' digests."""
+    """Records requests that are handed over, now and for later, and keys that calls wait for, by the keys' digests.
+
+    Attributes:
+        warned: how often a program was about to be traced or filled in.
+    """
 
     def __init__(self) -> None:
         self.handed: dict[str, StoreRequest] = {}
         self.later: dict[str, StoreRequest] = {}
         self.wanted: set[str] = set()
+        self.warned = 0
+
+    def get_ready(self) -> None:
+        self.warned += 1
 
     def hand_over(self, requests: Sequence[StoreRequest]) -> int:
         self.handed |= {request.key.digest: request for request in requests}

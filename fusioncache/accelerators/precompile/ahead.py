@@ -27,6 +27,7 @@ from fusioncache.accelerators.precompile.entry_compiler import (
     gpu_in_use,
 )
 from fusioncache.accelerators.precompile.pool import CompilePool, choose_jobs, find_pool
+from fusioncache.accelerators.precompile.workers import OPENING, has_room
 from fusioncache.accelerators.splitting.operations import CONTIGUOUS_OPERATIONS, PICK
 from fusioncache.backends.api import Backend, backend_class
 from fusioncache.backends.bound_symbols import outputs_of, torch_dtype
@@ -331,8 +332,10 @@ class PoolHelpers(RequestHelpers):
         self._submit_deferred()
 
     def get_ready(self) -> None:
-        """See ``Helpers``."""
-        self._pool.start()
+        """See ``Helpers``. Two workers open the GPU if memory is no concern, because there may be no task."""
+        device = gpu_in_use()
+        if self._pool.start() and device is not None and has_room():
+            self._pool.open_early(device, OPENING)
 
     def wait_for(self, key: Key) -> Wait:
         """See ``Helpers``."""

@@ -138,11 +138,11 @@ class CompilePool:
                 threading.Thread(target=self._listen, args=arguments, daemon=True, name="fusioncache pool").start()
             return self._process is not None
 
-    def open_early(self, device: int | None) -> None:
-        """Starts all workers and lets them open a GPU before the first task, when many tasks are expected."""
+    def open_early(self, device: int | None, workers: int = MOST) -> None:
+        """Starts so many workers and lets them open a GPU before the first task, when tasks are expected."""
         if self.start():
             self._limit_jobs()
-            self._send({}, device)
+            self._send({}, device, workers)
 
     def submit(self, tasks: Sequence[CompileTask]) -> list[Future[TaskOutcome]]:
         """Submits tasks, and returns a future of each outcome. The longest tasks are compiled first."""
@@ -197,14 +197,14 @@ class CompilePool:
         if self.jobs > FEW and gpu_in_use() is not None and not has_room():
             self.jobs = FEW
 
-    def _send(self, tasks: dict[int, PackedTask], device: int | None = None) -> None:
-        """Sends tasks from a thread, because the pool process does not read while it imports."""
+    def _send(self, tasks: dict[int, PackedTask], device: int | None = None, opening: int = 0) -> None:
+        """Sends tasks from a thread, because the pool process does not read while it imports: see ``Workers``."""
         connection, jobs = self._connection, self.jobs
         assert connection is not None
 
         def write() -> None:
             with self._sending, suppress(OSError):
-                connection.send((tasks, device, jobs))
+                connection.send((tasks, device, jobs, opening))
 
         threading.Thread(target=write, daemon=True, name="fusioncache pool").start()
 

@@ -153,14 +153,13 @@ class Workers:
     def _has_tasks(self) -> bool:
         return bool(self._waiting) or any(worker.task is not None for worker in self._workers)
 
-    def _add(self, tasks: dict[int, PackedTask], device: int | None, jobs: int) -> None:
-        """Adds tasks for at most ``jobs`` workers. If there are none, all start, so that they open the GPU and wait."""
+    def _add(self, tasks: dict[int, PackedTask], device: int | None, jobs: int, opening: int) -> None:
+        """Adds tasks for at most ``jobs`` workers. ``opening`` workers start now, to open the GPU before the tasks."""
         self._jobs = jobs
         self._is_early = self._is_early and not tasks
         self._since = self._clock()
         self._waiting |= tasks
-        if not tasks:
-            self._open(device, self._jobs, at_once=self._jobs)
+        self._open(device, opening, at_once=opening)
 
     def _open(self, device: int | None, wanted: int, *, at_once: int = OPENING) -> None:
         """Starts the missing of ``wanted`` workers, at most ``jobs``, which open this GPU, so many at once."""

@@ -331,7 +331,7 @@ class ProgramKeeper(Accelerator):
         return TemplateLoader(self.cache, self._backends, self._calls, call.compile_data, generation, call.environments)
 
     def start_helpers(self) -> None:
-        """Starts the helpers, because they may compile templates of a program that is about to be derived."""
+        """Starts the helpers: they may compile templates of a program that is about to be derived or filled in."""
         if self._helpers is not None:
             self._helpers.get_ready()
 

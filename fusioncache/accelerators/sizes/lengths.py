@@ -128,6 +128,7 @@ class Form:
         """Returns the families of the form. Loads stored ones at the first call."""
         if self._families is None:
             self._families = []  # set first, so that an error does not repeat at each call
+            derivation.keeper.start_helpers()  # the store has no program for this length, and may lack its code, too
             for family in _load_families(derivation, self._key):
                 self._families.append(family)
                 self._to_compile += ((family, length) for length in derivation.keeper.lengths)

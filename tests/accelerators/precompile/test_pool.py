@@ -198,6 +198,7 @@ def test_workers_that_are_of_no_use_are_not_tried_again(tmp_path, monkeypatch, d
 
 @pytest.mark.parametrize(("jobs", "room", "expected"), [(2, False, 2), (6, True, 6), (6, False, pools.FEW)])
 def test_workers_that_start_early_wait_for_the_first_task(tmp_path, monkeypatch, jobs, room, expected):
+    """Another start of fewer workers starts none."""
     monkeypatch.setattr(workers, "REST_SECONDS", 0.0)
     monkeypatch.setattr(pools, "gpu_in_use", lambda: 0)
     monkeypatch.setattr(pools, "has_room", lambda: room)
@@ -205,6 +206,7 @@ def test_workers_that_start_early_wait_for_the_first_task(tmp_path, monkeypatch,
     give_device(monkeypatch, lambda number: note(opened, f"{os.getpid()} "))
     with make_pool(tmp_path, jobs, "other") as pool:
         pool.open_early(0)
+        pool.open_early(0, 2)
         wait_until(lambda: opened.exists() and len(opened.read_text().split()) == expected)
         assert reasons(pool, "a") == ["a"] and len(opened.read_text().split()) == expected
     assert {pid for _, pid in read_started(tmp_path)} < set(map(int, opened.read_text().split()))
@@ -222,6 +224,15 @@ def test_no_more_workers_open_a_gpu_than_there_are_tasks(tmp_path, monkeypatch):
         (tmp_path / "go").touch()
         (tmp_path / "go,").touch()
         assert [future.result().result for future in futures] == ["refused"] * 2
+
+
+def test_some_workers_start_early(tmp_path, monkeypatch):
+    opened = tmp_path / "opened"
+    give_device(monkeypatch, lambda number: note(opened, "x"))
+    with make_pool(tmp_path, 3, "other") as pool:
+        pool.open_early(0, 2)
+        wait_until(lambda: opened.exists() and len(opened.read_text()) == 2)
+        assert reasons(pool, "a") == ["a"] and len(opened.read_text()) == 2
 
 
 def test_few_workers_open_a_gpu_at_once_while_tasks_wait(tmp_path, monkeypatch):
@@ -310,7 +321,7 @@ def gpu_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Simulates a process with an open GPU, cores for two workers and an empty store."""
     monkeypatch.setattr(pools, "gpu_in_use", lambda: 0)
     monkeypatch.setattr(pools, "find_spec", lambda name: name)
-    monkeypatch.setattr(CompilePool, "open_early", lambda self, device: None)
+    monkeypatch.setattr(CompilePool, "open_early", lambda self, *_: None)
     monkeypatch.setenv("FUSIONCACHE_JOBS", "2")
     monkeypatch.delenv("FUSIONCACHE_STORE")
     yield
@@ -396,7 +407,7 @@ def give_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("was_open", [False, True])
 def test_a_pool_that_was_started_beside_the_import_opens_a_gpu_when_a_cache_asks(gpu_process, monkeypatch, was_open):
     opened = []
-    monkeypatch.setattr(CompilePool, "open_early", lambda self, device: opened.append(device))
+    monkeypatch.setattr(CompilePool, "open_early", lambda self, device, *_: opened.append(device))
     if not was_open:
         give_no_gpu(monkeypatch)
     start_default_pool()
@@ -479,6 +490,16 @@ def test_it_starts_as_soon_as_thunder_and_the_package_are_imported(monkeypatch):
     monkeypatch.setattr(pools, "start_default_pool", started)
     register_with_thunder()
     started.assert_called_once_with()
+
+
+@pytest.mark.parametrize(("device", "room", "opened"), [(0, True, [(0, 2)]), (0, False, []), (None, True, [])])
+def test_two_workers_open_a_gpu_with_room_before_a_program_is_made(tmp_path, monkeypatch, device, room, opened):
+    pool, found = make_waiting_pool(), []
+    pool.open_early = lambda *arguments: found.append(arguments)
+    monkeypatch.setattr(ahead, "gpu_in_use", lambda: device)
+    monkeypatch.setattr(ahead, "has_room", lambda: room)
+    PoolHelpers(Store.open(tmp_path), pool).get_ready()
+    assert found == opened
 
 
 def make_waiting_pool():

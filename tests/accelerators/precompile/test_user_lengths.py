@@ -111,6 +111,13 @@ def test_a_later_process_queues_them_from_what_is_stored(tmp_path, recorder):
     assert stats.programs_filled == 1 and stats.lengths_queued == len(recorder.later) > 0
 
 
+@pytest.mark.parametrize(("lengths", "expected"), [((5, 7), 0), ((5, 9, 11), 1)])
+def test_helpers_get_ready_once_for_lengths_that_the_store_lacks(store, recorder, lengths, expected):
+    _, stats = train(store, *lengths, recorder=recorder)
+    assert stats.programs_loaded + stats.programs_filled == len(lengths)
+    assert recorder.warned == expected
+
+
 CHANGES = {
     "settings": lambda: apply_torch_settings({"torch.backends.cudnn.benchmark": True}),
     "versions": lambda: mock.patch.object(
