@@ -138,11 +138,11 @@ class CompilePool:
                 threading.Thread(target=self._listen, args=arguments, daemon=True, name="fusioncache pool").start()
             return self._process is not None
 
-    def open_early(self, device: int | None, workers: int = MOST) -> None:
-        """Starts so many workers and lets them open a GPU before the first task, when tasks are expected."""
+    def open_early(self, device: int | None, workers: int | None = None) -> None:
+        """Starts workers, all by default, and lets them open a GPU before the first task, when tasks are expected."""
         if self.start():
             self._limit_jobs()
-            self._send({}, device, workers)
+            self._send({}, device, self.jobs if workers is None else workers)
 
     def submit(self, tasks: Sequence[CompileTask]) -> list[Future[TaskOutcome]]:
         """Submits tasks, and returns a future of each outcome. The longest tasks are compiled first."""

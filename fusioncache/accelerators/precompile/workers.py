@@ -154,9 +154,12 @@ class Workers:
         return bool(self._waiting) or any(worker.task is not None for worker in self._workers)
 
     def _add(self, tasks: dict[int, PackedTask], device: int | None, jobs: int, opening: int) -> None:
-        """Adds tasks for at most ``jobs`` workers. ``opening`` workers start now, to open the GPU before the tasks."""
+        """Adds tasks for at most ``jobs`` workers. ``opening`` workers start now, to open the GPU before the tasks.
+
+        If all do, a model is about to be made, and they wait for the first task.
+        """
         self._jobs = jobs
-        self._is_early = self._is_early and not tasks
+        self._is_early = self._is_early and opening == jobs
         self._since = self._clock()
         self._waiting |= tasks
         self._open(device, opening, at_once=opening)

@@ -198,7 +198,6 @@ def test_workers_that_are_of_no_use_are_not_tried_again(tmp_path, monkeypatch, d
 
 @pytest.mark.parametrize(("jobs", "room", "expected"), [(2, False, 2), (6, True, 6), (6, False, pools.FEW)])
 def test_workers_that_start_early_wait_for_the_first_task(tmp_path, monkeypatch, jobs, room, expected):
-    """Another start of fewer workers starts none."""
     monkeypatch.setattr(workers, "REST_SECONDS", 0.0)
     monkeypatch.setattr(pools, "gpu_in_use", lambda: 0)
     monkeypatch.setattr(pools, "has_room", lambda: room)
@@ -206,7 +205,6 @@ def test_workers_that_start_early_wait_for_the_first_task(tmp_path, monkeypatch,
     give_device(monkeypatch, lambda number: note(opened, f"{os.getpid()} "))
     with make_pool(tmp_path, jobs, "other") as pool:
         pool.open_early(0)
-        pool.open_early(0, 2)
         wait_until(lambda: opened.exists() and len(opened.read_text().split()) == expected)
         assert reasons(pool, "a") == ["a"] and len(opened.read_text().split()) == expected
     assert {pid for _, pid in read_started(tmp_path)} < set(map(int, opened.read_text().split()))
@@ -226,13 +224,15 @@ def test_no_more_workers_open_a_gpu_than_there_are_tasks(tmp_path, monkeypatch):
         assert [future.result().result for future in futures] == ["refused"] * 2
 
 
-def test_some_workers_start_early(tmp_path, monkeypatch):
+def test_some_workers_start_early_and_end_without_a_task(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "REST_SECONDS", 0.0)
     opened = tmp_path / "opened"
-    give_device(monkeypatch, lambda number: note(opened, "x"))
+    give_device(monkeypatch, lambda number: note(opened, f"{os.getpid()} "))
     with make_pool(tmp_path, 3, "other") as pool:
         pool.open_early(0, 2)
-        wait_until(lambda: opened.exists() and len(opened.read_text()) == 2)
-        assert reasons(pool, "a") == ["a"] and len(opened.read_text()) == 2
+        wait_until(lambda: opened.exists() and len(opened.read_text().split()) == 2)
+        wait_until(lambda: not any(map(is_running, map(int, opened.read_text().split()))))
+        assert reasons(pool, "a") == ["a"] and len(opened.read_text().split()) == 3
 
 
 def test_few_workers_open_a_gpu_at_once_while_tasks_wait(tmp_path, monkeypatch):
