@@ -119,7 +119,8 @@ def make_accelerators(
         install()
     if options.splitting:
         yield Splitting()
-    yield LeanSteps(options.lean, transform.count_taken_out, order_entries)
+    if options.lean == "auto":
+        yield LeanSteps(transform.count_taken_out, order_entries)
     yield Collectives(options.schedule, transform.report_left)
     yield ResidualStreams(options.residual, transform)
     if not transform.compiler:

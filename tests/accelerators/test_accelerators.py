@@ -46,7 +46,7 @@ def test_everything_else_works_without(off, expected, tmp_path):
     assert usual.programs_loaded and usual.hits
     assert stats.templates == usual.templates or "sizes" in off
     assert bool(stats.programs_loaded) is {"programs", "tracing"}.isdisjoint(off)
-    assert transform.lean.option == ("thunder" if "lean steps" in off else "auto")
+    assert (transform.lean is None) == ("lean steps" in off)
 
 
 def test_what_is_not_asked_for_is_off_whatever_its_own_option_says(tmp_path):

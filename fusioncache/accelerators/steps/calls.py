@@ -410,8 +410,8 @@ def _count(counts: Any, entry: Any, start: int) -> None:
     counts.last_computation_transformation_stop = 0
 
 
-def shorten_calls(module: Any, order: Order) -> bool:
-    """Shortens the calls of one of Thunder's modules; returns whether they are shortened. Never raises.
+def shorten_calls(module: Any, order: Order) -> None:
+    """Shortens the calls of one of Thunder's modules, if they are as this file knows them. Never raises.
 
     Args:
         module: the one that ``thunder.jit`` is making.
@@ -420,8 +420,6 @@ def shorten_calls(module: Any, order: Order) -> bool:
     with log_errors("calls stay as long as Thunder's are"):
         if _can_shorten(module):
             module._forward_fn = make_forward(module._forward_fn, module._lc_cd, module._lc_cs, order)
-            return True
-    return False
 
 
 def _can_shorten(module: Any) -> bool:

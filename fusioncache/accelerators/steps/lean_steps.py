@@ -52,7 +52,7 @@ def look_at_sizes(trace: Any) -> None:
 
 
 def check_lean(option: str) -> None:
-    """Checks an option of ``LeanSteps``.
+    """Checks the option that switches ``LeanSteps`` on or off.
 
     Raises:
         ValueError: if it is unknown.
@@ -65,24 +65,13 @@ class LeanSteps(Accelerator):
     """The accelerator of later steps.
 
     Args:
-        option: ``"auto"`` for all of it, ``"thunder"`` for nothing.
         count: counts the operations removed from a trace, by their kind.
         order: the order in which the entries of a module are tried.
-
-    Raises:
-        ValueError: if the option is none of these.
-
-    Attributes:
-        option: the same.
-        writes_rows: whether rows are written in place in programs that compute no gradient: see ``tokens.py``.
     """
 
     name = "lean steps"
 
-    def __init__(self, option: str, count: Callable[[Mapping[str, int]], None], order: Order):
-        check_lean(option)
-        self.option = option
-        self.writes_rows = option == "auto"
+    def __init__(self, count: Callable[[Mapping[str, int]], None], order: Order):
         install_more("rows written in place", row_replacements)
         install_more("masks prepared once", mask_replacements)
         skip_frames(map(backward_code, (ProgramInputs, ProgramOutputs)))
@@ -91,8 +80,6 @@ class LeanSteps(Accelerator):
 
     def passes(self) -> Sequence[Pass]:
         """Returns the pass that avoids copies around attention, and the one that removes redundant operations."""
-        if self.option != "auto":
-            return ()
         copies = pair_passes("attention copies", self._avoid_copies, view_results)
         return copies, Pass(self.name, self._remove_redundant)
 
@@ -114,9 +101,8 @@ class LeanSteps(Accelerator):
 
     def ingredients(self) -> str:
         """Returns the option as text."""
-        return f"lean={self.option}"
+        return "lean=auto"
 
     def start(self, module: Any) -> None:
         """Shortens the calls of a module that Thunder is making."""
-        if self.option == "auto":
-            shorten_calls(module, self._order)
+        shorten_calls(module, self._order)

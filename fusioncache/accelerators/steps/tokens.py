@@ -204,16 +204,10 @@ WRITE_ROWS = "write_rows_"
 def row_replacements() -> Iterator[Replacement]:
     """Yields the replacement by which Thunder's executor for torch claims such a write, if a transform asks for it."""
     # Registered now, not when a trace first uses it: a program stored by another process may name it.
-    operation = register_row_operator()
+    operation = register_once(WRITE_ROWS, infer, write_rows_, tags=(OpTags.DONT_DCE, OpTags.IN_PLACE))
     if is_known_whole("rows in place"):
         implementation = ImplInfo(checker=may_write, execution_transform=_make_writer(operation, ex.opmap["copy_"]))
         yield Replacement(ex.implmap, ltorch.index_copy_.id, lambda own: own or implementation)
-
-
-def register_row_operator() -> Any:
-    """Returns ``write_rows_`` of Thunder's executor for torch. A process has one."""
-    tags = (OpTags.DONT_DCE, OpTags.IN_PLACE)
-    return register_once(WRITE_ROWS, infer, write_rows_, tags=tags)
 
 
 def _make_writer(operation: Any, copy: Any) -> Callable[..., Any]:
@@ -240,7 +234,7 @@ def may_write(a: Any, /, dim: int, index: Any, source: Any) -> bool:
 
 
 def _is_asked_for(compiled: Any) -> bool:
-    return any(getattr(getattr(each, "lean", None), "writes_rows", False) for each in compiled.transforms)
+    return any(getattr(each, "lean", None) is not None for each in compiled.transforms)
 
 
 def is_in_model_order(compiled: Any) -> bool:
