@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial, update_wrapper
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
@@ -41,37 +40,30 @@ from fusioncache.thunder_adapter.api import CACHE_OPTIONS
 from fusioncache.thunder_adapter.installation import install_more
 from fusioncache.transform.passes import Accelerator
 
+MemoryOf = Callable[[Any], GraphMemory]
+"""Returns the memory of a device, or raises ``Declined``."""
 
-@dataclass(frozen=True, slots=True)
-class Failures:
-    """Counts the reasons why programs run without a CUDA graph.
 
-    Attributes:
-        ledger: stores the counts.
-    """
+def refuse(ledger: Ledger, reason: str) -> None:
+    """Counts the reason why a program is not captured, or why a call is not replayed."""
+    logger.debug("runs without a CUDA graph: %s", reason)
+    ledger.count("not_captured", of=reason)
 
-    ledger: Ledger
 
-    def refuse(self, reason: str) -> bool:
-        """Counts a program that is not captured, or a call that is not replayed; returns True for a new reason."""
-        logger.debug("runs without a CUDA graph: %s", reason)
-        return self.ledger.count("not_captured", of=reason)
-
-    def explain(self, error: Exception, what: str) -> str:
-        """Returns the reason to count for an error in a capture, and warns if the error was not expected."""
-        if is_declined(error, Scope.CAPTURE):
-            return error.reason
-        logger.info("capturing %s failed", what, exc_info=error)
-        reason = f"capture failed: {type(error).__name__}"
-        warn(f"{what} runs without a CUDA graph, as it cannot be captured: {error}")
-        return reason
+def explain(error: Exception, what: str) -> str:
+    """Returns the reason to count for an error in a capture, and warns if the error was not expected."""
+    if is_declined(error, Scope.CAPTURE):
+        return error.reason
+    logger.info("capturing %s failed", what, exc_info=error)
+    warn(f"{what} runs without a CUDA graph, as it cannot be captured: {error}")
+    return f"capture failed: {type(error).__name__}"
 
 
 class _GraphedProgram:
     """Base class of forward and backward programs. The first call makes the reader of their calls."""
 
-    def __init__(self, failures: Failures, memory_of: Callable[[Any], GraphMemory], refused: str | None = None):
-        self._failures = failures
+    def __init__(self, ledger: Ledger, memory_of: MemoryOf, refused: str | None = None):
+        self._ledger = ledger
         self._memory_of = memory_of
         self._refused = refused
         self._reader: KindReader | None = None
@@ -96,7 +88,7 @@ class _GraphedProgram:
         """Runs a call before the first capture. If it shows that there can be no capture, counts the reason."""
         result = warm_up.run(self._memory_of(device).recorder, tensors, call)
         if warm_up.refused is not None:
-            self._failures.refuse(warm_up.refused)
+            refuse(self._ledger, warm_up.refused)
         return result
 
 
@@ -105,12 +97,12 @@ class ForwardProgram(_GraphedProgram):
 
     Args:
         function: the program.
-        failures: counts and reports failures.
+        ledger: counts captures, replays and the reasons why calls run without a graph.
         memory_of: returns the memory of a device.
     """
 
-    def __init__(self, function: ForwardFunction, failures: Failures, memory_of: Callable[[Any], GraphMemory]):
-        super().__init__(failures, memory_of)
+    def __init__(self, function: ForwardFunction, ledger: Ledger, memory_of: MemoryOf):
+        super().__init__(ledger, memory_of)
         self._function = function
         self._kinds: dict[CallKind, ForwardCaptures] = {}
         update_wrapper(self, function.call)
@@ -131,7 +123,7 @@ class ForwardProgram(_GraphedProgram):
                 return self._warm_up(warm_up, reader.device, tensors, lambda: self._function.call(*args))
         except Declined as refusal:
             refusal.require(Scope.CAPTURE)
-            self._failures.refuse(refusal.reason)
+            refuse(self._ledger, refusal.reason)
         return self._function.call(*args)
 
     @property
@@ -159,7 +151,7 @@ class ForwardProgram(_GraphedProgram):
             result = captured.run(args)
         finally:
             captures.memory.end()
-        self._failures.ledger.count("graph_replays")
+        self._ledger.count("graph_replays")
         return result
 
     def _capture(self, captures: ForwardCaptures, args: Sequence[Any]) -> CapturedForward:
@@ -169,9 +161,9 @@ class ForwardProgram(_GraphedProgram):
         except Exception as error:
             if is_declined(error, Scope.CAPTURE):
                 raise
-            captures.warm_up.refused = self._failures.explain(error, "a forward program")
+            captures.warm_up.refused = explain(error, "a forward program")
             raise Declined(captures.warm_up.refused, Scope.CAPTURE) from None
-        self._failures.ledger.count("captures")
+        self._ledger.count("captures")
         return captured
 
 
@@ -180,24 +172,18 @@ class BackwardProgram(_GraphedProgram):
 
     Args:
         function: the program.
-        failures: counts and reports failures.
+        ledger: counts captures, replays and the reasons why calls run without a graph.
         memory_of: returns the memory of a device.
         refused: why it is not captured; None if it can be.
     """
 
-    def __init__(
-        self,
-        function: BackwardFunction,
-        failures: Failures,
-        memory_of: Callable[[Any], GraphMemory],
-        refused: str | None = None,
-    ):
-        super().__init__(failures, memory_of, refused)
+    def __init__(self, function: BackwardFunction, ledger: Ledger, memory_of: MemoryOf, refused: str | None):
+        super().__init__(ledger, memory_of, refused)
         self._function = function
         self._kinds: dict[CallKind, WarmUp] = {}
         update_wrapper(self, function)
         if refused:
-            failures.refuse(refused)
+            refuse(ledger, refused)
 
     def __call__(self, saved_for_backward: list[Any], cotangents: list[Any]) -> Any:
         """Runs or replays it. Empties the lists, as Thunder does."""
@@ -209,7 +195,7 @@ class BackwardProgram(_GraphedProgram):
             return self._call(kind, saved_for_backward, cotangents, lease)
         except Declined as refusal:
             refusal.require(Scope.CAPTURE)
-            self._failures.refuse(refusal.reason)
+            refuse(self._ledger, refusal.reason)
         return self._run(saved_for_backward, cotangents, lease)
 
     def _call(
@@ -250,8 +236,8 @@ class BackwardProgram(_GraphedProgram):
             lease.end()
         finally:
             memory.end()
-        self._failures.ledger.count("graph_replays")
-        self._failures.ledger.count("gradients_copied", captured.count_copies())
+        self._ledger.count("graph_replays")
+        self._ledger.count("gradients_copied", captured.count_copies())
         for emptied in (saved, cotangents, saved_for_backward):
             emptied.clear()
         return gradients
@@ -268,12 +254,12 @@ class BackwardProgram(_GraphedProgram):
             with torch.inference_mode(False), torch.no_grad():
                 captured = CapturedBackward(self._function, lease.captured, others, given, kind, pool)
         except Exception as error:
-            reason = self._failures.explain(error, "a backward program")
+            reason = explain(error, "a backward program")
             self._kinds[kind].refused = reason
             raise Declined(reason, Scope.CAPTURE) from None
         lease.captured.backwards.append(captured)
         lease.captured.release_saved()
-        self._failures.ledger.count("captures")
+        self._ledger.count("captures")
         return captured
 
     def _run(self, saved_for_backward: list[Any], cotangents: list[Any], lease: SavedTensorsLease | None) -> Any:
@@ -307,14 +293,14 @@ class CudaGraphs(Accelerator):
 
     Attributes:
         find_recorder: the same. It is called once for each device, and again if it raised.
-        failures: counts programs that run without a graph.
+        ledger: the same.
     """
 
     name = "graphs"
 
     def __init__(self, ledger: Ledger, find_recorder: Callable[[Any], CudaRecorder]):
         install_more("stored programs")
-        self.failures = Failures(ledger)
+        self.ledger = ledger
         self.find_recorder = find_recorder
         self._memories: dict[Any, GraphMemory] = {}
 
@@ -334,11 +320,11 @@ class CudaGraphs(Accelerator):
             why_backward: the same for backward.
         """
         if why_forward is not None:
-            self.failures.refuse(why_forward)
+            refuse(self.ledger, why_forward)
             return forward.call, backward
-        captured = ForwardProgram(forward, self.failures, self.memory_of)
+        captured = ForwardProgram(forward, self.ledger, self.memory_of)
         if backward is not None:
-            backward = BackwardProgram(backward, self.failures, self.memory_of, why_backward)
+            backward = BackwardProgram(backward, self.ledger, self.memory_of, why_backward)
         return captured, backward
 
     def memory_of(self, device: Any) -> GraphMemory:
@@ -400,14 +386,14 @@ def capture_entry(entry: Any, compile_data: Any) -> Any:
     try:
         refused = _explain_refusal(compile_data, transforms)
         if refused is not None:
-            graphs.failures.refuse(refused)
+            refuse(graphs.ledger, refused)
             return entry
         templates = {call.target.function: call.template.graph for call in ours.calls()}
         forward, backward = _capture_programs(graphs, entry, templates)
         return entry._replace(computation_fn=forward, backward_fn=backward)
     except Exception as error:  # after any error, the entry runs as Thunder made it
         logger.info("nothing is captured", exc_info=error)
-        graphs.failures.refuse(f"failed: {type(error).__name__}")
+        refuse(graphs.ledger, f"failed: {type(error).__name__}")
         return entry
 
 
