@@ -469,7 +469,8 @@ def find_helpers(cache: Cache, jobs: int, backend: str, *, waits: bool = False) 
             A process that loads its programs needs no workers, and would share its cores with them.
     """
     store = cache.store if jobs else None
-    if store is None or not stores_executables(backend):
+    # Only the class is used, because an instance might open a device.
+    if store is None or backend_class(backend).persist is Backend.persist:
         return None
     if cache.helpers is None:
         pool = find_pool(store, jobs, backend, waits=waits)
@@ -485,11 +486,6 @@ def find_batch_compiler(cache: Cache, backend: str) -> Helpers | None:
     if cache.batch is None:
         cache.batch = BatchCompiler(store, backend)
     return cache.batch
-
-
-def stores_executables(backend: str) -> bool:
-    """True if a backend stores its executables. Only the class is used, because an instance might open a device."""
-    return backend_class(backend).persist is not Backend.persist
 
 
 class Precompilation(Accelerator):

@@ -117,23 +117,13 @@ class CompileTask:
     as_general: GeneralInstance | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """The entries of a store that can be compiled again.
+def survey(store: Store) -> tuple[int, list[CompileTask], Counter[str]]:
+    """Reads the entries of a store that backends compiled: not programs, which only tracing makes.
 
-    Attributes:
-        entries: the number of entries that backends compiled: not programs, which only tracing makes.
-        tasks: one for each distinct request; the longest compiles come first.
-        refused: the number of entries that cannot be compiled again, by reason.
+    Returns:
+        The number of entries; a task for each distinct request, the longest compiles first; and the numbers of entries
+        that cannot be compiled again, by reason. Entries of one template for several versions share a request.
     """
-
-    entries: int
-    tasks: list[CompileTask]
-    refused: Counter[str]
-
-
-def survey(store: Store) -> Survey:
-    """Returns the distinct requests of a store. Entries of one template for several versions share a request."""
     entries = [entry for entry in store.entries() if is_compiled(entry.backend)]
     found: dict[tuple[str | None, ...], Entry] = {}
     trust = require_trust()
@@ -155,7 +145,7 @@ def survey(store: Store) -> Survey:
         except Declined as declined:
             declined.require(Scope.REQUEST)
             refused[declined.reason] += 1
-    return Survey(len(entries), tasks, refused)
+    return len(entries), tasks, refused
 
 
 def read_request(store: Store, entry: Entry) -> CompileTask:

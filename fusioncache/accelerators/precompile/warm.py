@@ -96,8 +96,7 @@ def warm(
     wanted = check_lengths(lengths)
     start = time.perf_counter()
     opened = _open(store)
-    found = survey(opened)
-    tasks, refused = found.tasks, found.refused
+    entries, tasks, refused = survey(opened)
     if wanted:
         from fusioncache.accelerators.precompile.unseen_lengths import list_unseen  # loads torch
 
@@ -116,7 +115,7 @@ def warm(
             progress(done, len(tasks))
     seconds = time.perf_counter() - start
     left_out = MappingProxyType(dict(refused))
-    return Warmed(found.entries, counts["ready"], counts["compiled"], left_out, counts["passing"], seconds)
+    return Warmed(entries, counts["ready"], counts["compiled"], left_out, counts["passing"], seconds)
 
 
 def _open(store: Store | str | Path | None) -> Store:
