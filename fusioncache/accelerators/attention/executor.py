@@ -59,7 +59,9 @@ def attend(
     Returns:
         Of shape (rows, heads, queries, size of a value).
     """
-    found: torch.Tensor = _attend(query, key, value, bias, False, is_causal, scale)[0]
+    operands = _prepare(query, key, value)
+    compute: Any = torch.ops.aten._scaled_dot_product_cudnn_attention
+    found: torch.Tensor = compute(*operands, bias, False, 0.0, is_causal, scale=scale)[0]
     return found
 
 
@@ -75,7 +77,9 @@ def attend_forward(
     Returns:
         The result, and the log-sum-exp of the scores, of shape (rows, heads, queries, 1), in float32.
     """
-    result, sums, *_ = _attend(query, key, value, None, True, is_causal, scale)
+    operands = _prepare(query, key, value)
+    compute: Any = torch.ops.aten._scaled_dot_product_cudnn_attention
+    result, sums, *_ = compute(*operands, None, True, 0.0, is_causal, scale=scale)
     return result, sums
 
 
@@ -116,19 +120,6 @@ def make_bias(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """
     bias = torch.full_like(mask, float("-inf"), dtype=like.dtype, memory_format=torch.contiguous_format)
     return bias.masked_fill_(mask, 0.0)
-
-
-def _attend(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    bias: torch.Tensor | None,
-    saves: bool,
-    is_causal: bool,
-    scale: float | None,
-) -> Any:
-    compute: Any = torch.ops.aten._scaled_dot_product_cudnn_attention
-    return compute(*_prepare(query, key, value), bias, saves, 0.0, is_causal, scale=scale)
 
 
 def _prepare(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> list[torch.Tensor]:
