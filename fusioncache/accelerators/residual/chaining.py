@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from fusioncache.accelerators.residual.plans import Choice, Event, ResidualOptions, ResidualPlan, Step, events_of
@@ -113,27 +112,13 @@ def replan_streams(
     return _check(derive(trace, symbols, "Residual streams by fusioncache"), trace), choices
 
 
-@dataclass(slots=True)
-class _PositionSteps:
-    """The changes at one position of a trace, for all its streams."""
-
-    steps: list[Step] = field(default_factory=list)
-    inputs: set[str] = field(default_factory=set)
-    outputs: list[str] = field(default_factory=list)
-
-
-def _group_events(changed: Iterable[tuple[Stream, Sequence[Event]]]) -> dict[int, _PositionSteps]:
-    groups: dict[int, _PositionSteps] = defaultdict(_PositionSteps)
+def _group_events(changed: Iterable[tuple[Stream, Sequence[Event]]]) -> dict[int, list[Event]]:
+    """Returns the events at each position of a trace. There is none where only dead code is removed."""
+    groups: dict[int, list[Event]] = defaultdict(list)
     for stream, events in changed:
+        groups.update((position, []) for position in stream.idle if position not in groups)
         for event in events:
-            group = groups[event.position]
-            if isinstance(event, Step):
-                group.steps.append(event)
-            else:
-                group.inputs.update(event.inputs)
-                group.outputs += event.outputs
-        for position in stream.idle:
-            groups[position]  # creates a group without events, in which only dead code is removed
+            groups[event.position].append(event)
     return groups
 
 
@@ -153,22 +138,23 @@ class _Rewriter:
                     self.symbols.setdefault(proxy.name, symbol)
                     self.fusions.setdefault(proxy.name, self.old[call.position])
 
-    def symbols_with(self, groups: Mapping[int, _PositionSteps]) -> Iterator[Any]:
+    def symbols_with(self, groups: Mapping[int, Sequence[Event]]) -> Iterator[Any]:
         """Yields the bound symbols of the new trace."""
         for position, symbol in enumerate(self.old):
-            if position in groups:
-                yield from (self._make_step(step) for step in groups[position].steps)
+            yield from (self._make_step(event) for event in groups.get(position, ()) if isinstance(event, Step))
             if position in groups and position in self.calls:
-                yield from self._change(symbol, groups[position])
+                changes = [event for event in groups[position] if not isinstance(event, Step)]
+                yield from self._change(symbol, changes)
             else:
                 yield symbol
 
-    def _change(self, fusion: Any, group: _PositionSteps) -> Iterator[Any]:
+    def _change(self, fusion: Any, changes: Sequence[Event]) -> Iterator[Any]:
         """Yields a fused call that takes and returns sums, if it still computes anything."""
-        outputs = [proxy for proxy in outputs_of(fusion) if proxy.name not in group.inputs]
+        inputs = {name for change in changes for name in change.inputs}
+        outputs = [proxy for proxy in outputs_of(fusion) if proxy.name not in inputs]
         known = {proxy.name for proxy in outputs}
-        outputs += [self.symbols[name].output for name in group.outputs if name not in known]
-        symbols = _select_needed(fusion.subsymbols, {proxy.name for proxy in outputs}, group.inputs)
+        outputs += [self.symbols[name].output for change in changes for name in change.outputs if name not in known]
+        symbols = _select_needed(fusion.subsymbols, {proxy.name for proxy in outputs}, inputs)
         if len(symbols) == len(fusion.subsymbols) and len(outputs) == len(known):
             yield fusion
         elif outputs:
