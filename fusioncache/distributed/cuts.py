@@ -40,10 +40,6 @@ class Cut:
     of_rows: bool = False
     is_gathered: bool = False
 
-    def moved(self, dim: int) -> Cut:
-        """Returns the same cut along another dimension."""
-        return replace(self, dim=dim)
-
 
 def take_part(shape: Sequence[int], dim: int, ranks: int) -> Shape:
     """Returns the shape of one rank's part of a tensor.
@@ -79,17 +75,6 @@ def _sizes_before(shape: Sequence[int]) -> Sequence[int]:
     return list(accumulate(shape[:-1], mul, initial=1)) if shape else []
 
 
-def align_right(dim: int, dims: int, others: int) -> int:
-    """Returns the dimension of a tensor that broadcasts with a dimension of another tensor.
-
-    Args:
-        dim: the dimension of the other tensor.
-        dims: the number of dimensions of the other tensor.
-        others: the number of dimensions of the tensor. The result is negative if it lacks this dimension.
-    """
-    return dim + others - dims
-
-
 class CutValues:
     """The cuts and replacements of a trace's values while it is visited, by their names in the original trace.
 
@@ -118,7 +103,8 @@ class CutValues:
             operands: of an operation.
             dims: the number of dimensions of its result.
         """
-        cuts = [cut.moved(align_right(cut.dim, one.ndim, dims)) for one in operands if (cut := self.cut_of(one))]
+        # Tensors broadcast from their last dimensions.
+        cuts = [replace(cut, dim=cut.dim + dims - one.ndim) for one in operands if (cut := self.cut_of(one))]
         return cuts[0] if len({cut.dim for cut in cuts}) == 1 else None
 
     def new(self, value: Any) -> Any:
@@ -202,7 +188,7 @@ class CutValues:
         """
         if self.cut_of(value) or not hasattr(value, "ndim"):
             return self.new(value)
-        own = align_right(dim, dims, value.ndim)
+        own = dim + value.ndim - dims  # negative if the value lacks this dimension
         return self.enter(value) if own < 0 or value.shape[own] == 1 else self.own_part(value, own)
 
     def gather(self, value: Any, *, partial: bool) -> Any:
@@ -351,7 +337,7 @@ def _following(move: Move) -> Rule:
         if cut is None or moved is None:
             return False
         dim, args = moved
-        values.replace(given, symbol.sym(values.new(tensor), *args, **symbol.kwargs), cut.moved(dim))
+        values.replace(given, symbol.sym(values.new(tensor), *args, **symbol.kwargs), replace(cut, dim=dim))
         return True
 
     return follow
