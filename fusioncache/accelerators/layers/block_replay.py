@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any
@@ -96,24 +96,20 @@ def _compare_values(one: Any, other: Any, correspondence: Correspondence, name: 
     elif has_type(one, (dict, OrderedDict)):
         if not correspondence.pair(one, other):
             _compare_keys(one, other)
-            _compare_all(zip(one.values(), other.values(), strict=True), correspondence, name)
+            _compare_all(one.values(), other.values(), correspondence, name)
     elif has_type(one, (list, tuple)):
-        _compare_sequences(one, other, correspondence, name)
+        if type(one) is tuple or not correspondence.pair(one, other):
+            _compare_all(one, other, correspondence, name)
     elif has_type(one, (set, frozenset)) and not one and not other:
         pass
     elif one is not other or isinstance(one, MethodType):  # a shared bound method belongs to at most one of them
         raise Declined(f"{name} is a {type(one).__name__} of its own", Scope.BLOCK)
 
 
-def _compare_sequences(one: Any, other: Any, correspondence: Correspondence, name: str) -> None:
-    if len(one) != len(other):
+def _compare_all(ones: Collection[Any], others: Collection[Any], correspondence: Correspondence, name: str) -> None:
+    if len(ones) != len(others):
         raise Declined(f"{name} has another length", Scope.BLOCK)
-    if type(one) is tuple or not correspondence.pair(one, other):
-        _compare_all(zip(one, other, strict=True), correspondence, name)
-
-
-def _compare_all(pairs: Iterable[tuple[Any, Any]], correspondence: Correspondence, name: str) -> None:
-    for one, other in pairs:
+    for one, other in zip(ones, others, strict=True):
         _compare_values(one, other, correspondence, name)
 
 
