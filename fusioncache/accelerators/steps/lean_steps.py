@@ -40,7 +40,7 @@ def simplify(trace: Any) -> SimplifiedProgram:
     # Deletions of values are inserted anew.
     symbols = tuple(symbol for symbol in trace.bound_symbols if symbol.sym.id is not PrimIDs.DEL)
     writes = any(True for symbol in symbols for _ in written_values(symbol))
-    views = simplify_writes(symbols) if writes else simplify_views(symbols)
+    views = simplify_writes(symbols) if writes else simplify_views(symbols, writes=False)
     masks = share_masks(trace, views.symbols)
     return SimplifiedProgram(masks.symbols, {**views.taken, **masks.taken})
 

@@ -47,7 +47,7 @@ from typing import Any
 import torch
 
 from fusioncache.accelerators.attention.executor import CudnnAttention
-from fusioncache.accelerators.steps.views import SimplifiedProgram, Substitution, is_torch_op, skip_views
+from fusioncache.accelerators.steps.views import SimplifiedProgram, Substitution, is_torch_op, simplify_views
 from fusioncache.thunder_adapter.api import (
     ImplInfo,
     OpTags,
@@ -307,7 +307,7 @@ def simplify_writes(symbols: Sequence[Any]) -> SimplifiedProgram:
             kept.append(symbol)
         if is_torch_op(symbol, _WRITE):
             written[symbol.output.name] = symbol.args[0].name
-    views = skip_views(kept)
+    views = simplify_views(kept, writes=True)
     return SimplifiedProgram(views.symbols, {**taken, **views.taken})
 
 

@@ -151,20 +151,18 @@ class SimplifiedProgram:
     taken: Mapping[str, int]
 
 
-def simplify_views(symbols: Iterable[Any]) -> SimplifiedProgram:
-    """Removes redundant views from a program's bound symbols, of which none may write into memory."""
+def simplify_views(symbols: Iterable[Any], *, writes: bool) -> SimplifiedProgram:
+    """Removes redundant views from a program's bound symbols.
+
+    Args:
+        symbols: the bound symbols.
+        writes: whether the program writes into memory. Then only views that are the same as their source are removed.
+    """
     symbols, taken = list(symbols), Counter[str]()
     escaping = EscapingValues.of(symbols)
-    for simplify in (_skip_copies_for_attention, _merge, _skip):
+    for simplify in (_skip_copies_for_attention, _skip) if writes else (_skip_copies_for_attention, _merge, _skip):
         symbols = list(simplify(symbols, escaping, taken))
     return SimplifiedProgram(tuple(symbols), taken)
-
-
-def skip_views(symbols: Sequence[Any]) -> SimplifiedProgram:
-    """Removes views that are the same as their source, which is correct even if the program writes into memory."""
-    escaping, taken = EscapingValues.of(symbols), Counter[str]()
-    spared = list(_skip_copies_for_attention(symbols, escaping, taken))
-    return SimplifiedProgram(tuple(_skip(spared, escaping, taken)), taken)
 
 
 def is_torch_tensor_op(symbol: Any, names: frozenset[str]) -> bool:
