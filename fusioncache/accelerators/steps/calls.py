@@ -360,9 +360,7 @@ def _make_finder(
         known = programs.get(id(entry))
         if known is None:
             if len(programs) >= len(entries):  # some belong to entries that were removed
-                held = {id(each) for each in entries}
-                for identity in [each for each in tuple(programs) if each not in held]:
-                    programs.pop(identity, None)
+                programs.clear()
             known = programs[id(entry)] = entry, make_program(entry, counts_of, _clock)
         return known[1]
 

@@ -83,8 +83,8 @@ It takes ``Names``, the name of the checked value, and the other arguments of th
 def find_conditions() -> Mapping[Callable[..., Any], Condition]:
     """Returns the functions that write conditions for Thunder's checks, by the function that checks."""
     return {
-        pythonex._check_number_type_and_value_impl: _is_number,
-        pythonex._check_string_value_impl: _is_string,
+        pythonex._check_number_type_and_value_impl: _is_literal,
+        pythonex._check_string_value_impl: _is_literal,
         pythonex._check_none_impl: lambda names, checked: f"{checked} is None",
         pythonex._check_type_impl: _has_type,
         pythonex._check_len_impl: _has_length,
@@ -94,17 +94,12 @@ def find_conditions() -> Mapping[Callable[..., Any], Condition]:
     }
 
 
-def _is_number(names: Names, checked: str, value: ast.expr) -> str | None:
-    number = _read(value)
-    if type(number) is bool:
-        return f"{checked} is {number}"
-    is_written = type(number) is int or (type(number) is float and math.isfinite(number))
-    return _is_exactly(names, checked, number) if is_written else None
-
-
-def _is_string(names: Names, checked: str, value: ast.expr) -> str | None:
-    text = _read(value)
-    return _is_exactly(names, checked, text) if type(text) is str else None
+def _is_literal(names: Names, checked: str, value: ast.expr) -> str | None:
+    literal = _read(value)
+    if type(literal) is bool:
+        return f"{checked} is {literal}"
+    is_written = type(literal) in (int, str) or (type(literal) is float and math.isfinite(literal))
+    return _is_exactly(names, checked, literal) if is_written else None
 
 
 def _is_exactly(names: Names, checked: str, value: Any) -> str:
