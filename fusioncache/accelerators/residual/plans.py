@@ -135,39 +135,14 @@ def choose(
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A call that adds terms to a sum, to be inserted before the region at a position of the trace.
-
-    Attributes:
-        position: of the region that uses the sum.
-        start: the sum that it takes; None if it starts from the head.
-        sums: the sums that it computes, in order. It returns the last one.
-    """
-
-    position: int
-    start: str | None
-    sums: tuple[str, ...]
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The sums that are read."""
-        return (self.start,) if self.start else ()
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The sums that are written."""
-        return self.sums[-1:]
-
-
-@dataclass(frozen=True, slots=True)
-class RegionChange:
-    """A change of the region at a position of the trace.
+class Event:
+    """A change of the trace at the position of a region.
 
     Attributes:
         position: of the region.
-        inputs: the sums that become inputs.
-        sums: the sums that it still computes itself, in order.
-        outputs: the sums that it computes and passes on.
+        inputs: the sums that are read.
+        sums: the sums that are computed, in order.
+        outputs: the sums that are written.
     """
 
     position: int
@@ -176,7 +151,16 @@ class RegionChange:
     outputs: tuple[str, ...]
 
 
-Event = Step | RegionChange
+class Step(Event):
+    """A new call before the region. It adds terms to a sum that it takes, or to the head, and returns its last sum."""
+
+    __slots__ = ()
+
+
+class RegionChange(Event):
+    """A change of the region: sums become inputs, others are still computed by itself, and some of them passed on."""
+
+    __slots__ = ()
 
 
 def events_of(stream: Stream) -> dict[ResidualPlan, tuple[Event, ...]]:
@@ -277,7 +261,7 @@ def _steps(position: int, start: str | None, path: Iterable[str], stops: Collect
     for sum_ in path:
         passed.append(sum_)
         if sum_ in stops:
-            yield Step(position, start, tuple(passed))
+            yield Step(position, (start,) if start else (), tuple(passed), (sum_,))
             start, passed = sum_, []
 
 
