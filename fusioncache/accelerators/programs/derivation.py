@@ -179,7 +179,6 @@ class Derivation:
         sizes: of its arguments.
         journal: the journal of its tracing, if sizes were watched.
         first: Thunder's first traces, if its transforms write into the traces that they are given.
-        final: Thunder's final traces, forward and backward, once they are derived.
         reads: recorded, or those of the replayed journal; None until they are known.
         program: the derived program, once it is written as data.
     """
@@ -196,7 +195,6 @@ class Derivation:
     sizes: ArgumentSizes = field(default_factory=dict)
     journal: Journal | None = None
     first: FirstTraces | None = None
-    final: tuple[Any, ...] = ()
     reads: tuple[Read, ...] | None = None
     program: KnownProgram | None = None
     _recorder: Recorder | None = None

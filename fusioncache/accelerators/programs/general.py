@@ -3,7 +3,8 @@
 A program is data, and so is each number in it: in the text of a trace, in the shapes and the literals of a template.
 The values of a number do not determine its expression. So the caller passes candidate expressions, and each number that
 is not a constant must be one of them. The candidates that have the right value in each program remain. If these
-disagree at other sizes, filling in is declined.
+disagree at other sizes, filling in is declined. Other expressions may be in comments: there a
+``?`` replaces each number that has the values of one of these.
 
 In a text a *mark* replaces each number that varies. A mark is a number that occurs in no text. Python compiles the text
 with marks once, and the code objects at other sizes are copies with other constants and names. Only the parts of a
@@ -19,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from math import isfinite
 from operator import itemgetter
-from types import CodeType, MappingProxyType
+from types import CodeType
 from typing import Any
 
 from fusioncache.accelerators.programs import build
@@ -40,17 +41,14 @@ from fusioncache.template.strides import lay_out_alike
 
 type Numbers = Mapping[int, int]
 """The values of the numbers in size expressions, by position."""
-type Shapes = Mapping[str, tuple[Expression, ...]]
-"""Shapes of tensors, by the tensors' names in traces."""
 
-_NO_SHAPES: Shapes = MappingProxyType({})
 _WORD = re.compile(r"(-?\w[\w.]*(?:(?<=[\d.]e)[+-]\d+)?)")
 """A dotted name, or a number with sign, fraction and exponent. Traces have no arithmetic, so a minus is a sign."""
 TEMPLATE = "template__"
 """Prefix of the names that replace those of templates; a number follows. No name in a program's text may contain it."""
 _MADE = re.compile(r"^# Constructed by .*\n", re.MULTILINE)
-_COMMENT = re.compile(r'# (\w+): "[^"\[\]\n]*\[([\d, ]*)\]"')
-"""A comment with the shape of a tensor: ``# t96: "cuda:0 f32[2, 8, 208]"``."""
+_COMMENT = re.compile(r'# \w+: "[^"\[\]\n]*\[([\d, ]*)\]"$', re.MULTILINE)
+"""A comment with the shape of a tensor: ``# t96: "cuda:0 f32[2, 8, 208]"``. No string literal ends a line like this."""
 _FIRST, _DIGITS = "7317317", 9
 """The first digits of a mark, and how many digits follow: they are the position of the variable."""
 _MARK = re.compile(rf"{_FIRST}(\d{{{_DIGITS}}})(?:\.0)?")
@@ -99,7 +97,7 @@ class GeneralProgram:
     Args:
         programs: each with the numbers that it was derived for.
         expressions: the candidates; each number that is not a constant must be one of them.
-        shapes: of tensors whose sizes occur only in comments; these need not be among the expressions.
+        in_comments: further expressions, of sizes in comments.
 
     Raises:
         Declined: if the programs differ in more than numbers, or a number is none of the expressions.
@@ -109,11 +107,11 @@ class GeneralProgram:
         self,
         programs: Sequence[tuple[ProgramText, Numbers]],
         expressions: Collection[Expression],
-        shapes: Shapes = _NO_SHAPES,
+        in_comments: Collection[Expression] = (),
     ):
         texts, sizes = zip(*programs, strict=True)
-        self._shapes = shapes
         self._variables = _Variables(sizes, expressions)
+        self._in_comments = set(map(self._variables.list_values, in_comments))
         self._names = [{name: f"{TEMPLATE}{n}" for n, name in enumerate(list_templates(text))} for text in texts]
         self._templates: dict[str, tuple[Sequence[TemplateReference], Any]] = {}
         self._layouts: dict[str, tuple[tuple[ArgumentLayouts, ...], ...]] = {}
@@ -152,27 +150,23 @@ class GeneralProgram:
             raise Declined(f"it has names with {TEMPLATE} in them", Scope.LENGTH)
         if any(_FIRST in source for source in sources):
             raise Declined("one of its numbers may be another size", Scope.LENGTH)
-        given_expression = dict(self._find_given_sizes(sources[0]))
+        comments = [range(*found.span(1)) for found in _COMMENT.finditer(sources[0])]
+        shown = {position for comment in comments for position in comment}
         split = [_WORD.split(source) for source in sources]
         _require_same([(len(pieces), pieces[::2]) for pieces in split])
         unified, start = split[0], 0
         for place, words in enumerate(zip(*split, strict=True)):
             if place % 2:
-                unified[place] = self._unify_words(words, given_expression.get(start))
+                unified[place] = self._unify_words(words, is_shown=start in shown)
             start += len(words[0])
         return "".join(unified)
 
-    def _find_given_sizes(self, source: str) -> Iterator[tuple[int, Expression]]:
-        """Yields positions of numbers in shape comments, each with its expression from the shapes given by name."""
-        for found in _COMMENT.finditer(source):
-            numbers, shape = list(re.finditer(r"\d+", found[2])), self._shapes.get(found[1], ())
-            if len(numbers) == len(shape):
-                yield from ((found.start(2) + each.start(), size) for each, size in zip(numbers, shape, strict=True))
-
-    def _unify_words(self, words: Sequence[str], given_expression: Expression | None) -> str:
+    def _unify_words(self, words: Sequence[str], *, is_shown: bool) -> str:
         numbers = [number for number in map(read_number, words) if number is not None]
+        if is_shown and tuple(numbers) in self._in_comments:
+            return "?"
         if len(numbers) == len(words):
-            found = self._variables.explain(numbers, given_expression)
+            found = self._variables.explain(numbers)
             return str(found) if isinstance(found, int | Float) else _mark(*found)
         named = [names.get(word, word) for names, word in zip(self._names, words, strict=True)]
         _require_same(named)
@@ -380,36 +374,31 @@ class _Variables:
         self._found: dict[tuple[Expression, ...], int] = {}
         self._known: dict[tuple[Expression, ...], list[Expression]] = {}
         for expression in expressions:
-            self._known.setdefault(self._list_values(expression), []).append(expression)
+            self._known.setdefault(self.list_values(expression), []).append(expression)
         same = [(each, values[0]) for values, some in self._known.items() if len(set(values)) == 1 for each in some]
         # The simplest comes first: the message of Declined names the first that changes.
         self._unchanged = sorted(same, key=lambda item: len(str(item[0])))
 
-    def _list_values(self, expression: Expression) -> tuple[Expression, ...]:
+    def list_values(self, expression: Expression) -> tuple[Expression, ...]:
+        """Returns the values of an expression in the programs."""
         return tuple(_evaluate(expression, numbers) for numbers in self._sizes)
 
-    def explain(
-        self, numbers: Sequence[int | float], given_expression: Expression | None = None
-    ) -> int | Float | tuple[int, tuple[Expression, ...]]:
+    def explain(self, numbers: Sequence[int | float]) -> int | Float | tuple[int, tuple[Expression, ...]]:
         """Returns the constant that numbers are, or else the position of their variable and its expressions.
 
         Args:
             numbers: one from each program, at the same place.
-            given_expression: their expression, if it is given.
 
         Raises:
-            Declined: if they differ from the given expression, or vary and match no candidate.
+            Declined: if they vary and match no candidate.
         """
         values = tuple(map(write_constant, numbers))
-        if given_expression is not None and values != self._list_values(given_expression):
-            raise Declined(f"a size is {', '.join(map(str, values))}, and not {given_expression}", Scope.LENGTH)
-        constant = values[0] if given_expression is None and len(set(values)) == 1 else given_expression
-        if isinstance(constant, int | Float):
-            return constant
-        if given_expression is None and values not in self._known:
+        if len(set(values)) == 1:
+            return values[0]
+        if values not in self._known:
             listed = ", ".join(map(str, values))
             raise Declined(f"a number is {listed} at the known lengths: Thunder computed no such size", Scope.LENGTH)
-        expressions = tuple(self._known[values]) if given_expression is None else (given_expression,)
+        expressions = tuple(self._known[values])
         return self._found.setdefault(expressions, len(self._found)), expressions
 
     def evaluate_all(self, numbers: Numbers) -> Sequence[int | float]:

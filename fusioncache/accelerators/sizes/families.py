@@ -159,8 +159,6 @@ def _fill(argument: Argument, numbers: Mapping[int, int]) -> Any:
 
 type Expressions = tuple[Expression, ...]
 
-_NO_SHAPES: Mapping[str, Expressions] = MappingProxyType({})
-
 
 @dataclass(frozen=True, slots=True)
 class PassJournal:
@@ -172,7 +170,7 @@ class PassJournal:
         unequal: pairs of argument lists of two operations that would become one operation if the lists were equal.
         decisions: results of deciding functions.
         expressions: each that may be in a final trace or a region, in a fixed order.
-        shapes: of tensors with a size that is none of these, by name: operations on them run as a whole.
+        in_comments: each that is in comments only, as the sizes of operations that run as a whole, in a fixed order.
     """
 
     sizes: tuple[tuple[Place, tuple[int | Number, ...]], ...]
@@ -180,7 +178,7 @@ class PassJournal:
     unequal: tuple[tuple[Expressions, Expressions], ...]
     decisions: tuple[Decision, ...]
     expressions: Expressions
-    shapes: Mapping[str, Expressions] = _NO_SHAPES
+    in_comments: Expressions = ()
 
     def validate(self) -> None:
         """Checks invariants that types do not express.
@@ -190,7 +188,7 @@ class PassJournal:
                 places are invalid.
         """
         numbers = [size for _, sizes in self.sizes for size in sizes if isinstance(size, Number)]
-        used = _find_numbers((self.looks, self.unequal, self.decisions, self.expressions, *self.shapes.values()))
+        used = _find_numbers((self.looks, self.unequal, self.decisions, self.expressions, self.in_comments))
         if len({each.position for each in numbers}) != len(numbers) or not set(used) <= set(numbers):
             raise ValueError("does not have all numbers, each once")
         if any(len(one) != len(other) for one, other in self.unequal):
@@ -340,7 +338,7 @@ class Family:
 
     def _generalize(self, known: Sequence[KnownProgram]) -> GeneralProgram:
         programs = [(each.text, self.passes.read(each.sizes)) for each in known]
-        return GeneralProgram(programs, self.passes.expressions, self.passes.shapes)
+        return GeneralProgram(programs, self.passes.expressions, self.passes.in_comments)
 
     def is_same(self, other: Family) -> bool:
         """True if two families have equal reads and guards. They may contain different programs."""

@@ -22,7 +22,7 @@ from fusioncache.thunder_adapter import api
 from fusioncache.thunder_adapter.accelerator_api import jit_ext
 from fusioncache.thunder_adapter.api import prims
 
-FAMILY_FORMAT = 7
+FAMILY_FORMAT = 8
 """The format version of forms and of stored families, which ``accelerators/sizes/families.py`` writes."""
 
 

@@ -159,8 +159,7 @@ class Form:
         assert reads is not None
         try:
             with keeper.time("passes"):
-                compiled, final = derivation.call.compile_data, derivation.final
-                passes = record_pass_guards(journal, program.sizes, compiled, final, _look)
+                passes = record_pass_guards(journal, program.sizes, derivation.call.compile_data, _look)
                 family = _find_family(reads, passes, program, others)
         except Exception as error:
             reason = _explain(error, "it is not known what Thunder's passes look at")
@@ -301,7 +300,6 @@ class Lengths:
         if derivation.reads is None or derivation.form is None or self._find_reason(derivation):
             return
         form = self._find_form(derivation)
-        derivation.final = entry.computation_traces[-1], *entry.backward_traces[-1:]
         watched = (each for each in form.watched if each.is_proved and each.instance.reads == derivation.reads)
         form.learn(derivation, next((each.journal for each in watched), None))
         if derivation.is_replayed:

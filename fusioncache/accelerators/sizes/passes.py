@@ -8,8 +8,7 @@ value of an expression in the symbolic traces. These traces are discarded: no pr
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
@@ -42,7 +41,6 @@ def record_pass_guards(
     journal: Journal,
     sizes: ArgumentSizes,
     compiled: Any,
-    final: Iterable[Any],
     then: Callable[[Any], None],
 ) -> PassJournal:
     """Returns the guards and expressions of Thunder's passes, which run on a program once more with symbols.
@@ -54,7 +52,6 @@ def record_pass_guards(
         journal: of the program.
         sizes: of the arguments.
         compiled: Thunder's ``CompileData`` of the function.
-        final: Thunder's final traces of a program that differs only in numbers.
         then: called with each final trace; it makes all comparisons of sizes that fusioncache's later passes make.
 
     Raises:
@@ -68,44 +65,31 @@ def record_pass_guards(
         computation = replay_computation(journal, symbols, compiled)
         listener.mark()
 
-        def record(trace: Any) -> tuple[PassJournal, TraceSizes]:
+        def record(trace: Any) -> PassJournal:
             listener.reset()
             traces = apply_passes(_distribute(journal, trace, symbols, compiled), compiled)
             for each in traces:
                 then(each)
-            found = TraceSizes(symbol for each in traces for symbol in each.bound_symbols)
-            return _describe(found, numbered, listener), found
+            return _describe(TraceSizes(symbol for each in traces for symbol in each.bound_symbols), numbered, listener)
 
         shortened = shorten(computation, _FEW)
         if shortened is not computation:
             with log_errors("passes run on all blocks of a program"):
-                (few, few_sizes), (more, more_sizes) = map(record, (shortened, shorten(computation, _MORE)))
-                shapes, others = (each.list_result_shapes(more.expressions) for each in (more_sizes, few_sizes))
-                if few == more and others == shapes and None not in shapes.values():
-                    return replace(more, shapes=_name_shapes(shapes, final))
-        whole, found = record(computation)
-        return replace(whole, shapes=found.list_shapes(whole.expressions))
+                few, more = map(record, (shortened, shorten(computation, _MORE)))
+                if few == more:
+                    return more
+        return record(computation)
 
 
 def _describe(
     found: TraceSizes, numbered: Mapping[Place, tuple[int | Number, ...]], listener: PassListener
 ) -> PassJournal:
-    """Returns the guards and expressions without the shapes by name."""
+    """Returns the guards and expressions."""
     expressions = found.expressions | {size for each in numbered.values() for size in each}
     looks, decisions = tuple(listener.looks.values()), tuple(decision for decision, _ in listener.decisions.values())
     unequal = tuple(dict.fromkeys(found.unequal()))
-    return PassJournal(tuple(numbered.items()), looks, unequal, decisions, tuple(sorted(expressions, key=repr)))
-
-
-def _name_shapes(shapes: Mapping[_Result, Expressions | None], traces: Iterable[Any]) -> dict[str, Expressions]:
-    """Returns the shapes of results of operations by the names that the results have in final traces."""
-    results = (
-        (result, shapes.get((symbol.sym.name, number)))
-        for trace in traces
-        for symbol in trace.bound_symbols
-        for number, result in enumerate(symbol.flat_outs)
-    )
-    return {result.name: shape for result, shape in results if shape is not None}
+    written, in_comments = (tuple(sorted(each, key=repr)) for each in (expressions, found.in_comments - expressions))
+    return PassJournal(tuple(numbered.items()), looks, unequal, decisions, written, in_comments)
 
 
 def _number(arguments: ArgumentSizes) -> Iterator[tuple[Place, tuple[int | Number, ...]]]:
@@ -242,21 +226,17 @@ def _runs_whole(symbol: Any) -> bool:
     return is_whole or symbol.sym.name.startswith(_MOVING)
 
 
-type _Result = tuple[str, int]
-"""The name of an operation, and the number of one of its results."""
-
-
 class TraceSizes:
     """The sizes in final traces.
 
     Attributes:
         expressions: of all sizes that may appear in a program outside comments.
+        in_comments: of sizes that appear in comments.
     """
 
     def __init__(self, symbols: Iterator[Any]) -> None:
         self.expressions: set[Expression] = set()
-        self._shapes: dict[str, Expressions] = {}
-        self._results: dict[str, _Result] = {}
+        self.in_comments: set[Expression] = set()
         self._alike: dict[Any, dict[Expressions, tuple[int, ...]]] = {}
         for symbol in symbols:
             self._see(symbol)
@@ -264,8 +244,6 @@ class TraceSizes:
     def _see(self, symbol: Any) -> None:
         blank, sizes, values = [symbol.sym.id or symbol.sym.name], [], []
         is_whole = _runs_whole(symbol)
-        for number, result in enumerate(symbol.flat_outs):
-            self._results.setdefault(getattr(result, "name", ""), (symbol.sym.name, number))
         for leaf in (*symbol.flat_args, *symbol.flat_outs):
             self._find(leaf, is_whole=is_whole)
         for leaf in symbol.flat_args:
@@ -281,26 +259,9 @@ class TraceSizes:
             self._see(each)
 
     def _find(self, leaf: Any, *, is_whole: bool) -> None:
-        shape, name = getattr(leaf, "shape", None), getattr(leaf, "name", None)
-        if shape is not None and is_whole and isinstance(name, str):
-            self._shapes[name] = tuple(map(express, shape))
-            return
-        self.expressions.update(size.expression for size in shape or (leaf,) if type(size) in SYMBOLIC)
-
-    def list_shapes(self, expressions: Collection[Expression]) -> dict[str, Expressions]:
-        """Returns the shapes, by tensor name, with a size that is neither a constant nor one of these expressions."""
-        return {
-            name: shape
-            for name, shape in self._shapes.items()
-            if not all(isinstance(size, int) or size in expressions for size in shape)
-        }
-
-    def list_result_shapes(self, expressions: Collection[Expression]) -> dict[_Result, Expressions | None]:
-        """Returns the shapes of ``list_shapes`` by operation and result; None for a result that has several shapes."""
-        listed = {self._results[name]: shape for name, shape in self.list_shapes(expressions).items()}
-        results = ((self._results.get(name), shape) for name, shape in self._shapes.items())
-        several = {result for result, shape in results if result in listed and listed[result] != shape}
-        return {result: None if result in several else shape for result, shape in listed.items()}
+        shape = getattr(leaf, "shape", None)
+        found = self.expressions if shape is None or not is_whole else self.in_comments
+        found.update(size.expression for size in shape or (leaf,) if type(size) in SYMBOLIC)
 
     def unequal(self) -> Iterator[tuple[Expressions, Expressions]]:
         """Yields the numbers of two operations that differ only in numbers, and might be equal at other sizes."""

@@ -46,7 +46,7 @@ JOURNALS = st.builds(
     st.lists(LISTS.map(lambda one: (one, tuple(reversed(one)))), max_size=2).map(tuple),
     st.lists(DECISIONS, max_size=2).map(tuple),
     st.lists(EXPRESSIONS, max_size=4).map(tuple),
-    st.dictionaries(st.sampled_from(["t1", "t96"]), st.lists(EXPRESSIONS, max_size=3).map(tuple), max_size=2),
+    st.lists(EXPRESSIONS, max_size=2).map(tuple),
 )
 
 
@@ -65,7 +65,7 @@ EXAMPLE = PassJournal(
     (((NUMBERS[0],), (Operation("+", NUMBERS[0], write_constant(0.5)),)),),
     (Decision("_fused_sdp_choice", (TensorArgument((2, NUMBERS[1]), "cpu", "float32", False), True, 0.5), "MATH"),),
     tuple(NUMBERS),
-    {"t96": (2, Operation("*", NUMBERS[1], 16))},
+    (Operation("*", NUMBERS[1], 16),),
 )
 
 
@@ -104,7 +104,7 @@ def test_with_anything_else_in_the_place_of_a_part_it_is_another_journal_or_none
     ("place", "new", "message"),
     [
         (("sizes", 0, 1, 1), 7, "all numbers, each once"),
-        (("shapes", "t96", 1, "symbol"), "is", "a text like"),
+        (("in_comments", 0, "symbol"), "is", "a text like"),
         (("looks", 0, "outcome"), 1, "true or false"),
         (("decisions", 0, "function"), "print", "a text like"),
         (("unequal", 0, 1, 0, "right", "text"), "nan", "no number with a point"),

@@ -164,22 +164,10 @@ def test_few_blocks_have_the_guards_of_all(recorded):
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_shapes_in_comments_have_the_names_of_the_whole_program(recorded, rounds):
+def test_sizes_that_are_in_comments_only_need_no_expression(recorded, rounds):
     model = Model(lambda blocks: [setattr(block, "rounds", rounds) for block in blocks]).requires_grad_(False)
     (few, whole), runs = recorded(model)
-    assert few == whole and len(few.shapes) == rounds * COUNT
-    assert runs == [3, 4, COUNT]
-
-
-def test_a_result_that_has_several_shapes_needs_all_blocks(recorded):
-    """The second shape has expressions that are known without it."""
-
-    def finish(results, blocks):
-        return results[-1].sum() + torch.sigmoid(results[-1].reshape(-1, 2)).sum()
-
-    model = Model(lambda blocks: [setattr(block, "rounds", 1) for block in blocks], finish).requires_grad_(False)
-    (few, whole), runs = recorded(model)
-    assert few == whole and len(few.shapes) == COUNT and runs == [3, 4, COUNT, COUNT]
+    assert few == whole and few.in_comments and runs == [3, 4, COUNT]
 
 
 @pytest.mark.parametrize("fails", [False, True])
