@@ -80,49 +80,27 @@ _MARK = (object(),)
 
 
 class Fingerprint:
-    """A snapshot of objects. It keeps them alive, so that no identity is reused.
+    """A snapshot of the objects in tables. It keeps them alive, so that no identity is reused.
 
     Args:
-        read: returns the objects, now and at each comparison.
-        list_sources: returns views of all that ``read`` depends on. Comparing these is faster than calling ``read``. If
-            they differ, or there are none, ``read`` decides.
+        list_tables: returns the tables, or views of them, now and at each comparison.
     """
 
-    def __init__(self, read: Callable[[], Iterable[Any]], list_sources: Callable[[], Iterable[Iterable[Any]]] = tuple):
-        self._read, self._list_sources = read, list_sources
-        self._sources = _mark_ends(list_sources())
-        self._in_sources = [*chain.from_iterable(self._sources)]
-        self._values = [*read()]
-
-    @classmethod
-    def of_tables(cls, tables: Iterable[Iterable[Any]]) -> Fingerprint:
-        """Returns the fingerprint of the items of containers, or of views of them."""
-        marked = _mark_ends(tables)
-        return cls(lambda: chain.from_iterable(marked))
+    def __init__(self, list_tables: Callable[[], Iterable[Iterable[Any]]]):
+        self._list_tables = list_tables
+        self._objects = [*self._read()]
 
     def holds(self) -> bool:
         """True if all objects are the same now; False if they cannot be read any more."""
+        end = (object(),)
         try:
-            if self._sources and _are_same(chain.from_iterable(self._sources), self._in_sources):
-                return True
-            # The sources are read first, so that a concurrent change is noticed now or in the next comparison.
-            sources = _mark_ends(self._list_sources())
-            in_sources = [*chain.from_iterable(sources)]
-            if not _are_same(self._read(), self._values):
-                return False
+            return all(map(is_, chain(self._read(), end), chain(self._objects, end)))
         except Exception:  # a module that was removed, a dict that another thread changes
             return False
-        self._sources, self._in_sources = sources, in_sources
-        return True
 
-
-def _mark_ends(tables: Iterable[Iterable[Any]]) -> list[Iterable[Any]]:
-    return [*chain.from_iterable((table, _MARK) for table in tables)]
-
-
-def _are_same(now: Iterable[Any], before: Iterable[Any]) -> bool:
-    end = (object(),)
-    return all(map(is_, chain(now, end), chain(before, end)))
+    def _read(self) -> Iterator[Any]:
+        marked = ((table, _MARK) for table in self._list_tables())
+        return chain.from_iterable(chain.from_iterable(marked))
 
 
 type Foreign = Mapping[int, Any]
@@ -242,7 +220,7 @@ class Definitions:
                 tables += (dict.keys(each), dict.values(each))
             elif type(each) is functools.partial:
                 tables.append(each.keywords.values())
-        return Fingerprint.of_tables(tables)
+        return Fingerprint(lambda: tables)
 
     def name(self, value: Any) -> str:
         """Returns the name of a value, a line of text.

@@ -23,7 +23,7 @@ from __future__ import annotations
 import importlib
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import chain
@@ -165,21 +165,6 @@ def _read_thunder(definitions: Definitions, modules: Iterable[str]) -> Iterator[
     yield from _read_pytrees(definitions)
 
 
-def list_objects(modules: Iterable[str]) -> Iterator[Any]:
-    """Yields all objects, names included, that ``write_thunder`` describes, and the functions that take no part in it.
-
-    Args:
-        modules: as ``list_names`` returns them.
-    """
-    for module in map(_find_module, modules):
-        yield vars(module)
-        for owner, name, value in _iterate_definitions(module):
-            yield from (owner, name, value)
-    for key, value in ltorch._torch_to_thunder_function_map.items():
-        yield from (key, value)
-    yield from _list_others()
-
-
 def _list_others() -> Iterator[Any]:
     for module, names in _list_parts():
         yield from map(vars(module).get, names)
@@ -189,29 +174,20 @@ def _list_others() -> Iterator[Any]:
 
 
 def list_tables(modules: Iterable[str]) -> Iterator[Iterable[Any]]:
-    """Yields views of the contents of modules and their classes. While these are unchanged, so is ``list_objects``.
+    """Yields tables with all objects that ``write_thunder`` describes, and the functions that take no part in it.
 
     Args:
         modules: as ``list_names`` returns them.
     """
-    names = tuple(modules)
-    yield _View(lambda: map(_find_module, names))
-    yield _View(lambda: chain.from_iterable(ltorch._torch_to_thunder_function_map.items()))
-    yield _View(_list_others)
-    for module in map(_find_module, names):
-        classes = [each for each in list(vars(module).values()) if _is_own_class(module, each)]
-        for table in (vars(module), *map(vars, classes)):
+    yield chain.from_iterable(ltorch._torch_to_thunder_function_map.items())
+    yield _list_others()
+    for module in list(map(_find_module, modules)):  # the import of one adds a name to the package that has it
+        yield (module,)
+        known = dict(vars(module))
+        for name in _list_left_out(module):
+            known.pop(name, None)
+        for table in (known, *(vars(each) for each in known.values() if _is_own_class(module, each))):
             yield from (table.keys(), table.values())
-
-
-@dataclass(frozen=True, slots=True)
-class _View:
-    """An iterable that calls a function for its current items."""
-
-    list_items: Callable[[], Iterable[Any]]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.list_items())
 
 
 def list_names(executors: Iterable[Any]) -> list[str]:
@@ -271,16 +247,19 @@ def _list_pytrees() -> Iterator[tuple[type, Any]]:
 
 def _iterate_definitions(module: ModuleType) -> Iterator[tuple[str, str, Any]]:
     """Yields the contents of a module and of its own classes: class name (empty outside a class), name and value."""
-    changing = {name for each, name in _CHANGING if each == module.__name__}
+    left_out = _list_left_out(module)
     for name, value in list(vars(module).items()):
-        is_skipped = name in _SKIPPED or is_added(name) or name in changing
-        if is_skipped or _is_own_module(module, name, value):
+        if name in left_out or is_added(name) or _is_own_module(module, name, value):
             continue
         yield "", name, value
         if _is_own_class(module, value):
             for key, each in vars(value).items():
-                if key not in _SKIPPED_IN_CLASSES and (not changing or f"{name}.{key}" not in changing):
+                if key not in _SKIPPED_IN_CLASSES and f"{name}.{key}" not in left_out:
                     yield name, key, each
+
+
+def _list_left_out(module: ModuleType) -> set[str]:
+    return {*_SKIPPED, *(name for each, name in _CHANGING if each == module.__name__)}
 
 
 def _is_own_class(module: ModuleType, value: Any) -> bool:
@@ -368,7 +347,7 @@ class KeyCache:
         return known
 
     def _make_map(self, executors: Sequence[Any], modules: Sequence[str]) -> KnownMap:
-        fingerprint = Fingerprint(partial(list_objects, modules), partial(list_tables, modules))
+        fingerprint = Fingerprint(partial(list_tables, modules))
         names = self.names if self.names.hold() else KnownNames()
         definitions = Definitions(Describer(), names, is_lasting=True)
         try:
@@ -383,7 +362,7 @@ class KeyCache:
 def _name_executors(known: KnownNames, executors: Sequence[Any]) -> KnownNames:
     """Returns known names and those of the executors' values; without the latter if one cannot be described."""
     tables = [vars(executor) for executor in executors]
-    fingerprint = Fingerprint.of_tables([view for table in tables for view in (table.keys(), table.values())])
+    fingerprint = Fingerprint(lambda: (view for table in tables for view in (table.keys(), table.values())))
     definitions = Definitions(Describer(), known, is_lasting=True)
     try:
         for executor in executors:
