@@ -218,10 +218,9 @@ class Lengths:
         """
         if not derivation.keeper.replays:
             return derivation.record(lambda: _interpret_as_called(derivation, interpret))
-        if is_distributed_elsewhere(derivation.call.compile_data):
-            self._count_shared(derivation)
-            return derivation.record(lambda: _interpret_as_called(derivation, interpret))
         results = self._replay(derivation) or derivation.record(lambda: self._interpret(derivation, interpret))
+        if is_distributed_elsewhere(derivation.call.compile_data):
+            self._interpreted_reasons[note_form(derivation).digest] = SHARED
         if list_distributed_transforms(derivation.call.compile_data):
             derivation.first = FirstTraces.of(results)
             return derivation.first.isolate().results()
@@ -230,7 +229,7 @@ class Lengths:
     def fill(self, derivation: Derivation) -> Candidate | None:
         """Returns the filled-in program that Thunder would derive for a call; None if no family fits."""
         keeper = derivation.keeper
-        if not keeper.replays or keeper.verifies or is_distributed_elsewhere(derivation.call.compile_data):
+        if not keeper.replays or keeper.verifies:
             return None
         form = self._find_form(derivation)
         return None if self._find_reason(derivation) else form.fill(derivation)
@@ -347,13 +346,6 @@ class Lengths:
         self._forms.pop(key, None)
         self._interpreted_reasons[key.digest] = reason
         self._count(derivation, reason)
-
-    def _count_shared(self, derivation: Derivation) -> None:
-        """Counts a program as interpreted for ``SHARED``, unless it is the first of its form."""
-        reason = self._find_reason(derivation)
-        if reason is not None:
-            self._count(derivation, reason)
-        self._interpreted_reasons[note_form(derivation).digest] = SHARED
 
     @staticmethod
     def _count(derivation: Derivation, reason: str) -> None:
