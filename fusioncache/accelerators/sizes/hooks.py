@@ -248,13 +248,14 @@ def watch_comparison(watch: SizeObserver, original: _Original, inst: Any, /, sta
         watch.compare(values)
         return original(inst, stack=stack, **kwargs)
 
-    def call() -> Any:
-        stack.pop_wrapped()
-        stack.pop_wrapped()
-        for each in pair:
-            stack.append(strip(each, watch))
+    def call(*plains: Any) -> Any:
+        for _ in pair:
+            stack.pop_wrapped()
+        for each in plains:
+            stack.append(each)
         assert original(inst, stack=stack, **kwargs) is None
-        return stack.getitem_wrapped(-1).value
+        return stack.pop_wrapped()
 
-    watch.call_native(COMPARISONS[inst.argval], values, call)
+    operation = COMPARISONS[inst.argval]
+    stack.append(watch.call(operation, call, operation.__name__, *pair))
     return None

@@ -258,9 +258,9 @@ class SizeObserver(Observer, LookListener):
             return found
         operation = self._operations.find(fn, self._compiled)
         if operation is not None and found is not None:
-            return partial(self._call, operation, found, _name(fn))
+            return partial(self.call, operation, found, _name(fn))
         if found is None and self._operations.reorders_sums(fn, [each.value for each in (*args, *kwargs.values())]):
-            return partial(self._call, fn, partial(self._call_itself, fn), _name(fn))
+            return partial(self.call, fn, partial(self._call_itself, fn), _name(fn))
         if found is None and not interpreter.is_opaque(fn):
             return None
         if _is_interpreted(found) or not self._reads_sizes(fn, args, kwargs):
@@ -318,10 +318,18 @@ class SizeObserver(Observer, LookListener):
         """Returns ``strip(wrapper)``, but a mutable container as it is: the call may change it, and reads its items."""
         return wrapper if isinstance(wrapper.value, list | dict | set) else strip(wrapper, self)
 
-    def _call(
+    def call(
         self, operation: Callable[..., Any], found: Callable[..., Any], name: str, /, *args: Any, **kwargs: Any
     ) -> Any:
-        """Calls one of Thunder's operations with plain integers, and records the call."""
+        """Calls one of Thunder's operations with plain integers, and records the call.
+
+        Args:
+            operation: a function that does the same in a replay.
+            found: calls the operation with wrapped arguments, and returns its wrapped result.
+            name: of the operation, for messages.
+            args: the positional arguments in the interpreter's wrappers.
+            kwargs: the keyword arguments.
+        """
         if self._is_inside:
             return found(*args, **kwargs)
         before, enabled = self._begin_call()
@@ -342,24 +350,6 @@ class SizeObserver(Observer, LookListener):
             return interpreter.wrap(iter(parts), provenance=result.provenance)
         returned = self._note_call(operation, name, (given, named, result.value), before, enabled)
         return result if returned is result.value else interpreter.wrap(returned, provenance=result.provenance)
-
-    def call_native(self, operation: Callable[..., Any], args: Sequence[Any], call: Callable[[], Any]) -> None:
-        """Calls an operation that is not interpreted, and records the call.
-
-        Args:
-            operation: a function that does the same in a replay.
-            args: its arguments.
-            call: calls the operation with plain integers and returns its result, which contains no integer.
-        """
-        if self._is_inside:
-            call()
-            return
-        before, enabled = self._begin_call()
-        try:
-            result = call()
-        finally:
-            self._end_call()
-        self._note_call(operation, _name(operation), (list(args), {}, result), before, enabled)
 
     def _begin_call(self) -> tuple[int, bool]:
         """Returns the name counter, and whether gradients are enabled, before an operation is called.
