@@ -342,7 +342,7 @@ class Family:
 
     def is_same(self, other: Family) -> bool:
         """True if two families have equal reads and guards. They may contain different programs."""
-        return self.reads == other.reads and _forget_places(self.passes) == _forget_places(other.passes)
+        return (self.reads, self.passes) == (other.reads, other.passes)
 
     def fits(self, sizes: ArgumentSizes) -> bool:
         """True if all guards hold for arguments of these sizes."""
@@ -401,11 +401,6 @@ class Family:
         others: Mapping[str | None, str] = dict(zip(self._digests, digests, strict=True))
         regions = (replace(region, digest=others.get(region.digest, region.digest)) for region in self._records.regions)
         return replace(self._records, regions=tuple(regions))
-
-
-def _forget_places(passes: PassJournal) -> PassJournal:
-    """Returns the guards without source places, as paths differ among machines."""
-    return replace(passes, looks=tuple(replace(look, place="") for look in passes.looks))
 
 
 def list_digests(program: ProgramText) -> list[str]:

@@ -168,7 +168,7 @@ class Look:
         right: the second number; if the value itself was used, that value.
         outcome: whether the comparison was true.
         reason: the action that used the outcome or the value.
-        place: the source file and line, if known.
+        place: the source file and line, if known. It is not compared, as paths differ among machines.
     """
 
     symbol: Annotated[str, re.compile("|".join(map(re.escape, COMPARISONS)))]
@@ -176,7 +176,7 @@ class Look:
     right: Expression
     outcome: bool
     reason: str
-    place: str
+    place: str = field(compare=False)
 
     def __str__(self) -> str:
         """Returns the place, the reason and the comparison, for messages."""

@@ -54,7 +54,7 @@ JOURNALS = st.builds(
 def test_all_of_it_comes_back(journal):
     content = encode_outline(journal, [])
     found, _ = decode_outline(content)
-    assert found == journal
+    assert repr(found) == repr(journal)
     assert repr(found.decisions) == repr(journal.decisions)  # text distinguishes 1, 1.0 and True
     assert encode_outline(found, []) == content
 
@@ -94,7 +94,7 @@ def test_with_anything_else_in_the_place_of_a_part_it_is_another_journal_or_none
         if json.dumps(functools.reduce(operator.getitem, place, WRITTEN)) == json.dumps(new):
             continue
         try:
-            assert read_exchanged(place, new) != EXAMPLE, place
+            assert repr(read_exchanged(place, new)) != repr(EXAMPLE), place
         except ValueError:
             refused += 1
     assert refused > 20
