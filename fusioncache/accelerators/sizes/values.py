@@ -6,8 +6,8 @@ much there. A batch is often a dictionary of tensors, and a decoder's cache a li
 containers have sizes as well, unless the text of another item might look like a tensor's sizes.
 
 The class of ``x.numel`` is a callable integer, because torch has a method where Thunder first had a property. Thunder
-creates this class anew at each attribute lookup on a tensor. A class is recognized as it if all its attributes equal
-those of a copy in this module, and its functions have Thunder's globals: then it behaves like Thunder's.
+creates this class anew at each attribute lookup on a tensor. A class is recognized as it if it has the same attributes,
+and its functions have Thunder's code and globals: then it behaves like Thunder's.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import sys
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 from types import CodeType, FunctionType, GetSetDescriptorType
 from typing import Any
@@ -320,44 +321,39 @@ def is_transparent(value: Any) -> bool:
 
 _MODULE = "thunder.core.proxies"
 _PLACE = "TensorProxy.__getattr__.<locals>._Numel"
-_UNSET = ("__defaults__", "__doc__", "__kwdefaults__")
-_EMPTY = ("__annotations__", "__dict__", "__type_params__")
 
 _bases_of: Any = type.__dict__["__bases__"].__get__
 _namespace_of: Any = type.__dict__["__dict__"].__get__
 
 
-def _make() -> Any:
-    """Returns a copy of Thunder's class, also defined in a function. It is only used for comparison."""
-
-    class _Numel(int):
-        def __new__(cls, value):  # type: ignore[no-untyped-def]
-            assert isinstance(value, int), f"Expected int, got {type(value)}"
-            return int.__new__(cls, value)
-
-        def __call__(self):  # type: ignore[no-untyped-def]
-            return int(self)
-
-    return _Numel
+_NAMES = frozenset({"__module__", "__doc__", "__dict__", "__new__", "__call__"})
+_SINCE_3_13 = frozenset({"__firstlineno__", "__static_attributes__"})
 
 
-_KNOWN = _make()
+@lru_cache(maxsize=1)
+def _find_codes() -> Mapping[str, CodeType]:
+    """Returns the code of the methods of Thunder's class, by name. The function that defines it holds them."""
+    from fusioncache.thunder_adapter.api import TensorProxy
+
+    constants = TensorProxy.__getattr__.__code__.co_consts
+    (body,) = (each for each in constants if isinstance(each, CodeType) and each.co_name == "_Numel")
+    return {each.co_name: each for each in body.co_consts if isinstance(each, CodeType)}
 
 
 def is_numel_class(cls: type) -> bool:
     """True if a class is Thunder's class of ``x.numel``, the number of a tensor's elements."""
     if type(cls) is not type or (cls.__module__, cls.__name__, cls.__qualname__) != (_MODULE, "_Numel", _PLACE):
         return False
-    own, known = _namespace_of(cls), _namespace_of(_KNOWN)
+    own = _namespace_of(cls)
     return (
         _bases_of(cls) == (int,)
-        and own.keys() == known.keys()
+        and own.keys() - _SINCE_3_13 == _NAMES
         and own["__doc__"] is None
         and type(own["__dict__"]) is GetSetDescriptorType
         and own["__dict__"].__objclass__ is cls
         and type(own["__new__"]) is staticmethod
-        and _is_like(own["__new__"].__func__, _KNOWN.__new__)
-        and _is_like(own["__call__"], _KNOWN.__call__)
+        and _is_method(own["__new__"].__func__, "__new__")
+        and _is_method(own["__call__"], "__call__")
     )
 
 
@@ -366,21 +362,13 @@ def is_numel(value: Any) -> bool:
     return is_numel_class(type(value))
 
 
-def _is_like(function: Any, known: Any) -> bool:
-    """True if a function of Thunder's class does the same as one of the copy here."""
+def _is_method(function: Any, name: str) -> bool:
+    """True if a function does what the method of this name of Thunder's class does."""
     return (
         type(function) is FunctionType
+        and function.__code__ is _find_codes()[name]
         and function.__globals__ is vars(sys.modules[_MODULE])
         and function.__builtins__ is vars(builtins)  # type: ignore[attr-defined]
-        and function.__name__ == known.__name__
-        and function.__qualname__ == f"{_PLACE}.{known.__name__}"
-        and function.__module__ == _MODULE
-        and all(getattr(function, name) is None for name in _UNSET)
-        and not any(getattr(function, name) for name in _EMPTY)
-        and _is_same_code(function.__code__, known.__code__)
+        and (function.__module__, function.__name__, function.__qualname__) == (_MODULE, name, f"{_PLACE}.{name}")
+        and not (function.__defaults__ or function.__kwdefaults__ or function.__dict__)
     )
-
-
-def _is_same_code(code: CodeType, known: CodeType) -> bool:
-    """True if two code objects differ at most in their source locations."""
-    return known == code.replace(co_firstlineno=known.co_firstlineno, co_linetable=known.co_linetable)

@@ -54,8 +54,7 @@ JOURNALS = st.builds(
 def test_all_of_it_comes_back(journal):
     content = encode_outline(journal, [])
     found, _ = decode_outline(content)
-    assert repr(found) == repr(journal)
-    assert repr(found.decisions) == repr(journal.decisions)  # text distinguishes 1, 1.0 and True
+    assert repr(found) == repr(journal)  # text distinguishes 1, 1.0 and True
     assert encode_outline(found, []) == content
 
 
