@@ -27,6 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import chain
+from pkgutil import iter_modules
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -44,36 +45,17 @@ _MOST_MAPS = 16
 _MOST_CODES = 20_000
 """Code objects whose digests are held. A model has some hundreds."""
 
+
+def _list_modules(package: str) -> list[str]:
+    """Returns the names of a package's modules, except for Thunder's ``recipe``, which takes part in no derivation."""
+    names = sorted(each.name for each in iter_modules(importlib.import_module(package).__path__) if not each.ispkg)
+    return [f"{package}.{name}" for name in names if name != "recipe"]
+
+
 MODULES = (
     "thunder",
     "thunder.clang",
-    "thunder.clang.langctx",
-    "thunder.clang.utils",
     "thunder.common",
-    "thunder.core.baseutils",
-    "thunder.core.codeutils",
-    "thunder.core.compile_data",
-    "thunder.core.devices",
-    "thunder.core.dtypes",
-    "thunder.core.interpreter",
-    "thunder.core.jit_ext",
-    "thunder.core.langctxs",
-    "thunder.core.module",
-    "thunder.core.options",
-    "thunder.core.patterns",
-    "thunder.core.prims",
-    "thunder.core.profile",
-    "thunder.core.proxies",
-    "thunder.core.pytree",
-    "thunder.core.rematerialization",
-    "thunder.core.symbol",
-    "thunder.core.trace",
-    "thunder.core.trace_interpreter",
-    "thunder.core.transform_common",
-    "thunder.core.transforms",
-    "thunder.core.update_aliases",
-    "thunder.core.utils",
-    "thunder.core.vjp_utils",
     "thunder.distributed.prims",
     "thunder.distributed.utils",
     "thunder.executors.data_dependent_partition",
@@ -87,14 +69,12 @@ MODULES = (
     "thunder.executors.utils",
     "thunder.extend",
     "thunder.torch",
-    "thunder.torch.custom_op",
-    "thunder.torch.default_torch_ops",
-    "thunder.torch.experimental.dtensor_proxy",
-    "thunder.torch.experimental.dtensor_torch_and_prims",
-    "thunder.torch.experimental.dtensor_utils",
-    "thunder.torch.langctx",
     "thunder.transforms.autocast",
     "thunder.transforms.autodiff",
+    *_list_modules("thunder.clang"),
+    *_list_modules("thunder.core"),
+    *_list_modules("thunder.torch"),
+    *_list_modules("thunder.torch.experimental"),
 )
 """Modules whose code takes part in deriving a program for any executors. All are imported before a derivation."""
 
