@@ -253,7 +253,9 @@ class Lengths:
             if not program.is_proved and len(form.instances) == 1:
                 continue  # the only known program is the watched one: nothing to compare with
             try:
-                traces = self._repeat(program, derivation)
+                check_reads(program.instance.reads, derivation)
+                with derivation.keeper.time("replay"):
+                    traces = replay(program.journal, derivation.sizes, derivation.call.compile_data)
                 if not program.is_proved:
                     raise Declined("its operations were seen at one length only so far", Scope.LENGTH)
             except Exception as error:  # Thunder can interpret the program instead
@@ -266,12 +268,6 @@ class Lengths:
         if reason is not None:
             self._count(derivation, reason)
         return None
-
-    @staticmethod
-    def _repeat(program: WatchedProgram, derivation: Derivation) -> FirstTraces:
-        check_reads(program.instance.reads, derivation)
-        with derivation.keeper.time("replay"):
-            return replay(program.journal, derivation.sizes, derivation.call.compile_data)
 
     def _interpret(self, derivation: Derivation, interpret: Interpret) -> Any:
         form, call = self._find_form(derivation), derivation.call
