@@ -20,12 +20,12 @@ tables.
 
 from __future__ import annotations
 
-import importlib
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from importlib import import_module
 from itertools import chain
 from pkgutil import iter_modules
 from types import CodeType, ModuleType
@@ -48,7 +48,7 @@ _MOST_CODES = 20_000
 
 def _list_modules(package: str) -> list[str]:
     """Returns the names of a package's modules, except for Thunder's ``recipe``, which takes part in no derivation."""
-    names = sorted(each.name for each in iter_modules(importlib.import_module(package).__path__) if not each.ispkg)
+    names = sorted(each.name for each in iter_modules(import_module(package).__path__) if not each.ispkg)
     return [f"{package}.{name}" for name in names if name != "recipe"]
 
 
@@ -135,7 +135,7 @@ def write_thunder(definitions: Definitions, modules: Iterable[str]) -> str:
 
 def _read_thunder(definitions: Definitions, modules: Iterable[str]) -> Iterator[NamedValue]:
     digests: list[NamedValue] = []
-    for module in map(_find_module, modules):
+    for module in map(import_module, modules):
         content, foreign = _read_module(definitions, module)
         digests.append((module.__name__, content))
         yield from foreign
@@ -161,7 +161,7 @@ def list_tables(modules: Iterable[str]) -> Iterator[Iterable[Any]]:
     """
     yield chain.from_iterable(ltorch._torch_to_thunder_function_map.items())
     yield _list_others()
-    for module in list(map(_find_module, modules)):  # the import of one adds a name to the package that has it
+    for module in list(map(import_module, modules)):  # the import of one adds a name to the package that has it
         yield (module,)
         known = dict(vars(module))
         for name in _list_left_out(module):
@@ -182,13 +182,7 @@ def _list_parts() -> Iterator[tuple[ModuleType, tuple[str, ...]]]:
     """Yields the modules of which only some functions take part, with the names of these functions."""
     for name, names in _PARTS.items():
         if name in sys.modules or name not in _NOT_EVERYWHERE:
-            yield _find_module(name), names
-
-
-def _find_module(name: str) -> ModuleType:
-    """Returns a module. ``sys.modules`` is faster than ``import_module``, and contains most of them already."""
-    module = sys.modules.get(name)
-    return importlib.import_module(name) if module is None else module
+            yield import_module(name), names
 
 
 def _read_module(definitions: Definitions, module: ModuleType) -> tuple[str, list[NamedValue]]:
