@@ -345,11 +345,6 @@ def find_checks() -> Mapping[int, tuple[Any, Check]]:
     return {id(fn): (fn, check) for fn, check in _list_checks()}
 
 
-def list_unchecked() -> frozenset[int]:
-    """Returns the ids of the functions that are allowed with any arguments, except for ``getattr``."""
-    return frozenset(identity for identity, (_, check) in find_checks().items() if check is _allow) - {id(getattr)}
-
-
 def _list_checks() -> tuple[tuple[Any, Check], ...]:
     """Returns the functions on the list, each with its check. A later pair overrides an earlier one."""
     found: list[tuple[Any, Check]] = [(fn, _allow) for fn in (

@@ -36,7 +36,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from fusioncache.accelerators.programs import introspection, native
-from fusioncache.accelerators.programs.checks import CallChecker, CreatedObjects, list_unchecked
+from fusioncache.accelerators.programs.checks import CallChecker, CreatedObjects
 from fusioncache.accelerators.programs.containers import HOOKS, has_hooks
 from fusioncache.accelerators.programs.describe import Describer
 from fusioncache.accelerators.programs.introspection import ABSENT, find_in_class, find_tagging, is_static
@@ -265,7 +265,6 @@ class Recorder(hooks.Observer):
         self._reason: str | None = None
         self._notes = Notes(queries=self._call_checker.queries)
         self._seen: set[tuple[int, str]] = set()
-        self._free = list_unchecked()
         self._tagging = find_tagging()
         self._covered = 0, True
         if not hooks.are_installed():
@@ -318,7 +317,7 @@ class Recorder(hooks.Observer):
 
     def see_call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_opaque: bool) -> None:
         """Notes a call that is not interpreted."""
-        if self._reason is not None or id(fn) in self._free or self._is_tagged():
+        if self._reason is not None or self._is_tagged():
             return
         try:
             reason = self._explain_access(args) if fn is getattr or (fn is hasattr and len(args) == 2) else None
