@@ -213,18 +213,17 @@ def watch_arithmetic(watch: SizeObserver, original: _Original, stack: Any, op: A
             result = combine(symbol, a.value, b.value)
         except ArithmeticError as error:
             return interpreter.do_raise(error)
-        stack.append(result)
-        return None
-    if isinstance(a.value, Proxy) or isinstance(b.value, Proxy):
+    elif isinstance(a.value, Proxy) or isinstance(b.value, Proxy):
         result = call_method_of_tensor(op.value, a, b, wrap_globals(unwrap(original)))
         if result is interpreter.INTERPRETER_SIGNALS.EXCEPTION_RAISED:
             return result
-        stack.append(result)
-        return None
-    for each in (a, b):
-        if type(each.value) in WATCHED:
-            each.value.listener.see_value(each.value, f"computes {symbol}")
-    return original(stack, op, strip(a, watch), strip(b, watch))
+    else:
+        for each in (a, b):
+            if type(each.value) in WATCHED:
+                each.value.listener.see_value(each.value, f"computes {symbol}")
+        return original(stack, op, strip(a, watch), strip(b, watch))
+    stack.append(result)
+    return None
 
 
 @while_set(CURRENT)
