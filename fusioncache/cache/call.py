@@ -18,7 +18,7 @@ from fusioncache.backends.eager import run_one_by_one
 from fusioncache.backends.torch_settings import is_device_lost, is_out_of_memory
 from fusioncache.cache.backend_executables import BackendExecutables, BuildRequest
 from fusioncache.cache.executable import BuiltFunction, Executable, RejectedRegion, reorder
-from fusioncache.cache.folded_chains import FoldedChains
+from fusioncache.cache.folded_chains import prepare_folds
 from fusioncache.cache.generals import Generation, Piece, ServedGeneral
 from fusioncache.cache.peers import StoreRequest
 from fusioncache.cache.results import with_torch_layouts
@@ -245,7 +245,6 @@ class TemplateCall:
         self._instances: dict[Arities, Instance | None] = {}
         self._rejected: set[Run] = set()
         self._chains = sum(op.name == RESIDUAL for op in template.graph.ops)
-        self._folded_chains = FoldedChains(template, executables, self._on_build)
         function = make_dispatcher(template.graph, takes_arities=self._chains > 1, begin=self._begin)
         self.target = CallTarget(template, name or template.name, function, takes_arities=self._chains > 1)
 
@@ -349,7 +348,7 @@ class TemplateCall:
     def _prepare(self, call: _FirstCall) -> Run:
         try:
             if self._can_fold(call.regions, call.layouts):
-                return self._folded_chains.prepare(call.args, call.regions.arities)
+                return prepare_folds(self.template.graph, call.regions.arities, call.args, self._compile_part)
             return self.compiler.run_for(call.args, self._request(call.regions, call.layouts))
         except torch.OutOfMemoryError:
             raise
@@ -360,6 +359,11 @@ class TemplateCall:
                 return self._bypass(call.regions, error.reason)
             call.failures.append(("compile", error))
             return self._fall_back(call)
+
+    def _compile_part(self, graph: Graph) -> Run:
+        """Returns the function of a fold or of the rest of the template, compiled for each layout of its arguments."""
+        executable, on_build = self.compiler.executable(graph), self._on_build
+        return lambda args: executable.run_for(args, layouts_of(args), on_build)(args)
 
     def _run_rejected(self, call: _FirstCall, rejection: RejectedRegion) -> Run:
         """Returns a function that runs a rejected region in pieces, or else operation by operation."""

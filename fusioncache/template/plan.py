@@ -140,11 +140,9 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class ChainFolds:
-    """The folds of one residual chain: the head, the terms, the sum's dtype, and the launches."""
+    """The folds of one residual chain, and the number of its head among the template's inputs."""
 
     head: int
-    terms: range
-    dtype: str
     folds: tuple[Fold, ...]
 
 
@@ -193,7 +191,7 @@ def _chain_folds(template: Graph, op: Op, terms: range) -> ChainFolds:
     for width in fold_widths(len(terms)):
         folds.append(Fold(_fold_graph(op, sum_type, width), range(start, start + width)))
         sum_type, start = _sum_type(op), start + width
-    return ChainFolds(_head(op), terms, _sum_type(op).dtype, tuple(folds))
+    return ChainFolds(_head(op), tuple(folds))
 
 
 def _fold_graph(op: Op, sum_type: ValueType, width: int) -> Graph:

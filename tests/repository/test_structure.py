@@ -35,7 +35,7 @@ MAY_IMPORT = {folder: set(others.split()) for folder, others in _IMPORTS.items()
 EVERYBODY_MAY = {"process"}
 KNOW_TORCH_WHOLE = {"thunder_adapter", "distributed", "transform", "accelerators", "backends", "verification"}
 """The folders that may import torch, nvFuser's bindings and numpy in all their files."""
-KNOW_TORCH = {f"cache/{name}.py" for name in ("call", "folded_chains", "peers", "results")}
+KNOW_TORCH = {f"cache/{name}.py" for name in ("call", "peers", "results")}
 KNOW_TORCH |= {"process/tensor_guards.py"}
 PURE_BUT_FOR = {
     "residual": {"chaining", "recompute"},
