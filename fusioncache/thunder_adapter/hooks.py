@@ -141,20 +141,6 @@ def is_covered() -> bool:
     return any(observer.covers_trace() for observer in _observers.get())
 
 
-def are_installed() -> bool:
-    """True if all hooks are installed, so that observers see every event."""
-    from thunder.core import interpreter, jit_ext
-
-    handlers = interpreter._default_opcode_handler_map
-    places = (
-        jit_ext.general_jit_lookaside,
-        interpreter._setup_frame_and_run_python_function,
-        interpreter.globals_lookup,
-        *(handlers.get(name) for name in INSTRUCTIONS),
-    )
-    return all(getattr(each, "is_hook", False) for each in places)
-
-
 def watch_calls(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a hook around the interpreter's search for a lookaside: it reports calls, and may replace modules."""
     import torch
@@ -175,7 +161,7 @@ def watch_calls(original: Callable[..., Any]) -> Callable[..., Any]:
             return next(filter(None, (observer.replace_call(fn) for observer in observers)), None)
         return result
 
-    return _mark(general_jit_lookaside)
+    return general_jit_lookaside
 
 
 def watch_functions(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -189,7 +175,7 @@ def watch_functions(original: Callable[..., Any]) -> Callable[..., Any]:
             observer.see_function(wrapped_fn.value)
         return original(compilectx, runtimectx, wrapped_fn, *args, **kwargs)
 
-    return _mark(_setup_frame_and_run_python_function)
+    return _setup_frame_and_run_python_function
 
 
 def watch_globals(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -201,7 +187,7 @@ def watch_globals(original: Callable[..., Any]) -> Callable[..., Any]:
             observer.see_global(globals_dict.value, name.value)
         return original(globals_dict, name)
 
-    return _mark(globals_lookup)
+    return globals_lookup
 
 
 def watch_instruction(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -213,12 +199,7 @@ def watch_instruction(original: Callable[..., Any]) -> Callable[..., Any]:
             observer.see_instruction(inst.opname, inst, state)
         return original(inst, **state)
 
-    return _mark(handler)
-
-
-def _mark(hook: Callable[..., Any]) -> Callable[..., Any]:
-    hook.is_hook = True  # type: ignore[attr-defined]  # functions that wrap it get the attribute too
-    return hook
+    return handler
 
 
 def name_instruction(inst: Any) -> str:

@@ -427,7 +427,7 @@ def _install(wanted: Mapping[str, Callable[[], Iterable[Replacement]]]) -> None:
     # Reading sources and scanning modules would trigger a full garbage collection.
     with _lock, without_collector():
         # Finding replacements imports modules. They are scanned once all are imported.
-        found = {name: _find(name, replacements) for name, replacements in wanted.items() if not _is_in_place(name)}
+        found = {name: _find(name, replacements) for name, replacements in wanted.items() if not is_in_place(name)}
         everywhere = any(each.everywhere for replacements in found.values() for each in replacements or ())
         importers = Importers() if everywhere else None
         for name, replacements in found.items():
@@ -449,7 +449,7 @@ def _put_all(name: str, replacements: tuple[Replacement, ...], importers: Import
         _installed_groups[name] = replacements
 
 
-def _is_in_place(name: str) -> bool:
+def is_in_place(name: str) -> bool:
     """True if a capability is installed, and no replacement of it was removed or replaced by other code."""
     ours = {id(new) for _, _, new in _installed}
     return name in _installed_groups and all(id(replacement.get()) in ours for replacement in _installed_groups[name])

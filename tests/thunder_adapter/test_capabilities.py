@@ -84,7 +84,7 @@ def test_instructions_with_another_source_are_accepted_if_they_are_observed(monk
     found = [re.search(r"\[(\w+)\]", misfit)[1] for misfit in finding.misfits]
     assert finding.works and sorted(found) == sorted(hooks.INSTRUCTIONS)
     installation.install()
-    assert hooks.are_installed()
+    assert installation.is_in_place("hooks")
 
 
 @pytest.mark.parametrize("name", [each for each in hooks.INSTRUCTIONS if dis.opmap[each] < 256])  # others never occur

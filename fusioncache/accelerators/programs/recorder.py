@@ -53,6 +53,7 @@ from fusioncache.ir import Declined, Scope
 from fusioncache.thunder_adapter import hooks
 from fusioncache.thunder_adapter.accelerator_api import interpreter, jit_ext
 from fusioncache.thunder_adapter.hooks import name_instruction
+from fusioncache.thunder_adapter.installation import is_in_place
 
 
 @dataclass(slots=True)
@@ -267,7 +268,7 @@ class Recorder(hooks.Observer):
         self._seen: set[tuple[int, str]] = set()
         self._tagging = find_tagging()
         self._covered = 0, True
-        if not hooks.are_installed():
+        if not is_in_place("hooks"):
             self._refuse("Thunder's interpreter could not be observed")
 
     @contextmanager
