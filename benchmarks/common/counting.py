@@ -1,6 +1,6 @@
 """Counts compilations outside fusioncache, and patches functions where there is no API to count or to configure.
 
-- Observers of fusioncache's executor report the regions that it compiles alone.
+- Regions that fusioncache's executor compiles alone are counted in their first call.
 - Definitions of Thunder's nvFuser executor are counted in ``create_fd``, which Thunder looks up in its module: the
   executor reports nothing, and ``LruFusionCache`` must wrap this function.
 - Without the transform, fusioncache's executor uses the best backend and has no option. All modes need the same one.
@@ -11,18 +11,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
-from thunder.extend import get_executor
-
 from fusioncache.backends.nvfuser.definition import nvfuser_executor
-from fusioncache.observe.record.events import CompileEvent
 from fusioncache.template.plan import Plan
 from fusioncache.transform import executor, sharing
-from fusioncache.transform.executors import NAME
 
 
 class Counter:
@@ -50,11 +46,6 @@ class Counter:
             yield
         finally:
             self.seconds += time.perf_counter() - start
-
-    def observe(self, event: CompileEvent) -> None:
-        """Counts a region that fusioncache's executor compiled alone."""
-        self._count += 1
-        self.seconds += event.seconds
 
     def count_first_call(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a wrapper that counts and times the first call of the function as a compilation."""
@@ -89,7 +80,7 @@ def count_compiles(backend: str, *, lru: bool = False) -> Counter:
     if backend == "nvfuser":
         _count_definitions(counter, lru)
     else:
-        get_executor(NAME).observers.append(counter.observe)
+        _count_alone_regions(counter)
     return counter
 
 
@@ -104,7 +95,19 @@ def counting_compiles(backend: str) -> Iterator[Counter]:
             thunders: Any = nvfuser_executor()
             thunders.create_fd = thunders.create_fd.__wrapped__
         else:
-            get_executor(NAME).observers.remove(counter.observe)
+            alone: Any = executor._AloneRegion
+            alone._compute = alone._compute.__wrapped__
+
+
+def _count_alone_regions(counter: Counter) -> None:
+    """Counts the regions that fusioncache's executor compiles alone, each in its first call."""
+    compute = executor._AloneRegion._compute
+
+    @wraps(compute)
+    def _compute(self: executor._AloneRegion, args: Sequence[Any]) -> Any:
+        return (compute if self.function else counter.count_first_call(compute))(self, args)
+
+    executor._AloneRegion._compute = _compute  # type: ignore[method-assign]
 
 
 def _count_definitions(counter: Counter, lru: bool) -> None:

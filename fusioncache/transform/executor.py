@@ -37,8 +37,7 @@ from fusioncache.cache.results import with_torch_layouts
 from fusioncache.ir import Declined, Instance, Scope
 from fusioncache.ir.ops import TABLE, op_traits, shaping_inputs
 from fusioncache.ir.template import layouts_of
-from fusioncache.observe.record.events import CompileEvent, CompileObserver
-from fusioncache.process.warning import log_errors, logger, warn_once
+from fusioncache.process.warning import logger, warn_once
 from fusioncache.thunder_adapter.accelerator_api import Node, consecutive_fusion, fuse_bound_symbols
 from fusioncache.thunder_adapter.api import (
     BoundSymbol,
@@ -116,14 +115,10 @@ class FusionCacheExecutor(FusionExecutor):
 
     Args:
         name: the executor's name in Thunder.
-
-    Attributes:
-        observers: called with each region that is compiled alone.
     """
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.observers: list[CompileObserver] = []
         self._implmap = {symbol_named(name).id: ImplInfo() for name, traits in TABLE.items() if traits.fusible}
 
     def fuse(self, region: Region, fusion_counter: int) -> BoundSymbol:
@@ -134,7 +129,7 @@ class FusionCacheExecutor(FusionExecutor):
         for bound_symbol in region.bound_symbols:
             primitives += map(_plainly, tag_layouts(bound_symbol, flatten(bound_symbol)))
         name = f"Fusion{fusion_counter}"
-        call = _AloneRegion(self, BoundGraph(inputs, primitives, outputs))
+        call = _AloneRegion(BoundGraph(inputs, primitives, outputs))
         fusion = self.register_temporary_operation(name, call, inputs=inputs, outputs=outputs, bsyms=primitives)
         call.fusion = fusion
         return fusion
@@ -212,7 +207,6 @@ class _AloneRegion:
     Its results are checked once for each layout.
 
     Args:
-        executor: compiles the region.
         region: the region.
 
     Attributes:
@@ -220,9 +214,8 @@ class _AloneRegion:
         function: the compiled function; None before the first call.
     """
 
-    def __init__(self, executor: FusionCacheExecutor, region: BoundGraph):
+    def __init__(self, region: BoundGraph):
         self.fusion: BoundSymbol | None = None
-        self._executor = executor
         self._region = region
         self.function: Callable[..., Any] | None = None
         self._instance: Instance | None = None
@@ -258,16 +251,11 @@ class _AloneRegion:
     def _compute(self, args: Sequence[Any]) -> Any:
         if self.function is not None:
             return self.function(*args)
-        start, backend = time.perf_counter(), self._executor.own_backend()
         compiled = torch_function(self._region)
-        if backend == "inductor":
+        if best_backend("cpu") == "inductor":
             compiled = inductor_function(compiled)  # TorchInductor compiles it in its first call
         results = compiled(*args)
         self.function = compiled
-        event = CompileEvent(backend, time.perf_counter() - start)
-        with log_errors("an observer of compiles failed"):
-            for observer in self._executor.observers:
-                observer(event)
         return results
 
     def _fall_back(self, args: Sequence[Any], error: Exception) -> Any:

@@ -94,9 +94,8 @@ class CompileEvent:
         seconds: time of compiling it, up to the end of its first execution, or of loading it.
         loaded: whether it was loaded.
         compile_seconds: time that compiling it took, if it was loaded.
-        template: the template that it is for; None for a region that is compiled alone.
-        graph: the graph that it computes, without parameters; None for a region that is compiled alone, and for a
-            backend's own sum of residual terms.
+        template: the template that it is for, if known.
+        graph: the graph that it computes, without parameters; None if it serves any sizes.
         key: its key in the store; None if it is not stored.
         helped: whether it was loaded because a worker of this process compiled it in the background.
         general: whether it is for any sizes.
