@@ -10,9 +10,10 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from functools import cache, cached_property, wraps
-from types import FunctionType
+from functools import cache, cached_property, update_wrapper, wraps
+from types import FunctionType, SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from thunder.core import baseutils, codeutils, proxies
 
@@ -114,75 +115,27 @@ def shorten_to_printable(original: Callable[..., Any]) -> Callable[..., Any]:
     return to_printable
 
 
-# Attributes that override the signature of a function's code.
-_OTHERWISE = frozenset({"__signature__", "_partialmethod", "__partialmethod__"})
-_ANYTHING = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
-
-
 def shorten_normalize(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a ``normalize`` that binds arguments to parameters, with defaults, without building a signature."""
+    """Returns a ``normalize`` that builds the signature of a function once, where Thunder does so in each call."""
+    known: WeakKeyDictionary[Any, tuple[Any, inspect.Signature]] = WeakKeyDictionary()
 
-    @wraps(original)
-    def normalize(self: Any, *args: Any, **kwargs: Any) -> Any:
-        meta = self.meta
-        if type(meta) is Symbol and _takes_anything(vars(Symbol)["__call__"]):
-            return args, kwargs
-        function = _find_function(meta)
-        bound = None if function is None else _bind(function, args, kwargs)
-        return original(self, *args, **kwargs) if bound is None else bound
+    def find_signature(meta: Any) -> inspect.Signature:
+        if type(meta) not in (FunctionType, Symbol):
+            return inspect.signature(meta)
+        function = vars(Symbol)["__call__"] if type(meta) is Symbol else meta
+        defaults, found = _read_defaults(inspect.unwrap(function)), known.get(function)
+        if found is None or found[0] != defaults:
+            found = known[function] = defaults, inspect.signature(meta)
+        return found[1]
 
-    return normalize
-
-
-def _takes_anything(method: Any) -> bool:
-    function = _find_function(method)
-    code = function and function.__code__
-    return (
-        code is not None and code.co_flags & _ANYTHING == _ANYTHING and code.co_argcount == 1 > code.co_kwonlyargcount
-    )
+    names = {**original.__globals__, "inspect": SimpleNamespace(signature=find_signature)}
+    return update_wrapper(FunctionType(original.__code__, names), original)
 
 
-def _find_function(function: Any) -> FunctionType | None:
-    """Returns the function whose parameters ``inspect`` reports for this one; None in less plain cases."""
-    while type(function) is FunctionType:
-        attributes = vars(function)
-        if not attributes:
-            return function
-        if not _OTHERWISE.isdisjoint(attributes):
-            return None
-        if "__wrapped__" not in attributes:
-            return function
-        function = attributes["__wrapped__"]
-    return None
-
-
-def _bind(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Returns positional and named arguments with all defaults; None in rare cases, and if binding raises an error."""
-    code = function.__code__
-    count = code.co_argcount
-    if code.co_flags & inspect.CO_VARKEYWORDS:
-        return None
-    given, rest = dict(kwargs), args[count:]
-    if rest and not code.co_flags & inspect.CO_VARARGS:
-        return None
-    positional = list(args[:count])
-    names, defaults = code.co_varnames, function.__defaults__ or ()
-    for index in range(len(positional), count):
-        if index >= code.co_posonlyargcount and names[index] in given:
-            positional.append(given.pop(names[index]))
-        elif index >= count - len(defaults):
-            positional.append(defaults[index - count])
-        else:
-            return None
-    named, of_named = {}, function.__kwdefaults__ or {}
-    for name in names[count : count + code.co_kwonlyargcount]:
-        if name in given:
-            named[name] = given.pop(name)
-        elif name in of_named:
-            named[name] = of_named[name]
-        else:
-            return None
-    return None if given else ((*positional, *rest), named)
+def _read_defaults(function: Any) -> tuple[Any, ...]:
+    """Returns the code and the defaults of a function, which other code may change."""
+    named = getattr(function, "__kwdefaults__", None) or {}
+    return getattr(function, "__code__", None), getattr(function, "__defaults__", None), tuple(named.items())
 
 
 # Cached properties of a bound symbol. Later results follow from these, even if its arguments have changed since.
