@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import Any
 
 from fusioncache.observe.record.stats import NOT_GIVEN
@@ -107,54 +107,48 @@ def time_splitter(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def _splitter(gm: Any, thunder_jit: Any, *rest: Any, **options: Any) -> Any:
-        start, inductor = time.perf_counter(), 0.0
+        start, inductor = time.perf_counter(), list[float]()
         warn_of_fault(gm)
-
-        def time_compile(compile_part: Callable[..., Any]) -> Callable[..., Any]:
-            @wraps(compile_part)
-            def timed(*args: Any, **kwargs: Any) -> Any:
-                nonlocal inductor
-                before = time.perf_counter()
-                try:
-                    return compile_part(*args, **kwargs)
-                finally:
-                    inductor += time.perf_counter() - before
-
-            return timed
-
         if rest and callable(rest[0]):  # later versions compile these parts when they run
-            rest = (time_compile(rest[0]), *rest[1:])
+            rest = (_time_calls(rest[0], inductor.append), *rest[1:])
         with ExitStack() as contexts:
             for accelerator in _list_accelerators(thunder_jit):
                 contexts.enter_context(accelerator.around_splitting(gm))
             split, info = original(gm, thunder_jit, *rest, **options)
         with log_errors("what Thunder's splitter did is not counted"):  # as in another Thunder: the graphs run anyway
             transforms = _list_transforms(info)
-            _account(transforms, info, time.perf_counter() - start, inductor)
+            _account(transforms, info, time.perf_counter() - start, sum(inductor))
             _time_lazy_parts(split, transforms)
         return split, info
 
     return _splitter
 
 
+def _time_calls(function: Callable[..., Any], note: Callable[[float], object]) -> Callable[..., Any]:
+    """Returns a function that does the same, and passes on the seconds of each call."""
+
+    @wraps(function)
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            note(time.perf_counter() - start)
+
+    return timed
+
+
 def _time_lazy_parts(split: Any, transforms: Sequence[Any]) -> None:
     """Measures each part's first call, in which TorchInductor compiles it."""
 
-    def time_first(module: Any, forward: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*args: Any) -> Any:
-            del module.forward  # later calls find the class's method
-            start = time.perf_counter()
-            try:
-                return forward(*args)
-            finally:
-                for transform in transforms:
-                    transform.ledger.history.add_seconds("other_compilers", time.perf_counter() - start)
-
-        return timed
+    def note_first(module: Any, seconds: float) -> None:
+        del module.forward  # later calls find the class's method
+        for transform in transforms:
+            transform.ledger.history.add_seconds("other_compilers", seconds)
 
     for module in split.children():
         if type(module).__name__ == "LazyInductorModule":
-            module.forward = time_first(module, module.forward)
+            module.forward = _time_calls(module.forward, partial(note_first, module))
 
 
 def warn_of_fault(graph: Any) -> None:
