@@ -280,7 +280,8 @@ class TemplateCall:
         """
         regions = self._regions[arities]
         if regions.plan is Plan.INLINE:
-            executable = self._inline_executable(arities)
+            graph = inline(self.template.graph, arities)
+            executable = self.compiler.executable(graph, self._compiled_instance(arities))
             if regions.source is not None:
                 executable.add_source(regions.source)
             return [executable]
@@ -415,9 +416,6 @@ class TemplateCall:
 
         graph, instance = inline(self.template.graph, regions.arities), self._compiled_instance(regions.arities)
         return BuildRequest(graph, layouts, self._on_build, on_general, self._generation, instance)
-
-    def _inline_executable(self, arities: Arities) -> Executable:
-        return self.compiler.executable(inline(self.template.graph, arities), self._compiled_instance(arities))
 
     def _compiled_instance(self, arities: Arities) -> Instance | None:
         """Returns the region that is compiled; None if not known."""

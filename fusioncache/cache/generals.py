@@ -8,6 +8,7 @@ generalization, and cuts a rejected region itself.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -246,14 +247,6 @@ class GeneralExecutable:
         known = [each for each in dict.fromkeys(seen) if each is not None]
         return [layouts] if layouts in known or not known else known
 
-    def values_of(self, holes: Sequence[Value]) -> tuple[Value, ...] | None:
-        """Returns the variables' values for which the generalization equals a region; None if it is not an instance.
-
-        Args:
-            holes: the contents of the region's holes; the region has the skeleton of the family.
-        """
-        return fit_holes(self.family.generalization, holes)
-
     def serve(self, args: Sequence[Any], layouts: ArgumentLayouts, values: Sequence[Value]) -> ServedGeneral:
         """Returns the function for the arguments of an instance.
 
@@ -355,8 +348,8 @@ class _Relatives:
     skeleton: Skeleton
     key: Key | None = None
     rejection: Rejection | None = None
-    places: list[_Place] = field(default_factory=list)
-    generals: list[tuple[GeneralExecutable, _Place]] = field(default_factory=list)
+    places: deque[_Place] = field(default_factory=lambda: deque(maxlen=_MOST))
+    generals: deque[tuple[GeneralExecutable, _Place]] = field(default_factory=lambda: deque(maxlen=_MOST))
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,7 +426,7 @@ class GeneralRegions:
 def _find_general(relatives: _Relatives, holes: Holes, generation: Generation | None) -> FoundGeneral | None:
     """Returns the newest general executable with the region of these holes as an instance, or None."""
     for general, place in reversed(relatives.generals):
-        values = general.values_of(holes)
+        values = fit_holes(general.family.generalization, holes)
         if values is not None:
             if generation is not None:
                 place.enter(generation)
@@ -454,7 +447,7 @@ def _join(
     places = [place for place in places if shares_all or place.last != generation.number]
     if not places:
         place = _Place(generation.name, (instance,), generation.function, generation.number)
-        _append_bounded(relatives.places, place)
+        relatives.places.append(place)
         _store_place(relatives, place, builder)
         return None
     skeleton = relatives.skeleton
@@ -463,7 +456,7 @@ def _join(
     place.enter(generation)
     place.instances = (*place.instances, instance)
     general = GeneralExecutable(family, builder)
-    _append_bounded(relatives.generals, (general, place))
+    relatives.generals.append((general, place))
     _store_place(relatives, place, builder)
     return FoundGeneral(general, family.general.values[-1])
 
@@ -508,12 +501,6 @@ def _store_regions(relatives: _Relatives, new: StoredRegions, builder: Builder) 
     """Stores regions for later processes, if there is a store."""
     if relatives.key is not None and builder.store is not None:
         store_regions(builder.store, relatives.key, new, template_name(relatives.skeleton, relatives.key))
-
-
-def _append_bounded[T](kept: list[T], new: T) -> None:
-    """Appends to a list, and removes its first items beyond ``_MOST``."""
-    kept.append(new)
-    del kept[:-_MOST]
 
 
 def find_general_obstacle(region: Graph) -> str | None:
