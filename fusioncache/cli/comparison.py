@@ -6,7 +6,6 @@ import difflib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from fusioncache.cli.console import (
     count_columns,
     directory_option,
     format_table,
-    has_colours,
     json_option,
     print_json,
     remove_controls,
@@ -48,19 +46,14 @@ from fusioncache.cli.things import (
     pick,
     pick_run,
 )
-from fusioncache.humanize import escape_controls, fold_text, format_count, format_duration, format_seconds
+from fusioncache.humanize import escape_controls, format_count, format_duration, format_seconds
 from fusioncache.observe.explain.changes import KeyChange
 from fusioncache.observe.explain.difference import (
-    ONLY_A,
-    ONLY_B,
-    OTHER,
-    SAME,
-    AlignedRow,
     Difference,
-    align,
     compare,
     explain_miss,
     find_nearest,
+    list_lines,
     write_miss,
 )
 from fusioncache.observe.explain.program_difference import (
@@ -183,14 +176,11 @@ def _write_summary(run: Run, misses: int, loaded: int, others: int) -> str:
     return f"run {run.id[:ID_DIGITS]} ({escape_controls(run.command)}), {templates}: {', '.join(parts)}"
 
 
-_PIPED_WIDTH = 160
 _MOST = 20
-"""How many differences of two programs are shown without ``--all``."""
+"""How many differences are shown without ``--all``."""
 _COLUMNS = tuple(Column(title, fold=True) for title in ("differs", "A", "B"))
 _HANG = 8
-"""The indent of continued lines of a trace."""
-_ROW_GAP, _ROW_HANG = 3, 4
-"""The space between the sides of a row, and the indent of a side's continued lines."""
+"""The indent of continued lines of a trace or a key."""
 _COUNTS = ("regions", "templates", "hits", "misses", "compiles", "loads", "programs_loaded", "programs_made")
 _SECONDS = (
     *("compile_seconds", "load_seconds", "loaded_compile_seconds", "saved_seconds", "canonicalize_seconds"),
@@ -221,9 +211,8 @@ def explain(
     known before, and how it differs. A line at the end counts the templates that were loaded from the store.
 
     A and B are IDs or names of templates or executables from 'ls' and 'ls --store', or their starts. Without B, A is
-    compared with the nearest of all others. One sentence names the first difference and the number of others. It omits
-    differences that follow from others. Below it, differing lines are side by side, each operation (op) beside its
-    counterpart. | marks a differing line, < and > a line of only A or only B.
+    compared with the nearest of all others. A table lists the differences, without those that follow from others. --all
+    adds all lines of both keys with numbered operations (ops): - marks a line of only A, + a line of only B.
 
     A and B may also be programs from 'ls --programs'. As A, a model's name means its newest program. Programs differ in
     lines of their keys, or in reads (outside values that were recorded in tracing).
@@ -335,37 +324,32 @@ def _find_nearest(thing: NamedThing, directory: Path | None) -> NamedThing:
 
 
 def _compare_templates(a: NamedThing, b: NamedThing, everything: bool) -> Comparison:
-    """Returns the differences of two templates or executables. With ``everything`` the table has equal lines too."""
-    difference, rows = compare(a.texts, b.texts), align(a.texts, b.texts)
-    shown = [row for row in rows if everything or row.mark != SAME]
-    lines = list(_write_rows(shown, count_columns() or _PIPED_WIDTH))
-    if left_out := len(rows) - len(shown):
-        lines.append(f"{format_count(left_out, 'line is', 'lines are')} the same in both (--all shows all lines)")
-    return difference.sentence(), {"changes": difference.changes, "rows": rows}, "\n".join(lines)
-
-
-def _write_rows(rows: Iterable[AlignedRow], width: int) -> Iterator[str]:
-    """Yields the lines of a text of this width, in the colours of their rows' marks. Longer lines are wrapped."""
-    colours = {OTHER: "yellow", ONLY_A: "red", ONLY_B: "green"} if has_colours() else {}
-    column = max((width - _ROW_GAP) // 2, 1)
-    for row in rows:
-        sides = (fold_text(escape_controls(side), column, _ROW_HANG) for side in (row.a, row.b))
-        for index, (a, b) in enumerate(zip_longest(*sides, fillvalue="")):
-            line = f"{a:{column}} {row.mark if index == 0 else ' '} {b}".rstrip()
-            yield click.style(line, fg=colours[row.mark]) if row.mark in colours else line
+    """Returns the differences of two templates or executables. With ``everything`` also all lines of their keys."""
+    difference, lines = compare(a.texts, b.texts), dict[str, list[str]]()
+    if everything:
+        one, other = list_lines(a.texts), list_lines(b.texts)
+        lines["lines"] = _diff(a, b, one, other, context=len(one) + len(other))
+    rows = [(change.subject, change.a, change.b) for change in difference.changes]
+    return difference.sentence(), {"changes": difference.changes, **lines}, _write_blocks(rows, lines, everything)
 
 
 def _compare_programs(a: NamedThing, b: NamedThing, everything: bool) -> Comparison:
     """Returns how keys and reads of two programs differ; traces too with ``everything`` or if nothing else differs."""
     found = (*compare_program_keys(a.texts, b.texts), *_compare_reads(a, b))
     traces = _compare_traces(a, b) if everything or not found else {}
-    shown = found if everything else found[:_MOST]
-    blocks = [format_table(_COLUMNS, [(each.what, *each.values) for each in shown])] if found else []
-    blocks += [f"and {len(found) - _MOST} more (--all shows all of them)"] if len(found) > len(shown) else []
-    for name, lines in traces.items() if everything else ():
-        blocks.append("\n".join(["", name, *(wrap(remove_controls(line), count_columns(), _HANG) for line in lines)]))
     data = {"line": _find_line(found[0], a) if found else None, "differences": found}
-    return _write_sentence(found, traces), {**data, **({"traces": traces} if everything else {})}, "\n".join(blocks)
+    table = _write_blocks([(each.what, *each.values) for each in found], traces if everything else {}, everything)
+    return _write_sentence(found, traces), {**data, **({"traces": traces} if everything else {})}, table
+
+
+def _write_blocks(rows: Sequence[tuple[str, str, str]], texts: Mapping[str, Sequence[str]], everything: bool) -> str:
+    """Returns a table of differences, of the first only without ``everything``, and below it the diff of each text."""
+    shown = rows if everything else rows[:_MOST]
+    blocks = [format_table(_COLUMNS, shown)] if rows else []
+    blocks += [f"and {len(rows) - _MOST} more (--all shows all of them)"] if len(rows) > len(shown) else []
+    for name, lines in texts.items():
+        blocks.append("\n".join(["", name, *(wrap(remove_controls(line), count_columns(), _HANG) for line in lines)]))
+    return "\n".join(blocks)
 
 
 def _find_line(first: ProgramDifference, program: NamedThing) -> str | None:
@@ -396,18 +380,20 @@ def _compare_traces(a: NamedThing, b: NamedThing) -> dict[str, list[str]]:
     for name in TRACES:
         texts = (side.get(name, "").splitlines() for side in sides)
         one, other = ([line for line in lines if not line.startswith("# Constructed by ")] for lines in texts)
-        lines = difflib.unified_diff(one, other, f"A {a.id}", f"B {b.id}", lineterm="")
         if one != other:
-            found[name] = [*map(blur, lines)]
+            found[name] = _diff(a, b, one, other)
     return found
+
+
+def _diff(a: NamedThing, b: NamedThing, one: list[str], other: list[str], context: int = 3) -> list[str]:
+    """Returns the lines that differ, with so many equal lines around each."""
+    return [*map(blur, difflib.unified_diff(one, other, f"A {a.id}", f"B {b.id}", lineterm="", n=context))]
 
 
 def _write_sentence(found: Sequence[ProgramDifference], traces: Iterable[str]) -> str:
     """Returns a sentence about the differences of two programs; about their traces if keys and reads are equal."""
     if found:
-        others = len(found) - 1
-        more = f", and in {others} other {'thing' if others == 1 else 'things'}" if others else ""
-        return f"{found[0].compare('A', 'B').removesuffix('.')}{more}."
+        return found[0].compare("A", "B", len(found) - 1)
     differing = " and the ".join(traces)
     same = f"Their keys and all that was read are the same, and they differ in the {differing} trace."
     return same if differing else "They do not differ."

@@ -58,6 +58,12 @@ def join_words(items: Sequence[str], word: str = "and") -> str:
     return f" {word} ".join(filter(None, (", ".join(items[:-1]), items[-1])))
 
 
+def write_difference(subject: str, values: str, others: int) -> str:
+    """Returns a sentence about the first difference of two things, its values, and the number of other differences."""
+    more = f", and in {others} other {'thing' if others == 1 else 'things'}" if others else ""
+    return f"They differ in {subject}: {values}{more}."
+
+
 def shorten_values(a: str, b: str, longest: int = _LONGEST) -> tuple[str, str]:
     """Returns two values; if one is longer than ``longest``, both are cut around their first difference."""
     if max(len(a), len(b)) <= longest:

@@ -1,11 +1,11 @@
-"""The differences of two keys: in words, side by side, from the nearest key, and of keys that differ only in sizes."""
+"""The differences of two keys: in words, from the nearest key, and of keys that differ only in sizes."""
 
 from __future__ import annotations
 
 import heapq
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -22,11 +22,19 @@ from fusioncache.ir.keys import (
     read_values,
     write_layouts,
 )
-from fusioncache.observe.explain.changes import NONE, KeyChange, find_graph_changes, shorten_values
+from fusioncache.observe.explain.changes import NONE, KeyChange, find_graph_changes, shorten_values, write_difference
 from fusioncache.observe.explain.pairing import Pairing
 from fusioncache.template.generalization import make_family
 from fusioncache.template.skeleton import Skeleton, skeleton_of
-from fusioncache.template.text import count_ops, hide_numbers, input_lines, op_lines, output_lines, read_exactly
+from fusioncache.template.text import (
+    count_ops,
+    hide_numbers,
+    input_lines,
+    op_lines,
+    output_lines,
+    read_exactly,
+    read_graph,
+)
 
 Texts = Mapping[str, str]
 """The ingredients of a key: name to text."""
@@ -53,9 +61,8 @@ class Difference:
             return "They do not differ."
         if self.sizes:
             return f"They are the same but for sizes: {_write_sizes(self.sizes, a, b)}."
-        change, others = self.changes[0], len(self.changes) - 1
-        more = f", and in {others} other {'thing' if others == 1 else 'things'}" if others else ""
-        return f"They differ in {change.subject}: {change.a} {a}, {change.b} {b}{more}."
+        change = self.changes[0]
+        return write_difference(change.subject, f"{change.a} {a}, {change.b} {b}", len(self.changes) - 1)
 
 
 def compare(a: Texts, b: Texts) -> Difference:
@@ -297,78 +304,11 @@ def _as_number(value: Value) -> int | float:
     return float.fromhex(value.text) if isinstance(value, Const) else value
 
 
-SAME, OTHER, ONLY_A, ONLY_B = " ", "|", "<", ">"
-"""The marks of a row: equal sides, different ones, or only one side."""
-
-_OP_NUMBER = re.compile(r"^op \d+")
-
-_About = tuple[str, int | None]
-"""The subject of a line: a node by its number, or an output by its value's. None is no subject, and has no line."""
-
-
-@dataclass(frozen=True, slots=True)
-class AlignedRow:
-    """A line of A and the corresponding one of B, either empty if there is none, and the mark between them."""
-
-    a: str
-    mark: str
-    b: str
-
-
-def align(a: Texts, b: Texts) -> tuple[AlignedRow, ...]:
-    """Returns the lines of two keys in A's order, each op beside its partner, given the keys' ingredients."""
-    try:
-        pairing = Pairing(a, b)
-    except ValueError:
-        return tuple(_align_lines(a, b, dict.fromkeys([*a, *b])))
-    environment = [name for name in dict.fromkeys([*a, *b]) if name not in GRAPH or name == "format"]
-    return (*_align_graphs(pairing), *_align_lines(a, b, environment))
-
-
-def _align_graphs(pairing: Pairing) -> Iterator[AlignedRow]:
-    a, b = _lines(pairing.a.graph), _lines(pairing.b.graph)
-    partner: dict[_About, _About] = {("node", x): ("node", y) for x, y in pairing.a.partner.items()}
-    partner |= {("output", value): ("output", pairing.a.find_partner(value)) for value in pairing.a.graph.outputs}
-    changed = {("node", node) for node in pairing.rewired}
-    taken, last = set(partner.values()), None
-    only_b = defaultdict[_About | None, list[AlignedRow]](list)
-    for about, line in b.items():
-        if about in taken:
-            last = about
-        else:
-            only_b[last].append(AlignedRow("", ONLY_B, line))
-    yield from only_b[None]
-    for about, line in a.items():
-        other = partner.get(about)
-        if other is None or other not in b:
-            yield AlignedRow(line, ONLY_A, "")
-            continue
-        same = _without_numbers(line) == _without_numbers(b[other]) and about not in changed
-        yield AlignedRow(line, SAME if same else OTHER, b[other])
-        yield from only_b[other]
-
-
-def _lines(graph: Graph) -> dict[_About, str]:
-    """Returns the lines of a graph by subject, with its ops numbered."""
-    lines: dict[_About, str] = {("node", number): line for number, line in enumerate(input_lines(graph))}
-    firsts = [first for _, first in graph.results()]
-    numbered = [f"op {number}  {line}" for number, line in enumerate(op_lines(graph), 1)]
-    lines.update({("node", first): line for first, line in zip(firsts, numbered, strict=True)})
-    lines.update({("output", value): line for value, line in zip(graph.outputs, output_lines(graph), strict=True)})
-    return lines
-
-
-def _without_numbers(line: str) -> str:
-    return hide_numbers(_OP_NUMBER.sub("", line))
-
-
-def _align_lines(a: Texts, b: Texts, names: Iterable[str]) -> Iterator[AlignedRow]:
-    for name in names:
-        x, y = _label_lines(name, a.get(name)), _label_lines(name, b.get(name))
-        for one, other in zip_longest(x, y, fillvalue=""):
-            mark = SAME if one == other else ONLY_B if not one else ONLY_A if not other else OTHER
-            yield AlignedRow(one, mark, other)
-
-
-def _label_lines(name: str, text: str | None) -> list[str]:
-    return [] if text is None else [f"{name}: {line}" for line in text.split("\n")]
+def list_lines(key: Texts) -> list[str]:
+    """Returns the lines of a key for people: those of its graph, with numbered ops, and those of its environment."""
+    names, lines = list(key), list[str]()
+    with suppress(ValueError):  # a graph that cannot be read is shown as its text
+        graph = read_graph(key)
+        ops = [f"op {number}  {line}" for number, line in enumerate(op_lines(graph), 1)]
+        lines, names = [*input_lines(graph), *ops, *output_lines(graph)], [name for name in key if name not in GRAPH]
+    return lines + [f"{name}: {line}" for name in names for line in key[name].split("\n")]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from fusioncache.ir.keys import Comparison, kind_of, read_values
-from fusioncache.observe.explain.changes import shorten_values
+from fusioncache.observe.explain.changes import shorten_values, write_difference
 from fusioncache.observe.explain.difference import Texts, list_differing
 from fusioncache.process.secrets import blur
 
@@ -77,11 +77,11 @@ class ProgramDifference:
         before, after = map(_write_value, (self.before, self.after))
         return shorten_values(before, after, _LONGEST)
 
-    def compare(self, a: str, b: str) -> str:
-        """Returns a sentence about two stored programs named ``a`` (the one before) and ``b``."""
+    def compare(self, a: str, b: str, others: int = 0) -> str:
+        """Returns a sentence about two stored programs, named ``a`` and ``b``, that differ in so many other things."""
         before, after = self.values
         values = "values hidden" if self.is_hidden else f"{before} in {a}, {after} in {b}"
-        return f"They differ in {self.what}: {values}."
+        return write_difference(self.what, values, others)
 
     def to_dict(self) -> dict[str, str | None]:
         """Returns the difference as JSON, with secrets hidden."""
