@@ -59,13 +59,14 @@ from fusioncache.humanize import (
 )
 from fusioncache.ir import Graph, NumberType
 from fusioncache.ir.ops import RESIDUAL
+from fusioncache.observe.explain.difference import list_lines
 from fusioncache.observe.record.database import RecordReader
 from fusioncache.observe.record.observations import RegionRecord
 from fusioncache.observe.record.stats import TemplateStats
 from fusioncache.observe.trace_files import TraceFile, list_processes, read_traces
 from fusioncache.process.secrets import blur
 from fusioncache.process.settings import PASSES, find_directory
-from fusioncache.template.text import number_literals, read_graph
+from fusioncache.template.text import read_graph
 
 _WHOLE = ("ingredients", "parameters", "regions", "key", "programs", "guards", "reads")
 """The parts that are shown if no option names one."""
@@ -125,9 +126,8 @@ def show(id_: str | None, as_json: bool, directory: Path | None, passes: bool, *
 
     ID is an ID or a name from 'ls', 'ls --store', 'ls --programs' or 'ls --families', or its start.
 
-    Of a template, it shows the counts of the newest run that had it, the ingredients of its key, and its regions. In
-    the operations (ops), constant0 or attribute0 refers to the constants and attributes below them. Executables that
-    the store cannot hold are counted by reason.
+    Of a template, it shows the counts of the newest run that had it, its key with numbered operations (ops), and its
+    regions. Executables that the store cannot hold are counted by reason.
 
     Of an executable (the compiled code of a template for one layout of its inputs), it shows the compiler, machine and
     time of its compile, and the ingredients of its key.
@@ -273,14 +273,10 @@ def _write_fields(data: Mapping[str, Any]) -> str:
 
 
 def _describe_ingredients(template: TemplateStats) -> Part:
-    """Returns the ingredients of the key, each with its digest."""
+    """Returns the lines of the key; as data each ingredient with its digest."""
     named = template.ingredients
     data = [{"name": name, "digest": sha256(text.encode()).hexdigest(), "text": text} for name, text in named]
-    blocks = [
-        format_lines(f"{part['name']}  {part['digest'][:ID_DIGITS]}", number_literals(part["name"], part["text"]))
-        for part in data
-    ]
-    return "\n\n".join(blocks), data
+    return format_lines("key", list_lines(template.texts)), data
 
 
 def _describe_parameters(record: RecordReader, template: TemplateStats) -> Part:

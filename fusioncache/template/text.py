@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from fusioncache.ir import Arg, Const, Graph, NumberType, Op, Ref, TensorType, ValueType
 
@@ -162,13 +162,6 @@ def digest_ops(text: str) -> str:
 def hide_numbers(line: str) -> str:
     """Returns a line without the numbers of values and literals, because these depend on all other lines."""
     return _REFERENCE.sub("%", line)
-
-
-def number_literals(name: str, text: str) -> Iterator[str]:
-    """Yields the lines of an ingredient, each literal with the name by which ops refer to it."""
-    kind = {"constants": "constant", "attributes": "attribute"}.get(name)
-    for number, line in enumerate(_lines(text)):
-        yield f"{kind}{number}: {line}" if kind else line
 
 
 def _read_graph(texts: Mapping[str, str]) -> Graph:
