@@ -150,20 +150,12 @@ def _pair(columns: Sequence[Column], row: Row) -> Iterator[tuple[Column, Any]]:
     return zip(columns, values, strict=True)
 
 
-_PAIR = (Column(""), Column("", fold=True))
+_PAIR = (Column("", fold=True), Column("", fold=True))
 
 
 def format_pairs(pairs: Iterable[tuple[str, Any]]) -> str:
-    """Returns names and aligned values, in the width of the terminal. Names take at most half of it.
-
-    Pairs without a value are left out.
-    """
-    width = count_columns()
-    known = [(escape_controls(name), _PAIR[1].cell(value)) for name, value in pairs if value is not None]
-    if width is None:
-        return "\n".join(_write_lines(_PAIR, known, None))
-    folded = [(_fold(name, width // 2), value) for name, value in known]
-    return "\n".join(_write_lines(*_fit(_PAIR, folded, width), width))
+    """Returns names and aligned values, in the width of the terminal. Pairs without a value are left out."""
+    return format_table(_PAIR, [pair for pair in pairs if pair[1] is not None]).partition("\n")[2]
 
 
 def format_block(heading: str, text: str) -> str:
