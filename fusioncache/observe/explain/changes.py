@@ -27,7 +27,7 @@ class KeyChange:
 
     Attributes:
         ingredient: the name of the ingredient that differs.
-        subject: what differs, in words: ``a constant, the 2nd operand of op 3 (mul)``.
+        subject: what differs, in words: ``a constant, operand 2 of op 3 (mul)``.
         a: A's value.
         b: B's value.
         op: the number, from 1, of the op that differs: A's, or B's if only B has it; None if it is not about an op.
@@ -42,15 +42,6 @@ class KeyChange:
     def to_dict(self) -> dict[str, str | int | None]:
         """Returns the change as JSON."""
         return {"ingredient": self.ingredient, "place": self.subject, "a": self.a, "b": self.b, "op": self.op}
-
-
-_ORDINALS = {1: "st", 2: "nd", 3: "rd"}
-
-
-def write_ordinal(number: int) -> str:
-    """Returns ``1st``, ``2nd``, ``11th``."""
-    ending = "th" if number % 100 in (11, 12, 13) else _ORDINALS.get(number % 10, "th")
-    return f"{number}{ending}"
 
 
 def join_words(items: Sequence[str], word: str = "and") -> str:
@@ -165,8 +156,8 @@ def _explain_positional(op: Op, index: int, x: Arg | None, y: Arg | None, where:
     if op.name == RESIDUAL:
         return KeyChange("attributes", f"the dtype of the terms of {where}", *values)
     if any(isinstance(arg, Const) and arg.kind in NUMBERS for arg in (x, y)):
-        return KeyChange("constants", f"a constant, the {write_ordinal(index + 1)} operand of {where}", *values)
-    return KeyChange("attributes", f"an attribute, the {write_ordinal(index + 1)} argument of {where}", *values)
+        return KeyChange("constants", f"a constant, operand {index + 1} of {where}", *values)
+    return KeyChange("attributes", f"an attribute, argument {index + 1} of {where}", *values)
 
 
 def _values_first(args: tuple[Arg, ...]) -> tuple[Arg, ...]:
