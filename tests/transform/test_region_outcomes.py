@@ -149,7 +149,8 @@ def test_each_new_template_is_explained_once_with_the_line_of_the_user(capfd):
     assert transform.stats().misses == 2
     known, new = (stats.name for stats in transform.cache.templates())
     assert first == f"fusioncache: {known} is new. No template was known before."
-    assert second.startswith(f"fusioncache: {new} is new. The nearest is {known}. They differ in a constant, the 2nd ")
+    nearest = f"The nearest is {known}. They differ in a constant, operand 2 of "
+    assert second.startswith(f"fusioncache: {new} is new. {nearest}")
     assert second.endswith("(mul): 3.0 here, 2.0 there.")
     for line in (at_first, at_second):
         assert line.startswith(f"  {__file__}:") and line.endswith(": x = torch.tanh(x * factor) + torch.sin(x)")
