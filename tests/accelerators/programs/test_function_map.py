@@ -42,9 +42,19 @@ def test_names_of_definitions_tell_values_apart():
         *(1, 1.0, True, "1", -0.0, 0.0, torch.float32, torch.float64, int | str, int | float, {"a": 1}, {"a": 2}),
         *(type("V", (str,), {})("1"), type("V", (str,), {})("2"), lambda: 1, lambda: 2, lambda x: x, lambda x: -x),
     ]
+    half = [torch.autocast("cpu", dtype=each)(cosine) for each in (torch.float16, torch.bfloat16)]
+    different += [cosine, *half, torch.no_grad()(cosine), torch.enable_grad()(cosine)]
     names = [*map(name_trusted, different)]
     assert len(set(names)) == len(names) and names == [*map(name_trusted, different)]
     assert name_trusted({"a": 1, "b": 2}) == name_trusted({"b": 2, "a": 1})
+
+
+def test_generated_code_hides_no_code_of_others():
+    namespace: dict[str, Any] = {"__name__": "torch"}
+    exec("def wrap(function):\n return lambda x: function(x)", namespace)
+    definitions = Definitions(Describer())
+    definitions.name(namespace["wrap"](cosine))
+    assert len(definitions.foreign) == 1
 
 
 @contextlib.contextmanager
