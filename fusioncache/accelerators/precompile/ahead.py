@@ -470,7 +470,7 @@ def find_helpers(cache: Cache, jobs: int, backend: str, *, waits: bool = False) 
     """
     store = cache.store if jobs else None
     # Only the class is used, because an instance might open a device.
-    if store is None or backend_class(backend).persist is Backend.persist:
+    if not store or backend_class(backend).persist is Backend.persist:
         return None
     if cache.helpers is None:
         pool = find_pool(store, jobs, backend, waits=waits)

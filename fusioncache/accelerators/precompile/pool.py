@@ -142,7 +142,7 @@ class CompilePool:
         """Starts workers, all by default, and lets them open a GPU before the first task, when tasks are expected."""
         if self.start():
             self._limit_jobs()
-            self._send({}, device, self.jobs if workers is None else workers)
+            self._send({}, device, workers or self.jobs)
 
     def submit(self, tasks: Sequence[CompileTask]) -> list[Future[TaskOutcome]]:
         """Submits tasks, and returns a future of each outcome. The longest tasks are compiled first."""

@@ -113,7 +113,7 @@ def replan_streams(
 
 
 def _group_events(changed: Iterable[tuple[Stream, Sequence[Event]]]) -> dict[int, list[Event]]:
-    """Returns the events at each position of a trace. There is none where only dead code is removed."""
+    """Returns the events at each position of a trace. The removal of dead code is no event."""
     groups: dict[int, list[Event]] = defaultdict(list)
     for stream, events in changed:
         groups.update((position, []) for position in stream.idle if position not in groups)

@@ -260,7 +260,7 @@ class TraceSizes:
 
     def _find(self, leaf: Any, *, is_whole: bool) -> None:
         shape = getattr(leaf, "shape", None)
-        found = self.expressions if shape is None or not is_whole else self.in_comments
+        found = self.in_comments if is_whole and shape is not None else self.expressions
         found.update(size.expression for size in shape or (leaf,) if type(size) in SYMBOLIC)
 
     def unequal(self) -> Iterator[tuple[Expressions, Expressions]]:

@@ -124,7 +124,7 @@ def shorten_normalize(original: Callable[..., Any]) -> Callable[..., Any]:
             return inspect.signature(meta)
         function = vars(Symbol)["__call__"] if type(meta) is Symbol else meta
         defaults, found = _read_defaults(inspect.unwrap(function)), known.get(function)
-        if found is None or found[0] != defaults:
+        if not found or found[0] != defaults:
             found = known[function] = defaults, inspect.signature(meta)
         return found[1]
 
