@@ -54,7 +54,6 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "thunder.distributed.utils": "maybe_sort_waits",
         "thunder.executors.data_dependent_partition": "Node consecutive_fusion fuse_bound_symbols",
         "thunder.executors.passes": "_transform_for_operator_executor_execution",
-        "thunder.executors.sdpaex": "_attention_mask_memory_efficient_helper",
         "thunder.executors.torch_autograd": "ThunderFunction ThunderOutputFunction",
         "thunder.executors.torch_compile": "TorchCompileExecutor",
         "thunder.extend": "FUEL_LEVEL OperatorExecutor TemporaryExecutor register_executor",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from fusioncache.backends.api import make_backend, problem
 from fusioncache.cache.cache import Cache, default_cache
@@ -14,6 +15,7 @@ from fusioncache.ir import Template
 from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.stats import Stats
 from fusioncache.observe.trace_files import FIRST, TraceWriter
+from fusioncache.process import forks
 from fusioncache.process.warning import logger, warn, warn_once
 from fusioncache.template.plan import Plan
 from fusioncache.thunder_adapter.api import TraceTag, Transform, get_compile_data
@@ -24,8 +26,8 @@ from fusioncache.transform import dynamo_graphs, grouped_products
 from fusioncache.transform.generations import Generations
 from fusioncache.transform.graph_names import graph_names_of_process
 from fusioncache.transform.passes import Accelerator, Pass, TraceContext, order_passes, run_passes
-from fusioncache.transform.pending_contexts import PendingContexts
 from fusioncache.transform.provenance.misses import Misses
+from fusioncache.transform.provenance.source import current_forward_trace
 from fusioncache.transform.provenance.trace_notes import begin_notes
 from fusioncache.transform.rewrite import note_seconds
 from fusioncache.transform.shared_region import RegionBackends, name_backend
@@ -210,3 +212,34 @@ class TemplateTransform(Transform):
         logger.info("%s failed", what, exc_info=error)
         if self.ledger.count_bypass(f"failed: {type(error).__name__}"):
             warn(f"{what} stays as Thunder made it: {type(error).__name__}")
+
+
+class PendingContexts:
+    """The contexts of forward traces whose backward traces have not come yet.
+
+    Thunder 0.2.6 calls a transform with the forward trace and later with the backward trace, and no argument connects
+    the two calls. But both traces share one object: ``trace.names``, the set of the names in use, which each derived
+    trace inherits. So a backward trace is recognized by it, despite compilations in between on any thread. A foreign
+    transform may have given its traces other sets. Then the forward trace is the last of the current compilation.
+
+    A context lives as long as Thunder holds the forward trace. So nothing is left over if the backward trace never
+    comes, because the function has no gradients or a failure came in between.
+    """
+
+    def __init__(self) -> None:
+        self._contexts: WeakKeyDictionary[Any, TraceContext] = WeakKeyDictionary()
+        self._lock = forks.lock()
+
+    def put(self, forward_trace: Any, context: TraceContext) -> None:
+        """Stores the context of a forward trace, as Thunder will receive it, for its backward trace."""
+        with self._lock:
+            self._contexts[forward_trace] = context
+
+    def take(self, backward_trace: Any) -> TraceContext | None:
+        """Removes and returns the context of the forward trace of a backward trace; None if not known."""
+        with self._lock:
+            for forward_trace in list(self._contexts):
+                if forward_trace.names is backward_trace.names:
+                    return self._contexts.pop(forward_trace)
+            last = current_forward_trace()
+            return None if last is None else self._contexts.pop(last, None)

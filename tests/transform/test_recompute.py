@@ -22,7 +22,7 @@ from fusioncache.accelerators.residual.rebuild import UNROUNDED, VARIES
 from fusioncache.backends.eager import Eager
 from fusioncache.backends.inductor.backend import Inductor
 from fusioncache.observe.record.observations import RegionRecord
-from fusioncache.transform.pending_contexts import PendingContexts
+from fusioncache.transform.transform import PendingContexts
 
 pytestmark = pytest.mark.usefixtures("eager_regions")
 SIZE = 16

@@ -6,14 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fusioncache.accelerators.steps.calls import Order, ProgramInputs, ProgramOutputs, shorten_calls
+from fusioncache.accelerators.steps.masks import find_masks, mask_replacements, share_masks
 from fusioncache.accelerators.steps.prologue import quicken_last
-from fusioncache.accelerators.steps.tokens import (
-    find_masks,
-    mask_replacements,
-    row_replacements,
-    share_masks,
-    simplify_writes,
-)
+from fusioncache.accelerators.steps.tokens import row_replacements, simplify_writes
 from fusioncache.accelerators.steps.views import (
     RESULTS,
     SavedResults,

@@ -1,17 +1,4 @@
-"""Prepares attention masks once, and writes rows of key-value caches in place, in programs that compute one token.
-
-The mask of a token marks the valid rows of a key-value cache, and is the same for all layers. Thunder's executor for
-attention converts its bits to numbers, for each head, and pads them, again in each layer: six kernels.
-
-    (t1, ...) = sdpaex_...(q1, k1, v1, mask, 0.0)            t9 = prepare_mask(mask, q1)
-                                                             (t1, ...) = attend_with_mask(q1, k1, v1, t9, 0.0)
-    (t2, ...) = sdpaex_...(q2, k2, v2, mask, 0.0)            (t2, ...) = attend_with_mask(q2, k2, v2, t9, 0.0)
-
-The mask is prepared by Thunder's function, and the same torch kernel gets the same numbers in the same layout.
-Attention by cuDNN (``accelerators/attention/``) has its own operation for that, of which the first call stays.
-A prepared mask lives until the last attention, so this is done only for one row of queries, which is small. Nothing may
-write into the mask meanwhile: it must have its own memory, as the result of an index selection has, and only attention
-may use it.
+"""Writes rows of key-value caches in place, in programs that compute one token.
 
 Rows are written into a buffer in place. Thunder decomposes such a write into two copies of the whole buffer:
 
@@ -41,161 +28,25 @@ another name. Programs that save anything for backward are not changed, since ba
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from fusioncache.accelerators.attention.executor import CudnnAttention
 from fusioncache.accelerators.steps.views import SimplifiedProgram, Substitution, is_torch_op, simplify_views
 from fusioncache.thunder_adapter.api import (
     ImplInfo,
     OpTags,
     PrimIDs,
     TensorProxy,
-    dtypes,
     get_compile_data,
     ltorch,
     prims,
-    tracectx,
     tree_flatten,
 )
 from fusioncache.thunder_adapter.api import torch_executor as ex
 from fusioncache.thunder_adapter.installation import Replacement, is_known_whole
 from fusioncache.transform.rewrite import register_once
-
-MASKS = "masks prepared a second time"
-
-_PREPARE, _ATTEND = "prepare_mask", "attend_with_mask"
-
-
-def mask_replacements() -> tuple[Replacement, ...]:
-    """Registers both operations in Thunder, as a program stored by another process may name them. Replaces nothing."""
-    register_mask_operators()
-    return ()
-
-
-def register_mask_operators() -> tuple[Any, Any]:
-    """Returns the operations that prepare a mask, and that attend with a prepared one. A process has one of each.
-
-    They belong to Thunder's executor for torch.
-    """
-    from fusioncache.thunder_adapter.accelerator_api import sdpaex
-
-    prepare = register_once(_PREPARE, infer_mask, prepare_mask)
-    return prepare, register_once(_ATTEND, sdpaex.sdpea_gradfwd.meta, attend_with_mask)
-
-
-def share_masks(trace: Any, symbols: Sequence[Any]) -> SimplifiedProgram:
-    """Returns the bound symbols of a trace with each mask prepared once, and the number of preparations saved."""
-    found = dict(find_masks(symbols))
-    uses, prepared, result = Counter(found.values()), dict[Any, Any](), list[Any]()
-    substitution = Substitution()
-    for place, symbol in enumerate(symbols):
-        kind = found.get(place)
-        if kind is None or uses[kind] == 1:
-            result.append(substitution.apply(symbol))
-        elif _is_preparation(symbol):
-            if kind in prepared:
-                substitution.add(symbol.output, prepared[kind])
-            else:
-                prepared[kind] = symbol.output
-                result.append(symbol)
-        else:
-            prepare, attend = register_mask_operators()
-            query, mask = symbol.args[0], symbol.args[3]
-            if kind not in prepared:
-                with tracectx(trace):
-                    prepared[kind] = infer_mask(mask, query)
-                result.append(prepare.bind(mask, query, output=prepared[kind]))
-            args = (*symbol.args[:3], prepared[kind], *symbol.args[4:])
-            result.append(symbol.from_bsym(sym=attend, args=args, subsymbols=()))
-    taken = sum(uses[kind] - 1 for kind in prepared)
-    return SimplifiedProgram(tuple(result), {MASKS: taken} if taken else {})
-
-
-def find_masks(symbols: Sequence[Any]) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """Yields the positions of symbols that prepare a shareable mask, each with a key of all that it depends on."""
-    users = [
-        (place, symbol) for place, symbol in enumerate(symbols) if _is_attention(symbol) or _is_preparation(symbol)
-    ]
-    selected = _find_selected(symbols) if users else frozenset()
-    for place, symbol in users:
-        prepares = _is_preparation(symbol)
-        mask = symbol.args[0 if prepares else 3]
-        if type(mask) is not TensorProxy or mask.dtype is not dtypes.bool8 or mask.ndim != 4:
-            continue
-        if mask.name not in selected or mask.shape[-2] != 1:
-            continue
-        query = symbol.args[1 if prepares else 0]
-        if prepares:
-            yield place, (mask.name, query.dtype)
-        elif is_known_whole("prepared masks") and query.shape[-2] == 1:
-            yield place, (mask.name, query.shape[1], query.shape[-1], query.dtype)
-
-
-def _is_attention(symbol: Any) -> bool:
-    from fusioncache.thunder_adapter.accelerator_api import sdpaex
-
-    is_own = symbol.sym.executor is sdpaex.sdpa_ex and symbol.sym.id == sdpaex.sdpea_gradfwd.id
-    return is_own and len(symbol.args) >= 4
-
-
-def _is_preparation(symbol: Any) -> bool:
-    """True if a symbol only prepares a mask, as for an attention by cuDNN."""
-    executor = symbol.sym.executor
-    return isinstance(executor, CudnnAttention) and symbol.sym.id == executor.make_bias.id
-
-
-def _find_selected(symbols: Iterable[Any]) -> frozenset[str]:
-    """Returns the names of results of index selections that only attention uses.
-
-    So they have no views, and nothing writes into them.
-    """
-    selected, given = set[str](), set[str]()
-    for symbol in symbols:
-        for step in symbol.subsymbols if symbol.sym.is_fusion else (symbol,):
-            if step.sym.id in (PrimIDs.TAKE, "index_select"):
-                selected |= {proxy.name for proxy in step.flat_proxy_outs}
-            elif not _is_attention(step) and not _is_preparation(step):
-                given |= {proxy.name for proxy in step.flat_proxy_args}
-    return frozenset(selected - given)
-
-
-def infer_mask(mask: Any, query: Any) -> Any:
-    """Returns the proxy of a prepared mask: the meta function of ``prepare_mask``."""
-    rows, _, queries, keys = mask.shape
-    return TensorProxy(like=mask, shape=(rows, query.shape[1], queries, keys), dtype=query.dtype)
-
-
-def prepare_mask(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    """Returns the numbers that torch's kernel adds to scores: zero, or minus infinity where the mask is False.
-
-    Args:
-        mask: bits, of shape (rows, heads or 1, queries, keys).
-        query: of shape (rows, heads, queries, size). Only its dtype and sizes are used.
-    """
-    from fusioncache.thunder_adapter.accelerator_api import _attention_mask_memory_efficient_helper
-
-    prepared: torch.Tensor = _attention_mask_memory_efficient_helper(mask, query)
-    return prepared
-
-
-def attend_with_mask(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> tuple[torch.Tensor, ...]:
-    """Computes attention as Thunder's operation does, with a mask prepared by ``prepare_mask``."""
-    tensors = (each if each.stride(-1) == 1 else each.contiguous() for each in (query, key, value))
-    attend: Any = torch.ops.aten._scaled_dot_product_efficient_attention
-    # The logarithms of sums are computed as well, since torch uses another kernel without them.
-    return tuple(attend(*tensors, attn_mask, True, dropout_p, is_causal, scale=scale))
-
 
 WRITE_ROWS = "write_rows_"
 """The operation's name in programs. The underscore at the end marks operations that write into an argument."""

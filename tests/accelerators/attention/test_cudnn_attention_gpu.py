@@ -12,7 +12,7 @@ from stored_programs import compile_anew
 from torch.nn.functional import scaled_dot_product_attention
 
 import fusioncache
-from fusioncache.accelerators.steps.tokens import MASKS
+from fusioncache.accelerators.steps.masks import MASKS
 
 pytestmark = pytest.mark.gpu
 
