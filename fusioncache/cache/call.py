@@ -213,8 +213,8 @@ class TemplateCall:
         template: the template to call.
         executables: of the backend that compiles it.
         name: in a trace; by default the template's.
-        called: called at the end of each first call for a layout, with the template and the seconds that the call
-            took: only then it is known what had to be compiled.
+        called: called with the template at the end of each first call for a layout: only then it is known what had to
+            be compiled.
         generation: the program that calls it first, if known.
         count_left: returns the number of other templates that were never called.
 
@@ -230,7 +230,7 @@ class TemplateCall:
         template: Template,
         executables: BackendExecutables,
         name: str | None = None,
-        called: Callable[[Template, float], None] | None = None,
+        called: Callable[[Template], None] | None = None,
         generation: Generation | None = None,
         count_left: Callable[[], int] = lambda: 0,
     ):
@@ -309,7 +309,7 @@ class TemplateCall:
     def _begin(self, args: Sequence[Any], arities: Arities | None) -> tuple[Run, Sequence[Any]]:
         if arities is None:
             arities = (len(args) - len(self.template.graph.inputs),) if self._chains else ()
-        begun, self.begun = time.perf_counter(), True
+        self.begun = True
         call = _FirstCall(args, layouts_of(args), self._regions[arities])
         with progress_line().show(self._describe_compiling), without_collector():
             run = self._prepare(call)
@@ -318,12 +318,12 @@ class TemplateCall:
         instance = call.regions.instance
         if instance is not None and self.compiler.backend.lays_out_as_torch:
             run, results = with_torch_layouts(run, instance, args, results)
-        ended = time.perf_counter()
+        seconds = time.perf_counter() - start
         for failure in call.failures:
             self._report_failure(failure, run, call.regions)
-        self._ledger.history.add_seconds("first_execution", ended - start)
+        self._ledger.history.add_seconds("first_execution", seconds)
         if self._called:
-            self._called(self.template, ended - begun)
+            self._called(self.template)
         return run, results
 
     def _describe_compiling(self) -> str:

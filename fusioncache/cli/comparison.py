@@ -184,7 +184,7 @@ _HANG = 8
 _COUNTS = ("regions", "templates", "hits", "misses", "compiles", "loads", "programs_loaded", "programs_made")
 _SECONDS = (
     *("compile_seconds", "load_seconds", "loaded_compile_seconds", "saved_seconds", "canonicalize_seconds"),
-    *("loaded_program_seconds", "collector_seconds"),
+    "loaded_program_seconds",
 )
 _RUN_COLUMNS = (Column("count"), *(Column(title, number=True) for title in ("old", "new", "change")))
 _TEMPLATE_COLUMNS = (

@@ -11,7 +11,6 @@ from fusioncache.cache.backend_executables import BackendExecutables
 from fusioncache.cache.call import TemplateCall
 from fusioncache.cache.generals import Generation
 from fusioncache.ir import Instance, Template
-from fusioncache.process.collector import collect_if_due
 from fusioncache.process.forks import LruMap
 from fusioncache.template.plan import Arities
 
@@ -32,19 +31,19 @@ class _TemplateGroup:
     """The calls of one template: one for each way in which regions write it. Each call keeps its group alive.
 
     Args:
-        called: called at the end of each first call for a layout, with the seconds of a full collection after it.
+        called: called with the template at the end of each first call for a layout.
 
     Attributes:
         calls: the calls.
     """
 
-    def __init__(self, called: Callable[[Template, float], None]):
+    def __init__(self, called: Callable[[Template], None]):
         self.calls: list[TemplateCall] = []
         self._called = called
 
-    def note_first_call(self, template: Template, seconds: float) -> None:
+    def note_first_call(self, template: Template) -> None:
         """Reports the end of a first call. Each call holds this method, and so keeps its group alive."""
-        self._called(template, collect_if_due(seconds))
+        self._called(template)
 
 
 class TemplateCalls:
@@ -53,10 +52,10 @@ class TemplateCalls:
     A call lives as long as a program uses it. Of unused calls the most recent ones stay.
 
     Args:
-        called: called at the end of each first call for a layout, with the seconds of a full collection after it.
+        called: called with the template at the end of each first call for a layout.
     """
 
-    def __init__(self, called: Callable[[Template, float], None]):
+    def __init__(self, called: Callable[[Template], None]):
         self._groups: WeakValueDictionary[str, _TemplateGroup] = WeakValueDictionary()
         self._named: WeakValueDictionary[str, _TemplateGroup] = WeakValueDictionary()
         self._recent: LruMap[str, _TemplateGroup] = LruMap(MOST_CALLED)

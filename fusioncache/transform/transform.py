@@ -103,7 +103,7 @@ class TemplateTransform(Transform):
             self.ledger.observers.append(self.misses.note_compile)
         self.backends = RegionBackends(backend, self.cache, self.ledger, sizes)
         self.generations = Generations()
-        self.template_calls = TemplateCalls(self._count_first_call)
+        self.template_calls = TemplateCalls(self._note_first_call)
         self._pending_contexts = PendingContexts()
         verified = VerifiedTemplates(self.cache.store, read_digest())
         self.verifier = Verifier(verify, self.ledger, self.cache.write_record_later, verified) if verify else None
@@ -185,14 +185,8 @@ class TemplateTransform(Transform):
         self.cache.write_record()
         return trace
 
-    def _count_first_call(self, template: Template, collecting: float) -> None:
-        """Counts the collection after a first call for a layout, saves the record, and explains a miss.
-
-        Args:
-            template: the template that was called.
-            collecting: seconds of the full garbage collection after the call.
-        """
-        self.ledger.count("collector_seconds", collecting)
+    def _note_first_call(self, template: Template) -> None:
+        """Saves the record after a first call for a layout, and explains a miss."""
         self.cache.write_record_later()
         if self.misses:
             self.misses.note_call(template)

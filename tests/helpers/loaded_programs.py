@@ -24,7 +24,7 @@ def write(compiled, transform, position=-1):
 
 def build(compiled, program, bytecode=None):
     """Returns a program's cache entry for a compiled function, over an empty cache, and its template calls."""
-    cache, calls = fusioncache.Cache(record=False, store=False), TemplateCalls(lambda template, collecting: None)
+    cache, calls = fusioncache.Cache(record=False, store=False), TemplateCalls(lambda template: None)
     data = thunder.compile_data(compiled)
     backends = RegionBackends("eager", cache, Ledger(cache.ledger))
     compiled = compile_program(program, bytecode)

@@ -300,7 +300,7 @@ def test_regions_that_nvfuser_makes_anew_have_the_definitions_of_those_that_thun
         transform = rewrite(traces)
         cache = transform.cache
         backends = RegionBackends("auto", cache, Ledger(cache.ledger))
-        load = TemplateLoader(cache, backends, TemplateCalls(lambda template, collecting: None), data)
+        load = TemplateLoader(cache, backends, TemplateCalls(lambda template: None), data)
         calls = [load.load(refer_to(call)) for call in transform.calls()]
         for allowed in (each for call in calls for each in call.allowed()):
             with mock.patch.object(type(executor), "fuse", take), pytest.raises(Taken):

@@ -74,7 +74,7 @@ class RecordError(Exception):
     """The record cannot be read or written; the message says what is wrong and what to do."""
 
 
-FORMAT = 17
+FORMAT = 18
 """Format of the record. It is part of the file name: each format has its own file, and other formats' files stay.
 
 Formats before 13 contain the values of command lines.

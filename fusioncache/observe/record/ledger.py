@@ -322,7 +322,7 @@ class Ledger:
             counts = self._counts
             of = {name: MappingProxyType(dict(each)) for name, each in counts.items() if isinstance(each, dict)}
             spared = counts["loaded_program_seconds"] - sum(counts["program_seconds"].values())
-            saved = self._saved + spared - counts["canonicalize_seconds"] - counts["collector_seconds"]
+            saved = self._saved + spared - counts["canonicalize_seconds"]
             return Stats(**{**counts, **of, "saved_seconds": saved})
 
     def templates(self) -> tuple[TemplateStats, ...]:

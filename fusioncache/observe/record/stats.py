@@ -84,11 +84,10 @@ class Stats:
             on compiling regions and on tracing programs, less the time that fusioncache took for that. Negative is a
             loss. A hit saves the time that Thunder alone spends on a further equal region, which is little with
             TorchInductor, because it has its own cache. A load saves a compile, or tracing a program, less
-            ``load_seconds``. ``canonicalize_seconds``, ``program_seconds`` and ``collector_seconds`` are subtracted.
+            ``load_seconds``. ``canonicalize_seconds`` and ``program_seconds`` are subtracted.
             Not counted are ``start_seconds``, which Thunder alone spends as well, faster tracing and faster later
             steps. ``general_saved_seconds`` are included.
         canonicalize_seconds: seconds spent turning regions into templates, keys and plans.
-        collector_seconds: seconds of Python's full garbage collections that follow compilations.
         verified: regions that verify mode compared with their templates and found equal, each counted once for each
             layout of its inputs.
         verify_compiles: regions that verify mode compiled alone for that, by Thunder's executor or the backend, once
@@ -137,7 +136,6 @@ class Stats:
     start_seconds: Mapping[str, float] = _NO_REASONS
     saved_seconds: float = 0.0
     canonicalize_seconds: float = 0.0
-    collector_seconds: float = 0.0
     verified: int = 0
     verify_compiles: int = 0
     verify_compile_seconds: float = 0.0

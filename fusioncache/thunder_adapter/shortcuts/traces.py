@@ -21,7 +21,7 @@ from typing import Any
 
 from thunder.core import pytree, symbol, trace, transform_common, utils
 
-from fusioncache.process.collector import collect_if_due, without_collector
+from fusioncache.process.collector import without_collector
 from fusioncache.thunder_adapter.api import OpTags, Proxy, Variable, prims
 
 
@@ -50,10 +50,8 @@ def _is_compiling(statistics: Any) -> bool:
 
 @contextmanager
 def _paused(context: Any) -> Iterator[None]:
-    begun = time.perf_counter()
     with without_collector(), context:
         yield
-    collect_if_due(time.perf_counter() - begun)
 
 
 def shorten_remove_noop(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 import gc
 import os
 import threading
+import weakref
 from contextlib import contextmanager, nullcontext
 
 import pytest
@@ -134,14 +135,21 @@ def test_it_works_in_a_child_in_which_no_thread_traces(forks_inside):
     assert not rests()
 
 
+class Cycle:
+    """Refers to itself, so that only a collection frees it."""
+
+    def __init__(self):
+        self.self = self
+
+
 @contextmanager
 def counted():
-    """Yields a list that gets an item for each full collection."""
+    """Yields a list of the generation of each collection."""
     found = []
 
     def note(phase, info):
-        if phase == "start" and info["generation"] == 2:
-            found.append(info)
+        if phase == "start":
+            found.append(info["generation"])
 
     gc.callbacks.append(note)
     try:
@@ -150,14 +158,47 @@ def counted():
         gc.callbacks.remove(note)
 
 
-def test_a_long_trace_ends_with_it_and_no_other_call_does(monkeypatch):
-    monkeypatch.setattr(collector, "LEAST_WORK", 0.0)
-    monkeypatch.setattr(collector, "WORK_PER_COLLECTION", 0)
-    alone, outer = compiled(Watch()), compiled(Watch(lambda: compiled(Watch())(X)))
-    with counted() as full:
-        alone(X)
-        once = len(full)
-        assert once > 0
-        for model, x, count in ((alone, X, 1), (outer, X, 2), (alone, torch.ones(4), 3)):
-            model(x)  # the outer one traces in a pass, and no collection follows that inner trace
-            assert len(full) == count * once
+def is_old(value):
+    return any(each is value for each in gc.get_objects(generation=2))
+
+
+def test_what_a_long_pause_leaves_is_old_without_a_full_collection(monkeypatch):
+    monkeypatch.setattr(collector, "LEAST_SECONDS", 0.0)
+    gc.collect()
+    frozen = gc.get_freeze_count()
+    with counted() as found, Pause():
+        stays, goes = Cycle(), weakref.ref(Cycle())
+    assert found == [0]
+    assert goes() is None and is_old(stays)
+    assert gc.get_freeze_count() <= frozen < collector.MOST_FROZEN
+
+
+def test_after_a_trace_its_objects_are_old(monkeypatch):
+    monkeypatch.setattr(collector, "LEAST_SECONDS", 0.0)
+    made = []
+    alone = compiled(Watch(), lambda: made.append(Cycle()))
+    outer = compiled(Watch(lambda: compiled(Watch())(X)), lambda: made.append(Cycle()))
+    for model in (alone, outer):
+        with counted() as found:
+            model(X)
+        assert is_old(made[-1]) and set(found) == {0}
+        with counted() as found:
+            model(X)
+        assert not found
+
+
+def test_objects_that_the_program_has_frozen_stay_frozen(monkeypatch):
+    monkeypatch.setattr(collector, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(collector, "MOST_FROZEN", -1)
+    with counted() as found, Pause():
+        stays = Cycle()
+    assert found == [0] and not is_old(stays)
+
+
+@pytest.mark.parametrize(("stop", "least"), [(gc.disable, 0), (lambda: gc.set_threshold(0), 0), (gc.enable, 60)])
+def test_nothing_is_collected_where_the_program_wants_none_or_the_pause_is_short(stop, least, monkeypatch):
+    monkeypatch.setattr(collector, "LEAST_SECONDS", least)
+    stop()
+    with counted() as found, Pause():
+        Cycle()
+    assert not found

@@ -77,7 +77,7 @@ def test_the_directory_is_made_for_its_owner_only(monkeypatch, tmp_path):
     directory = tmp_path / "not" / "yet"
     monkeypatch.setenv(DIRECTORY.name, str(directory))
     RecordWriter(make_ledger(make_chain_template())).save()
-    assert (directory / "record-17.sqlite").exists()
+    assert (directory / "record-18.sqlite").exists()
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 

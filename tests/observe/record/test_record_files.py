@@ -193,7 +193,7 @@ def test_a_file_that_is_no_record_of_this_format_is_left_alone_with_one_warning(
     ledger.count_region(make_chain_template(), (5,), hit=True)
     assert _warnings_of(writer.save) == []
     assert record_path().read_bytes() == before
-    assert os.listdir(record_path().parent) == ["record-17.sqlite"]
+    assert os.listdir(record_path().parent) == ["record-18.sqlite"]
     with pytest.raises(RecordError, match=f"{record_path()} (cannot be read|has format)"):
         RecordReader().runs()
 
