@@ -92,18 +92,20 @@ def picks(x):
     return torch.tanh(x[x[:, :, 0] > 0] @ WEIGHT) * 2
 
 
-def train(compiled, length, rows):
+def train(compiled, length, rows, is_marked=False):
     torch.manual_seed(length)
     x = torch.randn(rows, length, WIDTH, requires_grad=True)
+    if is_marked:
+        torch._dynamo.mark_dynamic(x, 1)
     result = compiled(x)
     return [result, *torch.autograd.grad(result.square().sum(), [x, WEIGHT])]
 
 
-def run(compiled, model, sizes):
+def run(compiled, model, sizes, **options):
     """Returns the number of programs derived in each call; asserts the results of the calls."""
     counted = [0]
     for length, rows in sizes:
-        torch.testing.assert_close(train(compiled, length, rows), train(model, length, rows))
+        torch.testing.assert_close(train(compiled, length, rows, **options), train(model, length, rows))
         graphs = [graph for info in compiled._backend.subgraph_infos for graph in info.thunder_compiled_fns]
         counted.append(sum(map(thunder.cache_misses, graphs)))
     return [after - before for before, after in pairwise(counted)]
@@ -115,6 +117,15 @@ def test_rows_and_lengths_may_both_vary(tmp_path):
     # A pass compares the number of rows with the length. It does so where that length is tried as well.
     assert all("args[1][0]" in reason for reason in transform.stats().passes_repeated)
     assert len(transform.stats().passes_repeated) == 2
+
+
+def test_a_marked_length_is_traced_twice_and_in_a_later_process_at_no_length(tmp_path):
+    """Dynamo's first graph is not one for a constant length, and so serves all of them."""
+    for lengths, made, filled in (((24, 36, 25, 50), 2, 2), ((31, 24, 70, 33), 0, 3)):
+        compiled, transform = compile_behind_dynamo(flattens, store=tmp_path)
+        run(compiled, flattens, [(length, 2) for length in lengths], is_marked=True)
+        stats = transform.stats()
+        assert (stats.programs_made, stats.programs_filled, stats.programs_loaded) == (made, filled, 4 - made - filled)
 
 
 def test_a_number_of_tokens_that_no_argument_tells(tmp_path):

@@ -185,7 +185,7 @@ class Masked(torch.nn.Module):
         places = torch.arange(length, device=x.device)
         mask = (places <= places[:, None])[None, None] & padding[:, None, None, :]
         for projection in self.projections:
-            parts = (each.reshape(2, length, 4, 16).transpose(1, 2) for each in projection(x).split(64, -1))
+            parts = [each.reshape(2, length, 4, 16).transpose(1, 2) for each in projection(x).split(64, -1)]
             found = torch.nn.functional.scaled_dot_product_attention(*parts, attn_mask=mask)
             x = x + found.transpose(1, 2).reshape(2, length, 64)
         return x
@@ -204,15 +204,18 @@ def test_training_has_the_bits_of_thunders_programs(length, dtype):
     model = Masked().to("cuda", dtype)
     compiled, transform = compile_with(model, "nvfuser", programs=False)
     torch.use_deterministic_algorithms(True)  # otherwise the kernel for backward adds in any order
-    for each in (compile_plain(model), compiled):
-        for _ in range(2):
-            torch.cuda.reset_peak_memory_stats()
-            grads = torch.autograd.grad(each(x, padding).square().sum(), [x, *model.parameters()])
-        peaks.append(torch.cuda.max_memory_allocated())
-        found.append(grads)
+    try:
+        for each in (compile_plain(model), compiled):
+            for _ in range(2):
+                torch.cuda.reset_peak_memory_stats()
+                grads = torch.autograd.grad(each(x, padding).square().sum(), [x, *model.parameters()])
+            peaks.append(torch.cuda.max_memory_allocated())
+            found.append(grads)
+    finally:
+        torch.use_deterministic_algorithms(False)
     assert all(map(torch.equal, *found))
     assert transform.stats().taken_out[MASKS] == 2  # forward and backward
-    assert peaks[1] <= peaks[0]
+    assert length < 200 or peaks[1] < peaks[0]  # of short lengths the masks are too small to matter
 
 
 @pytest.mark.gpu
