@@ -7,11 +7,13 @@ from contextlib import nullcontext
 import pytest
 import thunder
 import torch
+from behind_dynamo import compile_behind_dynamo
 from compared_models import are_equal, train
 from models import compile_with
 from stored_programs import compile_anew
 from torch.overrides import BaseTorchFunctionMode
 
+import fusioncache
 from fusioncache.accelerators.steps.calls import Channel, connect
 from fusioncache.thunder_adapter.installation import is_known_whole
 
@@ -35,15 +37,25 @@ class Model(torch.nn.Module):
         return self.choose(x, y if bias is None else y + bias)
 
 
-def both(**options):
+ONE = {"thunderfx_disable_split_autograd": True}
+"""Thunder's option behind Dynamo: a program has one autograd node."""
+NODES = pytest.mark.parametrize("jit", [{}, ONE], ids=["two nodes", "one node"])
+
+
+def both(jit, **options):
     """Returns the same model twice, called in our way and in Thunder's."""
-    return [compile_with(Model(**options), programs=False, lean=lean)[0] for lean in ("auto", "thunder")]
+    found = []
+    for lean in ("auto", "thunder"):
+        transform = fusioncache.FusionCache(cache=fusioncache.Cache(), backend="eager", programs=False, lean=lean)
+        model = Model(**options)
+        found.append(thunder.jit(model, executors=fusioncache.executors(), transforms=[transform], **jit))
+    return found
 
 
-@pytest.fixture(scope="module")
-def pair():
+@pytest.fixture(scope="module", params=[{}, ONE], ids=["two nodes", "one node"])
+def pair(request):
     """Returns the same model in both ways, after a few steps. Tests do not change it."""
-    compiled = both()
+    compiled = both(request.param)
     for each in 4 * compiled:
         each(X).sum().backward()
     return compiled
@@ -80,13 +92,25 @@ CHOICES = {
 }
 
 
+@NODES
 @pytest.mark.parametrize("choice", CHOICES)
-def test_whatever_is_returned_is_thunders(choice):
-    pair = both(choose=CHOICES[choice])
+def test_whatever_is_returned_is_thunders(choice, jit):
+    pair = both(jit, choose=CHOICES[choice])
     for _ in range(3):
         x = X.clone().requires_grad_("argument" in choice)
         assert are_equal(*(look(compiled, x) for compiled in pair))
     assert [is_short(compiled) for compiled in pair] == [True, False]
+
+
+def test_outputs_that_dynamo_calls_constant_have_no_gradient():
+    jit = {**ONE, "is_differentiable_outputs": [True, False, True]}
+    pair = both(jit, choose=lambda x, y: (y * 2, y * 3, y))
+    for compiled in 2 * pair:
+        outputs = compiled(X)
+        assert [each.requires_grad for each in outputs] == [True, False, True]
+        (outputs[0] + outputs[2]).sum().backward()
+    assert are_equal(*map(list_gradients, pair))
+    assert is_short(pair[0])
 
 
 USUAL = (nullcontext, [X], {})
@@ -211,8 +235,9 @@ def test_gradients_and_saved_tensors_are_freed_while_backward_runs():
     assert torch.equal(x.grad, torch.ones(2)) and torch.equal(weight.grad, torch.ones(2))
 
 
-def test_gradients_that_go_another_way_are_not_handed_on():
-    for compiled in both():
+@NODES
+def test_gradients_that_go_another_way_are_not_handed_on(jit):
+    for compiled in both(jit):
         compiled(X)
         entries = thunder.compile_stats(compiled).interpreter_cache
         entries[0] = entries[0]._replace(return_none_instead_of_grads=True)
@@ -242,7 +267,17 @@ def test_where_thunder_is_another_its_own_way_stays(monkeypatch, what):
 
 
 @pytest.mark.parametrize(
-    "options", [{"cache": "no caching"}, {"cache": "same input"}, {"thunderfx_disable_split_autograd": True}]
+    "options", [{"cache": "no caching"}, {"cache": "same input"}, {"is_differentiable_outputs": [True]}]
 )
 def test_with_other_options_of_thunders_its_own_way_stays(options, tmp_path):
     assert not is_short(compile_anew(Model(), tmp_path, jit=options, programs=False)[0])
+
+
+def test_graphs_of_dynamo_are_called_in_our_way():
+    model = Model()
+    compiled, _ = compile_behind_dynamo(model)
+    for _ in range(3):
+        found = [torch.autograd.grad(each(X).square().sum(), list(model.parameters())) for each in (compiled, model)]
+        torch.testing.assert_close(*found)
+    ((graph,),) = (info.thunder_compiled_fns for info in compiled._backend.subgraph_infos)
+    assert is_short(graph)

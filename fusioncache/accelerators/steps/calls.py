@@ -13,13 +13,16 @@ out and calls backward. A tensor on the device ``meta`` links them. Thunder make
 torch runs 40 Python functions on that device; here it is empty. Tensors are saved, checked and freed as with Thunder:
 a saved tensor that was changed in place raises, a second backward through freed tensors raises, and after
 ``create_graph`` a second differentiation raises.
+
+Behind Dynamo Thunder makes one node for both, which holds the gradients of outputs while backward computes. So it is
+here. Some outputs of a graph may have no gradients: Dynamo knows them.
 """
 
 from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, wraps
 from types import CodeType, FunctionType
 from typing import Any
@@ -35,36 +38,38 @@ from fusioncache.transform.dynamo_graphs import OWN_CALL
 Backward = Callable[[list[Any], list[Any]], Sequence[Any]]
 """Takes the saved tensors and other saved values, and the gradients of outputs, and empties these lists."""
 
+_IN_ONE, _DIFFERENTIABLE = "thunderfx_disable_split_autograd", "is_differentiable_outputs"
+"""Thunder's options that give a program one autograd node, and tell which outputs have gradients."""
+
 _unwrap: Any = torch._C._functorch.unwrap_if_dead
 _is_grad_enabled, _set_grad_enabled = torch.is_grad_enabled, torch._C._set_grad_enabled
 _is_autocast_enabled = torch.is_autocast_enabled
 
 
 class Channel:
-    """Passes saved tensors and gradients between the two nodes of one call, outside of autograd.
+    """Calls the backward of a program, and passes tensors between the two nodes of one call, outside of autograd.
 
     Args:
         backward: as Thunder made it.
         inner: the same without the functions around it; None if it has none such.
         others: the saved values that are not tensors.
         hides: whether gradients bypass autograd, as in FSDP without synchronization.
+
+    Attributes:
+        waiting: the saved tensors, and the gradients of the outputs, from one node until the other takes them.
     """
 
-    __slots__ = ("backward", "gradients", "hides", "inner", "others", "saved")
+    __slots__ = ("backward", "hides", "inner", "others", "waiting")
 
     def __init__(self, backward: Backward, inner: Backward | None, others: Any, *, hides: bool = False):
         self.backward = backward
         self.inner = inner
         self.others = others
         self.hides = hides
-        self.saved: list[Any] | None = None
-        self.gradients: list[Any] | None = None
+        self.waiting: tuple[list[Any], list[Any]] | None = None
 
-    def run(self) -> Sequence[Any]:
-        """Returns the gradients of the inputs, computed from the values that the node of the outputs put here."""
-        saved, gradients = self.saved, self.gradients
-        assert saved is not None and gradients is not None
-        self.saved = self.gradients = None
+    def run(self, saved: list[Any], gradients: list[Any]) -> Sequence[Any]:
+        """Returns the gradients of the inputs, computed from saved tensors and the gradients of the outputs."""
         plain = self.inner is not None and not (_is_grad_enabled() or _is_autocast_on())
         run: Any = self.inner if plain else self.backward
         computed: Sequence[Any] = run([saved, self.others], gradients)
@@ -85,14 +90,49 @@ class ProgramInputs(Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         """Computes the gradients of the inputs."""
-        if _is_grad_enabled():
-            return _run_once(ctx, *gradients)
-        return None, *ctx.channel.run()
+        return _take_once(ctx, *gradients) if _is_grad_enabled() else _take(ctx, *gradients)
 
 
-@once_differentiable
-def _run_once(ctx: Any, *gradients: Any) -> Any:
-    return None, *ctx.channel.run()
+def _take(ctx: Any, *gradients: Any) -> Any:
+    channel = ctx.channel
+    waiting, channel.waiting = channel.waiting, None
+    return None, *channel.run(*waiting)
+
+
+_take_once = once_differentiable(_take)
+
+
+def _take_saved(ctx: Any) -> list[Any]:
+    """Takes the saved tensors out of a node, so that backward frees each after its last use."""
+    saved = list(ctx.saved_tensors)
+    ctx.maybe_clear_saved_tensors()
+    return saved
+
+
+class WholeProgram(Function):
+    """The only autograd node of a program behind Dynamo."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, channel: Channel, outputs: Any, saved: Sequence[Any], constant: Sequence[Any], *inputs: Any
+    ) -> Any:
+        """Returns the outputs, so that autograd makes this their node, except for those that are constant to it."""
+        ctx.channel = channel
+        ctx.save_for_backward(*saved)
+        ctx.mark_non_differentiable(*constant)
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Computes the gradients of the inputs."""
+        return _differentiate_once(ctx, *gradients) if _is_grad_enabled() else _differentiate(ctx, *gradients)
+
+
+def _differentiate(ctx: Any, *gradients: Any) -> Any:
+    return None, None, None, None, *ctx.channel.run(_take_saved(ctx), list(gradients))
+
+
+_differentiate_once = once_differentiable(_differentiate)
 
 
 class ProgramOutputs(Function):
@@ -109,19 +149,51 @@ class ProgramOutputs(Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         """Passes the gradients of the outputs, and the saved tensors, to the other node."""
-        channel = ctx.channel
-        assert channel.saved is None, "two backward passes at a time go through one call"
-        channel.saved, channel.gradients = list(ctx.saved_tensors), list(gradients)
-        ctx.maybe_clear_saved_tensors()  # so that backward frees each of them after its last use
+        assert ctx.channel.waiting is None, "two backward passes at a time go through one call"
+        ctx.channel.waiting = _take_saved(ctx), list(gradients)
         return _make_link(), *ctx.others
 
 
 # ``connect`` does what Python's ``apply`` does beside torch's function in C, without a call for each argument.
 _apply_inputs: Any = super(Function, ProgramInputs).apply
 _apply_outputs: Any = super(Function, ProgramOutputs).apply
+_apply_whole: Any = super(Function, WholeProgram).apply
+
+type MakeNodes = Callable[[Channel, Sequence[Any], Any, Sequence[Any]], object]
+"""Makes the autograd nodes of a call. Takes what ``connect`` takes."""
 
 
-def connect(channel: Channel, inputs: Sequence[Any], outputs: Any, saved: Sequence[Any]) -> None:
+def make_two_nodes(channel: Channel, inputs: Sequence[Any], outputs: Any, saved: Sequence[Any]) -> None:
+    """Makes a node of the outputs and one of the inputs."""
+    link = _apply_inputs(channel, *inputs)
+    # An input that is returned unchanged must be an input of this node as well.
+    is_returned = not {id(each) for each in inputs}.isdisjoint([id(each) for each in outputs])
+    _apply_outputs(link, channel, outputs, saved, *(inputs if is_returned else ()))
+
+
+def choose_nodes(options: Mapping[str, Any]) -> MakeNodes:
+    """Returns the function that makes the same nodes as Thunder with these options of a compilation."""
+    if not options.get(_IN_ONE):
+        return make_two_nodes
+    differentiable = options.get(_DIFFERENTIABLE)
+
+    def make_one_node(channel: Channel, inputs: Sequence[Any], outputs: Any, saved: Sequence[Any]) -> None:
+        constant: list[Any] = []
+        if differentiable is not None:
+            assert len(outputs) == len(differentiable)
+            constant = [each for each, has_gradient in zip(outputs, differentiable, strict=True) if not has_gradient]
+        _apply_whole(channel, outputs, saved, constant, *inputs)
+
+    return make_one_node
+
+
+def connect(
+    channel: Channel,
+    inputs: Sequence[Any],
+    outputs: Any,
+    saved: Sequence[Any],
+    make_nodes: MakeNodes = make_two_nodes,
+) -> None:
     """Connects the outputs of a program to its inputs in autograd's graph.
 
     Args:
@@ -129,6 +201,7 @@ def connect(channel: Channel, inputs: Sequence[Any], outputs: Any, saved: Sequen
         inputs: of the program.
         outputs: a tuple of the computed values; each tensor among them can be differentiated from now on.
         saved: tensors for backward.
+        make_nodes: makes the nodes.
 
     No transform of ``torch.func`` may be active.
     """
@@ -137,11 +210,7 @@ def connect(channel: Channel, inputs: Sequence[Any], outputs: Any, saved: Sequen
     was_enabled = _is_grad_enabled()
     _set_grad_enabled(True)
     try:
-        inputs = _unwrap_all(inputs)
-        link = _apply_inputs(channel, *inputs)
-        # An input that is returned unchanged must be an input of this node as well.
-        is_returned = not {id(each) for each in inputs}.isdisjoint([id(each) for each in outputs])
-        _apply_outputs(link, channel, outputs, saved, *(inputs if is_returned else ()))
+        make_nodes(channel, _unwrap_all(inputs), outputs, saved)
     finally:
         _set_grad_enabled(was_enabled)
 
@@ -258,7 +327,7 @@ Program = Callable[[Sequence[Any], Sequence[Any]], Any]
 """Takes the prologue's values for the computation and for the epilogue, and returns the results of the model."""
 
 
-def make_program(entry: Any, statistics: Any, clock: Callable[[], int]) -> Program:
+def make_program(entry: Any, statistics: Any, clock: Callable[[], int], make_nodes: MakeNodes) -> Program:
     """Returns a function that runs the program of one of Thunder's cache entries, after its prologue.
 
     Autocast must be off when it is called.
@@ -267,6 +336,7 @@ def make_program(entry: Any, statistics: Any, clock: Callable[[], int]) -> Progr
         entry: Thunder's.
         statistics: a weak reference to Thunder's, in which the time of the computation is stored.
         clock: returns nanoseconds.
+        make_nodes: makes the autograd nodes of a call.
     """
     computation: Callable[..., Any] = find_inner(entry.computation_fn) or entry.computation_fn
     backward, hides = entry.backward_fn, bool(entry.return_none_instead_of_grads)
@@ -285,7 +355,7 @@ def make_program(entry: Any, statistics: Any, clock: Callable[[], int]) -> Progr
         if backward:
             made, (saved, others) = results
             channel = Channel(backward, inner, others, hides=hides)
-            connect(channel, made["flat_args"], made["flat_output"], saved)
+            connect(channel, made["flat_args"], made["flat_output"], saved, make_nodes)
             results = made["output"]
         return finish(*for_epilogue, *results)
 
@@ -355,13 +425,14 @@ def _make_finder(
 
     programs: dict[int, tuple[Any, Program]] = {}
     language = resolve_language(compiled_of().langctx)
+    make_nodes = choose_nodes(compiled_of().compile_options)
 
     def program_of(entry: Any, entries: list[Any]) -> Program:
         known = programs.get(id(entry))
         if known is None:
             if len(programs) >= len(entries):  # some belong to entries that were removed
                 programs.clear()
-            known = programs[id(entry)] = entry, make_program(entry, counts_of, _clock)
+            known = programs[id(entry)] = entry, make_program(entry, counts_of, _clock, make_nodes)
         return known[1]
 
     def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Found | None:
@@ -425,12 +496,11 @@ def _can_shorten(module: Any) -> bool:
     if type(module) is not ThunderModule or not is_known_whole("short calls"):
         return False
     is_own = module._forward_fn.__code__.co_qualname == OWN_CALL
-    is_split = not compiled.compile_options.get("thunderfx_disable_split_autograd", False)
+    options = compiled.compile_options
     flags = ("use_ddp", "use_fsdp")
     return (
         is_own
-        and is_split
         and compiled.cache_option is CACHE_OPTIONS.CONSTANT_VALUES
-        and compiled.compile_options.get("is_differentiable_outputs") is None
+        and (bool(options.get(_IN_ONE)) or options.get(_DIFFERENTIABLE) is None)  # or else Thunder raises
         and not any(hasattr(type(model), flag) for flag in flags)  # they are read from the model's own dictionary
     )

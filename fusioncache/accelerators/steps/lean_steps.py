@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fusioncache.accelerators.steps.calls import Order, ProgramInputs, ProgramOutputs, shorten_calls
+from fusioncache.accelerators.steps.calls import Order, ProgramInputs, ProgramOutputs, WholeProgram, shorten_calls
 from fusioncache.accelerators.steps.masks import find_masks, mask_replacements, share_masks
 from fusioncache.accelerators.steps.prologue import quicken_last
 from fusioncache.accelerators.steps.tokens import row_replacements, simplify_writes
@@ -69,7 +69,7 @@ class LeanSteps(Accelerator):
     def __init__(self, count: Callable[[Mapping[str, int]], None], order: Order):
         install_more("rows written in place", row_replacements)
         install_more("masks prepared once", mask_replacements)
-        skip_frames(map(backward_code, (ProgramInputs, ProgramOutputs)))
+        skip_frames(map(backward_code, (ProgramInputs, ProgramOutputs, WholeProgram)))
         self._count = count
         self._order = order
 
