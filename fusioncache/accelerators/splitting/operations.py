@@ -37,26 +37,22 @@ def project(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tor
         weight: (inputs, outputs).
         bias: (outputs,).
     """
-    return torch.addmm(bias, _flatten(rows), weight).view(*rows.shape[:-1], weight.shape[1])
+    return torch.addmm(bias, rows.flatten(0, -2), weight).view(*rows.shape[:-1], weight.shape[1])
 
 
 def compute_rows_gradient(grad: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Returns the gradient of the rows, with their shape."""
-    return torch.mm(_flatten(grad), weight.t()).view(*grad.shape[:-1], weight.shape[0])
+    return torch.mm(grad.flatten(0, -2), weight.t()).view(*grad.shape[:-1], weight.shape[0])
 
 
 def compute_weight_gradient(rows: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
     """Returns the gradient of the weight, which is contiguous."""
-    return torch.mm(_flatten(rows).t(), _flatten(grad))
+    return torch.mm(rows.flatten(0, -2).t(), grad.flatten(0, -2))
 
 
 def pick(values: torch.Tensor, *indices: torch.Tensor) -> torch.Tensor:
     """Returns the integers or booleans at these positions: one tensor of positions for each dimension of the values."""
     return values[indices]
-
-
-def _flatten(rows: torch.Tensor) -> torch.Tensor:
-    return rows.reshape(rows.shape[:-1].numel(), rows.shape[-1])
 
 
 def replacements() -> Iterator[Replacement]:
