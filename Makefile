@@ -25,7 +25,7 @@ SECOND_THUNDER := 0.2.7.dev20260201
 SECOND := $(VENV)/thunder-$(SECOND_THUNDER)
 IN_SECOND := thunder_adapter repository/test_golden_models.py accelerators/programs/test_recorder.py \
   transform/test_shortened_calls.py transform/test_thunderfx.py transform/test_transform.py \
-  transform/test_token_steps.py accelerators/tracing/test_watched_lengths.py verification/test_verify.py
+  transform/test_token_steps.py accelerators/steps accelerators/tracing/test_watched_lengths.py verification/test_verify.py
 PYTHON ?=
 
 help:

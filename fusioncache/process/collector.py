@@ -6,7 +6,9 @@ cycles wait. ``gc.isenabled`` does not change, because a program may read or set
 Traces and compilations leave very many objects that live long. Python would visit them twice more while they count as
 young. It would then start a full collection, because the old objects have grown by a quarter: one of the next steps
 would take many times as long as others. So a long pause ends with one collection of the new objects. Those that are
-left become old at once, and do not count as growth.
+left become old at once, and do not count as growth. If there are twice as many objects as after the last full
+collection of this kind, the pause ends with a full one: old garbage does not pile up, and it takes a constant time for
+each new object.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ class Pause:
         self._threshold = 0
         self._has_begun = False
         self._start = 0.0
+        self._most = 0
         forks.register(self)
 
     def __enter__(self) -> None:
@@ -51,7 +54,7 @@ class Pause:
                 self._inside.remove(threading.get_ident())
             was_long = self._end() and time.monotonic() - self._start >= LEAST_SECONDS
         if was_long and gc.isenabled():
-            make_old()
+            self._make_old()
 
     def _begin(self) -> None:
         threshold = gc.get_threshold()[0]
@@ -70,19 +73,24 @@ class Pause:
             gc.set_threshold(self._threshold)
         return True
 
+    def _make_old(self) -> None:
+        """Collects the youngest objects, and makes those that are left old."""
+        gc.collect(0)
+        if gc.get_freeze_count() > MOST_FROZEN:
+            return  # the program's objects would thaw
+        gc.freeze()
+        count = gc.get_freeze_count()
+        gc.unfreeze()
+        if count > self._most:
+            if self._most:
+                gc.collect()
+            self._most = 2 * count
+
     def after_fork(self) -> None:
         """Removes the threads that a forked child lacks."""
         thread = threading.get_ident()
         self._inside = [each for each in self._inside if each == thread]
         self._end()
-
-
-def make_old() -> None:
-    """Collects the youngest objects, and makes those that are left old."""
-    gc.collect(0)
-    if gc.get_freeze_count() <= MOST_FROZEN:  # else the program's objects would thaw
-        gc.freeze()
-        gc.unfreeze()
 
 
 _pause = Pause()

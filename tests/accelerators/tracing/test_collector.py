@@ -173,6 +173,24 @@ def test_what_a_long_pause_leaves_is_old_without_a_full_collection(monkeypatch):
     assert gc.get_freeze_count() <= frozen < collector.MOST_FROZEN
 
 
+def test_the_garbage_among_old_objects_is_collected_once_there_are_twice_as_many(monkeypatch):
+    monkeypatch.setattr(collector, "LEAST_SECONDS", 0.0)
+    pause, kept = Pause(), []
+    with counted() as found, pause:
+        old = Cycle()
+    gone, more = weakref.ref(old), len(gc.get_objects()) // 2
+    del old
+    for _ in range(3):
+        with counted() as found, pause:
+            kept += [Cycle() for _ in range(more)]
+        if found == [0, 2]:
+            break
+        assert found == [0] and gone() is not None
+    assert gone() is None and len(kept) > more
+    kept.clear()
+    gc.collect()  # or else there are as many for the next test
+
+
 def test_after_a_trace_its_objects_are_old(monkeypatch):
     monkeypatch.setattr(collector, "LEAST_SECONDS", 0.0)
     made = []
