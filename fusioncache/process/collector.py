@@ -6,9 +6,8 @@ cycles wait. ``gc.isenabled`` does not change, because a program may read or set
 Traces and compilations leave very many objects that live long. Python would visit them twice more while they count as
 young. It would then start a full collection, because the old objects have grown by a quarter: one of the next steps
 would take many times as long as others. So a long pause ends with one collection of the new objects. Those that are
-left become old at once, and do not count as growth. If there are twice as many objects as after the last full
-collection of this kind, the pause ends with a full one: old garbage does not pile up, and it takes a constant time for
-each new object.
+left become old at once, and do not count as growth. Old garbage does not pile up: if there are very many objects, and
+twice as many as at the last such time, the pause ends with a full collection.
 """
 
 from __future__ import annotations
@@ -25,6 +24,9 @@ _NEVER = 2_147_483_629
 
 LEAST_SECONDS = 0.05
 """Shorter pauses leave few objects."""
+
+FEW_OBJECTS = 2_000_000
+"""With fewer objects in the process, no pause ends with a full collection. A deep model's traces have a million."""
 
 MOST_FROZEN = 10_000
 """Python itself freezes a few hundred objects at its start. With more than this, the program has frozen some."""
@@ -81,10 +83,9 @@ class Pause:
         gc.freeze()
         count = gc.get_freeze_count()
         gc.unfreeze()
-        if count > self._most:
-            if self._most:
-                gc.collect()
+        if count > max(FEW_OBJECTS, self._most):
             self._most = 2 * count
+            gc.collect()
 
     def after_fork(self) -> None:
         """Removes the threads that a forked child lacks."""

@@ -175,20 +175,18 @@ def test_what_a_long_pause_leaves_is_old_without_a_full_collection(monkeypatch):
 
 def test_the_garbage_among_old_objects_is_collected_once_there_are_twice_as_many(monkeypatch):
     monkeypatch.setattr(collector, "LEAST_SECONDS", 0.0)
-    pause, kept = Pause(), []
-    with counted() as found, pause:
+    gc.collect()
+    monkeypatch.setattr(collector, "FEW_OBJECTS", len(gc.get_objects()) + 1000)
+    pause, kept, found = Pause(), [], []
+    with pause:
         old = Cycle()
-    gone, more = weakref.ref(old), len(gc.get_objects()) // 2
+    gone = weakref.ref(old)
     del old
-    for _ in range(3):
-        with counted() as found, pause:
-            kept += [Cycle() for _ in range(more)]
-        if found == [0, 2]:
-            break
-        assert found == [0] and gone() is not None
-    assert gone() is None and len(kept) > more
-    kept.clear()
-    gc.collect()  # or else there are as many for the next test
+    for new in (0, 2000, 0, 3 * len(gc.get_objects()) // 2):
+        with counted() as collections, pause:
+            kept += [Cycle() for _ in range(new)]
+        found.append((*collections, gone() is None))
+    assert found == [(0, False), (0, 2, True), (0, True), (0, 2, True)]
 
 
 def test_after_a_trace_its_objects_are_old(monkeypatch):
