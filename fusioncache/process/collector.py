@@ -6,8 +6,8 @@ cycles wait. ``gc.isenabled`` does not change, because a program may read or set
 Traces and compilations leave very many objects that live long. Python would visit them twice more while they count as
 young. It would then start a full collection, because the old objects have grown by a quarter: one of the next steps
 would take many times as long as others. So a long pause ends with one collection of the new objects. Those that are
-left become old at once, and do not count as growth. Old garbage does not pile up: if there are very many objects, and
-twice as many as at the last such time, the pause ends with a full collection.
+left become old at once, and do not count as growth. So that old garbage does not pile up, and keeps no memory for long,
+a full collection follows when pauses have taken a minute in all, of which it is a small part.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _NEVER = 2_147_483_629
 LEAST_SECONDS = 0.05
 """Shorter pauses leave few objects."""
 
-FEW_OBJECTS = 2_000_000
-"""With fewer objects in the process, no pause ends with a full collection. A deep model's traces have a million."""
+SECONDS_PER_COLLECTION = 60.0
+"""How many seconds of long pauses a full collection follows. It takes one second for about two million objects."""
 
 MOST_FROZEN = 10_000
 """Python itself freezes a few hundred objects at its start. With more than this, the program has frozen some."""
@@ -41,7 +41,8 @@ class Pause:
         self._threshold = 0
         self._has_begun = False
         self._start = 0.0
-        self._most = 0
+        self._seconds = 0.0
+        self._is_frozen = False
         forks.register(self)
 
     def __enter__(self) -> None:
@@ -54,9 +55,9 @@ class Pause:
         with self._lock:
             if threading.get_ident() in self._inside:  # else it was removed after a fork
                 self._inside.remove(threading.get_ident())
-            was_long = self._end() and time.monotonic() - self._start >= LEAST_SECONDS
-        if was_long and gc.isenabled():
-            self._make_old()
+            seconds = time.monotonic() - self._start if self._end() else 0.0
+        if seconds > LEAST_SECONDS and gc.isenabled() and gc.get_threshold()[0]:
+            self._follow(seconds)
 
     def _begin(self) -> None:
         threshold = gc.get_threshold()[0]
@@ -75,20 +76,27 @@ class Pause:
             gc.set_threshold(self._threshold)
         return True
 
-    def _make_old(self) -> None:
-        """Collects the youngest objects, and makes those that are left old."""
-        gc.collect(0)
-        if gc.get_freeze_count() > MOST_FROZEN:
-            return  # the program's objects would thaw
-        gc.freeze()
-        count = gc.get_freeze_count()
-        gc.unfreeze()
-        if count > max(FEW_OBJECTS, self._most):
-            self._most = 2 * count
+    def _follow(self, seconds: float) -> None:
+        """Collects garbage after a pause that took so long, and makes all other objects old."""
+        self._seconds += seconds
+        if self._seconds >= SECONDS_PER_COLLECTION:
+            self._seconds = 0.0
             gc.collect()
+            return
+        gc.collect(0)
+        if gc.get_freeze_count() <= MOST_FROZEN:  # else the program's objects would thaw
+            self._is_frozen = True
+            try:
+                gc.freeze()
+            finally:
+                gc.unfreeze()
+                self._is_frozen = False
 
     def after_fork(self) -> None:
-        """Removes the threads that a forked child lacks."""
+        """Removes the threads that a forked child lacks, and thaws what one of them has frozen."""
+        if self._is_frozen:
+            gc.unfreeze()
+            self._is_frozen = False
         thread = threading.get_ident()
         self._inside = [each for each in self._inside if each == thread]
         self._end()

@@ -8,8 +8,8 @@ kernels in each layer, forward and again backward. Backward also computes a grad
     (t2, ...) = sdpaex_...(q2, k2, v2, mask, 0.0)            (t2, ...) = attend_with_mask(q2, k2, v2, t9, 0.0)
 
 The same torch kernel gets the same numbers; all heads share their memory. A prepared mask lives until the last
-attention, so the mask must be the same for all heads, or have one row of queries: then it is smaller than what Thunder
-makes for one layer. Attention by cuDNN (``accelerators/attention/``) has its own operation for that, of which the first
+attention, so the mask must be the same for all heads, or have one row of queries: then it is not larger than what
+Thunder makes for one layer. Attention by cuDNN (``accelerators/attention/``) has its own operation for that, of which the first
 call stays.
 
 Nothing may write into the mask meanwhile. In a program that writes, it must have its own memory, as the result of an

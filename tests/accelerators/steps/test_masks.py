@@ -15,17 +15,28 @@ from fusioncache.transform.rewrite import derive
 HEADS, KEYS, SIZE = 2, 5, 8
 
 
+ASKED = []
+"""Whether each backward was asked for the gradient of the mask."""
+
+
+def accepts(*tensors):
+    """True if the kernel accepts the strides of these tensors."""
+    return all(each.stride(-1) == 1 for each in tensors)
+
+
 def emulate_forward(query, key, value, bias, saves, dropout=0.0, causal=False, *, scale=None):
-    """Replaces the kernel; also returns the mask, and whether the kernel accepts its strides."""
+    """Replaces the kernel; also returns the mask, the options, and whether the kernel accepts all strides."""
     found = torch.nn.functional.scaled_dot_product_attention(query, key, value, bias, scale=scale)
-    is_aligned = bias.stride(-1) == 1 and all(stride % 8 == 0 for stride in bias.stride()[:-1])
-    return found, bias.float(), torch.tensor(saves), torch.tensor(int(is_aligned))
+    is_right = accepts(query, key, value, bias) and all(stride % 8 == 0 for stride in bias.stride()[:-1])
+    return found, bias.float(), torch.tensor([saves, dropout, causal]), torch.tensor(int(is_right))
 
 
 def emulate_backward(gradient, query, key, value, bias, *others, scale=None):
-    """Replaces the kernel for backward; the gradient of the mask is computed if it is asked for."""
-    wanted = others[5]
-    changed = [query * bias.float().exp().mean() + gradient, key * 2, value * 3]
+    """Replaces the kernel for backward; its results depend on all arguments."""
+    *_, dropout, wanted = others[:6]
+    ASKED.append(wanted[3])
+    options = dropout + 2 * (others[6] if len(others) > 6 else False) + 4 * scale + 8 * accepts(query, key, value, bias)
+    changed = [query * bias.float().exp().mean() + gradient, key * options, value * 3]
     return *changed, torch.ones_like(bias) if wanted[3] else None
 
 
@@ -38,13 +49,13 @@ def _kernels():
     library._destroy()
 
 
-def attend(query, key, mask, scale=0.5):
-    return sdpaex.sdpea_gradfwd(query, key, key, mask, 0.0, False, scale=scale)
+def attend(query, key, mask):
+    return sdpaex.sdpea_gradfwd(query, key, key, mask, 0.25, True, scale=0.5)
 
 
 def differentiate(query, key, mask, gradient, position):
     """Passes on the given values for those that the kernel for forward would have saved."""
-    return sdpaex.sdpea_bwd(gradient, query, key, key, mask, query, query, position, position, 0.0, False, scale=0.5)
+    return sdpaex.sdpea_bwd(gradient, query, key, key, mask, query, query, position, position, 0.25, True, scale=0.5)
 
 
 def select(masks, position):
@@ -77,9 +88,16 @@ def backward_of_two_layers(x, cache, masks, position):
     return *first[:3], *differentiate(x, cache, mask, first[0], position)[:3]
 
 
+def of_two_numbers_of_heads(x, cache, masks, position):
+    mask = select(masks, position)
+    narrow = [torchex.slice_prim_impl(each, (0, 0, 0, 0), (1, 1, *each.shape[2:])) for each in (x, cache)]
+    return *attend(*narrow, mask), *attend(x, cache, mask), *attend(x, cache, mask)
+
+
 def make_inputs(queries=1, heads=1):
     torch.manual_seed(0)
-    x, cache = (torch.randn(1, HEADS, rows, SIZE, dtype=torch.bfloat16) for rows in (queries, KEYS))
+    # The kernel requires a last stride of one, which these do not have.
+    x, cache = (torch.randn(1, HEADS, SIZE, rows, dtype=torch.bfloat16).mT for rows in (queries, KEYS))
     masks = torch.ones(KEYS, KEYS, dtype=torch.bool).tril().expand(1, heads, KEYS, KEYS).contiguous()
     return x, cache, masks, torch.arange(3 - queries, 3)
 
@@ -93,6 +111,7 @@ SHARED = {
     two_layers: [(1,), (3,), (1, 2)],
     two_layers_without_writes: [(1,), (3,)],
     of_a_given_mask: [(KEYS,)],
+    of_two_numbers_of_heads: [(3,)],
     backward_of_two_layers: [(1,), (3,), (1, 2)],
 }
 
@@ -109,13 +128,15 @@ def test_a_mask_is_prepared_once_and_the_kernel_is_given_the_same(compute, shape
     assert text.count("= prepare_mask(") == 1
     assert text.count("= attend_with_mask(") + text.count("= attend_backward_with_mask(") == 2
     counts, results = [], []
+    ASKED.clear()
     for each in (trace, lean):
         inputs = make_inputs(*shape)
         with Operations() as counted:
             results.append([*each.python_callable()(*inputs), inputs[1]])
         counts.append(sum(number for name, number in counted.names.items() if name.startswith("aten.masked_fill")))
-    assert counts == [2, 1]
+    assert counts[0] - counts[1] == 1
     assert all(map(torch.equal, *results))
+    assert ASKED in ([], [True, True, False, False])
 
 
 def one_layer(x, cache, masks, position):

@@ -173,20 +173,52 @@ def test_what_a_long_pause_leaves_is_old_without_a_full_collection(monkeypatch):
     assert gc.get_freeze_count() <= frozen < collector.MOST_FROZEN
 
 
-def test_the_garbage_among_old_objects_is_collected_once_there_are_twice_as_many(monkeypatch):
+def test_the_garbage_among_old_objects_is_collected_after_many_pauses(monkeypatch):
     monkeypatch.setattr(collector, "LEAST_SECONDS", 0.0)
-    gc.collect()
-    monkeypatch.setattr(collector, "FEW_OBJECTS", len(gc.get_objects()) + 1000)
-    pause, kept, found = Pause(), [], []
+    pause = Pause()
     with pause:
         old = Cycle()
-    gone = weakref.ref(old)
+    gone, found = weakref.ref(old), []
     del old
-    for new in (0, 2000, 0, 3 * len(gc.get_objects()) // 2):
+    for limit in (60.0, 0.0, 60.0):
+        monkeypatch.setattr(collector, "SECONDS_PER_COLLECTION", limit)
         with counted() as collections, pause:
-            kept += [Cycle() for _ in range(new)]
+            pass
         found.append((*collections, gone() is None))
-    assert found == [(0, False), (0, 2, True), (0, True), (0, 2, True)]
+    assert found == [(0, False), (2, True), (0, True)]
+
+
+@pytest.mark.filterwarnings("ignore:This process")
+def test_a_child_that_is_forked_while_objects_are_frozen_thaws_them(monkeypatch):
+    monkeypatch.setattr(collector, "LEAST_SECONDS", 0.0)
+    before, exits = gc.get_freeze_count(), []
+
+    def fork_frozen():
+        freeze()
+        child = os.fork()
+        if not child:
+            os._exit(0 if gc.get_freeze_count() <= before else 1)
+        exits.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    freeze = gc.freeze
+    monkeypatch.setattr(gc, "freeze", fork_frozen)
+    with Pause():
+        pass
+    assert exits == [0] and gc.get_freeze_count() <= before
+
+
+def test_objects_thaw_after_an_error(monkeypatch):
+    monkeypatch.setattr(collector, "LEAST_SECONDS", 0.0)
+    before, freeze = gc.get_freeze_count(), gc.freeze
+
+    def fail_frozen():
+        freeze()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gc, "freeze", fail_frozen)
+    with pytest.raises(KeyboardInterrupt), Pause():
+        pass
+    assert gc.get_freeze_count() <= before
 
 
 def test_after_a_trace_its_objects_are_old(monkeypatch):
@@ -217,4 +249,11 @@ def test_nothing_is_collected_where_the_program_wants_none_or_the_pause_is_short
     stop()
     with counted() as found, Pause():
         Cycle()
+    assert not found
+
+
+def test_nothing_is_collected_if_the_program_stops_the_collector_in_a_pause(monkeypatch):
+    monkeypatch.setattr(collector, "LEAST_SECONDS", 0.0)
+    with counted() as found, Pause():
+        gc.set_threshold(0)
     assert not found
