@@ -27,13 +27,8 @@ from fusioncache.cli.console import (
     shorten_id,
     wrap,
 )
-from fusioncache.cli.listings import (
-    SourceLocation,
-    find_locations,
-    find_reasons_not_stored,
-    format_locations,
-)
 from fusioncache.cli.overview import format_run_label, list_programs
+from fusioncache.cli.show import SourceLocation, find_locations, find_reasons_not_stored, format_locations
 from fusioncache.cli.things import (
     TRACES,
     Kind,

@@ -60,7 +60,7 @@ COMMANDS = {
     "dir": "fusioncache.cli.upkeep:dir_",
     "doctor": "fusioncache.cli.doctor:doctor",
     "explain": "fusioncache.cli.comparison:explain",
-    "graph": "fusioncache.cli.listings:graph",
+    "graph": "fusioncache.cli.picture:graph",
     "keys": "fusioncache.cli.trust:keys",
     "ls": "fusioncache.cli.overview:ls",
     "pack": "fusioncache.cli.exchange:pack",

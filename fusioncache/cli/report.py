@@ -17,8 +17,8 @@ import click
 
 from fusioncache.cli.comparison import explain_templates
 from fusioncache.cli.console import encode_fields, json_option, print_json, run_option, write_file
-from fusioncache.cli.listings import picture_of, svg_text
 from fusioncache.cli.overview import encode_run
+from fusioncache.cli.picture import picture_of, svg_text
 from fusioncache.cli.show import encode_region
 from fusioncache.cli.things import pick_run
 from fusioncache.humanize import (

@@ -1,15 +1,19 @@
-"""The command show: prints one template, one executable, one program of a model, or one family of programs."""
+"""The command show: prints one template with its code and places, one executable, one program, or one family."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+import linecache
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import click
 
+from fusioncache.backends.api import BACKENDS, Description, backend_class, describe
 from fusioncache.cli.console import (
     ANY_ID,
     ID_DIGITS,
@@ -28,15 +32,6 @@ from fusioncache.cli.console import (
     say,
     shorten_id,
 )
-from fusioncache.cli.listings import (
-    describe_code,
-    describe_executables,
-    find_line,
-    find_reasons_not_stored,
-    format_line,
-    write_definition,
-    write_repro,
-)
 from fusioncache.cli.things import (
     TRACES,
     Kind,
@@ -45,10 +40,13 @@ from fusioncache.cli.things import (
     find_regions,
     find_varying,
     format_lengths,
+    is_expected,
     list_sources,
+    list_stored,
     pick,
 )
 from fusioncache.humanize import (
+    escape_controls,
     format_arities,
     format_bytes,
     format_count,
@@ -61,12 +59,15 @@ from fusioncache.ir import Graph, NumberType
 from fusioncache.ir.ops import RESIDUAL
 from fusioncache.observe.explain.difference import list_lines
 from fusioncache.observe.record.database import RecordReader
-from fusioncache.observe.record.observations import RegionRecord
+from fusioncache.observe.record.observations import Line, RegionRecord
 from fusioncache.observe.record.stats import TemplateStats
 from fusioncache.observe.trace_files import TraceFile, list_processes, read_traces
-from fusioncache.process.secrets import blur
+from fusioncache.process.secrets import blur, hide_line
 from fusioncache.process.settings import PASSES, find_directory
-from fusioncache.template.text import read_graph
+from fusioncache.store.files import Refusal
+from fusioncache.template.key import make_key
+from fusioncache.template.plan import inline, list_graphs
+from fusioncache.template.text import read_exactly, read_graph
 
 _WHOLE = ("ingredients", "parameters", "regions", "key", "programs", "guards", "reads")
 """The parts that are shown if no option names one."""
@@ -369,3 +370,207 @@ def _highlight(text: str) -> Part:
 
 def _count_lines(text: str) -> int:
     return text.rstrip("\n").count("\n") + 1 if text.strip("\n") else 0
+
+
+_INSTALLED = ("site-packages", "dist-packages")
+"""Names of the folders with installed packages."""
+_MOST = 3
+"""How many locations of a template are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLocation:
+    """A location in the source of a model.
+
+    Attributes:
+        where: a module, and forward or backward.
+        line: a line of the source; None if it is not known.
+    """
+
+    where: str
+    line: Line | None
+
+    def __str__(self) -> str:
+        if self.line is None:
+            return self.where
+        text = hide_line(linecache.getline(self.line.file, self.line.number).strip())
+        return f"{self.where}: {format_line(self.line)}{f'  {text}' if text else ''}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the location as data for JSON."""
+        line = self.line
+        return {"place": self.where, "file": line and line.file, "line": line and line.number}
+
+
+def find_locations(regions: Iterable[RegionRecord]) -> tuple[SourceLocation, ...]:
+    """Returns the source locations of regions, each once."""
+    named = ((f"{region.source.module or 'the model'}, {region.trace}", find_line(region)) for region in regions)
+    return tuple(dict.fromkeys(SourceLocation(where, line) for where, line in named))
+
+
+def find_line(region: RegionRecord) -> Line | None:
+    """Returns the source line of a region: the first of the user's, or else of a library's, or None."""
+    return next(iter(region.source.lines), None)
+
+
+def format_locations(locations: Sequence[SourceLocation]) -> list[str]:
+    """Returns the first few locations, a line each, and how many more there are."""
+    lines, more = [*map(str, locations[:_MOST])], len(locations) - _MOST
+    return [*lines, f"and {format_count(more, 'more place', 'more places')}"] if more > 0 else lines
+
+
+def format_line(line: Line) -> str:
+    """Returns the path and number of a line. A path in an installed package begins with the package's name."""
+    return f"{_shorten_file(Path(line.file))}:{line.number}"
+
+
+def _shorten_file(file: Path) -> Path:
+    installed = next((folder for folder in file.parents if folder.name in _INSTALLED), None)
+    return file.relative_to(installed) if installed else file
+
+
+def read_template_graph(template: TemplateStats) -> Graph:
+    """Returns the graph of a recorded template.
+
+    Raises:
+        click.ClickException: if the recorded text is not a template's.
+    """
+    try:
+        return read_exactly(template.texts)
+    except ValueError as error:
+        raise make_record_error(template, error) from error
+
+
+def make_record_error(template: TemplateStats, error: ValueError) -> click.ClickException:
+    """Returns the error for a recorded template that cannot be read."""
+    return click.ClickException(
+        f"what is recorded of {template.name} cannot be read: {error}. Run the model again to record it anew"
+    )
+
+
+def write_definition(template: TemplateStats) -> str:
+    """Returns the template's definition for the first backend that has definitions, even if another compiled it.
+
+    Raises:
+        click.ClickException: if that compiler is not installed, or cannot express the template.
+    """
+    graph = inline(read_template_graph(template), _most_terms(template))
+    try:
+        return next(filter(None, (backend_class(name).definition(graph) for name in BACKENDS)))
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def write_repro(template: TemplateStats) -> str:
+    """Returns a script that runs the template alone."""
+    from fusioncache.backends.script import write_script
+
+    terms = _most_terms(template)
+    return write_script(template.name, inline(read_template_graph(template), terms), terms)
+
+
+def _most_terms(template: TemplateStats) -> tuple[int, ...]:
+    return max(template.arities, key=sum, default=())
+
+
+def select_executables(template: TemplateStats, stored: Sequence[StoredEntry]) -> list[StoredEntry]:
+    """Returns the executables of the template's parts, for any layout, options and versions.
+
+    Raises:
+        click.ClickException: if the recorded text or counts are not a template's.
+    """
+    graph = read_template_graph(template)
+    try:
+        compiled = [make_key(each, {}) for arities in template.arities for each in list_graphs(graph, arities)]
+    except ValueError as error:
+        raise make_record_error(template, error) from error
+    wanted = {tuple(sorted((part.name, part.digest) for part in key.ingredients)) for key in compiled}
+    names = {name for parts in wanted for name, _ in parts}
+    keys = (tuple(sorted(part for part in one.entry.ingredients if part[0] in names)) for one in stored)
+    return [one for one, key in zip(stored, keys, strict=True) if key in wanted]
+
+
+def find_reasons_not_stored(templates: Sequence[TemplateStats], directory: Path | None) -> Sequence[Mapping[str, int]]:
+    """Returns for each template why executables of it cannot be stored, and how many, as noted in the store.
+
+    Raises:
+        StoreError, OSError: if a named store does not exist, or the store cannot be used.
+    """
+    stored = list_stored(directory, "executable")[1] if is_expected(directory) else ()
+    notes = [one for one in stored if one.refused is not None]
+    return [_count_reasons(template, notes) if notes else {} for template in templates]
+
+
+def _count_reasons(template: TemplateStats, notes: Sequence[StoredEntry]) -> Mapping[str, int]:
+    try:
+        return Counter(str(one.refused) for one in select_executables(template, notes))
+    except click.ClickException:
+        return {}  # the commands that need the graph report the error
+
+
+def describe_code(template: TemplateStats, directory: Path | None) -> tuple[str, Any]:
+    """Returns the stored code of each executable that was compiled for a template, as text and as data.
+
+    Raises:
+        click.ClickException: if the store has none.
+    """
+    stored = list_stored(directory, "executable")[1] if is_expected(directory) else ()
+    found = select_executables(template, stored)
+    if not found:
+        how = " ".join(hint.format(name=template.name) for hint in _list_hints().values())
+        raise click.ClickException(f"the store has no code of {template.name}: it was not stored, or removed. {how}")
+    return describe_executables(found, template.name)
+
+
+def describe_executables(stored: Sequence[StoredEntry], name: str) -> tuple[str, Any]:
+    """Returns the stored code of executables, as text and as data. Prints how to get missing source."""
+    described = [(one, *_describe_artifacts(one)) for one in stored]
+    lacking = Counter(one.entry.backend for one, about, _ in described if one.refused is not None or about.lacks_source)
+    for backend, hint in _list_hints().items():
+        if number := lacking[backend]:
+            those_were = format_count(number, "executable was", "executables were")
+            say(f"{those_were} stored without source. {hint.format(name=name)}")
+    return "\n\n".join(_write_code(*each) for each in described), [_encode_code(*each) for each in described]
+
+
+def _list_hints() -> dict[str, str]:
+    """Returns instructions to see the source of kernels, by backend, for the backends that have some."""
+    hints = {name: backend_class(name).source_hint for name in BACKENDS}
+    return {name: hint for name, hint in hints.items() if hint}
+
+
+def _describe_artifacts(one: StoredEntry) -> tuple[Description, list[str]]:
+    """Returns the backend's description of an executable's artifacts, and the names of unreadable artifacts."""
+    contents: dict[str, bytes] = {}
+    damaged = []
+    for artifact in one.entry.artifacts:
+        try:
+            contents[artifact.name] = one.disk.content(artifact)
+        except (Refusal, OSError):
+            damaged.append(artifact.name)
+    return describe(one.entry.backend, contents), damaged
+
+
+def _encode_code(one: StoredEntry, about: Description, damaged: Sequence[str]) -> dict[str, Any]:
+    return {
+        **{"id": one.entry.id, "name": one.entry.name, "backend": one.entry.backend, "created": one.entry.created},
+        "artifacts": {artifact.name: artifact.size for artifact in one.entry.artifacts},
+        "sources": {source.name: source.text for source in about.sources},
+        **{"damaged": damaged, "launches": about.launches, "refused": one.refused},
+    }
+
+
+def _write_code(one: StoredEntry, about: Description, damaged: Sequence[str]) -> str:
+    sizes = ", ".join(f"{artifact.name} {format_bytes(artifact.size)}" for artifact in one.entry.artifacts)
+    lines = [f"{one.entry.id}  {one.entry.name}".rstrip(), sizes]
+    lines += [f"not stored: {one.refused}"] if one.refused is not None else []
+    lines += [f"{name} is damaged: 'fusioncache verify' says more" for name in damaged]
+    lines += [
+        f"{each['function']}  grid {each['grid']}  block {each['block']}  shared {each['shared']} B  {each['cubin']}"
+        for each in about.launches
+    ]
+    blocks = ["\n".join(f"# {escape_controls(line)}" for line in lines)]
+    for source in about.sources:
+        text = highlight_source(source.text, source.language).rstrip("\n")
+        blocks.append(f"# {escape_controls(source.name)}\n{text}")
+    return "\n\n".join(blocks)

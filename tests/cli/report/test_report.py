@@ -28,7 +28,7 @@ from report_records import (
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import fusioncache
-from fusioncache.cli.listings import picture_of, svg_text
+from fusioncache.cli.picture import picture_of, svg_text
 from fusioncache.cli.report import Contents, Grid, ReportTemplate, cut_slices, make_grids
 from fusioncache.ir import Const, Graph, Op, Ref, TensorType
 from fusioncache.observe.record.observations import Line, Phases, RegionRecord
