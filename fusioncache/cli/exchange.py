@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from fusioncache.cache import exchange
+from fusioncache.cache.exchange import CopyResult, Retention, prune_remote
+from fusioncache.cache.packing import load_pack, save_pack
 from fusioncache.cli.console import (
     check_url,
     directory_option,
@@ -25,12 +27,9 @@ from fusioncache.humanize import escape_controls, format_bytes, format_count
 from fusioncache.process.settings import TRUST
 from fusioncache.store import StoreError, default_path
 from fusioncache.store.entry import OTHER_FORMAT, is_program
+from fusioncache.store.packs import Pack, UnpackResult, open_pack
+from fusioncache.store.remote import Remote
 from fusioncache.store.signing import SigningKey, read_own_key, require_trust
-
-if TYPE_CHECKING:
-    from fusioncache.cache.exchange import CopyResult, Retention
-    from fusioncache.store.packs import Pack, UnpackResult
-    from fusioncache.store.remote import Remote
 
 
 def _copy_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -57,9 +56,6 @@ def push(url: str, directory: Path | None, dry_run: bool, as_json: bool, unsigne
         fusioncache push s3://bucket/fusioncache
         fusioncache push --dry-run /mnt/shared/fusioncache
     """
-    from fusioncache.cache import exchange
-    from fusioncache.store.remote import Remote
-
     remote = Remote(url)
     key = _read_key("push", unsigned)
     store = open_store(directory, make=False)
@@ -87,9 +83,6 @@ def pull(url: str, directory: Path | None, dry_run: bool, as_json: bool) -> None
         fusioncache pull s3://bucket/fusioncache
         fusioncache pull https://example.org/fusioncache --json
     """
-    from fusioncache.cache import exchange
-    from fusioncache.store.remote import Remote
-
     remote = Remote(url)
     _require_before_making(directory, remote)
     store = open_store(directory, make=True)
@@ -161,8 +154,6 @@ def pack(output: Path, model: str, directory: Path | None, as_json: bool, unsign
         fusioncache pack --model Llama -o llama.fcpack
         fusioncache pack --device H100 -o all.fcpack
     """
-    from fusioncache.cache.packing import save_pack
-
     key = _read_key("pack", unsigned)
     written = save_pack(open_store(directory, make=False), output, model=model, only=only, key=key)
     if as_json:
@@ -195,15 +186,11 @@ def unpack(file: Path, lists: bool, all_machines: bool, dry_run: bool, directory
         fusioncache unpack llama.fcpack --list
         fusioncache unpack llama.fcpack --dry-run --json
     """
-    from fusioncache.store.packs import open_pack
-
     trust = require_trust()
     opened = open_pack(file, trust)
     if lists:
         _print_manifest(opened, trust.name(opened.origin.key) if opened.origin.key else "", as_json)
         return
-    from fusioncache.cache.packing import load_pack
-
     store = open_store(directory, make=True)
     found = load_pack(store, opened, trust, all_machines=all_machines, dry_run=dry_run)
     if as_json:
@@ -254,9 +241,6 @@ def prune_packs(url: str, retention: Retention, *, unsigned: bool, dry_run: bool
         dry_run: whether to remove nothing, and print what would be removed.
         as_json: whether to print JSON.
     """
-    from fusioncache.cache.exchange import prune_remote
-    from fusioncache.store.remote import Remote
-
     remote = Remote(url)
     pruned = prune_remote(remote, retention, dry_run=dry_run, key=_read_key("prune", unsigned))
     if as_json:

@@ -217,40 +217,32 @@ def _compare_traces(before: str, after: str) -> list[str]:
 
 def _list_parts(value: TemplateStats | StoredEntry, directory: Path | None, traces: Sequence[str]) -> Describers:
     """Returns the functions that describe the parts of a template, or of a stored entry."""
-    if isinstance(value, StoredEntry):
-        return _list_stored_parts(value, traces)
-    return {
-        **_list_describers(value),
-        "parameters": lambda: _describe_parameters(RecordReader(), value),
-        "regions": lambda: _describe_regions(find_regions(RecordReader(), value)),
-        "code": lambda: describe_code(value, directory),
-    }
-
-
-def _list_describers(template: TemplateStats) -> Describers:
-    """Returns the functions that describe the key of a template."""
-    return {
+    if isinstance(value, StoredEntry) and value.kind == "program":
+        return {
+            "key": lambda: _describe_key(value),
+            "reads": lambda: _describe_reads(value),
+            "traces": lambda: _describe_traces(value, traces),
+        }
+    if isinstance(value, StoredEntry) and value.kind == "family":
+        return {
+            "programs": lambda: _describe_sizes(value.read_outline()),
+            "guards": lambda: _describe_guards(value.read_outline()),
+            "reads": lambda: _describe_reads(value),
+        }
+    template = value.make_template() if isinstance(value, StoredEntry) else value
+    key = {
         "ingredients": lambda: _describe_ingredients(template),
-        "definition": lambda: _highlight(write_definition(template)),
-        "repro": lambda: _highlight(write_repro(template)),
+        "definition": lambda: _highlight(_write_definition(template)),
+        "repro": lambda: _highlight(_write_repro(template)),
     }
-
-
-def _list_stored_parts(stored: StoredEntry, traces: Sequence[str]) -> Describers:
-    if stored.kind == "program":
-        return {
-            "key": lambda: _describe_key(stored),
-            "reads": lambda: _describe_reads(stored),
-            "traces": lambda: _describe_traces(stored, traces),
-        }
-    if stored.kind == "family":
-        return {
-            "programs": lambda: _describe_sizes(stored.read_outline()),
-            "guards": lambda: _describe_guards(stored.read_outline()),
-            "reads": lambda: _describe_reads(stored),
-        }
-    code = {"code": lambda: describe_executables([stored], stored.name)}
-    return {**_list_describers(stored.make_template()), **code}
+    if isinstance(value, StoredEntry):
+        return {**key, "code": lambda: _describe_executables([value], value.name)}
+    return {
+        **key,
+        "parameters": lambda: _describe_parameters(RecordReader(), template),
+        "regions": lambda: _describe_regions(find_regions(RecordReader(), template)),
+        "code": lambda: _describe_code(template, directory),
+    }
 
 
 def _print_parts(
@@ -318,9 +310,9 @@ def encode_region(region: RegionRecord) -> dict[str, Any]:
 
 
 def _write_place(region: RegionRecord) -> dict[str, str | None]:
-    line = find_line(region)
+    line = _find_line(region)
     reason = f" ({region.reason})" if region.reason is not None else ""
-    return {"outcome": f"{region.outcome}{reason}", "line": format_line(line) if line else None}
+    return {"outcome": f"{region.outcome}{reason}", "line": _format_line(line) if line else None}
 
 
 def _describe_key(stored: StoredEntry) -> Part:
@@ -394,7 +386,7 @@ class SourceLocation:
         if self.line is None:
             return self.where
         text = hide_line(linecache.getline(self.line.file, self.line.number).strip())
-        return f"{self.where}: {format_line(self.line)}{f'  {text}' if text else ''}"
+        return f"{self.where}: {_format_line(self.line)}{f'  {text}' if text else ''}"
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the location as data for JSON."""
@@ -404,11 +396,11 @@ class SourceLocation:
 
 def find_locations(regions: Iterable[RegionRecord]) -> tuple[SourceLocation, ...]:
     """Returns the source locations of regions, each once."""
-    named = ((f"{region.source.module or 'the model'}, {region.trace}", find_line(region)) for region in regions)
+    named = ((f"{region.source.module or 'the model'}, {region.trace}", _find_line(region)) for region in regions)
     return tuple(dict.fromkeys(SourceLocation(where, line) for where, line in named))
 
 
-def find_line(region: RegionRecord) -> Line | None:
+def _find_line(region: RegionRecord) -> Line | None:
     """Returns the source line of a region: the first of the user's, or else of a library's, or None."""
     return next(iter(region.source.lines), None)
 
@@ -419,7 +411,7 @@ def format_locations(locations: Sequence[SourceLocation]) -> list[str]:
     return [*lines, f"and {format_count(more, 'more place', 'more places')}"] if more > 0 else lines
 
 
-def format_line(line: Line) -> str:
+def _format_line(line: Line) -> str:
     """Returns the path and number of a line. A path in an installed package begins with the package's name."""
     return f"{_shorten_file(Path(line.file))}:{line.number}"
 
@@ -438,17 +430,17 @@ def read_template_graph(template: TemplateStats) -> Graph:
     try:
         return read_exactly(template.texts)
     except ValueError as error:
-        raise make_record_error(template, error) from error
+        raise _make_record_error(template, error) from error
 
 
-def make_record_error(template: TemplateStats, error: ValueError) -> click.ClickException:
+def _make_record_error(template: TemplateStats, error: ValueError) -> click.ClickException:
     """Returns the error for a recorded template that cannot be read."""
     return click.ClickException(
         f"what is recorded of {template.name} cannot be read: {error}. Run the model again to record it anew"
     )
 
 
-def write_definition(template: TemplateStats) -> str:
+def _write_definition(template: TemplateStats) -> str:
     """Returns the template's definition for the first backend that has definitions, even if another compiled it.
 
     Raises:
@@ -461,7 +453,7 @@ def write_definition(template: TemplateStats) -> str:
         raise click.ClickException(str(error)) from error
 
 
-def write_repro(template: TemplateStats) -> str:
+def _write_repro(template: TemplateStats) -> str:
     """Returns a script that runs the template alone."""
     from fusioncache.backends.script import write_script
 
@@ -473,7 +465,7 @@ def _most_terms(template: TemplateStats) -> tuple[int, ...]:
     return max(template.arities, key=sum, default=())
 
 
-def select_executables(template: TemplateStats, stored: Sequence[StoredEntry]) -> list[StoredEntry]:
+def _select_executables(template: TemplateStats, stored: Sequence[StoredEntry]) -> list[StoredEntry]:
     """Returns the executables of the template's parts, for any layout, options and versions.
 
     Raises:
@@ -483,7 +475,7 @@ def select_executables(template: TemplateStats, stored: Sequence[StoredEntry]) -
     try:
         compiled = [make_key(each, {}) for arities in template.arities for each in list_graphs(graph, arities)]
     except ValueError as error:
-        raise make_record_error(template, error) from error
+        raise _make_record_error(template, error) from error
     wanted = {tuple(sorted((part.name, part.digest) for part in key.ingredients)) for key in compiled}
     names = {name for parts in wanted for name, _ in parts}
     keys = (tuple(sorted(part for part in one.entry.ingredients if part[0] in names)) for one in stored)
@@ -503,26 +495,26 @@ def find_reasons_not_stored(templates: Sequence[TemplateStats], directory: Path 
 
 def _count_reasons(template: TemplateStats, notes: Sequence[StoredEntry]) -> Mapping[str, int]:
     try:
-        return Counter(str(one.refused) for one in select_executables(template, notes))
+        return Counter(str(one.refused) for one in _select_executables(template, notes))
     except click.ClickException:
         return {}  # the commands that need the graph report the error
 
 
-def describe_code(template: TemplateStats, directory: Path | None) -> tuple[str, Any]:
+def _describe_code(template: TemplateStats, directory: Path | None) -> Part:
     """Returns the stored code of each executable that was compiled for a template, as text and as data.
 
     Raises:
         click.ClickException: if the store has none.
     """
     stored = list_stored(directory, "executable")[1] if is_expected(directory) else ()
-    found = select_executables(template, stored)
+    found = _select_executables(template, stored)
     if not found:
         how = " ".join(hint.format(name=template.name) for hint in _list_hints().values())
         raise click.ClickException(f"the store has no code of {template.name}: it was not stored, or removed. {how}")
-    return describe_executables(found, template.name)
+    return _describe_executables(found, template.name)
 
 
-def describe_executables(stored: Sequence[StoredEntry], name: str) -> tuple[str, Any]:
+def _describe_executables(stored: Sequence[StoredEntry], name: str) -> Part:
     """Returns the stored code of executables, as text and as data. Prints how to get missing source."""
     described = [(one, *_describe_artifacts(one)) for one in stored]
     lacking = Counter(one.entry.backend for one, about, _ in described if one.refused is not None or about.lacks_source)
