@@ -27,7 +27,7 @@ from fusioncache.cli.console import (
     shorten_id,
     wrap,
 )
-from fusioncache.cli.things import StoredKind, find_record, format_lengths, list_stored, measure_store, pick_run
+from fusioncache.cli.things import LISTS, StoredKind, find_record, format_lengths, list_stored, measure_store, pick_run
 from fusioncache.humanize import (
     describe_savings,
     escape_controls,
@@ -67,11 +67,6 @@ _LABEL = 12
 _MOST_PHASES = 4
 _MOST_REASONS = 3
 _ID_DIGITS = 8
-_COLUMNS = (
-    Column("id", lambda id_: str(id_[:_ID_DIGITS])),
-    Column("run", cut=True),
-    *(Column(title, number=True) for title in ("regions", "compiles", "loads", "saved")),
-)
 _NEXT_IN_STORE = ("fusioncache ls --store       the executables", "fusioncache ls --programs    the programs")
 
 type Lines = Iterator[tuple[str, str]]
@@ -116,13 +111,24 @@ def stats(run_id: str | None, all_runs: bool, verbose: bool, as_json: bool) -> N
         click.echo("No run is on record here. The store has what other runs compiled:")
         _print_sections(_describe_store(usage), _label("next", _NEXT_IN_STORE))
     elif all_runs:
-        rows = [(run.id, run.name, *_list_numbers(run.stats)) for run in runs]
-        click.echo(format_table(_COLUMNS, rows))
+        click.echo(format_table(_RUN_COLUMNS, map(encode_run, runs)))
     elif verbose:
         click.echo(format_pairs(_list_counts(runs[0], lifetime)))
     else:
         click.echo(_write_headline(runs[0]))
         _print_sections(_describe_run(runs[0]), _describe_surroundings(lifetime, usage), _suggest(runs[0].stats))
+
+
+def _format_saved(seconds: float) -> str:
+    return f"{'-' if seconds < 0 else ''}{format_duration(abs(seconds))}"
+
+
+_RUN_COLUMNS = (
+    Column("id", lambda id_: str(id_[:_ID_DIGITS])),
+    Column("run", key="name", cut=True),
+    *(Column(title, number=True) for title in ("regions", "compiles", "loads")),
+    Column("saved", _format_saved, key="saved_seconds", number=True),
+)
 
 
 def encode_run(run: Run) -> dict[str, Any]:
@@ -141,11 +147,6 @@ def format_run_label(run: Run) -> str:
 def _find_width() -> int:
     """Returns the width of lines: the terminal's, and at most 80 columns."""
     return min(count_columns() or _WIDTH, _WIDTH)
-
-
-def _list_numbers(stats: Stats) -> tuple[str, ...]:
-    saved = f"{'-' if stats.saved_seconds < 0 else ''}{format_duration(abs(stats.saved_seconds))}"
-    return str(stats.regions), str(stats.compiles), str(stats.loads), saved
 
 
 def _print_sections(*sections: Iterable[tuple[str, str]]) -> None:
@@ -351,7 +352,6 @@ _STORED_COLUMNS: Mapping[StoredKind, tuple[Column, ...]] = {
         Column("used", _format_age, number=True, rank=2),
     ),
 }
-_PLURALS: Mapping[StoredKind, str] = {"executable": "executables", "program": "programs", "family": "families"}
 
 
 @click.command()
@@ -416,11 +416,11 @@ def _list_stored(kind: StoredKind, directory: Path | None, only: Mapping[str, An
     path, stored = list_stored(directory, kind)
     rows = [one.to_dict() for one in _select(stored, only, only["sort"])]
     if as_json:
-        print_json({"store": str(path), _PLURALS[kind]: rows})
+        print_json({"store": str(path), LISTS[kind][0]: rows})
     else:
         _print_stored(kind, rows)
     if not rows:
-        say(f"{path} has {len(stored) or 'no'} {_PLURALS[kind]}{'; none matches' if stored else ''}.")
+        say(f"{path} has {len(stored) or 'no'} {LISTS[kind][0]}{'; none matches' if stored else ''}.")
 
 
 def _select(found: Sequence[Any], only: Mapping[str, Any], field: str | None) -> list[Any]:
@@ -442,7 +442,7 @@ def _refuse(given: Sequence[str], run_id: str | None, only: Mapping[str, Any]) -
     is_known = sort in ((None, "name", "size") if kind == "family" else (None, "name", "size", "seconds"))
     about = {"--run": run_id, "--text": only["text"], f"--sort {sort}": None if is_known else sort}
     for option in (option for option, value in about.items() if value is not None):
-        raise click.UsageError(f"{option} is not for {_PLURALS[kind]}: leave it out.")
+        raise click.UsageError(f"{option} is not for {LISTS[kind][0]}: leave it out.")
 
 
 def _list_templates(record: RecordReader, run_id: str | None, only: Mapping[str, Any], *, as_json: bool) -> None:

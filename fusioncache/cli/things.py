@@ -351,7 +351,7 @@ def _shorten(text: str) -> str:
 type Kind = Literal["run", "template", "executable", "program", "family"]
 type Named = Run | TemplateStats | StoredEntry
 
-_LISTS: Mapping[Kind, tuple[str, str]] = MappingProxyType(
+LISTS: Mapping[Kind, tuple[str, str]] = MappingProxyType(
     {
         "run": ("runs", "stats --runs"),
         "template": ("templates", "ls"),
@@ -429,7 +429,7 @@ def pick(query: str, directory: Path | None, kinds: Sequence[Kind], *, newest: b
         raise _make_unknown_error(query, directory, kinds)
     if len(found) == 1 or (newest and all(query in (one.name, one.name.partition(" · ")[0]) for one in found)):
         return found[0]
-    plural = _LISTS[found[0].kind][0] if len({one.kind for one in found}) == 1 else "things"
+    plural = LISTS[found[0].kind][0] if len({one.kind for one in found}) == 1 else "things"
     width = max(len(one.id) for one in found)
     lines = [one.format_line(width) for one in found[:_MOST_NAMED]]
     lines += [f"and {len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
@@ -515,7 +515,7 @@ def _make_unknown_error(query: str, directory: Path | None, kinds: Sequence[Kind
     """
     if has_record():
         RecordReader().find_templates(query)  # raises an error that explains the problem
-    others = [kind for kind in _LISTS if kind not in kinds]
+    others = [kind for kind in LISTS if kind not in kinds]
     takes = join_words([f"a{'n' if kind == 'executable' else ''} {kind}" for kind in kinds], "or")
     for other in find_candidates(query, directory, others):
         command = "stats --run" if other.kind == "run" else "explain" if "run" in kinds else "show"
@@ -523,7 +523,7 @@ def _make_unknown_error(query: str, directory: Path | None, kinds: Sequence[Kind
             f"{query!r} is a {other.kind} ({escape_controls(other.name)}), and this command takes {takes}: "
             f"see 'fusioncache {command} {query}'"
         )
-    lists = join_words([f"'fusioncache {_LISTS[kind][1]}' lists {_LISTS[kind][0]}" for kind in kinds])
+    lists = join_words([f"'fusioncache {LISTS[kind][1]}' lists {LISTS[kind][0]}" for kind in kinds])
     return click.ClickException(f"no ID or name starts with {query!r}. Give the start of one: {lists}.")
 
 
