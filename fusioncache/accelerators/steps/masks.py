@@ -9,8 +9,8 @@ kernels in each layer, forward and again backward. Backward also computes a grad
 
 The same torch kernel gets the same numbers; all heads share their memory. A prepared mask lives until the last
 attention, so the mask must be the same for all heads, or have one row of queries: then it is not larger than what
-Thunder makes for one layer. Attention by cuDNN (``accelerators/attention/``) has its own operation for that, of which the first
-call stays.
+Thunder makes for one layer. Attention by cuDNN (``accelerators/attention/``) has its own operation for that, of which
+the first call stays.
 
 Nothing may write into the mask meanwhile. In a program that writes, it must have its own memory, as the result of an
 index selection has, and only attention may use it.
