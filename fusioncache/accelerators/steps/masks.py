@@ -34,6 +34,8 @@ from fusioncache.transform.rewrite import register_once
 MASKS = "masks prepared a second time"
 
 _PREPARE, _ATTEND, _DIFFERENTIATE = "prepare_mask", "attend_with_mask", "attend_backward_with_mask"
+_FORWARD, _BACKWARD = 3, 4
+"""The position of the mask among the arguments of Thunder's operations. The query is the third argument before it."""
 _ALIGNED = 8
 """Torch's kernel wants rows of a mask that start at multiples of so many numbers."""
 
@@ -82,7 +84,7 @@ def share_masks(trace: Any, symbols: Sequence[Any]) -> SimplifiedProgram:
                     prepared[kind] = infer_mask(mask, query)
                 result.append(prepare.bind(mask, query, output=prepared[kind]))
             args = (*symbol.args[:place_of_mask], prepared[kind], *symbol.args[place_of_mask + 1 :])
-            operation = attend if place_of_mask == 3 else differentiate
+            operation = attend if place_of_mask == _FORWARD else differentiate
             result.append(symbol.from_bsym(sym=operation, args=args, subsymbols=()))
     taken = sum(uses[kind] - 1 for kind in prepared)
     return SimplifiedProgram(tuple(result), {MASKS: taken} if taken else {})
@@ -113,13 +115,10 @@ def find_masks(symbols: Sequence[Any]) -> Iterator[tuple[int, tuple[Any, ...]]]:
 
 
 def _masked_arguments() -> Mapping[Any, int]:
-    """Returns the position of the mask among the arguments of Thunder's operations, forward and backward.
-
-    The query is the third argument before it.
-    """
+    """Returns the position of the mask among the arguments, by operation of Thunder's."""
     from fusioncache.thunder_adapter.accelerator_api import sdpaex
 
-    return {sdpaex.sdpea_gradfwd.id: 3, sdpaex.sdpea_bwd.id: 4}
+    return {sdpaex.sdpea_gradfwd.id: _FORWARD, sdpaex.sdpea_bwd.id: _BACKWARD}
 
 
 def _prepares(symbol: Any, places: Mapping[Any, int]) -> bool:
@@ -141,7 +140,7 @@ def _is_preparation(symbol: Any) -> bool:
 
 def _has_used_gradient(symbol: Any, place_of_mask: int, used: set[str]) -> bool:
     """True if the last result of an attention's backward, the gradient of its mask, is used."""
-    gradient = symbol.output[-1] if place_of_mask == 4 else None
+    gradient = symbol.output[-1] if place_of_mask == _BACKWARD else None
     return getattr(gradient, "name", None) in used
 
 
