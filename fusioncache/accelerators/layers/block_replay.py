@@ -180,7 +180,7 @@ class BlockReplay:
         others = {id(template.root): root}
         self._proxies: dict[str, Any] = {}
         self._wrappers = {id(old): new for old, new in zip(template.args, args, strict=True)}
-        for old, new in pair_all(template.args, args):
+        for old, new in zip(list_wrappers(template.args), list_wrappers(args), strict=True):
             others[id(old.provenance)] = new.provenance
             if is_proxy(old.value):
                 self._proxies[old.value.name] = new.value
@@ -262,14 +262,6 @@ class BlockReplay:
 def is_proxy(value: Any) -> bool:
     """True if a value is a proxy: it represents a value that is unknown until the program runs."""
     return isinstance(value, Proxy)
-
-
-def pair_all(ones: tuple[Any, ...], others: tuple[Any, ...]) -> Iterator[tuple[Any, Any]]:
-    """Yields pairs of corresponding wrappers, including those of tuple items."""
-    for one, other in zip(ones, others, strict=True):
-        yield one, other
-        if type(one.value) is tuple and one is not other:
-            yield from pair_all(tuple(one.item_wrappers), tuple(other.item_wrappers))
 
 
 def list_wrappers(wrappers: Iterable[Any]) -> Iterator[Any]:

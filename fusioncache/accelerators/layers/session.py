@@ -9,7 +9,7 @@ that a trace depends on must be the same as well, unless it is checked again for
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from functools import partial, wraps
 from typing import Any
@@ -26,7 +26,6 @@ from fusioncache.accelerators.layers.block_replay import (
     find_reads,
     is_proxy,
     list_wrappers,
-    pair_all,
 )
 from fusioncache.accelerators.layers.recording import BlockRecording, State
 from fusioncache.ir.errors import Declined, Scope, is_declined
@@ -60,9 +59,9 @@ def describe_args(recording: BlockRecording, context: Any) -> tuple[Any, ...]:
 
 def uses_unmatched_argument(template: BlockRecording, target: BlockRecording) -> bool:
     """True if the template uses a proxy that was not its argument, but is a new argument of the wanted call."""
-    args = list(pair_all(template.args, target.args))
-    changed = {new.value.name for old, new in args if is_proxy(new.value) and new.value.name != old.value.name}
-    taken = {old.value.name for old, _ in args if is_proxy(old.value)}
+    args = list(_pair_proxies(template, target))
+    changed = {new for _, old, new in args if new != old}
+    taken = {old for _, old, _ in args}
     made = api.tree_flatten([each.output for each in template.symbols])[0]
     own = taken | {each.name for each in made if is_proxy(each)} | {read.proxy.name for read in template.reads}
     return any(each.name in changed for each in _list_used(template) if each.name not in own)
@@ -84,10 +83,15 @@ def _list_used(recording: BlockRecording) -> list[Any]:
 
 def find_changed(template: BlockRecording, target: BlockRecording) -> frozenset[int]:
     """Returns the positions of the arguments, including tuple items, that are other proxies in the wanted call."""
+    return frozenset(place for place, old, new in _pair_proxies(template, target) if old != new)
+
+
+def _pair_proxies(template: BlockRecording, target: BlockRecording) -> Iterator[tuple[int, str, str]]:
+    """Yields the position and both names of each argument, including tuple items, that is a proxy."""
     pairs = zip(list_wrappers(template.args), list_wrappers(target.args), strict=True)
-    return frozenset(
-        place for place, (old, new) in enumerate(pairs) if is_proxy(old.value) and old.value.name != new.value.name
-    )
+    for place, (old, new) in enumerate(pairs):
+        if is_proxy(old.value):
+            yield place, old.value.name, new.value.name
 
 
 def check_result(wrapper: Any) -> None:
