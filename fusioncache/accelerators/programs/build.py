@@ -475,9 +475,17 @@ def build_program(program: ProgramText, compiled: CompiledProgram, function: obj
     Raises:
         ValueError: if the program does not fit this process: something that it names is missing or differs.
     """
-    builder = _Builder({code.co_filename: code for code in compiled.codes}, function, resolve, Resolver())
+    resolver, codes = Resolver(), {code.co_filename: code for code in compiled.codes}
+    resolvers: Mapping[type, Callable[[Any], Any]] = {
+        ModuleReference: resolve_module,
+        NamedReference: resolver.find_value,
+        SymbolReference: resolver.find_function,
+    }
     traces = [*map(_reveal, program.traces())]
-    built = [builder.build(trace) for trace in traces]
+    built = []
+    for trace in traces:
+        context = {name: resolvers.get(type(each), resolve)(each) for name, each in trace.context.items()}
+        built.append(_build_trace(trace, codes.get(name_file(trace)) or compile_trace(trace), context, function))
     # A rewrite of the source with digests does not fit a prologue with texts.
     rewriting = compiled.rewrite if traces[0].source == program.prologue.source else rewrite
     (prologue, checks), (computation, forward), (epilogue, effects), *others = built
@@ -510,52 +518,28 @@ def _reveal(trace: TraceText) -> TraceText:
         raise ValueError(f"its {trace.name} {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Builder:
-    """Builds functions from traces.
+def _build_trace(
+    trace: TraceText, code: CodeType, context: Mapping[str, Any], function: object
+) -> tuple[Callable[..., Any], LoadedTrace]:
+    """Returns the function of a trace and the loaded trace. Tracebacks show the function's lines, as in Thunder.
 
-    Attributes:
-        codes: the code of each trace, by its ``name_file``.
+    Args:
+        trace: the trace.
+        code: of its source.
+        context: the values of the global names in it.
         function: the module or the function that is compiled.
-        resolve: returns the functions that call templates, and the parts of the job.
-        resolver: resolves all other references.
     """
-
-    codes: Mapping[str, CodeType]
-    function: object
-    resolve: Resolve
-    resolver: Resolver
-
-    def build(self, trace: TraceText) -> tuple[Callable[..., Any], LoadedTrace]:
-        """Returns the function of a trace and the loaded trace. Tracebacks show the function's lines, as in Thunder."""
-        context = {name: self._resolve(reference) for name, reference in trace.context.items()}
-        # Only prologues use the function: ``write_program`` refuses other traces that do.
-        function = self.function if trace.name == "prologue" else None
-        globals_ = {**context, "thunder": thunder, FUNCTION_OBJECT: function}
-        code = self.codes.get(name_file(trace)) or compile_trace(trace)
-        loaded, built = LoadedTrace(trace.name, trace.source, context), _execute(trace, code, globals_)
-        show_lines(built, code.co_filename, loaded.find_text)
-        return built, loaded
-
-    def _resolve(self, reference: Reference) -> Any:
-        match reference:
-            case ModuleReference():
-                return resolve_module(reference)
-            case NamedReference():
-                return self.resolver.find_value(reference)
-            case SymbolReference():
-                return self.resolver.find_function(reference)
-        return self.resolve(reference)
-
-
-def _execute(trace: TraceText, code: CodeType, context: dict[str, Any]) -> Callable[..., Any]:
-    """Executes the code of a trace, and returns the function that it defines."""
+    # Only prologues use the function: ``write_program`` refuses other traces that do.
+    own = function if trace.name == "prologue" else None
+    names = {**context, "thunder": thunder, FUNCTION_OBJECT: own}
     try:
-        exec(code, context)
+        exec(code, names)
     except ImportError as error:
         raise ValueError(f"{trace.name} imports what is not there: {error}") from error
     # As in Thunder, the function is removed from its globals, which hold the module: this avoids a reference cycle.
-    return context.pop(trace.name)
+    built, loaded = names.pop(trace.name), LoadedTrace(trace.name, trace.source, context)
+    show_lines(built, code.co_filename, loaded.find_text)
+    return built, loaded
 
 
 def _with_stats(prologue: Callable[..., Any], epilogue_traces: list, backward_traces: list) -> Callable[..., Any]:
