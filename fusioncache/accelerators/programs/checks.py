@@ -150,7 +150,7 @@ def explain_arguments(
     return None
 
 
-def explain_atoms(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _check_atoms(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Returns why an argument may run code of its own, or is more than a constant; None if all are constants."""
     return explain_arguments(
         fn, args, kwargs, lambda value: native.is_plain(value, atoms=True) or _is_declined(fn, value)
@@ -188,10 +188,6 @@ def _is_asked_in_any_order(fn: Any, value: Any) -> bool:
     return (fn in (sorted, min, max) and native.is_set_of(value, int, str)) or (
         fn is sum and native.is_set_of(value, int)
     )
-
-
-def _check_atoms(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    return explain_atoms(fn, args, kwargs)
 
 
 def _check_has_attribute(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
@@ -496,9 +492,9 @@ class CallChecker:
         if own in _EMPTY_ON_CREATION or (isinstance(own, type) and issubclass(own, BaseException)):
             return None
         if id(own) in _OF_ATOMS or own in _CREATED_FROM_CONSTANTS:
-            return explain_atoms(fn, args[1:], kwargs)
+            return _check_atoms(self, fn, args[1:], kwargs)
         if own in (map, filter) and len(args) > 2 and id(args[1].value) in _APPLIED:
-            return explain_atoms(fn, args[2:], kwargs)
+            return _check_atoms(self, fn, args[2:], kwargs)
         return _refuse_call(fn)
 
     def _explain_method(self, fn: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
@@ -513,7 +509,7 @@ class CallChecker:
             args = tuple(each for each in args if not is_key(self, each) and not self._holds_keys(each))
         elif name == "join" and len(args) == 2 and self.consume(args[1].value):
             args = args[:1]
-        return explain_atoms(fn, args, kwargs)
+        return _check_atoms(self, fn, args, kwargs)
 
     def _holds_keys(self, wrapped: Any) -> bool:
         """True if a value is a set, and all of its items may be keys."""
