@@ -26,7 +26,6 @@ from fusioncache.ir import (
     Scope,
     TensorType,
     ValueType,
-    map_type,
     operands,
     refs_in,
 )
@@ -34,7 +33,7 @@ from fusioncache.ir.ops import op_traits
 from fusioncache.template.simplify import Collapsed, Commuting, collapse, simplify
 from fusioncache.template.skeleton import blank_args, blank_type, read_each
 from fusioncache.template.text import type_text
-from fusioncache.template.writer import rename_operands
+from fusioncache.template.writer import renumber
 
 Edge = tuple[int, int, str]
 """From a node to a node that it uses, with a label that names the operand."""
@@ -265,15 +264,12 @@ class CanonicalWriter:
     def _renumber(
         self, slots: list[int], sizes: list[int], ops: list[int], outputs: list[int], number: dict[int, int]
     ) -> Graph:
-        written: list[Op] = []
-        next_number = len(slots) + len(sizes)
         for first in ops:
-            op = self.ops[first][0]
-            written.append(rename_operands(self._sort_operands(op, first), lambda index: Ref(number[index])))
-            number.update({first + position: next_number + position for position in range(len(op.outputs))})
-            next_number += len(op.outputs)
-        types = tuple(map_type(self.old.inputs[slot], lambda index: Ref(number[index])) for slot in slots)
-        return Graph(types, tuple(written), tuple(number[value] for value in outputs), len(sizes))
+            for value in range(first, first + len(self.ops[first][0].outputs)):
+                number[value] = len(number)
+        inputs = [self.old.inputs[slot] for slot in slots]
+        written = [self._sort_operands(self.ops[first][0], first) for first in ops]
+        return renumber(lambda value: Ref(number[value]), inputs, written, outputs, len(sizes))
 
     def _sort_operands(self, op: Op, first: int) -> Op:
         if first not in self.commutes:
