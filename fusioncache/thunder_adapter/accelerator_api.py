@@ -15,25 +15,18 @@ MODULES: Mapping[str, str] = MappingProxyType(
     {
         "autocast": "thunder.transforms.autocast",
         "dynamo_utils": "thunder.dynamo.utils",
-        "interpreter": "thunder.core.interpreter",
-        "jit_ext": "thunder.core.jit_ext",
         "nvfuser_executor": "thunder.executors.nvfuserex_impl",
-        "sdpaex": "thunder.executors.sdpaex",
         "thunder": "thunder",
-        "trace": "thunder.core.trace",
-        "transform_common": "thunder.core.transform_common",
-        "transforms": "thunder.core.transforms",
-        "utils": "thunder.core.utils",
-        "vjp_utils": "thunder.core.vjp_utils",
     }
 )
-"""Whole modules of Thunder, by their names here."""
+"""Modules of Thunder that may be absent, or have other names here."""
 
 NAMES: Mapping[str, str] = MappingProxyType(
     {
         "thunder": "CacheEntry _cache_info_ctx",
         "thunder.clang.utils": "compute_broadcast_shape",
         "thunder.common": "transform_for_execution",
+        "thunder.core": "interpreter jit_ext trace transform_common transforms utils vjp_utils",
         "thunder.core.baseutils": "ProxyInterface is_likely_from_collections_namedtuple",
         "thunder.core.interpreter": "interpreter_needs_wrap",
         "thunder.core.jit_ext": "ensure_recursive_proxies record_source_loc_in_symbol_header",
@@ -52,6 +45,7 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "thunder.distributed.transforms.ddp_v2": "DDPTransform",
         "thunder.distributed.transforms.fsdp_v2": "FSDPTransform",
         "thunder.distributed.utils": "maybe_sort_waits",
+        "thunder.executors": "sdpaex",
         "thunder.executors.data_dependent_partition": "Node consecutive_fusion fuse_bound_symbols",
         "thunder.executors.passes": "_transform_for_operator_executor_execution",
         "thunder.executors.torch_autograd": "ThunderFunction ThunderOutputFunction",
@@ -62,7 +56,7 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "thunder.transforms.autodiff": "grad_transform_on_trace split_into_forward_and_backward",
     }
 )
-"""The names by the modules of Thunder that contain them."""
+"""The names by the modules and packages of Thunder that contain them."""
 
 _MODULE_OF = {name: module for module, names in NAMES.items() for name in names.split()}
 
@@ -71,6 +65,9 @@ def __getattr__(name: str) -> Any:
     """Returns Thunder's object of that name, and stores it in this module, where a replacement finds it as well."""
     if name not in MODULES and name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = import_module(MODULES[name]) if name in MODULES else getattr(import_module(_MODULE_OF[name]), name)
+    if name in MODULES:
+        found = import_module(MODULES[name])
+    else:
+        found = getattr(__import__(_MODULE_OF[name], fromlist=[name]), name)  # imports a module of a package
     globals()[name] = found
     return found
