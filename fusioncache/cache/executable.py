@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from fusioncache.backends.api import Backend, Compiled, OnStart, Run, ignore_start, process_starts
-from fusioncache.cache.peers import Helpers, Ranks, RankTurn, StoreRequest, Wait
+from fusioncache.cache.peers import Helpers, Ranks, StoreRequest, Wait
 from fusioncache.cache.relatives import RELATIVES, encode_relatives
 from fusioncache.ir import Declined, GeneralInstance, Graph, Instance, Key, Scope, is_declined
 from fusioncache.ir.graph import inverse, pick, picker
@@ -159,7 +158,7 @@ class Builder:
 
     backend: Backend
     store: Store | None = None
-    ranks: Ranks | None = None
+    ranks: Ranks = field(default_factory=Ranks)
     environment: Mapping[str, str] = MappingProxyType({})
     refused: Callable[[str], None] = lambda _: None
     settings: Mapping[str, Option] = MappingProxyType({})
@@ -263,7 +262,7 @@ class Builder:
             raise Declined("another process compiled it for one size", Scope.STORING_NOW)
         loaded = None if stored is None else self._load(task, args, key, stored)
         if loaded is None:
-            with self.ranks.turn(key, name) if self.ranks else nullcontext(RankTurn()) as turn:
+            with self.ranks.turn(key, name) as turn:
                 loaded = None if turn.artifacts is None else self._load(task, args, key, turn.artifacts)
                 if loaded is None:
                     loaded, artifacts = self._compile_once(task, args, key, store)

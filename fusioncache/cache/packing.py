@@ -29,7 +29,7 @@ from fusioncache.store.entry import (
     is_program,
 )
 from fusioncache.store.files import Refusal
-from fusioncache.store.packs import Pack, PackResult, UnpackResult, fits_all, unpack, write_pack
+from fusioncache.store.packs import Pack, PackResult, UnpackResult, unpack, write_pack
 from fusioncache.store.signing import SigningKey, Trust
 from fusioncache.template.text import digest_ops, write_graph
 
@@ -104,7 +104,7 @@ def load_pack(
     disk = require_disk(store)
     if not disk.directory.writable:
         raise StoreError(f"{disk.directory.path} can only be read: give another directory, with --dir for a command")
-    find_misfit = fits_all if all_machines else make_misfit_finder()
+    find_misfit = None if all_machines else make_misfit_finder()
     return unpack(pack, disk, trust, find_misfit, dry_run=dry_run)
 
 

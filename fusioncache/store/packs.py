@@ -418,16 +418,11 @@ class UnpackResult:
     signer: str
 
 
-def fits_all(_needs: Mapping[str, str]) -> str | None:
-    """Returns None: all entries fit this machine."""
-    return None
-
-
 def unpack(
     pack: Pack,
     disk: DiskStore,
     trust: Trust,
-    find_misfit: Callable[[Mapping[str, str]], str | None] = fits_all,
+    find_misfit: Callable[[Mapping[str, str]], str | None] | None = None,
     *,
     dry_run: bool = False,
 ) -> UnpackResult:
@@ -437,8 +432,8 @@ def unpack(
         pack: the pack.
         disk: receives the entries.
         trust: the keys whose entries are accepted.
-        find_misfit: returns why entries of an environment are useless on this machine; None if they are not. By default
-            all are stored.
+        find_misfit: returns why entries of an environment are useless on this machine; None if they are not. None to
+            store all.
         dry_run: whether to store nothing and only report what would be stored.
 
     Raises:
@@ -446,7 +441,7 @@ def unpack(
         OSError: if the pack cannot be read or the store cannot be written.
     """
     unfit, refused = dict[str, str](), Counter[str]()
-    reasons = [find_misfit(needs) for needs in pack.manifest.environments]
+    reasons = [find_misfit(needs) if find_misfit else None for needs in pack.manifest.environments]
     entries = size = skipped = 0
     for packed in pack.manifest.entries:
         reason = reasons[packed.environment]

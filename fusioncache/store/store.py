@@ -60,10 +60,13 @@ class Store:
     """Artifacts by key and backend in a directory. Without a usable directory nothing is stored.
 
     Safe for threads, for several processes, and for ``fork``. Made by ``Store.open``.
+
+    Attributes:
+        disk: the contents of the directory; None if it cannot be used, or cannot be used any more.
     """
 
     def __init__(self, disk: DiskStore | None, remote: str):
-        self._disk = disk
+        self.disk = disk
         self._read_only = disk is not None and not disk.directory.writable
         self._counts = StoreCounts()
         if disk:
@@ -125,14 +128,9 @@ class Store:
         return self._counts.bypasses
 
     @property
-    def disk(self) -> DiskStore | None:
-        """The contents of the directory, or None."""
-        return self._disk
-
-    @property
     def directory(self) -> Path | None:
         """The path of the directory; None if nothing is stored."""
-        return self._disk.directory.path if self._disk else None
+        return self.disk.directory.path if self.disk else None
 
     def load(self, key: Key, backend: str, *, asks_remote: bool = True) -> StoredArtifacts | None:
         """Returns the artifacts that were saved for exactly this key; None if there are no trusted ones. Never raises.
@@ -262,10 +260,10 @@ class Store:
     @contextmanager
     def _take_turn(self, name: str, timeout: float) -> Iterator[str | None]:
         """Yields why other processes may be compiling the same now; None if they wait."""
-        if self._disk is None or self._read_only:
+        if self.disk is None or self._read_only:
             yield None  # other processes could not load the executable
             return
-        with FileLock(self._disk.directory.path / "locks" / name, removes_file=True) as lock:
+        with FileLock(self.disk.directory.path / "locks" / name, removes_file=True) as lock:
             try:
                 lock_problem = None if lock.acquire(timeout) else TOO_LONG
             except OSError as error:
@@ -282,8 +280,8 @@ class Store:
 
         def remove() -> None:
             id_ = make_entry_id(key, backend)
-            if self._disk and not self._read_only:
-                self._disk.remove(id_)
+            if self.disk and not self._read_only:
+                self.disk.remove(id_)
 
         self._guard("remove", None, remove)
 
@@ -292,18 +290,18 @@ class Store:
 
         Returns None if that failed.
         """
-        return self._guard("clean up", None, lambda: self._disk.sweep() if self._disk else None)
+        return self._guard("clean up", None, lambda: self.disk.sweep() if self.disk else None)
 
     def entries(self) -> tuple[Entry, ...]:
         """Returns all readable entries in the directory, newest first. Never raises."""
-        disk = self._disk
+        disk = self.disk
         found: list[Entry] = self._guard("list", [], lambda: list(disk.list_entries() if disk else []))
         return tuple(sorted(found, key=lambda entry: (-entry.created, entry.digest, entry.backend)))
 
     def entry(self, digest: str, backend: str) -> Entry | None:
         """Returns one entry; None if it does not exist or cannot be read. Never raises."""
         with suppress(Refusal, OSError):
-            return self._disk.entries.get(f"{digest}.{backend}") if self._disk else None
+            return self.disk.entries.get(f"{digest}.{backend}") if self.disk else None
         return None
 
     def choose_slot(self, key: Key, slots: Iterable[str], used: Container[str]) -> str:
@@ -326,7 +324,7 @@ class Store:
     def _load(self, key: Key, backend: str) -> StoredArtifacts | None:
         def load() -> StoredArtifacts | None:
             id_ = make_entry_id(key, backend)
-            return self._disk.load(key, id_) if self._disk else None
+            return self.disk.load(key, id_) if self.disk else None
 
         return self._guard("load", None, load)
 
@@ -336,11 +334,11 @@ class Store:
             raise Refusal("an artifact whose name is no valid Unicode")
         parts = tuple((part.name, part.digest) for part in key.ingredients)
         origin = (_escape_surrogates(name), time.time(), float(seconds), os.getpid(), get_host())
-        if self._disk is None:
+        if self.disk is None:
             return False
         if self._read_only:
             raise Refusal("the store is read-only")
-        saved = self._disk.save(Entry(key.digest, backend, key.text, parts, (), *origin), artifacts)
+        saved = self.disk.save(Entry(key.digest, backend, key.text, parts, (), *origin), artifacts)
         return saved is not None
 
     def _guard[T](self, what: str, otherwise: T, do: Callable[[], T]) -> T:
@@ -349,7 +347,7 @@ class Store:
         except Refusal as refusal:
             self._counts.count_bypass(refusal.reason, f"cannot {what} what was compiled: {refusal}")
         except StoreError as error:
-            self._disk = None
+            self.disk = None
             self._counts.count_bypass("the directory is gone", f"what is compiled is no longer stored. {error}")
         except Exception as error:  # no error of a store may stop a model
             self._read_only |= what == "save" and isinstance(error, OSError) and error.errno in _READ_ONLY

@@ -263,8 +263,7 @@ class EntryCompiler:
 
     def _enter_together(self, stack: ExitStack, tasks: Sequence[CompileTask], progress: Progress) -> None:
         """Enters the contexts in which backends compile the missing executables together."""
-        missing: dict[Builder, list[Request]] = {}
-        regions: dict[Builder, list[tuple[Graph, Sequence[Any]]]] = {}
+        missing: dict[Builder, list[tuple[Graph, Sequence[Any]]]] = {}
         for task in tasks:
             request, instance = task.request, task.instance
             with apply_torch_settings(request.settings):
@@ -273,14 +272,12 @@ class EntryCompiler:
                 if key.digest != task.digest or self._store.load(key, request.backend) is not None:
                     continue
                 args = make_arguments(request.graph, request.layouts)
-            missing.setdefault(builder, []).append(request)
-            regions.setdefault(builder, []).append((instance.region, pick(args, instance.inputs)))
-        for builder, requests in missing.items():
-            if len(requests) > 1:
-                with apply_torch_settings(requests[0].settings):
-                    graph, _ = regions[builder][0]
-                    process_starts().start(builder.backend, graph, self._note_start)
-                    stack.enter_context(builder.backend.compiled_together(regions[builder], progress))
+            missing.setdefault(builder, []).append((instance.region, pick(args, instance.inputs)))
+        for builder, regions in missing.items():
+            if len(regions) > 1:
+                with apply_torch_settings(builder.settings):
+                    process_starts().start(builder.backend, regions[0][0], self._note_start)
+                    stack.enter_context(builder.backend.compiled_together(regions, progress))
 
     def _build(self, task: CompileTask) -> TaskOutcome:
         request, instance = task.request, task.instance
