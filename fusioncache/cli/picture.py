@@ -54,10 +54,10 @@ def graph(id_: str, output: Path | None, directory: Path | None, as_json: bool) 
     if as_json:
         nodes = [{"name": name, **encode_fields(node)} for name, node in picture.nodes.items()]
         print_json({**found.to_dict(), "nodes": nodes, "edges": list(picture.edges)})
-    elif output is None:
-        click.echo(svg_text(picture, template.name), nl=False)
-    else:
+    elif output:
         write_file(output, svg_text(picture, template.name).encode())
+    else:
+        click.echo(svg_text(picture, template.name), nl=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -383,7 +383,7 @@ class SourceLocation:
     line: Line | None
 
     def __str__(self) -> str:
-        if self.line is None:
+        if not self.line:
             return self.where
         text = hide_line(linecache.getline(self.line.file, self.line.number).strip())
         return f"{self.where}: {_format_line(self.line)}{f'  {text}' if text else ''}"

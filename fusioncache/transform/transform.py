@@ -236,4 +236,4 @@ class PendingContexts:
                 if forward_trace.names is backward_trace.names:
                     return self._contexts.pop(forward_trace)
             last = current_forward_trace()
-            return None if last is None else self._contexts.pop(last, None)
+            return self._contexts.pop(last, None) if last is not None else None

@@ -10,6 +10,7 @@ from stored_programs import compile_anew
 
 import fusioncache
 from fusioncache.accelerators.registry import SWITCHES, find_unwanted
+from fusioncache.accelerators.steps.lean_steps import LeanSteps
 from fusioncache.process.settings import ACCELERATORS
 from fusioncache.thunder_adapter import capabilities
 
@@ -46,7 +47,7 @@ def test_everything_else_works_without(off, expected, tmp_path):
     assert usual.programs_loaded and usual.hits
     assert stats.templates == usual.templates or "sizes" in off
     assert bool(stats.programs_loaded) is {"programs", "tracing"}.isdisjoint(off)
-    assert (transform.lean is None) == ("lean steps" in off)
+    assert isinstance(transform.lean, LeanSteps) is ("lean steps" not in off)
 
 
 def test_what_is_not_asked_for_is_off_whatever_its_own_option_says(tmp_path):

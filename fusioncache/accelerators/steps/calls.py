@@ -149,7 +149,7 @@ class ProgramOutputs(Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         """Passes the gradients of the outputs, and the saved tensors, to the other node."""
-        assert ctx.channel.waiting is None, "two backward passes at a time go through one call"
+        assert not ctx.channel.waiting, "two backward passes run through one call at the same time"
         ctx.channel.waiting = _take_saved(ctx), list(gradients)
         return _make_link(), *ctx.others
 
@@ -497,10 +497,11 @@ def _can_shorten(module: Any) -> bool:
         return False
     is_own = module._forward_fn.__code__.co_qualname == OWN_CALL
     options = compiled.compile_options
+    if options.get(_DIFFERENTIABLE) is not None and not options.get(_IN_ONE):
+        return False  # Thunder raises
     flags = ("use_ddp", "use_fsdp")
     return (
         is_own
         and compiled.cache_option is CACHE_OPTIONS.CONSTANT_VALUES
-        and (bool(options.get(_IN_ONE)) or options.get(_DIFFERENTIABLE) is None)  # or else Thunder raises
         and not any(hasattr(type(model), flag) for flag in flags)  # they are read from the model's own dictionary
     )

@@ -63,11 +63,11 @@ def register_mask_operators() -> tuple[Any, Any, Any]:
 def share_masks(trace: Any, symbols: Sequence[Any]) -> SimplifiedProgram:
     """Returns the bound symbols of a trace with each mask prepared once, and the number of preparations saved."""
     found = dict(find_masks(symbols))
-    uses, prepared, result = Counter(found.values()), dict[Any, Any](), list[Any]()
+    uses, prepared, result = Counter[Any](found.values()), dict[Any, Any](), list[Any]()
     substitution = Substitution()
     for place, symbol in enumerate(symbols):
         kind = found.get(place)
-        if kind is None or uses[kind] == 1:
+        if uses[kind] < 2:
             result.append(substitution.apply(symbol))
         elif _is_preparation(symbol):
             if kind in prepared:
