@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from fusioncache.ir import Key, codec
+from fusioncache.ir.codec import is_text
 from fusioncache.ir.keys import read_key
-from fusioncache.ir.strict_json import is_text
 from fusioncache.store.files import Refusal
 from fusioncache.store.signing import Origin, SigningKey, Trust, split_origin
 

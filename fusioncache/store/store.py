@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fusioncache.ir import Key
+from fusioncache.ir.codec import is_text
 from fusioncache.ir.keys import graph_digest
-from fusioncache.ir.strict_json import is_text
 from fusioncache.process.settings import REMOTE, TRUST
 from fusioncache.process.warning import logger
 from fusioncache.store.counts import Observer, StoreCounts

@@ -14,7 +14,7 @@ from random_regions import graphs
 from store_processes import make_region
 
 from fusioncache.ir import Graph, Instance, NumberType, Op, Ref, TensorType, codec, keys
-from fusioncache.ir.strict_json import LARGEST
+from fusioncache.ir.codec import LARGEST_INTEGER
 from fusioncache.ir.template import Request, decode_region, decode_request, encode_region, encode_request
 
 
@@ -88,8 +88,8 @@ def test_equal_values_have_equal_bytes_without_defaults():
         ({"seconds": True}, "everything.seconds is True, not a finite number"),
         ({"seconds": 10**400}, "not an integer from"),
         ({"flag": 1}, "everything.flag is 1, not true or false"),
-        ({"sizes": LARGEST + 1}, f"not an integer from 0 to {LARGEST}"),
-        ({"sizes": -1}, f"everything.sizes is -1, not an integer from 0 to {LARGEST}"),
+        ({"sizes": LARGEST_INTEGER + 1}, f"not an integer from 0 to {LARGEST_INTEGER}"),
+        ({"sizes": -1}, f"everything.sizes is -1, not an integer from 0 to {LARGEST_INTEGER}"),
         ({"sizes": 1.0}, "everything.sizes is 1.0, not an integer"),
         ({"sizes": True}, "everything.sizes is True, not an integer"),
         ({"sizes": 101}, "everything too many sizes"),

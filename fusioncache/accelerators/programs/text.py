@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from fusioncache.accelerators.programs import introspection
 from fusioncache.accelerators.programs.introspection import ABSENT
 from fusioncache.ir import Graph, Instance, codec
-from fusioncache.ir.strict_json import is_text
+from fusioncache.ir.codec import is_text
 from fusioncache.ir.template import ArgumentLayouts
 from fusioncache.template.plan import Arities, Plan
 

@@ -25,8 +25,8 @@ from functools import lru_cache
 from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
+from fusioncache.ir.codec import LARGEST_INTEGER
 from fusioncache.ir.errors import Declined, Scope
-from fusioncache.ir.strict_json import LARGEST
 from fusioncache.thunder_adapter.api import BoundSymbol, Proxy, Variable
 
 ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
@@ -114,7 +114,7 @@ class Operation:
         return f"({self.left} {self.symbol} {self.right})"
 
 
-Integer = Annotated[int, range(-LARGEST, LARGEST + 1)]
+Integer = Annotated[int, range(-LARGEST_INTEGER, LARGEST_INTEGER + 1)]
 """An integer constant in the range that can be stored."""
 
 type Expression = Integer | Float | Number | Operation

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fusioncache.ir import codec, strict_json
+from fusioncache.ir import codec
 from fusioncache.observe.record.observations import ChoiceRecord, Line, PlacementRecord, Record, RegionRecord
 
 FORMAT = 4
@@ -117,7 +117,7 @@ def decode_regions(content: bytes) -> ProgramRecords:
 def encode_record(value: Any, **marks: int) -> bytes:
     """Returns a dataclass as JSON, as ``codec.encode`` does. Strings need not be valid Unicode."""
     content = codec.encode(value, **marks)
-    return strict_json.encode(_escape(json.loads(content))) if rb"\ud" in content else content
+    return json.dumps(_escape(json.loads(content)), separators=(",", ":")).encode() if rb"\ud" in content else content
 
 
 def _escape(content: Any) -> Any:
