@@ -53,7 +53,6 @@ class Cache:
 
     def __init__(self, *, capacity: int = 4096, record: bool = True, store: bool | str | Path | None = None):
         self._templates: LruMap[Key, Template] = LruMap(capacity)
-        self._keys: LruMap[tuple[Graph, tuple[tuple[str, str], ...]], Key] = LruMap(capacity)
         self._executables: LruMap[Key, Executable] = LruMap(capacity)
         self.ledger = Ledger(log=open_log())
         self._recorder = RecordWriter(self.ledger) if record else None
@@ -67,9 +66,7 @@ class Cache:
 
     def template(self, graph: Graph, environment: Mapping[str, str]) -> tuple[Template, bool]:
         """Returns the template with this canonical graph, and whether it was known."""
-        # A filled-in program asks twice, when it is written and when it is built; its key is written only once.
-        written = graph, tuple(sorted(environment.items()))
-        key = self._keys.get_or_make(written, lambda: graph_key(graph, environment))[0]
+        key = graph_key(graph, environment)
         return self._templates.get_or_make(key, lambda: Template(graph, key, template_name(graph, key)))
 
     def executable(self, graph: Graph, environment: Mapping[str, str], make: Callable[[], Executable]) -> Executable:
@@ -152,7 +149,6 @@ class Cache:
     def clear(self) -> None:
         """Removes all templates and executables. Compiled models keep working; counts stay."""
         self._templates.clear()
-        self._keys.clear()
         self._executables.clear()
         self.generals.clear()
 

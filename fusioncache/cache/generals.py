@@ -40,7 +40,7 @@ from fusioncache.store.entry import SIZES_SLOT
 from fusioncache.store.store import WRITE_SECONDS
 from fusioncache.template.generalization import RegionFamily, fit_holes, make_family
 from fusioncache.template.key import general_key, graph_key, template_name
-from fusioncache.template.skeleton import Skeleton, fill, read_holes, skeleton_of
+from fusioncache.template.skeleton import Skeleton, fill, skeleton_of, take_holes
 from fusioncache.template.strides import lay_out_alike
 
 
@@ -401,10 +401,10 @@ class GeneralRegions:
             builder: builds functions for any sizes.
         """
         with self._lock:
-            relatives = self._find_relatives(skeleton_of(region), builder)
+            skeleton, holes = take_holes(region)
+            relatives = self._find_relatives(skeleton, builder)
             if relatives.rejection is not None:
                 return relatives.rejection
-            holes = read_holes(region)
             found = _find_general(relatives, holes, generation)
             if found is None and generation is not None:
                 return _join(relatives, holes, generation, sizes, builder)

@@ -21,13 +21,7 @@ from dataclasses import dataclass
 
 from fusioncache.ir import GeneralInstance, GeneralRegion, Graph, Instance, NumberType, Ref, TensorType, Value
 from fusioncache.ir.graph import inverse, pick
-from fusioncache.template.skeleton import (
-    BLANK_SIZE,
-    Skeleton,
-    fill_in_order,
-    read_holes,
-    skeleton_of,
-)
+from fusioncache.template.skeleton import BLANK_SIZE, Skeleton, fill_in_order, read_holes, take_holes
 from fusioncache.template.writer import renumber
 
 
@@ -63,7 +57,7 @@ class Generalization:
 
 def single_region(graph: Graph) -> Generalization:
     """Returns the generalization whose only instance is this graph, which is in canonical order."""
-    return Generalization(skeleton_of(graph), read_holes(graph))
+    return Generalization(*take_holes(graph))
 
 
 def generalize(generalizations: Sequence[Generalization]) -> Generalization:
@@ -149,9 +143,10 @@ class RegionFamily:
 
     def find_instance(self, region: Graph) -> GeneralInstance | None:
         """Returns a region as an instance of the general one; None if it is not an instance."""
-        if skeleton_of(region) != self.generalization.skeleton:
+        skeleton, holes = take_holes(region)
+        if skeleton != self.generalization.skeleton:
             return None
-        values = fit_holes(self.generalization, read_holes(region))
+        values = fit_holes(self.generalization, holes)
         return None if values is None else GeneralInstance(self.general, values)
 
 

@@ -69,10 +69,10 @@ def fill_in_order(graph: Graph, contents: Sequence[Value | Ref]) -> Graph:
     return fill_holes(graph, lambda value: next(waiting))
 
 
-def take_holes(graph: Graph) -> tuple[Graph, tuple[Value, ...]]:
-    """Returns a graph with blank holes, and the former content of each hole.
+def take_holes(graph: Graph) -> tuple[Skeleton, tuple[Value, ...]]:
+    """Returns the skeleton of a graph in canonical order, and the former content of each hole.
 
-    Graphs that differ only in the contents of their holes become equal.
+    Graphs that differ only in the contents of their holes have equal skeletons.
     """
     values: list[Value] = []
 
@@ -80,7 +80,7 @@ def take_holes(graph: Graph) -> tuple[Graph, tuple[Value, ...]]:
         values.append(value)
         return _blank(value)
 
-    return fill_holes(graph, take), tuple(values)
+    return Skeleton(fill_holes(graph, take)), tuple(values)
 
 
 def blank_type[T: ValueType | None](type_: T) -> T:
@@ -194,7 +194,7 @@ where it can, so that the n-th hole of one is at the place of the n-th hole of t
 
 def skeleton_of(graph: Graph) -> Skeleton:
     """Returns the skeleton of a graph in canonical order."""
-    return Skeleton(take_holes(graph)[0])
+    return take_holes(graph)[0]
 
 
 def fill(skeleton: Skeleton, values: Sequence[Value]) -> Graph:

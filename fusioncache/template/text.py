@@ -11,6 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from fusioncache.ir import Arg, Const, Graph, NumberType, Op, Ref, TensorType, ValueType
 
@@ -87,7 +88,8 @@ def _arg_text(arg: Arg, write: WriteLiteral, *, positional: bool = False) -> str
     return write(arg, positional and arg.kind in NUMBERS)
 
 
-def write_graph(graph: Graph) -> dict[str, str]:
+@lru_cache(maxsize=256)  # requested for several keys of one call; each takes as long as seven hashes of the graph
+def write_graph(graph: Graph) -> Mapping[str, str]:
     """Returns the ingredients of a key that define what a graph computes, by name: ``GRAPH`` in ``ir/keys.py``."""
     constants: list[str] = []
     attributes: list[str] = []
