@@ -121,7 +121,7 @@ def make_accelerators(
         yield Splitting()
     if options.lean == "auto":
         yield LeanSteps(transform.count_taken_out, order_entries)
-    yield Collectives(options.schedule, transform.report_left)
+    yield Collectives(options.schedule, transform.report_unchanged)
     yield ResidualStreams(options.residual, transform)
     if not transform.compiler:
         return

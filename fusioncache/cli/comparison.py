@@ -143,7 +143,7 @@ def print_misses(record: RecordReader, run: Run, directory: Path | None, *, as_j
     if as_json:
         stats = run.stats
         programs = {"loaded": stats.programs_loaded, "made": stats.programs_made, "refused": stats.programs_refused}
-        data = [{**miss.to_dict(), "places": where, "not_kept": reasons} for miss, where, reasons in found]
+        data = [{**miss.to_dict(), "places": where, "not_stored": reasons} for miss, where, reasons in found]
         print_json({"run": run.id, "misses": data, "loaded": loaded, "others": others, "programs": programs})
         return
     summary = [wrap(_write_summary(run, len(misses), len(loaded), len(others)), count_columns())] if own else []
@@ -289,7 +289,7 @@ def _describe(thing: NamedThing, directory: Path | None) -> tuple[str, dict[str,
         places = find_locations(find_regions(RecordReader(), value))
     head = f"{thing.id if thing.kind == 'program' else shorten_id(thing.digest)}  {thing.name}{about}"
     lines = [head, *format_locations(places), *(f"not stored: {reason}" for reason in reasons)]
-    where = {"in": "record" if thing.kind == "template" else "store", "places": places, "not_kept": reasons}
+    where = {"in": "record" if thing.kind == "template" else "store", "places": places, "not_stored": reasons}
     data = value.to_dict() if thing.kind == "program" else {"digest": thing.digest, "name": thing.name, **where}
     return "\n   ".join(map(escape_controls, lines)), data
 

@@ -98,11 +98,11 @@ _WRITTEN: Mapping[str, Callable[[Any], str]] = {
     **{"digest": shorten_id, "arities": format_arities, "size": format_bytes, "seconds": format_seconds},
     **{"created": format_time, "used": format_time, "guards": lambda guards: str(len(guards))},
     **{"lengths": format_lengths, "templates": lambda names: ", ".join(names) or "(none)"},
-    "not_kept": lambda reasons: "; ".join(f"{number}: {reason}" for reason, number in sorted(reasons.items())),
+    "not_stored": lambda reasons: "; ".join(f"{number}: {reason}" for reason, number in sorted(reasons.items())),
 }
 """The formats of fields that are neither numbers nor plain texts."""
 
-_LABELS = {"not_kept": "not stored", "refused": "not stored"}
+_LABELS = {"not_stored": "not stored", "refused": "not stored"}
 
 type Part = tuple[str, Any]
 """One part of the output: its text for people, under its heading, and its data for JSON."""
@@ -181,7 +181,7 @@ def _print_thing(id_: str, directory: Path | None, chosen: Mapping[str, Any], *,
         )
     about = value.to_dict()
     if isinstance(value, TemplateStats) and not wanted:
-        (about["not_kept"],) = find_reasons_not_stored([value], directory)
+        (about["not_stored"],) = find_reasons_not_stored([value], directory)
     parts = wanted or [name for name in describers if name in _WHOLE or (as_json and name == "traces")]
     _print_parts(about, "" if wanted else _write_fields(about), describers, parts, as_json=as_json)
 

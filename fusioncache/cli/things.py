@@ -230,7 +230,7 @@ class StoredEntry:
         pairs = ([f"({', '.join(map(str, each))})" for each in pair] for pair in passes.unequal)
         unequal = (f"not equal: {one} and {other}" for one, other in pairs)
         decided = (f"{each.function} decides {each.answer}" for each in passes.decisions)
-        return Outline(programs, (*map(str, passes.looks), *dict.fromkeys((*unequal, *decided))))
+        return Outline(programs, (*map(str, passes.guards), *dict.fromkeys((*unequal, *decided))))
 
     def make_template(self) -> TemplateStats:
         """Returns the template that an executable's key describes: one without regions or residual terms."""

@@ -179,7 +179,7 @@ def _account(transforms: Iterable[Any], info: Any, seconds: float, inductor: flo
         if inductor:
             transform.ledger.history.add_seconds("other_compilers", inductor)
         for reason in info.split_reasons or ():
-            transform.report_left(write_reason(reason.info or reason.reason_type.name, reason.exception))
+            transform.report_unchanged(write_reason(reason.info or reason.reason_type.name, reason.exception))
 
 
 def write_reason(text: str, exception: str | None = None) -> str:

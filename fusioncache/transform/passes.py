@@ -166,7 +166,7 @@ def run_passes(
             if each.name in context.from_forward:
                 raise
             if is_declined(error, Scope.REGION):
-                reports.report_left(error.reason)
+                reports.report_unchanged(error.reason)
             else:
                 reports.report_failure(f"pass {each.name!r}: a trace", error)
         if watch is not None:

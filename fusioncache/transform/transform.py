@@ -196,7 +196,7 @@ class TemplateTransform(Transform):
         for what, number in taken.items():
             self.ledger.count("taken_out", number, of=what)
 
-    def report_left(self, reason: str) -> None:
+    def report_unchanged(self, reason: str) -> None:
         """Counts a part of a trace or a model that is left unchanged, such as a sum of a residual stream."""
         self.ledger.count_bypass(reason, region=False)
         logger.info("left alone: %s", reason)

@@ -16,7 +16,7 @@ from fusioncache.accelerators.programs.text import (
     encode_reads,
 )
 from fusioncache.accelerators.sizes.families import PassJournal, encode_outline
-from fusioncache.accelerators.sizes.journal import Look
+from fusioncache.accelerators.sizes.journal import SizeGuard
 from fusioncache.accelerators.sizes.sizes import Number
 from fusioncache.ir import Ingredient, Key
 from fusioncache.ir.keys import write_key
@@ -88,11 +88,11 @@ class SavedProgram:
 
 
 def make_outline(length="args[0][1]", reason="compares", place="model.py:12", sizes=((2, 64), (2, 96))):
-    """Returns the encoded outline of a family of programs, with one look at the length."""
+    """Returns the encoded outline of a family of programs, with one guard of the length."""
     rows, length = Number(1, "args[0][0]"), Number(2, length)
-    look = Look(">", length, 100, False, reason, place)
+    guard = SizeGuard(">", length, 100, False, reason, place)
     return encode_outline(
-        PassJournal(((0, (rows, length)),), (look,), (), (), (rows, length)), [{0: each} for each in sizes]
+        PassJournal(((0, (rows, length)),), (guard,), (), (), (rows, length)), [{0: each} for each in sizes]
     )
 
 

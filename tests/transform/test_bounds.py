@@ -28,7 +28,7 @@ from fusioncache.accelerators.sizes.families import (
     remove_family,
     store_family,
 )
-from fusioncache.accelerators.sizes.journal import Look
+from fusioncache.accelerators.sizes.journal import SizeGuard
 from fusioncache.accelerators.sizes.sizes import Number
 from fusioncache.observe.record import ledger
 from fusioncache.observe.record.region_codec import encode_regions
@@ -179,7 +179,7 @@ def make_program(length, extra=""):
 
 def make_family(*lengths, most=100, reads=""):
     passes = PassJournal(
-        ((0, (LENGTH,)),), (Look("<", LENGTH, most, True, "compares", "model.py:1"),), (), (), (LENGTH,)
+        ((0, (LENGTH,)),), (SizeGuard("<", LENGTH, most, True, "compares", "model.py:1"),), (), (), (LENGTH,)
     )
     return Family((Read("global", "model.SCALE", reads),), passes, [make_program(length) for length in lengths])
 

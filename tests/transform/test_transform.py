@@ -138,7 +138,7 @@ def test_a_pass_that_fails_or_declines_leaves_the_trace_to_the_others():
     error = KeyError("x")
     trace, reports = run([note(first, error), note(middle, Declined("in place", Scope.REGION)), note(last)])
     assert trace == [last]
-    reports.report_left.assert_called_once_with("in place")
+    reports.report_unchanged.assert_called_once_with("in place")
     reports.report_failure.assert_called_once_with(f"pass {first!r}: a trace", error)
     # Unless its forward trace saved less on account of the pass.
     with pytest.raises(KeyError):

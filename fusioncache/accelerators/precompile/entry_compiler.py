@@ -197,19 +197,19 @@ class TaskOutcome:
     Attributes:
         result: whether the region was compiled, stored before, or refused.
         reason: of the refusal.
-        passing: whether the refusal is temporary: a later try may succeed.
+        temporary: whether the refusal is temporary: a later try may succeed.
         seconds: that the task took in another process.
         on_start: the part of ``seconds`` in which a compiler started.
     """
 
     result: Result
     reason: str = ""
-    passing: bool = False
+    temporary: bool = False
     seconds: float = 0.0
     on_start: float = 0.0
 
 
-NO_WORKER = TaskOutcome("refused", "no worker starts", passing=True)
+NO_WORKER = TaskOutcome("refused", "no worker starts", temporary=True)
 
 
 @dataclass(slots=True, eq=False)
@@ -285,7 +285,7 @@ class EntryCompiler:
         region_task = builder.region_task(request.graph, instance, request.layouts, task.as_general)
         key = builder.key(region_task)
         if task.digest not in ("", key.digest):
-            return TaskOutcome("refused", OTHER_KEY, passing=True)
+            return TaskOutcome("refused", OTHER_KEY, temporary=True)
         found = self._store.load(key, request.backend)
         if found is not None:
             return _outcome_of(found)
@@ -299,14 +299,14 @@ class EntryCompiler:
         except Declined as declined:
             if not task.as_general or declined.scope is Scope.TURN:
                 declined.require(Scope.TURN)
-                return TaskOutcome("refused", ELSEWHERE, passing=True)
+                return TaskOutcome("refused", ELSEWHERE, temporary=True)
             declined.require(Scope.GENERAL, Scope.STORING_NOW)
             built = None  # up to here the exception's frames hold device memory
         if built is None:
             return self._build(replace(task, digest="", as_general=None))  # the request that the call falls back to
         is_kept = self._store.entry(key.digest, request.backend) is not None
         if reasons:
-            return TaskOutcome("refused", reasons[-1], passing=not is_kept)  # a permanent refusal is stored
+            return TaskOutcome("refused", reasons[-1], temporary=not is_kept)  # a permanent refusal is stored
         if not is_kept:
             return TaskOutcome("refused", NOT_STORED)
         return TaskOutcome("ready" if built.loaded else "compiled")

@@ -41,7 +41,7 @@ class Warmed:
         ready: the number of templates that were stored for this environment before.
         compiled: the number of templates that were compiled and stored; in a dry run, that would be compiled.
         refused: the number of other templates, by reason.
-        passing: how many of ``refused`` were refused temporarily: a later try may succeed with nothing changed.
+        temporary: how many of ``refused`` were refused temporarily: a later try may succeed with nothing changed.
         seconds: the time taken.
     """
 
@@ -49,7 +49,7 @@ class Warmed:
     ready: int
     compiled: int
     refused: Mapping[str, int]
-    passing: int
+    temporary: int
     seconds: float
 
     @property
@@ -110,12 +110,12 @@ def warm(
         counts[outcome.result] += 1
         if outcome.result == "refused":
             refused[outcome.reason] += 1
-            counts["passing"] += outcome.passing
+            counts["temporary"] += outcome.temporary
         if progress:
             progress(done, len(tasks))
     seconds = time.perf_counter() - start
     left_out = MappingProxyType(dict(refused))
-    return Warmed(entries, counts["ready"], counts["compiled"], left_out, counts["passing"], seconds)
+    return Warmed(entries, counts["ready"], counts["compiled"], left_out, counts["temporary"], seconds)
 
 
 def _open(store: Store | str | Path | None) -> Store:

@@ -235,7 +235,7 @@ class Workers:
         try:
             outcome = worker.connection.recv()
         except (EOFError, OSError):
-            outcome = TaskOutcome("refused", DIED, passing=True)
+            outcome = TaskOutcome("refused", DIED, temporary=True)
             self._is_unfit |= not worker.is_ready
             self._workers.remove(worker)
             worker.end(time.monotonic())

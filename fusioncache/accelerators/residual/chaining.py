@@ -103,7 +103,7 @@ def replan_streams(
         (stream, choice) for stream, choice in candidates if not (stream.varies and choice.plan in _CHANGE_REGIONS)
     ]
     for _ in range(len(candidates) - len(planned)):
-        transform.report_left(VARIES)
+        transform.report_unchanged(VARIES)
     choices = tuple(choice for _, choice in planned)
     changed = [(stream, events_of(stream)[choice.plan]) for stream, choice in planned if choice.plan in _CHANGE_REGIONS]
     if not changed:

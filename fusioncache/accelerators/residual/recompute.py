@@ -105,7 +105,7 @@ class _Reader:
             if problem is None:
                 yield recipe
             else:
-                self.transform.report_left(problem)
+                self.transform.report_unchanged(problem)
 
     def _lines(self) -> Iterator[OperationLine]:
         for call, symbol in enumerate(self.trace.bound_symbols):

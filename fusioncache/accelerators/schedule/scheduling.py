@@ -251,7 +251,7 @@ class Collectives(Accelerator):
 
     Args:
         options: the user's.
-        report_left: reports why collectives stay in Thunder's order.
+        report_unchanged: reports why collectives stay in Thunder's order.
 
     Attributes:
         options: the same.
@@ -260,10 +260,10 @@ class Collectives(Accelerator):
 
     name = "schedule"
 
-    def __init__(self, options: CollectiveOptions, report_left: Callable[[str], None]):
+    def __init__(self, options: CollectiveOptions, report_unchanged: Callable[[str], None]):
         self.options = options
         self.placements: list[Placement] = []
-        self._report_left = report_left
+        self._report_left = report_unchanged
 
     def passes(self) -> Sequence[Pass]:
         """Returns the passes; if collectives are not to be moved, only the one that warns."""

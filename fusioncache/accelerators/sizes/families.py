@@ -45,7 +45,7 @@ from fusioncache.accelerators.programs.text import (
     encode,
     encode_reads,
 )
-from fusioncache.accelerators.sizes.journal import FAMILY_FORMAT, Look
+from fusioncache.accelerators.sizes.journal import FAMILY_FORMAT, SizeGuard
 from fusioncache.accelerators.sizes.scaling import scale_sizes
 from fusioncache.accelerators.sizes.sizes import (
     COMPARISONS,
@@ -166,7 +166,7 @@ class PassJournal:
 
     Attributes:
         sizes: the place of each argument with its sizes: variables, and constants that must stay as they are.
-        looks: comparisons.
+        guards: comparisons.
         unequal: pairs of argument lists of two operations that would become one operation if the lists were equal.
         decisions: results of deciding functions.
         expressions: each that may be in a final trace or a region, in a fixed order.
@@ -174,7 +174,7 @@ class PassJournal:
     """
 
     sizes: tuple[tuple[Place, tuple[int | Number, ...]], ...]
-    looks: tuple[Look, ...]
+    guards: tuple[SizeGuard, ...]
     unequal: tuple[tuple[Expressions, Expressions], ...]
     decisions: tuple[Decision, ...]
     expressions: Expressions
@@ -188,7 +188,7 @@ class PassJournal:
                 places are invalid.
         """
         numbers = [size for _, sizes in self.sizes for size in sizes if isinstance(size, Number)]
-        used = _find_numbers((self.looks, self.unequal, self.decisions, self.expressions, self.in_comments))
+        used = _find_numbers((self.guards, self.unequal, self.decisions, self.expressions, self.in_comments))
         if len({each.position for each in numbers}) != len(numbers) or not set(used) <= set(numbers):
             raise ValueError("does not have all numbers, each once")
         if any(len(one) != len(other) for one, other in self.unequal):
@@ -202,10 +202,10 @@ class PassJournal:
             Declined: if a guard fails, so that the passes might do something else, or an expression has no value.
         """
         numbers = self.read(arguments)
-        for look in self.looks:
-            left, right = (evaluate(each, numbers) for each in (look.left, look.right))
-            if COMPARISONS[look.symbol](left, right) is not look.outcome:
-                raise Declined(f"a Thunder pass may do something else: {look}", Scope.LENGTH)
+        for guard in self.guards:
+            left, right = (evaluate(each, numbers) for each in (guard.left, guard.right))
+            if COMPARISONS[guard.symbol](left, right) is not guard.outcome:
+                raise Declined(f"a Thunder pass may do something else: {guard}", Scope.LENGTH)
         for one, other in self.unequal:
             if all(evaluate(left, numbers) == evaluate(right, numbers) for left, right in zip(one, other, strict=True)):
                 raise Declined("two operations become the same at these sizes", Scope.LENGTH)
@@ -277,13 +277,13 @@ def decode_outline(content: bytes) -> tuple[PassJournal, tuple[ArgumentSizes, ..
 
 
 def _find_numbers(value: Any) -> Iterator[Number]:
-    """Yields the variables in looks, decisions and expressions."""
+    """Yields the variables in guards, decisions and expressions."""
     if isinstance(value, Number):
         yield value
     elif isinstance(value, tuple):
         for each in value:
             yield from _find_numbers(each)
-    elif isinstance(value, Look | Operation):
+    elif isinstance(value, SizeGuard | Operation):
         yield from _find_numbers((value.left, value.right))
     elif isinstance(value, Decision | TensorArgument):
         yield from _find_numbers(value.args if isinstance(value, Decision) else value.shape)

@@ -1,10 +1,10 @@
 """Journals: the operations called, tensors read and sizes looked at while Thunder interpreted a program, in order.
 
-A replay repeats each entry at other sizes. If every look has the same outcome there, interpreting the program would do
+A replay repeats each entry at other sizes. If every guard has the same outcome there, interpreting the program would do
 the same. A journal ends with Thunder's first traces, before any pass.
 
 ``replay`` returns the first traces that Thunder would make by interpreting the program at these sizes, to the letter,
-names included. If a look has another outcome, or an operation returns a result of another kind, the interpreter might
+names included. If a guard has another outcome, or an operation returns a result of another kind, the interpreter might
 take another path: then ``replay`` raises ``Declined`` with the reason.
 """
 
@@ -22,7 +22,7 @@ from fusioncache.thunder_adapter import api
 from fusioncache.thunder_adapter.accelerator_api import jit_ext
 from fusioncache.thunder_adapter.api import prims
 
-FAMILY_FORMAT = 8
+FAMILY_FORMAT = 9
 """The format version of forms and of stored families, which ``accelerators/sizes/families.py`` writes."""
 
 
@@ -159,7 +159,7 @@ def _check_sizes(prologue: Any, tensors: Mapping[Any, Any], integers: Mapping[An
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class SizeGuard:
     """A guard: a comparison of sizes whose outcome the program depends on.
 
     Attributes:
@@ -246,7 +246,7 @@ class Naming:
     name: str
 
 
-type Entry = Look | OperationCall | Reading | Naming
+type Entry = SizeGuard | OperationCall | Reading | Naming
 
 
 @dataclass(slots=True)
@@ -344,8 +344,8 @@ class _Replay:
             case OperationCall():
                 compiled.is_grad_enabled = entry.has_gradients
                 self._call(entry)
-            case Look():
-                self._look(entry)
+            case SizeGuard():
+                self._check(entry)
             case Reading():
                 self._read(entry)
             case Naming():
@@ -355,10 +355,10 @@ class _Replay:
         """Advances the name counter by as much as it advanced between two entries of the journal."""
         self.trace.name_ctr += before - self._names
 
-    def _look(self, look: Look) -> None:
-        left, right = (evaluate(each, self._numbers) for each in (look.left, look.right))
-        if COMPARISONS[look.symbol](left, right) is not look.outcome:
-            raise Declined(str(look), Scope.LENGTH)
+    def _check(self, guard: SizeGuard) -> None:
+        left, right = (evaluate(each, self._numbers) for each in (guard.left, guard.right))
+        if COMPARISONS[guard.symbol](left, right) is not guard.outcome:
+            raise Declined(str(guard), Scope.LENGTH)
 
     def _read(self, reading: Reading) -> None:
         proxy = reading.proxy

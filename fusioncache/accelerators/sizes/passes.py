@@ -14,7 +14,7 @@ from typing import Any
 
 from fusioncache.accelerators.sizes.families import Decision, Expressions, PassJournal, decide, describe_argument
 from fusioncache.accelerators.sizes.hooks import support_symbols
-from fusioncache.accelerators.sizes.journal import Journal, Look, find_stats, replay_computation
+from fusioncache.accelerators.sizes.journal import Journal, SizeGuard, find_stats, replay_computation
 from fusioncache.accelerators.sizes.repeats import shorten
 from fusioncache.accelerators.sizes.sizes import (
     SYMBOLIC,
@@ -86,10 +86,10 @@ def _describe(
 ) -> PassJournal:
     """Returns the guards and expressions."""
     expressions = found.expressions | {size for each in numbered.values() for size in each}
-    looks, decisions = tuple(listener.looks.values()), tuple(decision for decision, _ in listener.decisions.values())
+    guards, decisions = tuple(listener.guards.values()), tuple(decision for decision, _ in listener.decisions.values())
     unequal = tuple(dict.fromkeys(found.unequal()))
     written, in_comments = (tuple(sorted(each, key=repr)) for each in (expressions, found.in_comments - expressions))
-    return PassJournal(tuple(numbered.items()), looks, unequal, decisions, written, in_comments)
+    return PassJournal(tuple(numbered.items()), guards, unequal, decisions, written, in_comments)
 
 
 def _number(arguments: ArgumentSizes) -> Iterator[tuple[Place, tuple[int | Number, ...]]]:
@@ -107,21 +107,21 @@ class PassListener(LookListener):
     """Records the comparisons and decisions of passes."""
 
     def __init__(self) -> None:
-        self.looks: dict[tuple[Any, ...], Look] = {}
+        self.guards: dict[tuple[Any, ...], SizeGuard] = {}
         self.decisions: dict[str, tuple[Decision, Any]] = {}
         self._numbers: dict[int, int] = {}
         self.mark()
 
     def mark(self) -> None:
         """Makes ``reset`` return to what is recorded now."""
-        self._marked = dict(self.looks), dict(self.decisions)
+        self._marked = dict(self.guards), dict(self.decisions)
 
     def reset(self) -> None:
         """Forgets what was recorded since ``mark``."""
-        self.looks, self.decisions = map(dict, self._marked)
+        self.guards, self.decisions = map(dict, self._marked)
 
     def make_symbols(self, sizes: tuple[int | Number, ...], shape: tuple[int, ...]) -> tuple[Any, ...]:
-        """Returns a shape with a symbol for each variable, which reports looks to this listener."""
+        """Returns a shape with a symbol for each variable, which reports guards to this listener."""
         pairs = tuple(zip(sizes, shape, strict=True))
         self._numbers |= {size.position: value for size, value in pairs if isinstance(size, Number)}
         return tuple(SymbolicSize(value, size, self) if isinstance(size, Number) else size for size, value in pairs)
@@ -134,11 +134,11 @@ class PassListener(LookListener):
         """
         raise Declined(reason, Scope.LENGTH)
 
-    def look(self, symbol: str, left: Expression, right: Expression, outcome: bool, reason: str) -> None:
+    def guard(self, symbol: str, left: Expression, right: Expression, outcome: bool, reason: str) -> None:
         """Records that something depends on the outcome of a comparison, without duplicates."""
         what = symbol, left, right, outcome
-        if what not in self.looks and left != right:
-            self.looks[what] = Look(*what, reason, _find_place())
+        if what not in self.guards and left != right:
+            self.guards[what] = SizeGuard(*what, reason, _find_place())
 
     def decide(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Returns the result of a deciding function for plain sizes, and records it as a guard.

@@ -2,7 +2,7 @@
 
 Interpreted code gets a ``Size`` in place of each integer that an operation returns. It may be moved, added,
 multiplied, divided (which gives a ``Fraction``) and passed to operations. Every other use needs the value and is
-reported as a look: comparing, hashing, formatting, converting, also in code that is not interpreted. A few C functions
+reported as a guard: comparing, hashing, formatting, converting, also in code that is not interpreted. A few C functions
 read a number's value without calling its methods; ``watch`` calls them with plain numbers.
 
 Thunder's passes are not interpreted. They get a ``SymbolicSize``: its ``__class__`` is ``int`` but it is no subclass of
@@ -163,19 +163,19 @@ def evaluate(expression: Expression, numbers: Mapping[int, Any]) -> Any:
 
 
 class LookListener(ABC):
-    """Interface of listeners to looks: uses of a size's value on which results depend."""
+    """Interface of listeners to guards: comparisons of sizes on which results depend."""
 
     def see_value(self, size: Any, reason: str) -> None:
         """Records that something depends on the value of a size."""
-        self.look("==", size.expression, express(plain(size)), True, reason)
+        self.guard("==", size.expression, express(plain(size)), True, reason)
 
     def see_comparison(self, symbol: str, left: Expression, right: Expression, outcome: bool) -> None:
         """Records that something depends on the outcome of a comparison."""
-        self.look(symbol, left, right, outcome, "compares")
+        self.guard(symbol, left, right, outcome, "compares")
 
     @abstractmethod
-    def look(self, symbol: str, left: Expression, right: Expression, outcome: bool, reason: str) -> None:
-        """Records that something depends on the outcome of a comparison, and why: see ``Look``."""
+    def guard(self, symbol: str, left: Expression, right: Expression, outcome: bool, reason: str) -> None:
+        """Records that something depends on the outcome of a comparison, and why: see ``SizeGuard``."""
 
     @abstractmethod
     def refuse(self, reason: str) -> None:
@@ -196,13 +196,13 @@ class Watched:
         return combine("-", 0, self)
 
     def __bool__(self) -> bool:
-        """True if it is not zero, which is a look."""
+        """True if it is not zero; reports a guard."""
         outcome = bool(plain(self) != 0)
         self.listener.see_comparison("!=", self.expression, 0, outcome)
         return outcome
 
     def __reduce_ex__(self, _: Any) -> Any:
-        """Returns how to copy or pickle this as a plain number, which is a look."""
+        """Returns how to copy or pickle this as a plain number; reports a guard."""
         self.listener.see_value(self, "copies it")
         return type(plain(self)), (plain(self),)
 
@@ -219,7 +219,7 @@ class _WatchedNumber(Watched):
 
 
 class Size(_WatchedNumber, int):
-    """An ``int`` with an expression that reports looks to a listener."""
+    """An ``int`` with an expression that reports guards to a listener."""
 
     @property  # type: ignore[misc]
     def __class__(self) -> type[int]:  # type: ignore[override]
@@ -269,7 +269,7 @@ class Symbolic(Watched):
     Attributes:
         value: its plain value.
         expression: its expression.
-        listener: receives looks at it.
+        listener: receives its guards.
     """
 
     __slots__ = ("expression", "listener", "value")
@@ -350,7 +350,7 @@ _EXACT = 2**20
 
 
 def _round(fraction: SymbolicFraction, *, is_up: bool) -> Any:
-    """Rounds to an integer. The quotient of a size below 2**32 and a small integer needs no look at its value."""
+    """Rounds to an integer. The quotient of a size below 2**32 and a small integer needs no guard."""
     if fraction.divided is not None:
         size, by = fraction.divided
         if 0 < by < _EXACT and size < 2**32:
@@ -374,7 +374,7 @@ _COMPARING = {"==": "__eq__", "!=": "__ne__", "<": "__lt__", "<=": "__le__", ">"
 
 
 def plain(size: Any) -> Any:
-    """Returns the plain value of a size without reporting a look; any other value as it is."""
+    """Returns the plain value of a size without reporting a guard; any other value as it is."""
     if type(size) in SYMBOLIC:
         return size.value
     if type(size) is Fraction:
@@ -383,7 +383,7 @@ def plain(size: Any) -> Any:
 
 
 def to_thunder(size: Any) -> Any:
-    """Returns Thunder's number for a size without reporting a look; any other value as it is."""
+    """Returns Thunder's number for a size without reporting a guard; any other value as it is."""
     return size.thunder_number if type(size) is Count else plain(size)
 
 
@@ -515,7 +515,7 @@ def _compare(symbol: str) -> Callable[[Any, Any], Any]:
     return method
 
 
-def _look(name: str, base: type) -> Callable[..., Any]:
+def _guarded(name: str, base: type) -> Callable[..., Any]:
     def method(self: Any, *args: Any) -> Any:
         if args and isinstance(args[0], Proxy):
             return NotImplemented
@@ -552,7 +552,7 @@ def _complete(kind: type, base: type) -> None:
     for name in dir(base):
         if name not in written:
             is_called = callable(getattr(base, name))
-            setattr(kind, name, _look(name, base) if is_called else property(_look_at(name, base)))
+            setattr(kind, name, _guarded(name, base) if is_called else property(_look_at(name, base)))
     for symbol, name in arithmetic.items():
         setattr(kind, f"__{name}__", _compute(symbol, is_reflected=False))
         setattr(kind, f"__r{name}__", _compute(symbol, is_reflected=True))

@@ -210,7 +210,7 @@ _MOVING = frozenset({
 _KEYED = frozenset({"__getitem__", "__setitem__", "get", "setdefault", "pop", "__contains__"})
 """Methods of containers that look at their first argument only."""
 _COMPARING = frozenset({"__eq__", "__ne__"})
-"""Methods of containers that call comparisons of the items. If all items are integers, these report looks."""
+"""Methods of containers that call comparisons of the items. If all items are integers, these report guards."""
 _FUNCTIONS = (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
 """Types of functions that are bound to an object without calling its methods."""
 _CONTAINERS = (
@@ -268,7 +268,7 @@ def sets_attribute(fn: Any) -> bool:
 
 
 def compares_items(fn: Any) -> bool:
-    """True if a function calls the comparisons of its items, which report looks if these are integers."""
+    """True if a function calls the comparisons of its items, which report guards if these are integers."""
     of_sequences = _is_one_of(getattr(fn, "__objclass__", None), (list, tuple)) and fn.__name__ in _COMPARING
     return of_sequences or fn is min or fn is max
 

@@ -18,10 +18,10 @@ from fusioncache.accelerators.sizes.journal import (
     Entry,
     FirstTraces,
     Journal,
-    Look,
     Naming,
     OperationCall,
     Reading,
+    SizeGuard,
     TensorName,
 )
 from fusioncache.accelerators.sizes.sizes import (
@@ -133,7 +133,7 @@ class Repetition:
                 found.append(self._read(entry))
             elif isinstance(entry, OperationCall):
                 found.append(self._call(entry))
-            elif isinstance(entry, Look):
+            elif isinstance(entry, SizeGuard):
                 left, right = map(self._renumber, (entry.left, entry.right))
                 found.append(replace(entry, left=left, right=right))
         if self._readings:
@@ -221,10 +221,10 @@ class SizeObserver(Observer, LookListener):
         self.journal.integers[place] = self._count
         return Size(value, Number(self._count, name_argument(place)), self)
 
-    def look(self, symbol: str, left: Expression, right: Expression, outcome: bool, reason: str) -> None:
+    def guard(self, symbol: str, left: Expression, right: Expression, outcome: bool, reason: str) -> None:
         """Records that something depends on the outcome of a comparison."""
         if not self._is_done:
-            self.journal.entries.append(Look(symbol, left, right, outcome, reason, _find_place()))
+            self.journal.entries.append(SizeGuard(symbol, left, right, outcome, reason, _find_place()))
 
     def refuse(self, reason: str) -> None:
         """Records why other sizes are not supported."""
@@ -268,7 +268,7 @@ class SizeObserver(Observer, LookListener):
         return partial(self._call_with_plain, fn)
 
     def _reads_sizes(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """True if a function that is not interpreted would read sizes. Records the looks, and refuses hidden sizes."""
+        """True if a function that is not interpreted would read sizes. Records the guards, and refuses hidden sizes."""
         values = [*(each.value for each in args), *(each.value for each in kwargs.values())]
         if reads_key_only(fn):
             values = values[1:2]
@@ -291,7 +291,7 @@ class SizeObserver(Observer, LookListener):
                     return False
                 self.journal.refuse(f"{_name(fn)} is called with a {type(leaf).__name__}, which may hold sizes")
         if not shown or ((compares_items(fn) or fn is sum) and all(map(is_whole, leaves))):
-            return False  # the methods of sizes are called, which record looks or expressions
+            return False  # the methods of sizes are called, which record guards or expressions
         if not reads_types_only(fn):
             for size in shown:
                 self.see_value(size, f"calls {_name(fn)}")
@@ -428,7 +428,7 @@ class SizeObserver(Observer, LookListener):
                     self.see_value(size, "compares")
 
     def unwrap_sizes(self, value: Any) -> Any:
-        """Returns a program's result, or a part of it, with plain integers for sizes. Each is a look."""
+        """Returns a program's result, or a part of it, with plain integers for sizes. Reports a guard for each."""
         if isinstance(value, dict):
             return type(value)((self.unwrap_sizes(key), self.unwrap_sizes(each)) for key, each in value.items())
         if type(value) in (tuple, list):

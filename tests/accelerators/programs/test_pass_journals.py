@@ -17,7 +17,7 @@ from fusioncache.accelerators.sizes.families import (
     decode_outline,
     encode_outline,
 )
-from fusioncache.accelerators.sizes.journal import Look
+from fusioncache.accelerators.sizes.journal import SizeGuard
 from fusioncache.accelerators.sizes.sizes import ARITHMETIC, COMPARISONS, Number, Operation, write_constant
 
 NUMBERS = [Number(1, "x[0]"), Number(2, "x[1]")]
@@ -30,7 +30,9 @@ EXPRESSIONS = st.recursive(
     max_leaves=6,
 )
 LISTS = st.lists(EXPRESSIONS, max_size=3).map(tuple)
-LOOKS = st.builds(Look, st.sampled_from(sorted(COMPARISONS)), EXPRESSIONS, EXPRESSIONS, st.booleans(), TEXTS, TEXTS)
+GUARDS = st.builds(
+    SizeGuard, st.sampled_from(sorted(COMPARISONS)), EXPRESSIONS, EXPRESSIONS, st.booleans(), TEXTS, TEXTS
+)
 ASKED = (
     st.none()
     | st.booleans()
@@ -42,7 +44,7 @@ DECISIONS = st.builds(Decision, st.sampled_from(sorted(DECIDERS)), st.lists(ASKE
 JOURNALS = st.builds(
     PassJournal,
     st.just(((0, (*NUMBERS, 1)), ("name", (3,)), ((1, "x", 0), (2,)))),
-    st.lists(LOOKS, max_size=3).map(tuple),
+    st.lists(GUARDS, max_size=3).map(tuple),
     st.lists(LISTS.map(lambda one: (one, tuple(reversed(one)))), max_size=2).map(tuple),
     st.lists(DECISIONS, max_size=2).map(tuple),
     st.lists(EXPRESSIONS, max_size=4).map(tuple),
@@ -60,7 +62,7 @@ def test_all_of_it_comes_back(journal):
 
 EXAMPLE = PassJournal(
     ((0, (*NUMBERS, 1)),),
-    (Look("<", NUMBERS[0], 100, True, "compares", "model.py:1"),),
+    (SizeGuard("<", NUMBERS[0], 100, True, "compares", "model.py:1"),),
     (((NUMBERS[0],), (Operation("+", NUMBERS[0], write_constant(0.5)),)),),
     (Decision("_fused_sdp_choice", (TensorArgument((2, NUMBERS[1]), "cpu", "float32", False), True, 0.5), "MATH"),),
     tuple(NUMBERS),
@@ -104,7 +106,7 @@ def test_with_anything_else_in_the_place_of_a_part_it_is_another_journal_or_none
     [
         (("sizes", 0, 1, 1), 7, "all numbers, each once"),
         (("in_comments", 0, "symbol"), "is", "a text like"),
-        (("looks", 0, "outcome"), 1, "true or false"),
+        (("guards", 0, "outcome"), 1, "true or false"),
         (("decisions", 0, "function"), "print", "a text like"),
         (("unequal", 0, 1, 0, "right", "text"), "nan", "no number with a point"),
     ],

@@ -160,7 +160,7 @@ def _recorded(tmp_path, monkeypatch):
 
 def test_few_blocks_have_the_guards_of_all(recorded):
     (few, whole), runs = recorded(Model())
-    assert few == whole and few.looks and runs == [3, 4, COUNT]
+    assert few == whole and few.guards and runs == [3, 4, COUNT]
 
 
 @pytest.mark.parametrize("rounds", [1, 2])

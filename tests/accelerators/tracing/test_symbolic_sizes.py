@@ -52,7 +52,7 @@ def _size():
         lambda size: size() + 1 - 1,
     ],
 )
-def test_arithmetic_is_no_look(size, compute):
+def test_arithmetic_is_no_guard(size, compute):
     found = compute(size)
     values = {number: evaluate(found.expression, {1: number}) for number in (96, 64, 8, 257)}
     assert found.value == values[96]

@@ -13,7 +13,7 @@ from thunder_versions import HAS_MINIMUM
 
 from fusioncache import tracing
 from fusioncache.accelerators.sizes.hooks import watch_sizes
-from fusioncache.accelerators.sizes.journal import Journal, Look, replay
+from fusioncache.accelerators.sizes.journal import Journal, SizeGuard, replay
 from fusioncache.accelerators.sizes.values import find_sizes
 from fusioncache.ir.errors import Declined
 
@@ -35,8 +35,8 @@ def watch(program: Callable[..., Any], *args: Any) -> Journal:
     return journal
 
 
-def list_looks(journal: Journal) -> list[Look]:
-    return [entry for entry in journal.entries if isinstance(entry, Look)]
+def list_guards(journal: Journal) -> list[SizeGuard]:
+    return [entry for entry in journal.entries if isinstance(entry, SizeGuard)]
 
 
 def replay_as(program: Callable[..., Any], journal: Journal, *args: Any) -> str | Declined:
@@ -188,7 +188,7 @@ def test_what_only_moves_sizes_is_the_same_at_any_length(program):
         tracing.install()
     journal = watch(program, of_length(64))
     assert journal.refusals == []
-    assert not [look for look in list_looks(journal) if "compare" not in look.reason]
+    assert not [guard for guard in list_guards(journal) if "compare" not in guard.reason]
     for other in (of_length(2), of_length(257, 5)):
         assert replay_as(program, journal, other) == trace_first(program, other)
 
@@ -196,8 +196,8 @@ def test_what_only_moves_sizes_is_the_same_at_any_length(program):
 @pytest.mark.parametrize(("same", "program"), LOOKING.values(), ids=LOOKING)
 def test_what_looks_at_sizes_is_interpreted_where_it_would_see_something_else(program, same):
     journal = watch(program, of_length(64))
-    told = ("returns it", *(look.reason for look in list_looks(journal) if "setattr" in look.reason))
-    assert all("test_watched_lengths.py" in look.place or look.reason in told for look in list_looks(journal))
+    told = ("returns it", *(guard.reason for guard in list_guards(journal) if "setattr" in guard.reason))
+    assert all("test_watched_lengths.py" in guard.place or guard.reason in told for guard in list_guards(journal))
     found = [(replay_as(program, journal, other), other) for other in map(of_length, LENGTHS)]
     kept = [(text, other) for text, other in found if not isinstance(text, Declined)]
     assert len(kept) == same
