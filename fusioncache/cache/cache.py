@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +22,6 @@ from fusioncache.template.key import graph_key, template_name
 
 if TYPE_CHECKING:
     from fusioncache.store.packs import PackResult, UnpackResult
-
-_making = forks.lock()
 
 
 class Cache:
@@ -162,13 +159,10 @@ def _read_store_option(store: bool | str | Path | None) -> bool | str | Path:
     return STORE.get_text() != "0"
 
 
+default_caches: LruMap[str, Cache] = LruMap(1)
+"""The cache of this process, once it is made."""
+
+
 def default_cache() -> Cache:
     """Returns the process's cache. The first call makes it, also with several threads."""
-    with _making:
-        return make_default_cache()
-
-
-@cache
-def make_default_cache() -> Cache:
-    """Returns the same cache at each call."""
-    return Cache()
+    return default_caches.get_or_make("default", Cache)[0]

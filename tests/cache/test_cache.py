@@ -1,7 +1,7 @@
 """The cache in memory: bounds, threads, counts, layouts."""
 
 import time
-from functools import cache, partial, reduce
+from functools import partial, reduce
 
 import pytest
 import torch
@@ -61,7 +61,7 @@ def test_threads_that_ask_at_once_share(monkeypatch, what):
         return object()
 
     monkeypatch.setattr(cache_module, "Cache", make)
-    monkeypatch.setattr(cache_module, "make_default_cache", cache(cache_module.make_default_cache.__wrapped__))
+    monkeypatch.setattr(cache_module, "default_caches", LruMap(1))
     lru, made = LruMap(8), []
     ask = cache_module.default_cache if what == "the default cache" else lambda: lru.get_or_make("a", make)[0]
     run_at_once(*[lambda: made.append(ask())] * 4)
