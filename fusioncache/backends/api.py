@@ -246,23 +246,17 @@ class Backend(ABC):
         """
         raise Declined(f"backend {self.name} makes no code for one size of code for any", Scope.GENERAL)
 
-    def compile_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> GeneralFunction:
+    def persist_general(
+        self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]
+    ) -> Compiled[GeneralFunction]:
         """Compiles a region for any sizes, with the arguments and the variables' values of one of its instances.
+
+        Adds its artifacts, or the reason why there are none.
 
         Raises:
             Declined: with ``Scope.GENERAL``, if that is impossible. The reason is a short phrase.
         """
         raise Declined(f"backend {self.name} compiles each size", Scope.GENERAL)
-
-    def persist_general(
-        self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]
-    ) -> Compiled[GeneralFunction]:
-        """Compiles the same function as ``compile_general``. Adds its artifacts, or the reason why there are none.
-
-        Raises:
-            Declined: with ``Scope.GENERAL``, if that is impossible. The reason is a short phrase.
-        """
-        return Compiled(self.compile_general(general, args, values), None, None)
 
     def load_general(
         self, artifacts: Mapping[str, bytes], general: GeneralRegion, args: Sequence[Any]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from fusioncache.backends.api import Backend, GeneralFunction, Run
+from fusioncache.backends.api import Backend, Compiled, GeneralFunction, Run
 from fusioncache.backends.torch_settings import write_settings, write_versions
 from fusioncache.ir import AS_WRITTEN, Arithmetic, GeneralRegion, Graph, Value
 from fusioncache.ir.ops import shaping_inputs
@@ -43,7 +43,9 @@ class Eager(Backend):
         run(args)  # fails for operations that cannot run
         return run
 
-    def compile_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> GeneralFunction:
+    def persist_general(
+        self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]
+    ) -> Compiled[GeneralFunction]:
         """See ``Backend``."""
         from fusioncache.backends.bound_symbols import define_source, general_torch_source, on_each_gpu, read_numbers
 
@@ -54,7 +56,7 @@ class Eager(Backend):
             numbers = read_numbers(values)
             return lambda args: run([*args, *numbers])
 
-        return fit
+        return Compiled(fit, None, None)
 
 
 def run_one_by_one(graph: Graph) -> Run:

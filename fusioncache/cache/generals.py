@@ -206,7 +206,7 @@ def general_task(
     return Task(
         general.graph,
         key=lambda environment: general_key(general.graph, environment, repr(layout)),
-        compile=lambda args: backend.compile_general(general, args, values),
+        compile=lambda args: backend.persist_general(general, args, values).run,
         persist=lambda args: backend.persist_general(general, args, values),
         load=lambda artifacts, args: BuiltFunction(backend.load_general(artifacts, general, args)),
     )

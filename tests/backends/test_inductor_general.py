@@ -160,7 +160,7 @@ def test_code_is_for_the_present_number_of_threads():
 
 def test_a_region_without_tensors_has_code_for_any_sizes():
     regions = [draw(f"full(({size}, {size}), True, device='cpu', dtype='bool8')") for size in (14, 16)]
-    run = Inductor().compile_general(make_family(regions).general, [], (14,))
+    run = Inductor().persist_general(make_family(regions).general, [], (14,)).run
     assert torch.equal(run([], (20,))([])[0], torch.ones(20, 20, dtype=torch.bool))
 
 

@@ -7,6 +7,7 @@ import gc
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import Mock
@@ -46,11 +47,11 @@ class Storing(PersistentEager):
         return Inductor().general_layout(layouts)
 
     def persist_general(self, general, args, values):
-        return Compiled(self.compile_general(general, args, values), {"code": CODE}, None)
+        return replace(super().persist_general(general, args, values), artifacts={"code": CODE})
 
     def load_general(self, artifacts, general, args):
         assert artifacts["code"] == CODE
-        return self.compile_general(general, args, general.values[0])
+        return self.persist_general(general, args, general.values[0]).run
 
 
 @pytest.fixture(autouse=True)
@@ -213,7 +214,7 @@ class Deriving(Storing):
         code = as_general.general.graph, self.general_layout(layouts_of(args))
         if code not in self.generals:
             self.generals.append(code)
-        run = self.compile_general(as_general.general, args, as_general.values)(args, as_general.values)
+        run = self.persist_general(as_general.general, args, as_general.values).run(args, as_general.values)
         return Compiled(run, {"code": CODE}, None, alone_seconds=100.0)
 
 
@@ -371,7 +372,7 @@ def test_a_refusal_keeps_no_tensor_alive(monkeypatch):
     def refuse(*_):
         raise Declined("no", Scope.GENERAL)
 
-    monkeypatch.setattr(Eager, "compile_general", refuse)
+    monkeypatch.setattr(Eager, "persist_general", refuse)
     model = Scale()
     compiled, transform = compile_with(model, cache=fusioncache.Cache(store=False, record=False))
     for length in (6, 9, 5):
@@ -387,23 +388,23 @@ def test_a_refusal_keeps_no_tensor_alive(monkeypatch):
 
 def test_where_general_code_is_not_for_a_size_or_fails_sizes_have_their_own(monkeypatch):
     """Conditions decide: the first general code is for sizes up to six, as if a compiler had found that limit."""
-    compile_general = Eager.compile_general
+    persist_general = Eager.persist_general
 
     def compile_some(*given):
-        function = compile_general(*given)
+        compiled = persist_general(*given)
 
         def run_some(args, values):
             if values[0] > 6:
                 raise Declined("too large", Scope.GENERAL)
-            return function(args, values)
+            return compiled.run(args, values)
 
-        return run_some
+        return replace(compiled, run=run_some)
 
     for compile_it, expected, reasons in (
         (compile_some, (3, 0, 1, 1), {"too large": 1}),
         (Mock(side_effect=ZeroDivisionError), (4, 0, 0, 0), {"compile failed: ZeroDivisionError": 3}),
     ):
-        monkeypatch.setattr(Eager, "compile_general", compile_it)
+        monkeypatch.setattr(Eager, "persist_general", compile_it)
         stats = run(False, *((3, length) for length in (4, 6, 10, 5)))
         assert (counts(stats), stats.own_sizes) == (expected, reasons)
 

@@ -402,18 +402,18 @@ def test_nothing_is_compared_while_a_cuda_graph_is_captured():
 
 def test_sums_may_be_added_up_in_another_order_and_every_bit_of_a_map_must_be_the_same(monkeypatch):
     """Code for any sizes returns slightly larger numbers, as sums in another order may."""
-    compile_general = Eager.compile_general
+    persist_general = Eager.persist_general
 
     def compile_larger(self, general, args, values):
-        fit = compile_general(self, general, args, values)
+        compiled = persist_general(self, general, args, values)
 
         def fit_larger(args, values):
-            run = fit(args, values)
+            run = compiled.run(args, values)
             return lambda args: [torch.nextafter(result, torch.tensor(torch.inf)) for result in run(args)]
 
-        return fit_larger
+        return replace(compiled, run=fit_larger)
 
-    monkeypatch.setattr(Eager, "compile_general", compile_larger)
+    monkeypatch.setattr(Eager, "persist_general", compile_larger)
     compiled, transform = compile_(lambda x: (x * 2).sum(0))
     for length in (5, 7, 9):
         compiled(torch.randn(length, 3))

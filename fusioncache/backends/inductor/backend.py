@@ -196,10 +196,6 @@ class Inductor(Backend):
 
         return max(config.unroll_reductions_threshold, 4)
 
-    def compile_general(self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]) -> GeneralFunction:
-        """See ``Backend``."""
-        return self.persist_general(general, args, values).run
-
     def persist_general(
         self, general: GeneralRegion, args: Sequence[Any], values: Sequence[Value]
     ) -> Compiled[GeneralFunction]:
