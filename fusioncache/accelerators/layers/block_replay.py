@@ -6,6 +6,7 @@ its recording has to be the one that the first block's predicts.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -140,7 +141,9 @@ def _describe(tensor: Any) -> tuple[Any, ...]:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    return one is other or repr(one) == repr(other)  # ``repr`` distinguishes 0.0 from -0.0, and equates NaNs
+    if isinstance(one, float) and math.copysign(1, one) != math.copysign(1, other):
+        return False  # also a NaN and the negative one, for which ``repr`` returns the same
+    return one is other or repr(one) == repr(other)
 
 
 class Conflict(BaseException):

@@ -54,6 +54,7 @@ from fusioncache.accelerators.programs.introspection import (
     find_original,
     is_derived,
     is_written_in_python,
+    list_derived,
     mro_of,
     namespace_of,
 )
@@ -158,7 +159,7 @@ def find_handler(cls: type) -> Handler:
     is_module = is_derived(cls, torch.nn.Module)
 
     def write(writer: Writer, value: object) -> None:
-        if writer.enter(value):
+        if writer.enter(value, lasting=is_module):
             writer.parts.append("<")
             writer.write_class(cls)
             write_fixed_state(writer, value, layout)
@@ -317,8 +318,9 @@ def _describe_annotation(value: object) -> str:
 
 
 def _write_registered(cls: type) -> str:
-    """Returns the names of the classes that were registered with an abstract base class."""
-    registered = (reference() for reference in _abc._get_dump(cls)[0])
+    """Returns the names of the classes that were registered with an abstract base class or with one derived from it."""
+    abstract = [each for each in list_derived(cls) if "_abc_impl" in namespace_of(each)]
+    registered = (reference() for each in abstract for reference in _abc._get_dump(each)[0])
     return ", ".join(sorted(write_class_name(other) for other in registered if other is not None))
 
 

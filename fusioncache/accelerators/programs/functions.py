@@ -26,7 +26,13 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.utils.hooks import RemovableHandle
 
 from fusioncache.accelerators.programs.containers import tagged, write_fields
-from fusioncache.accelerators.programs.introspection import DESCRIPTORS, by_identity, find_module_name, is_derived
+from fusioncache.accelerators.programs.introspection import (
+    DESCRIPTORS,
+    by_identity,
+    find_module_name,
+    is_derived,
+    is_under_its_name,
+)
 from fusioncache.accelerators.programs.writer import (
     LITERALS,
     Handler,
@@ -91,6 +97,8 @@ def write_function(writer: Writer, function: types.FunctionType) -> None:
     code = function.__code__
     name = f"{write_name(function.__module__)}.{write_name(function.__qualname__)}"
     writer.parts.append(f"<function {name} {digest_code(writer.memory, code)}")
+    if not is_under_its_name(function):
+        writer.parts.append(" elsewhere")  # else a function and a copy of it, which are not identical, have one text
     if function.__name__ != code.co_name:
         writer.parts.append(f" named {write_name(function.__name__)}")
     if function.__globals__.get("__name__") != function.__module__:

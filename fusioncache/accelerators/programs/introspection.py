@@ -90,6 +90,17 @@ def find_in_first(classes: Iterable[type], name: str) -> Any:
     return next((namespace_of(each)[name] for each in classes if name in namespace_of(each)), ABSENT)
 
 
+def list_derived(cls: type) -> list[type]:
+    """Returns a class and all classes derived from it, which an abstract base class asks about its instances."""
+    found, pending = dict[int, type](), [cls]
+    while pending:
+        each = pending.pop()
+        if id(each) not in found:
+            found[id(each)] = each
+            pending += type.__subclasses__(each)
+    return [*found.values()]
+
+
 def ids_of(*kinds: type) -> frozenset[int]:
     """Returns the ids of types, for lookup by identity: the equality of a type may be code of its metaclass."""
     return frozenset(map(id, kinds))
@@ -223,6 +234,15 @@ def find_qualified(module: object, name: str) -> Any:
     if found is ABSENT:
         raise LookupError(f"there is no {name} in {module}")
     return found
+
+
+def is_under_its_name(definition: Any) -> bool:
+    """True if a function or a class is the object found under its name, or what a tagging wrapper there wraps."""
+    try:
+        found = find_qualified(definition.__module__, definition.__qualname__)
+    except LookupError:
+        return False
+    return found is definition or (type(found) is FunctionType and find_original(found) is definition)
 
 
 def is_environment(value: object) -> bool:

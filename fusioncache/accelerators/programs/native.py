@@ -26,7 +26,10 @@ from fusioncache.accelerators.programs.introspection import (
     find_in_class,
     find_in_first,
     ids_of,
+    is_derived,
     is_static,
+    is_under_its_name,
+    list_derived,
     mro_of,
 )
 from fusioncache.accelerators.sizes.sizes import WATCHED
@@ -123,7 +126,9 @@ def is_nan(value: Any) -> bool:
 def has_nan(value: Any) -> bool:
     """True if a container contains a NaN."""
     kind = type(value)
-    if id(kind) in _SEQUENCES:
+    if kind is slice:
+        value = (value.start, value.stop, value.step)
+    if kind is slice or id(kind) in _SEQUENCES:
         return any(map(is_nan, value))
     return id(kind) in _MAPPINGS and any(map(is_nan, (*value.keys(), *value.values())))
 
@@ -289,11 +294,16 @@ def explain_class_check(cls: Any) -> str | None:
         return next(filter(None, map(explain_class_check, cls.__args__)), None)
     if not is_class(cls):
         return f"asks {name_of(type(cls))}.__instancecheck__"
-    meta = type(cls)
-    for name in ("__instancecheck__", "__subclasscheck__"):
-        found = find_in_class(meta, name)
+    derived = list_derived(cls)[1:] if is_derived(type(cls), abc.ABCMeta) else ()  # an abstract class asks these, too
+    reasons = (_explain_own_check(each, "__subclasscheck__") for each in derived)
+    return _explain_own_check(cls, "__instancecheck__", "__subclasscheck__") or next(filter(None, reasons), None)
+
+
+def _explain_own_check(cls: type, *names: str) -> str | None:
+    for name in names:
+        found = find_in_class(type(cls), name)
         if found is not vars(type)[name] and found is not vars(abc.ABCMeta)[name] and not _is_torchs(found):
-            return f"asks {name_of(meta)}.{name}"
+            return f"asks {name_of(type(cls))}.{name}"
     hook = find_in_class(cls, "__subclasshook__")
     of_abc = type(hook) is classmethod and hook.__func__.__globals__ is vars(sys.modules["_collections_abc"])
     return None if of_abc or _is_as_in_object(cls, "__subclasshook__") else f"asks {name_of(cls)}.__subclasshook__"
@@ -339,25 +349,15 @@ def iterate_user_frames() -> Iterator[Any]:
 
 
 def is_canonical(function: Any) -> bool:
-    """True if a function is the object found under its name, so that an equal description means the same object.
-
-    Another function with this name, this code and these defaults may exist, but only if other code makes one.
-    """
-    return isinstance(function, types.FunctionType | types.BuiltinFunctionType) and _is_under_its_name(function)
-
-
-def _is_under_its_name(definition: Any) -> bool:
-    try:
-        return introspection.find_qualified(definition.__module__, definition.__qualname__) is definition
-    except LookupError:
-        return False
+    """True if a function is the object found under its name, so that an equal description means the same object."""
+    return isinstance(function, types.FunctionType | types.BuiltinFunctionType) and is_under_its_name(function)
 
 
 def is_thunders_class(cls: type) -> bool:
     """True if a class belongs to Thunder or to this package, and so is determined by the versions in the key."""
     try:
         return is_internal(introspection.find_module(cls.__module__)) and (
-            _is_under_its_name(cls) or is_numel_class(cls)
+            is_under_its_name(cls) or is_numel_class(cls)
         )
     except LookupError:
         return False

@@ -35,6 +35,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
+import torch
+
 from fusioncache.accelerators.programs import introspection, native
 from fusioncache.accelerators.programs.checks import CallChecker, CreatedObjects
 from fusioncache.accelerators.programs.containers import HOOKS, has_hooks
@@ -410,6 +412,8 @@ class Recorder(hooks.Observer):
 
     def _explain_attribute(self, args: tuple[Any, ...], value: Any, name: str) -> str | None:
         kind = type(value)
+        if name == "grad" and (native.is_proxy(value) or issubclass(kind, torch.Tensor)):
+            return "asks for the gradient of a tensor, which descriptions leave out"
         if name in _EVERYTHING or (name in _NOT_DESCRIBED and not self._is_thunders_own()):
             return f"asks for {name}"
         if introspection.is_environment(value):

@@ -37,7 +37,7 @@ from fusioncache.template.plan import Arities, Plan
 if TYPE_CHECKING:  # the CLI reads programs without torch
     from fusioncache.accelerators.programs.describe import Describer
 
-FORMAT = 6
+FORMAT = 7
 
 REVIEWED = frozenset(
     {"builtins", "cmath", "fusioncache", "math", "numbers", "nvfuser_direct", "operator", "thunder", "torch"}

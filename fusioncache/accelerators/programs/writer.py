@@ -21,6 +21,7 @@ alive, so that no id is reused.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import types
 from collections.abc import Callable, Mapping, MutableMapping
@@ -67,15 +68,19 @@ def _write_integer(value: int) -> str:
     return repr(value) if value.bit_length() <= 1024 else hex(value)  # Python refuses very long ones in decimal
 
 
+def _write_float(value: float) -> str:
+    return "-nan" if value != value and math.copysign(1, value) < 0 else repr(value)
+
+
 def _write_complex(value: complex) -> str:
-    return f"complex({value.real!r}, {value.imag!r})"
+    return f"complex({_write_float(value.real)}, {_write_float(value.imag)})"
 
 
 WRITERS: Mapping[type, Callable[[Any], str]] = {
     type(None): repr,
     bool: repr,
     int: _write_integer,
-    float: repr,
+    float: _write_float,
     complex: _write_complex,
     str: write_text,
     bytes: write_text,

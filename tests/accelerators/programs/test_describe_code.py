@@ -253,6 +253,24 @@ def test_a_registered_class_is_part_of_an_abstract_one():
     assert described(Abstract) != before
 
 
+def test_a_class_registered_with_a_derived_one_is_part_of_an_abstract_one():
+    class Abstract(abc.ABC):
+        @abc.abstractmethod
+        def forward(self): ...
+
+    class Derived(Abstract): ...
+
+    before = described(Abstract)
+    Derived.register(Mixin)
+    assert issubclass(Mixin, Abstract) and described(Abstract) != before
+
+
+def test_a_copy_of_a_function_is_told_apart_from_the_one_under_its_name():
+    copies = [types.FunctionType(described.__code__, globals(), "described") for _ in range(2)]
+    first, second, own = map(described, (*copies, described))
+    assert first == second != own
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("new_attribute", 1), ("type", lambda self: self), ("__torch_function__", classmethod(id))]
 )

@@ -1,6 +1,7 @@
 """Each outside value that a trace uses is recorded as a read, which differs exactly if the value was changed."""
 
 import collections
+import copy
 import enum
 import functools
 import math
@@ -209,6 +210,23 @@ def test_what_a_trace_cannot_tell_apart_is_no_difference(recorded, monkeypatch):
     monkeypatch.setattr(THIS, "TABLE", dict(TABLE))
     monkeypatch.setenv("UNREAD", "1")
     assert compare(reads, function) is None
+
+
+ONE = OTHER = torch.nn.Identity()
+
+
+def set_one_and_ask_other(x):
+    ONE.factor = 2.0
+    return x * OTHER.factor
+
+
+def test_an_equal_module_is_a_difference_where_the_same_one_was_read(monkeypatch):
+    monkeypatch.setattr(ONE, "factor", 1.0, raising=False)
+    reads = record(set_one_and_ask_other, X).reads()
+    ONE.factor = 1.0
+    assert compare(reads, set_one_and_ask_other) is None
+    monkeypatch.setitem(globals(), "OTHER", copy.copy(ONE))
+    assert compare(reads, set_one_and_ask_other) == "global test_recorder.OTHER"
 
 
 def test_a_module_that_was_not_imported_is_a_difference_and_stays_so():

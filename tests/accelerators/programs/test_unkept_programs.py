@@ -1,5 +1,6 @@
 """Programs that no other process could repeat or compare are not stored, and the reason names the cause."""
 
+import abc
 import ast
 import builtins
 import functools
@@ -39,6 +40,7 @@ HANDLE = LAYER.register_forward_hook(lambda *_: None)
 SET, FLOATS, TEXTS = {8, 0}, {0.1, 0.2, 0.7}, {"a", "b"}
 NAN = float("nan")
 NANS, TUPLE_OF_NAN = {NAN}, (NAN,)
+WEIGHT = torch.nn.Parameter(torch.ones(4))
 ONE = ANOTHER = types.SimpleNamespace(a=1)
 
 
@@ -78,6 +80,17 @@ class Hashing(type):
 
     def __eq__(cls, other):
         return cls is other or bool(NAMES["b"] == 1.0)
+
+
+class Abstract(abc.ABC):
+    @abc.abstractmethod
+    def forward(self): ...
+
+
+class Hooked(Abstract):
+    @classmethod
+    def __subclasshook__(cls, other):
+        return bool(NAMES["b"] == 1.0)
 
 
 Asked, Key, OtherKey = Asking("Asked", (), {}), Hashing("Key", (), {}), Hashing("OtherKey", (), {})
@@ -154,6 +167,7 @@ PROGRAMS = {
     "x if hasattr(THING, 'hidden') else x + 1": f"asks for what {HERE}.Thing has as hidden",
     "x if hasattr(ABSENT, 'there') else x + 1": f"asks for {HERE}.Absent.__getattr__",
     "x if isinstance(x.shape, Asked) else x + 1": f"asks {HERE}.Asking.__instancecheck__",
+    "x if isinstance(THING, Abstract) else x + 1": f"asks {HERE}.Hooked.__subclasshook__",
     # functions that are called without being observed
     "x * sorted([2.0, 1.0], key=lambda number: number * NAMES['b'])[0]": "calls sorted with a function",
     "for number in map(helper, [1.0]): x = x * number": "calls map.__new__, which Thunder runs unwatched: a compre",
@@ -187,6 +201,11 @@ PROGRAMS = {
     "x * 2 if THING in SET else x": f"calls set.__contains__ with a {HERE}.Thing",
     "x * 2 if NAN in NANS else x": "calls set.__contains__ with a NaN",
     "x * 2 if (NAN,) == TUPLE_OF_NAN else x": "compares containers with a NaN in them",
+    "x * 2 if slice(NAN) == slice(NAN) else x": "compares containers with a NaN in them",
+    # gradients, which are not compared
+    "x if x.grad is None else x + 1": "asks for the gradient of a tensor",
+    "x if WEIGHT.grad is None else x + WEIGHT.grad": "asks for the gradient of a tensor",
+    "x if hasattr(WEIGHT, 'grad') else x + 1": "asks for the gradient of a tensor",
 }
 """Expressions and statements for a function of ``x``, each with the start of its reason without the name ``traced``."""
 
