@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -255,14 +255,28 @@ def make_own_key(name: str) -> SigningKey:
         OSError: if it cannot be written.
     """
     path = find_keys() / _OWN
-    if os.path.lexists(path):
-        raise StoreError(f"there is a private key in {path}: move it away first if it is to sign no more")
-    private = _load_ed25519().Ed25519PrivateKey.generate()
-    public = private.public_key().public_bytes_raw().hex()
-    key = SigningKey(private.private_bytes_raw().hex(), public, name)
-    make_folders(path.parent)
-    publish(path, key.text.encode())
+    with _changing_keys():
+        if os.path.lexists(path):
+            raise StoreError(f"there is a private key in {path}: move it away first if it is to sign no more")
+        private = _load_ed25519().Ed25519PrivateKey.generate()
+        public = private.public_key().public_bytes_raw().hex()
+        key = SigningKey(private.private_bytes_raw().hex(), public, name)
+        publish(path, key.text.encode())
     return key
+
+
+@contextmanager
+def _changing_keys() -> Iterator[None]:
+    """Makes the folder of keys, and waits until no other command changes it.
+
+    Raises:
+        StoreError: if one takes too long.
+    """
+    make_folders(find_keys())
+    with hold(find_keys() / "lock", LOCK_SECONDS) as held:
+        if not held:
+            raise StoreError(f"another command changes the keys in {find_keys()}: try again when it has ended")
+        yield
 
 
 def list_keys() -> tuple[tuple[str, str, str], ...]:
@@ -295,10 +309,7 @@ def put_key(key: str, name: str, state: str) -> None:
         StoreError: if a trusted key would get the name of another key, or another command is changing the list.
         OSError: if it cannot be written.
     """
-    make_folders(find_keys())
-    with hold(find_keys() / "lock", LOCK_SECONDS) as held:
-        if not held:
-            raise StoreError(f"another command changes the keys in {find_keys()}: try again when it has ended")
+    with _changing_keys():
         others = [line for line in list_keys() if line[1] != key]
         if any(line[2] == name for line in others):
             if state == "trusted":

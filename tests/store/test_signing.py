@@ -9,6 +9,7 @@ import json
 import os
 import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,7 @@ from fusioncache.store.signing import (
     REVOKED,
     WRONG_SIGNATURE,
     Origin,
+    SigningKey,
     list_keys,
     make_own_key,
     put_key,
@@ -226,6 +228,17 @@ def test_the_own_key_is_private_trusted_and_made_once(there, here, tmp_path, mon
     push_new(here, str(tmp_path / "own"), 1, key=own)
     monkeypatch.delenv("FUSIONCACHE_SIGNING_KEY")
     assert pull(there, Remote(str(tmp_path / "own"))).entries == 1
+
+
+def test_of_several_commands_that_make_a_key_one_does():
+    made: list[SigningKey] = []
+
+    def make(name: str) -> None:
+        with suppress(StoreError):
+            made.append(make_own_key(name))
+
+    run_at_once(*[partial(make, f"key-{number}") for number in range(8)])
+    assert made == [read_own_key()]
 
 
 @pytest.mark.parametrize(
