@@ -460,7 +460,10 @@ def run_in_thread[T](work: Callable[[], T]) -> Future[T]:
         except BaseException as error:
             answer.set_exception(error)
 
-    threading.Thread(target=run, name="fusioncache-remote", daemon=True).start()
+    try:
+        threading.Thread(target=run, name="fusioncache-remote", daemon=True).start()
+    except RuntimeError as error:  # such as at interpreter shutdown
+        answer.set_exception(StoreError(f"no thread can ask the remote ({error})"))
     return answer
 
 

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from importlib.util import find_spec
@@ -66,6 +66,7 @@ _SET_BY_TORCH = ("CUDA_MODULE_LOADING",)
 """A variable that torch sets when it opens a GPU."""
 
 _START = (
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "  # an interrupt is for the owner, and ends it
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
     "from fusioncache.accelerators.precompile.workers import main; main(*sys.argv[1:])"
 )
@@ -129,13 +130,15 @@ class CompilePool:
                     self._connection, theirs = Pipe()
                     with theirs:
                         self._process = start_process(self._arguments, theirs, quiet=self._quiet)
-                except OSError as error:
+                    self._start_thread(self._listen, self._connection, self._process)
+                except (OSError, RuntimeError) as error:  # at interpreter shutdown no thread can be started
                     logger.info("no process to compile with", exc_info=error)
                     self.has_failed = True
+                    if self._process is not None:
+                        self._process.kill()
+                        self._process = None
                     return False
                 atexit.register(self.end)
-                arguments = self._connection, self._process
-                threading.Thread(target=self._listen, args=arguments, daemon=True, name="fusioncache pool").start()
             return self._process is not None
 
     def open_early(self, device: int | None, workers: int | None = None) -> None:
@@ -199,14 +202,21 @@ class CompilePool:
 
     def _send(self, tasks: dict[int, PackedTask], device: int | None = None, opening: int = 0) -> None:
         """Sends tasks from a thread, because the pool process does not read while it imports: see ``Workers``."""
-        connection, jobs = self._connection, self.jobs
-        assert connection is not None
+        connection, process, jobs = self._connection, self._process, self.jobs
+        assert connection is not None and process is not None
 
         def write() -> None:
             with self._sending, suppress(OSError):
                 connection.send((tasks, device, jobs, opening))
 
-        threading.Thread(target=write, daemon=True, name="fusioncache pool").start()
+        try:
+            self._start_thread(write)
+        except RuntimeError:  # as at interpreter shutdown
+            process.kill()  # its end sets all futures
+
+    @staticmethod
+    def _start_thread(target: Callable[..., None], *args: object) -> None:
+        threading.Thread(target=target, args=args, daemon=True, name="fusioncache pool").start()
 
     def _listen(self, connection: Connection, process: subprocess.Popen) -> None:
         try:

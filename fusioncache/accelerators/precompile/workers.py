@@ -270,7 +270,6 @@ def main(descriptor: str, owner: str, directory: str, backend: str, jobs: str, p
         jobs: the maximum number of workers.
         patience: see ``CompilePool``.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the owner, and ends it
     with suppress(Exception):  # each worker then fails alike
         if backend in BACKENDS:
             backend_class(backend).prepare()

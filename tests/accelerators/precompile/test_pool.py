@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, as_completed
@@ -255,6 +256,14 @@ def test_a_process_that_hangs_is_killed_in_the_end(tmp_path, monkeypatch):
         (future,) = pool.submit(make_tasks("b"))
         pool.end()
         assert future.result().reason == "no worker starts"
+
+
+def test_a_pool_is_ended_where_no_thread_can_be_started(tmp_path, monkeypatch):
+    with make_pool(tmp_path, 1) as late, make_pool(tmp_path, 1) as never:
+        assert reasons(late, "a") == ["a"]
+        monkeypatch.setattr(threading.Thread, "start", mock.Mock(side_effect=RuntimeError("can't start new thread")))
+        assert reasons(late, "b") == reasons(never, "c") == ["no worker starts"]
+        assert never.has_failed and never.pid is None
 
 
 def test_a_forked_child_leaves_the_pool_to_its_parent(tmp_path):
