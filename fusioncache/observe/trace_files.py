@@ -21,7 +21,7 @@ from typing import Any
 
 from fusioncache.process.files import make_folders, open_privately
 from fusioncache.process.settings import PASSES, find_directory
-from fusioncache.process.warning import logger
+from fusioncache.process.warning import warn_once
 
 MOST_PROCESSES = 8
 """How many processes' folders are preserved, the newest."""
@@ -54,25 +54,24 @@ class TraceWriter:
     """
 
     def __init__(self, title: str):
-        self._folder: Path | None = None
+        self._title = _UNSAFE.sub("_", title) if PASSES.get_text() == "1" else None
         self._last: Any = None
         self._number = 0
-        if PASSES.get_text() == "1":
-            self._folder = folder_of_process() / _UNSAFE.sub("_", title)
 
     def write_trace(self, name: str, trace: Any) -> None:
         """Writes a trace if the pass of this name changed it. Never raises."""
-        if self._folder is None or trace is self._last:
+        if self._title is None or trace is self._last:
             return
         try:
-            make_folders(self._folder)
-            path = self._folder / f"{self._number} {name}.py"
+            folder = folder_of_process() / self._title
+            make_folders(folder)
+            path = folder / f"{self._number} {name}.py"
             with open(path, "w", encoding="utf-8", opener=open_privately) as file:
                 file.write(f"{trace}\n")
             self._last, self._number = trace, self._number + 1
         except Exception as error:  # such as a full disk: the model continues
-            logger.info("a trace is not written", exc_info=error)
-            self._folder = None
+            warn_once(f"traces are not written after passes: {error}")
+            self._title = None
 
 
 @cache

@@ -93,10 +93,17 @@ PASSES = Setting("FUSIONCACHE_PASSES", *_SWITCH)
 
 
 def find_directory() -> Path:
-    """Returns the directory of the record and the store: ``FUSIONCACHE_DIR``, or else one in the platform's cache."""
-    directory = DIRECTORY.get_text()
-    if not directory:
-        import platformdirs
+    """Returns the directory of the record and the store: ``FUSIONCACHE_DIR``, or else one in the platform's cache.
 
-        directory = platformdirs.user_cache_dir("fusioncache", appauthor=False)
-    return Path(os.path.expanduser(directory))
+    Raises:
+        OSError: if it depends on a home directory or a current directory that does not exist.
+    """
+    try:
+        directory = DIRECTORY.get_text()
+        if not directory:
+            import platformdirs
+
+            directory = platformdirs.user_cache_dir("fusioncache", appauthor=False)
+        return Path(os.path.expanduser(directory)).absolute()  # a program may change its directory
+    except (RuntimeError, OSError) as error:
+        raise OSError(f"no directory is found: {error}. Set {DIRECTORY.name} to an absolute path") from error

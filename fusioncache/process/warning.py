@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fusioncache.process import forks
 
@@ -54,6 +54,19 @@ def log_errors(message: str, *args: object) -> Iterator[None]:
         yield
     except Exception as error:
         logger.info(message, *args, exc_info=error)
+
+
+def write_line(text: str, stream: Literal["stderr", "stdout"] = "stderr") -> None:
+    """Writes a line in one call, so that lines of several threads stay whole. Never raises.
+
+    Args:
+        text: of the line.
+        stream: the name of the stream, which may be replaced, closed or missing.
+    """
+    with suppress(OSError, ValueError, AttributeError):
+        found = getattr(sys, stream)
+        found.write(f"{text}\n")
+        found.flush()
 
 
 @cache

@@ -49,6 +49,36 @@ def test_a_model_runs_where_warnings_are_errors_and_everything_goes_wrong(tmp_pa
         assert said.count(part) == 1
 
 
+NO_THREAD = mock.Mock(side_effect=RuntimeError("can't start new thread"))
+
+
+def test_a_model_runs_without_a_directory_a_thread_or_a_stream(tmp_path, monkeypatch, recwarn):
+    """As in a container without a home, after the main thread has ended, with ``2>&1 | head``."""
+    gone, closed = tmp_path / "gone", io.StringIO()
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    closed.close()
+    for name, value in (("LOG", "here.jsonl"), ("PASSES", "1"), ("EXPLAIN", "1"), ("REMOTE", str(tmp_path))):
+        monkeypatch.setenv(f"FUSIONCACHE_{name}", value)
+    monkeypatch.delenv("FUSIONCACHE_DIR", raising=False)
+    monkeypatch.setattr("platformdirs.user_cache_dir", mock.Mock(side_effect=RuntimeError("no home")))
+    monkeypatch.setattr(threading.Thread, "start", NO_THREAD)
+    monkeypatch.setattr(sys, "stderr", closed)
+    for store in (True, tmp_path / "store", tmp_path / "store"):
+        compiled, transform = compile_with(lambda x: torch.tanh(x) * 2, cache=fusioncache.Cache(store=store))
+        assert torch.equal(compiled(torch.ones(2)), torch.tanh(torch.ones(2)) * 2)
+        assert not transform.stats().bypasses and not transform.stats().programs_refused
+    assert transform.stats().programs_loaded == 1
+    said = "\n".join(str(each.message) for each in recwarn)
+    for part in (
+        "is not recorded. no directory is found: no home. Set FUSIONCACHE_DIR",
+        "events are not logged",
+        "traces",
+    ):
+        assert part in said
+
+
 def set_terminal(monkeypatch) -> io.StringIO:
     """Returns a terminal to which messages are written without delay."""
     made = io.StringIO()
@@ -61,7 +91,7 @@ def set_terminal(monkeypatch) -> io.StringIO:
 
 def test_nothing_is_said_where_no_thread_can_be_started(monkeypatch):
     terminal = set_terminal(monkeypatch)
-    monkeypatch.setattr(threading.Timer, "start", mock.Mock(side_effect=RuntimeError("can't start new thread")))
+    monkeypatch.setattr(threading.Timer, "start", NO_THREAD)
     with ProgressLine().show(lambda: "compiling"):
         pass
     assert terminal.getvalue() == ""

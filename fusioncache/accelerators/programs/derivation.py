@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,6 +33,7 @@ from fusioncache.observe.record.ledger import Ledger
 from fusioncache.observe.record.observations import ChoiceRecord, PlacementRecord, RegionRecord
 from fusioncache.observe.record.region_codec import ProgramRecords, decode_regions, encode_regions
 from fusioncache.process.secrets import blur, hide_line, hide_texts, reveal_texts
+from fusioncache.process.warning import write_line
 from fusioncache.store import Store
 from fusioncache.store.entry import is_program
 from fusioncache.verification.verifier import VerificationError
@@ -55,7 +55,7 @@ def explain_program_miss(name: str, key: Key, differences: Sequence[ReadDifferen
     found = found or [*_compare_keys(name, key, store)]
     if found:
         text = write_program_miss(name, found[0], len(found) - 1)
-        print(f"fusioncache: {text}", file=sys.stderr, flush=True)
+        write_line(f"fusioncache: {text}")
 
 
 def _compare_keys(name: str, key: Key, store: Store) -> Sequence[ProgramDifference]:

@@ -10,7 +10,6 @@ name.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -51,7 +50,7 @@ from fusioncache.humanize import format_duration
 from fusioncache.ir import Key, Scope, is_declined
 from fusioncache.observe.record.region_codec import ProgramRecords, decode_regions
 from fusioncache.process.collector import without_collector
-from fusioncache.process.warning import logger, warn
+from fusioncache.process.warning import logger, warn, write_line
 from fusioncache.store import Store, StoredArtifacts
 from fusioncache.store.entry import PROGRAM_SLOTS
 from fusioncache.store.store import WRITE_SECONDS
@@ -373,8 +372,7 @@ class ProgramKeeper(Accelerator):
         self._count_regions(candidate.regions, call)
         if self.explains:
             spared = format_duration(candidate.seconds)
-            text = f"fusioncache: the program of {call.name} was loaded from the store (tracing it took {spared})."
-            print(text, file=sys.stderr, flush=True)
+            write_line(f"fusioncache: the program of {call.name} was loaded from the store (tracing it took {spared}).")
         self.cache.write_record()
 
     def note_filled(self, candidate: Candidate, call: Call) -> None:

@@ -447,7 +447,6 @@ class RecordWriter:
 
     def __init__(self, ledger: Ledger):
         self._ledger = ledger
-        self._path = record_path().absolute()  # a program may change its directory
         self._run = uuid.uuid4().hex
         self._started = time.time()
         self._pid = os.getpid()
@@ -455,7 +454,11 @@ class RecordWriter:
         self._saved: tuple[Stats, tuple[str, ...]] | None = None
         self._left_out: _Records = {}
         self._written: _Records = {}
-        self._broken = False
+        self._broken, self._path = False, Path()
+        try:
+            self._path = record_path()
+        except OSError as error:
+            self._stop(RecordError(str(error)))
         self._waiting: threading.Timer | None = None
         # Also keeps the ledger alive until exit, because it may have counts that were not saved yet.
         atexit.register(self.end)
@@ -468,8 +471,11 @@ class RecordWriter:
             try:
                 self._save()
             except Exception as error:  # any: a failed record must not stop a model
-                self._broken = True
-                _warn(self._path, error)
+                self._stop(error)
+
+    def _stop(self, error: Exception) -> None:
+        self._broken = True
+        _warn(self._path, error)
 
     def append(self) -> None:
         """Saves soon in a background thread, because a program may call a hundred templates. Never waits or raises."""

@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +21,7 @@ from fusioncache.ir.keys import BACKEND
 from fusioncache.observe.record.observations import ThunderCost
 from fusioncache.process.files import open_privately
 from fusioncache.process.settings import LOG
-from fusioncache.process.warning import warn
+from fusioncache.process.warning import warn, write_line
 
 logger = logging.getLogger("fusioncache.events")
 
@@ -137,13 +135,18 @@ class EventFile:
         try:
             # An unbuffered append is one write at the current end of the file. The file is opened for each line, so
             # that a rotated log is not written any more, and forks share no descriptor.
-            with open(file, "ab", buffering=0, opener=open_privately) as opened:
+            with open(file, "ab", buffering=0, opener=_open_without_waiting) as opened:
                 if opened.write(line) != len(line):
                     raise OSError("only part of a line could be written")
         except OSError as error:
             self._file = None
             advice = f"set {LOG.name} to a file that can be written, to stderr or to stdout"
             warn(f"events are not logged any more, {file} cannot be written ({error}): {advice}")
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Opens a file as ``open_privately`` does. A named pipe that is not read is an error, and does not block."""
+    return open_privately(path, flags | os.O_NONBLOCK)
 
 
 class EventStream:
@@ -166,11 +169,7 @@ class EventStream:
             return
         if event.seconds is None:
             self._written.add(text)
-        # One call, so that lines of several threads stay whole. A closed stream is ignored.
-        with suppress(OSError, ValueError, AttributeError):
-            stream = getattr(sys, self._stream)
-            stream.write(f"{_name_process()}: {text}\n")
-            stream.flush()
+        write_line(f"{_name_process()}: {text}", self._stream)
 
 
 def _name_process() -> str:
@@ -190,8 +189,11 @@ def open_log() -> EventFile | EventStream | None:
         return None
     if target in ("stderr", "stdout"):
         return EventStream("stderr" if target == "stderr" else "stdout")
-    # Absolute now, because a program may change its directory.
-    return EventFile(Path(os.path.expanduser(target)).absolute())
+    try:
+        return EventFile(Path(os.path.expanduser(target)).absolute())  # a program may change its directory
+    except OSError as error:
+        warn(f"events are not logged, the current directory is gone ({error}): set {LOG.name} to an absolute path")
+        return None
 
 
 def publish(log: EventFile | EventStream | None, what: What, template: Template | None = None, **fields: Any) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import linecache
-import sys
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -30,7 +29,7 @@ from fusioncache.observe.record.observations import Line
 from fusioncache.observe.record.stats import TemplateStats
 from fusioncache.process import forks
 from fusioncache.process.secrets import hide_line
-from fusioncache.process.warning import log_errors
+from fusioncache.process.warning import log_errors, write_line
 from fusioncache.template.key import template_name
 
 Lines = Mapping[str, Line]
@@ -81,7 +80,7 @@ class Misses:
         if loaded:
             count = format_count(len(loaded), "template was", "templates were")
             seconds = format_duration(sum(loaded))
-            _print(f"fusioncache: {count} loaded from the store (what their compiles took: {seconds}).")
+            write_line(f"fusioncache: {count} loaded from the store (what their compiles took: {seconds}).")
 
     def _explain(self, miss: _Miss) -> None:
         """Prints a paragraph for a template if any part of it had to be compiled; counts it if it was loaded."""
@@ -89,7 +88,7 @@ class Misses:
         if counts is not None and counts.compiles:
             templates = self._cache.templates()
             number = next(number for number, known in enumerate(templates) if known.digest == counts.digest)
-            _print(_write_paragraph(miss, templates[:number], general=counts.digest in self._general))
+            write_line(_write_paragraph(miss, templates[:number], general=counts.digest in self._general))
         elif counts is not None and counts.loads:
             with self._lock:
                 self._loaded.append(counts.loaded_compile_seconds)
@@ -101,7 +100,8 @@ class Misses:
         store = self._cache.store
         if store is not None and event.graph is not None and event.key is not None and not event.loaded:
             args = (store, event.graph, event.key, event.backend)
-            threading.Thread(target=self._explain_executable, args=args, name="fusioncache explain").start()
+            with log_errors("a compilation is not explained"):  # such as at interpreter shutdown: no thread is started
+                threading.Thread(target=self._explain_executable, args=args, name="fusioncache explain").start()
 
     def _explain_executable(self, store: Any, graph: Graph, key: Key, backend: str) -> None:
         with log_errors("a compilation is not explained"):
@@ -109,7 +109,9 @@ class Misses:
             if nearest:
                 reason = compare(key.texts, read_key(nearest.text)).sentence("here", "there")
                 name = template_name(graph, key)
-                _print(f"fusioncache: {name} was compiled although the store has the same for something else. {reason}")
+                write_line(
+                    f"fusioncache: {name} was compiled although the store has the same for something else. {reason}"
+                )
 
 
 def _finish(misses: weakref.ref[Misses]) -> None:
@@ -150,7 +152,3 @@ def _find_lines(symbol: Any, lines: Lines) -> list[Line]:
     """Returns the line of an op's result, or else those of its operands, as in a backward pass."""
     own = [lines[name] for name in result_names(symbol) if name in lines]
     return own or [lines[proxy.name] for proxy in symbol.flat_proxy_args if proxy.name in lines]
-
-
-def _print(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

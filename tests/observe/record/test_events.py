@@ -130,9 +130,11 @@ def test_processes_share_a_file(file):
     assert Counter((event.pid, event.reason) for event in told) == expected
 
 
-@pytest.mark.parametrize("place", ["", "missing/events.jsonl"])
+@pytest.mark.parametrize("place", ["", "missing/events.jsonl", "a pipe that is not read"])
 def test_a_file_that_cannot_be_written_costs_one_warning_and_is_not_tried_again(monkeypatch, tmp_path, place):
     monkeypatch.setenv(LOG.name, str(tmp_path / place))
+    if "pipe" in place:
+        os.mkfifo(tmp_path / place)
     ledger = fusioncache.Cache(record=False).ledger
     with pytest.warns(RuntimeWarning, match=f"{tmp_path / place} cannot be written .* set {LOG.name} to a file"):
         ledger.count_region(CHAIN, (1,), hit=False)
