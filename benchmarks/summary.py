@@ -3,7 +3,8 @@
 A series is three processes that share caches. In the first the caches are empty, and the model takes a training step at
 each of ``--lengths``, then at ``--random`` lengths drawn from the range ``--between``. The second takes the same steps.
 The third takes as many steps at lengths that no earlier process has used. Each process ends with later steps at the
-first lengths. Every way has ``--repeat`` series, in turn. A cell is the median of the series, with minimum and maximum.
+first lengths. Every way has ``--repeat`` series, in turn. A cell is the median of the series, with minimum and maximum;
+of later steps it is that of all processes.
 """
 
 from __future__ import annotations
@@ -61,28 +62,28 @@ def _worst_error(point: Point) -> float:
     return error
 
 
-_FIGURES: tuple[tuple[str, str, Callable[[Point], float]], ...] = (
-    ("first step, cold", "cold", _first),
-    ("second length", "cold", lambda point: _seconds(point)[1]),
-    ("third length", "cold", lambda point: _seconds(point)[2]),
-    ("lengths after it, median", "cold", lambda point: median(_seconds(point)[3:])),
-    ("lengths after it, slowest", "cold", lambda point: max(_seconds(point)[3:])),
-    ("all steps of the cold process", "cold", lambda point: sum(_seconds(point))),
-    ("first step of a second process", "known lengths", _first),
-    ("its further known lengths, median", "known lengths", lambda point: median(_seconds(point)[1:])),
-    ("its further known lengths, slowest", "known lengths", lambda point: max(_seconds(point)[1:])),
-    ("its compiles", "known lengths", _count("compiles")),
-    ("its traces", "known lengths", _count("traces")),
-    ("first step of a process at unknown lengths", "other lengths", _first),
-    ("its further unknown lengths, median", "other lengths", lambda point: median(_seconds(point)[1:])),
-    ("its further unknown lengths, slowest", "other lengths", lambda point: max(_seconds(point)[1:])),
-    ("later step, ms", "cold", lambda point: mean(each["step_ms"] for each in point["later"])),
-    ("slowest later step, ms", "cold", lambda point: max(each["slowest_ms"] for each in point["later"])),
-    ("worst error, cold", "cold", _worst_error),
-    ("worst error of the second process", "known lengths", _worst_error),
-    ("worst error at unknown lengths", "other lengths", _worst_error),
+_FIGURES: tuple[tuple[str, tuple[str, ...], Callable[[Point], float]], ...] = (
+    ("first step, cold", ("cold",), _first),
+    ("second length", ("cold",), lambda point: _seconds(point)[1]),
+    ("third length", ("cold",), lambda point: _seconds(point)[2]),
+    ("lengths after it, median", ("cold",), lambda point: median(_seconds(point)[3:])),
+    ("lengths after it, slowest", ("cold",), lambda point: max(_seconds(point)[3:])),
+    ("all steps of the cold process", ("cold",), lambda point: sum(_seconds(point))),
+    ("first step of a second process", ("known lengths",), _first),
+    ("its further known lengths, median", ("known lengths",), lambda point: median(_seconds(point)[1:])),
+    ("its further known lengths, slowest", ("known lengths",), lambda point: max(_seconds(point)[1:])),
+    ("its compiles", ("known lengths",), _count("compiles")),
+    ("its traces", ("known lengths",), _count("traces")),
+    ("first step of a process at unknown lengths", ("other lengths",), _first),
+    ("its further unknown lengths, median", ("other lengths",), lambda point: median(_seconds(point)[1:])),
+    ("its further unknown lengths, slowest", ("other lengths",), lambda point: max(_seconds(point)[1:])),
+    ("later step, ms", PROCESSES, lambda point: mean(each["step_ms"] for each in point["later"])),
+    ("slowest later step, ms", PROCESSES, lambda point: max(each["slowest_ms"] for each in point["later"])),
+    ("worst error, cold", ("cold",), _worst_error),
+    ("worst error of the second process", ("known lengths",), _worst_error),
+    ("worst error at unknown lengths", ("other lengths",), _worst_error),
 )
-"""The rows of the table: title, process, and the function from a point of this process to the value."""
+"""The rows of the table: title, processes, and the function from a point of such a process to the value."""
 
 
 def list_rows(points: Sequence[Point]) -> tuple[list[str], list[list[str]]]:
@@ -94,10 +95,9 @@ def list_rows(points: Sequence[Point]) -> tuple[list[str], list[list[str]]]:
     good = [point for point in points if "error" not in point]
     ways = list(dict.fromkeys(point["way"] for point in good))
     rows = []
-    for title, process, figure in _FIGURES:
-        found = [
-            [figure(point) for point in good if (point["way"], point["process"]) == (way, process)] for way in ways
-        ]
+    for title, processes, figure in _FIGURES:
+        measured = [point for point in good if point["process"] in processes]
+        found = [[figure(point) for point in measured if point["way"] == way] for way in ways]
         ratios = [_write_ratio(each, found[-1]) for each in found[:-1]]
         rows.append([title, *map(_write, found), *ratios])
     return ["<seconds", *ways, *(f"{way} to {ways[-1]}" for way in ways[:-1])], rows
