@@ -159,17 +159,8 @@ class Store:
             what: describes an entry that does not decode, to be counted.
             asks_remote: as in ``load``.
         """
-        return self._decode(key, slot, decode, what, self.load(key, slot, asks_remote=asks_remote))
-
-    def _decode[T](
-        self, key: Key, slot: str, decode: Callable[[StoredArtifacts], T], what: str, artifacts: StoredArtifacts | None
-    ) -> T | None:
-        try:
-            return decode(artifacts) if artifacts is not None else None
-        except (ValueError, KeyError) as error:
-            logger.info("%s, for %s", what, key.digest[:12], exc_info=error)
-            self.discard(key, slot, f"{what}: {type(error).__name__}")
-            return None
+        slots = self.read_slots(key, (slot,), decode, what, asks_remote=asks_remote)
+        return next((found for _, found in slots), None)
 
     def read_slots[T](
         self, key: Key, slots: Iterable[str], decode: Callable[[StoredArtifacts], T], what: str, *, asks_remote: bool
@@ -186,7 +177,12 @@ class Store:
         for slot in slots:
             artifacts = self.load(key, slot, asks_remote=asks_remote)
             asks_remote = asks_remote and artifacts is not None
-            found = self._decode(key, slot, decode, what, artifacts)
+            try:
+                found = decode(artifacts) if artifacts is not None else None
+            except (ValueError, KeyError) as error:
+                logger.info("%s, for %s", what, key.digest[:12], exc_info=error)
+                self.discard(key, slot, f"{what}: {type(error).__name__}")
+                continue
             if found is not None:
                 yield slot, found
 
