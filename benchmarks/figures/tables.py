@@ -85,13 +85,14 @@ def tabulate_prices(*results: Mapping[str, Any]) -> str:
         for point in result["points"]:
             if "ratios" in point or point["accelerator"] not in points:
                 points[point["accelerator"]] = point
-    columns = ("<accelerator", "lines", "names of Thunder", *FIGURES.values())
-    return make_table(columns, [_price_row(point) for point in points.values()])
+    measured = [name for name in FIGURES if any(name in point.get("ratios", ()) for point in points.values())]
+    columns = ("<accelerator", "lines", "names of Thunder", *(FIGURES[name] for name in measured))
+    return make_table(columns, [_price_row(point, measured) for point in points.values()])
 
 
-def _price_row(point: Mapping[str, Any]) -> list[str]:
+def _price_row(point: Mapping[str, Any], measured: Sequence[str]) -> list[str]:
     ratios = point.get("ratios", {})
-    cells = (_write_ratios(ratios[name]) if name in ratios else "" for name in FIGURES)
+    cells = (_write_ratios(ratios[name]) if name in ratios else "" for name in measured)
     return [point["accelerator"], f"{point['lines']:,}", str(point["names"]), *cells]
 
 
