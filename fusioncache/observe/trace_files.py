@@ -29,6 +29,8 @@ FIRST = "thunder"
 """The name of a trace before all passes."""
 
 _UNSAFE = re.compile(r"[^\w .-]+")
+_PROCESS, _FILE = re.compile(r"\d{8}-\d{6}-\d+"), re.compile(r"(\d+) (.*)\.py")
+"""The names of folders and files that are written here; others are a user's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +87,14 @@ def folder_of_process() -> Path:
 
 def list_processes(parent: Path) -> list[Path]:
     """Returns the folders of processes, the newest first."""
-    found = [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
+    paths = parent.iterdir() if parent.is_dir() else ()
+    found = (path for path in paths if _PROCESS.fullmatch(path.name) and path.is_dir())
     return sorted(found, key=lambda path: path.name, reverse=True)
 
 
 def read_traces(process: Path) -> Iterator[TraceFile]:
     """Yields the traces in the folder of a process, in the order in which they were written."""
     for folder in sorted(path for path in process.iterdir() if path.is_dir()):
-        files = sorted(folder.glob("*.py"), key=lambda path: int(path.name.partition(" ")[0]))
-        for file in files:
-            yield TraceFile(folder.name, file.stem.partition(" ")[2], file.read_text(encoding="utf-8"))
+        named = ((path, _FILE.fullmatch(path.name)) for path in folder.iterdir() if path.is_file())
+        for _, name, path in sorted((int(found[1]), found[2], path) for path, found in named if found):
+            yield TraceFile(folder.name, name, path.read_text(encoding="utf-8", errors="replace"))

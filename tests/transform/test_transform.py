@@ -3,6 +3,7 @@
 Passes have one list, one signature, one way to fail, and write traces to files.
 """
 
+import os
 import re
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -158,7 +159,8 @@ def test_the_command_prints_what_each_pass_changed(tmp_path, monkeypatch):
     def show(*arguments):
         return CliRunner().invoke(main, ["show", *arguments])
 
-    monkeypatch.setattr("fusioncache.observe.trace_files.folder_of_process", lambda: tmp_path / "passes" / "1")
+    process = tmp_path / "passes" / "20261127-105501-4711"
+    monkeypatch.setattr("fusioncache.observe.trace_files.folder_of_process", lambda: process)
     monkeypatch.setenv("FUSIONCACHE_DIR", str(tmp_path))
     nothing = show("--passes")
     assert nothing.exit_code == 1 and "FUSIONCACHE_PASSES=1 python train.py" in nothing.output
@@ -172,3 +174,13 @@ def test_the_command_prints_what_each_pass_changed(tmp_path, monkeypatch):
     assert re.search(r"^\+.*= \w+_[0-9a-f]{8}\(", shown, re.MULTILINE)
     assert '"trace": "' in show("--passes", "--json").output
     assert show("--passes", "abc").exit_code == show().exit_code == 2
+
+    # Other files there are a user's.
+    (process.parent / "mine").mkdir()
+    folder = min(process.iterdir())
+    (folder / "notes.py").touch()
+    (folder / "8 folder.py").mkdir()
+    os.mkfifo(folder / "9 pipe.py")
+    assert show("--passes").output == shown
+    (folder / "10 odd.py").write_bytes(b"\xff")
+    assert "after odd\n" in show("--passes").output
