@@ -207,10 +207,15 @@ REFUSED = {
     ),
     "name differs, and is looked at": (twice_if(lambda block: block.name.endswith("4")),),
     "rank is no plain attribute": (twice_if(lambda block: block.rank == 8),),
-    "effects are unknown": (of(Runs.collect),),
+    "effects are unknown": (
+        of(Runs.collect),
+        of(lambda self, x: Block.run(self, x) * self.gain.grad, base=Graded),
+    ),
     "an attribute of a module was set before": (of(Runs.store),),
     "calls Random.random": (twice_if(lambda block: random.random() > 2),),
-    "uses a gradient": (of(lambda self, x: Block.run(self, x) * self.gain.grad, base=Graded),),
+    "used a function whose effects are unknown": (
+        of(lambda self, x: Block.run(self, x) * self.gain.grad, base=Graded),
+    ),
     "is_grad_enabled": (of(Runs.freeze),),
     "autocast": (of(Runs.cast),),
     "compares objects": (twice_if(lambda block: block is SPECIAL[0]), twice_if(lambda block: block in SPECIAL)),
