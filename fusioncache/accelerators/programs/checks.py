@@ -251,6 +251,8 @@ def _check_attribute(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs:
     value = args[0].value
     if type(value) in jit_ext._TORCH_DYNAMIC_TYPES or not hasattr(value, "__dict__"):
         return f"sets an attribute of a {name_of(type(value))} that existed before tracing"
+    if not isinstance(value, torch.nn.Module) and not trace.names(value):  # another read may reach it, or an equal one
+        return f"sets an attribute of a {name_of(type(value))} that existed before tracing"
     return None
 
 
@@ -309,6 +311,7 @@ def _check_import(trace: CallChecker, fn: Any, args: tuple[Any, ...], kwargs: Ma
     name, found = args[0].value, sys.modules.get(args[0].value)
     if found is None:
         return f"imports {name}"
+    trace.imports |= {name, name.partition(".")[0]}  # the first is the result if no name is imported from the module
     missing = [each for each in kwargs["fromlist"].value or () if not hasattr(found, each)] if kwargs else []
     return f"imports {name}.{missing[0]}" if missing else None
 
@@ -430,6 +433,7 @@ class CallChecker:
         names: as it was given.
         consumed: the frames of generators whose values are read by code that is not interpreted.
         queries: torch's answers to queries, by name and arguments of the query.
+        imports: names of modules that were imported.
     """
 
     def __init__(self, created: CreatedObjects, names: Callable[[Any], bool]) -> None:
@@ -437,6 +441,7 @@ class CallChecker:
         self.names = names
         self.consumed: dict[int, Any] = {}
         self.queries: dict[tuple[str, tuple[Any, ...]], Any] = {}
+        self.imports: set[str] = set()
 
     def consume(self, value: Any) -> bool:
         """True if a value is an unfinished interpreted generator. Its yielded values are checked from then on."""
@@ -498,6 +503,8 @@ class CallChecker:
         return _refuse_call(fn)
 
     def _explain_method(self, fn: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        if name == "__hash__":
+            return f"calls {name_of(fn)}, and the hash of a text differs from process to process"
         changes = name in MUTATING or name in _CHANGING_SETS or name.startswith("__i")
         if changes and args and not self._may_change(name, args):
             return f"calls {name_of(fn)} of an object that existed before tracing"

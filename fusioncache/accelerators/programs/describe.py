@@ -146,6 +146,18 @@ def _find_attributes(cls: type) -> Callable[[object], dict[str, object]] | None:
     return None
 
 
+def _name_namespace(writer: Writer, module: object, namespace: object) -> None:
+    """Gives the ``__dict__`` of a module a name, so that a read of it differs from that of an equal dictionary.
+
+    Raises:
+        Declined: if it was described as a dictionary before.
+    """
+    if id(namespace) in writer.memory.held:
+        raise Declined("a module has a __dict__ that was read as a dictionary before", Scope.VALUE)
+    writer.note(writer.memory.names, id(namespace), f"{writer.memory.names[id(module)]}.__dict__")
+    writer.note(writer.memory.held, id(namespace), namespace)
+
+
 def find_handler(cls: type) -> Handler:
     """Returns the handler that writes the instances of a class.
 
@@ -160,6 +172,8 @@ def find_handler(cls: type) -> Handler:
 
     def write(writer: Writer, value: object) -> None:
         if writer.enter(value, lasting=is_module):
+            if is_module and layout.attributes is not None:
+                _name_namespace(writer, value, layout.attributes(value))
             writer.parts.append("<")
             writer.write_class(cls)
             write_fixed_state(writer, value, layout)
@@ -244,6 +258,7 @@ _LONGEST_PART = 120
 """Characters of the longest text of a class attribute that people are shown in full."""
 
 _name_of = type.__dict__["__name__"].__get__
+_bases_of = type.__dict__["__bases__"].__get__
 
 
 def write_content(writer: Writer, cls: type) -> Iterator[tuple[str, str]]:
@@ -259,6 +274,10 @@ def write_content(writer: Writer, cls: type) -> Iterator[tuple[str, str]]:
         writer.write_class(base)
     if not is_written_in_python(cls):
         return
+    parts += [f" with {name}" for name in ("__dict__", "__weakref__") if name in namespace_of(cls)]
+    for base in _bases_of(cls):  # different bases may have the same MRO
+        parts.append(" base ")
+        writer.write_class(base)
     for name, reason in list_left_out(cls).items():
         _note_unknown(writer, cls, name, reason)
     if cls is torch.nn.Module:
@@ -284,8 +303,13 @@ def _is_left_out(cls: type, name: str, value: object) -> bool:
     if name == MARK:
         return cls is torch.nn.Module and type(value) is bool
     if name == "_value2member_map_":  # a table of the members, to which a flag adds combinations on first use
-        return is_enumeration(cls)
+        return is_enumeration(cls) and (is_derived(cls, enum.Flag) or not _has_value_aliases(value))
     return name in list_left_out(cls)
+
+
+def _has_value_aliases(table: Any) -> bool:
+    """True if an enumeration finds a member by a value that is not the member's own."""
+    return type(table) is not dict or any(vars(each).get("_value_") is not key for key, each in table.items())
 
 
 def _note_unknown(writer: Writer, cls: type, name: str, reason: str) -> None:

@@ -103,11 +103,11 @@ def write_function(writer: Writer, function: types.FunctionType) -> None:
         writer.parts.append(f" named {write_name(function.__name__)}")
     if function.__globals__.get("__name__") != function.__module__:
         writer.parts.append(f" in {write_name(function.__globals__.get('__name__'))}")
-    if function.__defaults__:
+    if function.__defaults__ is not None:
         writer.parts.append(" defaults ")
         names = code.co_varnames[: code.co_argcount]
         write_fields(writer, names[len(names) - len(function.__defaults__) :], function.__defaults__)
-    if function.__kwdefaults__:
+    if function.__kwdefaults__ is not None:
         writer.parts.append(" keyword defaults ")
         writer.write(function.__kwdefaults__)
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):

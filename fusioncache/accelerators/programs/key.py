@@ -16,6 +16,7 @@ commit it was built from; torch functions that are interpreted during tracing ar
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from inspect import CO_VARARGS
@@ -66,6 +67,7 @@ def read_state(compile_data: Any) -> Iterator[NamedValue]:
     # read_torch_settings() contains only the type of the default device, without its index.
     yield "default_device", torch.get_default_device()
     yield from read_torch_settings().items()
+    yield "int_max_str_digits", sys.get_int_max_str_digits()
     yield "compiling", (torch.compiler.is_compiling(), torch.compiler.is_exporting())
     yield from _read_devices()
     yield from _read_thunder(compile_data)

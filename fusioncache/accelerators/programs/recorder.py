@@ -29,12 +29,14 @@ from __future__ import annotations
 
 import builtins
 import os
+import sys
 import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
+import numpy
 import torch
 
 from fusioncache.accelerators.programs import introspection, native
@@ -70,6 +72,7 @@ class Notes:
         names: of all attributes that were accessed.
         variables: names of environment variables that were read.
         queries: results of torch's queries, by function name and arguments.
+        imports: names of modules that were imported.
         texts: for each global and module attribute: a label, its value, its name, and its description at that moment.
     """
 
@@ -80,6 +83,7 @@ class Notes:
     names: set[str] = field(default_factory=set)
     variables: set[str] = field(default_factory=set)
     queries: Mapping[tuple[str, tuple[Any, ...]], Any] = field(default_factory=dict)
+    imports: set[str] = field(default_factory=set)
     texts: list[tuple[str, Any, str, str]] = field(default_factory=list)
 
     def size(self) -> int:
@@ -109,6 +113,7 @@ class NoteConverter:
         """
         self._check_texts()
         reads = [Read("variable", name, introspection.describe_variable(name)) for name in sorted(self.notes.variables)]
+        reads += [Read("import", name, self._describe(sys.modules[name], name)) for name in sorted(self.notes.imports)]
         reads += self._describe_answers()
         reads += self._describe_globals()
         reads += self._describe_attributes()
@@ -241,11 +246,15 @@ _EVERYTHING = frozenset(
 _NOT_READ = {("sys", "modules"), ("sys", "path"), ("sys", "argv"), ("posix", "environ"), ("os", "environb")}
 """Attributes of modules that differ from process to process."""
 _NOT_DESCRIBED = frozenset({
-    "__annotations__", "__type_params__", "__doc__", "__code__", "co_filename", "co_firstlineno", "co_lines",
-    "co_linetable", "co_lnotab", "co_positions", "__firstlineno__", "__static_attributes__",
+    "__annotations__", "__type_params__", "__doc__", "__code__", "__bound__", "__constraints__", "__default__",
+    "co_filename", "co_firstlineno", "co_lines", "co_linetable", "co_lnotab", "co_positions", "__firstlineno__",
+    "__static_attributes__",
 })  # fmt: skip
 """Attributes of functions, classes and code objects that descriptions omit or cover only in part."""
 
+
+_OF_ARRAYS = frozenset({"base", "ctypes", "data", "metadata", "flags", "__array_interface__", "__array_struct__"})
+"""Attributes of numpy's arrays and dtypes that descriptions omit."""
 
 _WITH_HOOKS = frozenset({*HOOKS, "__dict__"})
 """Attributes of modules with tables of hooks."""
@@ -266,7 +275,7 @@ class Recorder(hooks.Observer):
         self._early, self._key_describer = describer.copy(), describer.copy()
         self._call_checker = CallChecker(CreatedObjects(), describer.names)
         self._reason: str | None = None
-        self._notes = Notes(queries=self._call_checker.queries)
+        self._notes = Notes(queries=self._call_checker.queries, imports=self._call_checker.imports)
         self._seen: set[tuple[int, str]] = set()
         self._tagging = find_tagging()
         self._covered = 0, True
@@ -416,6 +425,8 @@ class Recorder(hooks.Observer):
             return "asks for the gradient of a tensor, which descriptions leave out"
         if name in _EVERYTHING or (name in _NOT_DESCRIBED and not self._is_thunders_own()):
             return f"asks for {name}"
+        if name in _OF_ARRAYS and issubclass(kind, numpy.ndarray | numpy.generic | numpy.dtype):
+            return f"asks for {name} of a {name_of(kind)}, which descriptions leave out"
         if introspection.is_environment(value):
             self._notes.classes.setdefault(id(kind), kind)
             return self._note_variable(args, name)

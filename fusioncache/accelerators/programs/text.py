@@ -23,6 +23,7 @@ Reads are stored in the order in which they were described, which is the order i
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -37,7 +38,7 @@ from fusioncache.template.plan import Arities, Plan
 if TYPE_CHECKING:  # the CLI reads programs without torch
     from fusioncache.accelerators.programs.describe import Describer
 
-FORMAT = 7
+FORMAT = 8
 
 REVIEWED = frozenset(
     {"builtins", "cmath", "fusioncache", "math", "numbers", "nvfuser_direct", "operator", "thunder", "torch"}
@@ -277,9 +278,9 @@ def decode(content: bytes) -> ProgramText:
     return codec.decode(ProgramText, content, "program", format=FORMAT)
 
 
-READS_FORMAT = 2
+READS_FORMAT = 3
 
-KINDS = ("variable", "query", "builtin", "global", "attribute", "function", "class")
+KINDS = ("variable", "import", "query", "builtin", "global", "attribute", "function", "class")
 """All kinds of reads, in the order in which they are recorded: those likely to differ and quick to compare first."""
 
 
@@ -290,7 +291,7 @@ class Read:
     Attributes:
         kind: one of ``KINDS``.
         name: module and name, separated by a dot, or by a colon for functions and classes; the name of an environment
-            variable; or a query as a Python call.
+            variable or of a module; or a query as a Python call.
         text: the description of the value.
     """
 
@@ -355,6 +356,8 @@ def find_text(kind: str, name: str, describer: Describer) -> str | None:
     try:
         if kind == "variable":
             return introspection.describe_variable(name)
+        if kind == "import":
+            return describer.describe(sys.modules[name])
         if kind == "query":
             return describer.describe(introspection.answer(name))
         if kind in ("function", "class"):

@@ -20,7 +20,7 @@ from fusioncache.accelerators.sizes.sizes import (
     SYMBOLIC,
     Expression,
     Float,
-    LookListener,
+    GuardListener,
     Number,
     SymbolicSize,
     evaluate,
@@ -103,7 +103,7 @@ def _number(arguments: ArgumentSizes) -> Iterator[tuple[Place, tuple[int | Numbe
         yield place, tuple(sizes)
 
 
-class PassListener(LookListener):
+class PassListener(GuardListener):
     """Records the comparisons and decisions of passes."""
 
     def __init__(self) -> None:

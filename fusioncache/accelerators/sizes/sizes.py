@@ -162,7 +162,7 @@ def evaluate(expression: Expression, numbers: Mapping[int, Any]) -> Any:
     return float(expression.text) if isinstance(expression, Float) else expression
 
 
-class LookListener(ABC):
+class GuardListener(ABC):
     """Interface of listeners to guards: comparisons of sizes on which results depend."""
 
     def see_value(self, size: Any, reason: str) -> None:
@@ -189,7 +189,7 @@ class Watched:
 
     if TYPE_CHECKING:
         expression: Expression
-        listener: LookListener
+        listener: GuardListener
 
     def __neg__(self) -> Any:
         """Returns zero minus this."""
@@ -210,7 +210,7 @@ class Watched:
 class _WatchedNumber(Watched):
     """A watched value that is an instance of ``int`` or ``float``."""
 
-    def __new__(cls, value: Any, expression: Expression, listener: LookListener) -> Self:
+    def __new__(cls, value: Any, expression: Expression, listener: GuardListener) -> Self:
         """Returns a new number with its expression and listener."""
         made = super().__new__(cls, value)  # type: ignore[call-arg]
         made.expression = expression
@@ -238,7 +238,7 @@ class Count(Size):
 
     thunder_number: int
 
-    def __new__(cls, value: int, expression: Expression, listener: LookListener) -> Self:
+    def __new__(cls, value: int, expression: Expression, listener: GuardListener) -> Self:
         """Returns a new count for Thunder's integer."""
         made = super().__new__(cls, value, expression, listener)
         made.thunder_number = value
@@ -279,7 +279,7 @@ class Symbolic(Watched):
         def __lt__(self, other: Any) -> bool: ...
         def __floordiv__(self, other: Any) -> Any: ...
 
-    def __init__(self, value: Any, expression: Expression, listener: LookListener) -> None:
+    def __init__(self, value: Any, expression: Expression, listener: GuardListener) -> None:
         self.value = value
         self.expression = expression
         self.listener = listener
@@ -327,7 +327,7 @@ class SymbolicFraction(Symbolic):
 
     __slots__ = ("divided",)
 
-    def __init__(self, value: float, expression: Expression, listener: LookListener) -> None:
+    def __init__(self, value: float, expression: Expression, listener: GuardListener) -> None:
         super().__init__(value, expression, listener)
         self.divided: tuple[SymbolicSize, int] | None = None
 

@@ -28,7 +28,7 @@ from fusioncache.accelerators.sizes.sizes import (
     WATCHED,
     Count,
     Expression,
-    LookListener,
+    GuardListener,
     Number,
     Operation,
     Size,
@@ -193,7 +193,7 @@ def find_entries(entries: Sequence[Entry], names: tuple[int, int]) -> Sequence[E
     return entries[counted[0] : counted[-1] + 1] if counted else ()
 
 
-class SizeObserver(Observer, LookListener):
+class SizeObserver(Observer, GuardListener):
     """Observer that records uses of sizes in one trace."""
 
     def __init__(self, journal: Journal, compiled: Any) -> None:

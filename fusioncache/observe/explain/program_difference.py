@@ -33,6 +33,7 @@ _IN_READS = {
     "function": "the function `{}`",
     "class": "the class `{}`",
     "variable": "the variable `{}` of the environment",
+    "import": "what `import {}` finds",
     "query": "what `{}` says",
 }
 

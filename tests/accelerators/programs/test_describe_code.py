@@ -2,6 +2,7 @@
 
 import abc
 import dis
+import enum
 import functools
 import inspect
 import sys
@@ -263,6 +264,50 @@ def test_a_class_registered_with_a_derived_one_is_part_of_an_abstract_one():
     before = described(Abstract)
     Derived.register(Mixin)
     assert issubclass(Mixin, Abstract) and described(Abstract) != before
+
+
+class Base: ...
+
+
+class Middle(Base): ...
+
+
+def make_bases(*bases):
+    return type("Made", bases, {})
+
+
+def make_slots(*slots):
+    made = type("Made", (), {"__slots__": slots})
+    made.__slots__ = ()
+    return made
+
+
+def make_function(defaults, named):
+    made = types.FunctionType(make_bases.__code__, globals())
+    made.__defaults__, made.__kwdefaults__ = defaults, named
+    return made
+
+
+class WithOthers(enum.Enum):
+    def __new__(cls, value, *others):
+        made = object.__new__(cls)
+        made._value_ = value
+        cls._value2member_map_.update(dict.fromkeys(others, made))
+        return made
+
+
+@pytest.mark.parametrize(
+    ("make", "one", "other"),
+    [
+        (make_bases, (Middle,), (Middle, Base)),  # which have one MRO
+        (make_slots, ("__weakref__",), ()),
+        (make_function, (None, None), ((), None)),
+        (make_function, (None, None), (None, {})),
+        (lambda *values: WithOthers("Made", dict(zip("AB", values, strict=True))), ((2, 9), (3,)), ((2,), (3, 9))),
+    ],
+)
+def test_what_code_can_ask_of_a_definition_is_a_difference(make, one, other):
+    assert described(make(*one)) == described(make(*one)) != described(make(*other))
 
 
 def test_a_copy_of_a_function_is_told_apart_from_the_one_under_its_name():

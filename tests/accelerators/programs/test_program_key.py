@@ -95,6 +95,7 @@ STATE = {
     "the state autocast.cuda: False, ": lambda: setting(
         lambda: False, lambda on: torch.set_autocast_enabled("cuda", on), True
     ),
+    "the state int_max_str_digits: 4300, 0": lambda: setting(sys.get_int_max_str_digits, sys.set_int_max_str_digits, 0),
     "the state anomaly_mode: ": lambda: torch.autograd.set_detect_anomaly(True),
     "the state torch.deterministic: 0, 1": lambda: setting(
         torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, "warn"

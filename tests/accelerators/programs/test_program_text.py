@@ -150,11 +150,11 @@ def test_reads_are_what_they_were_before_they_were_bytes(reads):
 @pytest.mark.parametrize(
     "body",
     [
-        {"format": 2, "reads": {}},
-        {"format": 2, "reads": [], "more": 1},
-        {"format": 2, "reads": [{"kind": "global", "name": "a.b"}]},
-        {"format": 2, "reads": [{"kind": "guess", "name": "a.b", "text": ""}]},
-        {"format": 2, "reads": [{"kind": "global", "name": 1, "text": ""}]},
+        {"format": 3, "reads": {}},
+        {"format": 3, "reads": [], "more": 1},
+        {"format": 3, "reads": [{"kind": "global", "name": "a.b"}]},
+        {"format": 3, "reads": [{"kind": "guess", "name": "a.b", "text": ""}]},
+        {"format": 3, "reads": [{"kind": "global", "name": 1, "text": ""}]},
     ],
 )
 def test_what_is_no_json_of_reads_is_refused(body):
@@ -198,8 +198,8 @@ def test_the_bytes_of_each_format_are_these():
     region = make_region_record(3, "h.3", 3, "forward", "0" * 64, trace_number=0, model="GPT", reason=None)
     choice = ChoiceRecord("GPT", "forward", 0, "t3", 4, "fold", (PlanCost("fold", 64, 32, 2),))
     regions = region_codec.encode_regions([region], [choice], [make_placement()])
-    assert (text.FORMAT, digest(encode(make_program()))) == (7, "0bcedc32b38d51b0f5601bc2c2755952")
-    assert (text.READS_FORMAT, digest(reads)) == (2, "38c47d47e99aa7b8ebfa37be4315bee6")
+    assert (text.FORMAT, digest(encode(make_program()))) == (8, "dbf56a8733c992206cb977ff1f436950")
+    assert (text.READS_FORMAT, digest(reads)) == (3, "ee276bb81cc641b01caada7e88c70a68")
     assert (region_codec.FORMAT, digest(regions)) == (4, "40abbdbd8ba1f1de6daa03414040efde")
     # The bytecode after the header is Python's, and differs between Python versions.
     header = build.encode_code(make_program()).partition(b"\n")[0].split(b" ")

@@ -213,6 +213,7 @@ def test_what_a_trace_cannot_tell_apart_is_no_difference(recorded, monkeypatch):
 
 
 ONE = OTHER = torch.nn.Identity()
+NAMESPACE: dict[str, float] = {}
 
 
 def set_one_and_ask_other(x):
@@ -227,6 +228,43 @@ def test_an_equal_module_is_a_difference_where_the_same_one_was_read(monkeypatch
     assert compare(reads, set_one_and_ask_other) is None
     monkeypatch.setitem(globals(), "OTHER", copy.copy(ONE))
     assert compare(reads, set_one_and_ask_other) == "global test_recorder.OTHER"
+
+
+def set_one_and_ask_its_namespace(x):
+    ONE.factor = 2.0
+    return x * NAMESPACE["factor"]
+
+
+@pytest.mark.parametrize("is_one", [True, False])
+def test_an_equal_dictionary_is_a_difference_where_the_attributes_of_a_module_were_read(monkeypatch, is_one):
+    monkeypatch.setattr(ONE, "factor", 1.0, raising=False)
+    both = vars(ONE), dict(vars(ONE))
+    monkeypatch.setitem(globals(), "NAMESPACE", both[not is_one])
+    reads = record(set_one_and_ask_its_namespace, X).reads()
+    ONE.factor = 1.0
+    assert compare(reads, set_one_and_ask_its_namespace) is None
+    monkeypatch.setitem(globals(), "NAMESPACE", both[is_one])
+    assert compare(reads, set_one_and_ask_its_namespace) == "global test_recorder.NAMESPACE"
+
+
+def import_and_ask(x):
+    import settings
+    from settings import FACTOR
+
+    return x * FACTOR * settings.FACTOR
+
+
+def test_another_module_under_an_imported_name_is_a_difference(monkeypatch):
+    for number, name in enumerate(("settings_a", "settings_b")):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+        sys.modules[name].FACTOR = number
+    monkeypatch.setitem(sys.modules, "settings", sys.modules["settings_a"])
+    reads = record(import_and_ask, X).reads()
+    assert compare(reads, import_and_ask) is None
+    monkeypatch.setitem(sys.modules, "settings", sys.modules["settings_b"])
+    assert compare(reads, import_and_ask) == "import settings"
+    monkeypatch.delitem(sys.modules, "settings")
+    assert compare(reads, import_and_ask) == "import settings"
 
 
 def test_a_module_that_was_not_imported_is_a_difference_and_stays_so():

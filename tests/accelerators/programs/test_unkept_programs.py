@@ -13,8 +13,9 @@ import time
 import types
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy
 import pytest
 import torch
 import torch.nn.functional as F
@@ -40,6 +41,7 @@ HANDLE = LAYER.register_forward_hook(lambda *_: None)
 SET, FLOATS, TEXTS = {8, 0}, {0.1, 0.2, 0.7}, {"a", "b"}
 NAN = float("nan")
 NANS, TUPLE_OF_NAN = {NAN}, (NAN,)
+VARIABLE, ARRAY = TypeVar("VARIABLE", bound=int), numpy.ones(4)
 WEIGHT = torch.nn.Parameter(torch.ones(4))
 ONE = ANOTHER = types.SimpleNamespace(a=1)
 
@@ -128,6 +130,7 @@ def helper(number):
 
 
 BEFORE, HERE = "of an object that existed before tracing", "test_unkept_programs"
+PRIOR = "that existed before tracing"
 NO_ORDER = "calls set.__iter__, and sets have no order of their own"
 PROGRAMS = {
     # lasting side effects
@@ -137,6 +140,8 @@ PROGRAMS = {
     "global TOTAL; TOTAL = 3": "assigns to the global TOTAL",
     "Thing.factor = 2.0": "calls type.__setattr__",
     "builtins.unkept = 1": "calls module.__setattr__",
+    "THING.note = 1": f"sets an attribute of a {HERE}.Thing {PRIOR}",
+    "helper.note = 1": f"sets an attribute of a function {PRIOR}",
     "x * next(ITERATOR)": f"the global {HERE}.ITERATOR has no value to compare",
     "x * CACHED.number": f"cached_property.__get__ calls dict.__setitem__ {BEFORE}",
     "x * remembered(2.0)": "calls _lru_cache_wrapper.__call__, which remembers results",
@@ -153,6 +158,7 @@ PROGRAMS = {
     # decisions by code of objects, or by their addresses
     "x if id(x) else x + 1": "calls id",
     "x if hash('text') % 2 else x + 1": "calls hash",
+    "x if 'text'.__hash__() % 2 else x + 1": "calls str.__hash__",
     "x if THING == OTHER else x + 1": f"compares a {HERE}.Thing",
     "x if ONE is ANOTHER else x + 1": "compares a types.SimpleNamespace and a types.SimpleNamespace by identity",
     "x if THING in [OTHER] else x + 1": f"compares a {HERE}.Thing",
@@ -202,7 +208,11 @@ PROGRAMS = {
     "x * 2 if NAN in NANS else x": "calls set.__contains__ with a NaN",
     "x * 2 if (NAN,) == TUPLE_OF_NAN else x": "compares containers with a NaN in them",
     "x * 2 if slice(NAN) == slice(NAN) else x": "compares containers with a NaN in them",
-    # gradients, which are not compared
+    # attributes that are not compared
+    "x * len(VARIABLE.__constraints__)": "asks for __constraints__",
+    "x if VARIABLE.__bound__ is int else x + 1": "asks for __bound__",
+    "x if ARRAY.base is None else x + 1": "asks for base of a numpy.ndarray",
+    "x if ARRAY.dtype.metadata is None else x + 1": "asks for metadata of a numpy.dtype",
     "x if x.grad is None else x + 1": "asks for the gradient of a tensor",
     "x if WEIGHT.grad is None else x + WEIGHT.grad": "asks for the gradient of a tensor",
     "x if hasattr(WEIGHT, 'grad') else x + 1": "asks for the gradient of a tensor",

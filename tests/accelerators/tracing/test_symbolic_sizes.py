@@ -22,7 +22,7 @@ from fusioncache.ir.errors import Declined
 LENGTH = Number(1, "length")
 
 
-class LookListener:
+class GuardListener:
     def __init__(self):
         self.seen = []
 
@@ -38,7 +38,7 @@ class LookListener:
 
 @pytest.fixture(name="size")
 def _size():
-    return SymbolicSize(96, LENGTH, LookListener())
+    return SymbolicSize(96, LENGTH, GuardListener())
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_arithmetic_is_no_guard(size, compute):
     found = compute(size)
     values = {number: evaluate(found.expression, {1: number}) for number in (96, 64, 8, 257)}
     assert found.value == values[96]
-    expected = {number: compute(SymbolicSize(number, LENGTH, LookListener())).value for number in values}
+    expected = {number: compute(SymbolicSize(number, LENGTH, GuardListener())).value for number in values}
     assert values == expected
     assert {kind for kind, _ in size.listener.seen} <= {"==", "<", "!="}  # checks of divisors
 
@@ -73,7 +73,7 @@ def test_arithmetic_is_no_guard(size, compute):
     ],
 )
 def test_a_number_with_a_point_is_the_one_that_python_computes(compute, kind):
-    listener = LookListener()
+    listener = GuardListener()
     found = compute(kind(96, LENGTH, listener))
     assert isinstance(found, float)
     assert not listener.seen
