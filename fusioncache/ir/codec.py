@@ -97,8 +97,8 @@ def to_json(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [to_json(item) for item in value]
     if is_dataclass(value):
-        tag = getattr(type(value), "TAG", None)
-        written = {} if tag is None else {"kind": tag}
+        tag = getattr(type(value), "TAG", "")
+        written = {"kind": tag} if tag else {}
         for name, default in _defaults_of(type(value)).items():
             item = getattr(value, name)
             if item != default:
@@ -217,7 +217,7 @@ def _make_list_reader(readers: Iterable[_Reader], count: int | None = None) -> _
 
     def read_items(content: Any) -> tuple[Any, ...]:
         if type(content) is not list or count not in (None, len(content)):
-            raise _unexpected(content, "a list" if count is None else f"a list of {count}")
+            raise _unexpected(content, f"a list of {count}" if count else "a list")
         found: list[Any] = []
         try:
             for read, item in zip(readers, content, strict=False):

@@ -56,13 +56,13 @@ class TraceWriter:
     """
 
     def __init__(self, title: str):
-        self._title = _UNSAFE.sub("_", title) if PASSES.get_text() == "1" else None
+        self._title = _UNSAFE.sub("_", title) if PASSES.get_text() == "1" else ""
         self._last: Any = None
         self._number = 0
 
     def write_trace(self, name: str, trace: Any) -> None:
         """Writes a trace if the pass of this name changed it. Never raises."""
-        if self._title is None or trace is self._last:
+        if not self._title or trace is self._last:
             return
         try:
             folder = folder_of_process() / self._title
@@ -73,7 +73,7 @@ class TraceWriter:
             self._last, self._number = trace, self._number + 1
         except Exception as error:  # such as a full disk: the model continues
             warn_once(f"traces are not written after passes: {error}")
-            self._title = None
+            self._title = ""
 
 
 @cache

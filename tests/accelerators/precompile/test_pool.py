@@ -263,7 +263,7 @@ def test_a_pool_is_ended_where_no_thread_can_be_started(tmp_path, monkeypatch):
         assert reasons(late, "a") == ["a"]
         monkeypatch.setattr(threading.Thread, "start", mock.Mock(side_effect=RuntimeError("can't start new thread")))
         assert reasons(late, "b") == reasons(never, "c") == ["no worker starts"]
-        assert never.has_failed and never.pid is None
+        assert (never.has_failed, never.pid) == (True, None)
 
 
 def test_a_forked_child_leaves_the_pool_to_its_parent(tmp_path):

@@ -225,7 +225,7 @@ def test_an_equal_module_is_a_difference_where_the_same_one_was_read(monkeypatch
     monkeypatch.setattr(ONE, "factor", 1.0, raising=False)
     reads = record(set_one_and_ask_other, X).reads()
     ONE.factor = 1.0
-    assert compare(reads, set_one_and_ask_other) is None
+    assert not compare(reads, set_one_and_ask_other)
     monkeypatch.setitem(globals(), "OTHER", copy.copy(ONE))
     assert compare(reads, set_one_and_ask_other) == "global test_recorder.OTHER"
 
@@ -242,7 +242,7 @@ def test_an_equal_dictionary_is_a_difference_where_the_attributes_of_a_module_we
     monkeypatch.setitem(globals(), "NAMESPACE", both[not is_one])
     reads = record(set_one_and_ask_its_namespace, X).reads()
     ONE.factor = 1.0
-    assert compare(reads, set_one_and_ask_its_namespace) is None
+    assert not compare(reads, set_one_and_ask_its_namespace)
     monkeypatch.setitem(globals(), "NAMESPACE", both[is_one])
     assert compare(reads, set_one_and_ask_its_namespace) == "global test_recorder.NAMESPACE"
 
@@ -260,7 +260,7 @@ def test_another_module_under_an_imported_name_is_a_difference(monkeypatch):
         sys.modules[name].FACTOR = number
     monkeypatch.setitem(sys.modules, "settings", sys.modules["settings_a"])
     reads = record(import_and_ask, X).reads()
-    assert compare(reads, import_and_ask) is None
+    assert not compare(reads, import_and_ask)
     monkeypatch.setitem(sys.modules, "settings", sys.modules["settings_b"])
     assert compare(reads, import_and_ask) == "import settings"
     monkeypatch.delitem(sys.modules, "settings")

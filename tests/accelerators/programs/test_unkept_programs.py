@@ -211,10 +211,10 @@ PROGRAMS = {
     # attributes that are not compared
     "x * len(VARIABLE.__constraints__)": "asks for __constraints__",
     "x if VARIABLE.__bound__ is int else x + 1": "asks for __bound__",
-    "x if ARRAY.base is None else x + 1": "asks for base of a numpy.ndarray",
-    "x if ARRAY.dtype.metadata is None else x + 1": "asks for metadata of a numpy.dtype",
-    "x if x.grad is None else x + 1": "asks for the gradient of a tensor",
-    "x if WEIGHT.grad is None else x + WEIGHT.grad": "asks for the gradient of a tensor",
+    "x * bool(ARRAY.base)": "asks for base of a numpy.ndarray",
+    "x * bool(ARRAY.dtype.metadata)": "asks for metadata of a numpy.dtype",
+    "x * bool(x.grad)": "asks for the gradient of a tensor",
+    "x * bool(WEIGHT.grad)": "asks for the gradient of a tensor",
     "x if hasattr(WEIGHT, 'grad') else x + 1": "asks for the gradient of a tensor",
 }
 """Expressions and statements for a function of ``x``, each with the start of its reason without the name ``traced``."""
