@@ -235,9 +235,8 @@ def _make_mapping_reader(key_type: Any, type_: Any) -> _Reader:
     def read_mapping(content: Any) -> Mapping[str, Any]:
         if type(content) is not dict:
             raise _unexpected(content, "an object")
-        return _read_members(
-            {read_key(name): item for name, item in content.items()}, dict.fromkeys(content, read_member)
-        )
+        members = _read_members(content, dict.fromkeys(content, read_member))
+        return {read_key(name): member for name, member in members.items()}
 
     return read_mapping
 
