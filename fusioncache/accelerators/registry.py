@@ -99,7 +99,7 @@ def find_unwanted(accelerators: Collection[str] | None) -> frozenset[str]:
     unknown = sorted(names - SWITCHES.keys())
     if unknown:
         place = ACCELERATORS.name if said else "accelerators"
-        raise ValueError(f"{place} must be names out of {', '.join(SWITCHES)}, got {', '.join(unknown)}")
+        raise ValueError(f"{place} must be names out of {', '.join(SWITCHES)}, got {', '.join(map(repr, unknown))}")
     return frozenset(SWITCHES) - names
 
 

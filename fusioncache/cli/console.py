@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 from click.shell_completion import CompletionItem
@@ -34,6 +34,10 @@ ID_DIGITS = 12
 _GAP = 2
 _END = len("GPT · 2023-11-14 22:13")
 """The most characters of a shortened name's end: a digest, or the last model of a run and its start time."""
+_OWN_FILE = re.compile(rb'\Afusioncache (?:pack|signed) |\A<svg [^>]*class="fc-graph"|content="fusioncache report"')
+"""Matches the first bytes of a pack, a picture or a report."""
+_LOOKED_AT = 1000
+"""How many bytes of a file are searched for this."""
 _LEAST = 24
 """The least width of a cell that may be shortened or folded, as long as another column can be left out."""
 
@@ -59,7 +63,11 @@ def encode_fields(value: Any) -> dict[str, Any]:
 
 def has_colours() -> bool:
     """True if stdout is a terminal, and colours are not disabled."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return _is_terminal(sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()  # None if it was closed before the start
 
 
 def highlight_source(text: str, language: str) -> str:
@@ -119,7 +127,7 @@ type Row = Mapping[str, Any] | Sequence[Any]
 
 def count_columns() -> int | None:
     """Returns the width of the terminal; None if the output goes elsewhere, and ``COLUMNS`` is not set."""
-    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
+    if _is_terminal(sys.stdout) or os.environ.get("COLUMNS", "").isdecimal():
         return shutil.get_terminal_size().columns
     return None
 
@@ -199,12 +207,32 @@ def shorten_id(digest: str) -> str:
     return digest if count_columns() is None else digest[:ID_DIGITS]
 
 
-def write_file(path: os.PathLike[str], content: bytes) -> None:
+def check_output(path: Path, *, force: bool) -> None:
+    """Checks that a file at the path of an output is empty or one of fusioncache's, so that no other is overwritten.
+
+    Raises:
+        click.ClickException: if it is neither, or cannot be read, unless ``force`` is true.
+    """
+    try:
+        if force or not path.is_file():
+            return
+        with path.open("rb") as file:
+            start = file.read(_LOOKED_AT)
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be read ({error.strerror}): give another path with -o") from error
+    if start and not _OWN_FILE.search(start):
+        raise click.ClickException(
+            f"{path} was not written by fusioncache: give another path with -o, or --force to overwrite it"
+        )
+
+
+def write_file(path: Path, content: bytes, *, force: bool) -> None:
     """Writes an output file, and prints its path.
 
     Raises:
-        click.ClickException: if it cannot be written.
+        click.ClickException: as ``check_output``, or if it cannot be written.
     """
+    check_output(path, force=force)
     try:
         with open(path, "wb") as file:
             file.write(content)
@@ -267,7 +295,7 @@ def _write_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width
 @contextmanager
 def show_progress(what: str) -> Iterator[Progress]:
     """Shows a progress bar on the terminal, and yields the function that moves it; without one it does nothing."""
-    if not sys.stderr.isatty():
+    if not _is_terminal(sys.stderr):
         yield lambda done, total: None
         return
     with click.progressbar(length=0, label=what, file=sys.stderr, show_pos=True) as bar:
@@ -330,6 +358,7 @@ directory_option = click.option(
     callback=_home,
     help="The directory of the store, if not the default.",
 )
+force_option = click.option("-y", "--force", is_flag=True, help="Overwrite a file that fusioncache did not write.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Remove nothing, and print what would be removed.")
 
 
@@ -379,7 +408,7 @@ class Measure(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """See click."""
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", str(value).strip())
+        found = re.fullmatch(r"(\d{1,99}(?:\.\d+)?)\s*([a-zA-Z]*)", str(value).strip())
         unit = self._units.get(found[2].lower()) if found else None
         if found is None or unit is None:
             self.fail(f"{value!r} is no {self.name} such as {self._example}", param, ctx)
@@ -399,13 +428,15 @@ class Lengths(click.ParamType):
             return value
         rows: list[range] = []
         for part in str(value).split(","):
-            row = re.fullmatch(r"\s*(\d+)(?::(\d+)(?::(\d*[1-9]\d*))?)?\s*", part, re.ASCII)
+            row = re.fullmatch(r"\s*(\d{1,18})(?::(\d{1,18})(?::(0*[1-9]\d{0,17}))?)?\s*", part, re.ASCII)
             if row is None:
                 self.fail(f"{value!r} are no lengths, such as 32:512:32 or 64,96.", param, ctx)
             start, stop, step = (
                 int(number or default) for number, default in zip(row.groups(), (0, row[1], 1), strict=True)
             )
             rows.append(range(start, stop + 1, step))
+            if not rows[-1]:
+                self.fail(f"{part!r} has no lengths, because it stops before it starts.", param, ctx)
         try:
             return check_lengths(chain.from_iterable(rows))
         except ValueError as error:

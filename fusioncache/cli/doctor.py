@@ -181,13 +181,17 @@ def examine_store(directory: Path | None) -> dict[str, Any]:
     from fusioncache.store import default_path
 
     path, usage = directory or default_path(), measure_store(directory)
-    there = path.exists()
-    nearest = next(each for each in (path, *path.parents) if each.exists())
+    about = {"path": str(path), "exists": False, "writable": False, "bytes": usage and usage["bytes"], "mode": None}
+    try:
+        there = path.exists()
+        nearest = next(each for each in (path, *path.parents) if each.exists())
+    except OSError as error:
+        return {**about, "problem": f"{path} cannot be used ({error.strerror}): nothing is stored for later processes"}
     writable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
     what = "cannot be written" if nearest.is_dir() else "is no directory"
     problem = "" if writable else f"{nearest} {what}: nothing is stored for later processes"
-    about = {"path": str(path), "exists": there, "writable": writable, "bytes": usage and usage["bytes"]}
-    return {**about, "mode": stat.filemode(path.stat().st_mode) if there else None, "problem": problem}
+    mode = stat.filemode(path.stat().st_mode) if there else None
+    return {**about, "exists": there, "writable": writable, "mode": mode, "problem": problem}
 
 
 def examine_remote() -> dict[str, Any] | None:

@@ -12,9 +12,11 @@ from fusioncache.cache import exchange
 from fusioncache.cache.exchange import CopyResult, Retention, prune_remote
 from fusioncache.cache.packing import load_pack, save_pack
 from fusioncache.cli.console import (
+    check_output,
     check_url,
     directory_option,
     encode_fields,
+    force_option,
     format_pairs,
     json_option,
     print_json,
@@ -136,6 +138,7 @@ def _describe_copy(what: str, url: str, dry_run: bool, copied: CopyResult) -> st
 
 @click.command()
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="File to write.")
+@force_option
 @click.option("--model", default="", metavar="NAME", help="Only entries that this model needs, see 'ls --programs'.")
 @click.option("--device", default="", metavar="TEXT", help="Omit entries for devices without TEXT in the name.")
 @click.option("--driver", default="", metavar="TEXT", help="Omit entries for drivers without TEXT in the number.")
@@ -143,7 +146,9 @@ def _describe_copy(what: str, url: str, dry_run: bool, copied: CopyResult) -> st
 @directory_option
 @json_option
 @unsigned_option
-def pack(output: Path, model: str, directory: Path | None, as_json: bool, unsigned: bool, **only: str) -> None:
+def pack(
+    output: Path, force: bool, model: str, directory: Path | None, as_json: bool, unsigned: bool, **only: str
+) -> None:
     """Write entries of the store into one signed file.
 
     With --model, the file has that model's programs and families, and all executables with the operations of its
@@ -154,6 +159,7 @@ def pack(output: Path, model: str, directory: Path | None, as_json: bool, unsign
         fusioncache pack --model Llama -o llama.fcpack
         fusioncache pack --device H100 -o all.fcpack
     """
+    check_output(output, force=force)
     key = _read_key("pack", unsigned)
     written = save_pack(open_store(directory, make=False), output, model=model, only=only, key=key)
     if as_json:

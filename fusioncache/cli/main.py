@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from io import TextIOWrapper
 from pkgutil import resolve_name
 from typing import Any
 
@@ -30,6 +32,8 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """See click."""
+        if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+            sys.stdout.reconfigure(errors="replace")  # such as Latin-1, which lacks an ellipsis
         try:
             return super().invoke(ctx)
         except click.ClickException as error:

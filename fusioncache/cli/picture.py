@@ -10,7 +10,16 @@ from pathlib import Path
 
 import click
 
-from fusioncache.cli.console import ANY_ID, cut, directory_option, encode_fields, json_option, print_json, write_file
+from fusioncache.cli.console import (
+    ANY_ID,
+    cut,
+    directory_option,
+    encode_fields,
+    force_option,
+    json_option,
+    print_json,
+    write_file,
+)
 from fusioncache.cli.show import read_template_graph
 from fusioncache.cli.things import StoredEntry, pick
 from fusioncache.ir import Arg, Const, Graph, Op, TensorType, ValueType, operands
@@ -28,9 +37,10 @@ _NEAREST, _FURTHER, _FURTHEST = 8.0, 6.0, 140.0
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file, which ends in .svg."
 )
+@force_option
 @directory_option
 @json_option
-def graph(id_: str, output: Path | None, directory: Path | None, as_json: bool) -> None:
+def graph(id_: str, output: Path | None, force: bool, directory: Path | None, as_json: bool) -> None:
     """Draw one template, or one executable of the store, as SVG.
 
     ID is an ID or a name from 'ls' or 'ls --store', or its start. A residual chain (a sum with any number of terms) is
@@ -55,7 +65,7 @@ def graph(id_: str, output: Path | None, directory: Path | None, as_json: bool) 
         nodes = [{"name": name, **encode_fields(node)} for name, node in picture.nodes.items()]
         print_json({**found.to_dict(), "nodes": nodes, "edges": list(picture.edges)})
     elif output:
-        write_file(output, svg_text(picture, template.name).encode())
+        write_file(output, svg_text(picture, template.name).encode(), force=force)
     else:
         click.echo(svg_text(picture, template.name), nl=False)
 

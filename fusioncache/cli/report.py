@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fusioncache.cli.comparison import explain_templates
-from fusioncache.cli.console import encode_fields, json_option, print_json, run_option, write_file
+from fusioncache.cli.console import encode_fields, force_option, json_option, print_json, run_option, write_file
 from fusioncache.cli.overview import encode_run
 from fusioncache.cli.picture import picture_of, svg_text
 from fusioncache.cli.show import encode_region
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _FILE = Path("fusioncache-report.html")
-_LOOKED_AT = 1000
-"""How many characters of a file are searched for the mark of a report."""
 
 
 @click.command()
@@ -65,7 +63,7 @@ _LOOKED_AT = 1000
     help=f"The file to write, {_FILE} by default.",
 )
 @click.option("--open", "open_", is_flag=True, help="Open the file in the browser.")
-@click.option("-y", "--force", is_flag=True, help="Overwrite a file that is not a report.")
+@force_option
 @json_option
 def report(run_id: str | None, output: Path, open_: bool, force: bool, as_json: bool) -> None:
     """Write a run as one HTML file that needs no network.
@@ -84,26 +82,9 @@ def report(run_id: str | None, output: Path, open_: bool, force: bool, as_json: 
     if as_json:
         print_json(_encode(found))
         return
-    if not force and output.exists():
-        _check_report(output)
-    write_file(output, render_report(found).encode())
+    write_file(output, render_report(found).encode(), force=force)
     if open_:
         click.launch(output.absolute().as_uri())
-
-
-def _check_report(path: Path) -> None:
-    """Checks that an existing file is a report or empty, so that no other file is overwritten.
-
-    Raises:
-        click.ClickException: if it is neither, or cannot be read.
-    """
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            start = file.read(_LOOKED_AT)
-    except OSError as error:
-        raise click.ClickException(f"{path} cannot be read ({error.strerror}): give another path with -o") from error
-    if start and f'content="{GENERATOR}"' not in start:
-        raise click.ClickException(f"{path} is there and is no report: give another -o, or --force to overwrite it")
 
 
 def _encode(contents: Contents) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def _find(wanted: str, trust_: Trust) -> tuple[str, str]:
         return wanted, wanted[:_LEAST]
     if len(found) != 1:
         number = f"{len(found)} keys are" if found else "no key is"
-        raise StoreError(f"{number} called {wanted}: 'fusioncache keys list' has those that are known")
+        raise StoreError(f"{number} called {wanted!r}: 'fusioncache keys list' has those that are known")
     return found[0]
 
 

@@ -62,17 +62,19 @@ def clear(store_only: bool, record_only: bool, yes: bool, dry_run: bool, directo
     """Remove the entries of the store, and the record of all runs.
 
     It asks first. A running process keeps its loaded entries, and makes others again when it needs them. Entries of
-    another version of fusioncache stay. If there is nothing to remove, it prints that.
+    another version of fusioncache stay. If there is nothing to remove, it prints that. With --dir, it clears only that
+    store, and the record if --record is given.
 
     \b
     Examples:
         fusioncache clear --dry-run
         fusioncache clear --store -y
     """
+    store_only |= directory is not None
     store = None if record_only and not store_only else directory or default_path()
     record = None if store_only and not record_only else record_path()
     planned = _plan_clearing(store) if store else None
-    has_record = record is not None and os.path.lexists(record)
+    has_record = record is not None and record.exists(follow_symlinks=False)
     there = [str(path) for path, is_there in ((store, planned), (record, has_record)) if is_there]
     if there and not (dry_run or yes):
         width = count_columns()
@@ -95,7 +97,7 @@ def clear(store_only: bool, record_only: bool, yes: bool, dry_run: bool, directo
 
 def _plan_clearing(path: Path) -> SweepResult | None:
     """Returns what a sweep would remove from a store; None if there is nothing to remove."""
-    if not os.path.lexists(path) or (path.is_dir() and not any(path.iterdir())):
+    if not path.exists(follow_symlinks=False) or (path.is_dir() and not any(path.iterdir())):
         return None  # opening it would make it a store
     planned = _open_to_clear(path).plan()
     return planned if any(encode_fields(planned).values()) else None
@@ -261,6 +263,8 @@ _MOST_JOBS = 4
 
 
 def _read_store(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Path | None:
+    if value == "":
+        raise click.BadParameter("'' names no store: give its directory, or nothing for the default.")
     if value and "://" in value:
         raise click.UsageError(f"{value} is an address: 'fusioncache pull {value}' first, then 'fusioncache warm'.")
     if value and value.endswith(".py"):

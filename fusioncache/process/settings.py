@@ -78,7 +78,7 @@ EXPLAIN = Setting("FUSIONCACHE_EXPLAIN", *_SWITCH)
 """Whether each miss is explained on stderr."""
 VERIFY = Setting("FUSIONCACHE_VERIFY", "0|1|all", "0, 1 or all")
 """Whether templates are compared with their regions: never, in the first call for each layout, or in all calls."""
-JOBS = Setting("FUSIONCACHE_JOBS", "[0-9]+", "a number of processes, 0 or more")
+JOBS = Setting("FUSIONCACHE_JOBS", "[0-9]{1,9}", "a number of processes, 0 or more")
 """The number of processes that compile beside the one that traces, 0 for none; by default as many as pay."""
 PROGRAMS = Setting("FUSIONCACHE_PROGRAMS", *_SWITCH)
 """Whether programs are stored too, so that a later process need not trace the model again."""

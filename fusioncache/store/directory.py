@@ -126,7 +126,8 @@ def _check_private(path: Path, status: os.stat_result) -> None:
     if not is_owned(status):
         raise StoreError(f"{path} belongs to another user (uid {status.st_uid}): {_ELSEWHERE}")
     if is_writable_for_others(status):
-        raise StoreError(f"others can write {path}, and this user would run what they put there: chmod go-w {path}")
+        advice = _ELSEWHERE if status.st_mode & stat.S_ISVTX else f"chmod go-w {path}"  # /tmp is meant for all users
+        raise StoreError(f"others can write {path}, and this user would run what they put there: {advice}")
 
 
 def _check_format(path: Path) -> None:

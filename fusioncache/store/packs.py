@@ -380,10 +380,10 @@ def _replaced(path: Path) -> Iterator[BinaryIO]:
     Raises:
         StoreError: if the file cannot be written, or the path is not a file.
     """
-    if path.exists() and not path.is_file():
-        raise StoreError(f"{path} is no file: give the path of a file")
     temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
     try:
+        if path.exists() and not path.is_file():
+            raise StoreError(f"{path} is no file: give the path of a file")
         with open(temporary, "xb") as file:  # does not follow a link
             yield file
             file.flush()

@@ -64,13 +64,15 @@ def test_the_environment_is_asked_where_the_option_says_nothing(monkeypatch):
     assert find_unwanted(["graphs"]) == SWITCHES.keys() - {"graphs"}
     monkeypatch.setenv(ACCELERATORS.name, "none")
     assert find_unwanted(None) == SWITCHES.keys()
-    monkeypatch.setenv(ACCELERATORS.name, "programs,speed")
-    with pytest.raises(ValueError, match=r"^FUSIONCACHE_ACCELERATORS must be names out of programs, .*, got speed$"):
-        find_unwanted(None)
+    for text, unknown in (("programs,speed", "'speed'"), (", ,", "''")):
+        monkeypatch.setenv(ACCELERATORS.name, text)
+        message = rf"^FUSIONCACHE_ACCELERATORS must be names out of programs, .*, got {unknown}$"
+        with pytest.raises(ValueError, match=message):
+            find_unwanted(None)
 
 
 def test_an_unknown_one_is_refused():
-    with pytest.raises(ValueError, match=r"accelerators must be names out of programs, sizes, .*, got speed"):
+    with pytest.raises(ValueError, match=r"accelerators must be names out of programs, sizes, .*, got 'speed'"):
         fusioncache.FusionCache(accelerators=["speed"])
     with pytest.raises(TypeError, match="accelerators must be a list of names or None, got 'programs'"):
         fusioncache.FusionCache(accelerators="programs")

@@ -70,6 +70,8 @@ def test_a_store_that_cannot_be_written_is_told_of(monkeypatch, tmp_path):
     found = examine_store(tmp_path / "store")
     assert not found["writable"] and f"{tmp_path} cannot be written" in found["problem"]
     assert diagnose(tmp_path / "store")["status"] == 1
+    found = examine_store(tmp_path / ("a" * 300))
+    assert not found["writable"] and "cannot be used (File name too long)" in found["problem"]
 
 
 def test_what_fails_without_fusioncache_is_told_of(monkeypatch):

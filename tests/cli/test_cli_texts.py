@@ -13,14 +13,17 @@ from pathlib import Path
 import pytest
 import torch
 from behind_dynamo import OwnNet, compile_behind_dynamo
+from click.testing import CliRunner
 from commands import CAST, CHAIN, FIRST_RUN, OTHER_RUN, call, get_error, get_output, save_other, save_run, save_two_runs
 from recorded_templates import STARTED, make_cast_template, make_full_ledger, make_ledger, save_ledger
 from report_records import HOSTILE
 from saved_programs import SavedProgram
+from signing_keys import make_signing_key
 
 from fusioncache.backends.nvfuser import definition
 from fusioncache.backends.script import write_script
 from fusioncache.cli.console import AGE, BYTES
+from fusioncache.cli.main import main
 from fusioncache.cli.things import find_candidates, format_inputs
 from fusioncache.humanize import escape_controls, format_duration
 from fusioncache.ir import Const, Graph, NumberType, Op, Ref, Template, TensorType
@@ -90,6 +93,37 @@ def test_all_runs_are_counted_once_those_too_that_were_forgotten(monkeypatch):
     save_run(monkeypatch)  # it was deleted from the record, and continues
     assert len(json.loads(get_output("stats", "--runs", "--json"))["runs"]) == 2
     assert json.loads(get_output("stats", "--json"))["lifetime"]["regions"] == 8
+
+
+_LONG = "a" * 300
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("prune --max-bytes " + "9" * 400, " is no size such as 500MB or 2GiB"),
+        ("warm --lengths " + "9" * 5000, " are no lengths, such as 32:512:32 or 64,96."),
+        (f"clear --dir {_LONG} -y", f"File name too long: '{_LONG}'"),
+        (f"pack -o {_LONG} --force", f"{_LONG} cannot be written (File name too long): give another path"),
+        (f"report -o {_LONG}", f"{_LONG} cannot be read (File name too long): give another path with -o"),
+    ],
+)
+def test_what_is_too_long_is_an_error(monkeypatch, command, message):
+    save_run(monkeypatch)
+    PROGRAM.save(Store.open())
+    monkeypatch.setenv("FUSIONCACHE_SIGNING_KEY", make_signing_key("ci").text)
+    assert message in get_error(*command.split(), code=2 if "9" in command else 1)
+
+
+def test_an_output_that_is_closed_or_lacks_letters_gets_what_it_can(monkeypatch):
+    save_run(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "50")
+    result = CliRunner(charset="latin-1").invoke(main, ["stats"])
+    assert result.exit_code == 0 and "?" in result.stdout and "\xb7" in result.stdout
+    for name in ("COLUMNS", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["ls"], standalone_mode=False) is None
 
 
 ALL = ("run", "template", "executable", "program", "family")

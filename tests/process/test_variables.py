@@ -28,6 +28,7 @@ def test_the_package_names_no_other_variable_and_every_one_is_documented():
         (EXPLAIN, "2", "FUSIONCACHE_EXPLAIN must be 0 or 1, got '2'"),
         (VERIFY, "every", "FUSIONCACHE_VERIFY must be 0, 1 or all, got 'every'"),
         (JOBS, "-1", "FUSIONCACHE_JOBS must be a number of processes, 0 or more, got '-1'"),
+        (JOBS, "9" * 10, "FUSIONCACHE_JOBS must be a number of processes, 0 or more, got '9999999999'"),
         (LOG, "1", "FUSIONCACHE_LOG must be stderr, stdout or a file, such as ./1, got '1'"),
         (LOG, "-", "FUSIONCACHE_LOG must be stderr, stdout or a file, such as ./1, got '-'"),
     ],

@@ -86,6 +86,16 @@ def record_path() -> Path:
     return find_directory() / f"record-{FORMAT}.sqlite"
 
 
+def _find_journal(path: Path) -> Path:
+    return path.with_name(f"{path.name}-journal")
+
+
+def _free(path: Path) -> bool:
+    """Removes obstacles at the paths of a record and its journal. Returns whether one was in place of the record."""
+    free(_find_journal(path))
+    return free(path, follows=True)
+
+
 @contextmanager
 def open_for_writing(path: Path) -> Iterator[sqlite3.Connection]:
     """Opens the record for one transaction, which is rolled back on any error. Adds the tables to a new file.
@@ -97,8 +107,7 @@ def open_for_writing(path: Path) -> Iterator[sqlite3.Connection]:
     make_folders(path.parent)
     for other in [] if path.exists() else path.parent.glob("record-*.sqlite"):
         protect(other)  # of another format
-    free(path, follows=True)
-    free(path.with_name(f"{path.name}-journal"))
+    _free(path)
     with closing(sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None)) as database, database:
         database.execute("PRAGMA secure_delete = ON")
         # Data that was written survives the process being killed. To survive a power failure as well, each write would
@@ -128,8 +137,11 @@ def open_for_reading(path: Path) -> Iterator[sqlite3.Connection]:
 
     Raises:
         sqlite3.Error: if the file cannot be read.
-        RecordError: if it is not a record of this format.
+        RecordError: if it is not a record of this format, or its journal is no file, for which sqlite might wait.
     """
+    journal = _find_journal(path)
+    if journal.is_symlink() or (journal.exists() and not journal.is_file()):
+        raise RecordError(f"{journal} is no file: the next run or 'fusioncache prune' removes it")
     # Not mode=ro: a process that died during a write leaves a journal. The next one to open the file rolls it back,
     # which takes a writable connection. sqlite falls back to reading if the file is protected.
     protect(path)
@@ -377,7 +389,7 @@ def forget(path: Path) -> bool:
     if not os.path.lexists(path):
         return False
     try:
-        if not free(path, follows=True):
+        if not _free(path):
             _remove_unused(path)
     except (sqlite3.Error, OSError) as error:
         raise RecordError(f"{path} cannot be removed ({error}): try again, or remove it yourself") from error

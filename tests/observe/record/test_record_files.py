@@ -25,7 +25,7 @@ from report_records import make_wide_ledger
 from store_contents import fork, wait_for
 
 from fusioncache.observe.record import database
-from fusioncache.observe.record.database import FORMAT, RecordError, RecordReader, RecordWriter, record_path
+from fusioncache.observe.record.database import FORMAT, RecordError, RecordReader, RecordWriter, forget, record_path
 from fusioncache.observe.record.observations import RegionRecord
 from fusioncache.process.settings import DIRECTORY
 
@@ -196,6 +196,15 @@ def test_a_file_that_is_no_record_of_this_format_is_left_alone_with_one_warning(
     assert os.listdir(record_path().parent) == ["record-18.sqlite"]
     with pytest.raises(RecordError, match=f"{record_path()} (cannot be read|has format)"):
         RecordReader().runs()
+
+
+@pytest.mark.parametrize("make", [os.mkdir, lambda path: path.symlink_to(record_path()), os.mkfifo])
+def test_a_journal_that_is_no_file_is_refused_and_removed_with_the_record(make):
+    _save()
+    make(record_path().with_name(f"{record_path().name}-journal"))
+    with pytest.raises(RecordError, match="-journal is no file"):
+        RecordReader()
+    assert forget(record_path()) and os.listdir(record_path().parent) == []
 
 
 def test_a_record_directory_that_is_a_file_costs_one_warning(monkeypatch, tmp_path):
