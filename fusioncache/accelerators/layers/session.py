@@ -67,14 +67,6 @@ def uses_unmatched_argument(template: BlockRecording, target: BlockRecording) ->
     return any(each.name in changed for each in _list_used(template) if each.name not in own)
 
 
-def uses_gradient(recording: BlockRecording, result: Any) -> bool:
-    """True if a block uses or returns the gradient of a parameter, a buffer or an argument."""
-    proxies = [*(read.proxy for read in recording.reads), *(each.value for each in list_wrappers(recording.args))]
-    gradients = {each.grad.name for each in proxies if type(each) is api.TensorProxy and each.grad is not None}
-    returned = [each.value for each in list_wrappers([result]) if is_proxy(each.value)]
-    return any(each.name in gradients for each in (*_list_used(recording), *returned))
-
-
 def _list_used(recording: BlockRecording) -> list[Any]:
     """Returns the proxies that a block's operations take."""
     leaves = api.tree_flatten([(each.args, each.kwargs) for each in recording.symbols])[0]
@@ -285,8 +277,6 @@ class Session(Observer):
         recording.symbols = trace.bound_symbols[recording.start.symbols :]
         recording.source = trace._current_source_filename, trace._current_source_positions
         check_result(result)
-        if uses_gradient(recording, result):
-            recording.refuse("it uses a gradient")
         recording.finish(result)
         for position, template in enumerate(self._templates):
             if self._can_match(template, recording):
